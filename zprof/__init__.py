@@ -1,0 +1,34 @@
+"""zprof: where memory went, what the network cost, and what to change, in sharded training.
+
+The public names load on first use, so that ``import zprof`` costs nothing and needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from zprof.version import __version__
+
+if TYPE_CHECKING:
+    from zprof.collectors.recorder import Recorder, record
+    from zprof.collectors.schedule import steps
+    from zprof.model.report import Report
+    from zprof.rules.diagnose import diagnose
+    from zprof.run.reader import Run, load
+
+_HOME = {
+    "Recorder": "zprof.collectors.recorder",
+    "Report": "zprof.model.report",
+    "Run": "zprof.run.reader",
+    "diagnose": "zprof.rules.diagnose",
+    "load": "zprof.run.reader",
+    "record": "zprof.collectors.recorder",
+    "steps": "zprof.collectors.schedule",
+}
+
+__all__ = ["Recorder", "Report", "Run", "__version__", "diagnose", "load", "record", "steps"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'zprof' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

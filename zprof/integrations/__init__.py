@@ -1,0 +1,1 @@
+"""Thin bridges between zprof and other programs, imported only when used."""

@@ -1,0 +1,49 @@
+"""Kinds of collectives and what a byte of each costs on the wire.
+
+Bus-bandwidth factors as NCCL's performance tests define them: an all-reduce of S bytes over N ranks
+moves 2 S (N-1)/N through each rank, an all-gather or reduce-scatter with a full tensor of S bytes
+moves S (N-1)/N.
+"""
+
+from enum import StrEnum
+
+
+class CollectiveKind(StrEnum):
+    """What a collective does."""
+
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    ALL_TO_ALL = "all_to_all"
+    SEND = "send"
+    RECV = "recv"
+    BARRIER = "barrier"
+    OTHER = "other"
+
+
+#: Kinds that no rank can leave before all have entered.
+FULL_SYNC = frozenset(
+    {
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.ALL_REDUCE,
+        CollectiveKind.ALL_TO_ALL,
+        CollectiveKind.BARRIER,
+    }
+)
+
+
+def bus_factor(kind: CollectiveKind, group_size: int) -> float:
+    """Bytes through each rank for one byte of the full tensor."""
+    if group_size <= 1:
+        return 0.0
+    share = (group_size - 1) / group_size
+    if kind is CollectiveKind.ALL_REDUCE:
+        return 2 * share
+    if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL):
+        return share
+    return 0.0 if kind is CollectiveKind.BARRIER else 1.0

@@ -1,0 +1,13 @@
+"""A gap: something that could not be measured, why, and what would make it measurable."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """One thing that is unknown.  Unknown is never 0 and never "OK"."""
+
+    what: str
+    reason: str
+    remedy: str
+    rank: int | None = None

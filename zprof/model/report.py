@@ -1,0 +1,225 @@
+"""The report: one tree of values behind every face of zprof (schema ``zprof.report/1``).
+
+Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1].  ``None`` means unknown,
+and a :class:`~zprof.model.gaps.Gap` says why.  Leaves may be added; those that stand here stay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zprof.model.findings import Finding
+from zprof.model.gaps import Gap
+from zprof.model.tenants import Tenant
+
+REPORT_SCHEMA = "zprof.report/1"
+
+
+class VerdictStatus(StrEnum):
+    """The answer in one word."""
+
+    OK = "ok"
+    SLOWER = "slower"
+    RISK = "risk"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer in one word and one sentence."""
+
+    status: VerdictStatus
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What was recorded.
+
+    ``modelled`` names what was simulated in the run (a link, compute time): never empty silently.
+    ``steps`` are those of the time window; ``memory_steps`` those of the memory window.
+    """
+
+    name: str
+    source: str
+    world_size: int
+    ranks_loaded: tuple[int, ...]
+    steps: tuple[int, ...]
+    memory_steps: tuple[int, ...] = ()
+    device: str
+    backend: str
+    engine: str
+    stage: int | None
+    modelled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTime:
+    """The step ledger of one rank: means over the steps of the window, so that the terms sum.
+
+    wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained.
+    ``overlapped_ns`` is the part of ``collective_ns`` that is hidden under compute.
+    ``overlap_ratio`` is None where the rank ran no collective.  ``method`` says how exposure was
+    found, ``noise_floor_ns`` below which size a term means nothing.
+    """
+
+    rank: int
+    steps: int
+    wall_ns: int
+    compute_ns: int
+    overlapped_ns: int
+    exposed_wait_ns: int
+    exposed_transfer_ns: int
+    exposed_memcpy_ns: int
+    idle_ns: int
+    unexplained_ns: int
+    wall_median_ns: int
+    collective_ns: int
+    overlap_ratio: float | None
+    method: str
+    noise_floor_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTime:
+    """One kind of collective in one group: per step, as the mean over the loaded ranks.
+
+    ``bytes`` are those of the full tensors (the gathered size).  Waits are lower and transfers upper
+    bounds where ranks are missing; ``method`` says so.  Bandwidths come from the intrinsic time (last
+    start to first end), in bytes a second, None where that is below the resolution of the clocks.
+    """
+
+    kind: str
+    group: str
+    dtype: str
+    count: float
+    bytes: int
+    total_ns: int
+    exposed_ns: int
+    wait_ns: int
+    transfer_ns: int
+    launch_delay_ns: int | None
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """How the clocks of the ranks were brought together: local time minus offset is common time."""
+
+    method: str
+    offsets_ns: Mapping[int, int]
+    uncertainty_ns: int
+    matched: int
+    unmatched: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """The time side of the report."""
+
+    per_rank: tuple[RankTime, ...] = ()
+    collectives: tuple[CollectiveTime, ...] = ()
+    alignment: Alignment | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLaw:
+    """Model-state bytes that the stage's law gives one rank (ZeRO paper, section 5 and figure 1).
+
+    ``padding_bytes`` and ``scalar_bytes`` are what the engine says it adds: padding of shards to equal
+    size, and the optimizer's step counters.  The law itself is stated without them.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer_state: int
+    padding_bytes: int = 0
+    scalar_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """Live bytes of one rank at its allocated peak: the tenants and ``untagged_bytes`` sum to it.
+
+    ``upper_bound`` is true where frees may have been missed, so that the true peak can be lower.
+    """
+
+    rank: int
+    device: str
+    peak_bytes: int
+    peak_step: int
+    peak_phase: str
+    tenants: Mapping[Tenant, int]
+    untagged_bytes: int
+    reserved_unused_bytes: int | None
+    non_pytorch_bytes: int | None
+    formula: StateLaw | None
+    state_bytes: Mapping[Tenant, int] | None = None
+    upper_bound: bool = False
+    method: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One of the largest live allocations at a rank's peak."""
+
+    rank: int
+    bytes: int
+    tenant: str
+    sub: str
+    module: str
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory side of the report."""
+
+    per_rank: tuple[RankMemory, ...] = ()
+    top: tuple[Allocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """Bytes a rank moves in a step against the law of its stage (2, 2, 2, 3 times the parameters)."""
+
+    expected_bytes: int
+    seen_bytes: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeChange:
+    """Mean step time of both runs, and the 95 % interval of b minus a."""
+
+    a_ns: int
+    b_ns: int
+    ci95: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """This run minus its baseline.  The ledger's deltas sum to the change of the mean wall time."""
+
+    baseline: str
+    ledger_delta: Mapping[str, int]
+    memory_delta: Mapping[str, int]
+    step_time: StepTimeChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that zprof says about one run."""
+
+    schema: str = REPORT_SCHEMA
+    zprof_version: str
+    verdict: Verdict
+    run: RunFacts
+    time: Time = field(default_factory=Time)
+    memory: Memory = field(default_factory=Memory)
+    volume: Volume | None = None
+    comparison: Comparison | None = None
+    findings: tuple[Finding, ...] = ()
+    gaps: tuple[Gap, ...] = ()

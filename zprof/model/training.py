@@ -1,0 +1,31 @@
+"""What a training program says of itself, for the laws that its run is held against.
+
+A recorder fills what it can see; an engine that knows more says more.  ``None`` is unknown.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFacts:
+    """Engine, sharding stage and the sizes that the memory and volume laws need.
+
+    ``parameters`` is the number of logical elements (the paper's capital psi), ``shard_ranks`` over how
+    many ranks the states are split.  The three ``*_bytes`` are per element: parameter, gradient, and all
+    optimizer state (fp32 master included).  ``communication_bytes`` is the size of an element on the
+    wire.  ``padding_elements`` counts the engine's padding over the whole model, ``step_counters`` the
+    4-byte step tensors of one rank.  ``modelled`` names what is simulated rather than run.
+    """
+
+    engine: str = "unknown"
+    stage: int | None = None
+    parameters: int | None = None
+    shard_ranks: int | None = None
+    parameter_bytes: int | None = None
+    gradient_bytes: int | None = None
+    optimizer_state_bytes: int | None = None
+    communication_bytes: int | None = None
+    padding_elements: int = 0
+    step_counters: int = 0
+    micro_batches: int = 1
+    modelled: tuple[str, ...] = ()

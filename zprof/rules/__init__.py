@@ -1,0 +1,1 @@
+"""One rule a file: reads the analysis, returns a finding or a gap."""

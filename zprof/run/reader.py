@@ -1,0 +1,172 @@
+"""Reads a run: lazy, validated, read-only.
+
+Nothing in a run is trusted: schemas, row counts and checksums are checked before a table is used, and
+a table that would not fit in memory is refused by its declared size.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zprof.model.errors import BadInput
+from zprof.model.gaps import Gap
+from zprof.run.manifest import (
+    STEPS_NAME,
+    RankManifest,
+    RunManifest,
+    TableFile,
+    rank_folder,
+    read_rank_manifest,
+    read_run_manifest,
+)
+from zprof.run.schema import TABLES
+
+_MAX_ROWS = 50_000_000
+_MAX_RANKS = 1 << 20
+
+
+class Run:
+    """A recording on disk.  Opening reads the manifests only; tables load when asked for."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise BadInput(f"{self.path}: no such run", hint="give the folder that a recording made")
+        self.manifest: RunManifest = read_run_manifest(self.path)
+        if not (isinstance(self.manifest.world_size, int) and 0 < self.manifest.world_size <= _MAX_RANKS):
+            raise BadInput(f"{self.path}: impossible world size", hint="record the run again")
+
+    @cached_property
+    def rank_manifests(self) -> dict[int, RankManifest]:
+        """Manifests of the ranks whose tables are on disk."""
+        present: dict[int, RankManifest] = {}
+        for rank in range(self.manifest.world_size):
+            if (rank_folder(self.path, rank)).is_dir():
+                manifest = read_rank_manifest(self.path, rank)
+                if manifest.status != "recording":
+                    present[rank] = manifest
+        return present
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that can be loaded."""
+        return tuple(self.rank_manifests)
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """What the recorders could not measure, and the ranks that are missing."""
+        found = [gap for manifest in self.rank_manifests.values() for gap in manifest.gaps]
+        for rank in range(self.manifest.world_size):
+            if rank not in self.rank_manifests:
+                found.append(self._missing(rank))
+        return tuple(found)
+
+    def table(self, rank: int, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """One table of one rank as Arrow, checked against schema, row count and checksum.
+
+        Raises:
+            BadInput: the rank or table is not there, damaged, or not what the manifest says.
+        """
+        file = self._table_file(rank, name)
+        path = rank_folder(self.path, rank) / f"{name}.parquet"
+        try:
+            _check_digest(path, file)
+            parquet = pq.ParquetFile(path)
+            _check_table(path, parquet, name, file)
+            return parquet.read(columns=list(columns) if columns else None)
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).splitlines()[0][:120]
+            raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
+
+    def has_table(self, rank: int, name: str) -> bool:
+        """Whether a rank recorded this table."""
+        manifest = self.rank_manifests.get(rank)
+        return manifest is not None and name in manifest.files
+
+    def frame(self, rank: int, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """One table as a DataFrame; columns that may be null become pandas' nullable Int64."""
+        table = self.table(rank, name, columns)
+        nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
+        frame = table.drop_columns(sorted(nullable)).to_pandas()
+        for column in nullable:
+            frame[column] = table.column(column).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+        return frame[table.column_names]
+
+    def events(self, rank: int) -> pd.DataFrame:
+        """Kernels, operators and annotations of one rank."""
+        return self.frame(rank, "events")
+
+    def collectives(self) -> pd.DataFrame:
+        """The collectives of all ranks, with a ``rank`` column."""
+        frames = [self.frame(rank, "collectives").assign(rank=rank) for rank in self.ranks]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def memory(self, rank: int) -> pd.DataFrame:
+        """Lives of memory blocks of one rank."""
+        return self.frame(rank, "alloc")
+
+    def last_step(self, rank: int) -> int | None:
+        """The last step that a rank finished, also where it was killed; None where it finished none."""
+        path = rank_folder(self.path, rank) / STEPS_NAME
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return None
+        for line in reversed(lines):
+            try:
+                return int(json.loads(line)["step"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        return None
+
+    def _missing(self, rank: int) -> Gap:
+        if not rank_folder(self.path, rank).is_dir():
+            reason = "this rank wrote nothing"
+        else:
+            last = self.last_step(rank)
+            when = "before its first step" if last is None else f"after step {last}"
+            reason = f"it was killed, or is still running: its recording ends {when}"
+        return Gap(
+            what="rank missing",
+            rank=rank,
+            reason=reason,
+            remedy="look at this rank's own log; record again with all ranks alive",
+        )
+
+    def _table_file(self, rank: int, name: str) -> TableFile:
+        if rank not in self.rank_manifests:
+            raise BadInput(f"{self.path}: rank {rank} is not in this run", hint=f"loaded: {self.ranks}")
+        files = self.rank_manifests[rank].files
+        if name not in files:
+            raise BadInput(f"{self.path}: rank {rank} has no table {name!r}", hint="record the run again")
+        return files[name]
+
+
+def load(path: str | Path) -> Run:
+    """Open a run directory."""
+    return Run(path)
+
+
+def _check_digest(path: Path, file: TableFile) -> None:
+    with path.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if digest != file.sha256:
+        raise BadInput(
+            f"{path}: damaged, its checksum is not the one that was written",
+            hint="copy the run again, or record it again",
+        )
+
+
+def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile) -> None:
+    if parquet.metadata.num_rows != file.rows or not 0 <= file.rows <= _MAX_ROWS:
+        raise BadInput(f"{path}: its row count is not the one that was written", hint="record the run again")
+    have = parquet.schema_arrow
+    for want in TABLES[name]:
+        index = have.get_field_index(want.name)
+        if index < 0 or have.field(index).type != want.type:
+            raise BadInput(f"{path}: column {want.name!r} is not as {name} needs it", hint="record again")

@@ -1,0 +1,95 @@
+"""Writes one rank's part of a run, alone and atomically.
+
+Every file appears whole or not at all: temporary name, fsync, rename.  ``steps.jsonl`` is the
+exception on purpose: one appended line a finished step, so that a killed rank still says how far it
+came.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zprof.model.gaps import Gap
+from zprof.run.manifest import (
+    MANIFEST_NAME,
+    RANK_NAME,
+    STEPS_NAME,
+    RankManifest,
+    RunManifest,
+    TableFile,
+    rank_folder,
+    to_json,
+)
+from zprof.run.schema import TABLES
+
+
+class RankWriter:
+    """The folder of one rank.  Creating it drops what an earlier run left there."""
+
+    def __init__(self, run: Path, rank: int, manifest: RunManifest) -> None:
+        self.folder = rank_folder(run, rank)
+        self._manifest = RankManifest(rank=rank, status="recording", host=socket.gethostname())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
+        self._write_manifest()
+
+    def step_done(self, step: int, begin_ns: int, end_ns: int) -> None:
+        """Append one line for a finished step; it survives the death of the process."""
+        line = json.dumps({"step": step, "begin_ns": begin_ns, "end_ns": end_ns})
+        with (self.folder / STEPS_NAME).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def write_table(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Write a whole table of ``zprof.run.schema``; columns must match it."""
+        table = pa.table(dict(columns), schema=TABLES[name])
+        target = self.folder / f"{name}.parquet"
+        temporary = _temporary(target)
+        pq.write_table(table, temporary, compression="zstd")
+        digest = _sync_and_rename(temporary, target)
+        files = self._manifest.files | {name: TableFile(rows=table.num_rows, sha256=digest)}
+        self._manifest = replace(self._manifest, files=files)
+
+    def finish(
+        self, *, memory_steps: Sequence[int], time_steps: Sequence[int], gaps: Sequence[Gap], status: str
+    ) -> None:
+        """Name the tables in ``rank.json``; only then does a reader use them."""
+        self._manifest = replace(
+            self._manifest,
+            status=status,
+            memory_steps=tuple(memory_steps),
+            time_steps=tuple(time_steps),
+            gaps=tuple(gaps),
+        )
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
+
+
+def write_atomically(target: Path, content: bytes) -> None:
+    """Write a small file so that readers see the old or the new content, never a part."""
+    temporary = _temporary(target)
+    temporary.write_bytes(content)
+    _sync_and_rename(temporary, target)
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+
+
+def _sync_and_rename(temporary: Path, target: Path) -> str:
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    temporary.rename(target)
+    return digest
