@@ -61,9 +61,9 @@ class Run:
     def gaps(self) -> tuple[Gap, ...]:
         """What the recorders could not measure, and the ranks that are missing."""
         found = [gap for manifest in self.rank_manifests.values() for gap in manifest.gaps]
-        for rank in range(self.manifest.world_size):
-            if rank not in self.rank_manifests:
-                found.append(self._missing(rank))
+        absent = [rank for rank in range(self.manifest.world_size) if rank not in self.rank_manifests]
+        found += [self._missing(rank) for rank in absent]
+        found += [self._cut_short(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"]
         return tuple(found)
 
     def table(self, rank: int, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -95,7 +95,7 @@ class Run:
         frame = table.drop_columns(sorted(nullable)).to_pandas()
         for column in nullable:
             frame[column] = table.column(column).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-        return frame[table.column_names]
+        return pd.DataFrame(frame[table.column_names])
 
     def events(self, rank: int) -> pd.DataFrame:
         """Kernels, operators and annotations of one rank."""
@@ -136,6 +136,14 @@ class Run:
             rank=rank,
             reason=reason,
             remedy="look at this rank's own log; record again with all ranks alive",
+        )
+
+    def _cut_short(self, rank: int) -> Gap:
+        return Gap(
+            what="rank cut short",
+            rank=rank,
+            reason=f"it was killed, or is still running: its recording ends after step {self.last_step(rank)}",
+            remedy="look at this rank's own log; what it had written before is used",
         )
 
     def _table_file(self, rank: int, name: str) -> TableFile:

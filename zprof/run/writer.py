@@ -39,6 +39,8 @@ class RankWriter:
         self.folder = rank_folder(run, rank)
         self._manifest = RankManifest(rank=rank, status="recording", host=socket.gethostname())
         shutil.rmtree(self.folder, ignore_errors=True)
+        if rank == 0:
+            _drop_ranks_from(run, manifest.world_size)
         self.folder.mkdir(parents=True)
         write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
         self._write_manifest()
@@ -74,6 +76,13 @@ class RankWriter:
 
     def _write_manifest(self) -> None:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
+
+
+def _drop_ranks_from(run: Path, world_size: int) -> None:
+    """Remove what an earlier, larger job left: its ranks are none of this run."""
+    for folder in run.glob("rank[0-9][0-9][0-9][0-9][0-9]"):
+        if int(folder.name.removeprefix("rank")) >= world_size:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_atomically(target: Path, content: bytes) -> None:
