@@ -10,6 +10,7 @@ A fault of a collector never reaches the training loop: it becomes a gap in the 
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,8 @@ from zprof.run.manifest import RunManifest
 from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
+#: Makes the collector of a window when the window opens.
+Collectors = Mapping[Window, Callable[[], Collector]]
 OFF_SWITCH = "ZPROF"
 
 
@@ -57,7 +60,11 @@ def record(
 
     ``ZPROF=0`` in the environment turns recording off without a change of the program.
     """
-    return Recorder(path, model=model, optimizer=optimizer, steps=steps, training=training)
+    collectors: Collectors = {
+        Window.MEMORY: lambda: MemoryCollector(model, optimizer),
+        Window.TIME: KinetoCollector,
+    }
+    return Recorder(path, steps or Schedule(), lambda: training or detect_training(model), collectors)
 
 
 class Recorder:
@@ -69,16 +76,12 @@ class Recorder:
     def __init__(
         self,
         path: str | Path,
-        *,
-        model: nn.Module | None,
-        optimizer: torch.optim.Optimizer | None,
-        steps: Schedule | None,
-        training: TrainingFacts | None,
+        schedule: Schedule,
+        training: Callable[[], TrainingFacts],
+        collectors: Collectors,
     ) -> None:
         self.path = Path(path)
-        self._schedule = steps or Schedule()
-        self._model, self._optimizer = model, optimizer
-        self._training = training
+        self._schedule, self._training, self._collectors = schedule, training, collectors
         self._marks, self._samples = MarkLog(), SampleLog()
         self._guard = FaultGuard()
         self._done: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
@@ -126,7 +129,7 @@ class Recorder:
             world_size=world_size,
             backend=dist.get_backend() if dist.is_available() and dist.is_initialized() else "none",
             device=describe_device(),
-            training=self._training or detect_training(self._model),
+            training=self._training(),
             environment=describe_environment(),
         )
         self._writer = RankWriter(self.path, rank, manifest)
@@ -148,7 +151,7 @@ class Recorder:
 
     def _open_window(self, window: Window) -> None:
         self._window = window
-        self._collector = self._guard.run(f"{window} collector", lambda: self._make(window))
+        self._collector = self._guard.run(f"{window} collector", self._collectors[window])
         if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
             self._guard.run(f"{window} stop", self._collector.stop)
             self._collector = None
@@ -167,11 +170,6 @@ class Recorder:
         if collector is not None and self._guard.succeeds(f"{window} stop", collector.stop):
             self._guard.run(f"{window} tables", lambda: self._write(collector))
         self._guard.run("run files", lambda: self._flush("partial"))
-
-    def _make(self, window: Window) -> Collector:
-        if window is Window.MEMORY:
-            return MemoryCollector(self._model, self._optimizer)
-        return KinetoCollector()
 
     def _write(self, collector: Collector) -> None:
         assert self._writer is not None

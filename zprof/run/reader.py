@@ -139,10 +139,11 @@ class Run:
         )
 
     def _cut_short(self, rank: int) -> Gap:
+        last = self.last_step(rank)
         return Gap(
             what="rank cut short",
             rank=rank,
-            reason=f"it was killed, or is still running: its recording ends after step {self.last_step(rank)}",
+            reason=f"it was killed, or is still running: its recording ends after step {last}",
             remedy="look at this rank's own log; what it had written before is used",
         )
 

@@ -1,0 +1,74 @@
+"""The wheel, built from the sdist, works in a folder that holds hostile packages of the same names."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+HOSTILE = "raise SystemExit('the hostile package was imported')\n"
+
+
+def run(*arguments: str, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        arguments, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT), cwd=out)
+    assert list(out.glob("*.tar.gz")), "build makes the sdist first and the wheel from it"
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("site")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
+    run(*pip, "--target", str(site), str(wheel), cwd=site)
+    return site
+
+
+@pytest.fixture
+def hostile_folder(tmp_path: Path) -> Path:
+    for name in ("collectors", "reports", "reference_engine", "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(HOSTILE)
+    return tmp_path
+
+
+def test_the_wheel_holds_the_real_folders_once(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert len(names) == len(set(names))
+    for wanted in (
+        "zprof/collectors/recorder.py",
+        "zprof/reports/__init__.py",
+        "zprof/reference_engine/__init__.py",
+    ):
+        assert wanted in names
+    assert not [name for name in names if name.split("/")[0] in {"collectors", "reports", "tests"}]
+
+
+def test_it_runs_beside_hostile_packages(installed: Path, hostile_folder: Path) -> None:
+    code = (
+        "import zprof, zprof.collectors.schedule, zprof.reports, zprof.reference_engine;"
+        "print(zprof.__file__); print(zprof.steps(time=3).time)"
+    )
+    out = run(sys.executable, "-c", code, cwd=hostile_folder, PYTHONPATH=str(installed))
+    file, steps = out.split()
+    assert Path(file).is_relative_to(installed)
+    assert steps == "3"
+
+
+def test_the_commands_run_beside_hostile_packages(installed: Path, hostile_folder: Path) -> None:
+    module = run(sys.executable, "-m", "zprof", "--version", cwd=hostile_folder, PYTHONPATH=str(installed))
+    script = run(str(installed / "bin/zprof"), "--version", cwd=hostile_folder, PYTHONPATH=str(installed))
+    assert module == script
+    assert module.startswith("zprof ")
