@@ -117,10 +117,15 @@ def test_a_run_that_cannot_be_written_does_not_stop_training(tmp_path: Path) -> 
 
 def test_an_error_of_the_program_passes_and_what_was_seen_is_written(tmp_path: Path) -> None:
     log: list[str] = []
-    with pytest.raises(ValueError, match="of the program"), recorder(tmp_path, log) as recording:
-        recording.step()
-        recording.step()
-        raise ValueError("of the program")
+
+    def fail_after_two_steps() -> None:
+        with recorder(tmp_path, log) as recording:
+            recording.step()
+            recording.step()
+            raise ValueError("of the program")
+
+    with pytest.raises(ValueError, match="of the program"):
+        fail_after_two_steps()
     run = Run(tmp_path)
     assert run.rank_manifests[0].status == "failed"
     assert run.rank_manifests[0].memory_steps == (1,)
