@@ -1,0 +1,84 @@
+"""The laws of ZeRO that a run is held against: state bytes of a rank, and bytes it moves in a step.
+
+State, bytes a rank (arXiv 1910.02054, section 5 and figure 1), psi parameters over N ranks, p, g and k
+bytes an element of parameter, gradient and optimizer state:
+
+    stage 0  (p + g + k) psi            stage 2  p psi + (g + k) psi / N
+    stage 1  (p + g) psi + k psi / N    stage 3  (p + g + k) psi / N
+
+Volume, elements a rank moves in a step (section 7): 2 psi, 2 psi, 2 psi, 3 psi.  A ring moves (N-1)/N of
+that; law and measurement both leave the factor out.
+"""
+
+from collections.abc import Mapping
+
+from zprof.model.report import StateLaw
+from zprof.model.tenants import Tenant
+from zprof.model.training import TrainingFacts
+
+#: First stage that shards a tenant over the ranks.
+_SHARDED_FROM = {Tenant.OPTIMIZER_STATE: 1, Tenant.GRADIENTS: 2, Tenant.PARAMETERS: 3}
+_STAGES = range(4)
+_COUNTER_BYTES = 4
+
+
+def state_law(facts: TrainingFacts) -> StateLaw | None:
+    """Bytes of each state that the stage's law gives one rank; None where a fact is missing.
+
+    A share that is no whole number is rounded up.  What the engine adds stands apart:
+    ``padding_bytes`` over all three states, and the optimizer's 4-byte step counters.
+    """
+    law = _shares(facts, facts.parameters)
+    if law is None or facts.parameters is None:
+        return None
+    padded = _shares(facts, facts.parameters + facts.padding_elements)
+    assert padded is not None
+    return StateLaw(
+        parameters=law[Tenant.PARAMETERS],
+        gradients=law[Tenant.GRADIENTS],
+        optimizer_state=law[Tenant.OPTIMIZER_STATE],
+        padding_bytes=sum(padded.values()) - sum(law.values()),
+        scalar_bytes=facts.step_counters * _COUNTER_BYTES,
+    )
+
+
+def expected_state(facts: TrainingFacts) -> Mapping[Tenant, int] | None:
+    """Bytes of each state that one rank must show, with the stated padding and step counters."""
+    if facts.parameters is None:
+        return None
+    shares = _shares(facts, facts.parameters + facts.padding_elements)
+    if shares is None:
+        return None
+    shares[Tenant.OPTIMIZER_STATE] += facts.step_counters * _COUNTER_BYTES
+    return shares
+
+
+def volume_law(facts: TrainingFacts) -> int | None:
+    """Bytes that one rank moves in a step, an all-reduce counted twice; None where a fact is missing.
+
+    Padding travels and is counted.  Stages 2 and 3 communicate in every micro-batch: a sharded gradient
+    cannot wait for the last one.  One rank alone moves nothing.
+    """
+    psi, size, stage, ranks = facts.parameters, facts.communication_bytes, facts.stage, facts.shard_ranks
+    if psi is None or size is None or ranks is None or stage is None or stage not in _STAGES:
+        return None
+    times = {0: 2, 1: 2, 2: 1 + facts.micro_batches, 3: 3 * facts.micro_batches}[stage]
+    return times * (psi + facts.padding_elements) * size if ranks > 1 else 0
+
+
+def _shares(facts: TrainingFacts, elements: int | None) -> dict[Tenant, int] | None:
+    stage, ranks = facts.stage, facts.shard_ranks
+    sizes = {
+        Tenant.PARAMETERS: facts.parameter_bytes,
+        Tenant.GRADIENTS: facts.gradient_bytes,
+        Tenant.OPTIMIZER_STATE: facts.optimizer_state_bytes,
+    }
+    if elements is None or stage is None or stage not in _STAGES or not ranks:
+        return None
+    shares: dict[Tenant, int] = {}
+    for tenant, size in sizes.items():
+        if size is None:
+            return None
+        divisor = ranks if stage >= _SHARDED_FROM[tenant] else 1
+        shares[tenant] = -(-elements * size // divisor)
+    return shares
