@@ -19,15 +19,14 @@ from zprof.collectors.marks import MarkLog
 from zprof.model.gaps import Gap
 
 PINGS = 3
-_AGREE_S = 10.0
 _TIMEOUT = timedelta(seconds=5)
 
 
 class ClockPings:
     """Fires pings into a mark log.  After one failure it stays silent and holds a gap."""
 
-    def __init__(self, marks: MarkLog) -> None:
-        self._marks = marks
+    def __init__(self, marks: MarkLog, *, agree_s: float = 10.0) -> None:
+        self._marks, self._agree_s = marks, agree_s
         self._count = 0
         self._group: dist.ProcessGroup | None = None
         self._gap: Gap | None = None
@@ -49,7 +48,7 @@ class ClockPings:
 
     def _open(self) -> None:
         try:
-            if _every_rank_records():
+            if _every_rank_records(self._agree_s):
                 self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
             else:
                 self._fail("not every rank started a recording in time")
@@ -75,7 +74,7 @@ class ClockPings:
         )
 
 
-def _every_rank_records() -> bool:
+def _every_rank_records(agree_s: float) -> bool:
     """Whether all ranks arrive here within the time limit, decided alike on all of them."""
     store = dist.distributed_c10d._get_default_store()
     recording = store.add(f"zprof/pings/recordings/{dist.get_rank()}", 1)
@@ -83,7 +82,7 @@ def _every_rank_records() -> bool:
     if store.add(f"{prefix}/arrived", 1) == dist.get_world_size():
         store.set(f"{prefix}/verdict", "go" if store.add(f"{prefix}/left", 0) == 0 else "stay")
     try:
-        store.wait([f"{prefix}/verdict"], timedelta(seconds=_AGREE_S))
+        store.wait([f"{prefix}/verdict"], timedelta(seconds=agree_s))
     except Exception:
         store.add(f"{prefix}/left", 1)
         return False

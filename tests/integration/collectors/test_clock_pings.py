@@ -1,0 +1,56 @@
+"""Clock pings on real ranks: all fire, they bracket the same instants, and a lone recorder never hangs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zprof.integrations.launch import launch
+
+PROGRAM = """
+import json, os, sys, time
+import torch.distributed as dist
+from zprof.collectors.clock import ClockPings
+from zprof.collectors.marks import MarkLog
+
+dist.init_process_group("gloo")
+rank, marks = dist.get_rank(), MarkLog()
+records = rank in json.loads(sys.argv[2])
+gaps, rounds = [], int(sys.argv[3])
+for _ in range(rounds):
+    if records:
+        pings = ClockPings(marks, agree_s=1.0)
+        pings.fire()
+        gaps += [gap.reason for gap in pings.gaps()]
+dist.barrier()
+with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
+    json.dump({"marks": marks.columns(), "gaps": gaps}, file)
+dist.destroy_process_group()
+"""
+
+
+def play(folder: Path, recording: list[int], rounds: int = 1, world_size: int = 2) -> list[dict]:
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    launch([str(program), str(folder), json.dumps(recording), str(rounds)], world_size=world_size)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)]
+
+
+@pytest.mark.ranks
+def test_all_ranks_fire_three_pings_that_share_an_instant(tmp_path: Path) -> None:
+    ranks = play(tmp_path, [0, 1], rounds=2)
+    spans = []
+    for rank in ranks:
+        assert rank["gaps"] == []
+        assert rank["marks"]["kind"] == ["ping_begin", "ping_end"] * 6
+        times = rank["marks"]["time_ns"]
+        spans.append(list(zip(times[::2], times[1::2], strict=True)))
+    for first, second in zip(*spans, strict=True):
+        assert max(first[0], second[0]) <= min(first[1], second[1]), "nobody leaves before all have entered"
+
+
+@pytest.mark.ranks
+def test_a_program_that_records_on_one_rank_goes_on_with_a_gap(tmp_path: Path) -> None:
+    first, second = play(tmp_path, [0])
+    assert first["gaps"] == ["not every rank started a recording in time"]
+    assert first["marks"]["kind"] == second["marks"]["kind"] == []
