@@ -1,0 +1,114 @@
+"""The few arguments of trace events that zprof reads; whatever else stands there is skipped unparsed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver"})
+_PREFIXES = ("c10d::", "gloo:")
+
+#: Names of element types in traces (of C++, and of NCCL's metadata), in torch's spelling.
+_DTYPES = {
+    "float": ("float32", 4),
+    "double": ("float64", 8),
+    "c10::bfloat16": ("bfloat16", 2),
+    "bfloat16": ("bfloat16", 2),
+    "c10::half": ("float16", 2),
+    "half": ("float16", 2),
+    "long int": ("int64", 8),
+    "long": ("int64", 8),
+    "int": ("int32", 4),
+    "short": ("int16", 2),
+    "signed char": ("int8", 1),
+    "char": ("int8", 1),
+    "unsigned char": ("uint8", 1),
+    "byte": ("uint8", 1),
+    "bool": ("bool", 1),
+}
+
+
+class Arguments(
+    msgspec.Struct,
+    rename={
+        "dims": "Input Dims",
+        "types": "Input type",
+        "collective": "Collective name",
+        "elements_in": "In msg nelems",
+        "elements_out": "Out msg nelems",
+        "group": "Process Group Name",
+        "group_ranks": "Process Group Ranks",
+        "group_size": "Group size",
+        "sequence": "Seq",
+    },
+):
+    """Arguments of one event as they stand in the file: any of them may be of any type."""
+
+    name: Any = None
+    dims: Any = None
+    types: Any = None
+    stream: Any = None
+    correlation: Any = None
+    collective: Any = None
+    elements_in: Any = None
+    elements_out: Any = None
+    group: Any = None
+    group_ranks: Any = None
+    group_size: Any = None
+    sequence: Any = None
+    dtype: Any = None
+
+
+_decoder = msgspec.json.Decoder(Arguments)
+
+
+def decode_arguments(category: str, name: str, raw: msgspec.Raw) -> Arguments | None:
+    """The arguments of an event whose kind has some that zprof reads, else None."""
+    if not (category in _DEVICE or name.startswith(_PREFIXES) or name == "thread_name"):
+        return None
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def number(value: object) -> int | None:
+    """A whole number that an int64 column can hold, else None."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) < 1 << 62 else None
+
+
+def elements(dims: Any, argument: int | None = None) -> int | None:
+    """Elements of one argument of an operator, or of all tensors; a list of tensors is summed.
+
+    ``[[6, 10], []]`` has 60 elements in argument 0; ``[[[8], [8]]]``, a tensor list, has 16.
+    """
+    if argument is not None:
+        dims = dims[argument : argument + 1] if isinstance(dims, list) else None
+    if not isinstance(dims, list):
+        return None
+    counts = list(_tensor_elements(dims))
+    return sum(counts) if counts else None
+
+
+def dtype_of(name: object) -> tuple[str, int] | None:
+    """Torch's name and the bytes of an element for a type as traces spell it."""
+    return _DTYPES.get(name.lower()) if isinstance(name, str) else None
+
+
+def _tensor_elements(dims: list[Any]) -> Iterator[int]:
+    for entry in dims:
+        if not isinstance(entry, list) or not entry:
+            continue
+        if all(isinstance(extent, int) for extent in entry):
+            yield _product(entry)
+        else:
+            yield from _tensor_elements(entry)
+
+
+def _product(extents: list[int]) -> int:
+    product = 1
+    for extent in extents:
+        product *= max(0, min(extent, 1 << 40))
+    return product

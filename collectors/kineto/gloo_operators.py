@@ -1,0 +1,52 @@
+"""What gloo executes for each c10d operator, and which tensors it shows.
+
+Seen in traces of torch 2.13: a reduce-scatter runs as ``gloo:all_reduce`` over the full input, so its
+kind is only known from the launch.
+"""
+
+from dataclasses import dataclass
+
+from zprof.model.collectives import CollectiveKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlooOperator:
+    """One c10d operator.
+
+    ``executed`` is the name behind ``gloo:``.  The execution shows the elements of ``argument`` of the
+    launch; None where it shows none that all ranks have.  ``repeats``: it executes once for each rank of
+    the group.  ``gathers``: the full tensor is as many times larger as the group has ranks.
+    """
+
+    kind: CollectiveKind
+    executed: str
+    argument: int | None
+    repeats: bool = False
+    gathers: bool = False
+
+
+OPERATORS: dict[str, GlooOperator] = {
+    "c10d::_allgather_base_": GlooOperator(
+        kind=CollectiveKind.ALL_GATHER, executed="all_gather", argument=1, gathers=True
+    ),
+    "c10d::allgather_": GlooOperator(
+        kind=CollectiveKind.ALL_GATHER, executed="all_gather", argument=1, gathers=True
+    ),
+    "c10d::_reduce_scatter_base_": GlooOperator(
+        kind=CollectiveKind.REDUCE_SCATTER, executed="all_reduce", argument=1
+    ),
+    "c10d::reduce_scatter_": GlooOperator(
+        kind=CollectiveKind.REDUCE_SCATTER, executed="all_reduce", argument=0, repeats=True
+    ),
+    "c10d::allreduce_": GlooOperator(kind=CollectiveKind.ALL_REDUCE, executed="all_reduce", argument=0),
+    "c10d::broadcast_": GlooOperator(kind=CollectiveKind.BROADCAST, executed="broadcast", argument=0),
+    "c10d::alltoall_base_": GlooOperator(kind=CollectiveKind.ALL_TO_ALL, executed="all_to_all", argument=1),
+    "c10d::alltoall_": GlooOperator(kind=CollectiveKind.ALL_TO_ALL, executed="all_to_all", argument=1),
+    "c10d::reduce_": GlooOperator(kind=CollectiveKind.REDUCE, executed="reduce", argument=0),
+    "c10d::gather_": GlooOperator(kind=CollectiveKind.GATHER, executed="gather", argument=1, gathers=True),
+    "c10d::scatter_": GlooOperator(kind=CollectiveKind.SCATTER, executed="scatter", argument=None),
+    "c10d::barrier": GlooOperator(kind=CollectiveKind.BARRIER, executed="barrier", argument=None),
+}
+
+#: Executions that show no tensor which a launch on every rank has.
+WITHOUT_TENSOR = frozenset(o.executed for o in OPERATORS.values() if o.argument is None)

@@ -1,0 +1,88 @@
+"""Set arithmetic on time intervals, the one place where it is done.
+
+A set is an int64 array of shape (n, 2), rows ``[start, end)``.  Inputs may overlap, be unsorted or hold
+empty rows; results are sorted, disjoint and free of empty and touching rows.  All are O(n log n).
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+Intervals = npt.NDArray[np.int64]
+
+EMPTY: Intervals = np.empty((0, 2), dtype=np.int64)
+EMPTY.setflags(write=False)
+
+
+def intervals(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+    """Rows from two columns."""
+    columns = [np.asarray(column, dtype=np.int64).ravel() for column in (starts, ends)]
+    return np.column_stack(columns) if len(columns[0]) else EMPTY
+
+
+def union(*sets: Intervals) -> Intervals:
+    """Everything that lies in any of the sets."""
+    rows = np.concatenate(sets) if sets else EMPTY
+    rows = rows[rows[:, 1] > rows[:, 0]]
+    if not len(rows):
+        return EMPTY
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(rows[:, 1])
+    first = np.flatnonzero(np.concatenate(([True], rows[1:, 0] > reach[:-1])))
+    last = np.concatenate((first[1:], [len(rows)])) - 1
+    return np.column_stack((rows[first, 0], reach[last]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """What lies in both."""
+    return _combine(a, b, inside_b=True)
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """What lies in ``a`` and not in ``b``."""
+    return _combine(a, b, inside_b=False)
+
+
+def clip(a: Intervals, start: int, end: int) -> Intervals:
+    """What lies in ``[start, end)``."""
+    return union(np.clip(a, start, max(start, end)))
+
+
+def measure(a: Intervals) -> int:
+    """Total length, overlaps counted once."""
+    return int(np.diff(union(a), axis=1).sum())
+
+
+def covered(a: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64s:
+    """For each window ``[start, end)`` the length of ``a`` inside it; a reversed window has none."""
+    merged = union(a)
+    low = np.asarray(starts, dtype=np.int64)
+    high = np.maximum(low, np.asarray(ends, dtype=np.int64))
+    return _length_before(merged, high) - _length_before(merged, low)
+
+
+def _length_before(merged: Intervals, points: Int64s) -> Int64s:
+    """Length of a merged set left of each point."""
+    if not len(merged):
+        return np.zeros(points.shape, dtype=np.int64)
+    lengths = np.concatenate(([0], np.cumsum(merged[:, 1] - merged[:, 0])))
+    index = np.searchsorted(merged[:, 0], points, side="right")
+    beyond = np.maximum(0, merged[np.maximum(index - 1, 0), 1] - points)
+    return lengths[index] - np.where(index > 0, beyond, 0)
+
+
+def _combine(a: Intervals, b: Intervals, *, inside_b: bool) -> Intervals:
+    a, b = union(a), union(b)
+    points = np.unique(np.concatenate((a.ravel(), b.ravel())))
+    if len(points) < 2:
+        return EMPTY
+    keep = _inside(a, points[:-1]) & (_inside(b, points[:-1]) == inside_b)
+    return union(np.column_stack((points[:-1], points[1:]))[keep])
+
+
+def _inside(merged: Intervals, points: Int64s) -> npt.NDArray[np.bool_]:
+    if not len(merged):
+        return np.zeros(points.shape, dtype=np.bool_)
+    index = np.searchsorted(merged[:, 0], points, side="right") - 1
+    inside: npt.NDArray[np.bool_] = (index >= 0) & (points < merged[np.maximum(index, 0), 1])
+    return inside

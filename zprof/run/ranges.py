@@ -1,0 +1,73 @@
+"""The grammar of ranges that an engine writes with ``torch.profiler.record_function``.
+
+    <engine>::launch <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>
+    <engine>::wait   <kind> pg=<name> seq=<int> unit=<name>
+    <engine>::comm   <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>
+    <engine>::compute <phase> unit=<name>
+
+Any engine may use it.  A wait without a kind is anonymous: the thread was blocked, nobody said on what.
+Fields may stand in any order, unknown ones are ignored, and text that does not fit is no range.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zprof.model.collectives import CollectiveKind
+
+_MAX_LENGTH = 2000
+_HEAD = re.compile(r"(\w{1,64})::(launch|wait|comm|compute)(?:\s+(.*))?", re.ASCII | re.DOTALL)
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+class RangeVerb(StrEnum):
+    """What a range says that its thread did."""
+
+    LAUNCH = "launch"
+    WAIT = "wait"
+    COMM = "comm"
+    COMPUTE = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRange:
+    """One parsed range.  ``kind`` is None for compute, and where the text names no known collective."""
+
+    engine: str
+    verb: RangeVerb
+    kind: CollectiveKind | None = None
+    group: str | None = None
+    sequence: int | None = None
+    unit: str | None = None
+    bytes: int | None = None
+    dtype: str | None = None
+
+
+def parse_range(name: str) -> EngineRange | None:
+    """The range that a profiler annotation spells, or None where it is none."""
+    head = _HEAD.fullmatch(name) if len(name) <= _MAX_LENGTH else None
+    if head is None:
+        return None
+    words = (head[3] or "").split()
+    fields = dict(word.split("=", 1) for word in reversed(words) if "=" in word)
+    return EngineRange(
+        engine=head[1],
+        verb=RangeVerb(head[2]),
+        kind=_kind(words),
+        group=fields.get("pg") or None,
+        sequence=_number(fields.get("seq")),
+        unit=fields.get("unit") or None,
+        bytes=_number(fields.get("bytes")),
+        dtype=fields.get("dtype") or None,
+    )
+
+
+def _kind(words: list[str]) -> CollectiveKind | None:
+    try:
+        return CollectiveKind(words[0]) if words else None
+    except ValueError:
+        return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
