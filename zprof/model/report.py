@@ -201,12 +201,19 @@ class StepTimeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """This run minus its baseline.  The ledger's deltas sum to the change of the mean wall time."""
+    """This run minus its baseline.  The ledger's deltas sum to the change of the mean wall time.
+
+    ``ledger_delta`` has one entry a term, means over ranks; ``memory_delta`` one a tenant, the largest
+    rank of each side at its peak.  The ``baseline_*`` fields are the baseline's own leaves.
+    """
 
     baseline: str
     ledger_delta: Mapping[str, int]
     memory_delta: Mapping[str, int]
     step_time: StepTimeChange
+    baseline_run: RunFacts | None = None
+    baseline_time: tuple[RankTime, ...] = ()
+    baseline_memory: tuple[RankMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

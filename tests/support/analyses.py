@@ -1,0 +1,299 @@
+"""Hand-made analyses with a known truth: a small model of ranks, units and one link.
+
+Every rank runs the same list of operations.  A collective starts on a rank when it is launched there
+and the link is free, transfers from the last start on, and ends everywhere at the same time; a main
+thread computes, or blocks in a wait.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import CollectiveKind, bus_factor
+from zprof.model.gaps import Gap
+from zprof.model.report import Alignment, CollectiveTime, Memory, RankTime, RunFacts, Time, Volume
+from zprof.model.training import TrainingFacts
+
+MS = 1_000_000
+ORIGIN = 1_700_000_000_000_000_000
+_LEDGER = ["compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns"]
+_NULLABLE = [
+    "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns", "compute_before_wait_ns",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What is planted.  Times in ms; ``delay_ms`` sleeps on a rank before one unit of each step."""
+
+    name: str = "run"
+    ranks: int = 2
+    steps: int = 8
+    units: int = 6
+    stage: int = 3
+    prefetch: bool = True
+    compute_ms: float = 12.0
+    unit_bytes: int = 4 << 20
+    bytes_per_s: float = 500e6
+    delay_ms: dict[int, float] = field(default_factory=dict)
+    slower: dict[int, float] = field(default_factory=dict)
+    first_skew_ms: float = 0.0
+    noise_ms: float = 0.3
+    uncertainty_ns: int = 20_000
+    noise_floor_ns: int = 500_000
+    seed: int = 7
+    engine: str = "reference"
+
+
+class _Ranks:
+    """Main threads and link of all ranks, in lockstep over the operations of a step."""
+
+    def __init__(self, plan: Scenario) -> None:
+        self.plan = plan
+        self.now = np.full(plan.ranks, ORIGIN, dtype=np.int64)
+        self.link = np.full(plan.ranks, ORIGIN, dtype=np.int64)
+        self.computed = np.zeros(plan.ranks, dtype=np.int64)
+        self.random = np.random.default_rng(plan.seed)
+        self.rows: list[dict[str, object]] = []
+        self.step = 0
+        self.sequence = 0
+        self._open: dict[tuple[str, int], list[dict[str, object]]] = {}
+
+    def compute(self, milliseconds: float) -> None:
+        noise = self.random.exponential(self.plan.noise_ms, self.plan.ranks)
+        factors = np.array([self.plan.slower.get(rank, 1.0) for rank in range(self.plan.ranks)])
+        spent = ((milliseconds * factors + noise) * MS).astype(np.int64)
+        self.now += spent
+        self.computed += spent
+
+    def sleep(self) -> None:
+        for rank, milliseconds in self.plan.delay_ms.items():
+            self.now[rank] += int(milliseconds * MS)
+
+    def launch(self, kind: CollectiveKind, unit: int) -> None:
+        start = np.maximum(self.now, self.link)
+        if not self.rows:
+            start[-1] += int(self.plan.first_skew_ms * MS)
+        last = int(start.max())
+        factor = bus_factor(kind, self.plan.ranks)
+        end = last + int(self.plan.unit_bytes * factor / self.plan.bytes_per_s * 1e9)
+        self.link[:] = end
+        rows = [self._row(kind, unit, rank, int(start[rank]), last, end) for rank in range(self.plan.ranks)]
+        self._open[kind.value, unit] = rows
+        self.rows += rows
+        self.sequence += 1
+
+    def _row(
+        self, kind: CollectiveKind, unit: int, rank: int, start: int, last: int, end: int
+    ) -> dict[str, object]:
+        return {
+            "rank": rank, "step": self.step, "kind": kind.value, "group": "0",
+            "group_size": self.plan.ranks, "sequence": self.sequence, "dtype": "float32",
+            "bytes": self.plan.unit_bytes, "unit": f"blocks.{unit}", "start_ns": start, "end_ns": end,
+            "wait_ns": last - start, "transfer_ns": end - last, "exposed_wait_ns": 0,
+            "exposed_transfer_ns": 0, "hidden_ns": end - start,
+            "launch_start_ns": int(self.now[rank]), "launch_end_ns": int(self.now[rank]),
+            "computed_at_launch": int(self.computed[rank]), "last_ns": last,
+            "first_of_window": not self.rows, "matched": True,
+        }  # fmt: skip
+
+    def wait(self, kind: CollectiveKind, unit: int) -> None:
+        for row in self._open.pop((kind.value, unit)):
+            rank, end, last = int(row["rank"]), int(row["end_ns"]), int(row["last_ns"])  # type: ignore[call-overload]
+            begin = int(self.now[rank])
+            row["wait_start_ns"], row["wait_end_ns"] = begin, max(begin, end)
+            row["compute_before_wait_ns"] = int(self.computed[rank]) - int(row["computed_at_launch"])  # type: ignore[call-overload]
+            row["exposed_wait_ns"] = max(0, last - max(begin, int(row["start_ns"])))  # type: ignore[call-overload]
+            row["exposed_transfer_ns"] = max(0, end - max(begin, last))
+            row["hidden_ns"] = (
+                end - int(row["start_ns"]) - row["exposed_wait_ns"] - row["exposed_transfer_ns"]
+            )  # type: ignore[call-overload, operator]
+            self.now[rank] = max(begin, end)
+
+
+def analysis_of(plan: Scenario) -> RunAnalysis:
+    """The analysis that a perfect measurement of ``plan`` would give."""
+    ranks = _Ranks(plan)
+    steps = [row for step in range(plan.steps) for row in _run_step(ranks, step)]
+    collectives = _frame(ranks.rows, plan.ranks)
+    frame = _ledger(pd.DataFrame(steps), collectives)
+    return RunAnalysis(
+        run=_facts(plan),
+        training=TrainingFacts(engine=plan.engine, stage=plan.stage, parameters=1_000_000),
+        time=Time(
+            per_rank=_rank_times(plan, frame),
+            collectives=_collective_times(plan, frame, collectives),
+            alignment=_alignment(plan, collectives),
+        ),
+        memory=Memory(),
+        volume=Volume(expected_bytes=3 * 4_000_000, seen_bytes=3 * 4_000_000, ratio=1.0),
+        steps=frame,
+        collectives=collectives,
+        gaps=(),
+    )
+
+
+def without_rank(analysis: RunAnalysis, rank: int) -> RunAnalysis:
+    """The same run as it looks when a rank's recording is missing."""
+    loaded = tuple(r for r in analysis.run.ranks_loaded if r != rank)
+    rows = analysis.collectives[analysis.collectives["rank"] != rank]
+    return replace(
+        analysis,
+        run=replace(analysis.run, ranks_loaded=loaded),
+        steps=analysis.steps[analysis.steps["rank"] != rank],
+        collectives=rows.assign(matched=False, last_rank=-1),
+        time=replace(
+            analysis.time, per_rank=tuple(entry for entry in analysis.time.per_rank if entry.rank != rank)
+        ),
+        gaps=(Gap(what="rank missing", rank=rank, reason="it was killed", remedy="record again"),),
+    )
+
+
+def _run_step(ranks: _Ranks, step: int) -> list[dict[str, int]]:
+    ranks.step = step
+    begin = ranks.now.copy()
+    before = ranks.computed.copy()
+    (_sharded_step if ranks.plan.stage == 3 else _replicated_step)(ranks)
+    return [
+        {
+            "rank": rank,
+            "step": step,
+            "wall_ns": int(ranks.now[rank] - begin[rank]),
+            "compute_ns": int(ranks.computed[rank] - before[rank]),
+        }
+        for rank in range(ranks.plan.ranks)
+    ]
+
+
+def _sharded_step(ranks: _Ranks) -> None:
+    units, gather, reduce = ranks.plan.units, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    order = [*range(units), *range(units, 2 * units)]  # the second half is the backward pass
+    if ranks.plan.prefetch:
+        ranks.launch(gather, order[0])
+    for position, unit in enumerate(order):
+        if not ranks.plan.prefetch:
+            ranks.launch(gather, unit)
+        ranks.wait(gather, unit)
+        if ranks.plan.prefetch and position + 1 < len(order):
+            ranks.launch(gather, order[position + 1])
+        if position == 2:
+            ranks.sleep()
+        ranks.compute(ranks.plan.compute_ms * (1 if unit < units else 2))
+        if unit >= units:
+            ranks.launch(reduce, unit)
+    for unit in range(units, 2 * units):
+        ranks.wait(reduce, unit)
+
+
+def _replicated_step(ranks: _Ranks) -> None:
+    for unit in range(2 * ranks.plan.units):
+        if unit == 2:
+            ranks.sleep()
+        ranks.compute(ranks.plan.compute_ms * (1 if unit < ranks.plan.units else 2))
+        if unit >= ranks.plan.units:
+            ranks.launch(CollectiveKind.ALL_REDUCE, unit)
+    for unit in range(ranks.plan.units, 2 * ranks.plan.units):
+        ranks.wait(CollectiveKind.ALL_REDUCE, unit)
+
+
+def _frame(rows: list[dict[str, object]], world_size: int) -> pd.DataFrame:
+    frame = pd.DataFrame(rows)
+    if world_size == 1 or frame.empty:
+        return frame.iloc[:0]
+    first = frame.groupby("sequence")["start_ns"].transform("min")
+    last = frame.loc[frame.groupby("sequence")["start_ns"].idxmax()].set_index("sequence")["rank"]
+    frame["lateness_ns"] = frame["start_ns"] - first
+    frame["last_rank"] = frame["sequence"].map(last).astype("int64")
+    frame = frame.astype(dict.fromkeys(_NULLABLE, "Int64"))
+    frame = frame.astype({"kind": "category", "group": "category", "dtype": "category"})
+    return frame.drop(columns=["computed_at_launch", "last_ns"])
+
+
+def _ledger(steps: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
+    columns = ["exposed_wait_ns", "exposed_transfer_ns", "hidden_ns"]
+    sums = collectives.groupby(["rank", "step"])[columns].sum() if len(collectives) else pd.DataFrame()
+    steps = steps.join(sums, on=["rank", "step"]) if len(sums) else steps.assign(**dict.fromkeys(columns, 0))
+    steps = steps.rename(columns={"hidden_ns": "overlapped_ns"}).assign(exposed_memcpy_ns=0)
+    steps["collective_ns"] = steps[["exposed_wait_ns", "exposed_transfer_ns", "overlapped_ns"]].sum(axis=1)
+    known = ["compute_ns", "exposed_wait_ns", "exposed_transfer_ns"]
+    steps["idle_ns"] = steps["wall_ns"] - steps[known].sum(axis=1)
+    return steps.assign(unexplained_ns=0).astype("int64")
+
+
+def _rank_times(plan: Scenario, steps: pd.DataFrame) -> tuple[RankTime, ...]:
+    times = []
+    for rank, rows in steps.groupby("rank"):
+        means = {
+            column: round(rows[column].mean()) for column in [*_LEDGER, "overlapped_ns", "collective_ns"]
+        }
+        wall = round(rows["wall_ns"].mean())
+        collective = means["collective_ns"]
+        times.append(
+            RankTime(
+                rank=int(str(rank)),
+                steps=len(rows),
+                wall_ns=wall,
+                unexplained_ns=wall - sum(means[term] for term in _LEDGER),
+                wall_median_ns=round(rows["wall_ns"].median()),
+                overlap_ratio=means["overlapped_ns"] / collective if collective else None,
+                method="wait spans",
+                noise_floor_ns=plan.noise_floor_ns,
+                **means,
+            )
+        )
+    return tuple(times)
+
+
+def _collective_times(
+    plan: Scenario, steps: pd.DataFrame, collectives: pd.DataFrame
+) -> tuple[CollectiveTime, ...]:
+    times = []
+    groups = collectives.groupby("kind", observed=True) if len(collectives) else ()
+    for kind, rows in groups:
+        count = len(steps)
+        times.append(
+            CollectiveTime(
+                kind=str(kind),
+                group="0",
+                dtype="float32",
+                count=len(rows) / count,
+                bytes=int(rows["bytes"].sum() // count),
+                total_ns=int((rows["end_ns"] - rows["start_ns"]).sum() // count),
+                exposed_ns=int((rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).sum() // count),
+                wait_ns=int(rows["wait_ns"].sum() // count),
+                transfer_ns=int(rows["transfer_ns"].sum() // count),
+                launch_delay_ns=0,
+                algbw_bytes_per_s=plan.bytes_per_s / bus_factor(CollectiveKind(str(kind)), plan.ranks),
+                busbw_bytes_per_s=plan.bytes_per_s,
+                method="range",
+            )
+        )
+    return tuple(times)
+
+
+def _alignment(plan: Scenario, collectives: pd.DataFrame) -> Alignment:
+    return Alignment(
+        method="clock pings",
+        offsets_ns=dict.fromkeys(range(plan.ranks), 0),
+        uncertainty_ns=plan.uncertainty_ns,
+        matched=collectives["sequence"].nunique() if len(collectives) else 0,
+        unmatched=0,
+    )
+
+
+def _facts(plan: Scenario) -> RunFacts:
+    return RunFacts(
+        name=plan.name,
+        source="recorder",
+        world_size=plan.ranks,
+        ranks_loaded=tuple(range(plan.ranks)),
+        steps=tuple(range(plan.steps)),
+        memory_steps=(),
+        device="cpu",
+        backend="gloo",
+        engine=plan.engine,
+        stage=plan.stage,
+        modelled=(f"link {plan.bytes_per_s / 1e6:.0f} MB/s", f"compute {plan.compute_ms} ms a unit"),
+    )

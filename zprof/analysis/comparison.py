@@ -1,0 +1,124 @@
+"""This run against its baseline: where the difference of the step time went, and of the memory.
+
+Ledger: mean over the ranks of each term, b minus a, in whole nanoseconds; what rounding leaves over
+goes to ``unexplained_ns``, so that the terms sum exactly to the change of the mean wall time.
+Step time: a step's time is the mean over its ranks.  The 95 % interval of mean(b) - mean(a) is a
+percentile bootstrap over the steps of each run by itself (runs share no steps, so nothing is paired),
+10 000 resamples, seed 0.  Resampled means spread by sqrt((n-1)/n) too little for small n; that factor
+is taken out.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.gaps import Gap
+from zprof.model.report import Comparison, RankMemory, RankTime, StepTimeChange
+from zprof.model.tenants import Tenant
+
+LEDGER_TERMS = (
+    "compute_ns",
+    "exposed_wait_ns",
+    "exposed_transfer_ns",
+    "exposed_memcpy_ns",
+    "idle_ns",
+    "unexplained_ns",
+)
+#: Fewer steps than this say nothing about how much a step varies.
+MIN_STEPS = 3
+_RESAMPLES = 10_000
+_SEED = 0
+
+
+def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
+    """``b`` (this run) minus ``a`` (its baseline); None where either has no timed step."""
+    if any(run.steps.empty or not run.time.per_rank for run in (a, b)):
+        return None
+    a_wall, b_wall = _mean(a.time.per_rank, "wall_ns"), _mean(b.time.per_rank, "wall_ns")
+    return Comparison(
+        baseline=a.run.name,
+        ledger_delta=ledger_delta(a.time.per_rank, b.time.per_rank),
+        memory_delta=memory_delta(a.memory.per_rank, b.memory.per_rank),
+        step_time=StepTimeChange(
+            a_ns=a_wall, b_ns=b_wall, ci95=bootstrap_interval(step_times(a.steps), step_times(b.steps))
+        ),
+        baseline_run=a.run,
+        baseline_time=a.time.per_rank,
+        baseline_memory=a.memory.per_rank,
+    )
+
+
+def comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
+    """What the comparison cannot say, and what the baseline itself could not measure."""
+    gaps = [_few_steps(run) for run in (a, b) if len(step_times(run.steps)) < MIN_STEPS]
+    gaps += [
+        Gap(what=f"baseline: {gap.what}", reason=gap.reason, remedy=gap.remedy, rank=gap.rank)
+        for gap in a.gaps
+    ]
+    return tuple(gaps)
+
+
+def ledger_delta(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[str, int]:
+    """Change of each ledger term; the values sum to the change of the mean wall time."""
+    delta = {term: _mean(b, term) - _mean(a, term) for term in LEDGER_TERMS}
+    wall = _mean(b, "wall_ns") - _mean(a, "wall_ns")
+    delta["unexplained_ns"] += wall - sum(delta.values())
+    return delta
+
+
+def memory_delta(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dict[str, int]:
+    """Change of each tenant, of the untagged rest and of the peak: the largest rank of each side.
+
+    Empty where either side measured no memory.
+    """
+    if not a or not b:
+        return {}
+    before, after = _largest(a), _largest(b)
+    return {name: after[name] - before[name] for name in after}
+
+
+def step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """The time of each step in nanoseconds, mean over the ranks that ran it."""
+    if steps.empty:
+        return np.empty(0)
+    return steps.groupby("step")["wall_ns"].mean().to_numpy(dtype=np.float64)
+
+
+def bootstrap_interval(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple[int, int]:
+    """95 % interval of mean(b) - mean(a) in nanoseconds; neither may be empty."""
+    generator = np.random.default_rng(_SEED)
+    difference = _resampled_means(b, generator) - _resampled_means(a, generator)
+    low, high = np.percentile(difference, [2.5, 97.5])
+    return (round(low), round(high))
+
+
+def _resampled_means(
+    sample: npt.NDArray[np.float64], generator: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    count = len(sample)
+    means = sample[generator.integers(0, count, size=(_RESAMPLES, count))].mean(axis=1)
+    stretch = np.sqrt(count / (count - 1)) if count > 1 else 1.0
+    return np.asarray(sample.mean() + (means - sample.mean()) * stretch)
+
+
+def _mean(ranks: Iterable[RankTime], term: str) -> int:
+    values = [int(getattr(rank, term)) for rank in ranks]
+    return round(sum(values) / len(values))
+
+
+def _largest(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:
+    largest = {tenant.value: max(rank.tenants.get(tenant, 0) for rank in ranks) for tenant in Tenant}
+    largest["untagged_bytes"] = max(rank.untagged_bytes for rank in ranks)
+    largest["peak_bytes"] = max(rank.peak_bytes for rank in ranks)
+    return largest
+
+
+def _few_steps(run: RunAnalysis) -> Gap:
+    return Gap(
+        what="step time interval",
+        reason=f"{run.run.name} has {len(step_times(run.steps))} timed steps, an interval needs {MIN_STEPS}",
+        remedy="record more steps: zprof.steps(time=8)",
+    )

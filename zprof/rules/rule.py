@@ -1,0 +1,77 @@
+"""What a rule is: a pure function from the analysis to a finding, a gap, or nothing.
+
+A rule that lacks its inputs returns a gap "not tested": that is not the same as having found nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import FINDING_IDS, Cause
+from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.gaps import Gap
+
+
+class Check(Protocol):
+    """Tests one cause on one run."""
+
+    def __call__(self, analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+        """A finding where the cause is there, a gap where it cannot be tested, None where it is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A cause, its check, and the ledger terms that its saving is taken from, in that order."""
+
+    cause: Cause
+    check: Check
+    claims: tuple[str, ...] = ()
+
+
+def not_tested(cause: Cause, reason: str, remedy: str) -> Gap:
+    """The gap of a rule without its inputs."""
+    return Gap(what=f"rule {cause.value} not tested", reason=reason, remedy=remedy)
+
+
+def finding(
+    cause: Cause,
+    *,
+    sentence: str,
+    evidence: Sequence[Evidence],
+    saving_ns: tuple[float, float],
+    severity: Severity,
+    confidence: Confidence,
+    fix: str,
+    disprove: str,
+) -> Finding:
+    """A finding with the id and the page of its cause, the saving in whole nanoseconds."""
+    identifier = FINDING_IDS[cause]
+    low, high = saving_ns
+    return Finding(
+        id=identifier,
+        cause=cause,
+        severity=severity,
+        sentence=sentence,
+        evidence=tuple(evidence),
+        saving_ns=(int(min(low, high)), int(high)),
+        confidence=confidence,
+        fix=fix,
+        disprove=disprove,
+        doc=f"docs/findings/{identifier}.md",
+    )
+
+
+def severity_of(saving_ns: float, wall_ns: float) -> Severity:
+    """High from a tenth of the step on, medium from a twentieth."""
+    if saving_ns >= 0.10 * wall_ns:
+        return Severity.HIGH
+    return Severity.MEDIUM if saving_ns >= 0.05 * wall_ns else Severity.LOW
+
+
+def fix_for(engine: str, snippets: Mapping[str, str]) -> str:
+    """The snippet of the run's engine; where that has none, all of them, each under its engine's name."""
+    for name, snippet in snippets.items():
+        if name.lower() == engine.lower():
+            return snippet
+    return "\n".join(f"{name}:\n{snippet}" for name, snippet in snippets.items())

@@ -1,0 +1,107 @@
+"""The answer in one word and one sentence.
+
+Against a baseline: ``slower`` where the 95 % interval of the change lies above zero and the change is
+at least 2 %; ``ok`` where the interval stays below +5 %; else ``inconclusive``.  Alone: ``risk`` where
+a finding is sure enough, ``ok`` where the causes that need no baseline were tested and none found.
+"""
+
+from collections.abc import Sequence
+
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.report import Comparison, RunFacts, Time, Verdict, VerdictStatus
+from zprof.model.units import format_ns, format_percent
+from zprof.rules.claims import spoils
+
+_SLOWER_RATIO = 0.02
+_SAME_RATIO = 0.05
+#: Causes that a run by itself must have been tested for before it is called ok.
+_NEEDED = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
+_TERMS = {
+    "compute_ns": "compute",
+    "exposed_wait_ns": "exposed wait",
+    "exposed_transfer_ns": "exposed transfer",
+    "exposed_memcpy_ns": "exposed copies",
+    "idle_ns": "idle time",
+    "unexplained_ns": "unexplained time",
+}
+
+
+def judge(
+    run: RunFacts,
+    time: Time,
+    comparison: Comparison | None,
+    *,
+    findings: Sequence[Finding],
+    gaps: Sequence[Gap],
+) -> Verdict:
+    """The verdict on a run; ``gaps`` are searched for causes that were not tested."""
+    if not time.per_rank:
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
+    spoiled = next((f for f in findings if spoils(f)), None)
+    if spoiled:
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}: {spoiled.sentence}")
+    sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
+    if comparison:
+        return _compared(run, comparison, sure, gaps)
+    return _alone(run, time, sure, gaps)
+
+
+def _compared(run: RunFacts, comparison: Comparison, sure: list[Finding], gaps: Sequence[Gap]) -> Verdict:
+    times = comparison.step_time
+    change = times.b_ns - times.a_ns
+    low, high = (bound / times.a_ns for bound in times.ci95)
+    head = (
+        f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} a step, {_signed(change / times.a_ns)} % "
+        f"[{_signed(low, 1)}, {_signed(high, 1)}]{_loaded(run)}"
+    )
+    if any(gap.what == "step time interval" for gap in gaps):
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: too few steps to tell it from noise")
+    if change >= _SLOWER_RATIO * times.a_ns and low > 0:
+        why = sure[0].sentence if sure else _largest_term(comparison)
+        return _verdict(VerdictStatus.SLOWER, f"{head}: {why}")
+    if high < _SAME_RATIO:
+        return _verdict(VerdictStatus.OK, head)
+    return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: the steps vary too much to tell; record more")
+
+
+def _alone(run: RunFacts, time: Time, sure: list[Finding], gaps: Sequence[Gap]) -> Verdict:
+    head = f"{_step(time)}{_loaded(run)}"
+    if sure:
+        return _verdict(VerdictStatus.RISK, f"{head}: {sure[0].sentence}")
+    untested = [cause.value for cause in _NEEDED if any(f"rule {cause.value} " in gap.what for gap in gaps)]
+    if untested:
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: not tested: {', '.join(untested)}")
+    return _verdict(VerdictStatus.OK, f"{head}: none of the causes that were tested{_exposure(time)}")
+
+
+def _verdict(status: VerdictStatus, sentence: str) -> Verdict:
+    return Verdict(status=status, sentence=f"{status.value.upper()} {sentence}")
+
+
+def _largest_term(comparison: Comparison) -> str:
+    term, change = max(comparison.ledger_delta.items(), key=lambda item: item[1])
+    return f"none of the causes that were tested; most of it is {_TERMS[term]} (+{format_ns(change)})"
+
+
+def _step(time: Time) -> str:
+    walls = [rank.wall_ns for rank in time.per_rank]
+    return f"{format_ns(sum(walls) / len(walls))} a step"
+
+
+def _exposure(time: Time) -> str:
+    total = sum(rank.collective_ns for rank in time.per_rank)
+    if not total:
+        return ""
+    exposed = total - sum(rank.overlapped_ns for rank in time.per_rank)
+    return f" ({format_percent(exposed / total)} of collective time is exposed)"
+
+
+def _loaded(run: RunFacts) -> str:
+    loaded = len(run.ranks_loaded)
+    return f" on {loaded} of {run.world_size} ranks" if loaded < run.world_size else ""
+
+
+def _signed(ratio: float, digits: int = 0) -> str:
+    return f"{ratio * 100:+.{digits}f}"
