@@ -20,7 +20,7 @@ def of_kind(rows: pd.DataFrame, kind: CollectiveKind) -> pd.DataFrame:
     return rows[rows["kind"].astype(str) == kind.value]
 
 
-def queued_ns(rows: pd.DataFrame) -> "pd.Series[float]":
+def queued_ns(rows: pd.DataFrame) -> "pd.Series[int]":
     """How long the host was blocked for a collective that had not started: queued behind others.
 
     0 where the recording has no wait span.

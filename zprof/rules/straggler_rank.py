@@ -56,8 +56,9 @@ class _Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cost:
-    """What the other ranks wait for the suspect, a step: the median of them."""
+    """What the suspect loses a step, and what the other ranks then wait: the median of them."""
 
+    delay_ns: float
     wait_ns: float
     exposed_ns: float
     transfer_ns: float
@@ -75,8 +76,9 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     missing = _missing_input(analysis, matched)
     if missing:
         return missing
-    suspect = _suspect(analysis, arrivals(matched))
-    cost = _cost(analysis, matched, suspect)
+    seen = arrivals(matched)
+    suspect = _suspect(analysis, seen)
+    cost = _cost(analysis, matched, seen, suspect)
     if not _is_there(suspect, cost, wall_ns(analysis)):
         return None
     return _finding(analysis, suspect, cost)
@@ -115,14 +117,15 @@ def _suspect(analysis: RunAnalysis, seen: Arrivals) -> _Suspect:
     )
 
 
-def _cost(analysis: RunAnalysis, matched: pd.DataFrame, suspect: _Suspect) -> _Cost:
-    table = arrivals(matched).table
+def _cost(analysis: RunAnalysis, matched: pd.DataFrame, seen: Arrivals, suspect: _Suspect) -> _Cost:
+    table = seen.table
     blamed = table[(table["last_rank"] == suspect.rank) & (table["late_ns"] > suspect.floor_ns)]
     waiting = matched[matched["rank"] != suspect.rank].merge(blamed[INSTANCE], on=INSTANCE)
     sums = waiting.groupby("rank")[["wait_ns", "exposed_wait_ns"]].sum()
     steps = max(1, suspect.steps)
     others = [rank for rank in analysis.time.per_rank if rank.rank != suspect.rank]
     return _Cost(
+        delay_ns=seen.delay_ns(suspect.rank),
         wait_ns=float(sums["wait_ns"].median()) / steps if len(sums) else 0.0,
         exposed_ns=float(sums["exposed_wait_ns"].median()) / steps if len(sums) else 0.0,
         transfer_ns=float(np.median([rank.exposed_transfer_ns for rank in others])) if others else 0.0,
@@ -134,14 +137,14 @@ def _is_there(suspect: _Suspect, cost: _Cost, wall: float) -> bool:
         suspect.skew_ns > suspect.floor_ns
         and suspect.steps_ratio >= _LAST_RATIO
         and suspect.late_ratio >= _LAST_RATIO
-        and max(suspect.skew_ns, cost.wait_ns) >= _WORTH_RATIO * wall
+        and max(suspect.skew_ns, cost.delay_ns) >= _WORTH_RATIO * wall
         and _saving(cost)[1] > 0
     )
 
 
 def _saving(cost: _Cost) -> tuple[float, float]:
-    """At least most of the exposed waiting; at most all waiting that is exposed in one form or other."""
-    return (0.7 * cost.exposed_ns, min(cost.wait_ns, cost.exposed_ns + cost.transfer_ns))
+    """At least most of the exposed waiting; at most the delay, as far as it shows as exposed time."""
+    return (0.7 * cost.exposed_ns, min(cost.delay_ns, cost.exposed_ns + cost.transfer_ns))
 
 
 def _finding(analysis: RunAnalysis, suspect: _Suspect, cost: _Cost) -> Finding:
@@ -173,13 +176,14 @@ def _evidence(suspect: _Suspect, cost: _Cost) -> list[Evidence]:
         Evidence(
             what="late collectives in which it is last", value=suspect.late_ratio, unit="ratio", rank=rank
         ),
+        Evidence(what="its delays a step, all collectives", value=cost.delay_ns, unit="ns", rank=rank),
         Evidence(what="others wait for it a step, exposed", value=cost.exposed_ns, unit="ns"),
         Evidence(what="others wait for it a step, hidden too", value=cost.wait_ns, unit="ns"),
     ]
 
 
 def _confidence(suspect: _Suspect, cost: _Cost, wall: float) -> Confidence:
-    if max(suspect.skew_ns, cost.wait_ns) < _COST_RATIO * wall:
+    if max(suspect.skew_ns, cost.delay_ns) < _COST_RATIO * wall:
         return Confidence.LOW
     sure = suspect.steps >= _SURE_STEPS and suspect.steps_ratio >= 0.8
     return Confidence.HIGH if sure else Confidence.MEDIUM

@@ -1,0 +1,160 @@
+"""Numbers that faces show and that are no leaves of the report: sums, means over ranks, shares.
+
+Computed here once, so that no renderer computes.  Everything is in the units of the leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zprof.model.report import RankMemory, RankTime, Report, StateLaw
+from zprof.model.tenants import SHOWN, Tenant
+
+#: Terms of the step ledger, and what they are called.
+LEDGER: tuple[tuple[str, str], ...] = (
+    ("compute_ns", "compute"),
+    ("exposed_transfer_ns", "exposed transfer"),
+    ("exposed_wait_ns", "exposed wait"),
+    ("exposed_memcpy_ns", "exposed copies"),
+    ("idle_ns", "idle"),
+    ("unexplained_ns", "unexplained"),
+)
+#: Ranks side by side at most: alone, and on each side of a comparison.
+MAX_RANKS = 4
+MAX_RANKS_COMPARED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """A term of the step, mean over the ranks.  ``share`` is of the step, or of the largest change."""
+
+    name: str
+    this_ns: int
+    baseline_ns: int | None
+    change_ns: int | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """Collective time a step, mean over the ranks: what is exposed, what is hidden under compute."""
+
+    collective_ns: int
+    exposed_ns: int
+    hidden_ns: int
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateCheck:
+    """Measured model-state bytes of one rank against the stage's law.
+
+    ``rest_bytes`` is what neither the law, nor padding, nor the step counters explain.
+    """
+
+    rank: int
+    law_bytes: int
+    measured_bytes: int
+    padding_bytes: int
+    scalar_bytes: int
+    rest_bytes: int
+
+
+def ledger(report: Report) -> tuple[LedgerRow, ...]:
+    """The terms of the step, with their change where there is a baseline."""
+    means = {term: mean_over_ranks(report.time.per_rank, term) for term, _ in LEDGER}
+    if report.comparison is None:
+        wall = max(1, step_ns(report.time.per_rank))
+        return tuple(
+            LedgerRow(
+                name=name,
+                this_ns=means[term],
+                baseline_ns=None,
+                change_ns=None,
+                share=means[term] / wall,
+            )
+            for term, name in LEDGER
+        )
+    return _changes(report, means)
+
+
+def step_ns(ranks: Sequence[RankTime]) -> int:
+    """Mean wall time of a step over the ranks."""
+    return mean_over_ranks(ranks, "wall_ns")
+
+
+def step_change_ns(report: Report) -> int | None:
+    """Change of the mean step time; the changes of the ledger's terms sum to it."""
+    comparison = report.comparison
+    return None if comparison is None else sum(comparison.ledger_delta.values())
+
+
+def mean_over_ranks(ranks: Sequence[RankTime], term: str) -> int:
+    """Mean of one term over the ranks, whole nanoseconds."""
+    return round(sum(getattr(rank, term) for rank in ranks) / len(ranks)) if ranks else 0
+
+
+def exposure(ranks: Sequence[RankTime]) -> Exposure:
+    """How much of the collectives' time nothing hides."""
+    collective = mean_over_ranks(ranks, "collective_ns")
+    hidden = mean_over_ranks(ranks, "overlapped_ns")
+    exposed = collective - hidden
+    return Exposure(
+        collective_ns=collective,
+        exposed_ns=exposed,
+        hidden_ns=hidden,
+        ratio=exposed / collective if collective else None,
+    )
+
+
+def shown_ranks(ranks: Sequence[RankMemory], most: int) -> tuple[RankMemory, ...]:
+    """At most ``most`` ranks, in order of rank: all, else those with the largest peaks."""
+    largest = sorted(ranks, key=lambda rank: (-rank.peak_bytes, rank.rank))[:most]
+    return tuple(sorted(largest, key=lambda rank: rank.rank))
+
+
+def peak_bytes(ranks: Sequence[RankMemory]) -> int:
+    """Peak of the rank that has the largest."""
+    return max(rank.peak_bytes for rank in ranks)
+
+
+def state_checks(ranks: Sequence[RankMemory]) -> tuple[StateCheck, ...]:
+    """The ranks whose stage has a law and whose states were measured."""
+    return tuple(
+        _state_check(rank, rank.formula)
+        for rank in ranks
+        if rank.formula is not None and rank.state_bytes is not None
+    )
+
+
+def shown_tenants(ranks: Sequence[RankMemory]) -> tuple[Tenant, ...]:
+    """All six tenants, in the order in which they are shown; none where no rank was measured."""
+    return SHOWN if ranks else ()
+
+
+def _state_check(rank: RankMemory, law: StateLaw) -> StateCheck:
+    measured = sum((rank.state_bytes or {}).values())
+    expected = law.parameters + law.gradients + law.optimizer_state
+    return StateCheck(
+        rank=rank.rank,
+        law_bytes=expected,
+        measured_bytes=measured,
+        padding_bytes=law.padding_bytes,
+        scalar_bytes=law.scalar_bytes,
+        rest_bytes=measured - expected - law.padding_bytes - law.scalar_bytes,
+    )
+
+
+def _changes(report: Report, means: dict[str, int]) -> tuple[LedgerRow, ...]:
+    comparison = report.comparison
+    assert comparison is not None
+    largest = max((abs(change) for change in comparison.ledger_delta.values()), default=0) or 1
+    return tuple(
+        LedgerRow(
+            name=name,
+            this_ns=means[term],
+            baseline_ns=mean_over_ranks(comparison.baseline_time, term),
+            change_ns=comparison.ledger_delta[term],
+            share=abs(comparison.ledger_delta[term]) / largest,
+        )
+        for term, name in LEDGER
+    )

@@ -1,0 +1,89 @@
+"""The end of the text report: findings with evidence and fix, then what was not measured."""
+
+from collections.abc import Callable, Sequence
+
+from zprof.model.findings import Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.printable import display_width, printable, printable_lines
+from zprof.model.report import Report
+from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
+from zprof.reports.layout import heading, wrap
+
+_UNITS: dict[str, Callable[[float], str]] = {
+    "ns": format_ns,
+    "bytes": format_bytes,
+    "ratio": format_percent,
+    "bytes_per_s": format_rate,
+    "count": lambda count: f"{count:.0f}",
+}
+_LABEL = 10
+
+
+def findings(report: Report) -> list[str]:
+    """Each finding, the one that saves most first."""
+    if not report.findings:
+        return ["", heading("FINDINGS"), "  none"]
+    lines = ["", heading("FINDINGS", "savings are a step, and share no time")]
+    for number, entry in enumerate(report.findings, start=1):
+        lines += ([""] if number > 1 else []) + _finding(number, entry)
+    return lines
+
+
+def gaps(report: Report) -> list[str]:
+    """What is unknown, why, and what would make it known."""
+    if not report.gaps:
+        return []
+    return [
+        "",
+        heading(f"NOT MEASURED ({len(report.gaps)})"),
+        *[line for gap in report.gaps for line in _gap(gap)],
+    ]
+
+
+def _finding(number: int, entry: Finding) -> list[str]:
+    head = f"{number} {entry.id} {entry.cause.value}"
+    lines = [heading(f"  {head}", _worth(entry))]
+    lines += wrap(printable(entry.sentence), first="    ")
+    lines += _labelled("evidence", _facts(entry.evidence))
+    lines += _labelled("fix", printable_lines(entry.fix))
+    lines += _labelled("disprove", [printable(entry.disprove)])
+    return lines + _labelled("read", [printable(entry.doc)])
+
+
+def _worth(entry: Finding) -> str:
+    low, high = entry.saving_ns
+    saves = f"saves {format_ns(low)} to {format_ns(high)}, " if high > 0 else ""
+    return f"{saves}{entry.confidence.value} confidence"
+
+
+def _facts(facts: Sequence[Evidence]) -> list[str]:
+    values = [printable(_value(fact)) for fact in facts]
+    width = max((display_width(value) for value in values), default=0)
+    return [
+        " " * (width - display_width(value)) + f"{value}  {_what(fact)}"
+        for value, fact in zip(values, facts, strict=True)
+    ]
+
+
+def _value(fact: Evidence) -> str:
+    show = _UNITS.get(fact.unit)
+    return show(fact.value) if show else f"{fact.value:g} {fact.unit}"
+
+
+def _what(fact: Evidence) -> str:
+    return printable(fact.what if fact.rank is None else f"{fact.what} (rank {fact.rank})")
+
+
+def _labelled(label: str, texts: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    for number, text in enumerate(texts):
+        first = f"    {label if number == 0 else '':<{_LABEL}}"
+        indent = len(text) - len(text.lstrip(" "))
+        lines += wrap(text.lstrip(" "), first=first + " " * indent)
+    return lines
+
+
+def _gap(gap: Gap) -> list[str]:
+    where = "" if gap.rank is None else f" (rank {gap.rank})"
+    lines = wrap(printable(f"{gap.what}{where}: {gap.reason}"), first="  - ")
+    return lines + (wrap(printable(gap.remedy), first="    → ") if gap.remedy else [])

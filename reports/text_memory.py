@@ -1,0 +1,129 @@
+"""The memory part of the text report: tenants of each rank at its peak, and the state law."""
+
+from collections.abc import Callable, Sequence
+
+from zprof.model.printable import printable
+from zprof.model.report import Allocation, RankMemory, Report
+from zprof.model.tenants import Tenant
+from zprof.model.units import format_bytes as _bytes
+from zprof.reports.layout import heading, table, wrap
+from zprof.reports.presenter import (
+    MAX_RANKS,
+    MAX_RANKS_COMPARED,
+    StateCheck,
+    shown_ranks,
+    shown_tenants,
+    state_checks,
+)
+
+_TOP = 4
+
+
+def memory(report: Report) -> list[str]:
+    """Nothing where no rank's memory was measured: the gaps say why."""
+    if not report.memory.per_rank:
+        return []
+    return [
+        "",
+        heading("MEMORY AT EACH RANK'S PEAK", "bytes live in the allocator"),
+        *table(_rows(report)),
+        *_notes(report),
+        *_states(report),
+        *_largest(report.memory.top),
+    ]
+
+
+def _rows(report: Report) -> list[list[str]]:
+    ranks = report.memory.per_rank
+    before = report.comparison.baseline_memory if report.comparison else ()
+    most = MAX_RANKS_COMPARED if before else MAX_RANKS
+    shown = [*shown_ranks(before, most), *shown_ranks(ranks, most)]
+    change = _change_of(report)
+    rows = [["", *[f"rank {rank.rank}" for rank in shown], "change"]]
+    rows += [
+        [_name(tenant), *[_bytes(rank.tenants.get(tenant, 0)) for rank in shown], change(tenant.value)]
+        for tenant in shown_tenants(ranks)
+    ]
+    rows.append(["untagged", *[_bytes(rank.untagged_bytes) for rank in shown], change("untagged_bytes")])
+    rows.append(["= allocated peak", *[_peak(rank) for rank in shown], change("peak_bytes")])
+    if not before:
+        return [row[:-1] for row in rows]
+    sides = ["baseline"] * len(shown_ranks(before, most)) + ["this run"] * len(shown_ranks(ranks, most))
+    return [["", *sides, "largest"], *rows]
+
+
+def _change_of(report: Report) -> Callable[[str], str]:
+    delta = report.comparison.memory_delta if report.comparison else {}
+    return lambda name: _signed(delta[name]) if name in delta else ""
+
+
+def _signed(count_bytes: int) -> str:
+    return f"+{_bytes(count_bytes)}" if count_bytes > 0 else _bytes(count_bytes)
+
+
+def _peak(rank: RankMemory) -> str:
+    return f"{'≤ ' if rank.upper_bound else ''}{_bytes(rank.peak_bytes)}"
+
+
+def _name(tenant: Tenant) -> str:
+    return tenant.value.replace("_", " ")
+
+
+def _notes(report: Report) -> list[str]:
+    """What stands outside the allocator's live bytes, and how many ranks the table leaves out."""
+    ranks = report.memory.per_rank
+    most = MAX_RANKS_COMPARED if report.comparison and report.comparison.baseline_memory else MAX_RANKS
+    shown = shown_ranks(ranks, most)
+    lines = _when(shown)
+    for rank in shown:
+        outside = [
+            f"{_bytes(value)} {name}"
+            for name, value in (
+                ("reserved, unused", rank.reserved_unused_bytes),
+                ("outside PyTorch", rank.non_pytorch_bytes),
+            )
+            if value is not None
+        ]
+        if outside:
+            lines += wrap(f"beside it on rank {rank.rank}: {', '.join(outside)}")
+    if len(shown) < len(ranks):
+        lines += wrap(f"{len(shown)} of {len(ranks)} ranks, the largest peaks; all of them: -f json")
+    return lines
+
+
+def _when(shown: Sequence[RankMemory]) -> list[str]:
+    """When the ranks peak: once where all peak alike."""
+    moments = {rank.rank: printable(f"{rank.peak_phase} of step {rank.peak_step}") for rank in shown}
+    if len(set(moments.values())) == 1:
+        return wrap(f"the peak is in the {next(iter(moments.values()))}")
+    return wrap("peaks: " + ", ".join(f"rank {rank} {moment}" for rank, moment in moments.items()))
+
+
+def _states(report: Report) -> list[str]:
+    checks = state_checks(report.memory.per_rank)
+    alike = len({(c.law_bytes, c.measured_bytes, c.padding_bytes, c.scalar_bytes) for c in checks}) == 1
+    if alike:
+        return _state_line(checks[0], "each rank")
+    return [line for check in checks[:MAX_RANKS] for line in _state_line(check, f"rank {check.rank}")]
+
+
+def _state_line(check: StateCheck, who: str) -> list[str]:
+    parts = [
+        f"law {_bytes(check.law_bytes)}",
+        f"measured {_bytes(check.measured_bytes)}",
+        f"padding {_bytes(check.padding_bytes)}",
+        f"step counters {_bytes(check.scalar_bytes)}",
+    ]
+    verdict = "to the byte" if check.rest_bytes == 0 else f"not explained {_signed(check.rest_bytes)}"
+    return wrap(f"states of {who}: {', '.join(parts)}: {verdict}")
+
+
+def _largest(top: Sequence[Allocation]) -> list[str]:
+    if not top:
+        return []
+    rows = [["largest live at the peak", "tenant", "rank", "size"]]
+    for entry in top[:_TOP]:
+        owner = entry.module or "(no module)"
+        name = f"{owner}: {entry.sub}" if entry.sub else owner
+        rows.append([printable(name), printable(entry.tenant), str(entry.rank), _bytes(entry.bytes)])
+    return ["", *table(rows)]

@@ -1,0 +1,81 @@
+"""The head of the text report: verdict, what to try, which run, what in it is simulated."""
+
+from collections.abc import Sequence
+
+from zprof.model.printable import printable, printable_lines
+from zprof.model.report import Report, RunFacts, VerdictStatus
+from zprof.model.units import format_bytes
+from zprof.reports.layout import wrap
+from zprof.reports.presenter import peak_bytes
+
+_MARK = {
+    VerdictStatus.OK: "✓",
+    VerdictStatus.SLOWER: "✗",
+    VerdictStatus.RISK: "!",
+    VerdictStatus.INCONCLUSIVE: "?",
+}
+
+
+def summary(report: Report) -> list[str]:
+    """The lines that a reader with ten seconds reads."""
+    mark = _MARK[report.verdict.status]
+    lines = wrap(printable(report.verdict.sentence), first=f"{mark} ")
+    return [*lines, *_try(report), *_memory(report), "", *_runs(report), *_modelled(report)]
+
+
+def _try(report: Report) -> list[str]:
+    if not report.findings:
+        return []
+    first, *more = printable_lines(report.findings[0].fix)
+    note = f"  (finding {report.findings[0].id} below)" if more else ""
+    return wrap(f"{first}{note}", first="  try: ", rest="       ")
+
+
+def _memory(report: Report) -> list[str]:
+    ranks = report.memory.per_rank
+    if not ranks:
+        return []
+    peak = f"peak memory {format_bytes(peak_bytes(ranks))}"
+    before = report.comparison.baseline_memory if report.comparison else ()
+    if before:
+        peak += f" vs {format_bytes(peak_bytes(before))}"
+    return wrap(f"{peak} on the largest rank", first="  ")
+
+
+def _runs(report: Report) -> list[str]:
+    lines = wrap(describe_run(report.run), first="  run       ")
+    if report.comparison and report.comparison.baseline_run:
+        lines += wrap(describe_run(report.comparison.baseline_run), first="  baseline  ")
+    return lines
+
+
+def describe_run(run: RunFacts) -> str:
+    """A run in one line: ranks, backend, engine, steps."""
+    ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
+    if len(run.ranks_loaded) < run.world_size:
+        ranks = f"{len(run.ranks_loaded)} of {ranks} loaded"
+    stage = "" if run.stage is None else f" stage {run.stage}"
+    facts = [ranks, f"{run.backend} on {run.device}", f"{run.engine} engine{stage}", steps_text(run.steps)]
+    return printable(f"{run.name}: {', '.join(facts)}")
+
+
+def steps_text(steps: Sequence[int]) -> str:
+    """``steps 3-10``, or how many and from where to where if some are left out."""
+    if not steps:
+        return "no timed step"
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    low, high = min(steps), max(steps)
+    whole = len(set(steps)) == high - low + 1
+    return f"steps {low}-{high}" if whole else f"{len(steps)} steps of {low}-{high}"
+
+
+def _modelled(report: Report) -> list[str]:
+    baseline = report.comparison.baseline_run if report.comparison else None
+    both = dict.fromkeys([*report.run.modelled, *(baseline.modelled if baseline else ())])
+    if not both:
+        return []
+    return [
+        *wrap(printable("; ".join(both)), first="  MODELLED  "),
+        "            simulated, not run: these times are the model's, not your hardware's",
+    ]

@@ -1,0 +1,154 @@
+"""The time part of the text report: ledger, exposed share, ranks, collectives, volume."""
+
+from collections.abc import Sequence
+
+from zprof.model.printable import printable, shorten
+from zprof.model.report import CollectiveTime, RankTime, Report, Volume
+from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.reports.layout import WIDTH, bar, heading, table, wrap
+from zprof.reports.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
+
+_BAR = 24
+_NAME = 12
+_MAX_RANKS = 8
+
+
+def time(report: Report) -> list[str]:
+    """Nothing where no step was timed: the gaps say why."""
+    if not report.time.per_rank:
+        return []
+    return [
+        "",
+        *_ledger(report),
+        *_exposed(report),
+        *_ranks(report.time.per_rank),
+        *_collectives(report.time.collectives),
+        *_volume(report.volume),
+        *_clocks(report),
+    ]
+
+
+def _ledger(report: Report) -> list[str]:
+    rows = ledger(report)
+    change = step_change_ns(report)
+    if change is None or report.comparison is None:
+        title = heading("WHERE A STEP GOES", "ms a step, mean of the ranks")
+        cells = [[row.name, format_ms(row.this_ns), _bar(row)] for row in rows]
+        return [title, *table([*cells, ["= step", format_ms(step_ns(report.time.per_rank)), ""]])]
+    title = heading(f"WHERE THE {_signed(change)} ms WENT", "ms a step, mean of the ranks")
+    names = [shorten(printable(name), _NAME) for name in (report.comparison.baseline, report.run.name)]
+    cells = [["", *names, "change", ""], *[_changed(row) for row in rows]]
+    times = report.comparison.step_time
+    total = ["= step", format_ms(times.a_ns), format_ms(times.b_ns), _signed(change), ""]
+    return [title, *table([*cells, total])]
+
+
+def _changed(row: LedgerRow) -> list[str]:
+    before = "" if row.baseline_ns is None else format_ms(row.baseline_ns)
+    change = 0 if row.change_ns is None else row.change_ns
+    shown = _bar(row) if change > 0 else ""
+    return [row.name, before, format_ms(row.this_ns), _signed(change), shown]
+
+
+def _bar(row: LedgerRow) -> str:
+    return bar(row.share, _BAR)
+
+
+def _signed(change_ns: int) -> str:
+    text = format_ms(change_ns)
+    return f"+{text}" if change_ns > 0 and text.strip("0.") else text.replace("-0.0", "0.0")
+
+
+def _exposed(report: Report) -> list[str]:
+    lines = _exposure_line("collectives", report.time.per_rank)
+    comparison = report.comparison
+    if comparison is None or not comparison.baseline_time:
+        return lines
+    return lines + _exposure_line(
+        f"in {shorten(printable(comparison.baseline), 24)}", comparison.baseline_time
+    )
+
+
+def _exposure_line(who: str, ranks: Sequence[RankTime]) -> list[str]:
+    seen = exposure(ranks)
+    if seen.ratio is None:
+        return wrap(f"{who}: none ran in these steps")
+    return wrap(
+        f"{who} {format_ns(seen.collective_ns)} a step: {format_ns(seen.exposed_ns)} exposed "
+        f"({format_percent(seen.ratio)}), {format_ns(seen.hidden_ns)} hidden"
+    )
+
+
+def _ranks(ranks: Sequence[RankTime]) -> list[str]:
+    if len(ranks) < 2:
+        return []
+    rows = [["rank", "step", "compute", "transfer", "wait", "copies", "idle", "unexpl.", "overlap"]]
+    rows += [
+        [
+            str(rank.rank),
+            format_ms(rank.wall_ns),
+            format_ms(rank.compute_ns),
+            format_ms(rank.exposed_transfer_ns),
+            format_ms(rank.exposed_wait_ns),
+            format_ms(rank.exposed_memcpy_ns),
+            format_ms(rank.idle_ns),
+            format_ms(rank.unexplained_ns),
+            "-" if rank.overlap_ratio is None else format_percent(rank.overlap_ratio),
+        ]
+        for rank in ranks[:_MAX_RANKS]
+    ]
+    left_out = [] if len(ranks) <= _MAX_RANKS else wrap(f"{_MAX_RANKS} of {len(ranks)} ranks; all: -f json")
+    return [
+        "",
+        heading("BY RANK", "ms a step; transfer, wait, copies: the exposed part"),
+        *table(rows),
+        *left_out,
+    ]
+
+
+def _collectives(collectives: Sequence[CollectiveTime]) -> list[str]:
+    if not collectives:
+        return []
+    places = {(entry.group, entry.dtype) for entry in collectives}
+    rows = [["kind", "count", "size", "total", "exposed", "wait", "transfer", "bus"]]
+    rows += [[_collective_name(entry, alone=len(places) == 1), *_cells(entry)] for entry in collectives]
+    note = "" if len(places) > 1 else printable(f" (group {collectives[0].group}, {collectives[0].dtype})")
+    title = shorten(f"COLLECTIVES{note}", WIDTH - 42)
+    return ["", heading(title, "a step, mean of the ranks; times in ms"), *table(rows)]
+
+
+def _collective_name(entry: CollectiveTime, *, alone: bool) -> str:
+    return printable(entry.kind if alone else f"{entry.kind} {entry.group} {entry.dtype}")
+
+
+def _cells(entry: CollectiveTime) -> list[str]:
+    return [
+        f"{entry.count:g}" if entry.count < 1e5 else f"{entry.count:.0f}",
+        format_bytes(entry.bytes),
+        format_ms(entry.total_ns),
+        format_ms(entry.exposed_ns),
+        format_ms(entry.wait_ns),
+        format_ms(entry.transfer_ns),
+        "-" if entry.busbw_bytes_per_s is None else format_rate(entry.busbw_bytes_per_s),
+    ]
+
+
+def _volume(volume: Volume | None) -> list[str]:
+    if volume is None:
+        return []
+    return wrap(
+        f"bytes a step: {format_bytes(volume.seen_bytes)}, the stage's law says "
+        f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})"
+    )
+
+
+def _clocks(report: Report) -> list[str]:
+    alignment = report.time.alignment
+    if alignment is None or len(report.time.per_rank) < 2:
+        return []
+    matched = f"{alignment.matched} collectives matched across ranks"
+    if alignment.unmatched:
+        matched += f", {alignment.unmatched} not"
+    return wrap(
+        printable(f"clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}; {matched}")
+    )

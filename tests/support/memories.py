@@ -1,0 +1,55 @@
+"""Hand-made memory leaves with a known truth, and hostile names."""
+
+from zprof.model.report import Allocation, Memory, RankMemory, StateLaw
+from zprof.model.tenants import Tenant
+
+MIB = 1 << 20
+#: ESC repaints, a line break forges a line, an override turns text around, a zero-width joiner hides.
+HOSTILE = "blocks.0\x1b[2J\x1b]0;owned\x07\nOK 1 ms a step\r\u202egnp.exe\u200d\u2028"
+
+
+def memory_of(stage: int, *, ranks: int = 2, parameters: int = 4_000_000, module: str = "") -> Memory:
+    """Memory of an fp32 AdamW run of a stage, four bytes an element and 256 bytes padding."""
+    entries = tuple(_rank(stage, rank, ranks, parameters) for rank in range(ranks))
+    top = (
+        Allocation(rank=0, bytes=6 * MIB, tenant="activations", sub="saved", module=module or "blocks.3.mlp"),
+        Allocation(
+            rank=1, bytes=4 * MIB, tenant="communication_buffers", sub="gathered_param", module="blocks.4"
+        ),
+    )
+    return Memory(per_rank=entries, top=top)
+
+
+def _rank(stage: int, rank: int, ranks: int, parameters: int) -> RankMemory:
+    full = 4 * parameters
+    law = StateLaw(
+        parameters=full // ranks if stage == 3 else full,
+        gradients=full // ranks if stage >= 2 else full,
+        optimizer_state=2 * full // ranks if stage >= 1 else 2 * full,
+        padding_bytes=256,
+        scalar_bytes=24,
+    )
+    states = {
+        Tenant.PARAMETERS: law.parameters + 64,
+        Tenant.GRADIENTS: law.gradients + 64,
+        Tenant.OPTIMIZER_STATE: law.optimizer_state + 128 + 24,
+    }
+    tenants = states | {
+        Tenant.ACTIVATIONS: 24 * MIB,
+        Tenant.TEMPORARY_BUFFERS: 2 * MIB + rank * 1024,
+        Tenant.COMMUNICATION_BUFFERS: 8 * MIB if stage == 3 else 4 * MIB,
+    }
+    return RankMemory(
+        rank=rank,
+        device="cpu",
+        peak_bytes=sum(tenants.values()) + 4096,
+        peak_step=3,
+        peak_phase="backward",
+        tenants=tenants,
+        untagged_bytes=4096,
+        reserved_unused_bytes=None,
+        non_pytorch_bytes=None,
+        formula=law,
+        state_bytes=states,
+        method="allocator events",
+    )

@@ -1,0 +1,53 @@
+"""Where a document goes: to stdout, or whole or not at all to a file that is not there yet."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from zprof.cli import console
+from zprof.model.errors import BadInput
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse, before any work, a target that cannot or must not be written."""
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder", hint="name a file")
+    if path.exists() and not force:
+        raise BadInput(f"{path}: exists", hint="--force overwrites it")
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent}: no such folder", hint="make it, or name another file")
+
+
+def deliver(document: str, path: Path | None, *, force: bool = False) -> None:
+    """Write to ``path``, or to stdout where there is none.
+
+    Raises:
+        BadInput: the file exists and ``force`` is not given, or it cannot be written.
+    """
+    if path is None:
+        console.data(document)
+        return
+    check_target(path, force=force)
+    try:
+        _write(document, path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="name another file") from None
+    console.note(f"zprof: wrote {path}")
+
+
+def _write(document: str, path: Path) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(document)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,30 @@
+"""The commands by name.  A command's module is imported when it is called, not to list it."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
+
+from zprof.cli.command import Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A command: its name, one line of help, and where its class is (``module:Class``)."""
+
+    name: str
+    summary: str
+    home: str
+
+    def load(self) -> Command:
+        """Import the command's module and make the command."""
+        module, _, kind = self.home.partition(":")
+        return cast(Command, getattr(import_module(module), kind)())
+
+
+COMMANDS: tuple[Entry, ...] = (
+    Entry(
+        name="report",
+        summary="say where memory and time of a run went, and what to change",
+        home="zprof.cli.report:ReportCommand",
+    ),
+)

@@ -1,0 +1,86 @@
+"""``zprof report``: a run in, its report out."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zprof.model.errors import MissingData
+
+if TYPE_CHECKING:
+    from zprof.run.reader import Run
+
+
+class ReportCommand:
+    """Say where the memory and the time of a run went, and what to change.
+
+    With a baseline, split the change of the step time into the terms of the
+    ledger, and put the memory of both side by side.
+
+    examples:
+      zprof report zero3.zprof
+      zprof report zero3.zprof --baseline ddp.zprof
+      zprof report zero3.zprof --baseline ddp.zprof -o report.json
+    """
+
+    name = "report"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """RUN, and how to write the report."""
+        parser.add_argument("run", metavar="RUN", type=Path, help="folder that a recording made")
+        parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
+        parser.add_argument(
+            "--expected-busbw",
+            metavar="GB_PER_S",
+            type=_positive,
+            help="bus bandwidth that large messages should reach, in 1e9 bytes a second",
+        )
+        parser.add_argument("-f", "--format", metavar="FORMAT", help="text or json (default: text)")
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", type=Path, help="write here; the suffix chooses the format"
+        )
+        parser.add_argument("--force", action="store_true", help="overwrite FILE")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Diagnose, render, deliver."""
+        from zprof.cli.output import check_target, deliver
+        from zprof.reports.registry import by_name, by_path
+        from zprof.rules.diagnose import diagnose
+
+        output: Path | None = arguments.output
+        if arguments.format or output is None:
+            chosen = by_name(arguments.format or "text")
+        else:
+            chosen = by_path(output)
+        if output is not None:
+            check_target(output, force=arguments.force)
+        baseline = open_run(arguments.baseline) if arguments.baseline else None
+        expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
+        report = diagnose(open_run(arguments.run), baseline, expected_bus_bytes_per_s=expected)
+        deliver(chosen.render(report), output, force=arguments.force)
+        return 0
+
+
+def open_run(path: Path) -> "Run":
+    """The run at ``path``, with at least one rank that can be read.
+
+    Raises:
+        BadInput: there is no run, or it is damaged.
+        MissingData: no rank finished its recording.
+    """
+    from zprof.run.reader import load
+
+    run = load(path)
+    if not run.ranks:
+        reasons = "; ".join(f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4])
+        raise MissingData(f"{path}: no rank finished its recording ({reasons})", hint="record the run again")
+    return run
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
