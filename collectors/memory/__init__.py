@@ -1,0 +1,1 @@
+"""Watches one window of steps and records who owns which bytes of memory."""

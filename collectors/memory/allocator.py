@@ -1,0 +1,112 @@
+"""The allocator's own events, from torch.profiler: every allocation and free that carries its state.
+
+On the CPU a free on a thread that the profiler does not know (gloo's, an engine's own) leaves no event;
+on CUDA the allocator reports from every thread.
+"""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from zprof.collectors.memory.works import Work
+
+COLLECTIVE_PREFIXES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
+
+
+@dataclass(slots=True)
+class Allocation:
+    """One block from its allocation to its free (None: no event of a free)."""
+
+    address: int
+    bytes: int
+    device: str
+    allocated_ns: int
+    freed_ns: int | None
+    operator: str | None
+    thread: int
+
+
+class AllocatorEvents:
+    """Runs the profiler over the window, then reads its event tree in memory (no trace file)."""
+
+    def __init__(self) -> None:
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler: Any = profile(activities=activities, profile_memory=True, record_shapes=False)
+        self._running = False
+
+    def start(self) -> None:
+        """Begin to record."""
+        self._profiler.start()
+        self._running = True
+
+    def stop(self) -> None:
+        """End; the events stay in memory until :meth:`read`."""
+        if self._running:
+            self._running = False
+            self._profiler.stop()
+
+    def read(self) -> list[Allocation]:
+        """All blocks allocated in the window, in the order of time; drops the events."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return []
+        tree = profiler.profiler.kineto_results.experimental_event_tree()
+        events = sorted(_memory_events(tree), key=lambda event: int(event[0].start_time_ns))
+        return _pair(events)
+
+
+def _memory_events(tree: Any) -> Iterator[tuple[Any, str | None]]:
+    """Allocation events with their operator: the enclosing collective's, else the innermost."""
+    pending: list[tuple[Any, str | None]] = [(root, None) for root in tree]
+    memory = torch._C._profiler._EventType.Allocation
+    while pending:
+        event, operator = pending.pop()
+        if event.tag == memory:
+            yield event, operator
+            continue
+        name = operator if _is_collective(operator) else event.name
+        pending.extend((child, name) for child in event.children)
+
+
+def _pair(events: list[tuple[Any, str | None]]) -> list[Allocation]:
+    """Frees to the allocation that is open at their address; an address handed out again leaves it open."""
+    blocks: list[Allocation] = []
+    open_at: dict[tuple[str, int], Allocation] = {}
+    for event, operator in events:
+        fields = event.extra_fields
+        time_ns, size, key = (
+            int(event.start_time_ns),
+            int(fields.alloc_size),
+            (str(fields.device), fields.ptr),
+        )
+        if size > 0:
+            block = Allocation(fields.ptr, size, key[0], time_ns, None, operator, int(event.start_tid))
+            blocks.append(block)
+            open_at[key] = block
+        elif key in open_at:
+            open_at.pop(key).freed_ns = time_ns
+    return blocks
+
+
+def close_collective_scratch(blocks: Sequence[Allocation], works: Sequence[Work]) -> None:
+    """Close blocks born within a collective's launch whose free left no event: when its work died."""
+    scratch = [block for block in blocks if block.freed_ns is None and _is_collective(block.operator)]
+    for work in works:
+        first = bisect.bisect_left(scratch, work.launch_begin_ns, key=_allocated_ns)
+        last = bisect.bisect_right(scratch, work.launch_end_ns, key=_allocated_ns)
+        for block in scratch[first:last]:
+            block.freed_ns = max(work.dead_ns, block.allocated_ns)
+
+
+def _allocated_ns(block: Allocation) -> int:
+    return block.allocated_ns
+
+
+def _is_collective(operator: str | None) -> bool:
+    return operator is not None and operator.startswith(COLLECTIVE_PREFIXES)

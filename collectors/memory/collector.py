@@ -1,0 +1,122 @@
+"""The memory collector: follows every storage and every allocation of one window of steps.
+
+Roles come from hooks and a dispatch mode, bytes from the allocator's own events; analysis joins them by
+address and time.  A fault in here ends the recording of memory and becomes a gap; training goes on.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from zprof.collectors.memory.allocator import Allocation, AllocatorEvents, close_collective_scratch
+from zprof.collectors.memory.hooks import Hooks
+from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.resize import ResizePatch
+from zprof.collectors.memory.scan import Scanner
+from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.tables import Columns, alloc_table, mark_table, role_table
+from zprof.collectors.memory.tap import OperatorTap
+from zprof.collectors.memory.works import WorkPatch
+from zprof.model.gaps import Gap
+
+
+class MemoryCollector:
+    """Watches the window between ``start()`` and ``stop()``, both at a step boundary.
+
+    Args:
+        model: Its parameters, buffers and gradients are told apart, and memory is named by its modules.
+        optimizer: The same for its states.  Without either, tenants are missing from the result.
+    """
+
+    def __init__(self, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
+        self._model = model
+        self._log = MemoryLog()
+        self._phases = PhaseTracker(self._log)
+        self._storages = StorageTracker(self._log, self._phases)
+        self._scanner = Scanner(self._log, self._storages, model, optimizer)
+        self._hooks = Hooks(self._log, self._storages, self._phases, self._scanner)
+        self._tap = OperatorTap(self._log, self._storages)
+        self._resize = ResizePatch(self._log, self._storages)
+        self._works = WorkPatch(self._log)
+        self._allocator = AllocatorEvents()
+        self._allocations: list[Allocation] | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Note what is there, then begin to watch.  After a fault nothing stays in place."""
+        try:
+            self._begin("allocator events", self._allocator.start, self._allocator.stop)
+            self._log.active = True
+            self._scanner.boundary(first=True)
+            self._begin("storage resize", self._resize.install, self._resize.remove)
+            self._begin("collectives", self._works.install, self._works.remove)
+            self._undo.append(self._hooks.remove)
+            self._hooks.install(self._model)
+            self._tap.__enter__()  # type: ignore[no-untyped-call]
+            self._undo.append(self._leave_tap)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End, and leave the process as it was: in reverse order, whatever fails on the way."""
+        if self._log.active:
+            self._attempt("last scan", lambda: self._scanner.boundary(first=False))
+        self._log.active = False
+        while self._undo:
+            self._attempt("clean-up", self._undo.pop())
+        self._storages.clear()
+        self._model = None
+
+    def tables(self) -> Mapping[str, Columns]:
+        """Tables ``alloc``, ``role`` and ``mark``."""
+        allocations = self._read_allocator()
+        return {
+            "alloc": alloc_table(self._log, self._phases, self._scanner.module_of, allocations),
+            "role": role_table(self._log),
+            "mark": mark_table(self._log),
+        }
+
+    def gaps(self) -> list[Gap]:
+        """What could not be seen."""
+        self._read_allocator()
+        return list(self._log.gaps)
+
+    def _begin(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
+        self._undo.append(remove)
+        self._attempt(what, install)
+
+    def _attempt(self, what: str, action: Callable[[], None]) -> None:
+        """Do what the rest can do without; a fault is a gap."""
+        try:
+            action()
+        except Exception as error:
+            self._log.gaps.append(_gap(what, error))
+
+    def _leave_tap(self) -> None:
+        stack = torch._C._len_torch_dispatch_stack()
+        if stack and torch._C._get_dispatch_stack_at(stack - 1) is self._tap:
+            self._tap.__exit__(None, None, None)
+            return
+        raise RuntimeError("the program opened a dispatch mode within the window and has not closed it")
+
+    def _read_allocator(self) -> list[Allocation]:
+        if self._allocations is None:
+            self._allocations = []
+            try:
+                self._allocations = self._allocator.read()
+                close_collective_scratch(self._allocations, self._works.works)
+            except Exception as error:
+                self._log.gaps.append(_gap("allocator events", error))
+        return self._allocations
+
+
+def _gap(what: str, error: BaseException) -> Gap:
+    lines = str(error).splitlines()
+    return Gap(
+        what=f"memory: {what}",
+        reason=(lines[0] if lines else type(error).__name__)[:200],
+        remedy="see the reason; the rest of the recording and training are not touched",
+    )

@@ -1,0 +1,134 @@
+"""The hooks of one window: modules, gradients, optimizer steps, and what autograd saves for the backward."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.scan import UNREDUCED, Scanner
+from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.tensors import plain_tensors
+from zprof.model.gaps import Gap
+from zprof.model.phases import Phase
+from zprof.model.tenants import Tenant
+
+SAVED = Role(Tenant.ACTIVATIONS, "saved", "saved")
+
+
+class Hooks:
+    """Installs and removes them; each one leaves tensors and control flow as they are."""
+
+    def __init__(
+        self, log: MemoryLog, storages: StorageTracker, phases: PhaseTracker, scanner: Scanner
+    ) -> None:
+        self._log, self._storages, self._phases, self._scanner = log, storages, phases, scanner
+        self._handles: list[Any] = []
+        self._hooked: Any = WeakTensorKeyDictionary()
+        self._saving: torch.autograd.graph.saved_tensors_hooks | None = None
+
+    def install(self, model: nn.Module | None) -> None:
+        """Hook all modules that are not compiled, all optimizers, and autograd's saving."""
+        if model is not None:
+            self._hook_modules("", model)
+        self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
+        self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
+        self._saving = torch.autograd.graph.saved_tensors_hooks(self._save, _unsave)
+        self._saving.__enter__()
+
+    def remove(self) -> None:
+        """Take everything off again, in reverse order."""
+        if self._saving is not None:
+            self._end_saving()
+        while self._handles:
+            self._handles.pop().remove()
+        self._hooked.clear()
+
+    def _end_saving(self) -> None:
+        top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if top is not None and top[0] == self._save:
+            assert self._saving is not None
+            self._saving.__exit__()
+        else:
+            self._log.gaps.append(
+                Gap(
+                    what="saved-tensor hooks left in place",
+                    reason="the program opened hooks of its own within the window and has not closed them",
+                    remedy="open and close saved_tensors_hooks within one step",
+                )
+            )
+        self._saving = None
+
+    def _hook_modules(self, name: str, module: nn.Module) -> None:
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            return  # hooks inside of compiled code would be traced, and break its graphs
+        self._handles.append(module.register_forward_pre_hook(partial(self._enter, name)))
+        self._handles.append(module.register_forward_hook(partial(self._leave, name), always_call=True))
+        self._hook_gradients(module)
+        for child_name, child in module.named_children():
+            self._hook_modules(f"{name}.{child_name}" if name else child_name, child)
+
+    def _hook_gradients(self, module: nn.Module) -> None:
+        for parameter in module._parameters.values():
+            # Wrapped parameters (DTensor) are no leaves of the graph; the gathered ones come later.
+            if (
+                type(parameter) is not nn.Parameter
+                or not parameter.requires_grad
+                or parameter in self._hooked
+            ):
+                continue
+            if parameter.is_leaf:
+                self._hooked[parameter] = True
+                self._handles.append(parameter.register_hook(self._gradient))  # type: ignore[no-untyped-call]
+
+    def _enter(self, name: str, module: nn.Module, args: Any) -> None:
+        self._safely("module hook", self._enter_module, name, module)
+
+    def _enter_module(self, name: str, module: nn.Module) -> None:
+        self._phases.enter_module(name)
+        if module._parameters:
+            self._scanner.gathered(module)
+            self._hook_gradients(module)
+
+    def _leave(self, name: str, module: nn.Module, args: Any, result: Any) -> None:
+        self._safely("module hook", self._phases.leave_module, name)
+
+    def _gradient(self, gradient: torch.Tensor) -> None:
+        self._safely("gradient hook", self._claim, gradient, UNREDUCED)
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._safely("optimizer hook", self._phases.switch, Phase.OPTIMIZER)
+        self._safely("optimizer hook", self._scanner.gradients, optimizer)
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._safely("optimizer hook", self._scanner.states, optimizer)
+        self._safely("optimizer hook", self._phases.switch, Phase.OTHER)
+
+    def _save(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Pack hook.  It must not return ``tensor`` itself: that would tie a cycle that frees nothing."""
+        self._safely("saved tensor", self._claim, tensor, SAVED)
+        if type(tensor) is torch.Tensor:
+            with torch._C._DisableTorchDispatch():
+                return tensor.detach()
+        return tensor.detach()
+
+    def _claim(self, tensor: torch.Tensor, role: Role) -> None:
+        for plain in plain_tensors(tensor):
+            self._storages.claim(self._storages.see(plain), role)
+
+    def _safely(self, what: str, action: Callable[..., None], *args: Any) -> None:
+        """A fault of ours must never reach the training loop."""
+        if self._log.active:
+            try:
+                action(*args)
+            except Exception as error:
+                self._log.fail(what, error)
+
+
+def _unsave(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

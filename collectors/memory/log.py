@@ -1,0 +1,82 @@
+"""What the hooks write while the program trains: tuples of numbers, appended by any thread.
+
+``list.append`` and ``itertools.count`` are atomic under the interpreter lock, so that no hook takes a lock.
+Nothing here keeps a tensor or a storage alive.
+"""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from zprof.model.gaps import Gap
+from zprof.model.phases import Phase
+from zprof.model.tenants import Tenant
+
+
+class Role(NamedTuple):
+    """A claim that hooks can make: who owns the storage, and which hook says so."""
+
+    tenant: Tenant
+    sub: str
+    via: str
+
+
+class Birth(NamedTuple):
+    """A storage began to hold bytes, or was first seen holding them (then ``operator`` is None).
+
+    ``module`` is a name in the forward pass, and the autograd node's sequence number in the backward.
+    """
+
+    generation: int
+    time_ns: int
+    address: int
+    bytes: int
+    device: str
+    operator: Any
+    phase: Phase
+    module: str | int | None
+    before_window: bool
+    foreign: bool
+
+
+class Claim(NamedTuple):
+    """A role that a storage's life got; ``backdated`` claims hold from its birth on."""
+
+    generation: int
+    time_ns: int
+    role: Role
+    backdated: bool
+
+
+class MemoryLog:
+    """All records of one window, and the switch that a fault turns off."""
+
+    def __init__(self) -> None:
+        self.births: list[Birth] = []
+        self.deaths: list[tuple[int, int]] = []
+        self.claims: list[Claim] = []
+        self.phases: list[tuple[int, Phase]] = []
+        self.gaps: list[Gap] = []
+        self.active = False
+        self.next_generation: Callable[[], int] = itertools.count().__next__
+        self.next_work: Callable[[], int] = itertools.count().__next__
+
+    def died(self, generation: int) -> None:
+        """A storage's life is over now."""
+        if self.active:
+            self.deaths.append((generation, time.time_ns()))
+
+    def fail(self, what: str, error: BaseException) -> None:
+        """Stop recording after a fault of our own: training goes on, the rest of the window is unknown."""
+        if not self.active:
+            return
+        self.active = False
+        lines = str(error).splitlines()
+        self.gaps.append(
+            Gap(
+                what=f"memory of this window ({what})",
+                reason=(lines[0] if lines else type(error).__name__)[:200],
+                remedy="please report this; training was not touched",
+            )
+        )

@@ -1,0 +1,72 @@
+"""Where the step is: its phase and the module that runs, from module and optimizer hooks.
+
+In the backward pass no module hook runs.  There an operator is named by the sequence number of its
+autograd node: nodes count upwards while the forward pass creates them, so that the numbers noted at the
+entrance and exit of each module tell later which module made a node.
+"""
+
+import bisect
+import time
+
+import torch
+
+from zprof.collectors.memory.log import MemoryLog
+from zprof.model.phases import Phase
+
+
+class PhaseTracker:
+    """The current phase and module; changed by hooks, read at each birth."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._modules: list[str] = []
+        self._recomputing = 0
+        self._entrances: list[tuple[int, str | None]] = []
+        self.phase = Phase.OTHER
+
+    def enter_module(self, name: str) -> None:
+        """A module's forward begins."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        if in_backward:
+            self._recomputing += 1
+            self.switch(Phase.RECOMPUTE)
+        elif self.phase is not Phase.OPTIMIZER:
+            self.switch(Phase.FORWARD)
+        self._modules.append(name)
+        self._note(name)
+
+    def leave_module(self, name: str) -> None:
+        """A module's forward is over, or failed."""
+        if name in self._modules:
+            while self._modules.pop() != name:
+                pass
+        self._note(self._modules[-1] if self._modules else None)
+        if self._recomputing:
+            self._recomputing -= 1
+            if not self._recomputing:
+                self.switch(Phase.BACKWARD)
+
+    def switch(self, phase: Phase) -> None:
+        """Begin a phase, where it is not the current one."""
+        if phase is not self.phase:
+            self.phase = phase
+            self._log.phases.append((time.time_ns(), phase))
+
+    def locate(self) -> tuple[Phase, str | int | None]:
+        """Phase now, and the module's name or the autograd node's number."""
+        phase = self.phase
+        if phase in (Phase.FORWARD, Phase.OTHER) and torch._C._current_graph_task_id() != -1:
+            self.switch(Phase.BACKWARD)
+            phase = Phase.BACKWARD
+        if phase is not Phase.BACKWARD:
+            return phase, self._modules[-1] if self._modules else None
+        node = torch._C._current_autograd_node()
+        return phase, None if node is None else node._sequence_nr()
+
+    def module_of(self, sequence: int) -> str | None:
+        """The module whose forward made the autograd node with this number."""
+        index = bisect.bisect_right(self._entrances, sequence, key=lambda entrance: entrance[0])
+        return self._entrances[index - 1][1] if index else None
+
+    def _note(self, name: str | None) -> None:
+        self._entrances.append((torch._C._autograd._get_sequence_nr(), name))

@@ -1,0 +1,101 @@
+"""Reads who owns which storage from the module and the optimizer themselves.
+
+A module's parameter is ``parameters`` only where it is there at a step boundary: what an engine gathers for
+the time of a forward or backward is a communication buffer, also if a parameter is a view of it.
+"""
+
+import torch
+from torch import nn
+
+from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.storages import GATHERED, StorageTracker
+from zprof.collectors.memory.tensors import collected_tensors, nested_tensors, plain_tensors
+from zprof.model.tenants import Tenant
+
+WEIGHT = Role(Tenant.PARAMETERS, "weight", "scan")
+BUFFER = Role(Tenant.PARAMETERS, "buffer", "scan")
+STATE = Role(Tenant.OPTIMIZER_STATE, "state", "optimizer")
+MASTER = Role(Tenant.OPTIMIZER_STATE, "master", "optimizer")
+GRADIENT = Role(Tenant.GRADIENTS, "grad", "scan")
+UNREDUCED = Role(Tenant.GRADIENTS, "unreduced", "hook")
+
+
+class Scanner:
+    """Claims storages for the tenants that persist: parameters, gradients, optimizer state."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        storages: StorageTracker,
+        model: nn.Module | None,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        self._log = log
+        self._storages = storages
+        self._model = model
+        self._optimizer = optimizer
+        self.module_of: dict[int, str] = {}
+
+    def boundary(self, *, first: bool) -> None:
+        """Claim everything at a step boundary; the first scan also notes what was there before."""
+        for module_name, module in self._named_modules():
+            for parameter in module._parameters.values():
+                self._claim(parameter, WEIGHT, first, module_name)
+            for buffer in module._buffers.values():
+                self._claim(buffer, BUFFER, first, module_name)
+        self.gradients(self._optimizer, first=first)
+        self.states(self._optimizer, first=first)
+        if first:
+            for tensor in collected_tensors():
+                self._storages.see(tensor, before_window=True)
+
+    def gradients(self, optimizer: torch.optim.Optimizer | None, *, first: bool = False) -> None:
+        """Claim what is the ``.grad`` of a module's parameter or of a tensor that is optimized."""
+        for _, module in self._named_modules():
+            for parameter in module._parameters.values():
+                if parameter is not None and parameter.grad is not None:
+                    self._claim(parameter.grad, GRADIENT, first)
+        for tensor in _optimized(optimizer):
+            if tensor.grad is not None:
+                self._claim(tensor.grad, GRADIENT, first)
+
+    def states(self, optimizer: torch.optim.Optimizer | None, *, first: bool = False) -> None:
+        """Claim the optimizer's states, and the tensors that it optimizes beside the model's own."""
+        if optimizer is None:
+            return
+        for state in list(optimizer.state.values()):
+            for tensor in nested_tensors(state):
+                self._claim(tensor, STATE, first)
+        for tensor in _optimized(optimizer):
+            self._claim(tensor, MASTER, first)
+
+    def gathered(self, module: nn.Module) -> None:
+        """Within a step: parameters that no scan at a boundary has found are gathered for this use."""
+        for parameter in module._parameters.values():
+            if parameter is None:
+                continue
+            for tensor in plain_tensors(parameter):
+                entry = self._storages.see(tensor)
+                entry.holds_parameter = True
+                if WEIGHT not in entry.claimed:
+                    self._storages.claim(entry, GATHERED)
+
+    def _claim(self, tensor: torch.Tensor | None, role: Role, first: bool, module: str | None = None) -> None:
+        if tensor is None:
+            return
+        for plain in plain_tensors(tensor):
+            entry = self._storages.see(plain, before_window=first)
+            if role is WEIGHT:
+                entry.holds_parameter = True
+            self._storages.claim(entry, role)
+            if module is not None and entry.generation >= 0:
+                self.module_of.setdefault(entry.generation, module)
+
+    def _named_modules(self) -> list[tuple[str, nn.Module]]:
+        return list(self._model.named_modules()) if self._model is not None else []
+
+
+def _optimized(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
+    if optimizer is None:
+        return []
+    return [tensor for group in optimizer.param_groups for tensor in group["params"]]

@@ -1,0 +1,88 @@
+"""From the logs of a window to the tables ``alloc``, ``role`` and ``mark`` of ``zprof.run.schema``."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zprof.collectors.memory.allocator import Allocation
+from zprof.collectors.memory.log import Birth, MemoryLog
+from zprof.collectors.memory.phases import PhaseTracker
+from zprof.model.phases import Phase
+
+Columns = dict[str, list[Any]]
+
+
+def alloc_table(
+    log: MemoryLog, phases: PhaseTracker, module_of: Mapping[int, str], allocations: Iterable[Allocation]
+) -> Columns:
+    """Lives of storages first, then the allocator's blocks."""
+    deaths = dict(log.deaths)
+    rows = [_storage_row(birth, deaths, phases, module_of) for birth in log.births]
+    rows += [_allocator_row(block) for block in allocations]
+    names = (
+        "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
+        "before_window", "operator", "phase", "module", "thread",
+    )  # fmt: skip
+    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
+
+
+def role_table(log: MemoryLog) -> Columns:
+    """One row for each claim."""
+    claims = log.claims
+    return {
+        "generation": [claim.generation for claim in claims],
+        "time_ns": [claim.time_ns for claim in claims],
+        "tenant": [claim.role.tenant.value for claim in claims],
+        "sub": [claim.role.sub for claim in claims],
+        "gained": [True] * len(claims),
+        "backdated": [claim.backdated for claim in claims],
+        "via": [claim.role.via for claim in claims],
+    }
+
+
+def mark_table(log: MemoryLog) -> Columns:
+    """One row where a phase begins."""
+    return {
+        "time_ns": [time_ns for time_ns, _ in log.phases],
+        "kind": ["phase"] * len(log.phases),
+        "number": [0] * len(log.phases),
+        "name": [phase.value for _, phase in log.phases],
+    }
+
+
+def _storage_row(
+    birth: Birth, deaths: Mapping[int, int], phases: PhaseTracker, module_of: Mapping[int, str]
+) -> Sequence[Any]:
+    module = birth.module
+    if isinstance(module, int):
+        module = phases.module_of(module)
+    return (
+        birth.generation,
+        "foreign" if birth.foreign else "storage",
+        birth.device,
+        birth.address,
+        birth.bytes,
+        birth.time_ns,
+        deaths.get(birth.generation),
+        birth.before_window,
+        None if birth.operator is None else str(birth.operator),
+        birth.phase.value,
+        module_of.get(birth.generation, module),
+        None,
+    )
+
+
+def _allocator_row(block: Allocation) -> Sequence[Any]:
+    return (
+        -1,
+        "profiler",
+        block.device,
+        block.address,
+        block.bytes,
+        block.allocated_ns,
+        block.freed_ns,
+        False,
+        block.operator,
+        Phase.OTHER.value,
+        None,
+        block.thread,
+    )

@@ -1,0 +1,83 @@
+"""Sees every operator: notes the storages it returns, and the operands of collectives.
+
+A dispatch mode without ``ignore_compile_internals`` silently turns torch.compile into eager code.
+"""
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.storages import StorageTracker
+from zprof.model.tenants import Tenant
+
+_COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Passes every operator on, and notes what it returned."""
+
+    def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._log = log
+        self._storages = storages
+        self._kinds: dict[Any, tuple[Any, Role | None]] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled code run as it is."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator; a tensor subclass (DTensor) goes first, its inner operators come here again."""
+        for kind in types:
+            if kind not in _PLAIN:
+                return NotImplemented
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if self._log.active:
+            try:
+                self._note(func, args, kwargs, result)
+            except Exception as error:  # a fault of ours must never reach the training loop
+                self._log.fail(f"operator {func}", error)
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        known = self._kinds.get(func)
+        if known is None:
+            known = self._kinds[func] = _kind(func)
+        allocator, role = known
+        if type(result) is torch.Tensor:
+            self._storages.see(result, allocator)
+        elif isinstance(result, tuple | list):
+            self._see_all(result, allocator)
+        if role is not None:
+            self._claim_operands((args, kwargs, result), role)
+
+    def _see_all(self, values: Any, allocator: Any) -> None:
+        for value in values:
+            if type(value) is torch.Tensor:
+                self._storages.see(value, allocator)
+            elif isinstance(value, tuple | list):
+                self._see_all(value, allocator)
+
+    def _claim_operands(self, value: Any, role: Role) -> None:
+        if type(value) in _PLAIN:
+            entry = self._storages.see(value)
+            # An activation that is reduced in place was an activation until then.
+            self._storages.claim(entry, role, backdated=not entry.claimed)
+        elif isinstance(value, tuple | list):
+            for item in value:
+                self._claim_operands(item, role)
+        elif isinstance(value, dict):
+            self._claim_operands(tuple(value.values()), role)
+
+
+def _kind(func: Any) -> tuple[Any, Role | None]:
+    """Operator to name as allocator (None where it may return what it was given), role of its operands."""
+    aliases = any(returned.alias_info is not None for returned in func._schema.returns)
+    if func.namespace not in _COLLECTIVE_NAMESPACES:
+        return (None if aliases else func), None
+    name = func._schema.name.split("::")[1].strip("_")
+    return None, Role(Tenant.COMMUNICATION_BUFFERS, name, "c10d")

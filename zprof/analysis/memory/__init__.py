@@ -1,0 +1,1 @@
+"""Memory of a run: who owned which bytes at each rank's peak.  Pure functions over the run's tables."""

@@ -1,0 +1,129 @@
+"""One tenant for each block at each instant: the strongest claim that holds then (``PRECEDENCE``).
+
+Roles are resolved after the run, because a live counter mislabels the peak: a gradient is only known as one
+when its hook fires, long after its bytes were allocated.  A backdated claim holds from the block's birth;
+any other from its own time on.
+"""
+
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from zprof.analysis.memory.join import Blocks
+from zprof.analysis.memory.lives import CODES, UNTAGGED, Claims, Int
+from zprof.model.phases import Phase
+from zprof.model.tenants import Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """Parts of blocks' lives with one tenant each: [begin, end) of ``block`` belongs to ``tenant``."""
+
+    block: Int
+    begin_ns: Int
+    end_ns: Int
+    bytes: Int
+    tenant: Int
+    sub: npt.NDArray[np.object_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """A claim of one tenant on one block over [begin, end)."""
+
+    begin_ns: int
+    end_ns: int
+    tenant: int
+    sub: str
+
+
+def resolve(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
+    """Cut every block's life into segments.  ``generation``: that of each storage row in ``blocks.owner``."""
+    holds = _holds(blocks, claims, generation)
+    rows: list[tuple[int, int, int, int, str]] = []
+    for block in range(len(blocks)):
+        rows.extend((block, *piece) for piece in _pieces(blocks, block, holds.get(block, [])))
+    block_column = np.array([row[0] for row in rows], dtype=np.int64)
+    return Segments(
+        block=block_column,
+        begin_ns=np.array([row[1] for row in rows], dtype=np.int64),
+        end_ns=np.array([row[2] for row in rows], dtype=np.int64),
+        bytes=blocks.bytes[block_column],
+        tenant=np.array([row[3] for row in rows], dtype=np.int64),
+        sub=np.array([row[4] for row in rows], dtype=object),
+    )
+
+
+def _holds(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_Hold]]:
+    """Claims as intervals, by block; a claim that is taken back ends there."""
+    block_of = dict(zip(generation.tolist(), blocks.owner.tolist(), strict=True))
+    holds: dict[int, list[_Hold]] = {}
+    for row in np.argsort(claims.time_ns, kind="stable").tolist():
+        block = block_of.get(int(claims.generation[row]))
+        if block is None:
+            continue
+        born, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
+        tenant, time_ns = int(claims.tenant[row]), int(claims.time_ns[row])
+        held = holds.setdefault(block, [])
+        if claims.gained[row]:
+            begin = born if claims.backdated[row] else min(max(time_ns, born), end)
+            held.append(_Hold(begin, end, tenant, str(claims.sub[row])))
+        else:
+            holds[block] = [_ended(hold, tenant, max(time_ns, hold.begin_ns)) for hold in held]
+    return holds
+
+
+def _ended(hold: _Hold, tenant: int, time_ns: int) -> _Hold:
+    return replace(hold, end_ns=min(hold.end_ns, time_ns)) if hold.tenant == tenant else hold
+
+
+def _pieces(blocks: Blocks, block: int, holds: list[_Hold]) -> list[tuple[int, int, int, str]]:
+    """(begin, end, tenant, sub) of a block's life, without holes or overlaps."""
+    born, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
+    rest = _Hold(born, end, int(blocks.tenant[block]), str(blocks.sub[block]))
+    if end <= born:
+        return []
+    cuts = sorted({born, end, *(hold.begin_ns for hold in holds), *(hold.end_ns for hold in holds)})
+    pieces: list[tuple[int, int, int, str]] = []
+    for left, right in itertools.pairwise(cuts):
+        held = [hold for hold in holds if hold.begin_ns <= left and hold.end_ns >= right]
+        # min keeps the first of equals: the earliest claim names the sub.
+        best = min([*held, rest], key=lambda hold: hold.tenant)
+        pieces.append((left, right, best.tenant, best.sub))
+    return pieces
+
+
+def retained(blocks: Blocks, claimed: Int, phases: list[tuple[int, str]]) -> Blocks:
+    """Name what a phase left behind for the backward, though autograd never saved it.
+
+    Born in the forward, unclaimed, and alive when the backward begins: an activation that a custom function
+    keeps for itself (``retained``).  Born in a recompute and alive when that ends: ``recomputed``.
+    ``claimed`` holds the blocks that some role claims.
+    """
+    tenant, sub = blocks.tenant.copy(), blocks.sub.copy()
+    free = blocks.tracked.copy()
+    free[claimed] = False
+    for phase, name in ((Phase.FORWARD.value, "retained"), (Phase.RECOMPUTE.value, "recomputed")):
+        begins = _backward_after(phases, phase)
+        if not len(begins):
+            continue
+        following = np.searchsorted(begins, blocks.begin_ns, side="left")
+        begun = begins[np.minimum(following, len(begins) - 1)]
+        alive = (following < len(begins)) & (blocks.begin_ns < begun) & (blocks.end_ns > begun)
+        hit = free & alive & (blocks.phase == phase)
+        tenant[hit], sub[hit] = CODES[Tenant.ACTIVATIONS], name
+    return replace(blocks, tenant=tenant, sub=sub)
+
+
+def _backward_after(phases: list[tuple[int, str]], before: str) -> Int:
+    """Times at which a backward begins right after phase ``before``."""
+    pairs = itertools.pairwise(phases)
+    times = [t for (_, left), (t, right) in pairs if left == before and right == Phase.BACKWARD.value]
+    return np.array(times, dtype=np.int64)
+
+
+def tenant_of(code: int) -> str:
+    """A code's name; ``untagged`` for what no role claims."""
+    return "untagged" if code == UNTAGGED else list(CODES)[code].value

@@ -1,0 +1,55 @@
+"""The memory window's steps and phases on a rank's clock, from its ``mark`` table."""
+
+import bisect
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.model.phases import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The window and what happened in it; lists in the order of time."""
+
+    begin_ns: int
+    end_ns: int
+    steps: list[tuple[int, int]]
+    step_ends: list[int]
+    phases: list[tuple[int, str]]
+
+    def step_at(self, time_ns: int) -> int:
+        """The step that was under way, else the first one of the window; -1 where none was marked."""
+        index = bisect.bisect_right(self.steps, (time_ns, 1 << 62)) - 1
+        return self.steps[max(index, 0)][1] if self.steps else -1
+
+    def phase_at(self, time_ns: int) -> str:
+        """The phase that was under way."""
+        index = bisect.bisect_right(self.phases, time_ns, key=lambda phase: phase[0]) - 1
+        return self.phases[index][1] if index >= 0 else Phase.OTHER.value
+
+    def last_optimizer_ns(self) -> int | None:
+        """When the window's last optimizer phase began; None where none did."""
+        inside = [t for t, name in self.phases if name == Phase.OPTIMIZER.value and t <= self.end_ns]
+        return inside[-1] if inside else None
+
+
+def timeline_of(mark: pd.DataFrame) -> Timeline | None:
+    """The memory window of a rank; None where it has none."""
+    mark = mark.sort_values("time_ns", kind="stable")
+    memory = mark[mark["name"] == "memory"]
+    begins = memory.loc[memory["kind"] == "window_begin", "time_ns"].tolist()
+    ends = memory.loc[memory["kind"] == "window_end", "time_ns"].tolist()
+    if not begins:
+        return None
+    begin_ns, end_ns = begins[0], ends[-1] if ends else int(mark["time_ns"].max())
+    within = mark[(mark["time_ns"] >= begin_ns) & (mark["time_ns"] <= end_ns)]
+    steps = within[within["kind"] == "step_begin"]
+    phases = mark[mark["kind"] == "phase"]
+    return Timeline(
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        steps=list(zip(steps["time_ns"].tolist(), steps["number"].tolist(), strict=True)),
+        step_ends=within.loc[within["kind"] == "step_end", "time_ns"].tolist(),
+        phases=list(zip(phases["time_ns"].tolist(), phases["name"].astype(str).tolist(), strict=True)),
+    )
