@@ -31,8 +31,8 @@ def gloo_rows(
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """A row for each execution of gloo that no ``::comm`` range stands for."""
     executions = find_executions(trace)
-    if not executions:
-        return [], []
+    if not executions and "kernel" in trace.category:
+        return [], []  # the collectives of this trace ran on a device
     waits = by_identity(spans, RangeVerb.WAIT)
     rows: list[CollectiveRow] = []
     gaps: list[Gap] = []

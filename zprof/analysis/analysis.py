@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from zprof.analysis.memory.analyse import analyse_memory
+from zprof.analysis.time.analyse import analyse_time
 from zprof.model.gaps import Gap
 from zprof.model.report import Memory, RunFacts, Time, Volume
 from zprof.model.training import TrainingFacts
@@ -32,5 +34,37 @@ class RunAnalysis:
 
 
 def analyse(run: Run) -> RunAnalysis:
-    """Measure memory and time of a run."""
-    raise NotImplementedError(f"the analysis of {run.path} is not there yet")
+    """Measure memory and time of a run.
+
+    Raises:
+        BadInput: a table of the run is damaged.
+    """
+    time, memory = analyse_time(run), analyse_memory(run)
+    return RunAnalysis(
+        run=run_facts(run),
+        training=run.manifest.training,
+        time=time.time,
+        memory=memory.memory,
+        volume=time.volume,
+        steps=time.steps,
+        collectives=time.collectives,
+        gaps=(*run.gaps(), *time.gaps, *memory.gaps),
+    )
+
+
+def run_facts(run: Run) -> RunFacts:
+    """What was recorded, from the manifests alone."""
+    manifest, ranks = run.manifest, run.rank_manifests.values()
+    return RunFacts(
+        name=run.path.resolve().name.removesuffix(".zprof"),
+        source="recording",
+        world_size=manifest.world_size,
+        ranks_loaded=run.ranks,
+        steps=tuple(sorted({step for rank in ranks for step in rank.time_steps})),
+        memory_steps=tuple(sorted({step for rank in ranks for step in rank.memory_steps})),
+        device=manifest.device,
+        backend=manifest.backend,
+        engine=manifest.training.engine,
+        stage=manifest.training.stage,
+        modelled=manifest.training.modelled,
+    )

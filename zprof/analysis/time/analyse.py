@@ -1,0 +1,188 @@
+"""Measures the time side of a run: tables in, frozen values out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.intervals import covered
+from zprof.analysis.time.alignment import ClockOffsets, Stamps, align, stamps
+from zprof.analysis.time.bandwidth import collective_times
+from zprof.analysis.time.blocking import find_blocking
+from zprof.analysis.time.decomposition import decompose
+from zprof.analysis.time.exposure import expose
+from zprof.analysis.time.ledger import STEP_COLUMNS, noise_floor, rank_time, step_rows
+from zprof.analysis.time.matching import is_full_sync, match, refuse, refuse_impossible
+from zprof.analysis.time.timeline import RankTimeline, load_collectives, load_timelines
+from zprof.analysis.time.volume import measure_volume
+from zprof.model.gaps import Gap
+from zprof.model.report import Alignment, RankTime, Time, Volume
+from zprof.run.reader import Run
+
+COLLECTIVE_COLUMNS = (
+    "rank",
+    "step",
+    "kind",
+    "group",
+    "group_size",
+    "sequence",
+    "dtype",
+    "bytes",
+    "unit",
+    "start_ns",
+    "end_ns",
+    "wait_ns",
+    "transfer_ns",
+    "exposed_wait_ns",
+    "exposed_transfer_ns",
+    "hidden_ns",
+    "launch_start_ns",
+    "launch_end_ns",
+    "wait_start_ns",
+    "wait_end_ns",
+    "compute_before_wait_ns",
+    "last_rank",
+    "lateness_ns",
+    "matched",
+    "first_of_window",
+)
+_TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeAnalysis:
+    """What is known of a run's time.
+
+    ``steps`` has one row per (rank, step), ``collectives`` one per collective of these steps and rank; a
+    collective belongs to the step that launched it.  Times of both are on the common clock.
+    """
+
+    time: Time
+    steps: pd.DataFrame
+    collectives: pd.DataFrame
+    volume: Volume | None
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankResult:
+    time: RankTime
+    steps: pd.DataFrame
+    collectives: pd.DataFrame
+    gaps: list[Gap]
+
+
+def analyse_time(run: Run) -> TimeAnalysis:
+    """Measure the time window of a run."""
+    timelines, gaps = load_timelines(run)
+    if not timelines:
+        return _nothing(gaps)
+    frame, match_gaps = match(load_collectives(run, timelines), [t.rank for t in timelines])
+    clocks, clock_gaps = _align(timelines, frame)
+    timelines, frame = _on_common_clock(timelines, frame, clocks)
+    frame, impossible = refuse_impossible(frame, clocks.uncertainty_ns)
+    frame = decompose(frame, clocks.uncertainty_ns)
+    ranks = [_analyse_rank(t, frame[frame["rank"] == t.rank], clocks.uncertainty_ns) for t in timelines]
+    collectives = pd.concat([rank.collectives for rank in ranks], ignore_index=True)
+    rank_steps = sum(rank.time.steps for rank in ranks)
+    volume, volume_gaps = measure_volume(collectives, run.manifest.training, rank_steps)
+    time = Time(
+        per_rank=tuple(rank.time for rank in ranks),
+        collectives=collective_times(collectives, rank_steps, clocks.uncertainty_ns),
+        alignment=_alignment(clocks, collectives),
+    )
+    rank_gaps = [gap for rank in ranks for gap in rank.gaps]
+    return TimeAnalysis(
+        time=time,
+        steps=pd.concat([rank.steps for rank in ranks], ignore_index=True),
+        collectives=collectives[list(COLLECTIVE_COLUMNS)],
+        volume=volume,
+        gaps=(*gaps, *match_gaps, *clock_gaps, *impossible, *rank_gaps, *volume_gaps),
+    )
+
+
+def _align(timelines: Sequence[RankTimeline], frame: pd.DataFrame) -> tuple[ClockOffsets, list[Gap]]:
+    usable = frame[(frame["instance"] >= 0) & is_full_sync(frame)]
+    collectives = {int(str(rank)): _stamps(rows) for rank, rows in usable.groupby("rank")}
+    hosts = {timeline.rank: timeline.host for timeline in timelines}
+    return align(hosts, {timeline.rank: timeline.pings for timeline in timelines}, collectives)
+
+
+def _stamps(rows: pd.DataFrame) -> Stamps:
+    return stamps(rows["instance"].tolist(), rows["start_ns"].tolist(), rows["end_ns"].tolist())
+
+
+def _on_common_clock(
+    timelines: Sequence[RankTimeline], frame: pd.DataFrame, clocks: ClockOffsets
+) -> tuple[list[RankTimeline], pd.DataFrame]:
+    """Shift everything; matches with a rank whose clock is unknown are refused."""
+    offsets = frame["rank"].map(clocks.offsets_ns)
+    unknown = frame.loc[offsets.isna(), "instance"].unique()
+    frame = refuse(frame, frame["instance"].isin(unknown))
+    shift = offsets.fillna(0).astype(np.int64)
+    frame = frame.assign(**{column: frame[column] - shift for column in _TIMES})
+    return [t.shifted(clocks.offsets_ns.get(t.rank, 0)) for t in timelines], frame
+
+
+def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: int) -> _RankResult:
+    frame = _with_steps(timeline, frame.sort_values(["start_ns", "end_ns"], kind="stable"))
+    activity = timeline.activity
+    blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, frame)
+    exposure = expose(frame, blocking.blocked)
+    frame = frame.assign(
+        exposed_wait_ns=exposure.wait_ns,
+        exposed_transfer_ns=exposure.transfer_ns,
+        hidden_ns=covered(activity.compute, frame["start_ns"], frame["end_ns"]),
+        compute_before_wait_ns=_compute_before_wait(timeline, frame),
+    )
+    rows = step_rows(timeline, frame, blocking, exposure)
+    in_steps = frame[frame["step"] >= 0]
+    floor = noise_floor(timeline, blocking, in_steps, uncertainty_ns)
+    return _RankResult(
+        time=rank_time(rows, blocking.method, floor), steps=rows, collectives=in_steps, gaps=gaps
+    )
+
+
+def _with_steps(timeline: RankTimeline, frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the step that launched each collective, and whether it is the first of its group in a window."""
+    launched = frame["launch_start_ns"].fillna(frame["start_ns"]).to_numpy(dtype=np.int64)
+    frame = frame.assign(step=timeline.steps.step_at(launched))
+    in_steps = frame[frame["step"] >= 0]
+    first = in_steps.groupby(["group", "method"])["sequence"].transform("min") == in_steps["sequence"]
+    return frame.assign(first_of_window=first.reindex(frame.index, fill_value=False).astype(bool))
+
+
+def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> "pd.Series[int]":
+    launch_end, wait_start = frame["launch_end_ns"], frame["wait_start_ns"]
+    known = launch_end.notna() & wait_start.notna()
+    between = covered(
+        timeline.activity.compute,
+        launch_end.fillna(0).to_numpy(dtype=np.int64),
+        wait_start.fillna(0).to_numpy(dtype=np.int64),
+    )
+    return pd.Series(between, index=frame.index, dtype="Int64").where(known)
+
+
+def _alignment(clocks: ClockOffsets, collectives: pd.DataFrame) -> Alignment:
+    """Counts of matched and unmatched collectives are of instances, not of rows."""
+    matched = collectives.loc[collectives["matched"], "instance"].nunique()
+    alone = collectives[~collectives["matched"]]
+    unmatched = alone.groupby(["group", "method", "sequence"]).ngroups
+    return Alignment(
+        method=clocks.method,
+        offsets_ns=dict(clocks.offsets_ns),
+        uncertainty_ns=clocks.uncertainty_ns,
+        matched=int(matched),
+        unmatched=int(unmatched),
+    )
+
+
+def _nothing(gaps: Sequence[Gap]) -> TimeAnalysis:
+    return TimeAnalysis(
+        time=Time(),
+        steps=pd.DataFrame(columns=list(STEP_COLUMNS)),
+        collectives=pd.DataFrame(columns=list(COLLECTIVE_COLUMNS)),
+        volume=None,
+        gaps=tuple(gaps),
+    )

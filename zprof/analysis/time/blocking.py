@@ -1,0 +1,88 @@
+"""When a rank is blocked by communication, and by which method that is known.
+
+A CPU rank is blocked in the wait spans of its main thread.  Where nothing recorded the waits, holes
+between operators longer than 300 µs stand for them: an upper bound, for the host may also have been
+busy with Python or with nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.intervals import EMPTY, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.time.events import Activity
+from zprof.analysis.time.steps import StepWindows
+from zprof.model.gaps import Gap
+
+KERNELS = "kernels"
+WAIT_SPANS = "wait spans"
+UPPER_BOUND = "aten gap upper bound"
+MIXED = "wait spans, and aten gaps as upper bound where no wait was recorded"
+LEAST_HOLE_NS = 300_000
+#: Collectives without a recorded wait that are not worth an upper bound: one in flight at each end.
+_FEW = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocking:
+    """``blocked``: when the rank is blocked.  ``unexplained``: blocked, but no known collective ran."""
+
+    blocked: Intervals
+    unexplained: Intervals
+    method: str
+
+
+def find_blocking(
+    rank: int, activity: Activity, steps: StepWindows, collectives: pd.DataFrame
+) -> tuple[Blocking, list[Gap]]:
+    """Blocked time of one rank in its steps."""
+    if activity.on_device:
+        return Blocking(
+            blocked=subtract(steps.spans, activity.compute), unexplained=EMPTY, method=KERNELS
+        ), []
+    silent = collectives[collectives["wait_start_ns"].isna()]
+    few = max(_FEW, len(collectives) // 10)
+    if not len(collectives) or len(silent) - activity.anonymous_waits <= few:
+        return _from_waits(activity, collectives, EMPTY, WAIT_SPANS), []
+    holes = _holes(activity, steps)
+    if not len(activity.waits):
+        return _from_waits(activity, collectives, holes, UPPER_BOUND), [_no_waits(rank)]
+    behind = intersect(holes, _spans(silent))
+    return _from_waits(activity, collectives, behind, MIXED), [_some_waits(rank, len(silent))]
+
+
+def _from_waits(activity: Activity, collectives: pd.DataFrame, holes: Intervals, method: str) -> Blocking:
+    ran = _spans(collectives)
+    waits = activity.waits
+    named = np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
+    explained = named | (covered(ran, waits[:, 0], waits[:, 1]) > 0)
+    return Blocking(blocked=union(waits, holes), unexplained=waits[~explained], method=method)
+
+
+def _holes(activity: Activity, steps: StepWindows) -> Intervals:
+    within = intersect(steps.spans, activity.coverage)
+    holes = subtract(within, union(activity.compute, activity.waits))
+    return holes[holes[:, 1] - holes[:, 0] > LEAST_HOLE_NS]
+
+
+def _spans(collectives: pd.DataFrame) -> Intervals:
+    return intervals(collectives["start_ns"], collectives["end_ns"])
+
+
+def _no_waits(rank: int) -> Gap:
+    return Gap(
+        what="exposed time",
+        rank=rank,
+        reason="no wait for a collective was recorded: holes between operators stand for it, an upper bound",
+        remedy="record with zprof.record, or write ::wait ranges (docs/recording.md)",
+    )
+
+
+def _some_waits(rank: int, count: int) -> Gap:
+    return Gap(
+        what="exposed time",
+        rank=rank,
+        reason=f"{count} collectives have no recorded wait (C++ waits for them): upper bound",
+        remedy="write ::wait ranges (docs/recording.md)",
+    )

@@ -1,0 +1,152 @@
+"""Sorts the events of one rank into what its ledger needs: compute, waits, copies.
+
+On a CPU rank the main thread (the one with most operators) computes while it runs an operator such as
+``aten::mm``, or a ``::compute`` range.  Wrappers are no compute: ``autograd::…`` encloses hooks and the
+waits in them, ``c10d::…`` is the launch of a collective.  On a device compute is every kernel that is no
+collective.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, subtract, union
+from zprof.run.ranges import RangeVerb, parse_range
+
+_OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function)\w+::\w", re.ASCII)
+_COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|cross_device_reduce|multimem_|(one|two)_shot_", re.IGNORECASE)
+_COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
+_Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a rank did when.  ``coverage`` spans its first to its last event.
+
+    ``waits``: the main thread blocked for a collective.  ``anonymous_waits``: those of them, outside all
+    others, that do not say which.
+    """
+
+    on_device: bool
+    compute: Intervals
+    waits: Intervals
+    anonymous_waits: int
+    copies: Intervals
+    coverage: Intervals
+
+    def shifted(self, offset_ns: int) -> "Activity":
+        """The same on a clock that is ``offset_ns`` behind."""
+        return replace(
+            self,
+            compute=self.compute - offset_ns,
+            waits=self.waits - offset_ns,
+            copies=self.copies - offset_ns,
+            coverage=self.coverage - offset_ns,
+        )
+
+
+def read_activity(events: pa.Table) -> Activity:
+    """Sort the rows of an ``events`` table."""
+    view = _Events(events)
+    if view.category_is("kernel").any():
+        return _device_activity(view)
+    return _cpu_activity(view)
+
+
+class _Events:
+    """Columns of the table; predicates run once for each distinct name, not once a row."""
+
+    def __init__(self, events: pa.Table) -> None:
+        start = events.column("start_ns").to_numpy()
+        self.spans = intervals(start, start + events.column("duration_ns").to_numpy())
+        self.thread: Int64s = events.column("thread").to_numpy()
+        self._categories, self._category = _encoded(events, "category")
+        self._names, self._name = _encoded(events, "name")
+
+    def category_is(self, *wanted: str) -> _Mask:
+        return _look_up([word in wanted for word in self._categories], self._category)
+
+    def name_is(self, predicate: Callable[[str], bool]) -> _Mask:
+        return _look_up([predicate(word) for word in self._names], self._name)
+
+    @property
+    def coverage(self) -> Intervals:
+        if not len(self.spans):
+            return EMPTY
+        return intervals([self.spans[:, 0].min()], [self.spans[:, 1].max()])
+
+
+def _cpu_activity(view: _Events) -> Activity:
+    operators = view.category_is("cpu_op")
+    main = view.thread == _busiest(view.thread[operators])
+    ranges = main & view.category_is("user_annotation")
+    compute = (operators & main & view.name_is(_is_operator)) | (ranges & view.name_is(_is_compute))
+    named = view.spans[ranges & view.name_is(_is_named_wait)]
+    anonymous = view.spans[ranges & view.name_is(_is_anonymous_wait)]
+    waits = union(named, anonymous)
+    return Activity(
+        on_device=False,
+        compute=subtract(view.spans[compute], waits),
+        waits=waits,
+        anonymous_waits=len(subtract(anonymous, named)),
+        copies=EMPTY,
+        coverage=view.coverage,
+    )
+
+
+def _device_activity(view: _Events) -> Activity:
+    kernels = view.category_is("kernel") & ~view.name_is(is_collective_kernel)
+    return Activity(
+        on_device=True,
+        compute=union(view.spans[kernels]),
+        waits=EMPTY,
+        anonymous_waits=0,
+        copies=union(view.spans[view.category_is(*_COPIES)]),
+        coverage=view.coverage,
+    )
+
+
+def is_collective_kernel(name: str) -> bool:
+    """Whether a kernel belongs to a communication library."""
+    return _COLLECTIVE_KERNEL.search(name) is not None
+
+
+def _is_operator(name: str) -> bool:
+    return _OPERATOR.match(name) is not None
+
+
+def _is_compute(name: str) -> bool:
+    found = parse_range(name)
+    return found is not None and found.verb is RangeVerb.COMPUTE
+
+
+def _is_named_wait(name: str) -> bool:
+    found = parse_range(name)
+    return found is not None and found.verb is RangeVerb.WAIT and found.kind is not None
+
+
+def _is_anonymous_wait(name: str) -> bool:
+    found = parse_range(name)
+    return found is not None and found.verb is RangeVerb.WAIT and found.kind is None
+
+
+def _busiest(threads: Int64s) -> int:
+    if not len(threads):
+        return -1
+    numbers, counts = np.unique(threads, return_counts=True)
+    return int(numbers[np.argmax(counts)])
+
+
+def _encoded(table: pa.Table, column: str) -> tuple[list[str], npt.NDArray[np.int32]]:
+    combined = table.column(column).unify_dictionaries().combine_chunks()
+    return combined.dictionary.to_pylist(), combined.indices.to_numpy(zero_copy_only=False)
+
+
+def _look_up(answers: list[bool], codes: npt.NDArray[np.int32]) -> _Mask:
+    table = np.array(answers or [False], dtype=np.bool_)
+    found: _Mask = table[codes] if len(codes) else np.zeros(0, dtype=np.bool_)
+    return found

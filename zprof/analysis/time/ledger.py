@@ -1,0 +1,99 @@
+"""The step ledger: each step's wall time split into terms that sum to it, to the nanosecond.
+
+    wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained
+
+Idle is the rest: the main thread neither computes nor is blocked on a running collective (Python, launch
+and queue, waking up).  Unexplained is where the trace is silent: before its first and after its last
+event, and waits for which no collective was seen to run.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.intervals import Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.time.blocking import Blocking
+from zprof.analysis.time.exposure import Exposure
+from zprof.analysis.time.timeline import RankTimeline
+from zprof.model.report import RankTime
+
+TERMS = (
+    "compute_ns",
+    "exposed_wait_ns",
+    "exposed_transfer_ns",
+    "exposed_memcpy_ns",
+    "idle_ns",
+    "unexplained_ns",
+)
+STEP_COLUMNS = ("rank", "step", "wall_ns", *TERMS, "overlapped_ns", "collective_ns")
+#: What the profiler's stamp adds to each edge of an interval.
+STAMP_NS = 1_000
+
+
+def step_rows(
+    timeline: RankTimeline, collectives: pd.DataFrame, blocking: Blocking, exposure: Exposure
+) -> pd.DataFrame:
+    """One row for each step of a rank; columns are ``STEP_COLUMNS``."""
+    steps, activity = timeline.steps, timeline.activity
+    ran = union(intervals(collectives["start_ns"], collectives["end_ns"]))
+    known = union(activity.compute, exposure.waiting, exposure.moving)
+    copies = subtract(activity.copies, union(known, ran))
+    silent = subtract(union(blocking.unexplained, subtract(steps.spans, activity.coverage)), known)
+
+    def inside(spans: Intervals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return covered(spans, steps.begin_ns, steps.end_ns)
+
+    rows = pd.DataFrame(
+        {"rank": timeline.rank, "step": steps.number, "wall_ns": steps.end_ns - steps.begin_ns}
+    )
+    rows["compute_ns"] = inside(activity.compute)
+    rows["exposed_wait_ns"] = inside(exposure.waiting)
+    rows["exposed_transfer_ns"] = inside(exposure.moving)
+    rows["exposed_memcpy_ns"] = inside(copies)
+    rows["unexplained_ns"] = inside(subtract(silent, copies))
+    rows["idle_ns"] = rows["wall_ns"] - rows[[term for term in TERMS if term != "idle_ns"]].sum(axis=1)
+    rows["overlapped_ns"] = inside(intersect(ran, activity.compute))
+    rows["collective_ns"] = inside(ran)
+    return rows[list(STEP_COLUMNS)]
+
+
+def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int) -> RankTime:
+    """Means over the steps of one rank, as whole nanoseconds that still sum."""
+    terms = dict(zip(TERMS, whole_means([int(rows[term].sum()) for term in TERMS], len(rows)), strict=True))
+    collective, overlapped = int(rows["collective_ns"].sum()), int(rows["overlapped_ns"].sum())
+    return RankTime(
+        rank=int(rows["rank"].iloc[0]),
+        steps=len(rows),
+        wall_ns=int(rows["wall_ns"].sum()) // len(rows),
+        wall_median_ns=int(rows["wall_ns"].median()),
+        collective_ns=collective // len(rows),
+        overlapped_ns=overlapped // len(rows),
+        overlap_ratio=overlapped / collective if collective else None,
+        method=method,
+        noise_floor_ns=noise_floor_ns,
+        **terms,
+    )
+
+
+def whole_means(sums: Sequence[int], count: int) -> list[int]:
+    """Each sum over ``count``, rounded so that the results add up to the whole sum over ``count``."""
+    running = [0]
+    for value in sums:
+        running.append(running[-1] + value)
+    return [high // count - low // count for low, high in itertools.pairwise(running)]
+
+
+def noise_floor(
+    timeline: RankTimeline, blocking: Blocking, collectives: pd.DataFrame, uncertainty_ns: int
+) -> int:
+    """Below which size a term of the ledger means nothing, as the worst case of a step.
+
+    The edges of computing and blocked spans are stamped to about 1 µs each; the instant at which the
+    last rank arrives is known to twice the uncertainty of the clocks, for each collective.
+    """
+    within = timeline.steps.spans
+    edges = 2 * (len(intersect(timeline.activity.compute, within)) + len(intersect(blocking.blocked, within)))
+    clocks = 2 * uncertainty_ns * len(collectives)
+    return max(STAMP_NS, (edges * STAMP_NS + clocks) // max(1, len(timeline.steps)))

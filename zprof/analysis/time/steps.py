@@ -1,0 +1,56 @@
+"""The steps of the time window on one rank: from its ``step_begin`` to its ``step_end`` mark."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.intervals import Int64s, Intervals, intervals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWindows:
+    """Numbers, begins and ends of steps, by begin."""
+
+    number: Int64s
+    begin_ns: Int64s
+    end_ns: Int64s
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @property
+    def spans(self) -> Intervals:
+        """The steps as intervals."""
+        return intervals(self.begin_ns, self.end_ns)
+
+    def shifted(self, offset_ns: int) -> "StepWindows":
+        """The same steps on a clock that is ``offset_ns`` behind."""
+        return replace(self, begin_ns=self.begin_ns - offset_ns, end_ns=self.end_ns - offset_ns)
+
+    def step_at(self, times_ns: Int64s) -> Int64s:
+        """The step that holds each instant; -1 outside all of them."""
+        if not len(self):
+            return np.full(len(times_ns), -1, dtype=np.int64)
+        index = np.searchsorted(self.begin_ns, times_ns, side="right") - 1
+        inside = (index >= 0) & (times_ns < self.end_ns[np.maximum(index, 0)])
+        return np.where(inside, self.number[np.maximum(index, 0)], -1).astype(np.int64)
+
+
+def step_windows(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows:
+    """Those of ``steps`` that have both marks and a length."""
+    begins, ends = mark_times(marks, "step_begin"), mark_times(marks, "step_end")
+    both = sorted(
+        (begins[step], ends[step], step)
+        for step in set(steps) & set(begins) & set(ends)
+        if ends[step] > begins[step]
+    )
+    columns = np.array(both, dtype=np.int64).reshape(-1, 3)
+    return StepWindows(number=columns[:, 2], begin_ns=columns[:, 0], end_ns=columns[:, 1])
+
+
+def mark_times(marks: pd.DataFrame, kind: str) -> dict[int, int]:
+    """Times of one kind of mark by its number."""
+    chosen = marks[marks["kind"] == kind]
+    return dict(zip(chosen["number"].tolist(), chosen["time_ns"].tolist(), strict=True))
