@@ -23,6 +23,16 @@ class Entry:
 
 COMMANDS: tuple[Entry, ...] = (
     Entry(
+        name="demo",
+        summary="play the support call on this machine: sharding made the step slower, why?",
+        home="zprof.cli.demo:DemoCommand",
+    ),
+    Entry(
+        name="train",
+        summary="train the reference ZeRO engine on ranks of this machine, and record it",
+        home="zprof.cli.train:TrainCommand",
+    ),
+    Entry(
         name="report",
         summary="say where memory and time of a run went, and what to change",
         home="zprof.cli.report:ReportCommand",

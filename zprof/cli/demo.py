@@ -1,0 +1,106 @@
+"""``zprof demo``: the support call, played on ranks of this machine."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zprof.cli import console
+from zprof.cli.progress import steps_progress
+
+if TYPE_CHECKING:
+    from zprof.integrations.demo_scenes import Scene
+    from zprof.model.report import Report
+
+_INTRODUCTION = """\
+"We turned sharding on to get headroom, and the step got slower. Where do we look?"
+
+This plays that call on 2 ranks of this machine. Real: the ranks, the engine, every
+collective (gloo) and every byte of memory. MODELLED: the speed of the link and the
+compute time of a block, so that two cores can show overlap. About a minute.
+
+"""
+
+
+class DemoCommand:
+    """Play the support call on this machine: sharding made the step slower, why?
+
+    Trains a small GPT-2-shaped model three times on two ranks: plain data parallel (A), fully sharded
+    on a slow modelled link (B), and with the fix that the report of B asks for (C). Needs no GPU.
+
+    examples:
+      zprof demo
+      zprof demo -o /tmp/zprof-demo
+    """
+
+    name = "demo"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Where the runs go."""
+        parser.add_argument(
+            "-o", "--output", metavar="FOLDER", type=Path, default=Path("zprof-demo"), help="(%(default)s)"
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Record A and B, say why B is slower; record C, show that the fix holds."""
+        from zprof.integrations.demo_scenes import BASELINE, FIXED, SLOWER
+        from zprof.reports import text
+
+        folder: Path = arguments.output
+        console.data(_INTRODUCTION)
+        _record(folder, (BASELINE, SLOWER))
+        slower = _report(folder, SLOWER, BASELINE)
+        console.data(text.render(slower) + "\n")
+        _record(folder, (FIXED,))
+        reports = (_report(folder, BASELINE), slower, _report(folder, FIXED))
+        console.data("\n".join(_outcome((BASELINE, SLOWER, FIXED), reports)) + "\n")
+        console.data(_next_commands(folder))
+        return 0
+
+
+def _record(folder: Path, scenes: Sequence["Scene"]) -> None:
+    from zprof.integrations.reference_job import train
+    from zprof.run.target import clear_target
+
+    for scene in scenes:
+        job = scene.job(folder)
+        assert job.run is not None
+        clear_target(job.run, force=True)
+        with steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
+            train(job, on_step=on_step)
+
+
+def _report(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "Report":
+    from zprof.rules.diagnose import diagnose
+    from zprof.run.reader import load
+
+    run = load(folder / f"{scene.run}.zprof")
+    return diagnose(run, load(folder / f"{baseline.run}.zprof") if baseline else None)
+
+
+def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> list[str]:
+    from zprof.model.units import format_bytes, format_ns, format_percent
+    from zprof.reports.layout import heading, table
+    from zprof.reports.presenter import exposure, peak_bytes, step_ns
+
+    rows = [("", "step", "collectives exposed", "peak memory")]
+    for scene, report in zip(scenes, reports, strict=True):
+        ratio = exposure(report.time.per_rank).ratio
+        rows.append(
+            (
+                f"{scene.letter}  {scene.title}",
+                format_ns(step_ns(report.time.per_rank)),
+                "unknown" if ratio is None else format_percent(ratio),
+                format_bytes(peak_bytes(report.memory.per_rank)),
+            )
+        )
+    return [heading("DOES THE FIX HOLD?", "link and compute modelled"), *table(rows), ""]
+
+
+def _next_commands(folder: Path) -> str:
+    return (
+        "next:\n"
+        f"  zprof report {folder}/zero3-prefetch.zprof --baseline {folder}/zero3.zprof\n"
+        f"  zprof report {folder}/zero3.zprof --baseline {folder}/ddp.zprof -f json\n"
+        "  zprof train --help      train with other stages, links and sizes\n"
+    )

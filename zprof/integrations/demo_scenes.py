@@ -1,0 +1,59 @@
+"""The runs of the demonstration: one model and one modelled link, three ways to train on it.
+
+Compute and link are modelled, so that two cores show the overlap that a cluster would: a block
+computes for 12 ms forward and 24 ms backward, and its gather takes 8 ms on the link, so it fits
+under the compute beside it if it is launched in time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zprof.integrations.reference_job import ReferenceJob
+
+RANKS = 2
+_COMMON: Mapping[str, Any] = {
+    "layers": 6,
+    "hidden": 256,
+    "heads": 4,
+    "vocabulary": 256,
+    "context": 64,
+    "batch": 8,
+    "link_gbps": 1.6,
+    "link_latency_us": 50.0,
+    "compute_forward_ms": 12.0,
+    "compute_backward_ms": 24.0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One run of the demonstration: its letter, the run's name, what is special about it."""
+
+    letter: str
+    run: str
+    title: str
+    options: Mapping[str, Any]
+
+    def job(self, folder: Path) -> ReferenceJob:
+        """The run, as it is started."""
+        job = ReferenceJob(world_size=RANKS, options={}, run=folder / f"{self.run}.zprof")
+        options = dict(_COMMON) | dict(self.options) | {"steps": job.recorded_steps}
+        return ReferenceJob(world_size=job.world_size, options=options, run=job.run)
+
+
+BASELINE = Scene(letter="A", run="ddp", title="stage 0: plain data parallel", options={"stage": 0})
+SLOWER = Scene(
+    letter="B",
+    run="zero3",
+    title="stage 3: everything sharded, gathered when needed",
+    options={"stage": 3, "forward_prefetch": 0, "backward_prefetch": 0},
+)
+FIXED = Scene(
+    letter="C",
+    run="zero3-prefetch",
+    title="stage 3 with the fix: the next unit gathered ahead",
+    options={"stage": 3, "forward_prefetch": 1, "backward_prefetch": 1},
+)
+SCENES = (BASELINE, SLOWER, FIXED)

@@ -1,0 +1,102 @@
+"""One rank of a recorded training run of the reference engine.
+
+The engine knows nothing of zprof, and the recorder nothing of the engine; what the one knows of itself
+is handed to the other here, as a user's own training program would.
+"""
+
+import argparse
+import sys
+from contextlib import ExitStack
+
+from zprof.collectors.recorder import Recorder, record
+from zprof.collectors.schedule import steps
+from zprof.integrations.reference_job import ReferenceJob
+from zprof.model.training import TrainingFacts
+from zprof.model.units import format_ns, format_rate
+from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.engine import ZeroModel
+from zprof.reference_engine.modelled_compute import ComputeModel
+from zprof.reference_engine.optimizer import ZeroOptimizer
+from zprof.reference_engine.options import add_arguments, config_from
+from zprof.reference_engine.train import train
+from zprof.reference_engine.train_config import TrainConfig
+
+
+class RecordingObserver:
+    """Records the run that it observes; the recording ends with the stack, also where training fails."""
+
+    def __init__(self, job: ReferenceJob, config: TrainConfig, stack: ExitStack) -> None:
+        self._job, self._config, self._stack = job, config, stack
+        self._recorder: Recorder | None = None
+
+    def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
+        """Begin to record."""
+        job = self._job
+        if job.run is None:
+            return
+        recorder = record(
+            job.run,
+            model=model,
+            optimizer=optimizer,
+            steps=steps(skip=job.skip_steps, memory=job.memory_steps, time=job.time_steps),
+            training=training_facts(model, self._config),
+        )
+        self._recorder = self._stack.enter_context(recorder)
+
+    def step_done(self, step: int, loss: float) -> None:
+        """A step is over."""
+        if self._recorder is not None:
+            self._recorder.step()
+
+    def finished(self) -> None:
+        """End the recording while the process group is there."""
+        self._stack.close()
+
+
+def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
+    """What the engine says of itself, in the recorder's words."""
+    facts = model.facts
+    return TrainingFacts(
+        engine="reference",
+        stage=facts.stage,
+        parameters=facts.parameters,
+        shard_ranks=facts.shard_ranks,
+        parameter_bytes=facts.parameter_bytes,
+        gradient_bytes=facts.gradient_bytes,
+        optimizer_state_bytes=facts.optimizer_state_bytes,
+        communication_bytes=facts.communication_bytes,
+        padding_elements=facts.padding_elements,
+        step_counters=facts.step_counters,
+        modelled=modelled(config.link, config.compute),
+    )
+
+
+def modelled(link: LinkModel | None, compute: ComputeModel | None) -> tuple[str, ...]:
+    """What of a run is simulated, in words for its report."""
+    said = []
+    if link is not None:
+        latency = f", latency {format_ns(link.latency_s * 1e9)}" if link.latency_s else ""
+        said.append(f"link of {format_rate(link.bandwidth_bytes_per_s)}{latency}")
+    if compute is not None:
+        forward, backward = (format_ns(s * 1e9) for s in (compute.forward_s, compute.backward_s))
+        said.append(f"compute of {forward} forward and {backward} backward a block")
+        if compute.straggler_rank is not None:
+            delay = format_ns(compute.straggler_s * 1e9)
+            said.append(f"straggler: rank {compute.straggler_rank} late by {delay} a step")
+    return tuple(said)
+
+
+def main() -> int:
+    """Train as the job in the first argument says."""
+    job = ReferenceJob.from_json(sys.argv[1])
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = parser.parse_args([], argparse.Namespace(**job.options))
+    with ExitStack() as stack:
+        config = config_from(options)
+        train(config, RecordingObserver(job, config, stack))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
