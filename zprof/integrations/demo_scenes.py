@@ -43,17 +43,17 @@ class Scene:
         return ReferenceJob(world_size=job.world_size, options=options, run=job.run)
 
 
-BASELINE = Scene(letter="A", run="ddp", title="stage 0: plain data parallel", options={"stage": 0})
+BASELINE = Scene(letter="A", run="ddp", title="stage 0, data parallel", options={"stage": 0})
 SLOWER = Scene(
     letter="B",
     run="zero3",
-    title="stage 3: everything sharded, gathered when needed",
+    title="stage 3, no prefetch",
     options={"stage": 3, "forward_prefetch": 0, "backward_prefetch": 0},
 )
 FIXED = Scene(
     letter="C",
     run="zero3-prefetch",
-    title="stage 3 with the fix: the next unit gathered ahead",
+    title="stage 3, prefetch (the fix)",
     options={"stage": 3, "forward_prefetch": 1, "backward_prefetch": 1},
 )
 SCENES = (BASELINE, SLOWER, FIXED)

@@ -102,8 +102,9 @@ class Run:
         return self.frame(rank, "events")
 
     def collectives(self) -> pd.DataFrame:
-        """The collectives of all ranks, with a ``rank`` column."""
-        frames = [self.frame(rank, "collectives").assign(rank=rank) for rank in self.ranks]
+        """The collectives of all ranks that timed any, with a ``rank`` column."""
+        timed = [rank for rank in self.ranks if self.has_table(rank, "collectives")]
+        frames = [self.frame(rank, "collectives").assign(rank=rank) for rank in timed]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def memory(self, rank: int) -> pd.DataFrame:

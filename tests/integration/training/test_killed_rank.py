@@ -1,0 +1,76 @@
+"""kill -9 of one rank in mid-run: the others stay readable, and the report names the one that is gone."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from zprof.integrations.launch import RankFailed
+from zprof.integrations.reference_job import ReferenceJob, train
+from zprof.run.reader import load
+
+TINY = {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 64, "context": 16, "batch": 4, "stage": 3}
+
+
+def kill_rank_1_after(step: int, folder: Path) -> Path:
+    job = ReferenceJob(
+        world_size=2,
+        options=TINY | {"steps": 400},
+        run=folder / "killed.zprof",
+        skip_steps=20,
+        memory_steps=2,
+        time_steps=370,
+    )
+    process_ids: list[int] = []
+
+    def kill(steps_done: int) -> None:
+        if steps_done > step and process_ids:
+            os.kill(process_ids.pop(), signal.SIGKILL)
+
+    def started(ids: Sequence[int]) -> None:
+        process_ids.append(ids[1])
+
+    with pytest.raises(RankFailed, match="rank 1 was ended by signal 9"):
+        train(job, on_step=kill, on_start=started)
+    assert job.run is not None
+    return job.run
+
+
+def report(run: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "zprof", "report", str(run)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.ranks
+def test_before_it_wrote_a_table_the_rank_is_missing(tmp_path: Path) -> None:
+    path = kill_rank_1_after(5, tmp_path)
+    run = load(path)
+    assert run.ranks == (0,)
+    assert run.rank_manifests[0].status == "failed"
+    (gap,) = [gap for gap in run.gaps() if gap.what == "rank missing"]
+    assert gap.rank == 1
+    assert "after step" in gap.reason
+    assert "rank missing" in report(path)
+
+
+@pytest.mark.ranks
+def test_in_the_time_window_its_memory_is_kept_and_the_other_rank_has_its_times(tmp_path: Path) -> None:
+    path = kill_rank_1_after(40, tmp_path)
+    run = load(path)
+    assert run.ranks == (0, 1)
+    assert len(run.rank_manifests[0].time_steps) > 10
+    assert run.rank_manifests[1].memory_steps == (20, 21)
+    (gap,) = [gap for gap in run.gaps() if gap.what == "rank cut short"]
+    assert gap.rank == 1
+    for rank in run.ranks:
+        assert len(run.memory(rank)) > 0
+    text = report(path)
+    assert "rank cut short" in text
+    assert "rank 1" in text
