@@ -7,7 +7,7 @@ sum with the base (1.8e18) does not fit a double at all.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def microseconds_to_ns(number: msgspec.Raw) -> int | None:
     try:
         value = Decimal(bytes(number).decode("ascii")) * 1000
         return int(value) if abs(value) < _MAX_NS else None
-    except (InvalidOperation, ValueError, UnicodeDecodeError):
+    except (ArithmeticError, ValueError):
         return None
 
 

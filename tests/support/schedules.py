@@ -5,6 +5,7 @@ thread), keeps the truth, and writes the run that a recorder would have written,
 wrong clock.  Shares no code with the analysis: plain Python integers, loops over spans.
 """
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
+from zprof.run.schema import TABLES
 from zprof.run.writer import RankWriter
 
 BASE_NS = 1_790_857_026_000_000_000
@@ -279,7 +281,9 @@ def _write_rank(
     writer.write_table("events", _events(spec, truth, offset))
     kept = [c for c in truth.collectives if not drop(rank, c)]
     rows = [_collective_row(spec, index, c, offset) for index, c in enumerate(kept)]
-    writer.write_table("collectives", {name: [row[name] for row in rows] for name in rows[0]})
+    writer.write_table(
+        "collectives", {name: [row[name] for row in rows] for name in TABLES["collectives"].names}
+    )
     writer.write_table("mark", _marks(truth, offset))
     writer.finish(memory_steps=(), time_steps=range(spec.steps), gaps=(), status="complete")
     if spec.hosts:
@@ -287,8 +291,6 @@ def _write_rank(
 
 
 def _rename_host(path: Path, host: str) -> None:
-    import json
-
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"host": host}))
 
@@ -344,5 +346,6 @@ def _marks(truth: RankTruth, offset: int) -> dict[str, list[object]]:
     for number, (begin, end) in enumerate(truth.pings):
         rows += [(offset + begin, "ping_begin", number, ""), (offset + end, "ping_end", number, "")]
     return {
-        name: [row[column] for row in rows] for column, name in enumerate(("time_ns", "kind", "number", "name"))
+        name: [row[column] for row in rows]
+        for column, name in enumerate(("time_ns", "kind", "number", "name"))
     }

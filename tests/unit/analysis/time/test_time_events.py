@@ -1,0 +1,93 @@
+"""Which events of a rank are compute, wait or neither."""
+
+import pyarrow as pa
+
+from zprof.analysis.time.events import is_collective_kernel, read_activity
+from zprof.run.schema import EVENTS
+
+MAIN, OTHER = 1, 2
+
+
+def table(*rows):
+    columns = {
+        "start_ns": [row[0] for row in rows],
+        "duration_ns": [row[1] - row[0] for row in rows],
+        "category": [row[2] for row in rows],
+        "name": [row[3] for row in rows],
+        "thread": [row[4] if len(row) > 4 else MAIN for row in rows],
+        "stream": [None] * len(rows),
+        "correlation": [None] * len(rows),
+    }
+    return pa.table(columns, schema=EVENTS)
+
+
+def test_operators_compute_wrappers_do_not():
+    activity = read_activity(
+        table(
+            (0, 100, "cpu_op", "autograd::engine::evaluate_function: AddmmBackward0"),
+            (5, 95, "cpu_op", "AddmmBackward0"),
+            (10, 20, "cpu_op", "aten::mm"),
+            (30, 40, "cpu_op", "c10d::_allgather_base_"),
+            (50, 60, "cpu_op", "fsdp::chunk_cat"),
+            (70, 80, "cpu_op", "_c10d_functional::wait_tensor"),
+            (85, 90, "user_annotation", "FSDP::all_gather (blocks.0)"),
+            (10, 90, "cpu_op", "aten::mm", OTHER),
+        )
+    )
+    assert activity.compute.tolist() == [[10, 20], [50, 60]]
+    assert activity.coverage.tolist() == [[0, 100]]
+
+
+def test_waits_are_no_compute_and_compute_ranges_are():
+    activity = read_activity(
+        table(
+            (0, 50, "user_annotation", "sim::compute forward unit=0"),
+            (10, 20, "cpu_op", "aten::mm"),
+            (40, 70, "user_annotation", "sim::wait all_gather pg=0 seq=0 unit=0"),
+            (45, 60, "user_annotation", "zprof::wait"),
+            (80, 90, "user_annotation", "zprof::wait"),
+            (80, 90, "user_annotation", "zprof::wait", OTHER),
+        )
+    )
+    assert activity.compute.tolist() == [[0, 40]]
+    assert activity.waits.tolist() == [[40, 70], [80, 90]]
+    assert activity.anonymous_waits == 1
+
+
+def test_an_operator_named_like_a_range_is_no_range():
+    activity = read_activity(
+        table(
+            (0, 9, "cpu_op", "aten::mm"),
+            (10, 20, "cpu_op", "mylib::wait"),
+            (30, 40, "cpu_op", "mylib::compute"),
+        )
+    )
+    assert not len(activity.waits)
+    assert activity.compute.tolist() == [[0, 9], [10, 20], [30, 40]]
+
+
+def test_on_a_device_kernels_compute():
+    activity = read_activity(
+        table(
+            (0, 10, "kernel", "gemm"),
+            (5, 30, "kernel", "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+            (40, 50, "gpu_memcpy", "Memcpy HtoD"),
+            (0, 90, "cpu_op", "aten::mm"),
+        )
+    )
+    assert activity.on_device
+    assert activity.compute.tolist() == [[0, 10]]
+    assert activity.copies.tolist() == [[40, 50]]
+
+
+def test_collective_kernels_of_the_vendors():
+    for name in ("ncclKernel_AllReduce", "ncclDevKernel_Generic", "rcclThing", "multimem_all_gather_kernel"):
+        assert is_collective_kernel(name)
+    for name in ("gemm_dma_copy", "void at::native::elementwise_kernel", "Memcpy DtoD"):
+        assert not is_collective_kernel(name)
+
+
+def test_no_events():
+    activity = read_activity(table())
+    assert not len(activity.compute)
+    assert not len(activity.coverage)

@@ -1,0 +1,96 @@
+"""Rounding of the ledger's means, and its blind spots."""
+
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zprof.analysis.intervals import EMPTY, intervals
+from zprof.analysis.time.blocking import find_blocking
+from zprof.analysis.time.events import Activity
+from zprof.analysis.time.exposure import expose
+from zprof.analysis.time.ledger import step_rows, whole_means
+from zprof.analysis.time.steps import StepWindows
+from zprof.analysis.time.timeline import RankTimeline
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=7), st.integers(1, 50))
+def test_means_still_sum(sums, count):
+    means = whole_means(sums, count)
+    assert sum(means) == sum(sums) // count
+    assert all(abs(mean - value / count) <= 1 for mean, value in zip(means, sums, strict=True))
+    assert min(means) >= 0
+
+
+def timeline(**activity):
+    values = {
+        "on_device": False,
+        "compute": EMPTY,
+        "waits": EMPTY,
+        "anonymous_waits": 0,
+        "copies": EMPTY,
+        "coverage": intervals([0], [1000]),
+    }
+    return RankTimeline(
+        rank=0,
+        host="a",
+        steps=StepWindows(number=np.array([7]), begin_ns=np.array([0]), end_ns=np.array([1000])),
+        activity=Activity(**values | activity),
+        pings={},
+    )
+
+
+def collectives(*rows):
+    frame = pd.DataFrame([{"start_ns": s, "end_ns": e, "arrival_ns": s} for s, e in rows])
+    frame = (
+        frame if len(frame) else pd.DataFrame({"start_ns": [], "end_ns": [], "arrival_ns": []}, dtype="int64")
+    )
+    return frame.assign(
+        wait_start_ns=pd.array([None] * len(frame), dtype="Int64"),
+        wait_end_ns=pd.array([None] * len(frame), dtype="Int64"),
+    )
+
+
+def ledger(timeline, frame):
+    blocking, _ = find_blocking(0, timeline.activity, timeline.steps, frame)
+    return step_rows(timeline, frame, blocking, expose(frame, blocking.blocked)).iloc[0]
+
+
+def test_outside_of_the_trace_is_unexplained():
+    row = ledger(timeline(compute=intervals([200], [500]), coverage=intervals([200], [700])), collectives())
+    assert row["compute_ns"] == 300
+    assert row["unexplained_ns"] == 500
+    assert row["idle_ns"] == 200
+
+
+def test_a_wait_on_nothing_seen_is_unexplained():
+    waits = intervals([100, 400], [200, 500])
+    row = ledger(timeline(waits=waits, anonymous_waits=2), collectives((90, 180)))
+    assert row["exposed_transfer_ns"] == 80
+    assert row["unexplained_ns"] == 100
+    assert row["idle_ns"] == 1000 - 80 - 100
+
+
+def test_on_a_device_everything_without_compute_is_blocked():
+    device = timeline(
+        on_device=True,
+        compute=intervals([0, 500], [300, 600]),
+        copies=intervals([290, 650], [320, 700]),
+    )
+    row = ledger(device, collectives((200, 400), (350, 450)))
+    assert row["exposed_transfer_ns"] == 150
+    assert row["overlapped_ns"] == 100
+    assert row["collective_ns"] == 250
+    assert row["exposed_memcpy_ns"] == 50
+    assert row["idle_ns"] == 1000 - 400 - 150 - 50
+
+
+def test_waits_unseen_in_part_give_a_mixed_bound():
+    us = 1_000
+    activity = timeline(waits=intervals([0], [10]), anonymous_waits=1, coverage=intervals([0], [1000 * us]))
+    steps = StepWindows(number=np.array([0]), begin_ns=np.array([0]), end_ns=np.array([1000 * us]))
+    frame = collectives(*[(i * 100 * us, i * 100 * us + 50 * us) for i in range(8)])
+    blocking, gaps = find_blocking(0, activity.activity, steps, frame)
+    assert "upper bound" in blocking.method
+    assert gaps
+    assert gaps[0].what == "exposed time"

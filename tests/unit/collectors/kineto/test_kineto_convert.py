@@ -1,0 +1,250 @@
+"""From trace events to rows of collectives: ranges, gloo's executions, NCCL's metadata."""
+
+import json
+
+import pytest
+
+from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.trace import read_trace
+
+BASE = 1_790_857_026_000_000_000
+MAIN, COMM, WORKER, WORKER2 = 10, 20, 30, 31
+PAIR = {"pg_name": "0", "ranks": [0, 1]}
+
+
+def span(name, start, end, tid=MAIN, cat="user_annotation", **args):
+    return {"ph": "X", "cat": cat, "name": name, "tid": tid, "ts": start, "dur": end - start, "args": args}
+
+
+def launch_op(name, start, *dims):
+    return span(name, start, start + 2, cat="cpu_op", **{"Input Dims": [*dims, [], []]})
+
+
+def execution(op, start, end, elements, dtype="float", tid=WORKER):
+    return span(f"gloo:{op}", start, end, tid, **{"Input Dims": [[elements]], "Input type": [dtype]})
+
+
+def workers():
+    return [
+        {"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": f"thread {tid} (pt_gloo_runloop)"}}
+        for tid in (WORKER, WORKER2)
+    ]
+
+
+@pytest.fixture
+def rows_of(tmp_path):
+    def run(*events, groups=(PAIR,)):
+        path = tmp_path / "trace.json"
+        info = {"world_size": 2, "pg_config": list(groups)}
+        content = {"baseTimeNanoseconds": BASE, "distributedInfo": info, "traceEvents": [*workers(), *events]}
+        path.write_text(json.dumps(content))
+        tables, gaps = convert(read_trace(path))
+        columns = tables["collectives"]
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return rows, gaps
+
+    return run
+
+
+def at(microseconds):
+    return BASE + microseconds * 1000
+
+
+def test_a_modelled_collective_comes_from_its_ranges(rows_of):
+    rows, gaps = rows_of(
+        span("zero::launch all_gather pg=0 seq=4 unit=b.1 bytes=800 dtype=bfloat16", 10, 12),
+        span("zero::comm all_gather pg=0 seq=4 unit=b.1 bytes=800 dtype=bfloat16", 15, 40, COMM),
+        span("c10d::_allgather_base_", 16, 18, COMM, "cpu_op", **{"Input Dims": [[400], [200], []]}),
+        execution("all_gather", 17, 20, 200),
+        span("zero::wait all_gather pg=0 seq=4 unit=b.1", 30, 41),
+        span("zprof::wait", 31, 40),
+    )
+    assert not gaps
+    assert rows == [
+        {
+            "kind": "all_gather",
+            "group": "0,1",
+            "group_size": 2,
+            "sequence": 4,
+            "dtype": "bfloat16",
+            "bytes": 800,
+            "start_ns": at(15),
+            "end_ns": at(40),
+            "launch_start_ns": at(10),
+            "launch_end_ns": at(12),
+            "wait_start_ns": at(30),
+            "wait_end_ns": at(41),
+            "unit": "b.1",
+            "stream": None,
+            "method": "range",
+        }
+    ]
+
+
+def test_native_gloo_takes_kind_and_sequence_from_the_launch(rows_of):
+    """Gloo runs a reduce-scatter as an all-reduce; only the launch knows."""
+    rows, gaps = rows_of(
+        span("zero::launch reduce_scatter pg=0 seq=9 unit=b.0 bytes=480 dtype=float32", 10, 15),
+        launch_op("c10d::_reduce_scatter_base_", 11, [60], [120]),
+        execution("all_reduce", 20, 30, 120),
+        span("zero::wait reduce_scatter pg=0 seq=9 unit=b.0", 25, 31),
+    )
+    assert not gaps
+    (row,) = rows
+    assert (row["kind"], row["sequence"], row["bytes"], row["method"]) == (
+        "reduce_scatter",
+        9,
+        480,
+        "gloo_fifo",
+    )
+    assert (row["launch_start_ns"], row["launch_end_ns"]) == (at(10), at(15))
+    assert (row["wait_start_ns"], row["wait_end_ns"]) == (at(25), at(31))
+    assert row["unit"] == "b.0"
+
+
+def test_plain_programs_are_joined_in_order(rows_of):
+    rows, gaps = rows_of(
+        launch_op("c10d::_allgather_base_", 10, [120], [60]),
+        launch_op("c10d::allreduce_", 14, [[60]]),
+        launch_op("c10d::_allgather_base_", 18, [120], [60]),
+        execution("all_gather", 30, 34, 60, tid=WORKER2),
+        execution("all_gather", 12, 29, 60),
+        execution("all_reduce", 16, 32, 60, "c10::BFloat16"),
+    )
+    assert not gaps
+    assert [(r["kind"], r["sequence"], r["start_ns"], r["bytes"], r["dtype"]) for r in rows] == [
+        ("all_gather", 0, at(12), 480, "float32"),
+        ("all_reduce", 1, at(16), 120, "bfloat16"),
+        ("all_gather", 2, at(30), 480, "float32"),
+    ]
+    assert {row["method"] for row in rows} == {"gloo_fifo_order"}
+    assert {row["wait_start_ns"] for row in rows} == {None}
+
+
+def test_a_lost_execution_is_not_guessed(rows_of):
+    rows, gaps = rows_of(
+        launch_op("c10d::_allgather_base_", 10, [120], [60]),
+        launch_op("c10d::_allgather_base_", 20, [120], [60]),
+        launch_op("c10d::_allgather_base_", 30, [8], [4]),
+        execution("all_gather", 22, 25, 60),
+        execution("all_gather", 31, 35, 4),
+    )
+    assert [row["bytes"] for row in rows] == [32]
+    assert rows[0]["sequence"] == 2, "numbers count launches, so the other ranks still agree"
+    assert len(gaps) == 1
+    assert "2 launches and 1 executions of all_gather of 60 elements" in gaps[0].reason
+
+
+def test_an_execution_before_its_launch_is_not_joined(rows_of):
+    rows, gaps = rows_of(
+        launch_op("c10d::allreduce_", 10, [[60]]),
+        launch_op("c10d::allreduce_", 50, [[60]]),
+        execution("all_reduce", 12, 14, 60),
+        execution("all_reduce", 20, 24, 60),
+    )
+    assert not rows
+    assert len(gaps) == 1
+
+
+def test_the_last_prefetch_may_still_run_when_the_window_closes(rows_of):
+    launch = "zero::launch all_gather pg=0 seq={} unit=b bytes=480 dtype=float32"
+    rows, gaps = rows_of(
+        span(launch.format(0), 10, 15),
+        launch_op("c10d::_allgather_base_", 11, [120], [60]),
+        span("zero::wait all_gather pg=0 seq=0 unit=b", 16, 31),
+        span(launch.format(1), 40, 45),
+        launch_op("c10d::_allgather_base_", 41, [120], [60]),
+        execution("all_gather", 20, 30, 60),
+    )
+    assert not gaps
+    assert [row["sequence"] for row in rows] == [0]
+
+
+def test_several_operators_under_one_launch_are_one_collective(rows_of):
+    rows, gaps = rows_of(
+        span("zero::launch all_gather pg=0 seq=0 unit=b bytes=960 dtype=float32", 10, 20),
+        launch_op("c10d::_allgather_base_", 11, [120], [60]),
+        launch_op("c10d::_allgather_base_", 14, [120], [60]),
+        execution("all_gather", 20, 30, 60),
+        execution("all_gather", 25, 40, 60, tid=WORKER2),
+    )
+    assert not gaps
+    assert [(row["bytes"], row["start_ns"], row["end_ns"]) for row in rows] == [(960, at(20), at(40))]
+
+
+def test_gloo_words_on_other_threads_are_no_executions(rows_of):
+    rows, gaps = rows_of(
+        launch_op("c10d::allreduce_", 10, [[60]]),
+        execution("all_reduce", 12, 14, 60, tid=MAIN),
+        execution("all_reduce", 12, 15, 60),
+    )
+    assert not gaps
+    assert [row["end_ns"] for row in rows] == [at(15)]
+
+
+def test_groups_over_different_ranks_are_not_guessed(rows_of):
+    rows, gaps = rows_of(
+        launch_op("c10d::allreduce_", 10, [[60]]),
+        execution("all_reduce", 12, 15, 60),
+        groups=(PAIR, {"pg_name": "1", "ranks": [0]}),
+    )
+    assert [(row["group"], row["group_size"]) for row in rows] == [("unknown", 0)]
+    assert [gap.what for gap in gaps] == ["process group of collectives"]
+
+
+def test_two_groups_over_the_same_ranks_keep_their_own_numbers(rows_of):
+    text = "zero::comm all_gather pg={} seq=0 unit=b bytes=4 dtype=float32"
+    rows, _ = rows_of(
+        span(text.format("0"), 10, 20, COMM),
+        span(text.format("7"), 30, 40, COMM),
+        groups=(PAIR, {"pg_name": "7", "ranks": [1, 0]}),
+    )
+    assert [(row["group"], row["group_size"]) for row in rows] == [("0,1", 2), ("0,1#7", 2)]
+
+
+def test_a_range_that_says_too_little_is_a_gap(rows_of):
+    rows, gaps = rows_of(
+        span("zero::comm all_gather pg=0 unit=b bytes=4 dtype=float32", 10, 20, COMM),
+        span("zero::comm all_gather pg=0 seq=1 unit=b", 30, 40, COMM),
+    )
+    assert not rows
+    assert "2 ::comm ranges" in gaps[0].reason
+
+
+def test_kernels_with_metadata(rows_of):
+    metadata = {
+        "Collective name": "_allgather_base",
+        "In msg nelems": 100,
+        "Out msg nelems": 200,
+        "dtype": "BFloat16",
+        "Process Group Name": "0",
+        "Process Group Ranks": "[1, 0]",
+        "Seq": 6,
+        "stream": 40,
+        "correlation": 77,
+    }
+    rows, gaps = rows_of(
+        span("cudaLaunchKernelExC", 10, 12, MAIN, "cuda_runtime", correlation=77),
+        span("ncclDevKernel_AllGather_RING_LL(...)", 20, 50, 40, "kernel", **metadata),
+        span("gemm", 20, 50, 7, "kernel", stream=7, correlation=78),
+    )
+    assert not gaps
+    (row,) = rows
+    assert (row["kind"], row["group"], row["sequence"], row["bytes"]) == ("all_gather", "0,1", 6, 400)
+    assert (row["launch_start_ns"], row["launch_end_ns"], row["stream"]) == (at(10), at(12), 40)
+    assert row["method"] == "nccl"
+
+
+def test_events_keep_what_ran_and_leave_out_bookkeeping(tmp_path):
+    path = tmp_path / "trace.json"
+    rows = [
+        span("b", 5, 9, cat="cpu_op"),
+        span("a", 1, 3, cat="kernel", stream=7, correlation=8),
+        span("PyTorch Profiler (0)", 0, 99, cat="Trace"),
+    ]
+    path.write_text(json.dumps({"baseTimeNanoseconds": BASE, "traceEvents": rows}))
+    events = convert(read_trace(path))[0]["events"]
+    assert list(events["name"]) == ["a", "b"]
+    assert list(events["start_ns"]) == [at(1), at(5)]
+    assert list(events["stream"]) == [7, None]
+    assert list(events["correlation"]) == [8, None]
