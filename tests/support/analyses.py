@@ -44,7 +44,7 @@ class Scenario:
     uncertainty_ns: int = 20_000
     noise_floor_ns: int = 500_000
     seed: int = 7
-    engine: str = "reference"
+    engine: str = "zero"
 
 
 class _Ranks:

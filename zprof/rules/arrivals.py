@@ -10,7 +10,7 @@ from zprof.rules.rows import INSTANCE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """One row for each collective: INSTANCE columns, last_rank, late_ns, arrived_ns (of the last)."""
+    """One row for each collective: INSTANCE columns, last_rank, late_ns."""
 
     table: pd.DataFrame
     ranks: tuple[int, ...]
@@ -19,17 +19,6 @@ class Arrivals:
         """Steps by ranks: the largest lateness of the rank as the last one; 0 where it never was."""
         worst = self.table.pivot_table(index="step", columns="last_rank", values="late_ns", aggfunc="max")
         return worst.reindex(columns=list(self.ranks)).fillna(0.0)
-
-    def delay_ns(self, rank: int) -> float:
-        """What a rank falls back a step, mean: sums what its lateness grows from collective to collective.
-
-        A delay that the others' hidden waiting does not absorb shows again at the next collective; it
-        was lost once.
-        """
-        rows = self.table.sort_values(["step", "arrived_ns"])
-        lateness = rows["late_ns"].where(rows["last_rank"] == rank, 0.0)
-        grown = lateness - lateness.groupby(rows["step"]).shift(fill_value=0.0)
-        return float(grown.clip(lower=0).sum()) / max(1, rows["step"].nunique())
 
 
 def arrivals(matched: pd.DataFrame) -> Arrivals:
@@ -48,5 +37,4 @@ def arrivals(matched: pd.DataFrame) -> Arrivals:
     table = starts.index.to_frame(index=False)
     table["last_rank"] = starts.columns.to_numpy()[last]
     table["late_ns"] = latest - np.nanmedian(others, axis=1)
-    table["arrived_ns"] = latest
     return Arrivals(table=table, ranks=tuple(int(rank) for rank in starts.columns))

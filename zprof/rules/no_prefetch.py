@@ -25,9 +25,8 @@ from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 
 #: Compute under an all_gather below this share of its duration hides nothing worth the name.
 _HIDES_NOTHING_RATIO = 0.10
-#: Exposed share of the all_gathers' transfer, and share of it that compute could hide.
+#: All_gathers whose transfer is exposed to a smaller share than this are prefetched well enough.
 _EXPOSED_RATIO = 0.30
-_HIDEABLE_RATIO = 0.30
 #: A saving below this share of the step is not worth a finding.
 _WORTH_RATIO = 0.03
 #: What is left of the upper bound at least: all_gathers launched early share the link with
@@ -41,7 +40,7 @@ _FIXES = {
     "    following.set_modules_to_backward_prefetch([block])",
     "DeepSpeed": '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
     '                      "stage3_prefetch_bucket_size": 50000000}',
-    "reference": "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
+    "zero": "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
 }
 
 
@@ -101,11 +100,7 @@ def _within_free_compute(analysis: RunAnalysis, hideable: "pd.Series[float]") ->
 
 
 def _is_there(seen: _Gathers, wall: float) -> bool:
-    return (
-        seen.exposed_ns >= _EXPOSED_RATIO * seen.transfer_ns
-        and seen.hideable_ns >= _HIDEABLE_RATIO * seen.transfer_ns
-        and seen.hideable_ns >= _WORTH_RATIO * wall
-    )
+    return seen.exposed_ns >= _EXPOSED_RATIO * seen.transfer_ns and seen.hideable_ns >= _WORTH_RATIO * wall
 
 
 def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:

@@ -5,9 +5,11 @@ common clock.  Per step and rank the worst lateness; the rank's *skew* is the me
 steps, and equals a delay planted on that rank (seen: 40 ms planted, 40.8 and 40.5 ms recovered).
 
 Some rank is always last, so "last" alone accuses nobody.  The skew must stand out from the noise
-floor, from the clocks' uncertainty and from the other ranks' own skew, be the worst in most steps, and
-cost something.  The cost is counted over all waiting, hidden waiting included: where communication
-only just fits under compute, the others' waits are hidden and the delay shows as exposed transfer.
+floor, from the clocks' uncertainty and from the other ranks' own skew (by three standard errors of the
+median), be the worst in most steps, and cost something.  Exposed wait alone is not the cost: where
+communication only just fits under compute, the others' waits are hidden and the delay shows as exposed
+transfer.  So the upper bound is the rank's *delay*, how much longer than the others it is busy with
+itself: wall minus exposed wait and transfer, against the median of the others, median over the steps.
 """
 
 from dataclasses import dataclass
@@ -23,35 +25,21 @@ from zprof.model.units import format_ns
 from zprof.rules.arrivals import Arrivals, arrivals
 from zprof.rules.rows import (
     INSTANCE,
-    clock_uncertainty_ns,
     has_no_collectives,
-    noise_floor_ns,
     steady,
     wall_ns,
 )
 from zprof.rules.rule import finding, not_tested, severity_of
+from zprof.rules.suspect import Suspect, suspect_of
 
 _MIN_STEPS = 3
-_SURE_STEPS = 6
-_ABOVE_NOISE = 3
-_ABOVE_CLOCK = 10
-_ABOVE_OTHERS = 2
 _LAST_RATIO = 0.60
+#: Chance of noise, and excess over its error, for high and for medium confidence.
+_SURE = (0.02, 1.5)
+_LIKELY = (0.10, 2.0)
 #: Of the step: below the first no finding, below the second one of low confidence.
 _WORTH_RATIO = 0.02
 _COST_RATIO = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Suspect:
-    """The rank with the largest skew.  Ratios are of steps and of late collectives."""
-
-    rank: int
-    skew_ns: float
-    floor_ns: float
-    steps_ratio: float
-    late_ratio: float
-    steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +65,7 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     if missing:
         return missing
     seen = arrivals(matched)
-    suspect = _suspect(analysis, seen)
+    suspect = suspect_of(analysis, seen)
     cost = _cost(analysis, matched, seen, suspect)
     if not _is_there(suspect, cost, wall_ns(analysis)):
         return None
@@ -95,29 +83,7 @@ def _missing_input(analysis: RunAnalysis, matched: pd.DataFrame) -> Gap | None:
     return not_tested(Cause.STRAGGLER_RANK, reason, "record more steps: zprof.steps(time=8)")
 
 
-def _suspect(analysis: RunAnalysis, seen: Arrivals) -> _Suspect:
-    worst = seen.worst_per_step()
-    skews = worst.median(axis=0)
-    rank = seen.ranks[int(np.argmax(skews.to_numpy()))]
-    others = float(skews.drop(rank).median())
-    floor = max(
-        _ABOVE_NOISE * noise_floor_ns(analysis),
-        _ABOVE_CLOCK * clock_uncertainty_ns(analysis),
-        _ABOVE_OTHERS * others,
-    )
-    late = seen.table[seen.table["late_ns"] > floor]
-    blamed_steps = (worst.idxmax(axis=1) == rank) & (worst[rank] > floor)
-    return _Suspect(
-        rank=rank,
-        skew_ns=float(skews[rank]),
-        floor_ns=floor,
-        steps_ratio=float(blamed_steps.mean()),
-        late_ratio=float((late["last_rank"] == rank).mean()) if len(late) else 0.0,
-        steps=len(worst),
-    )
-
-
-def _cost(analysis: RunAnalysis, matched: pd.DataFrame, seen: Arrivals, suspect: _Suspect) -> _Cost:
+def _cost(analysis: RunAnalysis, matched: pd.DataFrame, seen: Arrivals, suspect: Suspect) -> _Cost:
     table = seen.table
     blamed = table[(table["last_rank"] == suspect.rank) & (table["late_ns"] > suspect.floor_ns)]
     waiting = matched[matched["rank"] != suspect.rank].merge(blamed[INSTANCE], on=INSTANCE)
@@ -125,16 +91,28 @@ def _cost(analysis: RunAnalysis, matched: pd.DataFrame, seen: Arrivals, suspect:
     steps = max(1, suspect.steps)
     others = [rank for rank in analysis.time.per_rank if rank.rank != suspect.rank]
     return _Cost(
-        delay_ns=seen.delay_ns(suspect.rank),
+        delay_ns=_delay_ns(analysis, suspect.rank),
         wait_ns=float(sums["wait_ns"].median()) / steps if len(sums) else 0.0,
         exposed_ns=float(sums["exposed_wait_ns"].median()) / steps if len(sums) else 0.0,
         transfer_ns=float(np.median([rank.exposed_transfer_ns for rank in others])) if others else 0.0,
     )
 
 
-def _is_there(suspect: _Suspect, cost: _Cost, wall: float) -> bool:
+def _delay_ns(analysis: RunAnalysis, rank: int) -> float:
+    """How much longer than the other ranks this one is busy with itself in a step."""
+    steps = analysis.steps
+    own = steps.assign(own=steps["wall_ns"] - steps["exposed_wait_ns"] - steps["exposed_transfer_ns"])
+    table = own.pivot_table(index="step", columns="rank", values="own")
+    if rank not in table.columns or table.shape[1] < 2:
+        return 0.0
+    longer = table[rank] - table.drop(columns=rank).median(axis=1)
+    return max(0.0, float(longer.median()))
+
+
+def _is_there(suspect: Suspect, cost: _Cost, wall: float) -> bool:
     return (
         suspect.skew_ns > suspect.floor_ns
+        and suspect.excess_ns > suspect.excess_error_ns
         and suspect.steps_ratio >= _LAST_RATIO
         and suspect.late_ratio >= _LAST_RATIO
         and max(suspect.skew_ns, cost.delay_ns) >= _WORTH_RATIO * wall
@@ -144,10 +122,11 @@ def _is_there(suspect: _Suspect, cost: _Cost, wall: float) -> bool:
 
 def _saving(cost: _Cost) -> tuple[float, float]:
     """At least most of the exposed waiting; at most the delay, as far as it shows as exposed time."""
-    return (0.7 * cost.exposed_ns, min(cost.delay_ns, cost.exposed_ns + cost.transfer_ns))
+    high = min(max(cost.delay_ns, cost.exposed_ns), cost.exposed_ns + cost.transfer_ns)
+    return (0.7 * cost.exposed_ns, high)
 
 
-def _finding(analysis: RunAnalysis, suspect: _Suspect, cost: _Cost) -> Finding:
+def _finding(analysis: RunAnalysis, suspect: Suspect, cost: _Cost) -> Finding:
     wall = wall_ns(analysis)
     share = round(suspect.steps_ratio * suspect.steps)
     saving = _saving(cost)
@@ -167,23 +146,26 @@ def _finding(analysis: RunAnalysis, suspect: _Suspect, cost: _Cost) -> Finding:
     )
 
 
-def _evidence(suspect: _Suspect, cost: _Cost) -> list[Evidence]:
+def _evidence(suspect: Suspect, cost: _Cost) -> list[Evidence]:
     rank = suspect.rank
     return [
         Evidence(what="arrival skew, median over steps", value=suspect.skew_ns, unit="ns", rank=rank),
         Evidence(what="skew that noise and clocks can make", value=suspect.floor_ns, unit="ns"),
         Evidence(what="steps in which it is the latest", value=suspect.steps_ratio, unit="ratio", rank=rank),
+        Evidence(what="chance that noise does this", value=suspect.chance, unit="ratio"),
         Evidence(
             what="late collectives in which it is last", value=suspect.late_ratio, unit="ratio", rank=rank
         ),
-        Evidence(what="its delays a step, all collectives", value=cost.delay_ns, unit="ns", rank=rank),
+        Evidence(what="busy with itself longer than the others", value=cost.delay_ns, unit="ns", rank=rank),
         Evidence(what="others wait for it a step, exposed", value=cost.exposed_ns, unit="ns"),
         Evidence(what="others wait for it a step, hidden too", value=cost.wait_ns, unit="ns"),
     ]
 
 
-def _confidence(suspect: _Suspect, cost: _Cost, wall: float) -> Confidence:
+def _confidence(suspect: Suspect, cost: _Cost, wall: float) -> Confidence:
     if max(suspect.skew_ns, cost.delay_ns) < _COST_RATIO * wall:
         return Confidence.LOW
-    sure = suspect.steps >= _SURE_STEPS and suspect.steps_ratio >= 0.8
-    return Confidence.HIGH if sure else Confidence.MEDIUM
+    for confidence, (chance, errors) in ((Confidence.HIGH, _SURE), (Confidence.MEDIUM, _LIKELY)):
+        if suspect.chance < chance and suspect.excess_ns > errors * suspect.excess_error_ns:
+            return confidence
+    return Confidence.LOW

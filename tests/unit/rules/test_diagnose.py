@@ -1,0 +1,124 @@
+"""The whole diagnosis: each planted cause comes first, a healthy run is left alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.analyses import MS, Scenario, analysis_of, without_rank
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence
+from zprof.model.report import Report, Time, VerdictStatus
+from zprof.rules.diagnose import diagnose
+
+HEALTHY = Scenario(name="healthy")
+DDP = Scenario(name="ddp", stage=0, bytes_per_s=180e6)
+NO_PREFETCH = Scenario(name="zero3", prefetch=False, bytes_per_s=180e6)
+FASTER_LINK = replace(NO_PREFETCH, name="faster link", bytes_per_s=200e6)
+
+
+def report_of(plan: Scenario, baseline: Scenario | None = None) -> Report:
+    return diagnose(analysis_of(plan), analysis_of(baseline) if baseline else None)
+
+
+@pytest.mark.parametrize(
+    ("plan", "baseline", "cause"),
+    [
+        (NO_PREFETCH, DDP, Cause.NO_PREFETCH),
+        (NO_PREFETCH, None, Cause.NO_PREFETCH),
+        (replace(NO_PREFETCH, bytes_per_s=60e6), FASTER_LINK, Cause.LOW_BUS_BANDWIDTH),
+        (replace(HEALTHY, delay_ms={1: 40}), HEALTHY, Cause.STRAGGLER_RANK),
+        (replace(HEALTHY, ranks=4, slower={2: 1.2}), None, Cause.STRAGGLER_RANK),
+        (replace(HEALTHY, bytes_per_s=60e6), HEALTHY, Cause.LOW_BUS_BANDWIDTH),
+    ],
+)  # fmt: skip
+def test_planted_cause_is_first(plan: Scenario, baseline: Scenario | None, cause: Cause) -> None:
+    report = report_of(plan, baseline)
+    assert report.findings[0].cause is cause
+    status = VerdictStatus.SLOWER if baseline else VerdictStatus.RISK
+    assert report.verdict.status is status
+    assert report.verdict.sentence.startswith(status.value.upper())
+    assert report.findings[0].sentence in report.verdict.sentence
+    assert "\n" not in report.verdict.sentence
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("plan", [HEALTHY, DDP, replace(HEALTHY, ranks=4), replace(HEALTHY, noise_ms=2.0)])
+def test_healthy_run_has_no_finding_above_low(plan: Scenario, seed: int) -> None:
+    report = report_of(replace(plan, seed=seed))
+    assert all(finding.confidence is Confidence.LOW for finding in report.findings)
+    assert report.verdict.status is VerdictStatus.OK
+
+
+def test_the_same_run_twice_is_ok() -> None:
+    report = report_of(replace(HEALTHY, seed=1), replace(HEALTHY, seed=2))
+    assert report.verdict.status is VerdictStatus.OK
+    assert report.findings == ()
+
+
+def test_slower_without_a_known_cause_says_where_the_time_went() -> None:
+    report = report_of(replace(HEALTHY, compute_ms=16), HEALTHY)
+    assert report.verdict.status is VerdictStatus.SLOWER
+    assert "none of the causes that were tested; most of it is compute" in report.verdict.sentence
+
+
+def test_faster_is_ok() -> None:
+    report = report_of(HEALTHY, replace(HEALTHY, compute_ms=16))
+    assert report.verdict.status is VerdictStatus.OK
+    assert ", -2" in report.verdict.sentence
+
+
+def test_savings_share_no_time() -> None:
+    """No prefetch on a slow link: both causes see the same exposed transfer."""
+    slow = analysis_of(replace(NO_PREFETCH, bytes_per_s=60e6))
+    report = diagnose(slow, analysis_of(FASTER_LINK))
+    assert {f.cause for f in report.findings} >= {Cause.NO_PREFETCH, Cause.LOW_BUS_BANDWIDTH}
+    ranks = report.time.per_rank
+    limit = sum(max(getattr(rank, term) for rank in ranks) for term in ("exposed_transfer_ns", "idle_ns"))
+    assert sum(finding.saving_ns[1] for finding in report.findings) <= limit
+
+
+def test_spoiled_measurement_is_inconclusive() -> None:
+    report = report_of(replace(NO_PREFETCH, uncertainty_ns=60 * MS), DDP)
+    assert report.verdict.status is VerdictStatus.INCONCLUSIVE
+    assert report.findings[0].cause is Cause.MEASUREMENT_ARTIFACT
+
+
+def test_a_note_comes_after_the_cause() -> None:
+    report = report_of(replace(NO_PREFETCH, first_skew_ms=60), DDP)
+    assert [f.cause for f in report.findings] == [Cause.NO_PREFETCH, Cause.MEASUREMENT_ARTIFACT]
+
+
+def test_few_steps_against_a_baseline_are_inconclusive() -> None:
+    report = report_of(replace(NO_PREFETCH, steps=2), DDP)
+    assert report.verdict.status is VerdictStatus.INCONCLUSIVE
+    assert any(gap.what == "step time interval" for gap in report.gaps)
+
+
+def test_missing_rank_is_said_and_nobody_accused() -> None:
+    report = diagnose(without_rank(analysis_of(replace(HEALTHY, ranks=3, delay_ms={1: 40})), 2))
+    assert report.verdict.status is VerdictStatus.INCONCLUSIVE
+    assert "2 of 3 ranks" in report.verdict.sentence
+    assert not any(finding.cause is Cause.STRAGGLER_RANK for finding in report.findings)
+    assert [gap.rank for gap in report.gaps if gap.what == "rank missing"] == [2]
+
+
+def test_no_timed_step_is_inconclusive() -> None:
+    analysis = analysis_of(HEALTHY)
+    empty = replace(
+        analysis, time=Time(), steps=analysis.steps.iloc[:0], collectives=analysis.collectives.iloc[:0]
+    )
+    for baseline in (None, analysis_of(DDP)):
+        report = diagnose(empty, baseline)
+        assert report.verdict.status is VerdictStatus.INCONCLUSIVE
+        assert report.comparison is None
+
+
+def test_gaps_of_the_baseline_are_told_as_such() -> None:
+    report = diagnose(analysis_of(HEALTHY), without_rank(analysis_of(DDP), 1))
+    assert any(gap.what == "baseline: rank missing" and gap.rank == 1 for gap in report.gaps)
+
+
+def test_expected_bandwidth_reaches_the_rule() -> None:
+    analysis = analysis_of(replace(HEALTHY, bytes_per_s=60e6))
+    assert diagnose(analysis, expected_bus_bytes_per_s=500e6).findings[0].cause is Cause.LOW_BUS_BANDWIDTH
+    assert any("low_bus_bandwidth" in gap.what for gap in diagnose(analysis).gaps)

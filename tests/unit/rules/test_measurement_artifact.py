@@ -1,0 +1,68 @@
+"""measurement_artifact: start-up skew is a note, clocks that cannot tell spoil the answer."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.analyses import MS, Scenario, analysis_of
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Confidence, Finding, Severity
+from zprof.model.gaps import Gap
+from zprof.rules.measurement_artifact import measurement_artifact
+
+
+def found(analysis: RunAnalysis) -> Finding:
+    answer = measurement_artifact(analysis, None)
+    assert isinstance(answer, Finding), answer
+    assert answer.id == "ZP101"
+    assert answer.saving_ns == (0, 0)
+    return answer
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_healthy_run_has_none(ranks: int) -> None:
+    assert measurement_artifact(analysis_of(Scenario(ranks=ranks)), None) is None
+
+
+def test_start_up_skew_is_a_note() -> None:
+    finding = found(analysis_of(Scenario(first_skew_ms=40)))
+    assert (finding.severity, finding.confidence) == (Severity.LOW, Confidence.LOW)
+    assert "first collective" in finding.sentence
+
+
+def test_start_up_skew_that_moves_the_means_is_more() -> None:
+    assert found(analysis_of(Scenario(first_skew_ms=400))).severity is Severity.MEDIUM
+
+
+def test_start_up_skew_below_a_fifth_of_waiting_is_nothing() -> None:
+    assert measurement_artifact(analysis_of(Scenario(first_skew_ms=4)), None) is None
+
+
+def test_clocks_that_cannot_tell_spoil_the_answer() -> None:
+    finding = found(analysis_of(Scenario(uncertainty_ns=30 * MS)))
+    assert finding.severity is Severity.HIGH
+    assert "clocks" in finding.sentence
+
+
+def test_clocks_coarser_than_tiny_waits_do_not_matter() -> None:
+    assert measurement_artifact(analysis_of(Scenario(noise_ms=0.0, uncertainty_ns=MS // 2)), None) is None
+
+
+def test_windows_that_differ() -> None:
+    analysis = analysis_of(Scenario())
+    early = (analysis.steps["rank"] == 0) & (analysis.steps["step"] < 2)
+    finding = found(replace(analysis, steps=analysis.steps[~early]))
+    assert "6 of 8 steps" in finding.sentence
+    assert finding.severity is Severity.LOW
+
+
+def test_windows_without_a_common_step_spoil_the_answer() -> None:
+    analysis = analysis_of(Scenario())
+    first = analysis.steps["rank"] == 0
+    apart = analysis.steps.assign(step=analysis.steps["step"].where(first, analysis.steps["step"] + 100))
+    assert found(replace(analysis, steps=apart)).severity is Severity.HIGH
+
+
+def test_no_steps_is_not_tested() -> None:
+    analysis = analysis_of(Scenario())
+    assert isinstance(measurement_artifact(replace(analysis, steps=analysis.steps.iloc[:0]), None), Gap)

@@ -1,0 +1,117 @@
+"""straggler_rank names a planted late rank with its delay, and accuses nobody of noise."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.analyses import MS, Scenario, analysis_of, without_rank
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.rules.straggler_rank import straggler_rank
+
+
+def found(analysis: RunAnalysis) -> Finding:
+    answer = straggler_rank(analysis, None)
+    assert isinstance(answer, Finding), answer
+    return answer
+
+
+def skew(finding: Finding) -> Evidence:
+    return next(fact for fact in finding.evidence if fact.what.startswith("arrival skew"))
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+@pytest.mark.parametrize(("ranks", "late"), [(2, 1), (2, 0), (4, 2)])
+@pytest.mark.parametrize("planted_ms", [20, 40, 80])
+def test_names_the_planted_rank_and_its_delay(
+    ranks: int, late: int, planted_ms: float, *, prefetch: bool
+) -> None:
+    plan = Scenario(ranks=ranks, prefetch=prefetch, delay_ms={late: planted_ms})
+    finding = found(analysis_of(plan))
+    assert skew(finding).rank == late
+    assert f"rank {late} " in finding.sentence
+    assert abs(skew(finding).value - planted_ms * MS) <= max(0.15 * planted_ms, 3) * MS
+    assert finding.confidence is Confidence.HIGH
+
+
+@pytest.mark.parametrize("plan", [Scenario(delay_ms={1: 40}), Scenario(ranks=4, slower={3: 1.15})])
+def test_saving_holds_what_the_rank_costs(plan: Scenario) -> None:
+    healthy = replace(plan, delay_ms={}, slower={})
+    cost = analysis_of(plan).steps["wall_ns"].mean() - analysis_of(healthy).steps["wall_ns"].mean()
+    low, high = found(analysis_of(plan)).saving_ns
+    assert low <= cost <= high
+
+
+def test_finds_a_delay_that_hides_under_the_others_compute() -> None:
+    """The others' waits fall under their own compute: exposed wait is small, the delay is not."""
+    analysis = analysis_of(Scenario(delay_ms={1: 40}))
+    hidden = analysis.collectives.assign(exposed_wait_ns=0)
+    finding = found(replace(analysis, collectives=hidden))
+    assert skew(finding).rank == 1
+    assert finding.saving_ns[1] > 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("noise_ms", [0.3, 3.0])
+def test_noise_accuses_nobody(seed: int, ranks: int, noise_ms: float) -> None:
+    assert straggler_rank(analysis_of(Scenario(seed=seed, ranks=ranks, noise_ms=noise_ms)), None) is None
+
+
+def test_always_last_without_a_cost_accuses_nobody() -> None:
+    assert (
+        straggler_rank(analysis_of(Scenario(slower={1: 1.01}, noise_floor_ns=0, noise_ms=0.0)), None) is None
+    )
+
+
+def test_one_bad_step_is_no_straggler() -> None:
+    healthy, late = analysis_of(Scenario()), analysis_of(Scenario(delay_ms={1: 80}))
+    mixed = healthy.collectives.copy()
+    one = (mixed["step"] == 4).to_numpy()
+    mixed.loc[one] = late.collectives.loc[one].to_numpy()
+    assert straggler_rank(replace(healthy, collectives=mixed.astype(late.collectives.dtypes)), None) is None
+
+
+def test_skew_within_the_noise_floor_or_the_clocks_says_nothing() -> None:
+    plan = Scenario(delay_ms={1: 40})
+    assert straggler_rank(analysis_of(replace(plan, noise_floor_ns=12 * MS)), None) is not None
+    assert straggler_rank(analysis_of(replace(plan, noise_floor_ns=14 * MS)), None) is None
+    assert straggler_rank(analysis_of(replace(plan, uncertainty_ns=3 * MS)), None) is not None
+    assert straggler_rank(analysis_of(replace(plan, uncertainty_ns=5 * MS)), None) is None
+
+
+def test_a_small_delay_has_low_confidence() -> None:
+    finding = found(analysis_of(Scenario(delay_ms={1: 7}, noise_ms=0.05)))
+    assert finding.confidence is Confidence.LOW
+
+
+def test_profiler_start_up_skew_is_not_the_rank() -> None:
+    assert straggler_rank(analysis_of(Scenario(first_skew_ms=60)), None) is None
+
+
+def test_an_early_rank_makes_no_late_one() -> None:
+    """Three of four ranks come together, one comes early: nobody is late."""
+    plan = Scenario(ranks=4, delay_ms={1: 40, 2: 40, 3: 40})
+    assert straggler_rank(analysis_of(plan), None) is None
+
+
+def test_missing_rank_is_not_tested() -> None:
+    answer = straggler_rank(without_rank(analysis_of(Scenario(ranks=3, delay_ms={1: 40})), 2), None)
+    assert isinstance(answer, Gap)
+    assert "missing" in answer.reason
+
+
+def test_too_few_steps_are_not_tested() -> None:
+    answer = straggler_rank(analysis_of(Scenario(steps=2, delay_ms={1: 40})), None)
+    assert isinstance(answer, Gap)
+    assert "2 steps" in answer.reason
+
+
+def test_one_rank_alone_has_nothing_to_test() -> None:
+    assert straggler_rank(analysis_of(Scenario(ranks=1)), None) is None
+
+
+def test_no_collectives_is_not_tested() -> None:
+    analysis = analysis_of(Scenario())
+    assert isinstance(straggler_rank(replace(analysis, collectives=analysis.collectives.iloc[:0]), None), Gap)
