@@ -24,8 +24,8 @@ GlooKey = tuple[str, int | None]
 class Launch:
     """One c10d operator.  ``ordinal`` counts those of a group that no range encloses.
 
-    ``stated``: what the ``::launch`` range around it says.  ``covered``: it runs inside a ``::comm``
-    range, which already stands for the collective.
+    ``stated``: what the ``::launch`` range around it says.  ``covered``: a ``::comm`` range stands for
+    the collective, because it encloses this operator or because its engine writes such ranges.
     """
 
     start_ns: int
@@ -53,6 +53,7 @@ class Execution:
 def find_launches(trace: TraceColumns, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
     """All launches by start."""
     enclosing = _Enclosing(spans)
+    carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
     ordinals: dict[str, int] = defaultdict(int)
     launches: list[Launch] = []
     for row in _rows_by_start(trace, "c10d::"):
@@ -62,7 +63,7 @@ def find_launches(trace: TraceColumns, spans: Sequence[RangeSpan], groups: Group
         start, end = _times(trace, row)
         span = enclosing.find(int(trace.thread[row]), start, end)
         stated = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
-        covered = span is not None and span.range.verb is RangeVerb.COMM
+        covered = span is not None and span.range.engine in carrying
         group, size = groups.resolve(stated.group if stated else None)
         launch = Launch(
             start_ns=start,

@@ -81,6 +81,22 @@ def test_a_modelled_collective_comes_from_its_ranges(rows_of):
     ]
 
 
+def test_a_carried_collective_counts_once_though_its_real_one_is_launched_outside(rows_of):
+    """The link's thread waits for a collective of gloo that the main thread launched."""
+    text = "zero::{} reduce_scatter pg=0 seq={} unit=b bytes=480 dtype=float32"
+    rows, gaps = rows_of(
+        span(text.format("launch", 0), 10, 15),
+        launch_op("c10d::_reduce_scatter_base_", 11, [60], [120]),
+        execution("all_reduce", 12, 20, 120),
+        span(text.format("comm", 0), 16, 60, COMM),
+        span(text.format("launch", 1), 70, 75),
+        launch_op("c10d::_reduce_scatter_base_", 71, [60], [120]),
+        execution("all_reduce", 72, 80, 120),
+    )
+    assert not gaps
+    assert [(row["sequence"], row["method"], row["end_ns"]) for row in rows] == [(0, "range", at(60))]
+
+
 def test_native_gloo_takes_kind_and_sequence_from_the_launch(rows_of):
     """Gloo runs a reduce-scatter as an all-reduce; only the launch knows."""
     rows, gaps = rows_of(
