@@ -1,0 +1,144 @@
+"""A transport whose speed is chosen: the real collective, then the time that the modelled link would take.
+
+    duration = wait for all ranks + latency + ring_factor x full tensor / bandwidth
+
+One thread carries the collectives of a rank one after the other, as one communication stream does.  The
+real collective is launched on the calling thread, so that what it allocates is seen there.  When its turn
+comes, the ranks' threads meet: no rank's transfer begins before all have come to it, as on a real link.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from zprof.reference_engine import ranges
+from zprof.reference_engine.collective import Collective, ring_factor
+from zprof.reference_engine.comm.base import Handle
+from zprof.reference_engine.comm.native import NativeComm, failure
+
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkModel:
+    """A link between ranks.
+
+    ``bandwidth_bytes_per_s`` is the bus bandwidth of a rank.  ``rank_factors`` makes the link of single
+    ranks slower (2.0: half as fast); a ring is as slow as its slowest member.
+
+    Raises:
+        ValueError: a number is out of range; the message names it.
+    """
+
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    rank_factors: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth_bytes_per_s > 0:
+            raise ValueError(f"link bandwidth is {self.bandwidth_bytes_per_s} bytes/s; it must be above 0")
+        if not self.latency_s >= 0:
+            raise ValueError(f"link latency is {self.latency_s} s; it must be 0 or more")
+        if any(not factor > 0 for factor in self.rank_factors.values()):
+            raise ValueError(f"rank_factors is {dict(self.rank_factors)}; every factor must be above 0")
+
+    def seconds(self, collective: Collective, ranks: int) -> float:
+        """Transfer time of a collective once all ranks have come to it; 0 for a rank alone."""
+        if ranks == 1:
+            return 0.0
+        moved = collective.bytes * ring_factor(collective.kind, ranks)
+        slowest = max((self.rank_factors.get(rank, 1.0) for rank in range(ranks)), default=1.0)
+        return (self.latency_s + moved / self.bandwidth_bytes_per_s) * slowest
+
+
+class ModelledComm(NativeComm):
+    """The native transport, slowed to a modelled link.  For CPU ranks (gloo)."""
+
+    def __init__(self, link: LinkModel, group: dist.ProcessGroup | None = None) -> None:
+        """Start the link's thread and make the group in which the ranks' threads meet (collective)."""
+        super().__init__(group)
+        self._link = link
+        self._meeting = _Meeting(group)
+        self._queue: queue.SimpleQueue[_Transfer | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="modelled-link", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let the thread finish what was launched, then end it."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join(_CLOSE_TIMEOUT_S)
+            self._meeting.close()
+
+    def _carry(self, collective: Collective, work: dist.Work) -> Handle:
+        if self._closed:
+            raise RuntimeError("the link is closed")
+        transfer = _Transfer(collective, work, self._link.seconds(collective, self.world_size))
+        self._queue.put(transfer)
+        return transfer
+
+    def _run(self) -> None:
+        for transfer in iter(self._queue.get, None):
+            transfer.carry(self._meeting)
+
+
+class _Meeting:
+    """Where the ranks' link threads wait for each other, in a group of its own."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        ranks = dist.get_process_group_ranks(group)
+        self._token = torch.zeros(1, dtype=torch.int32)
+        self._group: dist.ProcessGroup | None = None
+        if len(ranks) > 1:
+            self._group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+
+    def wait(self) -> None:
+        if self._group is not None:
+            dist.all_reduce(self._token, group=self._group)
+
+    def close(self) -> None:
+        self._group = None
+
+
+class _Transfer:
+    """One collective on the link; carried on the link's thread, waited for on the caller's."""
+
+    def __init__(self, collective: Collective, work: dist.Work, seconds: float) -> None:
+        self._collective = collective
+        self._work: dist.Work | None = work
+        self._seconds = seconds
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._waited = False
+
+    def carry(self, meeting: _Meeting) -> None:
+        """Complete the real collective, meet the other ranks, then take the modelled time."""
+        with ranges.comm(self._collective):
+            try:
+                self._complete(meeting)
+            except BaseException as error:  # whatever it is, the waiting caller must get it
+                self._error = error
+        self._done.set()
+
+    def _complete(self, meeting: _Meeting) -> None:
+        work, self._work = self._work, None
+        assert work is not None
+        work.wait()
+        meeting.wait()
+        time.sleep(self._seconds)
+
+    def wait(self) -> None:
+        """Block until the link has carried the collective."""
+        if not self._waited:
+            self._waited = True
+            with ranges.wait(self._collective):
+                self._done.wait()
+        if self._error is not None:
+            raise failure(self._collective, self._error) from self._error

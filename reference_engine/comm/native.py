@@ -1,0 +1,120 @@
+"""The native transport: torch.distributed's own process group (gloo, NCCL)."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+# Keeps the default group of its import time as a default argument, and torch's optimizers import it.  After
+# init_process_group() the group would so outlive its destruction, and its threads abort the process at exit.
+import torch.distributed.nn.functional
+
+from zprof.reference_engine import ranges
+from zprof.reference_engine.collective import Collective, Kind, ring_factor
+from zprof.reference_engine.comm.base import Handle
+
+# torch 2.13 renamed the two and warns at the old names; 2.8 has only those.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class NativeComm:
+    """Collectives of a process group, launched asynchronously, counted and written into the trace."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        """Use ``group``, or the default group, which must be there already."""
+        if not dist.is_initialized():
+            raise RuntimeError("no process group: call torch.distributed.init_process_group() first")
+        # None stays None: a reference that outlives destroy_process_group() aborts the process at exit.
+        self._group = group
+        self._group_name = _name_of(group)
+        self.rank = dist.get_rank(group)
+        self.world_size = dist.get_world_size(group)
+        self.moved: Counter[str] = Counter()
+        self._launched = 0
+
+    def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
+        """See :class:`~zprof.reference_engine.comm.base.Comm`."""
+        return self._start(
+            Kind.ALL_GATHER, out, unit, lambda: _all_gather(out, shard, group=self._group, async_op=True)
+        )
+
+    def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
+        """See :class:`~zprof.reference_engine.comm.base.Comm`."""
+        return self._start(
+            Kind.REDUCE_SCATTER,
+            full,
+            unit,
+            lambda: _reduce_scatter(out, full, group=self._group, async_op=True),
+        )
+
+    def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
+        """See :class:`~zprof.reference_engine.comm.base.Comm`."""
+        return self._start(
+            Kind.ALL_REDUCE, tensor, unit, lambda: dist.all_reduce(tensor, group=self._group, async_op=True)
+        )
+
+    def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
+        """See :class:`~zprof.reference_engine.comm.base.Comm`."""
+        return self._start(
+            Kind.BROADCAST,
+            tensor,
+            unit,
+            lambda: dist.broadcast(tensor, group=self._group, group_src=0, async_op=True),
+        )
+
+    def close(self) -> None:
+        """Let go of the process group; it belongs to the caller."""
+        self._group = None
+
+    def _start(
+        self, kind: Kind, full: torch.Tensor, unit: str, launch: Callable[[], dist.Work | None]
+    ) -> Handle:
+        collective = Collective(
+            kind=kind,
+            group=self._group_name,
+            sequence=self._launched,
+            unit=unit,
+            bytes=full.numel() * full.element_size(),
+            dtype=str(full.dtype).removeprefix("torch."),
+        )
+        with ranges.launch(collective):
+            work = launch()
+        assert work is not None  # this process belongs to the group, checked at construction
+        self._launched += 1
+        self.moved[kind] += round(collective.bytes * ring_factor(kind, self.world_size))
+        return self._carry(collective, work)
+
+    def _carry(self, collective: Collective, work: dist.Work) -> Handle:
+        return _WorkHandle(collective, work)
+
+
+class _WorkHandle:
+    """Waits for the process group's own work."""
+
+    def __init__(self, collective: Collective, work: dist.Work) -> None:
+        self._collective = collective
+        self._work: dist.Work | None = work
+
+    def wait(self) -> None:
+        """Block until the result is there (on a GPU: make the current stream wait)."""
+        if self._work is None:
+            return
+        work, self._work = self._work, None
+        with ranges.wait(self._collective):
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise failure(self._collective, error) from error
+
+
+def failure(collective: Collective, error: BaseException) -> RuntimeError:
+    """The one-line error of a collective that did not complete."""
+    return RuntimeError(f"{collective.kind} of unit {collective.unit} failed: {error}")
+
+
+def _name_of(group: dist.ProcessGroup | None) -> str:
+    group = group if group is not None else dist.group.WORLD
+    assert group is not None
+    return group.group_name

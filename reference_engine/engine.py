@@ -1,0 +1,159 @@
+"""The door of the engine: a model and a config in, a model and an optimizer out.
+
+model, optimizer = zero(model, ZeroConfig(stage=3))
+for batch in batches:
+    optimizer.zero_grad()
+    loss = model(batch)
+    loss.backward()
+    optimizer.step()
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from zprof.reference_engine.backward_pass import BackwardPass
+from zprof.reference_engine.buckets import BucketPool
+from zprof.reference_engine.checks import check_model
+from zprof.reference_engine.comm import Comm, NativeComm
+from zprof.reference_engine.config import ZeroConfig
+from zprof.reference_engine.facts import ZeroFacts, facts_of
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.gather import ModuleUnit, ParameterGatherer, wait_before_forward
+from zprof.reference_engine.gradients import ReplicatedGradients, ShardedGradients, UnitGradients
+from zprof.reference_engine.optimizer import ZeroOptimizer
+from zprof.reference_engine.policy import policy_of
+from zprof.reference_engine.reducer import GradientReducer
+from zprof.reference_engine.units import by_dtype, split
+
+
+def zero(
+    model: nn.Module,
+    config: ZeroConfig,
+    comm: Comm | None = None,
+    *,
+    units: Iterable[nn.Module] | None = None,
+) -> tuple["ZeroModel", ZeroOptimizer]:
+    """Take over a model's parameters, gradients and optimizer state, on all ranks at once.
+
+    Weights become those of rank 0.  ``comm`` is the native transport on the default group if not given.
+    ``units`` are the modules that are gathered and reduced as a whole; by default the children of every
+    ``nn.ModuleList``.  In stage 3 each must be called as a module: parameters at rest have no memory.
+
+    Raises:
+        ValueError: the model cannot be handled; one line says why and what to do.
+    """
+    chosen = None if units is None else list(units)
+    check_model(model, chosen)
+    comm = NativeComm() if comm is None else comm
+    for buffer in model.buffers():
+        comm.broadcast(buffer, "buffers").wait()
+    module_units = [
+        ModuleUnit(
+            spec.name,
+            spec.module,
+            tuple(
+                FlatUnit(name, parameters, config=config, comm=comm)
+                for name, parameters in by_dtype(spec.parameters, spec.name)
+            ),
+        )
+        for spec in split(model, chosen)
+    ]
+    return _assemble(model, module_units, config, comm)
+
+
+def _assemble(
+    model: nn.Module, module_units: Sequence[ModuleUnit], config: ZeroConfig, comm: Comm
+) -> tuple["ZeroModel", ZeroOptimizer]:
+    flat = [unit for module_unit in module_units for unit in module_unit.flat]
+    pool = BucketPool(config.reduce_buckets)
+    gradients = {unit: _gradients(unit, comm, pool) for unit in flat if unit.trainable}
+    backward = BackwardPass()
+    reducer = GradientReducer(
+        gradients,
+        overlap=config.overlap_reduce,
+        backward=backward,
+        on_complete=FlatUnit.release,
+        on_end=pool.drain,
+    )
+    policy = policy_of(config.stage)
+    if policy.shard_parameters:
+        ParameterGatherer(
+            module_units,
+            forward_prefetch=config.forward_prefetch,
+            backward_prefetch=config.backward_prefetch,
+            backward=backward,
+        )
+    elif policy.gathers_after_step:
+        wait_before_forward(module_units)
+    wrapped = ZeroModel(model, flat, reducer, facts_of(flat, config, comm.world_size))
+    return wrapped, ZeroOptimizer(gradients, reducer, config)
+
+
+def _gradients(unit: FlatUnit, comm: Comm, pool: BucketPool) -> UnitGradients:
+    if not unit.policy.shard_gradients:
+        return ReplicatedGradients(unit, comm)
+    gradients = ShardedGradients(unit, comm, pool)
+    unit.shard.grad = gradients.owned
+    return gradients
+
+
+class ZeroModel(nn.Module):
+    """The user's module, with its parameters in flat units.
+
+    Where gradients are sharded (stages 2 and 3), ``shards`` registers this rank's part of every unit as a
+    parameter, its ``.grad`` the persistent gradient shard, so that tools find what this rank stores.  In
+    stage 3 the module's own parameters stay registered and have no memory at rest.
+    """
+
+    def __init__(
+        self, module: nn.Module, units: Sequence[FlatUnit], reducer: GradientReducer, facts: ZeroFacts
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.facts = facts
+        self._units = tuple(units)
+        self._reducer = reducer
+        sharded = [unit.shard for unit in units if unit.policy.shard_gradients]
+        self.shards = nn.ParameterList(sharded)
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Call the module."""
+        return self.module(*arguments, **named)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set gradients to zero in place: their memory is persistent, whatever ``set_to_none`` says."""
+        self._reducer.zero()
+
+    def synchronize(self) -> None:
+        """Wait for gathers that the last step left under way."""
+        for unit in self._units:
+            unit.wait()
+
+    @contextmanager
+    def gathered(self) -> Iterator[nn.Module]:
+        """All parameters in memory, on all ranks at once; for reading, changes are lost in stage 3."""
+        for unit in self._units:
+            unit.gather()
+        self.synchronize()
+        try:
+            yield self.module
+        finally:
+            for unit in self._units:
+                unit.release()
+
+    def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Any]:  # type: ignore[override]
+        """The whole module's weights, copied, on every rank (collective); names are the module's own."""
+        with self.gathered() as module, torch.no_grad():
+            whole = module.state_dict(*arguments, **named)
+            return {name: value.clone() for name, value in whole.items() if isinstance(value, torch.Tensor)}
+
+    def load_state_dict(self, *arguments: Any, **named: Any) -> Any:
+        """Refused: the flat units would not notice."""
+        raise RuntimeError("load the weights into the module before zero() takes it over")
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "ZeroModel":
+        raise RuntimeError("parameters are in flat units: move or convert the module before zero()")

@@ -1,0 +1,127 @@
+"""One unit's parameters in one flat storage, and the part of it that this rank keeps.
+
+The parameters are views into the flat tensor, made once.  Where parameters are sharded, the tensor's
+storage is resized: to its full size by a gather, to nothing by a release.  Tensors that autograd saved
+share that storage, so memory goes back at once, and the next gather makes them valid again.  (Swapping
+``.data`` instead frees nothing while autograd holds a view.)
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.autograd import _unsafe_preserve_version_counter  # type: ignore[attr-defined]
+
+from zprof.reference_engine.comm import Comm, Handle
+from zprof.reference_engine.config import ZeroConfig
+from zprof.reference_engine.layout import layout_of
+from zprof.reference_engine.policy import policy_of
+
+
+class FlatUnit:
+    """Parameters that are gathered and reduced together: one module, one dtype, one ``requires_grad``.
+
+    ``full``     all parameters, ``layout.padded`` elements; storage empty at rest in stage 3
+    ``shard``    this rank's part in the dtype of the parameters: its own memory in stage 3, else a view
+    ``weights``  what the optimizer updates: fp32, all of it (stage 0) or this rank's part; None if frozen
+    """
+
+    def __init__(
+        self, name: str, parameters: Sequence[tuple[str, nn.Parameter]], *, config: ZeroConfig, comm: Comm
+    ) -> None:
+        """Take over the parameters; their values become those of rank 0 (collective)."""
+        self.name = name
+        self.policy = policy_of(config.stage)
+        self.parameters = tuple(parameter for _, parameter in parameters)
+        self.trainable = self.parameters[0].requires_grad
+        self.layout = layout_of(
+            ((parameter_name, parameter.shape) for parameter_name, parameter in parameters),
+            ranks=comm.world_size,
+            alignment=config.alignment,
+        )
+        self._comm = comm
+        self._pending: Handle | None = None
+        self._present = True
+        values = self._flatten()
+        comm.broadcast(values, name).wait()
+        self.full = values.to(config.dtype)
+        self._point_parameters()
+        self.shard = self._make_shard()
+        self.weights = self._make_weights(values) if self.trainable else None
+        self.release()
+
+    @property
+    def shard_range(self) -> slice:
+        """This rank's part of the flat tensor."""
+        return self.layout.shard(self._comm.rank)
+
+    @property
+    def owned_range(self) -> slice:
+        """The part that this rank's optimizer updates."""
+        return self.shard_range if self.policy.shard_optimizer else slice(0, self.layout.padded)
+
+    def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Parts of a tensor of ``layout.padded`` elements, shaped like the parameters."""
+        for slot in self.layout.slots:
+            yield flat[slot.offset : slot.offset + slot.numel].view(slot.shape)
+
+    def gather(self) -> None:
+        """Start to fetch all parameters from their owners, unless they are here or on their way."""
+        if self._present:
+            return
+        self._resize(self.layout.padded)
+        self._start_gather(self.shard.detach())
+
+    def publish(self) -> None:
+        """Tell the other ranks this rank's updated part, and start to fetch theirs (stages 1 and 2)."""
+        self._start_gather(self.full[self.shard_range])
+
+    def wait(self) -> None:
+        """Block until a gather that was started is complete."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.wait()
+
+    def release(self) -> None:
+        """Give the memory of gathered parameters back; does nothing where each rank keeps them."""
+        if self.policy.shard_parameters and self._present:
+            self.wait()
+            self._resize(0)
+            self._present = False
+
+    def store_weights(self) -> None:
+        """Round updated fp32 master weights into the parameters; nothing to do where they are the same."""
+        if self.weights is None or self.weights.dtype == self.full.dtype:
+            return
+        target = self.shard.detach() if self.policy.shard_parameters else self.full[self.owned_range]
+        target.copy_(self.weights.detach())
+
+    def _start_gather(self, shard: torch.Tensor) -> None:
+        with torch.no_grad(), _unsafe_preserve_version_counter(self.full):
+            self._pending = self._comm.all_gather(self.full, shard, self.name)
+        self._present = True
+
+    def _resize(self, numel: int) -> None:
+        with torch.no_grad(), _unsafe_preserve_version_counter(self.full):
+            self.full.untyped_storage().resize_(numel * self.full.element_size())
+
+    def _flatten(self) -> torch.Tensor:
+        device = self.parameters[0].device
+        values = torch.zeros(self.layout.padded, dtype=torch.float32, device=device)
+        for view, parameter in zip(self.views(values), self.parameters, strict=True):
+            view.copy_(parameter.detach())
+        return values
+
+    def _point_parameters(self) -> None:
+        # The only time that .data is set: the model's own Parameter objects stay, only their memory moves.
+        for view, parameter in zip(self.views(self.full), self.parameters, strict=True):
+            parameter.data = view
+
+    def _make_shard(self) -> nn.Parameter:
+        part = self.full[self.shard_range]
+        return nn.Parameter(part.clone() if self.policy.shard_parameters else part, self.trainable)
+
+    def _make_weights(self, values: torch.Tensor) -> nn.Parameter:
+        if self.full.dtype != torch.float32:
+            return nn.Parameter(values[self.owned_range].clone())
+        return self.shard if self.policy.shard_optimizer else nn.Parameter(self.full)

@@ -1,0 +1,113 @@
+"""A language model with the shape of GPT-2: learned positions, pre-norm blocks, GELU, causal attention."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+_INIT_STD = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GPTConfig:
+    """Sizes of the model.
+
+    Raises:
+        ValueError: a size is not positive, or ``hidden`` does not divide into ``heads``.
+    """
+
+    layers: int = 4
+    hidden: int = 256
+    heads: int = 4
+    vocabulary: int = 512
+    context: int = 64
+    tied: bool = False
+    """The output head shares the token embedding's weights."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "vocabulary", "context"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden is {self.hidden}; it must be a multiple of heads, {self.heads}")
+
+
+class Attention(nn.Module):
+    """Causal self-attention with several heads."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query_key_value = nn.Linear(config.hidden, 3 * config.hidden)
+        self.projection = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` and the result are [batch, time, hidden]."""
+        batch, time, hidden = x.shape
+        split = self.query_key_value(x).view(batch, time, 3, self.heads, hidden // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        merged: torch.Tensor = self.projection(mixed.transpose(1, 2).reshape(batch, time, hidden))
+        return merged
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each on a normalised input and added to it."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config)
+        self.perceptron_norm = nn.LayerNorm(config.hidden)
+        self.expand = nn.Linear(config.hidden, 4 * config.hidden)
+        self.projection = nn.Linear(4 * config.hidden, config.hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` and the result are [batch, time, hidden]."""
+        x = x + self.attention(self.attention_norm(x))
+        x = x + self.projection(F.gelu(self.expand(self.perceptron_norm(x)), approximate="tanh"))
+        return x
+
+
+class GPT(nn.Module):
+    """Tokens in, logits out; with targets, the mean loss."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocabulary, config.hidden)
+        self.position_embedding = nn.Embedding(config.context, config.hidden)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.final_norm = nn.LayerNorm(config.hidden)
+        self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
+        self.apply(_initialise)
+        self._scale_residuals()
+        if config.tied:
+            self.head.weight = self.token_embedding.weight
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """``tokens`` and ``targets`` are [batch, time]; logits are [batch, time, vocabulary]."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.token_embedding(tokens) + self.position_embedding(positions)
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.head(self.final_norm(x))
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def _scale_residuals(self) -> None:
+        # As in GPT-2: 2 x layers branches are added up, so that each starts smaller by the root of that.
+        std = _INIT_STD / math.sqrt(2 * self.config.layers)
+        for name, parameter in self.named_parameters():
+            if name.endswith("projection.weight"):
+                nn.init.normal_(parameter, std=std)
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=_INIT_STD)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

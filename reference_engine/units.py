@@ -1,0 +1,75 @@
+"""Which parameters travel together.
+
+By default each child of every ``nn.ModuleList`` is a unit, and the rest of the model is the root unit.  A
+parameter belongs to the nearest unit above it; one that several units use (tied weights) belongs to the
+root, so that it is stored and reduced once.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+ROOT = "root"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitSpec:
+    """A module and the parameters that it owns, in the order of the model; the root comes first."""
+
+    name: str
+    module: nn.Module
+    parameters: tuple[tuple[str, nn.Parameter], ...]
+
+
+def default_unit_modules(model: nn.Module) -> list[nn.Module]:
+    """Children of every ``nn.ModuleList`` that are called themselves."""
+    containers = (nn.ModuleList, nn.ModuleDict)
+    return [
+        child
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList)
+        for child in module.children()
+        if not isinstance(child, containers)
+    ]
+
+
+def split(model: nn.Module, unit_modules: Iterable[nn.Module] | None = None) -> list[UnitSpec]:
+    """Give every parameter of the model to one unit."""
+    chosen = set(default_unit_modules(model) if unit_modules is None else unit_modules) - {model}
+    owners: dict[nn.Parameter, set[nn.Module]] = {}
+    for parameter, owner in _owners(model, model, chosen):
+        owners.setdefault(parameter, set()).add(owner)
+    owned: dict[nn.Module, list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in model.named_parameters():
+        users = owners[parameter]
+        owner = next(iter(users)) if len(users) == 1 else model
+        owned.setdefault(owner, []).append((name, parameter))
+    units = [(name, module) for name, module in model.named_modules() if module in chosen]
+    return [
+        UnitSpec(name or ROOT, module, tuple(owned.get(module, ()))) for name, module in [("", model), *units]
+    ]
+
+
+def by_dtype(
+    parameters: Iterable[tuple[str, nn.Parameter]], name: str
+) -> Iterator[tuple[str, list[tuple[str, nn.Parameter]]]]:
+    """Split a unit's parameters into flat units: one dtype and one ``requires_grad`` each, named."""
+    kinds: dict[tuple[torch.dtype, bool], list[tuple[str, nn.Parameter]]] = {}
+    for parameter_name, parameter in parameters:
+        kinds.setdefault((parameter.dtype, parameter.requires_grad), []).append((parameter_name, parameter))
+    for (dtype, trainable), members in kinds.items():
+        suffix = "" if trainable else ".frozen"
+        if sum(1 for _, other in kinds if other == trainable) > 1:
+            suffix += f".{str(dtype).removeprefix('torch.')}"
+        yield name + suffix, members
+
+
+def _owners(
+    module: nn.Module, owner: nn.Module, chosen: set[nn.Module]
+) -> Iterator[tuple[nn.Parameter, nn.Module]]:
+    for parameter in module.parameters(recurse=False):
+        yield parameter, owner
+    for child in module.children():
+        yield from _owners(child, child if child in chosen else owner, chosen)
