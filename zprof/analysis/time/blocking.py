@@ -41,12 +41,12 @@ def find_blocking(
         return Blocking(
             blocked=subtract(steps.spans, activity.compute), unexplained=EMPTY, method=KERNELS
         ), []
-    silent = collectives[collectives["wait_start_ns"].isna()]
-    few = max(_FEW, len(collectives) // 10)
-    if not len(collectives) or len(silent) - activity.anonymous_waits <= few:
+    inside = collectives[steps.step_at(collectives["start_ns"].to_numpy(dtype=np.int64)) >= 0]
+    silent = inside[inside["wait_start_ns"].isna()]
+    if len(silent) - _count(activity.anonymous_waits, steps) <= max(_FEW, len(inside) // 10):
         return _from_waits(activity, collectives, EMPTY, WAIT_SPANS), []
     holes = _holes(activity, steps)
-    if not len(activity.waits):
+    if not _count(activity.waits, steps):
         return _from_waits(activity, collectives, holes, UPPER_BOUND), [_no_waits(rank)]
     behind = intersect(holes, _spans(silent))
     return _from_waits(activity, collectives, behind, MIXED), [_some_waits(rank, len(silent))]
@@ -58,6 +58,11 @@ def _from_waits(activity: Activity, collectives: pd.DataFrame, holes: Intervals,
     named = np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
     explained = named | (covered(ran, waits[:, 0], waits[:, 1]) > 0)
     return Blocking(blocked=union(waits, holes), unexplained=waits[~explained], method=method)
+
+
+def _count(waits: Intervals, steps: StepWindows) -> int:
+    """Waits that touch a step."""
+    return len(intersect(waits, steps.spans))
 
 
 def _holes(activity: Activity, steps: StepWindows) -> Intervals:

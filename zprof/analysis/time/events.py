@@ -34,7 +34,7 @@ class Activity:
     on_device: bool
     compute: Intervals
     waits: Intervals
-    anonymous_waits: int
+    anonymous_waits: Intervals
     copies: Intervals
     coverage: Intervals
 
@@ -44,6 +44,7 @@ class Activity:
             self,
             compute=self.compute - offset_ns,
             waits=self.waits - offset_ns,
+            anonymous_waits=self.anonymous_waits - offset_ns,
             copies=self.copies - offset_ns,
             coverage=self.coverage - offset_ns,
         )
@@ -92,7 +93,7 @@ def _cpu_activity(view: _Events) -> Activity:
         on_device=False,
         compute=subtract(view.spans[compute], waits),
         waits=waits,
-        anonymous_waits=len(subtract(anonymous, named)),
+        anonymous_waits=subtract(anonymous, named),
         copies=EMPTY,
         coverage=view.coverage,
     )
@@ -104,7 +105,7 @@ def _device_activity(view: _Events) -> Activity:
         on_device=True,
         compute=union(view.spans[kernels]),
         waits=EMPTY,
-        anonymous_waits=0,
+        anonymous_waits=EMPTY,
         copies=union(view.spans[view.category_is(*_COPIES)]),
         coverage=view.coverage,
     )

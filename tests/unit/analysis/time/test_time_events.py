@@ -51,7 +51,7 @@ def test_waits_are_no_compute_and_compute_ranges_are():
     )
     assert activity.compute.tolist() == [[0, 40]]
     assert activity.waits.tolist() == [[40, 70], [80, 90]]
-    assert activity.anonymous_waits == 1
+    assert activity.anonymous_waits.tolist() == [[80, 90]]
 
 
 def test_an_operator_named_like_a_range_is_no_range():

@@ -27,7 +27,7 @@ def timeline(**activity):
         "on_device": False,
         "compute": EMPTY,
         "waits": EMPTY,
-        "anonymous_waits": 0,
+        "anonymous_waits": EMPTY,
         "copies": EMPTY,
         "coverage": intervals([0], [1000]),
     }
@@ -65,7 +65,7 @@ def test_outside_of_the_trace_is_unexplained():
 
 def test_a_wait_on_nothing_seen_is_unexplained():
     waits = intervals([100, 400], [200, 500])
-    row = ledger(timeline(waits=waits, anonymous_waits=2), collectives((90, 180)))
+    row = ledger(timeline(waits=waits, anonymous_waits=waits), collectives((90, 180)))
     assert row["exposed_transfer_ns"] == 80
     assert row["unexplained_ns"] == 100
     assert row["idle_ns"] == 1000 - 80 - 100
@@ -87,7 +87,9 @@ def test_on_a_device_everything_without_compute_is_blocked():
 
 def test_waits_unseen_in_part_give_a_mixed_bound():
     us = 1_000
-    activity = timeline(waits=intervals([0], [10]), anonymous_waits=1, coverage=intervals([0], [1000 * us]))
+    activity = timeline(
+        waits=intervals([0], [10]), anonymous_waits=intervals([0], [10]), coverage=intervals([0], [1000 * us])
+    )
     steps = StepWindows(number=np.array([0]), begin_ns=np.array([0]), end_ns=np.array([1000 * us]))
     frame = collectives(*[(i * 100 * us, i * 100 * us + 50 * us) for i in range(8)])
     blocking, gaps = find_blocking(0, activity.activity, steps, frame)

@@ -1,0 +1,105 @@
+"""Time of real gloo ranks, from the program to the analysis; no test asserts an absolute time."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
+from zprof.analysis.time.ledger import TERMS
+from zprof.run.reader import load
+
+pytestmark = pytest.mark.ranks
+WORKER = Path(__file__).with_name("time_worker.py")
+ROOT = Path(__file__).parents[3]
+STEPS = 4
+SLEEP_NS = 20_000_000
+
+
+def record(case: str, folder: Path) -> TimeAnalysis:
+    run = folder / f"{case}.zprof"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), case, str(rank), "2", str(folder / "store"), str(run)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in ranks:
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, output
+    finally:
+        for process in ranks:
+            process.kill()
+    return analyse_time(load(run))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> TimeAnalysis:
+    return record("plain", tmp_path_factory.mktemp("plain"))
+
+
+def test_the_ledger_of_real_ranks_sums(plain: TimeAnalysis) -> None:
+    assert len(plain.steps) == 2 * STEPS
+    assert (plain.steps["wall_ns"] == plain.steps[list(TERMS)].sum(axis=1)).all()
+    assert (plain.steps[list(TERMS)] >= 0).all(axis=None)
+    for entry in plain.time.per_rank:
+        assert entry.wall_ns == sum(getattr(entry, term) for term in TERMS)
+        assert entry.method == "wait spans"
+        assert entry.compute_ns > 0
+
+
+def test_native_collectives_are_found_and_matched(plain: TimeAnalysis) -> None:
+    frame = plain.collectives
+    assert frame["matched"].all()
+    assert len(frame) == 2 * 2 * STEPS
+    per_kind = frame.groupby("kind")["bytes"].unique()
+    assert per_kind["all_gather"].tolist() == [2 * (1 << 16) * 4]
+    assert per_kind["all_reduce"].tolist() == [(1 << 14) * 4]
+    assert set(frame["group"]) == {"0,1"}
+    assert plain.time.alignment is not None
+    assert plain.time.alignment.matched == 2 * STEPS
+
+
+def test_a_wait_in_python_is_seen(plain: TimeAnalysis) -> None:
+    """Rank 1 comes 20 ms late to the all-gather: rank 0 is blocked for about that, and rank 1 is not."""
+    waited = {entry.rank: entry.exposed_wait_ns for entry in plain.time.per_rank}
+    assert waited[0] > 0.5 * SLEEP_NS
+    assert waited[0] > 2 * waited[1]
+    gathers = plain.collectives[plain.collectives["kind"] == "all_gather"]
+    late = gathers[gathers["lateness_ns"] > SLEEP_NS // 2]
+    assert set(late["rank"]) == {1}
+    assert set(gathers.loc[gathers["wait_ns"] > SLEEP_NS // 2, "last_rank"]) == {1}
+
+
+def test_a_communication_thread_is_seen(tmp_path: Path) -> None:
+    analysis = record("carried", tmp_path)
+    frame = analysis.collectives
+    assert len(frame) == 2 * STEPS, "the real collective inside must not count again"
+    assert frame["matched"].all()
+    assert ((frame["end_ns"] - frame["start_ns"]) >= SLEEP_NS).all()
+    assert (frame["hidden_ns"] >= 0.9 * SLEEP_NS / 4).all()
+    assert (frame["compute_before_wait_ns"] >= 0.9 * SLEEP_NS / 4).all()
+    assert frame["launch_start_ns"].notna().all()
+    assert frame["wait_start_ns"].notna().all()
+    exposed = frame["exposed_wait_ns"] + frame["exposed_transfer_ns"]
+    assert (exposed + frame["hidden_ns"] <= frame["end_ns"] - frame["start_ns"]).all()
+    for entry in analysis.time.per_rank:
+        assert entry.exposed_wait_ns + entry.exposed_transfer_ns > entry.overlapped_ns
+
+
+def test_waits_in_c_plus_plus_give_an_upper_bound(tmp_path: Path) -> None:
+    analysis = record("ddp", tmp_path)
+    assert (analysis.steps["wall_ns"] == analysis.steps[list(TERMS)].sum(axis=1)).all()
+    assert analysis.collectives["matched"].all()
+    assert {entry.method for entry in analysis.time.per_rank} == {"aten gap upper bound"}
+    assert [gap.rank for gap in analysis.gaps if gap.what == "exposed time"] == [0, 1]
+    waited = {entry.rank: entry.exposed_wait_ns for entry in analysis.time.per_rank}
+    assert waited[0] > 0.5 * SLEEP_NS
