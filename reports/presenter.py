@@ -6,7 +6,7 @@ Computed here once, so that no renderer computes.  Everything is in the units of
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zprof.model.report import RankMemory, RankTime, Report, StateLaw
+from zprof.model.report import RankMemory, RankTime, Report, RunFacts, StateLaw
 from zprof.model.tenants import SHOWN, Tenant
 
 #: Terms of the step ledger, and what they are called.
@@ -115,6 +115,16 @@ def shown_ranks(ranks: Sequence[RankMemory], most: int) -> tuple[RankMemory, ...
 def peak_bytes(ranks: Sequence[RankMemory]) -> int:
     """Peak of the rank that has the largest."""
     return max(rank.peak_bytes for rank in ranks)
+
+
+def peak_change_ratio(before: Sequence[RankMemory], after: Sequence[RankMemory]) -> float:
+    """Change of the largest peak, as a share of what it was."""
+    return peak_bytes(after) / max(1, peak_bytes(before)) - 1
+
+
+def missing_ranks(run: RunFacts) -> tuple[int, ...]:
+    """Ranks of the run that could not be loaded."""
+    return tuple(sorted(set(range(run.world_size)) - set(run.ranks_loaded)))
 
 
 def state_checks(ranks: Sequence[RankMemory]) -> tuple[StateCheck, ...]:

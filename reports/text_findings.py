@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
-from zprof.model.printable import display_width, printable, printable_lines
+from zprof.model.printable import display_width, printable, printable_lines, shorten
 from zprof.model.report import Report
 from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
 from zprof.reports.layout import heading, wrap
@@ -41,7 +41,7 @@ def gaps(report: Report) -> list[str]:
 
 
 def _finding(number: int, entry: Finding) -> list[str]:
-    head = f"{number} {entry.id} {entry.cause.value}"
+    head = f"{number} {shorten(printable(entry.id), 12)} {entry.cause.value}"
     lines = [heading(f"  {head}", _worth(entry))]
     lines += wrap(printable(entry.sentence), first="    ")
     lines += _labelled("evidence", _facts(entry.evidence))

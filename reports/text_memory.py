@@ -123,7 +123,6 @@ def _largest(top: Sequence[Allocation]) -> list[str]:
         return []
     rows = [["largest live at the peak", "tenant", "rank", "size"]]
     for entry in top[:_TOP]:
-        owner = entry.module or "(no module)"
-        name = f"{owner}: {entry.sub}" if entry.sub else owner
+        name = ": ".join(part for part in (entry.module, entry.sub) if part) or "(unknown)"
         rows.append([printable(name), printable(entry.tenant), str(entry.rank), _bytes(entry.bytes)])
     return ["", *table(rows)]

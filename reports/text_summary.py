@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from zprof.model.printable import printable, printable_lines
 from zprof.model.report import Report, RunFacts, VerdictStatus
-from zprof.model.units import format_bytes
+from zprof.model.units import format_bytes, format_percent
 from zprof.reports.layout import wrap
-from zprof.reports.presenter import peak_bytes
+from zprof.reports.presenter import missing_ranks, peak_bytes, peak_change_ratio
 
+_NAMED = 4
 _MARK = {
     VerdictStatus.OK: "✓",
     VerdictStatus.SLOWER: "✗",
@@ -26,8 +27,12 @@ def summary(report: Report) -> list[str]:
 def _try(report: Report) -> list[str]:
     if not report.findings:
         return []
-    first, *more = printable_lines(report.findings[0].fix)
-    note = f"  (finding {report.findings[0].id} below)" if more else ""
+    finding = report.findings[0]
+    first, *more = printable_lines(finding.fix)
+    name = printable(finding.id)
+    if first.endswith(":"):  # a fix for each of several engines
+        return [f"  try: see the fix of {name} below"]
+    note = f"  (all of it: {name} below)" if more else ""
     return wrap(f"{first}{note}", first="  try: ", rest="       ")
 
 
@@ -35,11 +40,15 @@ def _memory(report: Report) -> list[str]:
     ranks = report.memory.per_rank
     if not ranks:
         return []
-    peak = f"peak memory {format_bytes(peak_bytes(ranks))}"
+    peak = format_bytes(peak_bytes(ranks))
     before = report.comparison.baseline_memory if report.comparison else ()
-    if before:
-        peak += f" vs {format_bytes(peak_bytes(before))}"
-    return wrap(f"{peak} on the largest rank", first="  ")
+    if not before:
+        return wrap(f"peak memory {peak} on the largest rank")
+    change = format_percent(peak_change_ratio(before, ranks))
+    sign = "" if change.startswith("-") else "+"
+    return wrap(
+        f"peak memory {peak} vs {format_bytes(peak_bytes(before))} on the largest rank, {sign}{change}"
+    )
 
 
 def _runs(report: Report) -> list[str]:
@@ -52,8 +61,11 @@ def _runs(report: Report) -> list[str]:
 def describe_run(run: RunFacts) -> str:
     """A run in one line: ranks, backend, engine, steps."""
     ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
-    if len(run.ranks_loaded) < run.world_size:
-        ranks = f"{len(run.ranks_loaded)} of {ranks} loaded"
+    missing = missing_ranks(run)
+    if missing:
+        names = ", ".join(str(rank) for rank in missing[:_NAMED])
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        ranks = f"{len(run.ranks_loaded)} of {ranks} (missing: {names}{more})"
     stage = "" if run.stage is None else f" stage {run.stage}"
     facts = [ranks, f"{run.backend} on {run.device}", f"{run.engine} engine{stage}", steps_text(run.steps)]
     return printable(f"{run.name}: {', '.join(facts)}")

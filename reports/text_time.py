@@ -21,7 +21,7 @@ def time(report: Report) -> list[str]:
         "",
         *_ledger(report),
         *_exposed(report),
-        *_ranks(report.time.per_rank),
+        *_ranks(report),
         *_collectives(report.time.collectives),
         *_volume(report.volume),
         *_clocks(report),
@@ -79,9 +79,10 @@ def _exposure_line(who: str, ranks: Sequence[RankTime]) -> list[str]:
     )
 
 
-def _ranks(ranks: Sequence[RankTime]) -> list[str]:
-    if len(ranks) < 2:
+def _ranks(report: Report) -> list[str]:
+    if report.run.world_size < 2:
         return []
+    ranks = report.time.per_rank
     rows = [["rank", "step", "compute", "transfer", "wait", "copies", "idle", "unexpl.", "overlap"]]
     rows += [
         [

@@ -44,7 +44,7 @@ class Scenario:
     uncertainty_ns: int = 20_000
     noise_floor_ns: int = 500_000
     seed: int = 7
-    engine: str = "zero"
+    engine: str = "reference"
 
 
 class _Ranks:
@@ -145,7 +145,9 @@ def without_rank(analysis: RunAnalysis, rank: int) -> RunAnalysis:
         steps=analysis.steps[analysis.steps["rank"] != rank],
         collectives=rows.assign(matched=False, last_rank=-1),
         time=replace(
-            analysis.time, per_rank=tuple(entry for entry in analysis.time.per_rank if entry.rank != rank)
+            analysis.time,
+            per_rank=tuple(entry for entry in analysis.time.per_rank if entry.rank != rank),
+            alignment=None,
         ),
         gaps=(Gap(what="rank missing", rank=rank, reason="it was killed", remedy="record again"),),
     )

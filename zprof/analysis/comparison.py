@@ -57,6 +57,7 @@ def comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     gaps += [
         Gap(what=f"baseline: {gap.what}", reason=gap.reason, remedy=gap.remedy, rank=gap.rank)
         for gap in a.gaps
+        if gap not in b.gaps  # what neither run can measure is said once
     ]
     return tuple(gaps)
 

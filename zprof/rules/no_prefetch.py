@@ -40,7 +40,7 @@ _FIXES = {
     "    following.set_modules_to_backward_prefetch([block])",
     "DeepSpeed": '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
     '                      "stage3_prefetch_bucket_size": 50000000}',
-    "zero": "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
+    "reference": "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
 }
 
 

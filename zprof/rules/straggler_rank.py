@@ -23,19 +23,14 @@ from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns
 from zprof.rules.arrivals import Arrivals, arrivals
-from zprof.rules.rows import (
-    INSTANCE,
-    has_no_collectives,
-    steady,
-    wall_ns,
-)
+from zprof.rules.rows import INSTANCE, has_no_collectives, steady, wall_ns
 from zprof.rules.rule import finding, not_tested, severity_of
 from zprof.rules.suspect import Suspect, suspect_of
 
 _MIN_STEPS = 3
 _LAST_RATIO = 0.60
 #: Chance of noise, and excess over its error, for high and for medium confidence.
-_SURE = (0.02, 1.5)
+_SURE = (0.025, 1.5)
 _LIKELY = (0.10, 2.0)
 #: Of the step: below the first no finding, below the second one of low confidence.
 _WORTH_RATIO = 0.02

@@ -45,6 +45,7 @@ class Suspect:
 
 
 def suspect_of(analysis: RunAnalysis, seen: Arrivals) -> Suspect:
+    """The rank whose median worst lateness is the largest; there must be a collective with two ranks."""
     worst = seen.worst_per_step()
     skews = worst.median(axis=0)
     rank = seen.ranks[int(np.argmax(skews.to_numpy()))]

@@ -63,7 +63,8 @@ def _compared(run: RunFacts, comparison: Comparison, sure: list[Finding], gaps: 
         return _verdict(VerdictStatus.SLOWER, f"{head}: {why}")
     if high < _SAME_RATIO:
         return _verdict(VerdictStatus.OK, head)
-    return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: the steps vary too much to tell; record more")
+    suspect = f", though {sure[0].sentence}" if sure else ""
+    return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: the steps vary too much to tell{suspect}")
 
 
 def _alone(run: RunFacts, time: Time, sure: list[Finding], gaps: Sequence[Gap]) -> Verdict:

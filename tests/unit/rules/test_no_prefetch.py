@@ -94,7 +94,7 @@ def test_not_tested_without_collectives() -> None:
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
-        ("zero", ["ZeroConfig"]),
+        ("reference", ["ZeroConfig"]),
         ("fsdp2", ["set_modules_to_forward_prefetch"]),
         ("deepspeed", ["overlap_comm"]),
         ("unknown", ["ZeroConfig", "set_modules_to_backward_prefetch", "overlap_comm"]),

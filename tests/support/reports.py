@@ -1,0 +1,50 @@
+"""Reports for the tests of the faces: each situation once."""
+
+from dataclasses import replace
+from functools import cache
+
+from tests.support.analyses import Scenario, analysis_of, without_rank
+from tests.support.memories import memory_of
+from zprof.model.report import Report
+from zprof.rules.diagnose import diagnose
+
+_LINK = 180e6
+DDP = replace(
+    analysis_of(Scenario(name="ddp", stage=0, bytes_per_s=_LINK, noise_floor_ns=400_000)), memory=memory_of(0)
+)
+ZERO3 = replace(analysis_of(Scenario(name="zero3", prefetch=False, bytes_per_s=_LINK)), memory=memory_of(3))
+
+
+@cache
+def slower() -> Report:
+    """Stage 3 without prefetch against data parallel."""
+    return diagnose(ZERO3, DDP)
+
+
+@cache
+def straggler(*, module: str = "", name: str = "run") -> Report:
+    """Four ranks, one late; names from the run may be hostile."""
+    analysis = analysis_of(Scenario(name=name, ranks=4, delay_ms={2: 40}))
+    return diagnose(replace(analysis, memory=memory_of(3, ranks=4, module=module)))
+
+
+@cache
+def rank_missing() -> Report:
+    """One of two ranks was killed."""
+    return diagnose(without_rank(analysis_of(Scenario()), 1))
+
+
+@cache
+def nothing_timed() -> Report:
+    """A run whose time window never opened."""
+    analysis = analysis_of(Scenario(ranks=1, steps=1))
+    time = replace(analysis.time, per_rank=(), collectives=(), alignment=None)
+    return diagnose(replace(analysis, time=time, volume=None, steps=analysis.steps.iloc[:0]))
+
+
+SITUATIONS = {
+    "slower": slower,
+    "straggler": straggler,
+    "rank_missing": rank_missing,
+    "nothing_timed": nothing_timed,
+}

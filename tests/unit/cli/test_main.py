@@ -1,0 +1,146 @@
+"""main(): what it prints where, and which exit code it returns."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.schedules import Spec, play, write
+from zprof.cli import console, entry, main
+from zprof.cli.registry import COMMANDS
+from zprof.model.errors import CheckFailed, MissingData
+from zprof.version import __version__
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spec = Spec(ranks=2, steps=4)
+    return write(tmp_path_factory.mktemp("runs") / "good.zprof", spec, play(spec))
+
+
+def outcome(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_report_goes_to_stdout_and_nothing_else(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    code, out, err = outcome(capsys, "report", str(run))
+    assert (code, err) == (0, "")
+    assert "WHERE A STEP GOES" in out
+
+
+def test_json_is_json(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    code, out, _ = outcome(capsys, "report", str(run), "--baseline", str(run), "-f", "json")
+    assert code == 0
+    assert json.loads(out)["comparison"]["baseline"] == "good"
+
+
+def test_output_file_chooses_the_format_and_is_not_overwritten(
+    capsys: pytest.CaptureFixture[str], run: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "report.json"
+    code, out, err = outcome(capsys, "report", str(run), "-o", str(target))
+    assert (code, out) == (0, "")
+    assert str(target) in err
+    first = target.read_text()
+    assert json.loads(first)["schema"] == "zprof.report/1"
+    target.write_text("mine")
+    code, _, err = outcome(capsys, "report", str(run), "-o", str(target))
+    assert (code, target.read_text()) == (2, "mine")
+    assert "--force" in err
+    assert outcome(capsys, "report", str(run), "-o", str(target), "--force")[0] == 0
+    assert target.read_text() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["report", "RUN", "-f", "yaml"], "formats: text, json"),
+        (["report", "RUN", "-o", "TMP/report.xyz"], "add -f"),
+        (["report", "RUN", "-o", "TMP/no/report.txt"], "no such folder"),
+        (["report", "RUN", "-f", "json", "-o", "TMP"], "is a folder"),
+        (["report", "RUN", "--expected-busbw", "fast"], "not a number above 0"),
+        (["report"], "required: RUN"),
+        (["repot", "RUN"], "invalid choice"),
+        ([], "no command"),
+    ],
+)
+def test_bad_usage_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], run: Path, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    filled = [a.replace("RUN", str(run)).replace("TMP", str(tmp_path)) for a in arguments]
+    code, out, err = outcome(capsys, *filled)
+    assert (code, out) == (2, "")
+    assert err.startswith("zprof: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(capsys, "--version") == (0, f"zprof {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", ["", *[entry.name for entry in COMMANDS]])
+def test_help_has_an_example_and_fits(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    code, out, _ = outcome(capsys, *([command] if command else []), "--help")
+    assert code == 0
+    assert f"\n  zprof {command}" in out[out.index("example") :]
+    if command in ("", "report"):
+        assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = outcome(capsys, "--help")
+    assert all(entry.name in out and entry.summary.split()[0] in out for entry in COMMANDS)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr(entry, "_run", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CheckFailed("peak grew", hint="look"), 1),
+        (MissingData("no steps", hint="record"), 3),
+        (ValueError("x\ny\x1b[2J"), 70),
+        (RecursionError(), 70),
+        (MemoryError(), 70),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_become_one_line_and_their_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    monkeypatch.delenv("ZPROF_DEBUG", raising=False)
+    failing(monkeypatch, error)
+    got, out, err = outcome(capsys, "report")
+    assert (got, out) == (code, "")
+    assert err.startswith("zprof: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert "\x1b" not in err
+
+
+def test_debug_shows_the_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZPROF_DEBUG", "1")
+    failing(monkeypatch, ValueError("why"))
+    code, _, err = outcome(capsys, "report")
+    assert code == 70
+    assert "Traceback" in err
+
+
+def test_a_terminal_without_glyphs_gets_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    console.data("✗ SLOWER 5 µs ██▍ 層\n")
+    assert raw.getvalue() == b"x SLOWER 5 us ##| \\u5c64\n"

@@ -1,0 +1,44 @@
+"""No name from a run reaches the terminal with a character that steers it."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.memories import HOSTILE
+from zprof.model.printable import display_width, printable, printable_lines, shorten
+
+
+def test_hostile_name_is_shown_as_what_it_is() -> None:
+    shown = printable(HOSTILE)
+    assert shown.startswith("blocks.0\\x1b[2J\\x1b]0;owned\\x07\\x0aOK")
+    assert "\\u202e" in shown
+    assert "\\u200d\\u2028" in shown
+
+
+@pytest.mark.parametrize("text", ["blocks.0.mlp", "größe µs", "層.0", "a → b ≤ c █", "e\u0301"])
+def test_plain_names_stay(text: str) -> None:
+    assert printable(text) == text
+
+
+@given(st.text())
+def test_nothing_that_steers_a_terminal_is_left(text: str) -> None:
+    shown = printable(text)
+    assert not {unicodedata.category(c) for c in shown} & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    assert len(shown.splitlines()) <= 1
+
+
+def test_own_lines_stay_lines() -> None:
+    assert printable_lines("a\nb\x1b") == ["a", "b\\x1b"]
+
+
+@given(st.text(alphabet="ab層\u0301é…", max_size=40), st.integers(0, 30))
+def test_shortened_text_fits(text: str, width: int) -> None:
+    short = shorten(text, width)
+    assert display_width(short) <= width
+    assert short == text or short.endswith("…") or width == 0
+
+
+def test_wide_characters_take_two_columns() -> None:
+    assert display_width("層a\u0301") == 3

@@ -1,0 +1,63 @@
+"""What faces show beside leaves: sums that sum, shares of the whole, laws with their remainder."""
+
+from dataclasses import replace
+
+from tests.support.memories import memory_of
+from tests.support.reports import slower, straggler
+from zprof.model.tenants import Tenant
+from zprof.reports.presenter import (
+    exposure,
+    ledger,
+    peak_bytes,
+    shown_ranks,
+    state_checks,
+    step_change_ns,
+    step_ns,
+)
+
+
+def test_changes_sum_to_the_change_of_the_step() -> None:
+    report = slower()
+    assert report.comparison is not None
+    times = report.comparison.step_time
+    changes = [row.change_ns for row in ledger(report)]
+    assert None not in changes
+    assert sum(change or 0 for change in changes) == times.b_ns - times.a_ns == step_change_ns(report)
+
+
+def test_terms_and_baseline_terms_sum_to_their_steps() -> None:
+    report = slower()
+    assert report.comparison is not None
+    rows = ledger(report)
+    assert abs(sum(row.this_ns for row in rows) - step_ns(report.time.per_rank)) <= len(rows)
+    before = sum(row.baseline_ns or 0 for row in rows)
+    assert abs(before - step_ns(report.comparison.baseline_time)) <= len(rows)
+
+
+def test_bars_are_shares_of_the_step_or_of_the_largest_change() -> None:
+    alone = ledger(straggler())
+    assert abs(sum(row.share for row in alone) - 1) < 1e-6
+    assert max(row.share for row in ledger(slower())) == 1
+
+
+def test_exposed_and_hidden_sum_to_the_collectives() -> None:
+    seen = exposure(slower().time.per_rank)
+    assert seen.exposed_ns + seen.hidden_ns == seen.collective_ns
+    assert seen.ratio == seen.exposed_ns / seen.collective_ns
+    assert exposure(()).ratio is None
+
+
+def test_largest_peaks_are_shown_in_order_of_rank() -> None:
+    ranks = memory_of(3, ranks=6).per_rank
+    assert [rank.rank for rank in shown_ranks(ranks, 2)] == [4, 5]
+    assert [rank.rank for rank in shown_ranks(ranks, 8)] == [0, 1, 2, 3, 4, 5]
+    assert peak_bytes(ranks) == ranks[5].peak_bytes
+
+
+def test_law_plus_padding_plus_counters_is_what_was_measured() -> None:
+    ranks = memory_of(2).per_rank
+    assert [check.rest_bytes for check in state_checks(ranks)] == [0, 0]
+    states = dict(ranks[0].state_bytes or {})
+    states[Tenant.GRADIENTS] += 8
+    assert state_checks([replace(ranks[0], state_bytes=states)])[0].rest_bytes == 8
+    assert state_checks([replace(ranks[0], formula=None)]) == ()

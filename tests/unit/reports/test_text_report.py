@@ -1,0 +1,110 @@
+"""The text report: golden files, 80 columns, nothing hostile, unknowns said.
+
+``ZPROF_UPDATE_GOLDEN=1 pytest tests/unit/reports`` writes the golden files anew: read the difference.
+"""
+
+import os
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.memories import HOSTILE, memory_of
+from tests.support.reports import SITUATIONS, slower, straggler
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.gaps import Gap
+from zprof.model.printable import display_width
+from zprof.model.report import Report
+from zprof.reports.text import render
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_golden(name: str) -> None:
+    text = render(SITUATIONS[name]())
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("ZPROF_UPDATE_GOLDEN") == "1":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def hostile() -> Report:
+    """Every name that a run can bring, hostile, long and wide."""
+    name = HOSTILE + "層" * 60 + "x" * 200
+    report = straggler(module=name, name=name)
+    facts = replace(report.run, modelled=(name,), engine=name, backend=name, device=name)
+    collectives = tuple(
+        replace(entry, kind=name, group=name + str(index), dtype=name)
+        for index, entry in enumerate(report.time.collectives)
+    )
+    alignment = replace(report.time.alignment, method=name) if report.time.alignment else None
+    ranks = tuple(replace(rank, peak_phase=name + str(rank.rank)) for rank in report.memory.per_rank)
+    return replace(
+        report,
+        run=facts,
+        verdict=replace(report.verdict, sentence=name),
+        time=replace(report.time, collectives=collectives, alignment=alignment),
+        memory=replace(report.memory, per_rank=ranks),
+        findings=(_hostile_finding(name),),
+        gaps=(Gap(what=name, reason=name, remedy=name, rank=1),),
+    )
+
+
+def _hostile_finding(name: str) -> Finding:
+    return Finding(
+        id=name,
+        cause=Cause.NO_PREFETCH,
+        severity=Severity.HIGH,
+        sentence=name,
+        evidence=(Evidence(what=name, value=1.0, unit=name, rank=0),),
+        saving_ns=(1, 2),
+        confidence=Confidence.HIGH,
+        fix=f"{name}\n    {name}",
+        disprove=name,
+        doc=name,
+    )
+
+
+@pytest.mark.parametrize("report", [*[make() for make in SITUATIONS.values()], hostile()])
+def test_fits_80_columns_and_steers_no_terminal(report: Report) -> None:
+    text = render(report)
+    for line in text.removesuffix("\n").split("\n"):
+        assert display_width(line) <= 80, line
+        bad = [c for c in line if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]
+        assert not bad, line
+
+
+def test_many_ranks_stay_readable() -> None:
+    ranks = memory_of(3, ranks=64).per_rank
+    report = slower()
+    time = replace(report.time, per_rank=report.time.per_rank * 32)
+    lines = render(replace(report, comparison=None, memory=memory_of(3, ranks=64), time=time)).splitlines()
+    assert any("4 of 64 ranks, the largest peaks" in line for line in lines)
+    assert any("8 of 64 ranks" in line for line in lines)
+    assert len(lines) < 100
+    assert len(ranks) == 64
+
+
+def test_first_line_is_the_verdict() -> None:
+    assert render(slower()).startswith("✗ SLOWER 431.4 ms vs 243.9 ms a step, +77 % [")
+
+
+def test_what_is_modelled_is_said_before_any_number_of_the_ledger() -> None:
+    text = render(slower())
+    assert 0 < text.index("MODELLED") < text.index("MEMORY AT") < text.index("WHERE THE")
+
+
+def test_gaps_come_last_with_their_remedy() -> None:
+    report = slower()
+    text = render(report)
+    assert text.index("NOT MEASURED (1)") > text.index("FINDINGS")
+    assert "→ " in text[text.index("NOT MEASURED") :]
+
+
+def test_no_bar_and_no_number_for_what_is_unknown() -> None:
+    text = render(SITUATIONS["nothing_timed"]())
+    assert "WHERE A STEP GOES" not in text
+    assert "0.0" not in text
