@@ -5,14 +5,18 @@ thread), keeps the truth, and writes the run that a recorder would have written,
 wrong clock.  Shares no code with the analysis: plain Python integers, loops over spans.
 """
 
+import hashlib
 import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from zprof.model.training import TrainingFacts
-from zprof.run.manifest import RunManifest
+from zprof.run.manifest import RunManifest, rank_folder
 from zprof.run.schema import TABLES
 from zprof.run.writer import RankWriter
 
@@ -36,6 +40,7 @@ class Spec:
     prefetch: int = 0
     slow_rank: int | None = None
     slow_ns: int = 0
+    slow_everywhere: bool = False
     python_ns: int = 200 * US
     wake_ns: int = 30 * US
     jitter_ns: int = 20 * US
@@ -94,7 +99,7 @@ def program(spec: Spec, rank: int, step: int) -> Program:
         lines.append(("wait", f"{phase}{unit}"))
         gather_up_to(index + spec.prefetch)
         length = spec.forward_ns if phase == "forward" else spec.backward_ns
-        if rank == spec.slow_rank and (phase, unit) == ("forward", 1):
+        if rank == spec.slow_rank and (spec.slow_everywhere or (phase, unit) == ("forward", 1)):
             length += spec.slow_ns
         lines.append(("compute", (length, phase, f"blocks.{unit}")))
         if phase == "backward":
@@ -349,3 +354,17 @@ def _marks(truth: RankTruth, offset: int) -> dict[str, list[object]]:
         name: [row[column] for row in rows]
         for column, name in enumerate(("time_ns", "kind", "number", "name"))
     }
+
+
+def rewrite_collective(path: Path, spec: Spec, *, rank: int, collective: Collective) -> None:
+    """Let the table of one rank say something else of one collective: what ``spec`` and it now hold."""
+    folder = rank_folder(path, rank)
+    manifest = json.loads((folder / "rank.json").read_text())
+    rows = pq.read_table(folder / "collectives.parquet").to_pylist()
+    for row in rows:
+        if row["sequence"] == collective.sequence:
+            row |= {"kind": collective.kind, "bytes": spec.unit_bytes}
+    pq.write_table(pa.Table.from_pylist(rows, schema=TABLES["collectives"]), folder / "collectives.parquet")
+    content = (folder / "collectives.parquet").read_bytes()
+    manifest["files"]["collectives"]["sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / "rank.json").write_text(json.dumps(manifest))

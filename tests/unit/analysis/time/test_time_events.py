@@ -46,7 +46,7 @@ def test_waits_are_no_compute_and_compute_ranges_are():
             (40, 70, "user_annotation", "sim::wait all_gather pg=0 seq=0 unit=0"),
             (45, 60, "user_annotation", "zprof::wait"),
             (80, 90, "user_annotation", "zprof::wait"),
-            (80, 90, "user_annotation", "zprof::wait", OTHER),
+            (92, 99, "user_annotation", "zprof::wait", OTHER),
         )
     )
     assert activity.compute.tolist() == [[0, 40]]

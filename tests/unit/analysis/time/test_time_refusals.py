@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.schedules import MS, Spec, expected, play, write
+from tests.support.schedules import MS, Spec, expected, play, rewrite_collective, write
 from zprof.analysis.time.analyse import analyse_time
 from zprof.run.reader import load
 
@@ -70,6 +70,22 @@ def test_a_shifted_sequence_is_found_out_by_causality(tmp_path):
     assert not analysis.collectives["matched"].any()
     assert (analysis.collectives["last_rank"] == -1).all()
     assert gaps_of(analysis, "matching of collectives")
+
+
+@pytest.mark.parametrize("column", ["kind", "unit_bytes"])
+def test_ranks_that_disagree_on_one_collective_are_not_matched_there(tmp_path, column):
+    spec, truths = Spec(), play(Spec())
+    path = write(tmp_path / "x.zprof", spec, truths)
+    odd = truths[1].collectives[5]
+    if column == "kind":
+        odd.kind = "all_to_all"
+    changed = Spec(unit_bytes=spec.unit_bytes + (4 if column == "unit_bytes" else 0))
+    rewrite_collective(path, changed, rank=1, collective=odd)
+    analysis = analyse_time(load(path))
+    unmatched = analysis.collectives[~analysis.collectives["matched"]]
+    assert sorted(zip(unmatched["rank"], unmatched["sequence"], strict=True)) == [(0, 5), (1, 5)]
+    assert (unmatched["last_rank"] == -1).all()
+    assert any("disagree" in reason for reason in gaps_of(analysis, "matching of collectives"))
 
 
 def test_equal_signatures_are_found_out_by_causality_alone(tmp_path):

@@ -100,10 +100,14 @@ def test_everything_matches(case):
 
 def test_the_late_rank_is_last_and_late(tmp_path):
     spec = Spec(ranks=3, slow_rank=1, slow_ns=40 * MS, offsets_ns=OFFSETS[:3], hosts=HOSTS[:3])
-    analysis, _ = analysed(tmp_path, spec)
+    analysis, truths = analysed(tmp_path, spec)
     behind = analysis.collectives[analysis.collectives["lateness_ns"] > 10 * MS]
     assert set(behind["rank"]) == {1}
     assert len(behind) == spec.steps
+    starts = {(c.rank, c.sequence): c.start for truth in truths for c in truth.collectives}
+    for row in analysis.collectives.itertuples():
+        earliest = min(starts[rank, row.sequence] for rank in range(spec.ranks))
+        assert row.lateness_ns == pytest.approx(starts[row.rank, row.sequence] - earliest, abs=2_500)
     waiting = analysis.collectives[analysis.collectives["wait_ns"] > 10 * MS]
     assert set(waiting["rank"]) == {0, 2}
     assert set(waiting["last_rank"]) == {1}
@@ -146,11 +150,13 @@ def test_compute_between_launch_and_wait(tmp_path):
 
 
 def test_bandwidth_is_that_of_the_link(tmp_path):
-    spec = Spec(slow_rank=1, slow_ns=40 * MS, gather_ns=4 * MS, reduce_ns=8 * MS, unit_bytes=4_000_000)
+    """A rank that is late to everything makes the others wait, and the link no slower."""
+    link = {"gather_ns": 4 * MS, "reduce_ns": 8 * MS, "unit_bytes": 4_000_000}
+    spec = Spec(ranks=4, slow_rank=1, slow_ns=9 * MS, slow_everywhere=True, **link)
     analysis, _ = analysed(tmp_path, spec)
     reached = {entry.kind: entry for entry in analysis.time.collectives}
     assert reached["all_gather"].algbw_bytes_per_s == pytest.approx(1e9, rel=0.01)
-    assert reached["all_gather"].busbw_bytes_per_s == pytest.approx(0.5e9, rel=0.01)
+    assert reached["all_gather"].busbw_bytes_per_s == pytest.approx(0.75e9, rel=0.01)
     assert reached["reduce_scatter"].algbw_bytes_per_s == pytest.approx(0.5e9, rel=0.01)
     assert reached["all_gather"].count == 2 * spec.units
     assert reached["all_gather"].bytes == 2 * spec.units * spec.unit_bytes
