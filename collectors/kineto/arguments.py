@@ -33,6 +33,7 @@ class Arguments(
     rename={
         "dims": "Input Dims",
         "types": "Input type",
+        "values": "Concrete Inputs",
         "collective": "Collective name",
         "elements_in": "In msg nelems",
         "elements_out": "Out msg nelems",
@@ -47,6 +48,7 @@ class Arguments(
     name: Any = None
     dims: Any = None
     types: Any = None
+    values: Any = None
     stream: Any = None
     correlation: Any = None
     collective: Any = None

@@ -95,6 +95,8 @@ def _row(launch: Launch, execution: Execution) -> CollectiveRow:
         end_ns=execution.end_ns,
         launch_start_ns=launch.start_ns,
         launch_end_ns=launch.end_ns,
+        wait_start_ns=launch.wait.start_ns if launch.wait else None,
+        wait_end_ns=launch.wait.end_ns if launch.wait else None,
         unit=stated.unit if stated else None,
         method=METHOD if stated else METHOD_BY_ORDER,
     )

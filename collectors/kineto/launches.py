@@ -15,6 +15,8 @@ from zprof.run.ranges import EngineRange, RangeVerb
 _WORKER = "pt_gloo_runloop"
 _NOTHING = Arguments()
 _MOST_REPEATS = 1 << 12
+#: Between the launch of a synchronous call and its wait lie a few lines of Python.
+_DIRECTLY_NS = 1_000_000
 
 #: What a launch and its execution have in common: the operator that gloo runs, and its elements.
 GlooKey = tuple[str, int | None]
@@ -26,6 +28,7 @@ class Launch:
 
     ``stated``: what the ``::launch`` range around it says.  ``covered``: a ``::comm`` range stands for
     the collective, because it encloses this operator or because its engine writes such ranges.
+    ``wait``: a synchronous call blocks right behind its launch, so the next wait of the thread is its own.
     """
 
     start_ns: int
@@ -33,6 +36,7 @@ class Launch:
     operator: GlooOperator
     stated: EngineRange | None
     covered: bool
+    wait: RangeSpan | None
     group: str
     group_size: int
     ordinal: int
@@ -52,7 +56,7 @@ class Execution:
 
 def find_launches(trace: TraceColumns, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
     """All launches by start."""
-    enclosing = _Enclosing(spans)
+    enclosing, waits = _Enclosing(spans), _NextWaits(spans)
     carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
     ordinals: dict[str, int] = defaultdict(int)
     launches: list[Launch] = []
@@ -65,16 +69,18 @@ def find_launches(trace: TraceColumns, spans: Sequence[RangeSpan], groups: Group
         stated = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
         covered = span is not None and span.range.engine in carrying
         group, size = groups.resolve(stated.group if stated else None)
+        arguments = trace.arguments.get(row, _NOTHING)
         launch = Launch(
             start_ns=start,
             end_ns=end,
             operator=operator,
             stated=stated,
             covered=covered,
+            wait=waits.find(int(trace.thread[row]), end) if _is_synchronous(arguments) else None,
             group=group,
             group_size=size,
             ordinal=ordinals[group],
-            key=_launch_key(operator, trace.arguments.get(row, _NOTHING)),
+            key=_launch_key(operator, arguments),
         )
         launches.extend([launch] * (max(1, min(size, _MOST_REPEATS)) if operator.repeats else 1))
         ordinals[group] += stated is None and not covered
@@ -113,6 +119,28 @@ class _Enclosing:
         spans = self._spans.get(thread, [])
         index = bisect_right(spans, start_ns, key=lambda span: span.start_ns) - 1
         return spans[index] if index >= 0 and spans[index].end_ns >= end_ns else None
+
+
+class _NextWaits:
+    """Finds the anonymous wait in which a thread goes on after a launch."""
+
+    def __init__(self, spans: Sequence[RangeSpan]) -> None:
+        self._spans: dict[int, list[RangeSpan]] = defaultdict(list)
+        for span in spans:
+            if span.range.verb is RangeVerb.WAIT and span.range.kind is None:
+                self._spans[span.thread].append(span)
+
+    def find(self, thread: int, launched_ns: int) -> RangeSpan | None:
+        spans = self._spans.get(thread, [])
+        index = bisect_right(spans, launched_ns, key=lambda span: span.start_ns)
+        near = index < len(spans) and spans[index].start_ns - launched_ns <= _DIRECTLY_NS
+        return spans[index] if near else None
+
+
+def _is_synchronous(arguments: Arguments) -> bool:
+    """Whether ``asyncOp``, the last argument but one of every c10d operator, is false."""
+    values = arguments.values
+    return isinstance(values, list) and len(values) >= 2 and values[-2] == "False"
 
 
 def _launch_key(operator: GlooOperator, arguments: Arguments) -> GlooKey:

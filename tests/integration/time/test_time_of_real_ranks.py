@@ -68,6 +68,12 @@ def test_native_collectives_are_found_and_matched(plain: TimeAnalysis) -> None:
     assert plain.time.alignment.matched == 2 * STEPS
 
 
+def test_a_synchronous_call_has_its_own_wait(plain: TimeAnalysis) -> None:
+    known = plain.collectives.groupby("kind")["wait_start_ns"].apply(lambda waits: waits.notna().mean())
+    assert known["all_gather"] == 0, "an asynchronous one: nobody said which wait is its"
+    assert known["all_reduce"] > 0.5
+
+
 def test_a_wait_in_python_is_seen(plain: TimeAnalysis) -> None:
     """Rank 1 comes 20 ms late to the all-gather: rank 0 is blocked for about that, and rank 1 is not."""
     waited = {entry.rank: entry.exposed_wait_ns for entry in plain.time.per_rank}

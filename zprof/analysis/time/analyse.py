@@ -147,7 +147,7 @@ def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: i
 def _with_steps(timeline: RankTimeline, frame: pd.DataFrame) -> pd.DataFrame:
     """Add the step that launched each collective, and whether it is the first of its group in a window."""
     launched = frame["launch_start_ns"].fillna(frame["start_ns"]).to_numpy(dtype=np.int64)
-    frame = frame.assign(step=timeline.steps.step_at(launched))
+    frame = frame.assign(step=timeline.host_steps.step_at(launched))
     in_steps = frame[frame["step"] >= 0]
     first = in_steps.groupby(["group", "method"])["sequence"].transform("min") == in_steps["sequence"]
     return frame.assign(first_of_window=first.reindex(frame.index, fill_value=False).astype(bool))

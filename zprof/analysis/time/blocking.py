@@ -8,6 +8,7 @@ busy with Python or with nothing.
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.intervals import EMPTY, Intervals, covered, intersect, intervals, subtract, union
@@ -43,7 +44,8 @@ def find_blocking(
         ), []
     inside = collectives[steps.step_at(collectives["start_ns"].to_numpy(dtype=np.int64)) >= 0]
     silent = inside[inside["wait_start_ns"].isna()]
-    if len(silent) - _count(activity.anonymous_waits, steps) <= max(_FEW, len(inside) // 10):
+    open_waits = activity.anonymous_waits[~_is_known(activity.anonymous_waits, inside)]
+    if len(silent) - _count(open_waits, steps) <= max(_FEW, len(inside) // 10):
         return _from_waits(activity, collectives, EMPTY, WAIT_SPANS), []
     holes = _holes(activity, steps)
     if not _count(activity.waits, steps):
@@ -55,9 +57,13 @@ def find_blocking(
 def _from_waits(activity: Activity, collectives: pd.DataFrame, holes: Intervals, method: str) -> Blocking:
     ran = _spans(collectives)
     waits = activity.waits
-    named = np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
-    explained = named | (covered(ran, waits[:, 0], waits[:, 1]) > 0)
+    explained = _is_known(waits, collectives) | (covered(ran, waits[:, 0], waits[:, 1]) > 0)
     return Blocking(blocked=union(waits, holes), unexplained=waits[~explained], method=method)
+
+
+def _is_known(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which waits begin as that of a collective does."""
+    return np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
 
 
 def _count(waits: Intervals, steps: StepWindows) -> int:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, subtract, union
 from zprof.run.ranges import RangeVerb, parse_range
 
 _OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function)\w+::\w", re.ASCII)
 _COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|cross_device_reduce|multimem_|(one|two)_shot_", re.IGNORECASE)
+_CALLS = frozenset({"cuda_runtime", "cuda_driver"})
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 _Mask = npt.NDArray[np.bool_]
 
@@ -28,7 +30,7 @@ class Activity:
     """What a rank did when.  ``coverage`` spans its first to its last event.
 
     ``waits``: the main thread blocked for a collective.  ``anonymous_waits``: those of them, outside all
-    others, that do not say which.
+    others, that do not say which.  ``launched``: launch and end of each kernel and copy of a device.
     """
 
     on_device: bool
@@ -37,6 +39,7 @@ class Activity:
     anonymous_waits: Intervals
     copies: Intervals
     coverage: Intervals
+    launched: Intervals
 
     def shifted(self, offset_ns: int) -> "Activity":
         """The same on a clock that is ``offset_ns`` behind."""
@@ -47,6 +50,7 @@ class Activity:
             anonymous_waits=self.anonymous_waits - offset_ns,
             copies=self.copies - offset_ns,
             coverage=self.coverage - offset_ns,
+            launched=self.launched - offset_ns,
         )
 
 
@@ -65,6 +69,7 @@ class _Events:
         start = events.column("start_ns").to_numpy()
         self.spans = intervals(start, start + events.column("duration_ns").to_numpy())
         self.thread: Int64s = events.column("thread").to_numpy()
+        self.correlation: Int64s = pc.fill_null(events.column("correlation"), 0).to_numpy()
         self._categories, self._category = _encoded(events, "category")
         self._names, self._name = _encoded(events, "name")
 
@@ -73,6 +78,18 @@ class _Events:
 
     def name_is(self, predicate: Callable[[str], bool]) -> _Mask:
         return _look_up([predicate(word) for word in self._names], self._name)
+
+    def launches(self, work: _Mask, calls: _Mask) -> Intervals:
+        """Start of the call and end of the work, for work whose call is in the trace."""
+        calls = calls & (self.correlation > 0)
+        order = np.argsort(self.correlation[calls], kind="stable")
+        ids, starts = self.correlation[calls][order], self.spans[calls, 0][order]
+        wanted, ends = self.correlation[work], self.spans[work, 1]
+        if not len(ids):
+            return EMPTY
+        index = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        found = ids[index] == wanted
+        return intervals(starts[index][found], ends[found])
 
     @property
     def coverage(self) -> Intervals:
@@ -96,6 +113,7 @@ def _cpu_activity(view: _Events) -> Activity:
         anonymous_waits=subtract(anonymous, named),
         copies=EMPTY,
         coverage=view.coverage,
+        launched=EMPTY,
     )
 
 
@@ -108,6 +126,7 @@ def _device_activity(view: _Events) -> Activity:
         anonymous_waits=EMPTY,
         copies=union(view.spans[view.category_is(*_COPIES)]),
         coverage=view.coverage,
+        launched=view.launches(view.category_is("kernel", *_COPIES), view.category_is(*_CALLS)),
     )
 
 

@@ -50,6 +50,27 @@ def step_windows(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows:
     return StepWindows(number=columns[:, 2], begin_ns=columns[:, 0], end_ns=columns[:, 1])
 
 
+def device_windows(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -> StepWindows:
+    """Steps as a device ran them: each boundary moves behind the work that was launched before it.
+
+    The host runs ahead of its device, so the marks of the host alone would cut a step's last kernels
+    off and count them to the next.
+
+    Args:
+        host: Steps by the host's marks.
+        launched_ns: When the host launched each kernel and copy.
+        ended_ns: When each of them ended.
+    """
+    order = np.argsort(launched_ns, kind="stable")
+    launched = launched_ns[order]
+    ended = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ended_ns[order])))
+
+    def moved(boundary: Int64s) -> Int64s:
+        return np.maximum(boundary, ended[np.searchsorted(launched, boundary, side="left")])
+
+    return replace(host, begin_ns=moved(host.begin_ns), end_ns=moved(host.end_ns))
+
+
 def mark_times(marks: pd.DataFrame, kind: str) -> dict[int, int]:
     """Times of one kind of mark by its number."""
     chosen = marks[marks["kind"] == kind]

@@ -5,27 +5,38 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from zprof.analysis.time.events import Activity, read_activity
-from zprof.analysis.time.steps import StepWindows, mark_times, step_windows
+from zprof.analysis.time.steps import StepWindows, device_windows, mark_times, step_windows
 from zprof.model.gaps import Gap
 from zprof.run.reader import Run
 
-_EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread")
+_EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "correlation")
 _TABLES = ("events", "collectives", "mark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimeline:
-    """One rank's time window.  ``pings``: begin and end of each clock ping by its index."""
+    """One rank's time window.
+
+    ``host_steps`` are the steps by the host's marks, to which launches belong; ``steps`` those that the
+    ledger splits, on a device moved behind the work of each step.  ``pings``: begin and end of each
+    clock ping by its index.
+    """
 
     rank: int
     host: str
     steps: StepWindows
+    host_steps: StepWindows
     activity: Activity
     pings: dict[int, tuple[int, int]]
 
     def shifted(self, offset_ns: int) -> "RankTimeline":
         """The same on a clock that is ``offset_ns`` behind; pings stay as they were stamped."""
-        return replace(self, steps=self.steps.shifted(offset_ns), activity=self.activity.shifted(offset_ns))
+        return replace(
+            self,
+            steps=self.steps.shifted(offset_ns),
+            host_steps=self.host_steps.shifted(offset_ns),
+            activity=self.activity.shifted(offset_ns),
+        )
 
 
 def load_timelines(run: Run) -> tuple[list[RankTimeline], list[Gap]]:
@@ -57,11 +68,14 @@ def _load(run: Run, rank: int) -> RankTimeline:
     manifest = run.rank_manifests[rank]
     marks = run.frame(rank, "mark")
     begins, ends = mark_times(marks, "ping_begin"), mark_times(marks, "ping_end")
+    host_steps = step_windows(marks, manifest.time_steps)
+    activity = read_activity(run.table(rank, "events", _EVENT_COLUMNS))
     return RankTimeline(
         rank=rank,
         host=manifest.host,
-        steps=step_windows(marks, manifest.time_steps),
-        activity=read_activity(run.table(rank, "events", _EVENT_COLUMNS)),
+        steps=device_windows(host_steps, *activity.launched.T) if activity.on_device else host_steps,
+        host_steps=host_steps,
+        activity=activity,
         pings={n: (begins[n], ends[n]) for n in begins.keys() & ends.keys() if ends[n] >= begins[n]},
     )
 

@@ -1,8 +1,10 @@
 """Which events of a rank are compute, wait or neither."""
 
+import numpy as np
 import pyarrow as pa
 
 from zprof.analysis.time.events import is_collective_kernel, read_activity
+from zprof.analysis.time.steps import StepWindows, device_windows
 from zprof.run.schema import EVENTS
 
 MAIN, OTHER = 1, 2
@@ -16,7 +18,7 @@ def table(*rows):
         "name": [row[3] for row in rows],
         "thread": [row[4] if len(row) > 4 else MAIN for row in rows],
         "stream": [None] * len(rows),
-        "correlation": [None] * len(rows),
+        "correlation": [row[5] if len(row) > 5 else None for row in rows],
     }
     return pa.table(columns, schema=EVENTS)
 
@@ -78,6 +80,24 @@ def test_on_a_device_kernels_compute():
     assert activity.on_device
     assert activity.compute.tolist() == [[0, 10]]
     assert activity.copies.tolist() == [[40, 50]]
+
+
+def test_work_of_a_device_belongs_to_the_step_that_launched_it():
+    """The host's step ends at 100, the device works for it until 150."""
+    activity = read_activity(
+        table(
+            (90, 95, "cuda_runtime", "cudaLaunchKernel", MAIN, 7),
+            (105, 110, "cuda_runtime", "cudaLaunchKernel", MAIN, 8),
+            (120, 150, "kernel", "gemm", 7, 7),
+            (150, 230, "kernel", "gemm", 7, 8),
+            (130, 135, "kernel", "launched before the window", 7, 3),
+        )
+    )
+    assert activity.launched.tolist() == [[90, 150], [105, 230]]
+    host = StepWindows(number=np.array([0, 1]), begin_ns=np.array([0, 100]), end_ns=np.array([100, 200]))
+    moved = device_windows(host, *activity.launched.T)
+    assert moved.begin_ns.tolist() == [0, 150]
+    assert moved.end_ns.tolist() == [150, 230]
 
 
 def test_collective_kernels_of_the_vendors():

@@ -29,12 +29,15 @@ def timeline(**activity):
         "waits": EMPTY,
         "anonymous_waits": EMPTY,
         "copies": EMPTY,
+        "launched": EMPTY,
         "coverage": intervals([0], [1000]),
     }
+    steps = StepWindows(number=np.array([7]), begin_ns=np.array([0]), end_ns=np.array([1000]))
     return RankTimeline(
         rank=0,
         host="a",
-        steps=StepWindows(number=np.array([7]), begin_ns=np.array([0]), end_ns=np.array([1000])),
+        steps=steps,
+        host_steps=steps,
         activity=Activity(**values | activity),
         pings={},
     )

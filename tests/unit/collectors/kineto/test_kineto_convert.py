@@ -137,6 +137,23 @@ def test_plain_programs_are_joined_in_order(rows_of):
     assert {row["wait_start_ns"] for row in rows} == {None}
 
 
+def test_a_synchronous_call_waits_right_behind_its_launch(rows_of):
+    def gather(start, is_async):
+        row = launch_op("c10d::_allgather_base_", start, [120], [60])
+        row["args"]["Concrete Inputs"] = ["", "", "", str(is_async), "-1"]
+        return row
+
+    rows, _ = rows_of(
+        gather(10, False),
+        execution("all_gather", 12, 40, 60),
+        span("zprof::wait", 13, 41),
+        gather(50, True),
+        execution("all_gather", 52, 70, 60),
+        span("zprof::wait", 60, 71),
+    )
+    assert [(row["wait_start_ns"], row["wait_end_ns"]) for row in rows] == [(at(13), at(41)), (None, None)]
+
+
 def test_a_lost_execution_is_not_guessed(rows_of):
     rows, gaps = rows_of(
         launch_op("c10d::_allgather_base_", 10, [120], [60]),
