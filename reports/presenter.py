@@ -6,6 +6,7 @@ Computed here once, so that no renderer computes.  Everything is in the units of
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zprof.model.gaps import Gap
 from zprof.model.report import RankMemory, RankTime, Report, RunFacts, StateLaw
 from zprof.model.tenants import SHOWN, Tenant
 
@@ -42,6 +43,16 @@ class Exposure:
     exposed_ns: int
     hidden_ns: int
     ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapGroup:
+    """The same gap on several ranks; no rank where it is of the whole run."""
+
+    what: str
+    reason: str
+    remedy: str
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +150,22 @@ def state_checks(ranks: Sequence[RankMemory]) -> tuple[StateCheck, ...]:
 def shown_tenants(ranks: Sequence[RankMemory]) -> tuple[Tenant, ...]:
     """All six tenants, in the order in which they are shown; none where no rank was measured."""
     return SHOWN if ranks else ()
+
+
+def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
+    """Gaps that differ in their rank only, as one, in the order of the first of each."""
+    groups: dict[tuple[str, str, str], list[int | None]] = {}
+    for gap in gaps:
+        groups.setdefault((gap.what, gap.reason, gap.remedy), []).append(gap.rank)
+    return tuple(
+        GapGroup(
+            what=what,
+            reason=reason,
+            remedy=remedy,
+            ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+        )
+        for (what, reason, remedy), ranks in groups.items()
+    )
 
 
 def _state_check(rank: RankMemory, law: StateLaw) -> StateCheck:

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from zprof.model.findings import Evidence, Finding
-from zprof.model.gaps import Gap
 from zprof.model.printable import display_width, printable, printable_lines, shorten
 from zprof.model.report import Report
 from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
 from zprof.reports.layout import heading, wrap
+from zprof.reports.presenter import GapGroup, grouped_gaps
 
 _UNITS: dict[str, Callable[[float], str]] = {
     "ns": format_ns,
@@ -17,6 +17,7 @@ _UNITS: dict[str, Callable[[float], str]] = {
     "count": lambda count: f"{count:.0f}",
 }
 _LABEL = 10
+_NAMED = 8
 
 
 def findings(report: Report) -> list[str]:
@@ -31,13 +32,10 @@ def findings(report: Report) -> list[str]:
 
 def gaps(report: Report) -> list[str]:
     """What is unknown, why, and what would make it known."""
-    if not report.gaps:
+    groups = grouped_gaps(report.gaps)
+    if not groups:
         return []
-    return [
-        "",
-        heading(f"NOT MEASURED ({len(report.gaps)})"),
-        *[line for gap in report.gaps for line in _gap(gap)],
-    ]
+    return ["", heading(f"NOT MEASURED ({len(groups)})"), *[line for group in groups for line in _gap(group)]]
 
 
 def _finding(number: int, entry: Finding) -> list[str]:
@@ -83,7 +81,14 @@ def _labelled(label: str, texts: Sequence[str]) -> list[str]:
     return lines
 
 
-def _gap(gap: Gap) -> list[str]:
-    where = "" if gap.rank is None else f" (rank {gap.rank})"
-    lines = wrap(printable(f"{gap.what}{where}: {gap.reason}"), first="  - ")
-    return lines + (wrap(printable(gap.remedy), first="    → ") if gap.remedy else [])
+def _gap(group: GapGroup) -> list[str]:
+    lines = wrap(printable(f"{group.what}{_ranks(group.ranks)}: {group.reason}"), first="  - ")
+    return lines + (wrap(printable(group.remedy), first="    → ") if group.remedy else [])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return ""
+    names = ", ".join(str(rank) for rank in ranks[:_NAMED])
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    return f" (rank{'s' if len(ranks) > 1 else ''} {names}{more})"

@@ -29,9 +29,11 @@ from zprof.rules.suspect import Suspect, suspect_of
 
 _MIN_STEPS = 3
 _LAST_RATIO = 0.60
+#: Chance of noise above which nobody is named.
+_MAX_CHANCE = 0.10
 #: Chance of noise, and excess over its error, for high and for medium confidence.
 _SURE = (0.025, 1.5)
-_LIKELY = (0.10, 2.0)
+_LIKELY = (_MAX_CHANCE, 2.0)
 #: Of the step: below the first no finding, below the second one of low confidence.
 _WORTH_RATIO = 0.02
 _COST_RATIO = 0.05
@@ -109,6 +111,7 @@ def _is_there(suspect: Suspect, cost: _Cost, wall: float) -> bool:
         suspect.skew_ns > suspect.floor_ns
         and suspect.excess_ns > suspect.excess_error_ns
         and suspect.steps_ratio >= _LAST_RATIO
+        and suspect.chance < _MAX_CHANCE
         and suspect.late_ratio >= _LAST_RATIO
         and max(suspect.skew_ns, cost.delay_ns) >= _WORTH_RATIO * wall
         and _saving(cost)[1] > 0

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 from tests.support.memories import memory_of
 from tests.support.reports import slower, straggler
+from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.reports.presenter import (
     exposure,
+    grouped_gaps,
     ledger,
     peak_bytes,
     shown_ranks,
@@ -61,3 +63,9 @@ def test_law_plus_padding_plus_counters_is_what_was_measured() -> None:
     states[Tenant.GRADIENTS] += 8
     assert state_checks([replace(ranks[0], state_bytes=states)])[0].rest_bytes == 8
     assert state_checks([replace(ranks[0], formula=None)]) == ()
+
+
+def test_the_same_gap_on_several_ranks_is_said_once() -> None:
+    gaps = [Gap(what="memory", reason=why, remedy="record", rank=rank) for why in "ab" for rank in (1, 0)]
+    groups = grouped_gaps([*gaps, Gap(what="link", reason="c", remedy="")])
+    assert [(group.reason, group.ranks) for group in groups] == [("a", (0, 1)), ("b", (0, 1)), ("c", ())]
