@@ -5,8 +5,10 @@ after the last gradient, on the thread that called ``backward()``.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd import Variable
 
 
@@ -27,13 +29,14 @@ class BackwardPass:
         self.running = True
         Variable._execution_engine.queue_callback(self._end)
 
-    def is_stale(self) -> bool:
-        """A backward pass was left by an exception, so that its end was never told."""
-        return self.running and torch._C._current_graph_task_id() == -1
+    def watch(self, root: nn.Module) -> None:
+        """Forget, before the next forward of ``root``, a pass whose end was never told (an exception)."""
+        root.register_forward_pre_hook(self._forget_stale, prepend=True)
 
-    def abandon(self) -> None:
-        """Forget a stale pass."""
-        self.running = False
+    def _forget_stale(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        # A forward inside a running backward is a recomputation; outside of one nothing can be running.
+        if torch._C._current_graph_task_id() == -1:
+            self.running = False
 
     def _end(self) -> None:
         self.running = False

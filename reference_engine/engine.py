@@ -89,6 +89,7 @@ def _assemble(
         )
     elif policy.gathers_after_step:
         wait_before_forward(module_units)
+    backward.watch(model)
     wrapped = ZeroModel(model, flat, reducer, facts_of(flat, config, comm.world_size))
     return wrapped, ZeroOptimizer(gradients, reducer, config)
 

@@ -95,8 +95,6 @@ class ParameterGatherer:
         unit.module.register_forward_hook(after_forward)
 
     def _begin_forward(self) -> None:
-        if self._backward.is_stale():
-            self._backward.abandon()
         if not self._backward.running:
             self._release_all()
             self._forward_order.begin()

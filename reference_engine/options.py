@@ -103,7 +103,7 @@ def _link(options: argparse.Namespace) -> LinkModel | None:
         return None
     return LinkModel(
         bandwidth_bytes_per_s=options.link_gbps * 1e9 / 8,
-        latency_s=(options.link_latency_us or 0.0) * 1e-6,
+        latency_s=(options.link_latency_us or 0.0) / 1e6,
     )
 
 
@@ -114,7 +114,7 @@ def _compute(options: argparse.Namespace) -> ComputeModel | None:
     milliseconds = [getattr(options, name) for name in names]
     if all(value is None for value in milliseconds):
         return None
-    forward_s, backward_s, straggler_s = ((value or 0.0) * 1e-3 for value in milliseconds)
+    forward_s, backward_s, straggler_s = ((value or 0.0) / 1e3 for value in milliseconds)
     return ComputeModel(
         forward_s=forward_s,
         backward_s=backward_s,

@@ -1,0 +1,212 @@
+"""Which collectives are launched, in which order, and how many units are in memory at once."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from engine_helpers import BLOCKS, engine, loss_of, train_step
+from fake_comm import FakeComm
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+from zprof.reference_engine import ZeroConfig, zero
+
+FORWARD = ["root", *BLOCKS]
+BACKWARD = ["root", *reversed(BLOCKS)]
+REDUCED = [*reversed(BLOCKS), "root"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_stage_3_gathers_every_unit_twice_and_reduces_it_once(prefetch):
+    model, optimizer, comm = engine(4, stage=3, forward_prefetch=prefetch, backward_prefetch=prefetch)
+    for step in range(3):
+        train_step(model, optimizer, step)
+        assert comm.launches("all_gather") == FORWARD + BACKWARD
+        assert comm.launches("reduce_scatter") == REDUCED
+        comm.take_events()
+
+
+@pytest.mark.parametrize(("stage", "gathers", "scatters"), [(1, FORWARD, REDUCED), (2, FORWARD, REDUCED)])
+def test_stages_1_and_2_reduce_every_unit_and_gather_it_after_the_step(stage, gathers, scatters):
+    model, optimizer, comm = engine(4, stage=stage)
+    train_step(model, optimizer)
+    assert comm.launches("reduce_scatter") == scatters
+    assert comm.launches("all_gather") == gathers
+    assert comm.launches("all_reduce") == []
+
+
+def test_stage_0_all_reduces_every_unit():
+    model, optimizer, comm = engine(4, stage=0)
+    train_step(model, optimizer)
+    launches = [event for event in comm.take_events() if event.startswith("launch")]
+    assert launches == [f"launch all_reduce {unit}" for unit in REDUCED]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_prefetch_launches_that_many_units_ahead_of_the_wait(prefetch):
+    model, optimizer, comm = engine(4, stage=3, forward_prefetch=prefetch, backward_prefetch=prefetch)
+    train_step(model, optimizer)
+    comm.take_events()
+    train_step(model, optimizer)
+    events = [event for event in comm.take_events() if "all_gather" in event]
+    for order, events_of_pass in ((FORWARD, events[:8]), (BACKWARD, events[8:])):
+        for position, unit in enumerate(order):
+            before_wait = events_of_pass[: events_of_pass.index(f"wait all_gather {unit}")]
+            launched = sum(event.startswith("launch") for event in before_wait)
+            assert launched == min(position + 1 + prefetch, len(order))
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_no_more_units_are_in_memory_than_the_root_the_one_in_use_and_the_prefetched(prefetch):
+    model, optimizer, _ = engine(4, stage=3, forward_prefetch=prefetch, backward_prefetch=prefetch)
+    most = 0
+
+    def count(*_: object) -> None:
+        nonlocal most
+        most = max(most, sum(unit.full.untyped_storage().nbytes() > 0 for unit in model._units))
+
+    for block in model.module.blocks:
+        block.register_forward_pre_hook(count)
+        block.expand.weight.register_hook(count)
+    for step in range(2):
+        train_step(model, optimizer, step)
+    assert most == 2 + prefetch
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_reductions_are_launched_beside_the_backward_and_waited_for_at_its_end(stage):
+    model, optimizer, comm = engine(4, stage=stage, reduce_buckets=9, forward_prefetch=0, backward_prefetch=0)
+    kind = "reduce_scatter" if stage else "all_reduce"
+    during: list[str] = []
+    model.module.blocks[0].expand.weight.register_hook(lambda _: during.extend(comm.events))
+    train_step(model, optimizer)
+    assert [event for event in during if kind in event] == [
+        f"launch {kind} blocks.2",
+        f"launch {kind} blocks.1",
+    ]
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_without_overlap_every_reduction_is_waited_for_at_once(stage):
+    model, optimizer, comm = engine(4, stage=stage, overlap_reduce=False)
+    kind = "reduce_scatter" if stage else "all_reduce"
+    train_step(model, optimizer)
+    reductions = [event for event in comm.take_events() if kind in event]
+    assert reductions == [f"{what} {kind} {unit}" for unit in REDUCED for what in ("launch", "wait")]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_no_more_reductions_are_in_flight_than_allowed(stage):
+    model, optimizer, comm = engine(4, stage=stage, reduce_buckets=1)
+    train_step(model, optimizer)
+    in_flight = most = 0
+    for event in comm.take_events():
+        if "reduce_scatter" in event:
+            in_flight += 1 if event.startswith("launch") else -1
+            most = max(most, in_flight)
+    # One waits for its last gradient (the root), so its own launch may stand beside the one in flight.
+    assert most <= 2
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_the_gather_after_a_step_is_waited_for_by_the_next_forward(stage):
+    model, optimizer, comm = engine(4, stage=stage)
+    train_step(model, optimizer)
+    assert not [event for event in comm.take_events() if event.startswith("wait all_gather")]
+    loss_of(model)
+    assert comm.take_events() == [f"wait all_gather {unit}" for unit in FORWARD]
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_without_overlap_the_step_waits_for_its_gathers(stage):
+    model, optimizer, comm = engine(4, stage=stage, overlap_gather=False)
+    train_step(model, optimizer)
+    assert comm.take_events()[-4:] == [f"wait all_gather {unit}" for unit in FORWARD]
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_every_launch_is_waited_for(stage):
+    model, optimizer, comm = engine(4, stage=stage)
+    for step in range(3):
+        train_step(model, optimizer, step)
+    model.synchronize()
+    launched = sorted(e.removeprefix("launch ") for e in comm.events if e.startswith("launch"))
+    waited = sorted(e.removeprefix("wait ") for e in comm.events if e.startswith("wait"))
+    assert launched == waited
+
+
+class Switching(nn.Module):
+    """Calls its layers in an order that can be turned round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+        self.order = [0, 1, 2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index in self.order:
+            x = self.layers[index](x)
+        return x.sum()
+
+
+def test_a_changed_order_is_gathered_on_demand_marked_once_and_learnt():
+    module = Switching()
+    model, optimizer = zero(module, ZeroConfig(stage=3), FakeComm())
+
+    def misses() -> list[str]:
+        with profile(activities=[ProfilerActivity.CPU]) as profiled:
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).backward()
+            optimizer.step()
+        return [event.name for event in profiled.events() if event.name.startswith("zero::prefetch_miss")]
+
+    assert misses() == misses() == []
+    module.order = [0, 2, 1]
+    assert misses() == [
+        "zero::prefetch_miss unit=layers.2 expected=layers.1",
+        "zero::prefetch_miss unit=layers.1 expected=layers.2",
+    ]
+    assert misses() == []
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, torch.tanh(x), use_reentrant=False)
+        return x.sum()
+
+
+def test_recomputation_adds_no_gather_and_misses_nothing():
+    torch.manual_seed(0)
+    plain = Checkpointed()
+    comm = FakeComm()
+    plain(torch.ones(1, 3)).backward()
+    expected = [parameter.grad.clone() for parameter in plain.parameters()]
+    plain.zero_grad()
+    model, optimizer = zero(plain, ZeroConfig(stage=3), comm)
+    for _ in range(2):
+        comm.take_events()
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).backward()
+        units = [f"layers.{index}" for index in range(3)]
+        assert comm.launches("all_gather") == units + units[::-1]
+    for index, layer in enumerate(plain.layers):
+        gradient = torch.cat([expected[2 * index].flatten(), expected[2 * index + 1]])
+        assert torch.equal(model.shards[index].grad[: gradient.numel()], gradient)
+        assert layer.weight.untyped_storage().nbytes() == 0
+
+
+def test_units_in_use_never_overlap_by_more_than_neighbours_without_prefetch():
+    model, optimizer, comm = engine(4, stage=3, forward_prefetch=0, backward_prefetch=0)
+    train_step(model, optimizer)
+    gathers = [event for event in comm.take_events() if "all_gather" in event]
+    assert all(
+        second == first.replace("launch", "wait")
+        for first, second in pairwise(gathers)
+        if first.startswith("launch")
+    )

@@ -1,0 +1,53 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zprof.reference_engine.layout import Layout, layout_of
+
+SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=6)
+RANKS = st.integers(1, 9)
+ALIGNMENTS = st.integers(1, 17)
+
+
+def layout(shapes: list[tuple[int, ...]], ranks: int, alignment: int) -> Layout:
+    named = [(f"p{index}", shape) for index, shape in enumerate(shapes)]
+    return layout_of(named, ranks=ranks, alignment=alignment)
+
+
+@given(SHAPES, RANKS, ALIGNMENTS)
+def test_parameters_follow_each_other_without_a_hole(shapes, ranks, alignment):
+    table = layout(shapes, ranks, alignment)
+    end = 0
+    for slot, shape in zip(table.slots, shapes, strict=True):
+        assert (slot.offset, slot.shape) == (end, shape)
+        end += slot.numel
+    assert end == table.numel
+
+
+@given(SHAPES, RANKS, ALIGNMENTS)
+def test_shards_are_equal_aligned_and_padded_no_more_than_needed(shapes, ranks, alignment):
+    table = layout(shapes, ranks, alignment)
+    assert table.shard_numel * ranks == table.padded == table.numel + table.padding
+    assert table.shard_numel % alignment == 0
+    assert 0 <= table.padding < ranks * alignment
+
+
+@given(SHAPES, RANKS, ALIGNMENTS)
+def test_every_element_of_every_parameter_is_in_exactly_one_shard(shapes, ranks, alignment):
+    table = layout(shapes, ranks, alignment)
+    offsets = {slot.name: slot.offset for slot in table.slots}
+    owners = [0] * table.numel
+    for rank in range(ranks):
+        start = table.shard(rank).start
+        for piece in table.pieces(rank):
+            first = offsets[piece.name] + piece.parameter_offset
+            assert start + piece.shard_offset == first
+            for element in range(first, first + piece.numel):
+                owners[element] += 1
+    assert owners == [1] * table.numel
+
+
+@pytest.mark.parametrize(("ranks", "alignment"), [(0, 1), (1, 0)])
+def test_no_ranks_or_no_alignment_is_refused(ranks, alignment):
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        layout([(1,)], ranks, alignment)

@@ -1,0 +1,39 @@
+from zprof.reference_engine.prefetch import Demand, PrefetchOrder
+
+
+def run(order: PrefetchOrder, units: str) -> list[Demand]:
+    order.begin()
+    return [order.demand(unit) for unit in units]
+
+
+def test_the_first_pass_records_and_the_next_looks_ahead():
+    order = PrefetchOrder(1)
+    assert run(order, "rab") == [Demand()] * 3
+    assert [demand.ahead for demand in run(order, "rab")] == [("a",), ("b",), ()]
+
+
+def test_depth_is_how_far_it_looks_and_zero_never_does():
+    deep, off = PrefetchOrder(2), PrefetchOrder(0)
+    run(deep, "rabc")
+    run(off, "rabc")
+    assert [demand.ahead for demand in run(deep, "rabc")] == [("a", "b"), ("b", "c"), ("c",), ()]
+    assert run(off, "rcba") == [Demand()] * 4
+
+
+def test_a_unit_out_of_order_is_missed_once_and_ends_the_look_ahead_of_that_pass():
+    order = PrefetchOrder(1)
+    run(order, "rab")
+    assert run(order, "rba") == [Demand(ahead=("a",)), Demand(missed="a"), Demand()]
+    assert [demand.ahead for demand in run(order, "rba")] == [("b",), ("a",), ()]
+
+
+def test_a_longer_pass_is_a_miss_at_its_end():
+    order = PrefetchOrder(1)
+    run(order, "ra")
+    assert run(order, "rab")[2] == Demand(missed="end")
+
+
+def test_a_unit_that_is_used_twice_is_expected_twice():
+    order = PrefetchOrder(1)
+    run(order, "rara")
+    assert [demand.ahead for demand in run(order, "rara")] == [("a",), ("r",), ("a",), ()]
