@@ -1,0 +1,69 @@
+"""Causes planted in real ranks are found: a straggler with its skew, a slow link by its bandwidth."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.ranks
+PLANTED_MS = 40.0
+OPTIONS = (
+    "--layers 4 --hidden 256 --heads 4 --vocabulary 64 --context 16 --batch 4 --stage 3 "
+    "--compute-forward-ms 12 --compute-backward-ms 24 --link-latency-us 50"
+)
+
+
+def zprof(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "zprof", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def recorded(folder: Path, name: str, *options: str) -> Path:
+    run = folder / f"{name}.zprof"
+    zprof("train", "-o", str(run), "--memory-steps", "0", "--time-steps", "10", *OPTIONS.split(), *options)
+    return run
+
+
+def report(run: Path, *options: str) -> Mapping[str, Any]:
+    return dict(json.loads(zprof("report", str(run), *options, "-f", "json")))
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("healthy"), "healthy", "--link-gbps", "1.6")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_straggler_is_named_with_its_skew(tmp_path: Path, rank: int) -> None:
+    planted = ("--straggler-rank", str(rank), "--straggler-ms", str(PLANTED_MS))
+    found = report(recorded(tmp_path, "straggler", "--link-gbps", "1.6", *planted))
+    first = found["findings"][0]
+    assert first["cause"] == "straggler_rank"
+    assert first["confidence"] == "high"
+    assert f"rank {rank} " in first["sentence"]
+    (skew,) = [row for row in first["evidence"] if row["what"].startswith("arrival skew")]
+    assert skew["rank"] == rank
+    assert skew["value"] / 1e6 == pytest.approx(PLANTED_MS, abs=max(0.15 * PLANTED_MS, 3.0))
+
+
+def test_a_healthy_run_accuses_nobody(healthy: Path) -> None:
+    causes = {f["cause"]: f["confidence"] for f in report(healthy)["findings"]}
+    assert "straggler_rank" not in causes
+    assert set(causes.values()) <= {"low"}
+
+
+def test_a_slow_link_is_found_against_the_healthy_run(tmp_path: Path, healthy: Path) -> None:
+    slow = recorded(tmp_path, "slow", "--link-gbps", "0.3")
+    found = report(slow, "--baseline", str(healthy))
+    assert found["verdict"]["status"] == "slower"
+    assert "low_bus_bandwidth" in [finding["cause"] for finding in found["findings"]]
+    gathers = [row for row in found["time"]["collectives"] if row["kind"] == "all_gather"]
+    for row in gathers:
+        assert row["busbw_bytes_per_s"] == pytest.approx(0.3e9 / 8, rel=0.15)
