@@ -63,6 +63,17 @@ def test_short_collectives_outvote_long_ones():
     assert clocks.offsets_ns[1] == pytest.approx(2 * MS, abs=2 * US)
 
 
+def test_the_estimate_stays_within_what_causality_allows():
+    """Ends lie far apart in most collectives; one short one bounds the offset hard."""
+    votes = {0: {}, 1: {}}
+    for index in range(30):
+        votes[0][index] = (index * MS, index * MS + 100 * US)
+        votes[1][index] = (index * MS, index * MS + 400 * US)
+    votes[0][30] = votes[1][30] = (90 * MS, 90 * MS + 10 * US)
+    clocks, _ = align(hosts_of("a", "b"), {}, votes)
+    assert abs(clocks.offsets_ns[1]) <= 10 * US
+
+
 def test_links_go_on_from_rank_to_rank():
     """Ranks 0 and 2 share nothing; both share collectives with rank 1."""
     left = played({0: 0, 1: 4 * MS}, seed=2)

@@ -88,6 +88,21 @@ def test_on_a_device_everything_without_compute_is_blocked():
     assert row["idle_ns"] == 1000 - 400 - 150 - 50
 
 
+def test_a_wait_that_has_its_collective_stands_for_no_other():
+    """Eight collectives without a wait, and eight waits: but those belong to eight others."""
+    us = 1_000
+    waits = intervals([i * 100 * us for i in range(8)], [i * 100 * us + 10 * us for i in range(8)])
+    whole = intervals([0], [1000 * us])
+    activity = timeline(waits=waits, anonymous_waits=waits, coverage=whole).activity
+    steps = StepWindows(number=np.array([0]), begin_ns=np.array([0]), end_ns=np.array([1000 * us]))
+    frame = collectives(*[(i * 50 * us, i * 50 * us + 5 * us) for i in range(16)])
+    frame.loc[::2, "wait_start_ns"] = waits[:, 0]
+    frame.loc[::2, "wait_end_ns"] = waits[:, 1]
+    assert find_blocking(0, activity, steps, frame)[1]
+    frame["wait_start_ns"] = frame["wait_start_ns"].fillna(-1)
+    assert not find_blocking(0, activity, steps, frame)[1]
+
+
 def test_waits_unseen_in_part_give_a_mixed_bound():
     us = 1_000
     activity = timeline(

@@ -142,6 +142,34 @@ def test_hosts_that_share_nothing_are_not_compared(tmp_path):
     assert dict(analysis.time.alignment.offsets_ns) == {0: 0}
 
 
+def test_a_rank_whose_clock_nothing_explains_is_left_out(tmp_path):
+    """Its clock jumps between two collectives: no offset explains both, and the others go on."""
+    spec = Spec(ranks=3, hosts=HOSTS, pings=0, slow_rank=1, slow_ns=20 * MS)
+    truths = play(spec)
+    for collective in truths[2].collectives[::2]:
+        collective.start += 900 * MS
+        collective.end += 900 * MS
+    analysis = analyse_time(load(write(tmp_path / "x.zprof", spec, truths)))
+    assert sorted(analysis.time.alignment.offsets_ns) == [0, 1]
+    assert [gap.rank for gap in analysis.gaps if gap.what == "clock alignment"] == [2]
+    assert not analysis.collectives["matched"].any()
+    assert (analysis.collectives["last_rank"] == -1).all()
+    assert (analysis.collectives["lateness_ns"] == 0).all()
+
+
+def test_broadcasts_align_nothing_and_are_not_compared(tmp_path):
+    """A broadcast's root may leave before the others come: it bounds no clock and names no late rank."""
+    spec = Spec(hosts=HOSTS[:2], pings=0)
+    truths = play(spec)
+    for truth in truths:
+        for collective in truth.collectives:
+            collective.kind = "broadcast"
+    analysis = analyse_time(load(write(tmp_path / "x.zprof", spec, truths)))
+    assert gaps_of(analysis, "clock alignment")
+    assert not analysis.collectives["matched"].any()
+    assert (analysis.collectives["wait_ns"] == 0).all()
+
+
 def test_without_pings_collectives_align_the_clocks(tmp_path):
     spec = Spec(pings=0, hosts=HOSTS[:2], offsets_ns=(0, 5 * MS))
     analysis, _ = analysed(tmp_path, spec)

@@ -95,7 +95,22 @@ def test_everything_matches(case):
     assert analysis.time.alignment.matched == len(truths[0].collectives)
     assert analysis.time.alignment.unmatched == 0
     assert [gap.what for gap in analysis.gaps] == ["volume"]
-    assert analysis.collectives["first_of_window"].sum() == spec.ranks
+    first = analysis.collectives[analysis.collectives["first_of_window"]]
+    assert sorted(zip(first["rank"], first["sequence"], strict=True)) == [(r, 0) for r in range(spec.ranks)]
+
+
+def test_hidden_is_what_lies_under_compute(case):
+    _, analysis, truths = case
+    true = {(c.rank, c.sequence): c for truth in truths for c in truth.collectives}
+    for row in analysis.collectives.itertuples():
+        c = true[row.rank, row.sequence]
+        under = sum(
+            max(0, min(c.end, end) - max(c.start, start)) for start, end, _ in truths[row.rank].compute
+        )
+        assert row.hidden_ns == under
+    for entry in analysis.time.per_rank:
+        mine = analysis.collectives[analysis.collectives["rank"] == entry.rank]
+        assert entry.overlapped_ns == pytest.approx(mine["hidden_ns"].sum() / entry.steps, abs=1)
 
 
 def test_the_late_rank_is_last_and_late(tmp_path):

@@ -97,6 +97,16 @@ def test_a_carried_collective_counts_once_though_its_real_one_is_launched_outsid
     assert [(row["sequence"], row["method"], row["end_ns"]) for row in rows] == [(0, "range", at(60))]
 
 
+def test_of_two_waits_for_one_collective_the_one_that_blocked_counts(rows_of):
+    text = "zero::{} all_gather pg=0 seq=0 unit=b bytes=4 dtype=float32"
+    rows, _ = rows_of(
+        span(text.format("comm"), 10, 40, COMM),
+        span(text.format("wait"), 20, 41),
+        span(text.format("wait"), 50, 51),
+    )
+    assert [(row["wait_start_ns"], row["wait_end_ns"]) for row in rows] == [(at(20), at(41))]
+
+
 def test_native_gloo_takes_kind_and_sequence_from_the_launch(rows_of):
     """Gloo runs a reduce-scatter as an all-reduce; only the launch knows."""
     rows, gaps = rows_of(
