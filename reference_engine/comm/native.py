@@ -79,8 +79,11 @@ class NativeComm:
             bytes=full.numel() * full.element_size(),
             dtype=str(full.dtype).removeprefix("torch."),
         )
-        with ranges.launch(collective):
-            work = launch()
+        try:
+            with ranges.launch(collective):
+                work = launch()
+        except RuntimeError as error:
+            raise failure(collective, error) from error
         assert work is not None  # this process belongs to the group, checked at construction
         self._launched += 1
         self.moved[kind] += round(collective.bytes * ring_factor(kind, self.world_size))

@@ -1,0 +1,107 @@
+"""One rank: trains the cases that a JSON file names, one after the other, and writes what it saw.
+
+python engine_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
+"""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer
+from zprof.reference_engine import train as training
+from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.gpt import GPTConfig
+from zprof.reference_engine.train_config import TrainConfig
+
+
+@dataclass
+class Watcher:
+    """Notes what a rank keeps and moves after every step; dies in ``die_in`` if told to."""
+
+    die_in: int | None = None
+    die_by: str = "kill"
+    moved: list[dict[str, int]] = field(default_factory=list)
+    states: list[list[int]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.facts = asdict(model.facts)
+        self._note()
+
+    def step_done(self, step: int, loss: float) -> None:
+        self._note()
+        if step == self.die_in:
+            if self.die_by == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise KeyError("planted")
+
+    def finished(self) -> None:
+        pass
+
+    def _note(self) -> None:
+        self.states.append(kept_bytes(self.model, self.optimizer))
+        self.moved.append(dict(self.model._units[0]._comm.moved))
+
+
+def kept_bytes(model: ZeroModel, optimizer: ZeroOptimizer) -> list[int]:
+    """Bytes of parameters, gradients and optimizer state, each memory counted once."""
+    seen: set[int] = set()
+
+    def unseen(tensors: list[torch.Tensor]) -> int:
+        total = 0
+        for storage in (tensor.untyped_storage() for tensor in tensors):
+            if storage.nbytes() and storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                total += storage.nbytes()
+        return total
+
+    everything = list(model.parameters())
+    weights = [p for group in optimizer.param_groups for p in group["params"]]
+    state = [value for entry in optimizer.state.values() for value in entry.values()]
+    return [
+        unseen(everything),
+        unseen([p.grad for p in everything if p.grad is not None]),
+        unseen(weights + state),
+    ]
+
+
+def config_of(case: dict[str, Any]) -> TrainConfig:
+    engine = dict(case["zero"])
+    engine["dtype"] = getattr(torch, engine.get("dtype", "float32"))
+    link = LinkModel(**case["link"]) if case.get("link") else None
+    return TrainConfig(
+        zero=ZeroConfig(**engine),
+        gpt=GPTConfig(**case["gpt"]),
+        steps=case["steps"],
+        batch=case["batch"],
+        link=link,
+    )
+
+
+def run(case: dict[str, Any]) -> dict[str, Any]:
+    rank = dist.get_rank()
+    watcher = Watcher(**case.get("fault", {})) if rank == case.get("faulty_rank") else Watcher()
+    losses = training.train(config_of(case), watcher)
+    return {"losses": losses, "states": watcher.states, "moved": watcher.moved, "facts": watcher.facts}
+
+
+def main() -> None:
+    cases = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    results = {name: run(case) for name, case in cases.items()}
+    Path(sys.argv[2]).write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
