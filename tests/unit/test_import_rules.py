@@ -38,7 +38,7 @@ ALLOWED = {
         "run",
         "model",
     },
-    "cli": {"cli", "integrations", "reports", "rules", "analysis", "run", "model"},
+    "cli": {"cli", "integrations", "reference_engine", "reports", "rules", "analysis", "run", "model"},
 }
 MAY_IMPORT_TORCH = {"collectors", "integrations", "reference_engine"}
 STANDARD_LIBRARY_ONLY = {"model"}

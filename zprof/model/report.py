@@ -58,7 +58,8 @@ class RankTime:
     """The step ledger of one rank: means over the steps of the window, so that the terms sum.
 
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained.
-    ``overlapped_ns`` is the part of ``collective_ns`` that is hidden under compute.
+    ``overlapped_ns`` is the part of ``collective_ns`` that is hidden: collective = overlapped +
+    exposed_wait + exposed_transfer.
     ``overlap_ratio`` is None where the rank ran no collective.  ``method`` says how exposure was
     found, ``noise_floor_ns`` below which size a term means nothing.
     """
@@ -82,8 +83,9 @@ class RankTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTime:
-    """One kind of collective in one group: per step, as the mean over the loaded ranks.
+    """One kind of collective in one group: sums of a step, as the mean over the loaded ranks.
 
+    ``launch_delay_ns`` is the median of one collective, from its launch to its start.
     ``bytes`` are those of the full tensors (the gathered size).  Waits are lower and transfers upper
     bounds where ranks are missing; ``method`` says so.  Bandwidths come from the intrinsic time (last
     start to first end), in bytes a second, None where that is below the resolution of the clocks.

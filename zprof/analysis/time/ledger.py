@@ -5,6 +5,9 @@
 Idle is the rest: the main thread neither computes nor is blocked on a running collective (Python, launch
 and queue, waking up).  Unexplained is where the trace is silent: before its first and after its last
 event, and waits for which no collective was seen to run.
+
+Beside it stands collective = overlapped + exposed_wait + exposed_transfer: a collective that runs while a
+CPU rank works in Python rather than in an operator holds nothing up, and is overlapped.
 """
 
 import itertools
@@ -54,7 +57,7 @@ def step_rows(
     rows["exposed_memcpy_ns"] = inside(copies)
     rows["unexplained_ns"] = inside(subtract(silent, copies))
     rows["idle_ns"] = rows["wall_ns"] - rows[[term for term in TERMS if term != "idle_ns"]].sum(axis=1)
-    rows["overlapped_ns"] = inside(intersect(ran, activity.compute))
+    rows["overlapped_ns"] = inside(subtract(ran, union(exposure.waiting, exposure.moving)))
     rows["collective_ns"] = inside(ran)
     return rows[list(STEP_COLUMNS)]
 

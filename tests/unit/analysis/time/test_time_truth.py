@@ -108,9 +108,20 @@ def test_hidden_is_what_lies_under_compute(case):
             max(0, min(c.end, end) - max(c.start, start)) for start, end, _ in truths[row.rank].compute
         )
         assert row.hidden_ns == under
+
+
+def test_what_is_not_exposed_is_overlapped(case):
+    _, analysis, truths = case
+    known = expected(truths)
     for entry in analysis.time.per_rank:
-        mine = analysis.collectives[analysis.collectives["rank"] == entry.rank]
-        assert entry.overlapped_ns == pytest.approx(mine["hidden_ns"].sum() / entry.steps, abs=1)
+        true = [c for truth in truths for c in truth.collectives if c.rank == entry.rank]
+        ran = sum(c.end - c.start for c in true)  # one communication thread: they never overlap each other
+        mine = [one for (rank, _), one in known.items() if rank == entry.rank]
+        exposed = sum(one.exposed_wait_ns + one.exposed_transfer_ns for one in mine)
+        assert entry.collective_ns == pytest.approx(ran / entry.steps, abs=2)
+        assert entry.overlapped_ns == pytest.approx((ran - exposed) / entry.steps, abs=25_000)
+        exposed_parts = entry.exposed_wait_ns + entry.exposed_transfer_ns
+        assert entry.overlapped_ns + exposed_parts == pytest.approx(entry.collective_ns, abs=3)
 
 
 def test_the_late_rank_is_last_and_late(tmp_path):
