@@ -5,11 +5,14 @@ common clock.  Per step and rank the worst lateness; the rank's *skew* is the me
 steps, and equals a delay planted on that rank (seen: 40 ms planted, 40.8 and 40.5 ms recovered).
 
 Some rank is always last, so "last" alone accuses nobody.  The skew must stand out from the noise
-floor, from the clocks' uncertainty and from the other ranks' own skew (by three standard errors of the
-median), be the worst in most steps, and cost something.  Exposed wait alone is not the cost: where
-communication only just fits under compute, the others' waits are hidden and the delay shows as exposed
-transfer.  So the upper bound is the rank's *delay*, how much longer than the others it is busy with
-itself: wall minus exposed wait and transfer, against the median of the others, median over the steps.
+floor, from the clocks' uncertainty and from the other ranks' own skew, be the worst in more steps than
+chance makes likely, and cost something.  Above low confidence its excess over the others is also more
+than three standard errors of the median.
+
+Exposed wait alone is not the cost: where communication only just fits under compute, the others' waits
+are hidden and the delay shows as exposed transfer.  So the upper bound is the rank's *delay*, how much
+longer than the others it is busy with itself: wall minus exposed wait and transfer, against the median
+of the others, median over the steps.
 """
 
 from dataclasses import dataclass
@@ -37,6 +40,8 @@ _LIKELY = (_MAX_CHANCE, 2.0)
 #: Of the step: below the first no finding, below the second one of low confidence.
 _WORTH_RATIO = 0.02
 _COST_RATIO = 0.05
+#: Of the exposed wait: without the late rank, some other rank is the last.
+_SURE_RATIO = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +114,6 @@ def _delay_ns(analysis: RunAnalysis, rank: int) -> float:
 def _is_there(suspect: Suspect, cost: _Cost, wall: float) -> bool:
     return (
         suspect.skew_ns > suspect.floor_ns
-        and suspect.excess_ns > suspect.excess_error_ns
         and suspect.steps_ratio >= _LAST_RATIO
         and suspect.chance < _MAX_CHANCE
         and suspect.late_ratio >= _LAST_RATIO
@@ -121,7 +125,7 @@ def _is_there(suspect: Suspect, cost: _Cost, wall: float) -> bool:
 def _saving(cost: _Cost) -> tuple[float, float]:
     """At least most of the exposed waiting; at most the delay, as far as it shows as exposed time."""
     high = min(max(cost.delay_ns, cost.exposed_ns), cost.exposed_ns + cost.transfer_ns)
-    return (0.7 * cost.exposed_ns, high)
+    return (_SURE_RATIO * cost.exposed_ns, high)
 
 
 def _finding(analysis: RunAnalysis, suspect: Suspect, cost: _Cost) -> Finding:

@@ -48,6 +48,11 @@ def test_clocks_coarser_than_tiny_waits_do_not_matter() -> None:
     assert measurement_artifact(analysis_of(Scenario(noise_ms=0.0, uncertainty_ns=MS // 2)), None) is None
 
 
+def test_clocks_finer_than_the_waits_are_good_enough() -> None:
+    plan = Scenario(delay_ms={1: 40}, uncertainty_ns=3 * MS)
+    assert measurement_artifact(analysis_of(plan), None) is None
+
+
 def test_windows_that_differ() -> None:
     analysis = analysis_of(Scenario())
     early = (analysis.steps["rank"] == 0) & (analysis.steps["step"] < 2)

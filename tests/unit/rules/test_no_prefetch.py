@@ -59,6 +59,27 @@ def test_saving_stays_below_free_compute() -> None:
     assert 0 < finding.saving_ns[1] <= 6 * 3 * 12 * 1.1 * MS
 
 
+def test_saving_stays_below_the_time_in_which_it_could_have_been_launched() -> None:
+    """Compute elsewhere in the step hides nothing: only what lies before the launch does."""
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK, compute_ms=3))
+    rich = analysis.steps.assign(compute_ns=analysis.steps["compute_ns"] * 10)
+    assert found(replace(analysis, steps=rich)).saving_ns[1] <= 6 * 3 * 3 * 1.2 * MS
+
+
+def test_idle_time_before_the_launch_hides_nothing() -> None:
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    idle = analysis.steps.assign(compute_ns=30 * MS, overlapped_ns=0)
+    assert found(replace(analysis, steps=idle)).saving_ns[1] <= 30 * MS
+
+
+def test_silent_where_compute_runs_beside_the_transfer() -> None:
+    """Launched late, but with work left to do until the result is needed."""
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    rows = analysis.collectives
+    beside = rows.assign(compute_before_wait_ns=(rows["end_ns"] - rows["start_ns"]).astype("Int64"))
+    assert no_prefetch(replace(analysis, collectives=beside), None) is None
+
+
 @pytest.mark.parametrize("bytes_per_s", [500e6, 180e6, 60e6])
 def test_silent_with_prefetch_on_any_link(bytes_per_s: float) -> None:
     assert no_prefetch(analysis_of(Scenario(bytes_per_s=bytes_per_s)), None) is None

@@ -65,12 +65,28 @@ def test_always_last_without_a_cost_accuses_nobody() -> None:
     )
 
 
+def mixed(plan: Scenario, other: Scenario, steps: set[int]) -> RunAnalysis:
+    """The run of ``plan``, in some steps as ``other`` ran."""
+    into, source = analysis_of(plan), analysis_of(other).collectives
+    rows = into.collectives.copy()
+    chosen = rows["step"].isin(steps).to_numpy()
+    rows.loc[chosen] = source.loc[chosen].to_numpy()
+    return replace(into, collectives=rows.astype(source.dtypes))
+
+
 def test_one_bad_step_is_no_straggler() -> None:
-    healthy, late = analysis_of(Scenario()), analysis_of(Scenario(delay_ms={1: 80}))
-    mixed = healthy.collectives.copy()
-    one = (mixed["step"] == 4).to_numpy()
-    mixed.loc[one] = late.collectives.loc[one].to_numpy()
-    assert straggler_rank(replace(healthy, collectives=mixed.astype(late.collectives.dtypes)), None) is None
+    assert straggler_rank(mixed(Scenario(), Scenario(delay_ms={1: 80}), {4}), None) is None
+
+
+def test_ranks_that_are_late_in_turn_are_no_straggler() -> None:
+    """Rank 1 in five of eight steps, rank 0 in three: chance makes that in three of four recordings."""
+    turns = mixed(Scenario(delay_ms={1: 40}), Scenario(delay_ms={0: 40}), {1, 4, 6})
+    assert straggler_rank(turns, None) is None
+
+
+def test_one_step_in_which_another_was_late_does_not_hide_it() -> None:
+    nearly = mixed(Scenario(delay_ms={1: 40}), Scenario(delay_ms={0: 40}), {4})
+    assert skew(found(nearly)).rank == 1
 
 
 def test_skew_within_the_noise_floor_or_the_clocks_says_nothing() -> None:
@@ -91,8 +107,8 @@ def test_profiler_start_up_skew_is_not_the_rank() -> None:
 
 
 def test_an_early_rank_makes_no_late_one() -> None:
-    """Three of four ranks come together, one comes early: nobody is late."""
-    plan = Scenario(ranks=4, delay_ms={1: 40, 2: 40, 3: 40})
+    """Three of four ranks come nearly together, one comes early: the last of the three is not late."""
+    plan = Scenario(ranks=4, delay_ms={1: 40, 2: 40, 3: 42}, noise_ms=0.05)
     assert straggler_rank(analysis_of(plan), None) is None
 
 
@@ -115,3 +131,8 @@ def test_one_rank_alone_has_nothing_to_test() -> None:
 def test_no_collectives_is_not_tested() -> None:
     analysis = analysis_of(Scenario())
     assert isinstance(straggler_rank(replace(analysis, collectives=analysis.collectives.iloc[:0]), None), Gap)
+
+
+def test_a_delay_that_varies_as_much_as_it_is_large_has_low_confidence() -> None:
+    varying = mixed(Scenario(delay_ms={1: 15}), Scenario(delay_ms={1: 80}), {0, 2, 5, 7})
+    assert found(varying).confidence is Confidence.LOW

@@ -1,0 +1,63 @@
+"""No nanosecond of the ledger is promised twice."""
+
+from dataclasses import replace
+
+from tests.support.analyses import Scenario, analysis_of
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding, Severity
+from zprof.model.report import RankTime
+from zprof.rules.claims import disjoint, ordered, spoils
+from zprof.rules.registry import rules
+from zprof.rules.rule import finding
+
+
+def claim(cause: Cause, low: int, high: int, severity: Severity = Severity.HIGH) -> Finding:
+    return finding(
+        cause,
+        sentence="",
+        evidence=[],
+        saving_ns=(low, high),
+        severity=severity,
+        confidence=Confidence.HIGH,
+        fix="",
+        disprove="",
+    )
+
+
+def rank(**terms: int) -> RankTime:
+    zero = {name: 0 for name in ("exposed_transfer_ns", "exposed_wait_ns", "idle_ns")}
+    return replace(analysis_of(Scenario(steps=1)).time.per_rank[0], **(zero | terms))
+
+
+def savings(*claims: Finding, ranks: list[RankTime]) -> dict[Cause, tuple[int, int]]:
+    return {entry.cause: entry.saving_ns for entry in disjoint(ordered(claims), rules(), ranks)}
+
+
+def test_the_second_claim_on_a_term_gets_what_is_left() -> None:
+    claims = (claim(Cause.LOW_BUS_BANDWIDTH, 40, 80), claim(Cause.NO_PREFETCH, 50, 90))
+    assert savings(*claims, ranks=[rank(exposed_transfer_ns=100)]) == {
+        Cause.NO_PREFETCH: (50, 90),
+        Cause.LOW_BUS_BANDWIDTH: (10, 10),
+    }
+
+
+def test_a_claim_takes_its_second_term_where_the_first_is_used_up() -> None:
+    claims = (claim(Cause.STRAGGLER_RANK, 10, 60), claim(Cause.NO_PREFETCH, 50, 90))
+    ranks = [rank(exposed_transfer_ns=100, exposed_wait_ns=20)]
+    assert savings(*claims, ranks=ranks)[Cause.STRAGGLER_RANK] == (10, 30)
+
+
+def test_no_claim_is_larger_than_its_term_on_the_rank_that_has_most() -> None:
+    ranks = [rank(exposed_wait_ns=0), rank(exposed_wait_ns=30)]
+    assert savings(claim(Cause.STRAGGLER_RANK, 40, 60), ranks=ranks)[Cause.STRAGGLER_RANK] == (30, 30)
+
+
+def test_order_is_by_saving_and_what_spoils_comes_first() -> None:
+    note = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0, Severity.LOW)
+    spoiling = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0)
+    big, small = claim(Cause.LOW_BUS_BANDWIDTH, 1, 9), claim(Cause.NO_PREFETCH, 2, 8)
+    assert ordered([note, small, big]) == [big, small, note]
+    assert ordered([small, big, spoiling]) == [spoiling, big, small]
+    assert spoils(spoiling)
+    assert not spoils(note)
+    assert not spoils(replace(big, saving_ns=(0, 0)))
