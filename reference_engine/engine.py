@@ -22,8 +22,10 @@ from zprof.reference_engine.comm import Comm, NativeComm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.facts import ZeroFacts, facts_of
 from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.gather import ModuleUnit, ParameterGatherer, wait_before_forward
+from zprof.reference_engine.gather import ParameterGatherer, wait_before_forward
 from zprof.reference_engine.gradients import ReplicatedGradients, ShardedGradients, UnitGradients
+from zprof.reference_engine.input_watch import InputWatch
+from zprof.reference_engine.module_unit import ModuleUnit
 from zprof.reference_engine.optimizer import ZeroOptimizer
 from zprof.reference_engine.policy import policy_of
 from zprof.reference_engine.reducer import GradientReducer
@@ -76,7 +78,6 @@ def _assemble(
         gradients,
         overlap=config.overlap_reduce,
         backward=backward,
-        on_complete=FlatUnit.release,
         on_end=pool.drain,
     )
     policy = policy_of(config.stage)
@@ -89,6 +90,7 @@ def _assemble(
         )
     elif policy.gathers_after_step:
         wait_before_forward(module_units)
+    InputWatch(module_units, backward, on_over=reducer.unit_over)
     backward.watch(model)
     wrapped = ZeroModel(model, flat, reducer, facts_of(flat, config, comm.world_size))
     return wrapped, ZeroOptimizer(gradients, reducer, config)

@@ -3,11 +3,10 @@
 Stage 3, elements moved per step: all-gather psi (forward) + all-gather psi (backward) + reduce-scatter psi
 (arXiv 1910.02054, section 7.2).  Every unit is released after its forward, the last one and the root too,
 so that the volume is exactly 3 psi.  A unit's backward begins when the gradient of one of its outputs is
-there, and is over when its last gradient is there.
+there.  When it is over, the reducer gives the unit back.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,32 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from zprof.reference_engine import ranges
 from zprof.reference_engine.backward_pass import BackwardPass
-from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.module_unit import ModuleUnit
 from zprof.reference_engine.prefetch import PrefetchOrder
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ModuleUnit:
-    """A module whose forward needs these flat units."""
-
-    name: str
-    module: nn.Module
-    flat: tuple[FlatUnit, ...]
-
-    def gather(self) -> None:
-        """Start to fetch what is not here."""
-        for unit in self.flat:
-            unit.gather()
-
-    def wait(self) -> None:
-        """Block until all is here."""
-        for unit in self.flat:
-            unit.wait()
-
-    def release(self) -> None:
-        """Give the memory back."""
-        for unit in self.flat:
-            unit.release()
 
 
 def wait_before_forward(units: Sequence[ModuleUnit]) -> None:
@@ -111,12 +86,14 @@ class ParameterGatherer:
             return  # the backward gives it back, when its gradients are there
         if torch.is_grad_enabled():
             for leaf in tree_leaves(output):
-                if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                    leaf.register_hook(self._before_backward(unit))  # type: ignore[no-untyped-call]
+                if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
+                    # A hook of the node, not of the tensor: those of the tensor come first, and by them the
+                    # units that are over are reduced and given back before this one is gathered.
+                    leaf.grad_fn.register_prehook(self._before_backward(unit))
         unit.release()
 
-    def _before_backward(self, unit: ModuleUnit) -> Callable[[torch.Tensor], None]:
-        def gradient_of_output(gradient: torch.Tensor) -> None:
+    def _before_backward(self, unit: ModuleUnit) -> Callable[[Sequence[torch.Tensor]], None]:
+        def gradient_of_output(gradients: Sequence[torch.Tensor]) -> None:
             self._backward.enter()
             self._need(unit, self._backward_order)
 

@@ -1,7 +1,7 @@
 """When gradients are reduced: each unit at its last gradient, in an order that is fixed for all ranks.
 
-The order is the reverse of the forward.  A unit that is complete waits for those before it; what is not
-complete when the backward ends had unused parameters, and goes with zeros.  So all ranks launch the same
+The order is the reverse of the forward.  A unit with unused parameters is complete when its backward is over:
+when the gradient of its input is there, or at the end.  It goes with zeros.  So all ranks launch the same
 collectives in the same order, also where a parameter was used on one rank and not on another.
 """
 
@@ -13,6 +13,7 @@ from zprof.reference_engine.backward_pass import BackwardPass
 from zprof.reference_engine.comm import Handle
 from zprof.reference_engine.flat_unit import FlatUnit
 from zprof.reference_engine.gradients import UnitGradients
+from zprof.reference_engine.module_unit import ModuleUnit
 
 
 class GradientReducer:
@@ -24,22 +25,20 @@ class GradientReducer:
         *,
         overlap: bool,
         backward: BackwardPass,
-        on_complete: Callable[[FlatUnit], None],
         on_end: Callable[[], None],
     ) -> None:
         """Hook the parameters.
 
-        ``gradients`` stands in forward order.  ``on_complete`` is called when the backward needs a unit no
-        more, ``on_end`` when all reductions of a pass are complete.
+        ``gradients`` stands in forward order.  ``on_end`` is called when all reductions of a pass are there.
         """
         self.reduced = False
         self._gradients = gradients
         self._order: Sequence[FlatUnit] = tuple(reversed(list(gradients)))
         self._overlap = overlap
         self._backward = backward
-        self._on_complete = on_complete
         self._on_end = on_end
         self._missing: dict[FlatUnit, set[int]] = {}
+        self._complete: set[FlatUnit] = set()
         self._launched = 0
         self._handles: list[Handle] = []
         backward.on_begin.append(self._begin)
@@ -58,23 +57,37 @@ class GradientReducer:
     def _hook(self, unit: FlatUnit, index: int) -> Callable[[nn.Parameter], None]:
         def gradient_ready(parameter: nn.Parameter) -> None:
             self._backward.enter()
+            if unit in self._complete:
+                raise RuntimeError(f"a gradient of unit {unit.name} came after the unit was reduced")
             self._gradients[unit].take(index)
             self._missing[unit].discard(index)
             if not self._missing[unit]:
-                self._on_complete(unit)
-                self._launch_complete()
+                self._complete_unit(unit)
 
         return gradient_ready
+
+    def unit_over(self, module_unit: ModuleUnit) -> None:
+        """The backward of a unit is over: parameters without a gradient were not used."""
+        for unit in module_unit.flat:
+            if unit.trainable and unit not in self._complete:
+                self._complete_unit(unit)
+        module_unit.release()
+
+    def _complete_unit(self, unit: FlatUnit) -> None:
+        self._complete.add(unit)
+        unit.release()
+        self._launch_complete()
 
     def _begin(self) -> None:
         if self.reduced:
             raise RuntimeError("gradients are already reduced: call zero_grad() before the next backward()")
         self._missing = {unit: set(range(len(unit.parameters))) for unit in self._order}
+        self._complete = set()
         self._launched = 0
         self._handles = []
 
     def _launch_complete(self) -> None:
-        while self._launched < len(self._order) and not self._missing[self._order[self._launched]]:
+        while self._launched < len(self._order) and self._order[self._launched] in self._complete:
             self._launch_next()
 
     def _launch_next(self) -> None:

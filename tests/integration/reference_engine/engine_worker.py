@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from optional_model import Optional, inputs
+from torch.profiler import ProfilerActivity, profile
 
-from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer
+from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine import train as training
 from zprof.reference_engine.comm import LinkModel
 from zprof.reference_engine.gpt import GPTConfig
@@ -88,6 +91,35 @@ def config_of(case: dict[str, Any]) -> TrainConfig:
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:
+    kind: str = case.get("kind", "training")
+    return {"training": run_training, "traced": run_traced, "optional": run_optional}[kind](case)
+
+
+def run_traced(case: dict[str, Any]) -> dict[str, Any]:
+    """Train, and keep the engine's ranges: name, start and end in microseconds, thread."""
+    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=threads) as profiled:
+        training.train(config_of(case))
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiled.export_chrome_trace(file.name)
+        events = json.loads(Path(file.name).read_text())["traceEvents"]
+    ranges = [event for event in events if event.get("ph") == "X" and event["name"].startswith("zero::")]
+    return {"ranges": [[e["name"], e["ts"], e["ts"] + e["dur"], e["tid"]] for e in ranges]}
+
+
+def run_optional(case: dict[str, Any]) -> dict[str, Any]:
+    """Every rank leaves another parameter out."""
+    rank = dist.get_rank()
+    config = ZeroConfig(**case["zero"], learning_rate=1e-2)
+    model, optimizer = zero(Optional(), config)
+    for step in range(case["steps"]):
+        optimizer.zero_grad()
+        model(inputs(rank, step), rank).backward()
+        optimizer.step()
+    return {name: value.tolist() for name, value in model.state_dict().items()}
+
+
+def run_training(case: dict[str, Any]) -> dict[str, Any]:
     rank = dist.get_rank()
     watcher = Watcher(**case.get("fault", {})) if rank == case.get("faulty_rank") else Watcher()
     losses = training.train(config_of(case), watcher)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from engine_ranks import run_ranks
 from engine_reference import mixed_precision_losses, reference_losses
+from optional_model import reference_weights
 
 from zprof.reference_engine.gpt import GPTConfig
 
@@ -22,6 +23,7 @@ SIZES = {"layers": 3, "hidden": 32, "heads": 2, "vocabulary": 61, "context": 16}
 TIED = SIZES | {"tied": True}
 STEPS, BATCH = 20, 8
 LINK = {"bandwidth_bytes_per_s": 1e9, "latency_s": 1e-4}
+OPTIONAL_STEPS = 5
 RANKS = (1, 2, 4)
 STAGES = range(4)
 DTYPES = ("float32", "bfloat16")
@@ -39,6 +41,13 @@ def case(*, gpt: dict[str, Any] = SIZES, link: dict[str, float] | None = None, *
 
 def cases(ranks: int) -> dict[str, Any]:
     table = {f"{stage} {dtype}": case(stage=stage, dtype=dtype) for stage in STAGES for dtype in DTYPES}
+    if ranks > 1:
+        for stage in STAGES:
+            table[f"{stage} optional"] = {
+                "kind": "optional",
+                "zero": {"stage": stage},
+                "steps": OPTIONAL_STEPS,
+            }
     if ranks == 2:
         for stage in STAGES:
             table[f"{stage} modelled"] = case(stage=stage, link=LINK)
@@ -112,15 +121,23 @@ def test_bf16_losses_are_those_of_the_same_order_of_summation(seen: Seen, ranks:
         assert rank["losses"] == pytest.approx(bf16_reference(ranks), rel=FP32_TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    "variant", ["modelled", "tied", "no overlap", "prefetch 0", "prefetch 2", "prefetch 0 modelled"]
-)
-@pytest.mark.parametrize("stage", STAGES)
+VARIANTS = [(stage, variant) for stage in STAGES for variant in ("modelled", "tied", "no overlap")]
+VARIANTS += [(3, f"prefetch {depth}{link}") for depth in (0, 2) for link in ("", " modelled")]
+
+
+@pytest.mark.parametrize(("stage", "variant"), VARIANTS)
 def test_transport_overlap_prefetch_and_tying_change_no_number(seen: Seen, stage: int, variant: str):
-    if "prefetch" in variant and stage != 3:
-        pytest.skip("only stage 3 prefetches")
     for rank in seen(2, f"{stage} {variant}"):
         assert rank["losses"] == pytest.approx(fp32_reference(variant == "tied"), rel=FP32_TOLERANCE)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("stage", STAGES)
+def test_ranks_may_leave_out_different_parameters(seen: Seen, stage: int, ranks: int):
+    expected = reference_weights(ranks, OPTIONAL_STEPS)
+    for rank in seen(ranks, f"{stage} optional"):
+        for name, value in expected.items():
+            torch.testing.assert_close(torch.tensor(rank[name]), value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -136,6 +136,64 @@ def test_every_launch_is_waited_for(stage):
     assert launched == waited
 
 
+class Optional(nn.Module):
+    """A chain in which single layers can leave a parameter out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.layers = nn.ModuleList(OptionalLayer() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x.sum()
+
+
+class OptionalLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Parameter(torch.ones(3))
+        self.linear = nn.Linear(3, 3)
+        self.used = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.linear(x * self.before if self.used else x))
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("stage", range(4))
+def test_a_rank_that_leaves_a_parameter_out_launches_what_the_others_launch(stage, prefetch):
+    launches = []
+    for left_out in ((), (1,), (0, 2, 3)):
+        module = Optional()
+        for index in left_out:
+            module.layers[index].used = False
+        settings = {"stage": stage, "forward_prefetch": prefetch, "backward_prefetch": prefetch}
+        comm = FakeComm(2)
+        model, optimizer = zero(module, ZeroConfig(**settings), comm)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).backward()
+            optimizer.step()
+        launches.append([event for event in comm.take_events() if event.startswith("launch")])
+    assert launches[0] == launches[1] == launches[2]
+
+
+def test_frozen_units_are_given_back_when_their_backward_is_over():
+    module = Optional()
+    module.layers[2].requires_grad_(False)
+    model, _ = zero(module, ZeroConfig(stage=3), FakeComm(2))
+    present: list[bool] = []
+    frozen = module.layers[2].linear.weight
+    module.layers[0].linear.weight.register_hook(
+        lambda _: present.append(frozen.untyped_storage().nbytes() > 0)
+    )
+    model(torch.ones(1, 3)).backward()
+    assert present == [False]
+
+
 class Switching(nn.Module):
     """Calls its layers in an order that can be turned round."""
 
