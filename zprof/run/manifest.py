@@ -5,9 +5,11 @@ knows.  A reader merges them, so no rank ever waits for another.
 """
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
@@ -18,6 +20,8 @@ MANIFEST_NAME = "manifest.json"
 RANK_NAME = "rank.json"
 STEPS_NAME = "steps.jsonl"
 _MAX_JSON_BYTES = 64 << 20
+_AGAIN = "record the run again"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,69 +70,53 @@ def to_json(manifest: RunManifest | RankManifest) -> str:
 
 
 def read_run_manifest(run: Path) -> RunManifest:
-    """Read and check ``manifest.json``.
+    """Read and check ``manifest.json``; keys that this version does not know are left out.
 
     Raises:
         BadInput: no such run, not a run, damaged, or written by a newer zprof.
     """
     path = run / MANIFEST_NAME
-    raw = _read_object(path)
-    _check_schema(raw.get("schema"), path)
-    try:
-        training = TrainingFacts(**_known(TrainingFacts, raw["training"]))
-        values = _known(RunManifest, raw) | {"training": _with_tuples(training)}
-        return RunManifest(**values)
-    except (KeyError, TypeError) as error:
-        raise BadInput(f"{path}: not a run manifest ({error})", hint="record the run again") from None
+    content = _read(path)
+    _check_schema(_decode(content, _Versioned, path).schema, path)
+    return _decode(content, RunManifest, path)
 
 
 def read_rank_manifest(run: Path, rank: int) -> RankManifest:
     """Read ``rankNNNNN/rank.json``; raises BadInput where it is damaged."""
     path = rank_folder(run, rank) / RANK_NAME
-    raw = _read_object(path)
-    try:
-        values = _known(RankManifest, raw)
-        values["files"] = {name: TableFile(**_known(TableFile, f)) for name, f in raw["files"].items()}
-        values["gaps"] = tuple(Gap(**_known(Gap, gap)) for gap in raw["gaps"])
-        values["memory_steps"] = tuple(raw["memory_steps"])
-        values["time_steps"] = tuple(raw["time_steps"])
-        return RankManifest(**values)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{path}: not a rank manifest ({error})", hint="record the run again") from None
+    return _decode(_read(path), RankManifest, path)
 
 
-def _with_tuples(training: TrainingFacts) -> TrainingFacts:
-    values = {f.name: getattr(training, f.name) for f in fields(training)}
-    return TrainingFacts(**values | {"modelled": tuple(training.modelled)})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Versioned:
+    """What every manifest of any version has."""
+
+    schema: str = ""
 
 
-def _known(kind: type, raw: Any) -> dict[str, Any]:
-    """Keys that this version knows: a newer minor version may have added some."""
-    if not isinstance(raw, dict):
-        raise TypeError(f"expected an object, found {type(raw).__name__}")
-    names = {f.name for f in fields(kind)}
-    return {key: value for key, value in raw.items() if key in names}
-
-
-def _read_object(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
-            raise BadInput(f"{path}: larger than a manifest can be", hint="record the run again")
-        raw = json.loads(path.read_text(encoding="utf-8"))
+            raise BadInput(f"{path}: larger than a manifest can be", hint=_AGAIN)
+        return path.read_bytes()
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file", hint="give the folder that a recording made") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or "not valid JSON"
-        raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
-    if not isinstance(raw, dict):
-        raise BadInput(f"{path}: not a JSON object", hint="record the run again")
-    return raw
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint=_AGAIN) from None
 
 
-def _check_schema(schema: object, path: Path) -> None:
+def _decode(content: bytes, kind: type[_T], path: Path) -> _T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+        raise BadInput(f"{path}: not a manifest of zprof ({reason})", hint=_AGAIN) from None
+
+
+def _check_schema(schema: str, path: Path) -> None:
     if schema == RUN_SCHEMA:
         return
-    if isinstance(schema, str) and schema.startswith("zprof.run/"):
+    if schema.startswith("zprof.run/"):
         raise BadInput(
             f"{path}: schema {schema[:40]!r}, this zprof reads {RUN_SCHEMA!r}",
             hint="upgrade zprof, or record the run again",

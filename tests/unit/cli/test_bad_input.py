@@ -100,12 +100,12 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     missing_table: "cannot be read",
     newer_schema: "upgrade zprof",
     hostile_schema: "upgrade zprof",
-    bad_json: "not valid JSON",
-    nested_json_bomb: "cannot be read",
-    nested_rank_bomb: "cannot be read",
-    list_for_manifest: "not a JSON object",
+    bad_json: "not a manifest of zprof",
+    nested_json_bomb: "not a manifest of zprof",
+    nested_rank_bomb: "not a manifest of zprof",
+    list_for_manifest: "not a manifest of zprof",
     huge_world: "impossible world size",
-    rank_manifest_of_wrong_types: "not a rank manifest",
+    rank_manifest_of_wrong_types: "not a manifest of zprof",
 }
 
 

@@ -160,6 +160,8 @@ def test_keys_of_a_newer_minor_version_are_no_error(tmp_path: Path) -> None:
         {"world_size": "many"},
         {"training": 5},
         {"training": {"x": 1}, "schema": 3},
+        {"training": {"engine": None}},
+        {"training": {"modelled": [1]}},
     ],
 )
 def test_impossible_manifests_are_refused(tmp_path: Path, changes: dict[str, object]) -> None:
@@ -182,6 +184,15 @@ def test_a_damaged_rank_manifest_is_refused(tmp_path: Path, content: bytes) -> N
     write(tmp_path)
     (tmp_path / "rank00000/rank.json").write_bytes(content)
     with pytest.raises(BadInput):
+        Run(tmp_path).gaps()
+
+
+@pytest.mark.parametrize("key", ["time_steps", "memory_steps", "gaps", "files", "rank"])
+def test_a_rank_manifest_of_wrong_types_is_refused(tmp_path: Path, key: str) -> None:
+    write(tmp_path)
+    path = tmp_path / "rank00000/rank.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: "x"}))
+    with pytest.raises(BadInput, match="not a manifest of zprof"):
         Run(tmp_path).gaps()
 
 
