@@ -14,12 +14,12 @@ from zprof.integrations.reference_job import ReferenceJob
 
 RANKS = 2
 _COMMON: Mapping[str, Any] = {
-    "layers": 6,
+    "layers": 8,
     "hidden": 256,
     "heads": 4,
     "vocabulary": 256,
     "context": 64,
-    "batch": 8,
+    "batch": 4,
     "link_gbps": 1.6,
     "link_latency_us": 50.0,
     "compute_forward_ms": 12.0,
