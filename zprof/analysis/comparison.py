@@ -16,17 +16,9 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap
-from zprof.model.report import Comparison, RankMemory, RankTime, StepTimeChange
+from zprof.model.report import LEDGER_TERMS, Comparison, RankMemory, RankTime, StepTimeChange
 from zprof.model.tenants import Tenant
 
-LEDGER_TERMS = (
-    "compute_ns",
-    "exposed_wait_ns",
-    "exposed_transfer_ns",
-    "exposed_memcpy_ns",
-    "idle_ns",
-    "unexplained_ns",
-)
 #: Fewer steps than this say nothing about how much a step varies.
 MIN_STEPS = 3
 _RESAMPLES = 10_000

@@ -13,6 +13,15 @@ from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 
 REPORT_SCHEMA = "zprof.report/1"
+#: Terms of the step ledger: they sum to the wall time.
+LEDGER_TERMS = (
+    "compute_ns",
+    "exposed_wait_ns",
+    "exposed_transfer_ns",
+    "exposed_memcpy_ns",
+    "idle_ns",
+    "unexplained_ns",
+)
 
 
 class VerdictStatus(StrEnum):

@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
+from zprof.model.report import LEDGER_TERMS
+
 pytestmark = pytest.mark.ranks
-TERMS = (
-    "compute_ns",
-    "exposed_wait_ns",
-    "exposed_transfer_ns",
-    "exposed_memcpy_ns",
-    "idle_ns",
-    "unexplained_ns",
-)
 
 
 def zprof(*arguments: str) -> str:
@@ -83,7 +77,7 @@ def test_the_ledger_sums_to_the_wall_on_every_rank(reports: Mapping[str, Any], n
     ranks = reports[name]["time"]["per_rank"]
     assert [rank["rank"] for rank in ranks] == [0, 1]
     for rank in ranks:
-        assert sum(rank[term] for term in TERMS) == pytest.approx(rank["wall_ns"], rel=1e-3)
+        assert sum(rank[term] for term in LEDGER_TERMS) == pytest.approx(rank["wall_ns"], rel=1e-3)
         assert abs(rank["unexplained_ns"]) <= 0.02 * rank["wall_ns"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.analysis.time.ledger import TERMS
+from zprof.model.report import LEDGER_TERMS
 from zprof.run.reader import load
 
 pytestmark = pytest.mark.ranks
@@ -48,10 +48,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> TimeAnalysis:
 
 def test_the_ledger_of_real_ranks_sums(plain: TimeAnalysis) -> None:
     assert len(plain.steps) == 2 * STEPS
-    assert (plain.steps["wall_ns"] == plain.steps[list(TERMS)].sum(axis=1)).all()
-    assert (plain.steps[list(TERMS)] >= 0).all(axis=None)
+    assert (plain.steps["wall_ns"] == plain.steps[list(LEDGER_TERMS)].sum(axis=1)).all()
+    assert (plain.steps[list(LEDGER_TERMS)] >= 0).all(axis=None)
     for entry in plain.time.per_rank:
-        assert entry.wall_ns == sum(getattr(entry, term) for term in TERMS)
+        assert entry.wall_ns == sum(getattr(entry, term) for term in LEDGER_TERMS)
         assert entry.method == "wait spans"
         assert entry.compute_ns > 0
 
@@ -103,7 +103,7 @@ def test_a_communication_thread_is_seen(tmp_path: Path) -> None:
 
 def test_waits_in_c_plus_plus_give_an_upper_bound(tmp_path: Path) -> None:
     analysis = record("ddp", tmp_path)
-    assert (analysis.steps["wall_ns"] == analysis.steps[list(TERMS)].sum(axis=1)).all()
+    assert (analysis.steps["wall_ns"] == analysis.steps[list(LEDGER_TERMS)].sum(axis=1)).all()
     assert analysis.collectives["matched"].all()
     assert {entry.method for entry in analysis.time.per_rank} == {"aten gap upper bound"}
     assert [gap.rank for gap in analysis.gaps if gap.what == "exposed time"] == [0, 1]

@@ -8,7 +8,6 @@ import pytest
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.memories import memory_of
 from zprof.analysis.comparison import (
-    LEDGER_TERMS,
     bootstrap_interval,
     compare,
     comparison_gaps,
@@ -16,6 +15,7 @@ from zprof.analysis.comparison import (
     memory_delta,
     step_times,
 )
+from zprof.model.report import LEDGER_TERMS
 
 A = Scenario(name="a", stage=0, ranks=3)
 B = Scenario(name="b", prefetch=False, ranks=3, noise_ms=1.0)

@@ -20,17 +20,9 @@ from zprof.analysis.intervals import Intervals, covered, intersect, intervals, s
 from zprof.analysis.time.blocking import Blocking
 from zprof.analysis.time.exposure import Exposure
 from zprof.analysis.time.timeline import RankTimeline
-from zprof.model.report import RankTime
+from zprof.model.report import LEDGER_TERMS, RankTime
 
-TERMS = (
-    "compute_ns",
-    "exposed_wait_ns",
-    "exposed_transfer_ns",
-    "exposed_memcpy_ns",
-    "idle_ns",
-    "unexplained_ns",
-)
-STEP_COLUMNS = ("rank", "step", "wall_ns", *TERMS, "overlapped_ns", "collective_ns")
+STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "collective_ns")
 #: What the profiler's stamp adds to each edge of an interval.
 STAMP_NS = 1_000
 
@@ -56,7 +48,7 @@ def step_rows(
     rows["exposed_transfer_ns"] = inside(exposure.moving)
     rows["exposed_memcpy_ns"] = inside(copies)
     rows["unexplained_ns"] = inside(subtract(silent, copies))
-    rows["idle_ns"] = rows["wall_ns"] - rows[[term for term in TERMS if term != "idle_ns"]].sum(axis=1)
+    rows["idle_ns"] = rows["wall_ns"] - rows[[term for term in LEDGER_TERMS if term != "idle_ns"]].sum(axis=1)
     rows["overlapped_ns"] = inside(subtract(ran, union(exposure.waiting, exposure.moving)))
     rows["collective_ns"] = inside(ran)
     return rows[list(STEP_COLUMNS)]
@@ -64,7 +56,13 @@ def step_rows(
 
 def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int) -> RankTime:
     """Means over the steps of one rank, as whole nanoseconds that still sum."""
-    terms = dict(zip(TERMS, whole_means([int(rows[term].sum()) for term in TERMS], len(rows)), strict=True))
+    terms = dict(
+        zip(
+            LEDGER_TERMS,
+            whole_means([int(rows[term].sum()) for term in LEDGER_TERMS], len(rows)),
+            strict=True,
+        )
+    )
     collective, overlapped = int(rows["collective_ns"].sum()), int(rows["overlapped_ns"].sum())
     return RankTime(
         rank=int(rows["rank"].iloc[0]),

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.schedules import MS, Spec, expected, play, write
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.ledger import TERMS
+from zprof.model.report import LEDGER_TERMS
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import load
 
@@ -70,11 +70,11 @@ def test_offsets_within_two_microseconds(case):
 def test_ledger_sums_to_wall_exactly(case):
     spec, analysis, truths = case
     steps = analysis.steps
-    assert (steps["wall_ns"] == steps[list(TERMS)].sum(axis=1)).all()
-    assert (steps[list(TERMS)] >= 0).all(axis=None)
+    assert (steps["wall_ns"] == steps[list(LEDGER_TERMS)].sum(axis=1)).all()
+    assert (steps[list(LEDGER_TERMS)] >= 0).all(axis=None)
     assert (steps["collective_ns"] >= steps["overlapped_ns"]).all()
     for entry in analysis.time.per_rank:
-        assert entry.wall_ns == sum(getattr(entry, term) for term in TERMS)
+        assert entry.wall_ns == sum(getattr(entry, term) for term in LEDGER_TERMS)
         true_steps = truths[entry.rank].steps
         assert entry.wall_ns == sum(end - begin for begin, end in true_steps) // len(true_steps)
         assert entry.steps == spec.steps
