@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from zprof.collectors.memory.log import Birth
 from zprof.collectors.memory.works import Work
 
 COLLECTIVE_PREFIXES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
@@ -94,14 +95,25 @@ def _pair(events: list[tuple[Any, str | None]]) -> list[Allocation]:
     return blocks
 
 
-def close_collective_scratch(blocks: Sequence[Allocation], works: Sequence[Work]) -> None:
-    """Close blocks born within a collective's launch whose free left no event: when its work died."""
+def close_collective_scratch(
+    blocks: Sequence[Allocation], works: Sequence[Work], births: Sequence[Birth]
+) -> None:
+    """Close blocks born within a collective's launch whose free left no event: when its work died.
+
+    Not those whose storage came into sight while the work lived (gloo's wait copies out of it): the death
+    of that storage is exact, and falls later where another thread held the last reference.
+    """
     scratch = [block for block in blocks if block.freed_ns is None and _is_collective(block.operator)]
+    seen: dict[int, list[int]] = {}
+    for birth in births:
+        seen.setdefault(birth.address, []).append(birth.time_ns)
     for work in works:
         first = bisect.bisect_left(scratch, work.launch_begin_ns, key=_allocated_ns)
         last = bisect.bisect_right(scratch, work.launch_end_ns, key=_allocated_ns)
         for block in scratch[first:last]:
-            block.freed_ns = max(work.dead_ns, block.allocated_ns)
+            times = seen.get(block.address, ())
+            if not any(block.allocated_ns <= time_ns <= work.dead_ns for time_ns in times):
+                block.freed_ns = max(work.dead_ns, block.allocated_ns)
 
 
 def _allocated_ns(block: Allocation) -> int:

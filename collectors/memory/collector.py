@@ -48,6 +48,7 @@ class MemoryCollector:
         """Note what is there, then begin to watch.  After a fault nothing stays in place."""
         try:
             self._begin("allocator events", self._allocator.start, self._allocator.stop)
+            self._undo.append(self._works.settle)
             self._log.active = True
             self._scanner.boundary(first=True)
             self._begin("storage resize", self._resize.install, self._resize.remove)
@@ -107,7 +108,7 @@ class MemoryCollector:
             self._allocations = []
             try:
                 self._allocations = self._allocator.read()
-                close_collective_scratch(self._allocations, self._works.works)
+                close_collective_scratch(self._allocations, self._works.works, self._log.births)
             except Exception as error:
                 self._log.gaps.append(_gap("allocator events", error))
         return self._allocations

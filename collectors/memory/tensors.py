@@ -11,6 +11,8 @@ _MAX_DEPTH = 4
 
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
     """The tensor itself, or the inner ones of a subclass that wraps others; none for one without memory."""
+    if not isinstance(tensor, torch.Tensor):
+        return  # a subclass may name other parts too: DTensor its device mesh
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         for name in flatten()[0]:

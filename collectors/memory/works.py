@@ -40,6 +40,10 @@ _METHODS = (
 )
 
 
+SETTLE_TIMEOUT_S = 5.0
+_POLL_S = 0.0005
+
+
 class Work(NamedTuple):
     """A collective's launch on the host, and the death of its work object."""
 
@@ -68,12 +72,24 @@ class WorkPatch:
                 self._originals[name] = original
                 setattr(group, name, self._wrap(original))
 
+    def settle(self) -> None:
+        """Wait until the collectives of the window are complete, before the profiler ends.
+
+        gloo notes the end of a collective on its own thread into the event that the launch began.  Once the
+        profiler has stopped, that event is freed memory: torch 2.13 then writes into it and crashes.
+        """
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        while any(not _is_complete(reference()) for reference in list(self._pending.values())):
+            if time.monotonic() > deadline:
+                raise TimeoutError("collectives were still under way when the memory window ended")
+            time.sleep(_POLL_S)
+        self._pending.clear()
+
     def remove(self) -> None:
         """Put the original methods back."""
         for name, original in self._originals.items():
             setattr(torch._C._distributed_c10d.ProcessGroup, name, original)
         self._originals.clear()
-        self._pending.clear()
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -97,3 +113,7 @@ class WorkPatch:
             self.works.append(Work(begin_ns, end_ns, time.time_ns()))
 
         self._pending[number] = weakref.ref(work, dead)
+
+
+def _is_complete(work: Any) -> bool:
+    return work is None or work.is_completed()
