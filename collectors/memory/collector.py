@@ -69,6 +69,7 @@ class MemoryCollector:
         while self._undo:
             self._attempt("clean-up", self._undo.pop())
         self._storages.clear()
+        self._scanner.forget()
         self._model = None
 
     def tables(self) -> Mapping[str, Columns]:

@@ -49,6 +49,14 @@ class Scanner:
             for tensor in collected_tensors():
                 self._storages.see(tensor, before_window=True)
 
+    def forget(self) -> None:
+        """Let go of model and optimizer.
+
+        A collective under way has captured the thread's hooks, and with them this object; a reference back to
+        the model, which holds the collective, would be a cycle that Python cannot see through.
+        """
+        self._model = self._optimizer = None
+
     def gradients(self, optimizer: torch.optim.Optimizer | None, *, first: bool = False) -> None:
         """Claim what is the ``.grad`` of a module's parameter or of a tensor that is optimized."""
         for _, module in self._named_modules():
