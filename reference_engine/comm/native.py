@@ -83,7 +83,8 @@ class NativeComm:
             with ranges.launch(collective):
                 work = launch()
         except RuntimeError as error:
-            raise failure(collective, error) from error
+            # Without its traceback: the frames in it keep the process group (see above).
+            raise failure(collective, error) from error.with_traceback(None)
         assert work is not None  # this process belongs to the group, checked at construction
         self._launched += 1
         self.moved[kind] += round(collective.bytes * ring_factor(kind, self.world_size))

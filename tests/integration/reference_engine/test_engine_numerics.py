@@ -13,7 +13,7 @@ import pytest
 import torch
 from engine_ranks import run_ranks
 from engine_reference import mixed_precision_losses, reference_losses
-from optional_model import reference_weights
+from optional_model import trained_reference
 
 from zprof.reference_engine.gpt import GPTConfig
 
@@ -134,10 +134,23 @@ def test_transport_overlap_prefetch_and_tying_change_no_number(seen: Seen, stage
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("stage", STAGES)
 def test_ranks_may_leave_out_different_parameters(seen: Seen, stage: int, ranks: int):
-    expected = reference_weights(ranks, OPTIONAL_STEPS)
+    model = trained_reference(ranks, OPTIONAL_STEPS)
     for rank in seen(ranks, f"{stage} optional"):
-        for name, value in expected.items():
-            torch.testing.assert_close(torch.tensor(rank[name]), value, rtol=1e-5, atol=1e-6)
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(torch.tensor(rank["weights"][name]), value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("stage", STAGES)
+def test_gradients_are_the_mean_over_the_ranks(seen: Seen, stage: int, ranks: int):
+    # AdamW divides the size of a gradient out: losses alone would not tell a sum from a mean.
+    gradients = [parameter.grad for parameter in trained_reference(ranks, OPTIONAL_STEPS).parameters()]
+    square = sum(float(gradient.double().square().sum()) for gradient in gradients)
+    owned = [rank["square"] for rank in seen(ranks, f"{stage} optional")]
+    if stage == 0:
+        assert owned == pytest.approx([square] * ranks, rel=1e-5)
+    else:
+        assert sum(owned) == pytest.approx(square, rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
