@@ -37,12 +37,16 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """Collective time a step, mean over the ranks: what is exposed, what is hidden under compute."""
+    """Collective time a step, mean over the ranks: what is exposed, what is hidden.
+
+    ``at_most``: the exposed part of some rank is an upper bound.
+    """
 
     collective_ns: int
     exposed_ns: int
     hidden_ns: int
     ratio: float | None
+    at_most: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,7 @@ def exposure(ranks: Sequence[RankTime]) -> Exposure:
         exposed_ns=exposed,
         hidden_ns=hidden,
         ratio=exposed / collective if collective else None,
+        at_most=any(rank.upper_bound for rank in ranks),
     )
 
 

@@ -73,9 +73,10 @@ def _exposure_line(who: str, ranks: Sequence[RankTime]) -> list[str]:
     seen = exposure(ranks)
     if seen.ratio is None:
         return wrap(f"{who}: none ran in these steps")
+    most, least = ("at most ", "at least ") if seen.at_most else ("", "")
     return wrap(
-        f"{who} {format_ns(seen.collective_ns)} a step: {format_ns(seen.exposed_ns)} exposed "
-        f"({format_percent(seen.ratio)}), {format_ns(seen.hidden_ns)} hidden"
+        f"{who} {format_ns(seen.collective_ns)} a step: {most}{format_ns(seen.exposed_ns)} exposed "
+        f"({format_percent(seen.ratio)}), {least}{format_ns(seen.hidden_ns)} hidden"
     )
 
 

@@ -70,7 +70,8 @@ class RankTime:
     ``overlapped_ns`` is the part of ``collective_ns`` that is hidden: collective = overlapped +
     exposed_wait + exposed_transfer.
     ``overlap_ratio`` is None where the rank ran no collective.  ``method`` says how exposure was
-    found, ``noise_floor_ns`` below which size a term means nothing.
+    found, ``noise_floor_ns`` below which size a term means nothing.  ``upper_bound`` is true where the
+    exposed terms are the most that it can be, because not every wait was seen.
     """
 
     rank: int
@@ -88,6 +89,7 @@ class RankTime:
     overlap_ratio: float | None
     method: str
     noise_floor_ns: int
+    upper_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,8 @@ def _exposure(time: Time) -> str:
     if not total:
         return ""
     exposed = total - sum(rank.overlapped_ns for rank in time.per_rank)
-    return f" ({format_percent(exposed / total)} of collective time is exposed)"
+    most = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
+    return f" ({most}{format_percent(exposed / total)} of collective time is exposed)"
 
 
 def _loaded(run: RunFacts) -> str:

@@ -95,6 +95,14 @@ def test_half_of_a_pair_of_options_is_refused(option):
         parse(option, "1")
 
 
+def test_a_run_that_does_not_fit_the_ranks_is_refused():
+    TrainConfig(batch=8).check_ranks(4)
+    with pytest.raises(ValueError, match="batch is 8; it must be a multiple of the 3 ranks"):
+        TrainConfig(batch=8).check_ranks(3)
+    with pytest.raises(ValueError, match="straggler_rank is 2; there are ranks 0 to 1"):
+        TrainConfig(compute=ComputeModel(straggler_rank=2)).check_ranks(2)
+
+
 def collective(kind: Kind, size: int) -> Collective:
     return Collective(kind=kind, group="0", sequence=0, unit="u", bytes=size, dtype="float32")
 

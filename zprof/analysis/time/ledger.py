@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.blocking import Blocking
+from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking
 from zprof.analysis.time.exposure import Exposure
 from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.report import LEDGER_TERMS, RankTime
@@ -74,6 +74,7 @@ def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int) -> RankTime:
         overlap_ratio=overlapped / collective if collective else None,
         method=method,
         noise_floor_ns=noise_floor_ns,
+        upper_bound=method in (UPPER_BOUND, MIXED),
         **terms,
     )
 

@@ -127,6 +127,7 @@ def test_no_recorded_wait_gives_an_upper_bound(tmp_path):
             t.exposed_wait_ns + t.exposed_transfer_ns for (rank, _), t in known.items() if rank == entry.rank
         )
         assert entry.method == "aten gap upper bound"
+        assert entry.upper_bound
         assert entry.exposed_wait_ns + entry.exposed_transfer_ns >= true // spec.steps
         assert entry.wall_ns == sum(
             (entry.compute_ns, entry.exposed_wait_ns, entry.exposed_transfer_ns, entry.idle_ns)
