@@ -113,7 +113,7 @@ def test_no_bar_and_no_number_for_what_is_unknown() -> None:
 def test_an_upper_bound_is_said_to_be_one() -> None:
     report = slower()
     bound = tuple(replace(rank, upper_bound=True) for rank in report.time.per_rank)
-    shown = text.render(replace(report, time=replace(report.time, per_rank=bound)))
+    shown = render(replace(report, time=replace(report.time, per_rank=bound)))
     assert "at most" in shown
     assert "at least" in shown
-    assert "at most" not in text.render(report)
+    assert "at most" not in render(report)
