@@ -88,13 +88,24 @@ def join(storages: Lives, allocations: Lives, window_begin_ns: int) -> Blocks:
 
 
 def _owners(storages: Lives, allocations: Lives, index: AddressIndex) -> Int:
-    """Row of the allocation behind each storage; -1 where none is."""
-    row = index.last_until(storages.address, storages.begin_ns + EARLY_NS)
-    found = (row >= 0) & ~storages.before_window
-    late = np.zeros(len(storages), dtype=bool)
-    last = allocations.end_ns[row[found]]
-    late[found] = storages.begin_ns[found] > np.where(last == FOREVER, FOREVER, last + LATE_NS)
-    return np.where(found & ~late, row, -1)
+    """Row of the allocation behind each storage; -1 where none is.
+
+    The one that was live at the note's time comes first, then one that began or ended just beside it.
+    """
+    live = index.last_until(storages.address, storages.begin_ns)
+    live = np.where(_within(storages, allocations, live, 0), live, -1)
+    near = index.last_until(storages.address, storages.begin_ns + EARLY_NS)
+    near = np.where(_within(storages, allocations, near, LATE_NS), near, -1)
+    owner: Int = np.where(storages.before_window, -1, np.where(live >= 0, live, near))
+    return owner
+
+
+def _within(storages: Lives, allocations: Lives, row: Int, late_ns: int) -> Bool:
+    """Whether each storage was noted before its candidate's end, or at most ``late_ns`` after it."""
+    end = _at(allocations.end_ns, row)
+    limit = np.where(end == FOREVER, FOREVER, end + late_ns)
+    inside: Bool = (row >= 0) & (storages.begin_ns <= limit)
+    return inside
 
 
 def _ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIndex) -> tuple[Int, Bool]:

@@ -1,0 +1,88 @@
+"""Trains all cases of the memory tests once: those of one rank in one process, the rest on two ranks."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support import exact_counter
+from zprof.analysis.memory.analyse import analyse_memory
+from zprof.model.report import Memory, RankMemory
+from zprof.run.reader import Run, load
+
+WORKER = Path(__file__).with_name("memory_worker.py")
+ROOT = Path(__file__).parents[3]
+TIME_LIMIT_S = 240
+ONE_RANK = ["single_mlp", "single", "single_checkpointing", "hidden_tensor"]
+ZERO = [f"zero{stage}_{kind}" for stage in range(4) for kind in ("fp32", "bf16_modelled")]
+TWO_RANKS = [
+    "ddp", "ddp_bucket_view", "fsdp2", "fsdp2_bf16", "fsdp2_checkpointing", "sketch_zero3",
+    "zero2_fp32_modelled", "zero3_fp32_modelled", "zero3_bf16", *ZERO,
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Everything that the workers left."""
+
+    folder: Path
+
+    def run(self, case: str) -> Run:
+        return load(self.folder / f"{case}.zprof")
+
+    def memory(self, case: str) -> Memory:
+        return analyse_memory(self.run(case)).memory
+
+    def ranks(self, case: str) -> tuple[RankMemory, ...]:
+        return self.memory(case).per_rank
+
+    def exact_bytes(self, case: str, rank: int) -> int:
+        """The exact counter's maximum within the window."""
+        return int(json.loads((self.folder / f"{case}.rank{rank}.json").read_text())["max_bytes"])
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    if exact_counter.compiler() is None:
+        pytest.skip("no C compiler: the exact counter cannot be built")
+    folder = tmp_path_factory.mktemp("memory")
+    library = exact_counter.build(folder)
+    _train(folder, library, ONE_RANK, ranks=1)
+    _train(folder, library, TWO_RANKS, ranks=2)
+    return Recorded(folder)
+
+
+def _train(folder: Path, library: Path, cases: list[str], *, ranks: int) -> None:
+    shared = os.environ | {
+        "LD_PRELOAD": str(library),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(ranks),
+    }
+    command = [sys.executable, str(WORKER), str(folder), *cases]
+    logs = [folder / f"worker{ranks}.rank{rank}.log" for rank in range(ranks)]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank, log in enumerate(logs):
+            with log.open("wb") as output:
+                environment = shared | {"RANK": str(rank)}
+                started.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
+        codes = [process.wait(TIME_LIMIT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert codes == [0] * ranks, "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
