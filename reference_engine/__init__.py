@@ -1,4 +1,10 @@
-"""A ZeRO engine to read and to measure: stages 0 to 3 over plain torch.distributed."""
+"""A ZeRO engine to read and to measure: stages 0 to 3 over plain torch.distributed.
+
+Read it in this order: ``policy`` (what a stage shards), ``layout`` and ``flat_unit`` (where parameters lie),
+``gather`` and ``prefetch`` (when they come and go), ``gradients``, ``buckets`` and ``reducer`` (how gradients
+become means), ``optimizer``, and ``engine``, which puts them together.  ``comm`` is the network, ``ranges``
+what a profiler sees, ``train`` a whole program.
+"""
 
 if __name__ == "reference_engine":
     raise ImportError("import zprof.reference_engine, not reference_engine")

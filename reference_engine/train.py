@@ -48,9 +48,7 @@ def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
         RuntimeError: a peer is gone.
     """
     with _process_group(config.timeout_s):
-        ranks = dist.get_world_size()
-        if config.batch % ranks:
-            raise ValueError(f"batch is {config.batch}; it must be a multiple of the {ranks} ranks")
+        config.check_ranks(dist.get_world_size())
         comm: Comm = NativeComm() if config.link is None else ModelledComm(config.link)
         try:
             return _mean_over_ranks(_run(config, comm, observer))
@@ -135,10 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="zprof.reference_engine.train", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_arguments(parser)
+    options = parser.parse_args(arguments)
     try:
-        losses = train(config_from(parser.parse_args(arguments)))
+        config = config_from(options)
+        config.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     except ValueError as error:
         parser.error(str(error))
+    losses = train(config)
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps")
     return 0

@@ -34,6 +34,18 @@ class TrainConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
 
+    def check_ranks(self, ranks: int) -> None:
+        """Refuse a number of ranks that the run cannot be split over.
+
+        Raises:
+            ValueError: one line that says what does not fit.
+        """
+        if self.batch % ranks:
+            raise ValueError(f"batch is {self.batch}; it must be a multiple of the {ranks} ranks")
+        straggler = None if self.compute is None else self.compute.straggler_rank
+        if straggler is not None and not 0 <= straggler < ranks:
+            raise ValueError(f"straggler_rank is {straggler}; there are ranks 0 to {ranks - 1}")
+
     @property
     def modelled(self) -> tuple[str, ...]:
         """What is simulated rather than run."""

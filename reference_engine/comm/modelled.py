@@ -1,10 +1,11 @@
-"""A transport whose speed is chosen: the real collective, then the time that the modelled link would take.
+"""A transport whose speed is chosen: the real collective, in the time that the modelled link would take.
 
     duration = wait for all ranks + latency + ring_factor x full tensor / bandwidth
 
 One thread carries the collectives of a rank one after the other, as one communication stream does.  The
 real collective is launched on the calling thread, so that what it allocates is seen there.  When its turn
-comes, the ranks' threads meet: no rank's transfer begins before all have come to it, as on a real link.
+comes, the ranks' threads meet: no rank's transfer begins before all have come to it, as on a real link.  The
+real collective's own time is part of the modelled time, as long as it is the shorter.
 """
 
 import queue
@@ -119,7 +120,7 @@ class _Transfer:
         self._waited = False
 
     def carry(self, meeting: _Meeting) -> None:
-        """Complete the real collective, meet the other ranks, then take the modelled time."""
+        """Meet the other ranks, complete the real collective, and fill up to the modelled time."""
         with ranges.comm(self._collective):
             try:
                 self._complete(meeting)
@@ -130,9 +131,10 @@ class _Transfer:
     def _complete(self, meeting: _Meeting) -> None:
         work, self._work = self._work, None
         assert work is not None
-        work.wait()
         meeting.wait()
-        time.sleep(self._seconds)
+        begin_s = time.monotonic()
+        work.wait()
+        time.sleep(max(0.0, self._seconds - (time.monotonic() - begin_s)))
 
     def wait(self) -> None:
         """Block until the link has carried the collective."""
