@@ -28,6 +28,8 @@ class PhaseTracker:
         """A module's forward begins."""
         in_backward = torch._C._current_graph_task_id() != -1
         if in_backward:
+            if not self._recomputing:
+                self.switch(Phase.BACKWARD)  # its begin counts, though nothing was allocated in it yet
             self._recomputing += 1
             self.switch(Phase.RECOMPUTE)
         elif self.phase is not Phase.OPTIMIZER:
