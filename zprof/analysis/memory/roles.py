@@ -42,17 +42,18 @@ class _Hold:
 def resolve(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
     """Cut every block's life into segments.  ``generation``: that of each storage row in ``blocks.owner``."""
     holds = _holds(blocks, claims, generation)
-    rows: list[tuple[int, int, int, int, str]] = []
-    for block in range(len(blocks)):
-        rows.extend((block, *piece) for piece in _pieces(blocks, block, holds.get(block, [])))
-    block_column = np.array([row[0] for row in rows], dtype=np.int64)
+    rows = [(block, *piece) for block, held in holds.items() for piece in _pieces(blocks, block, held)]
+    begin, end, tenant = (np.array([row[part] for row in rows], dtype=np.int64) for part in (1, 2, 3))
+    unclaimed = blocks.end_ns > blocks.begin_ns
+    unclaimed[list(holds)] = False
+    block = np.concatenate([np.array([row[0] for row in rows], dtype=np.int64), np.flatnonzero(unclaimed)])
     return Segments(
-        block=block_column,
-        begin_ns=np.array([row[1] for row in rows], dtype=np.int64),
-        end_ns=np.array([row[2] for row in rows], dtype=np.int64),
-        bytes=blocks.bytes[block_column],
-        tenant=np.array([row[3] for row in rows], dtype=np.int64),
-        sub=np.array([row[4] for row in rows], dtype=object),
+        block=block,
+        begin_ns=np.concatenate([begin, blocks.begin_ns[unclaimed]]),
+        end_ns=np.concatenate([end, blocks.end_ns[unclaimed]]),
+        bytes=blocks.bytes[block],
+        tenant=np.concatenate([tenant, blocks.tenant[unclaimed]]),
+        sub=np.concatenate([np.array([row[4] for row in rows], dtype=object), blocks.sub[unclaimed]]),
     )
 
 
