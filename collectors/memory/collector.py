@@ -109,7 +109,7 @@ class MemoryCollector:
             self._allocations = []
             try:
                 self._allocations = self._allocator.read()
-                close_collective_scratch(self._allocations, self._works.works, self._log.births)
+                close_collective_scratch(self._allocations, self._works.works, self._log.births())
             except Exception as error:
                 self._log.gaps.append(_gap("allocator events", error))
         return self._allocations

@@ -13,7 +13,7 @@ from zprof.collectors.memory.log import MemoryLog, Role
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.scan import UNREDUCED, Scanner
 from zprof.collectors.memory.storages import StorageTracker
-from zprof.collectors.memory.tensors import plain_tensors
+from zprof.collectors.memory.tensors import PLAIN, plain_tensors
 from zprof.model.gaps import Gap
 from zprof.model.phases import Phase
 from zprof.model.tenants import Tenant
@@ -111,11 +111,16 @@ class Hooks:
 
     def _save(self, tensor: torch.Tensor) -> torch.Tensor:
         """Pack hook.  It must not return ``tensor`` itself: that would tie a cycle that frees nothing."""
-        self._safely("saved tensor", self._claim, tensor, SAVED)
-        if type(tensor) is torch.Tensor:
-            with torch._C._DisableTorchDispatch():
-                return tensor.detach()
-        return tensor.detach()
+        if type(tensor) not in PLAIN:
+            self._safely("saved tensor", self._claim, tensor, SAVED)
+            return tensor.detach()
+        if self._log.active:
+            try:
+                self._storages.claim(self._storages.see(tensor), SAVED)
+            except Exception as error:  # a fault of ours must never reach the training loop
+                self._log.fail("saved tensor", error)
+        with torch._C._DisableTorchDispatch():
+            return tensor.detach()
 
     def _claim(self, tensor: torch.Tensor, role: Role) -> None:
         for plain in plain_tensors(tensor):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.memory.log import Birth, Claim, MemoryLog, Role
+from zprof.collectors.memory.log import MemoryLog, Role
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.model.tenants import Tenant
 
@@ -46,7 +46,10 @@ class StorageTracker:
 
     def see(self, tensor: torch.Tensor, operator: Any = None, *, before_window: bool = False) -> Storage:
         """Note a tensor's storage; ``operator`` is the one that allocated it, None where unknown."""
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:  # sparse and opaque tensors; those inside of them are seen themselves
+            return Storage(None)
         entry = self._live.get(storage._cdata)
         if entry is None:
             entry = self._add(storage)
@@ -67,7 +70,7 @@ class StorageTracker:
         if entry.generation < 0 or role in entry.claimed:
             return
         entry.claimed.append(role)
-        self._log.claims.append(Claim(entry.generation, time.time_ns(), role, backdated))
+        self._log.claim_rows.append((entry.generation, time.time_ns(), role, backdated))
 
     def clear(self) -> None:
         """Forget all storages; their deaths are no longer noted."""
@@ -91,16 +94,14 @@ class StorageTracker:
             self._log.died(entry.generation)
         entry.bytes, entry.address = storage.nbytes(), storage.data_ptr()
         entry.generation, entry.claimed = -1, []
-        if entry.bytes == 0:
+        if entry.bytes == 0 or entry.address == 0:  # nothing there, or a tensor without memory (meta)
             return
-        entry.generation = self._log.next_generation()
+        entry.generation = generation = self._log.next_generation()
         phase, module = self._phases.locate()
-        device = str(storage.device)
-        foreign = not storage.resizable()
-        now_ns = time.time_ns()
-        self._log.births.append(
-            Birth(
-                entry.generation, now_ns, entry.address, entry.bytes, device,
+        now_ns, foreign = time.time_ns(), not storage.resizable()
+        self._log.birth_rows.append(
+            (
+                generation, now_ns, entry.address, entry.bytes, storage.device,
                 operator, phase, module, before_window, foreign,
             )
         )  # fmt: skip

@@ -16,7 +16,7 @@ def alloc_table(
 ) -> Columns:
     """Lives of storages first, then the allocator's blocks."""
     deaths = dict(log.deaths)
-    rows = [_storage_row(birth, deaths, phases, module_of) for birth in log.births]
+    rows = [_storage_row(birth, deaths, phases, module_of) for birth in log.births()]
     rows += [_allocator_row(block) for block in allocations]
     names = (
         "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
@@ -27,7 +27,7 @@ def alloc_table(
 
 def role_table(log: MemoryLog) -> Columns:
     """One row for each claim."""
-    claims = log.claims
+    claims = log.claims()
     return {
         "generation": [claim.generation for claim in claims],
         "time_ns": [claim.time_ns for claim in claims],
@@ -58,7 +58,7 @@ def _storage_row(
     return (
         birth.generation,
         "foreign" if birth.foreign else "storage",
-        birth.device,
+        str(birth.device),
         birth.address,
         birth.bytes,
         birth.time_ns,

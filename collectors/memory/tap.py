@@ -10,10 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zprof.collectors.memory.log import MemoryLog, Role
 from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.tensors import PLAIN
 from zprof.model.tenants import Tenant
 
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -33,27 +33,25 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator; a tensor subclass (DTensor) goes first, its inner operators come here again."""
         for kind in types:
-            if kind not in _PLAIN:
+            if kind not in PLAIN:
                 return NotImplemented
         result = func(*args, **kwargs) if kwargs else func(*args)
         if self._log.active:
             try:
-                self._note(func, args, kwargs, result)
+                allocator, role = self._kinds.get(func) or self._learn(func)
+                if type(result) is torch.Tensor:
+                    self._storages.see(result, allocator)
+                elif result is not None:
+                    self._see_all((result,), allocator)
+                if role is not None:
+                    self._claim_operands((args, kwargs, result), role)
             except Exception as error:  # a fault of ours must never reach the training loop
                 self._log.fail(f"operator {func}", error)
         return result
 
-    def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        known = self._kinds.get(func)
-        if known is None:
-            known = self._kinds[func] = _kind(func)
-        allocator, role = known
-        if type(result) is torch.Tensor:
-            self._storages.see(result, allocator)
-        elif isinstance(result, tuple | list):
-            self._see_all(result, allocator)
-        if role is not None:
-            self._claim_operands((args, kwargs, result), role)
+    def _learn(self, func: Any) -> tuple[Any, Role | None]:
+        kind = self._kinds[func] = _kind(func)
+        return kind
 
     def _see_all(self, values: Any, allocator: Any) -> None:
         for value in values:
@@ -63,7 +61,7 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._see_all(value, allocator)
 
     def _claim_operands(self, value: Any, role: Role) -> None:
-        if type(value) in _PLAIN:
+        if type(value) in PLAIN:
             entry = self._storages.see(value)
             # An activation that is reduced in place was an activation until then.
             self._storages.claim(entry, role, backdated=not entry.claimed)

@@ -1,24 +1,32 @@
 """Finds the plain tensors that hold bytes: in tensor subclasses (DTensor) and in an optimizer's state."""
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+#: Types whose tensors hold their bytes themselves.
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _MAX_DEPTH = 4
 
 
-def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
+def plain_tensors(value: Any) -> Sequence[torch.Tensor]:
     """The tensor itself, or the inner ones of a subclass that wraps others; none for one without memory."""
-    if not isinstance(tensor, torch.Tensor):
-        return  # a subclass may name other parts too: DTensor its device mesh
-    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if type(value) in PLAIN:
+        return (value,) if value.layout is torch.strided else _inside(value)
+    if not isinstance(value, torch.Tensor):
+        return ()  # a subclass may name other parts too: DTensor its device mesh
+    flatten = getattr(value, "__tensor_flatten__", None)
     if flatten is not None:
-        for name in flatten()[0]:
-            yield from plain_tensors(getattr(tensor, name))
-    elif _has_storage(tensor):
-        yield tensor
+        return [plain for name in flatten()[0] for plain in plain_tensors(getattr(value, name))]
+    if isinstance(value, torch._subclasses.FakeTensor) or value.layout is not torch.strided:
+        return ()
+    return (value,)
+
+
+def _inside(sparse: torch.Tensor) -> Sequence[torch.Tensor]:
+    return (sparse._indices(), sparse._values()) if sparse.layout is torch.sparse_coo else ()
 
 
 def nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -39,9 +47,3 @@ def collected_tensors() -> Iterable[torch.Tensor]:
         # type(), not isinstance(): a lazy proxy must not be woken by a look at its class.
         if issubclass(type(value), torch.Tensor):
             yield from plain_tensors(value)
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    if tensor.layout is not torch.strided or tensor.device.type == "meta":
-        return False
-    return not isinstance(tensor, torch._subclasses.FakeTensor) and not torch._is_functional_tensor(tensor)

@@ -42,6 +42,8 @@ _METHODS = (
 
 SETTLE_TIMEOUT_S = 5.0
 _POLL_S = 0.0005
+#: A work says that it is complete just before its thread notes the end.
+_GRACE_S = 0.002
 
 
 class Work(NamedTuple):
@@ -78,11 +80,14 @@ class WorkPatch:
         gloo notes the end of a collective on its own thread into the event that the launch began.  Once the
         profiler has stopped, that event is freed memory: torch 2.13 then writes into it and crashes.
         """
+        if not self._pending:
+            return
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while any(not _is_complete(reference()) for reference in list(self._pending.values())):
             if time.monotonic() > deadline:
                 raise TimeoutError("collectives were still under way when the memory window ended")
             time.sleep(_POLL_S)
+        time.sleep(_GRACE_S)
         self._pending.clear()
 
     def remove(self) -> None:

@@ -286,6 +286,19 @@ def test_a_hook_that_frees_the_gradient_first_does_not_hide_it() -> None:
     assert window.subs("gradients") == {"unreduced"}
 
 
+def test_sparse_tensors_are_no_fault() -> None:
+    model = nn.Embedding(32, 16, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters())
+
+    def body() -> None:
+        model(torch.arange(8)).sum().backward()
+        optimizer.step()
+
+    window = record(body, model, optimizer)
+    assert window.gaps == []
+    assert window.lives.peak().tenants[Tenant.GRADIENTS] >= 8 * 16 * 4
+
+
 def test_other_threads_may_compute() -> None:
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters())
