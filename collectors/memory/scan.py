@@ -4,6 +4,8 @@ A module's parameter is ``parameters`` only where it is there at a step boundary
 the time of a forward or backward is a communication buffer, also if a parameter is a view of it.
 """
 
+from contextlib import suppress
+
 import torch
 from torch import nn
 
@@ -47,7 +49,8 @@ class Scanner:
         self.states(self._optimizer, first=first)
         if first:
             for tensor in collected_tensors():
-                self._storages.see(tensor, before_window=True)
+                with suppress(Exception):  # somebody's subclass may refuse to be asked
+                    self._storages.see(tensor, before_window=True)
 
     def forget(self) -> None:
         """Let go of model and optimizer.

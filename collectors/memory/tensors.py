@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -46,4 +47,5 @@ def collected_tensors() -> Iterable[torch.Tensor]:
     for value in gc.get_objects():
         # type(), not isinstance(): a lazy proxy must not be woken by a look at its class.
         if issubclass(type(value), torch.Tensor):
-            yield from plain_tensors(value)
+            with suppress(Exception):  # somebody's subclass may refuse to be asked
+                yield from plain_tensors(value)

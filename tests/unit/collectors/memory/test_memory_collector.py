@@ -286,6 +286,19 @@ def test_a_hook_that_frees_the_gradient_first_does_not_hide_it() -> None:
     assert window.subs("gradients") == {"unreduced"}
 
 
+class Unwilling(torch.Tensor):
+    @property
+    def layout(self) -> torch.layout:
+        raise RuntimeError("do not ask")
+
+
+def test_a_subclass_that_refuses_questions_is_passed_over() -> None:
+    held = [torch.ones(10).as_subclass(Unwilling)]
+    window = record(lambda: None, small_model())
+    assert window.gaps == []
+    assert held
+
+
 def test_sparse_tensors_are_no_fault() -> None:
     model = nn.Embedding(32, 16, sparse=True)
     optimizer = torch.optim.SparseAdam(model.parameters())
