@@ -15,12 +15,12 @@ from zprof.integrations.reference_job import ReferenceJob
 RANKS = 2
 _COMMON: Mapping[str, Any] = {
     "layers": 8,
-    "hidden": 256,
+    "hidden": 128,
     "heads": 4,
     "vocabulary": 256,
     "context": 64,
     "batch": 4,
-    "link_gbps": 1.6,
+    "link_gbps": 0.4,
     "link_latency_us": 50.0,
     "compute_forward_ms": 12.0,
     "compute_backward_ms": 24.0,

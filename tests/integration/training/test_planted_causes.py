@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.ranks
 PLANTED_MS = 40.0
 OPTIONS = (
-    "--layers 4 --hidden 256 --heads 4 --vocabulary 64 --context 16 --batch 4 --stage 3 "
+    "--layers 4 --hidden 128 --heads 4 --vocabulary 64 --context 16 --batch 4 --stage 3 "
     "--compute-forward-ms 12 --compute-backward-ms 24 --link-latency-us 50"
 )
 
@@ -37,13 +37,13 @@ def report(run: Path, *options: str) -> Mapping[str, Any]:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return recorded(tmp_path_factory.mktemp("healthy"), "healthy", "--link-gbps", "1.6")
+    return recorded(tmp_path_factory.mktemp("healthy"), "healthy", "--link-gbps", "0.4")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_straggler_is_named_with_its_skew(tmp_path: Path, rank: int) -> None:
     planted = ("--straggler-rank", str(rank), "--straggler-ms", str(PLANTED_MS))
-    found = report(recorded(tmp_path, "straggler", "--link-gbps", "1.6", *planted))
+    found = report(recorded(tmp_path, "straggler", "--link-gbps", "0.4", *planted))
     first = found["findings"][0]
     assert first["cause"] == "straggler_rank"
     assert first["confidence"] == "high"
@@ -60,10 +60,10 @@ def test_a_healthy_run_accuses_nobody(healthy: Path) -> None:
 
 
 def test_a_slow_link_is_found_against_the_healthy_run(tmp_path: Path, healthy: Path) -> None:
-    slow = recorded(tmp_path, "slow", "--link-gbps", "0.3")
+    slow = recorded(tmp_path, "slow", "--link-gbps", "0.08")
     found = report(slow, "--baseline", str(healthy))
     assert found["verdict"]["status"] == "slower"
     assert "low_bus_bandwidth" in [finding["cause"] for finding in found["findings"]]
     gathers = [row for row in found["time"]["collectives"] if row["kind"] == "all_gather"]
     for row in gathers:
-        assert row["busbw_bytes_per_s"] == pytest.approx(0.3e9 / 8, rel=0.15)
+        assert row["busbw_bytes_per_s"] == pytest.approx(0.08e9 / 8, rel=0.15)
