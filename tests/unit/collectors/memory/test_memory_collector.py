@@ -275,6 +275,27 @@ def test_a_parameter_that_is_gathered_for_its_use_is_communication() -> None:
     assert "gathered_param" in window.subs("communication_buffers")
 
 
+def test_a_parameter_that_is_swapped_for_its_use_is_communication() -> None:
+    model = nn.Linear(64, 64, bias=False)
+    model.weight.data = torch.empty(1).expand(64, 64)
+
+    def gather(*_: object) -> None:
+        model.weight.data = torch.zeros(64, 64)
+
+    def release(*_: object) -> None:
+        model.weight.data = torch.empty(1).expand(64, 64)
+
+    model.register_forward_pre_hook(gather)
+    model.register_forward_hook(release)
+
+    def body() -> None:
+        with torch.no_grad():
+            model(torch.zeros(4, 64))
+
+    window = record(body, model)
+    assert window.lives.peak().tenants[Tenant.COMMUNICATION_BUFFERS] == 64 * 64 * 4
+
+
 def test_a_hook_that_frees_the_gradient_first_does_not_hide_it() -> None:
     model = nn.Linear(64, 64, bias=False)
 
