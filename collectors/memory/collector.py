@@ -39,7 +39,7 @@ class MemoryCollector:
         self._hooks = Hooks(self._log, self._storages, self._phases, self._scanner)
         self._tap = OperatorTap(self._log, self._storages)
         self._resize = ResizePatch(self._log, self._storages)
-        self._works = WorkPatch(self._log)
+        self._works = WorkPatch(self._log, self._hooks)
         self._allocator = AllocatorEvents()
         self._allocations: list[Allocation] | None = None
         self._undo: list[Callable[[], None]] = []

@@ -1,6 +1,7 @@
 """The hooks of one window: modules, gradients, optimizer steps, and what autograd saves for the backward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -49,9 +50,24 @@ class Hooks:
             self._handles.pop().remove()
         self._hooked.clear()
 
-    def _end_saving(self) -> None:
+    @contextmanager
+    def suspended_saving(self) -> Iterator[None]:
+        """Without our saved-tensor hooks on this thread, where no others are on top of them."""
+        saving = self._saving if self._is_on_top() else None
+        if saving is not None:
+            saving.__exit__()
+        try:
+            yield
+        finally:
+            if saving is not None:
+                saving.__enter__()
+
+    def _is_on_top(self) -> bool:
         top = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        if top is not None and top[0] == self._save:
+        return self._saving is not None and top is not None and top[0] == self._save
+
+    def _end_saving(self) -> None:
+        if self._is_on_top():
             assert self._saving is not None
             self._saving.__exit__()
         else:

@@ -9,11 +9,13 @@ import functools
 import time
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import MemoryLog
 
 _METHODS = (
@@ -41,9 +43,7 @@ _METHODS = (
 
 
 SETTLE_TIMEOUT_S = 5.0
-_POLL_S = 0.0005
-#: A work says that it is complete just before its thread notes the end.
-_GRACE_S = 0.002
+_LEAST_WAIT_S = 0.001
 
 
 class Work(NamedTuple):
@@ -55,10 +55,16 @@ class Work(NamedTuple):
 
 
 class WorkPatch:
-    """Wraps the methods of ``ProcessGroup`` that return work objects while installed."""
+    """Wraps the methods of ``ProcessGroup`` that return work objects while installed.
 
-    def __init__(self, log: MemoryLog) -> None:
+    A work captures the state of the launching thread.  Were our saved-tensor hooks part of that, gloo's
+    thread would need the interpreter lock to finish, while it holds the mutex that ``is_completed()`` of the
+    main thread waits for with the lock in its hands: a deadlock.  So they are off during a launch.
+    """
+
+    def __init__(self, log: MemoryLog, hooks: Hooks) -> None:
         self._log = log
+        self._hooks = hooks
         self.works: list[Work] = []
         self._pending: dict[int, weakref.ref[Any]] = {}
         self._originals: dict[str, Callable[..., Any]] = {}
@@ -79,16 +85,21 @@ class WorkPatch:
 
         gloo notes the end of a collective on its own thread into the event that the launch began.  Once the
         profiler has stopped, that event is freed memory: torch 2.13 then writes into it and crashes.
+        ``wait()``, not ``is_completed()``: that one keeps the interpreter lock while it waits for a mutex
+        whose holder, gloo's thread, may need the lock.
         """
-        if not self._pending:
-            return
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
-        while any(not _is_complete(reference()) for reference in list(self._pending.values())):
-            if time.monotonic() > deadline:
-                raise TimeoutError("collectives were still under way when the memory window ended")
-            time.sleep(_POLL_S)
-        time.sleep(_GRACE_S)
+        failed: RuntimeError | None = None
+        for reference in list(self._pending.values()):
+            work = reference()
+            if work is not None:
+                try:
+                    work.wait(timedelta(seconds=max(deadline - time.monotonic(), _LEAST_WAIT_S)))
+                except RuntimeError as error:  # too long, or its peer is gone: the program will hear of it
+                    failed = error
         self._pending.clear()
+        if failed is not None:
+            raise failed
 
     def remove(self) -> None:
         """Put the original methods back."""
@@ -100,7 +111,8 @@ class WorkPatch:
         @functools.wraps(original)
         def launch(*args: Any, **kwargs: Any) -> Any:
             begin_ns = time.time_ns()
-            work = original(*args, **kwargs)
+            with self._hooks.suspended_saving():
+                work = original(*args, **kwargs)
             if self._log.active and work is not None:
                 try:
                     self._follow(work, begin_ns)
@@ -118,7 +130,3 @@ class WorkPatch:
             self.works.append(Work(begin_ns, end_ns, time.time_ns()))
 
         self._pending[number] = weakref.ref(work, dead)
-
-
-def _is_complete(work: Any) -> bool:
-    return work is None or work.is_completed()

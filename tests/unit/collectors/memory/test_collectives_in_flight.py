@@ -1,53 +1,106 @@
 """Work objects: the profiler's end waits for collectives under way, and their deaths close scratch memory."""
 
 import time
+import weakref
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
 
 from zprof.collectors.memory import works
 from zprof.collectors.memory.allocator import Allocation, close_collective_scratch
+from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import Birth, MemoryLog
+from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.scan import Scanner
+from zprof.collectors.memory.storages import StorageTracker
 from zprof.model.phases import Phase
 
 
 class FakeWork:
-    """Completes after a number of looks; -1 never does."""
+    """Counts who waits for it; may fail."""
 
-    def __init__(self, looks: int) -> None:
-        self.looks = looks
+    def __init__(self, *, fails: bool = False) -> None:
+        self.waits = 0
+        self.fails = fails
 
-    def is_completed(self) -> bool:
-        self.looks -= 1
-        return self.looks == 0
+    def wait(self, timeout: timedelta) -> None:
+        assert timeout > timedelta(0)
+        self.waits += 1
+        if self.fails:
+            raise RuntimeError("Operation timed out!")
 
 
 @pytest.fixture
-def patch() -> works.WorkPatch:
+def patch() -> Iterator[works.WorkPatch]:
     log = MemoryLog()
     log.active = True
-    return works.WorkPatch(log)
+    hooks = hooks_of(log)
+    hooks.install(None)
+    yield works.WorkPatch(log, hooks)
+    hooks.remove()
 
 
-def test_settling_waits_until_every_work_is_complete(patch: works.WorkPatch) -> None:
-    work = FakeWork(looks=4)
-    patch._wrap(lambda: work)()
+def hooks_of(log: MemoryLog) -> Hooks:
+    phases = PhaseTracker(log)
+    storages = StorageTracker(log, phases)
+    return Hooks(log, storages, phases, Scanner(log, storages, None, None))
+
+
+def saved_tensor_hooks() -> object:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def test_a_work_does_not_capture_our_saved_tensor_hooks(patch: works.WorkPatch) -> None:
+    seen: list[object] = []
+    ours = saved_tensor_hooks()
+    assert ours is not None
+    patch._wrap(lambda: seen.append(saved_tensor_hooks()))()
+    assert seen == [None]
+    assert saved_tensor_hooks() == ours
+
+
+def test_our_hooks_are_back_after_a_launch_that_fails(patch: works.WorkPatch) -> None:
+    ours = saved_tensor_hooks()
+    with pytest.raises(ZeroDivisionError):
+        patch._wrap(lambda: 1 / 0)()
+    assert saved_tensor_hooks() == ours
+
+
+def test_hooks_of_the_program_stay_during_a_launch(patch: works.WorkPatch) -> None:
+    seen: list[object] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.detach(), lambda tensor: tensor):
+        theirs = saved_tensor_hooks()
+        patch._wrap(lambda: seen.append(saved_tensor_hooks()))()
+    assert seen == [theirs]
+
+
+def test_settling_waits_for_every_work_that_lives(patch: works.WorkPatch) -> None:
+    made = [FakeWork() for _ in range(3)]
+    for work in made:
+        patch._wrap(lambda work=work: work)()
+    first = made.pop(0)
+    del work
+    gone = weakref.ref(made.pop())
     patch.settle()
-    assert work.looks <= 0
+    assert first.waits == 1
+    assert made[0].waits == 1
+    assert gone() is None
 
 
-def test_settling_gives_up_on_a_work_that_never_completes(
-    patch: works.WorkPatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(works, "SETTLE_TIMEOUT_S", 0.01)
-    work = FakeWork(looks=-1)
-    patch._wrap(lambda: work)()
-    with pytest.raises(TimeoutError):
+def test_a_work_that_fails_does_not_keep_the_others_from_being_waited_for(patch: works.WorkPatch) -> None:
+    made = [FakeWork(fails=True), FakeWork()]
+    for work in made:
+        patch._wrap(lambda work=work: work)()
+    with pytest.raises(RuntimeError, match="timed out"):
         patch.settle()
+    assert made[1].waits == 1
 
 
 def test_the_death_of_a_work_is_noted_with_its_launch(patch: works.WorkPatch) -> None:
-    made = [FakeWork(looks=1)]
+    made = [FakeWork()]
     begin_ns = time.time_ns()
     patch._wrap(lambda: made[0])()
     assert patch.works == []
