@@ -8,6 +8,7 @@
 A fault of a collector never reaches the training loop: it becomes a gap in the run.
 """
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -26,9 +27,9 @@ from zprof.collectors.faults import FaultGuard
 from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.marks import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.run_id import agree_on_run_id
 from zprof.collectors.samples import SampleLog
 from zprof.collectors.schedule import Schedule, Window
-from zprof.collectors.terminate import OnTerminate
 from zprof.collectors.training import detect_training
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
@@ -90,13 +91,11 @@ class Recorder:
         self._writer: RankWriter | None = None
         self._pings: ClockPings | None = None
         self._step, self._step_begin_ns = 0, 0
-        self._active = os.environ.get(OFF_SWITCH) != "0"
-        self._terminate: OnTerminate | None = None
+        self._process_id = 0
 
     def __enter__(self) -> Self:
-        if self._active:
+        if os.environ.get(OFF_SWITCH) != "0":
             self._guard.run("recorder start", self._open)
-            self._active = self._writer is not None
         if self._active:
             self._enter_step()
         return self
@@ -129,12 +128,14 @@ class Recorder:
             world_size=world_size,
             backend=dist.get_backend() if dist.is_available() and dist.is_initialized() else "none",
             device=describe_device(),
-            training=self._training(),
+            training=self._guard.run("training facts", self._training) or TrainingFacts(),
             environment=describe_environment(),
+            run_id=agree_on_run_id(),
         )
         self._writer = RankWriter(self.path, rank, manifest)
+        self._process_id = os.getpid()
+        atexit.register(self._at_exit)
         self._pings = ClockPings(self._marks)
-        self._terminate = OnTerminate(lambda: self._close("terminated"))
 
     def _enter_step(self) -> None:
         window = self._schedule.window(self._step)
@@ -159,13 +160,13 @@ class Recorder:
             self._pings.fire()
         self._marks.add("window_begin", self._step, str(window))
 
-    def _close_window(self) -> None:
+    def _close_window(self, *, ping: bool = True) -> None:
         if self._window is None:
             return
         window, collector = self._window, self._collector
         self._window = self._collector = None
         self._marks.add("window_end", self._step, str(window))
-        if window is Window.TIME and self._pings is not None:
+        if window is Window.TIME and self._pings is not None and ping:
             self._pings.fire()
         if collector is not None and self._guard.succeeds(f"{window} stop", collector.stop):
             self._guard.run(f"{window} tables", lambda: self._write(collector))
@@ -191,13 +192,21 @@ class Recorder:
             status=status,
         )
 
+    @property
+    def _active(self) -> bool:
+        """Between entry and the last scheduled step, and not in a process forked from this one."""
+        return self._process_id == os.getpid()
+
+    def _at_exit(self) -> None:
+        """The program ended within a window: a profiler that runs on would crash the interpreter's end."""
+        if self._active:
+            self._close("failed")
+
     def _close(self, status: str) -> None:
-        self._active = False
-        if self._terminate is not None:
-            self._terminate.remove()
-        if status != "complete":
-            self._pings = None  # the other ranks may be gone: a ping would only wait for its time limit
-        self._close_window()
+        self._process_id = 0
+        atexit.unregister(self._at_exit)
+        self._close_window(ping=status == "complete")
+        self._collectors = {}  # they hold the model
         if self._step < self._schedule.total:
             self._guard.gaps.append(
                 Gap(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from zprof.collectors.recorder import Recorder, record
     from zprof.collectors.schedule import steps
     from zprof.model.report import Report
+    from zprof.model.training import TrainingFacts
     from zprof.rules.diagnose import diagnose
     from zprof.run.reader import Run, load
 
@@ -19,13 +20,14 @@ _HOME = {
     "Recorder": "zprof.collectors.recorder",
     "Report": "zprof.model.report",
     "Run": "zprof.run.reader",
+    "TrainingFacts": "zprof.model.training",
     "diagnose": "zprof.rules.diagnose",
     "load": "zprof.run.reader",
     "record": "zprof.collectors.recorder",
     "steps": "zprof.collectors.schedule",
 }
 
-__all__ = ["Recorder", "Report", "Run", "__version__", "diagnose", "load", "record", "steps"]
+__all__ = ["Recorder", "Report", "Run", "TrainingFacts", "__version__", "diagnose", "load", "record", "steps"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zprof.cli import console
 from zprof.cli.progress import steps_progress
-from zprof.model.errors import BadInput
+from zprof.model.errors import BadInput, MissingData
 
 
 class TrainCommand:
@@ -50,16 +50,29 @@ class TrainCommand:
             memory_steps=arguments.memory_steps,
             time_steps=arguments.time_steps,
         )
-        options["steps"] = options["steps"] or max(1, job.recorded_steps)
+        if options["steps"] is None:
+            options["steps"] = max(1, job.recorded_steps)
         try:
-            config_from(argparse.Namespace(**options))
+            config_from(argparse.Namespace(**options)).check_ranks(arguments.ranks)
         except ValueError as error:
             raise BadInput(str(error), hint="zprof train --help shows the options") from None
         clear_target(arguments.output, force=arguments.force)
         with steps_progress(arguments.output.name, options["steps"]) as on_step:
             train(job, on_step=on_step)
+        _check_recorded(arguments.output, arguments.ranks)
         console.note(f"zprof: recorded {arguments.output}; next: zprof report {arguments.output}")
         return 0
+
+
+def _check_recorded(path: Path, ranks: int) -> None:
+    """The recorder never raises into training: say here what it could not write."""
+    from zprof.run.reader import load
+
+    recorded = load(path).ranks if path.is_dir() else ()
+    if len(recorded) < ranks:
+        raise MissingData(
+            f"{path}: {len(recorded)} of {ranks} ranks were recorded", hint="is the folder writable?"
+        )
 
 
 def _count(text: str) -> int:

@@ -102,7 +102,9 @@ def _raise_for_failure(ranks: Sequence[subprocess.Popen[bytes]], logs: Sequence[
     rank = next((r for r in failed if ranks[r].returncode < 0), failed[0])
     code = ranks[rank].returncode
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    raise RankFailed(f"rank {rank} {how}: {_last_line(logs[rank])}", hint="the other ranks' records are kept")
+    raise RankFailed(
+        f"rank {rank} {how}: {_last_line(logs[rank])}", hint="what the other ranks recorded is kept"
+    )
 
 
 def _last_line(log: IO[bytes]) -> str:

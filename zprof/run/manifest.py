@@ -36,6 +36,7 @@ class RunManifest:
     device: str
     training: TrainingFacts
     environment: dict[str, str] = field(default_factory=dict)
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +49,16 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankManifest:
-    """What one rank recorded.  ``status`` is recording until its tables are on disk."""
+    """What one rank recorded.
+
+    ``status`` is recording until its tables are on disk.  ``run_id`` is that of the run's manifest, or
+    the rank is left over from another recording on the same path.
+    """
 
     rank: int
     status: str
     host: str
+    run_id: str = ""
     memory_steps: tuple[int, ...] = ()
     time_steps: tuple[int, ...] = ()
     files: dict[str, TableFile] = field(default_factory=dict)

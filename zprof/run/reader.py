@@ -45,13 +45,8 @@ class Run:
     @cached_property
     def rank_manifests(self) -> dict[int, RankManifest]:
         """Manifests of the ranks whose tables are on disk."""
-        present: dict[int, RankManifest] = {}
-        for rank in range(self.manifest.world_size):
-            if (rank_folder(self.path, rank)).is_dir():
-                manifest = read_rank_manifest(self.path, rank)
-                if manifest.status != "recording":
-                    present[rank] = manifest
-        return present
+        found = {rank: self._found(rank) for rank in range(self.manifest.world_size)}
+        return {rank: m for rank, m in found.items() if m is not None and m.status != "recording"}
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -125,8 +120,15 @@ class Run:
                 continue
         return None
 
-    def _missing(self, rank: int) -> Gap:
+    def _found(self, rank: int) -> RankManifest | None:
+        """What a rank left of this run; a rank of an earlier run on the same path is none of it."""
         if not rank_folder(self.path, rank).is_dir():
+            return None
+        manifest = read_rank_manifest(self.path, rank)
+        return manifest if manifest.run_id == self.manifest.run_id else None
+
+    def _missing(self, rank: int) -> Gap:
+        if self._found(rank) is None:
             reason = "this rank wrote nothing"
         else:
             last = self.last_step(rank)

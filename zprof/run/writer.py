@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.run.manifest import (
     MANIFEST_NAME,
@@ -27,17 +28,25 @@ from zprof.run.manifest import (
     RunManifest,
     TableFile,
     rank_folder,
+    read_run_manifest,
     to_json,
 )
 from zprof.run.schema import TABLES
 
 
 class RankWriter:
-    """The folder of one rank.  Creating it drops what an earlier run left there."""
+    """The folder of one rank.  Creating it drops what an earlier run left there.
+
+    Raises:
+        BadInput: something that is no run is there.
+    """
 
     def __init__(self, run: Path, rank: int, manifest: RunManifest) -> None:
         self.folder = rank_folder(run, rank)
-        self._manifest = RankManifest(rank=rank, status="recording", host=socket.gethostname())
+        self._manifest = RankManifest(
+            rank=rank, status="recording", host=socket.gethostname(), run_id=manifest.run_id
+        )
+        _refuse_foreign(run, self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
             _drop_ranks_from(run, manifest.world_size)
@@ -78,10 +87,19 @@ class RankWriter:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
 
 
+def _refuse_foreign(run: Path, folder: Path) -> None:
+    """Never delete what zprof did not write: others use names like ``rank00000`` too."""
+    if folder.exists() and not (folder / RANK_NAME).is_file():
+        raise BadInput(f"{folder}: exists and is not of a run", hint="name another folder for the run")
+    if (run / MANIFEST_NAME).exists():
+        read_run_manifest(run)
+
+
 def _drop_ranks_from(run: Path, world_size: int) -> None:
     """Remove what an earlier, larger job left: its ranks are none of this run."""
     for folder in run.glob("rank[0-9][0-9][0-9][0-9][0-9]"):
-        if int(folder.name.removeprefix("rank")) >= world_size:
+        number = int(folder.name.removeprefix("rank"))
+        if number >= world_size and (folder / RANK_NAME).is_file():
             shutil.rmtree(folder, ignore_errors=True)
 
 

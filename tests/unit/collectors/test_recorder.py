@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -141,23 +143,70 @@ def test_the_off_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (tmp_path / "run").exists()
 
 
-def test_a_terminated_rank_writes_its_part_first(tmp_path: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        with recorder(tmp_path, []) as recording:
+def test_a_forked_child_leaves_the_recording_alone(tmp_path: Path) -> None:
+    log: list[str] = []
+    with recorder(tmp_path, log) as recording:
+        recording.step()
+        child = os.fork()
+        if child == 0:
             recording.step()
+            recording.__exit__(None, None, None)
+            os._exit(0 if log == ["memory start"] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        for _ in range(5):
             recording.step()
-            os.kill(os.getpid(), signal.SIGTERM)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
-    assert os.WTERMSIG(status) == signal.SIGTERM
+    (rank,) = Run(tmp_path).rank_manifests.values()
+    assert (rank.status, rank.memory_steps, rank.time_steps) == ("complete", (1, 2), (3, 4, 5))
+
+
+def test_a_program_that_leaves_within_a_window_ends_well_and_is_written(tmp_path: Path) -> None:
+    program = f"""
+import torch, zprof
+model = torch.nn.Linear(4, 4)
+recording = zprof.record({str(tmp_path)!r}, model=model, steps=zprof.steps(skip=1, memory=1, time=9))
+recording.__enter__()
+for _ in range(4):
+    model(torch.ones(2, 4)).sum().backward()
+    recording.step()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     run = Run(tmp_path)
-    assert run.rank_manifests[0].status == "terminated"
-    assert run.rank_manifests[0].memory_steps == (1,)
+    assert run.rank_manifests[0].status == "failed"
+    assert run.rank_manifests[0].time_steps == (2, 3)
+    assert run.has_table(0, "events")
 
 
-def test_the_signal_is_given_back(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    train(tmp_path, [], steps=2)
-    assert signal.getsignal(signal.SIGTERM) is before
+def test_unknown_facts_of_training_do_not_stop_the_recording(tmp_path: Path) -> None:
+    def facts() -> TrainingFacts:
+        raise RuntimeError("a model that cannot be counted")
+
+    with Recorder(tmp_path, Schedule(skip=1, memory=0, time=0), facts, {}) as recording:
+        recording.step()
+    run = Run(tmp_path)
+    assert run.manifest.training == TrainingFacts()
+    assert [gap.what for gap in run.gaps()] == ["training facts"]
+
+
+def test_a_recorder_that_was_not_entered_does_nothing(tmp_path: Path) -> None:
+    log: list[str] = []
+    recorder(tmp_path / "run", log).step()
+    assert not log
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_signal_handler_is_installed(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with recorder(tmp_path, []):
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_what_is_not_a_run_is_never_deleted(tmp_path: Path) -> None:
+    shard = tmp_path / "rank00000/model.pt"
+    shard.parent.mkdir()
+    shard.write_text("weights")
+    log: list[str] = []
+    train(tmp_path, log, steps=2)
+    assert log == ["step 0", "step 1"]
+    assert shard.read_text() == "weights"
+    assert not (tmp_path / "manifest.json").exists()

@@ -1,6 +1,7 @@
 """Writing and reading a run: what was written comes back, and what was damaged is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -96,6 +97,33 @@ def test_a_rank_that_never_finished_is_missing_with_its_last_step(tmp_path: Path
     (gap,) = [gap for gap in run.gaps() if gap.what == "rank missing"]
     assert gap.rank == 1
     assert "after step 7" in gap.reason
+
+
+def test_a_rank_of_an_earlier_run_on_the_same_path_is_missing(tmp_path: Path) -> None:
+    write(tmp_path, world_size=2)
+    again = RankWriter(tmp_path, 0, replace(manifest(2), run_id="the second"))
+    again.finish(memory_steps=[], time_steps=[], gaps=[], status="complete")
+    run = load(tmp_path)
+    assert run.ranks == (0,)
+    (gap,) = run.gaps()
+    assert (gap.what, gap.rank, gap.reason) == ("rank missing", 1, "this rank wrote nothing")
+
+
+def test_foreign_folders_are_refused_or_left_alone(tmp_path: Path) -> None:
+    for name in ("rank00001", "rank00007"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.pt").write_text("weights")
+    RankWriter(tmp_path, 0, manifest(2))
+    with pytest.raises(BadInput, match="not of a run"):
+        RankWriter(tmp_path, 1, manifest(2))
+    assert len(list(tmp_path.rglob("model.pt"))) == 2
+
+
+def test_a_foreign_manifest_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"schema": "of another"}')
+    with pytest.raises(BadInput, match="not a zprof run"):
+        RankWriter(tmp_path, 0, manifest())
+    assert "of another" in (tmp_path / "manifest.json").read_text()
 
 
 def test_a_rank_killed_after_a_window_is_loaded_and_named(tmp_path: Path) -> None:
