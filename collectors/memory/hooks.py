@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.module_hook import ModuleHook
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.scan import UNREDUCED, Scanner
 from zprof.collectors.memory.storages import StorageTracker
@@ -83,8 +83,9 @@ class Hooks:
     def _hook_modules(self, name: str, module: nn.Module) -> None:
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             return  # hooks inside of compiled code would be traced, and break its graphs
-        self._handles.append(module.register_forward_pre_hook(partial(self._enter, name)))
-        self._handles.append(module.register_forward_hook(partial(self._leave, name), always_call=True))
+        self._handles.append(module.register_forward_pre_hook(ModuleHook(name, self._enter)))
+        leave = ModuleHook(name, self._leave)
+        self._handles.append(module.register_forward_hook(leave, always_call=True))
         self._hook_gradients(module)
         for child_name, child in module.named_children():
             self._hook_modules(f"{name}.{child_name}" if name else child_name, child)
@@ -102,7 +103,7 @@ class Hooks:
                 self._hooked[parameter] = True
                 self._handles.append(parameter.register_hook(self._gradient))  # type: ignore[no-untyped-call]
 
-    def _enter(self, name: str, module: nn.Module, args: Any) -> None:
+    def _enter(self, name: str, module: nn.Module) -> None:
         self._safely("module hook", self._enter_module, name, module)
 
     def _enter_module(self, name: str, module: nn.Module) -> None:
@@ -111,7 +112,7 @@ class Hooks:
             self._scanner.gathered(module)
             self._hook_gradients(module)
 
-    def _leave(self, name: str, module: nn.Module, args: Any, result: Any) -> None:
+    def _leave(self, name: str, module: nn.Module) -> None:
         self._safely("module hook", self._phases.leave_module, name)
 
     def _gradient(self, gradient: torch.Tensor) -> None:

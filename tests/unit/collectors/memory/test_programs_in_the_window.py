@@ -1,0 +1,37 @@
+"""What a program may do within a memory window as it may outside: copy, save, trace, compile, transform."""
+
+import copy
+import io
+from collections.abc import Callable
+
+import pytest
+import torch
+from memory_window import record, small_model
+from torch import nn
+
+
+def inside(body: Callable[[], None], model: nn.Module | None = None) -> None:
+    """Run in a window; whatever it does must neither raise nor end the recording."""
+    assert record(body, model or small_model()).gaps == []
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, torch.optim.swa_utils.AveragedModel])
+def test_a_model_can_be_copied(duplicate: Callable[[nn.Module], nn.Module]) -> None:
+    model, x, copies = small_model(), torch.randn(4, 64), []
+    inside(lambda: copies.append(duplicate(model)), model)
+    assert torch.equal(copies[0](x), model(x))
+
+
+def test_a_copy_within_the_window_is_not_taken_for_the_model() -> None:
+    model, x = small_model(), torch.randn(4, 64)
+    window = record(lambda: copy.deepcopy(model)(x), model)
+    assert window.mark[window.mark["kind"] == "phase"].empty
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_model_can_be_saved_and_read_where_this_package_is_missing() -> None:
+    model, x, file = small_model(), torch.randn(4, 64), io.BytesIO()
+    inside(lambda: torch.save(model, file), model)
+    assert b"zprof" not in file.getvalue()
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)(x), model(x))
