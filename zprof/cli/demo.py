@@ -25,8 +25,9 @@ compute time of a block, so that two cores can show overlap. About a minute.
 class DemoCommand:
     """Play the support call on this machine: sharding made the step slower, why?
 
-    Trains a small GPT-2-shaped model three times on two ranks: plain data parallel (A), fully sharded
-    on a slow modelled link (B), and with the fix that the report of B asks for (C). Needs no GPU.
+    Trains a small GPT-2-shaped model three times on two ranks: plain data parallel
+    (A), fully sharded on a slow modelled link (B), and with the fix that the report
+    of B asks for (C). Needs no GPU.
 
     examples:
       zprof demo
@@ -38,7 +39,12 @@ class DemoCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Where the runs go."""
         parser.add_argument(
-            "-o", "--output", metavar="FOLDER", type=Path, default=Path("zprof-demo"), help="(%(default)s)"
+            "-o",
+            "--output",
+            metavar="FOLDER",
+            type=Path,
+            default=Path("zprof-demo"),
+            help="runs go here (%(default)s)",
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -91,7 +97,7 @@ def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> list[str
                 f"{scene.letter}  {scene.title}",
                 format_ns(step_ns(report.time.per_rank)),
                 "unknown" if ratio is None else format_percent(ratio),
-                format_bytes(peak_bytes(report.memory.per_rank)),
+                format_bytes(peak_bytes(report.memory.per_rank)) if report.memory.per_rank else "unknown",
             )
         )
     return [heading("DOES THE FIX HOLD?", "link and compute modelled"), *table(rows), ""]

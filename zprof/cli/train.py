@@ -7,16 +7,20 @@ from zprof.cli import console
 from zprof.cli.progress import steps_progress
 from zprof.model.errors import BadInput, MissingData
 
+#: Steps of the default schedule; a longer schedule lengthens the training with it.
+_SCHEDULED_STEPS = 12
+
 
 class TrainCommand:
-    """Train a GPT-2-shaped model with the reference ZeRO engine on this machine, and record the run.
+    """Train a GPT-2-shaped model with the reference ZeRO engine, and record it.
 
-    The options of the engine, of the model and of what is modelled are those of
-    torchrun -m zprof.reference_engine.train, which trains without recording.
+    The ranks run on this machine.  The options of the engine, of the model and of
+    what is modelled are those of torchrun -m zprof.reference_engine.train, which
+    trains without recording.
 
     examples:
       zprof train -o zero3.zprof --ranks 2 --stage 3
-      zprof train -o slow.zprof --stage 3 --forward-prefetch 0 --backward-prefetch 0 --link-gbps 1.6
+      zprof train -o slow.zprof --stage 3 --forward-prefetch 0 --link-gbps 0.4
     """
 
     name = "train"
@@ -32,7 +36,7 @@ class TrainCommand:
         parser.add_argument("--memory-steps", type=_count_or_none, default=2, help="watched for memory (2)")
         parser.add_argument("--time-steps", type=_count_or_none, default=8, help="watched for time (8)")
         add_arguments(parser)
-        parser.set_defaults(steps=None)
+        parser.set_defaults(steps=_SCHEDULED_STEPS)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Train, then say what to do with the run."""
@@ -50,7 +54,7 @@ class TrainCommand:
             memory_steps=arguments.memory_steps,
             time_steps=arguments.time_steps,
         )
-        if options["steps"] is None:
+        if options["steps"] == _SCHEDULED_STEPS:
             options["steps"] = max(1, job.recorded_steps)
         try:
             config_from(argparse.Namespace(**options)).check_ranks(arguments.ranks)

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from zprof.model.errors import BadInput
-from zprof.run.manifest import MANIFEST_NAME
+from zprof.run.manifest import read_run_manifest
 
 
 def clear_target(path: Path, *, force: bool) -> None:
@@ -17,8 +17,10 @@ def clear_target(path: Path, *, force: bool) -> None:
         return
     if path.is_dir() and not any(path.iterdir()):
         return
-    if not (path / MANIFEST_NAME).is_file():
-        raise BadInput(f"{path}: exists and is not a run", hint="name another folder")
+    try:
+        read_run_manifest(path)
+    except BadInput:
+        raise BadInput(f"{path}: exists and is not a run", hint="name another folder") from None
     if not force:
         raise BadInput(f"{path}: a run is there already", hint="--force overwrites it")
     shutil.rmtree(path)
