@@ -14,6 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.session import TAKEN, TAKEN_REMEDY, ProfilerSession
 from zprof.collectors.kineto.trace import read_trace
 from zprof.collectors.kineto.waits import WaitRanges
 from zprof.model.gaps import Gap
@@ -24,26 +25,38 @@ class KinetoCollector:
 
     def __init__(self) -> None:
         self._profile: torch.profiler.profile | None = None
+        self._session: ProfilerSession | None = None
         self._waits = WaitRanges()
         self._gaps: list[Gap] = []
         self._tables: Mapping[str, Mapping[str, Sequence[Any]]] | None = None
 
     def start(self) -> None:
-        """Open the window; the profiler of the whole process must be free."""
-        self._profile = torch.profiler.profile(
+        """Open the window.
+
+        Raises:
+            RuntimeError: the program runs a profiler of its own.
+        """
+        profile = torch.profiler.profile(
             activities=_activities(), record_shapes=True, experimental_config=self._all_threads()
         )
+        session = ProfilerSession(profile)
+        session.start()
+        self._profile, self._session = profile, session
         try:
             self._waits.install()
         except RuntimeError as error:
             self._gaps.append(_no_waits(error))
-        self._profile.start()
 
     def stop(self) -> None:
         """Close the window and put ``Work.wait`` back."""
         self._waits.remove()
-        if self._profile is not None:
-            self._profile.stop()
+        if self._session is None:
+            return
+        self._session.stop()
+        if self._session.taken:
+            self._profile = None
+            self._gaps.append(Gap(what="time window", reason=TAKEN, remedy=TAKEN_REMEDY))
+        self._session = None
 
     def tables(self) -> Mapping[str, Mapping[str, Sequence[Any]]]:
         """The window as tables."""

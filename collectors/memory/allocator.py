@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from zprof.collectors.kineto.session import TAKEN, TAKEN_REMEDY, ProfilerSession
 from zprof.collectors.memory.log import Birth
 from zprof.collectors.memory.works import Work
 
@@ -39,24 +40,33 @@ class AllocatorEvents:
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
         self._profiler: Any = profile(activities=activities, profile_memory=True, record_shapes=False)
-        self._running = False
+        self._session = ProfilerSession(self._profiler)
+        self._recorded = False
 
     def start(self) -> None:
-        """Begin to record."""
-        self._profiler.start()
-        self._running = True
+        """Begin to record.
+
+        Raises:
+            RuntimeError: the program runs a profiler of its own.
+        """
+        self._session.start()
+        self._recorded = True
 
     def stop(self) -> None:
         """End; the events stay in memory until :meth:`read`."""
-        if self._running:
-            self._running = False
-            self._profiler.stop()
+        self._session.stop()
 
     def read(self) -> list[Allocation]:
-        """All blocks allocated in the window, in the order of time; drops the events."""
+        """All blocks allocated in the window, in the order of time; drops the events.
+
+        Raises:
+            RuntimeError: the program started a profiler of its own, and the events are lost.
+        """
         profiler, self._profiler = self._profiler, None
-        if profiler is None:
+        if profiler is None or not self._recorded:
             return []
+        if self._session.taken:
+            raise RuntimeError(f"{TAKEN}; {TAKEN_REMEDY}")
         tree = profiler.profiler.kineto_results.experimental_event_tree()
         events = sorted(_memory_events(tree), key=lambda event: int(event[0].start_time_ns))
         return _pair(events)

@@ -1,0 +1,105 @@
+"""The one session that torch's profiler can have, shared politely with the program.
+
+A second session silently replaces the first: its owner then gets nothing, or the process crashes.  So ours
+does not start while one runs, and ends, without a result, when the program starts its own.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+
+BUSY = "another torch profiler is running: record without it"
+TAKEN = "the program ran its own torch profiler within the window"
+TAKEN_REMEDY = "record without it, or outside its steps"
+
+
+class ProfilerSession:
+    """Runs a profile while the program runs none."""
+
+    def __init__(self, profile: torch.profiler.profile) -> None:
+        self._profile = profile
+        self._thread: int | None = None
+        self._watch = _StartWatch(self._give_way)
+        self.taken = False
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            RuntimeError: another session is running.
+        """
+        if profiler_runs():
+            raise RuntimeError(BUSY)
+        self._profile.start()
+        self._thread = threading.get_ident()
+        self._watch.install()
+
+    def stop(self) -> None:
+        """End; does nothing where it never began or was taken."""
+        self._watch.remove()
+        if self._thread is not None:
+            self._thread = None
+            if not self.taken and not profiler_runs():
+                self.taken = True  # ended by a way that the watch does not see
+            if not self.taken:
+                self._profile.stop()
+
+    def _give_way(self) -> bool:
+        """End ours because the program's is about to start; whether it was running."""
+        if self._thread is None or self.taken:
+            return False
+        self.taken = True
+        if self._thread == threading.get_ident():  # from another thread torch cannot end it: it is left alone
+            self._profile.stop()
+        return True
+
+
+def profiler_runs() -> bool:
+    """Whether a session is running, on this thread or (as far as torch tells) on any."""
+    return bool(
+        getattr(autograd_profiler, "_is_profiler_enabled", False) or torch._C._autograd._profiler_enabled()
+    )
+
+
+class _StartWatch:
+    """Stands before the start of every session between ``install`` and ``remove``."""
+
+    def __init__(self, give_way: Callable[[], bool]) -> None:
+        self._give_way: Callable[[], bool] | None = give_way
+        self._patched: list[tuple[str, Any, Any]] = []
+
+    def install(self) -> None:
+        """Begin to watch; a torch without these methods is not watched."""
+        kind = autograd_profiler.profile
+        prepare, start = getattr(kind, "_prepare_trace", None), getattr(kind, "_start_trace", None)
+        if prepare is None or start is None:
+            return
+
+        def first_prepare(profile: Any) -> Any:
+            if self._give_way is not None:
+                self._give_way()
+            return prepare(profile)
+
+        def first_start(profile: Any) -> Any:
+            if self._give_way is not None and self._give_way():
+                prepare(profile)  # it was prepared before ours began, which undid that
+            return start(profile)
+
+        for name, original, wrapper in (
+            ("_prepare_trace", prepare, first_prepare),
+            ("_start_trace", start, first_start),
+        ):
+            setattr(kind, name, wrapper)
+            self._patched.append((name, original, wrapper))
+
+    def remove(self) -> None:
+        """Put the originals back; where somebody wrapped ours meanwhile, ours goes silent instead."""
+        self._give_way = None
+        kind = autograd_profiler.profile
+        for name, original, wrapper in self._patched:
+            if getattr(kind, name) is wrapper:
+                setattr(kind, name, original)
+        self._patched = []
