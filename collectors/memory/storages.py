@@ -59,6 +59,8 @@ class StorageTracker:
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage was resized in place: its old bytes are gone, new ones may be there."""
+        if storage.device.type == "meta":  # torch traces with such ones, and some refuse to be asked
+            return
         entry = self._live.get(storage._cdata)
         if entry is None:
             entry = self._add(storage)

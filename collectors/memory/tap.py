@@ -6,6 +6,9 @@ A dispatch mode without ``ignore_compile_internals`` silently turns torch.compil
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zprof.collectors.memory.log import MemoryLog, Role
@@ -13,11 +16,15 @@ from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tensors import PLAIN
 from zprof.model.tenants import Tenant
 
+#: What torch itself traces with: nothing of it holds bytes, and these must not be asked to go first.
+_TRACED = (FakeTensor, FunctionalTensor)
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Passes every operator on, and notes what it returned."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -34,7 +41,7 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator; a tensor subclass (DTensor) goes first, its inner operators come here again."""
         for kind in types:
             if kind not in PLAIN:
-                return NotImplemented
+                return func(*args, **(kwargs or {})) if _is_traced(types) else NotImplemented
         result = func(*args, **kwargs) if kwargs else func(*args)
         if self._log.active:
             try:
@@ -72,8 +79,14 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._claim_operands(tuple(value.values()), role)
 
 
+def _is_traced(types: Any) -> bool:
+    return any(issubclass(kind, _TRACED) for kind in types)
+
+
 def _kind(func: Any) -> tuple[Any, Role | None]:
     """Operator to name as allocator (None where it may return what it was given), role of its operands."""
+    if isinstance(func, HigherOrderOperator):  # it has no schema, and calls operators of its own
+        return None, None
     aliases = any(returned.alias_info is not None for returned in func._schema.returns)
     if func.namespace not in _COLLECTIVE_NAMESPACES:
         return (None if aliases else func), None

@@ -8,6 +8,7 @@ import pytest
 import torch
 from memory_window import record, small_model
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 
 def inside(body: Callable[[], None], model: nn.Module | None = None) -> None:
@@ -35,3 +36,37 @@ def test_a_model_can_be_saved_and_read_where_this_package_is_missing() -> None:
     assert b"zprof" not in file.getvalue()
     file.seek(0)
     assert torch.equal(torch.load(file, weights_only=False)(x), model(x))
+
+
+def test_a_function_over_the_model_compiles_whole() -> None:
+    torch._dynamo.reset()
+    model, x = small_model(), torch.randn(4, 64)
+
+    def body() -> None:
+        compiled = torch.compile(lambda: model(x).sum(), backend="aot_eager", fullgraph=True)
+        compiled().backward()
+
+    inside(body, model)
+    assert model[0].weight.grad is not None
+
+
+def add_fake_tensors() -> None:
+    with FakeTensorMode() as mode:
+        made = torch.empty(3) + 1
+    assert (made + 1).shape == (3,)
+    assert mode.from_tensor(torch.ones(3)).sum().shape == ()
+
+
+def export() -> None:
+    program = torch.export.export(small_model(), (torch.randn(2, 64),))
+    assert program.module()(torch.randn(2, 64)).shape == (2, 64)
+
+
+def choose() -> None:
+    chosen = torch.cond(torch.tensor(True), torch.sin, torch.cos, (torch.zeros(3),))
+    assert torch.equal(chosen, torch.zeros(3))
+
+
+@pytest.mark.parametrize("body", [add_fake_tensors, export, choose])
+def test_tensors_without_memory_and_operators_of_operators_pass(body: Callable[[], None]) -> None:
+    inside(body)
