@@ -4,12 +4,13 @@ Three pings, because the first also absorbs the ranks' late starts; all leave a 
 microseconds of each other, so its ends are one instant on every clock.
 
 Pings run in a process group of their own: a failure there never touches the program's groups.  The
-group is only made when every rank has said, through the store, that it records: a program that
-records on one rank alone must not be left waiting for the others.
+group is only made when every rank has said, through the store, that it records the same steps: a program
+that records on one rank alone must not be left waiting for the others.
 """
 
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,38 +21,56 @@ from zprof.model.gaps import Gap
 
 PINGS = 3
 _TIMEOUT = timedelta(seconds=5)
+GO, STAY, UNEQUAL = "go", "stay", "unequal"
+_REASONS = {
+    STAY: "not every rank started a recording in time",
+    UNEQUAL: "ranks record different steps",
+}
 
 
 class ClockPings:
-    """Fires pings into a mark log.  After one failure it stays silent and holds a gap."""
+    """Fires pings into a mark log.  After one failure it stays silent and holds a gap.
 
-    def __init__(self, marks: MarkLog, *, agree_s: float = 10.0) -> None:
+    Args:
+        marks: Where the pings go.
+        schedule: Which steps this rank records, in words; pings need it to be the same on all ranks.
+        agree_s: How long to wait for the other ranks to start their recordings.
+    """
+
+    def __init__(self, marks: MarkLog, *, schedule: str = "", agree_s: float = 10.0) -> None:
         self._marks, self._agree_s = marks, agree_s
         self._count = 0
         self._group: dist.ProcessGroup | None = None
         self._gap: Gap | None = None
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            self._open()
+            self._open(schedule)
 
-    def fire(self) -> None:
-        """Fire the pings of one end of a window."""
+    def fire(self) -> bool:
+        """Fire the pings of one end of a window.
+
+        Returns:
+            False where one failed: it may have waited for its time limit, and a step around it is spoiled.
+        """
         for _ in range(PINGS if self._group is not None else 0):
             try:
                 self._ping()
             except Exception as error:
                 self._fail(f"a ping failed: {first_line(error)}")
-                return
+                return False
+        return True
 
     def gaps(self) -> list[Gap]:
         """Why there are no pings, where there are none."""
         return [self._gap] if self._gap else []
 
-    def _open(self) -> None:
+    def _open(self, schedule: str) -> None:
         try:
-            if _every_rank_records(self._agree_s):
+            store = dist.distributed_c10d._get_default_store()
+            verdict = agree(store, dist.get_rank(), dist.get_world_size(), schedule, self._agree_s)
+            if verdict == GO:
                 self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
             else:
-                self._fail("not every rank started a recording in time")
+                self._fail(_REASONS.get(verdict, _REASONS[STAY]))
         except Exception as error:
             self._fail(f"no process group for pings: {first_line(error)}")
 
@@ -70,20 +89,29 @@ class ClockPings:
         self._gap = Gap(
             what="clock pings",
             reason=reason,
-            remedy="call zprof.record on every rank; until then clocks are aligned from other collectives",
+            remedy="call zprof.record on every rank with the same steps; until then clocks are aligned"
+            " from other collectives",
         )
 
 
-def _every_rank_records(agree_s: float) -> bool:
-    """Whether all ranks arrive here within the time limit, decided alike on all of them."""
-    store = dist.distributed_c10d._get_default_store()
-    recording = store.add(f"zprof/pings/recordings/{dist.get_rank()}", 1)
+def agree(store: Any, rank: int, world_size: int, schedule: str, agree_s: float) -> str:
+    """Whether all ranks arrive here within the time limit with one schedule, decided alike on all of them.
+
+    The first verdict wins: the last rank to arrive says go, a rank that has waited too long says stay.
+    """
+    recording = store.add(f"zprof/pings/recordings/{rank}", 1)
     prefix = f"zprof/pings/{recording}"
-    if store.add(f"{prefix}/arrived", 1) == dist.get_world_size():
-        store.set(f"{prefix}/verdict", "go" if store.add(f"{prefix}/left", 0) == 0 else "stay")
+    store.set(f"{prefix}/schedule/{rank}", schedule)
+    if store.add(f"{prefix}/arrived", 1) == world_size:
+        schedules = {bytes(store.get(f"{prefix}/schedule/{other}")) for other in range(world_size)}
+        return _propose(store, prefix, GO if len(schedules) == 1 else UNEQUAL)
     try:
         store.wait([f"{prefix}/verdict"], timedelta(seconds=agree_s))
-    except Exception:
-        store.add(f"{prefix}/left", 1)
-        return False
-    return bool(store.get(f"{prefix}/verdict") == b"go")
+    except RuntimeError:
+        return _propose(store, prefix, STAY)
+    return bytes(store.get(f"{prefix}/verdict")).decode()
+
+
+def _propose(store: Any, prefix: str, verdict: str) -> str:
+    """The verdict that stands: this one, or the one that came before it."""
+    return bytes(store.compare_set(f"{prefix}/verdict", "", verdict)).decode()

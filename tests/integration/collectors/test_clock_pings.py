@@ -16,24 +16,28 @@ from zprof.collectors.marks import MarkLog
 dist.init_process_group("gloo")
 rank, marks = dist.get_rank(), MarkLog()
 records = rank in json.loads(sys.argv[2])
-gaps, rounds = [], int(sys.argv[3])
+gaps, fired, rounds = [], [], int(sys.argv[3])
 for _ in range(rounds):
     if records:
-        pings = ClockPings(marks, agree_s=1.0)
-        pings.fire()
+        schedule = json.loads(sys.argv[4])[rank]
+        pings = ClockPings(marks, schedule=schedule, agree_s=1.0)
+        fired.append(pings.fire())
         gaps += [gap.reason for gap in pings.gaps()]
 dist.barrier()
 with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
-    json.dump({"marks": marks.columns(), "gaps": gaps}, file)
+    json.dump({"marks": marks.columns(), "gaps": gaps, "fired": fired}, file)
 dist.destroy_process_group()
 """
 
 
-def play(folder: Path, recording: list[int], rounds: int = 1, world_size: int = 2) -> list[dict]:
+def play(
+    folder: Path, recording: list[int], rounds: int = 1, schedules: tuple[str, str] = ("", "")
+) -> list[dict]:
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    launch([str(program), str(folder), json.dumps(recording), str(rounds)], world_size=world_size)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)]
+    arguments = [str(folder), json.dumps(recording), str(rounds), json.dumps(schedules)]
+    launch([str(program), *arguments], world_size=2)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.mark.ranks
@@ -42,6 +46,7 @@ def test_all_ranks_fire_three_pings_that_share_an_instant(tmp_path: Path) -> Non
     spans = []
     for rank in ranks:
         assert rank["gaps"] == []
+        assert rank["fired"] == [True, True]
         assert rank["marks"]["kind"] == ["ping_begin", "ping_end"] * 6
         times = rank["marks"]["time_ns"]
         spans.append(list(zip(times[::2], times[1::2], strict=True)))
@@ -54,3 +59,10 @@ def test_a_program_that_records_on_one_rank_goes_on_with_a_gap(tmp_path: Path) -
     first, second = play(tmp_path, [0])
     assert first["gaps"] == ["not every rank started a recording in time"]
     assert first["marks"]["kind"] == second["marks"]["kind"] == []
+
+
+@pytest.mark.ranks
+def test_ranks_that_record_different_steps_fire_no_pings(tmp_path: Path) -> None:
+    for rank in play(tmp_path, [0, 1], schedules=("time=4", "time=8")):
+        assert rank["gaps"] == ["ranks record different steps"]
+        assert rank["marks"]["kind"] == []
