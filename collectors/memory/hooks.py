@@ -1,7 +1,7 @@
 """The hooks of one window: modules, gradients, optimizer steps, and what autograd saves for the backward."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from zprof.collectors.memory.log import MemoryLog, Role
 from zprof.collectors.memory.module_hook import ModuleHook
 from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.saving import SavedTensors
 from zprof.collectors.memory.scan import UNREDUCED, Scanner
 from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tensors import PLAIN, plain_tensors
@@ -31,7 +32,7 @@ class Hooks:
         self._log, self._storages, self._phases, self._scanner = log, storages, phases, scanner
         self._handles: list[Any] = []
         self._hooked: Any = WeakTensorKeyDictionary()
-        self._saving: torch.autograd.graph.saved_tensors_hooks | None = None
+        self._saving: SavedTensors | None = None
 
     def install(self, model: nn.Module | None) -> None:
         """Hook all modules that are not compiled, all optimizers, and autograd's saving."""
@@ -39,38 +40,23 @@ class Hooks:
             self._hook_modules("", model)
         self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
         self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
-        self._saving = torch.autograd.graph.saved_tensors_hooks(self._save, _unsave)
-        self._saving.__enter__()
+        self._saving = SavedTensors(self._save, _unsave)
+        self._saving.install()
 
     def remove(self) -> None:
         """Take everything off again, in reverse order."""
-        if self._saving is not None:
-            self._end_saving()
+        self._end_saving()
         while self._handles:
             self._handles.pop().remove()
         self._hooked.clear()
 
-    @contextmanager
-    def suspended_saving(self) -> Iterator[None]:
+    def suspended_saving(self) -> AbstractContextManager[None]:
         """Without our saved-tensor hooks on this thread, where no others are on top of them."""
-        saving = self._saving if self._is_on_top() else None
-        if saving is not None:
-            saving.__exit__()
-        try:
-            yield
-        finally:
-            if saving is not None:
-                saving.__enter__()
-
-    def _is_on_top(self) -> bool:
-        top = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        return self._saving is not None and top is not None and top[0] == self._save
+        return nullcontext() if self._saving is None else self._saving.suspended()
 
     def _end_saving(self) -> None:
-        if self._is_on_top():
-            assert self._saving is not None
-            self._saving.__exit__()
-        else:
+        saving, self._saving = self._saving, None
+        if saving is not None and not saving.remove():
             self._log.gaps.append(
                 Gap(
                     what="saved-tensor hooks left in place",
@@ -78,7 +64,6 @@ class Hooks:
                     remedy="open and close saved_tensors_hooks within one step",
                 )
             )
-        self._saving = None
 
     def _hook_modules(self, name: str, module: nn.Module) -> None:
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:

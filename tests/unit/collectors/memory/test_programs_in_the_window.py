@@ -70,3 +70,34 @@ def choose() -> None:
 @pytest.mark.parametrize("body", [add_fake_tensors, export, choose])
 def test_tensors_without_memory_and_operators_of_operators_pass(body: Callable[[], None]) -> None:
     inside(body)
+
+
+def saved_tensor_hooks() -> object:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def test_function_transforms_run_and_our_hooks_are_back_after_them() -> None:
+    before: list[object] = []
+    after: list[object] = []
+
+    def body() -> None:
+        before.append(saved_tensor_hooks())
+        x = torch.ones(2, 3)
+        assert torch.equal(torch.func.grad(lambda y: y.square().sum())(x), 2 * x)
+        jacobian = torch.func.vmap(torch.func.jacrev(torch.func.grad(lambda y: y.square().sum())))(x)
+        assert torch.equal(jacobian, 2 * torch.eye(3).expand(2, 3, 3))
+        after.append(saved_tensor_hooks())
+
+    inside(body)
+    assert before == after
+    assert before != [None]
+    assert saved_tensor_hooks() is None
+
+
+def test_torch_still_forbids_hooks_of_the_program_in_function_transforms() -> None:
+    def body() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.detach(), lambda tensor: tensor):
+            torch.func.grad(lambda y: y.square().sum())(torch.ones(3))
+
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        inside(body)

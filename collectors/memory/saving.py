@@ -1,0 +1,77 @@
+"""What autograd saves for the backward: each saved tensor is an activation."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+Pack = Callable[[torch.Tensor], Any]
+
+
+class SavedTensors:
+    """Puts a pack hook on this thread, and takes it off where torch or a collective cannot live with it.
+
+    torch.func (grad, vjp, jacrev) forbids saved-tensor hooks while it runs, and raises where there are some.
+    """
+
+    def __init__(self, pack: Pack, unpack: Callable[[Any], torch.Tensor]) -> None:
+        self._pack = pack
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+        self._suspended: set[int] = set()
+        self._originals: tuple[Any, Any] | None = None
+
+    def install(self) -> None:
+        """Hook autograd on this thread."""
+        self._hooks.__enter__()
+        self._wrap_switch()
+
+    def remove(self) -> bool:
+        """Take everything off; false where hooks of the program lie on top of ours, which then stay."""
+        self._suspended.clear()
+        if self._originals is not None:
+            torch._C._autograd._saved_tensors_hooks_disable = self._originals[0]
+            torch._C._autograd._saved_tensors_hooks_enable = self._originals[1]
+            self._originals = None
+        if not self._is_on_top():
+            return False
+        self._hooks.__exit__()
+        return True
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Without our hooks on this thread, where no others are on top of them."""
+        on_top = self._is_on_top()
+        if on_top:
+            self._hooks.__exit__()
+        try:
+            yield
+        finally:
+            if on_top:
+                self._hooks.__enter__()
+
+    def _is_on_top(self) -> bool:
+        top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return top is not None and top[0] == self._pack
+
+    def _wrap_switch(self) -> None:
+        disable = torch._C._autograd._saved_tensors_hooks_disable
+        enable = torch._C._autograd._saved_tensors_hooks_enable
+
+        def disable_without_ours(message: str, fail_if_non_empty: bool = True) -> None:
+            # Compiled code passes false: it only forbids new hooks, and those in place go on.
+            if fail_if_non_empty and self._originals is not None and self._is_on_top():
+                self._hooks.__exit__()
+                self._suspended.add(threading.get_ident())
+            disable(message, fail_if_non_empty)
+
+        def enable_with_ours() -> None:
+            enable()
+            if threading.get_ident() in self._suspended:
+                self._suspended.discard(threading.get_ident())
+                self._hooks.__enter__()
+
+        self._originals = disable, enable
+        torch._C._autograd._saved_tensors_hooks_disable = disable_without_ours
+        torch._C._autograd._saved_tensors_hooks_enable = enable_with_ours
