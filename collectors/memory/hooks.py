@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from zprof.collectors.memory.log import MemoryLog, Role
 from zprof.collectors.memory.module_hook import ModuleHook
 from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.memory.saving import SavedTensors
+from zprof.collectors.memory.saving import Packed, SavedTensors
 from zprof.collectors.memory.scan import UNREDUCED, Scanner
 from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tensors import PLAIN, plain_tensors
@@ -40,7 +40,7 @@ class Hooks:
             self._hook_modules("", model)
         self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
         self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
-        self._saving = SavedTensors(self._save, _unsave)
+        self._saving = SavedTensors(self._save)
         self._saving.install()
 
     def remove(self) -> None:
@@ -111,18 +111,18 @@ class Hooks:
         self._safely("optimizer hook", self._scanner.states, optimizer)
         self._safely("optimizer hook", self._phases.switch, Phase.OTHER)
 
-    def _save(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _save(self, tensor: torch.Tensor) -> Packed:
         """Pack hook.  It must not return ``tensor`` itself: that would tie a cycle that frees nothing."""
         if type(tensor) not in PLAIN:
             self._safely("saved tensor", self._claim, tensor, SAVED)
-            return tensor.detach()
+            return tensor.detach(), None  # a subclass need not share its version counter
         if self._log.active:
             try:
                 self._storages.claim(self._storages.see(tensor), SAVED)
             except Exception as error:  # a fault of ours must never reach the training loop
                 self._log.fail("saved tensor", error)
         with torch._C._DisableTorchDispatch():
-            return tensor.detach()
+            return tensor.detach(), tensor._version
 
     def _claim(self, tensor: torch.Tensor, role: Role) -> None:
         for plain in plain_tensors(tensor):
@@ -135,7 +135,3 @@ class Hooks:
                 action(*args)
             except Exception as error:
                 self._log.fail(what, error)
-
-
-def _unsave(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-Pack = Callable[[torch.Tensor], Any]
+#: What we give autograd to keep: the tensor without its graph, and its version (None: not to be checked).
+Packed = tuple[torch.Tensor, int | None]
+Pack = Callable[[torch.Tensor], Packed]
 
 
 class SavedTensors:
@@ -16,7 +18,7 @@ class SavedTensors:
     torch.func (grad, vjp, jacrev) forbids saved-tensor hooks while it runs, and raises where there are some.
     """
 
-    def __init__(self, pack: Pack, unpack: Callable[[Any], torch.Tensor]) -> None:
+    def __init__(self, pack: Pack) -> None:
         self._pack = pack
         self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
         self._suspended: set[int] = set()
@@ -75,3 +77,16 @@ class SavedTensors:
         self._originals = disable, enable
         torch._C._autograd._saved_tensors_hooks_disable = disable_without_ours
         torch._C._autograd._saved_tensors_hooks_enable = enable_with_ours
+
+
+def unpack(packed: Packed) -> torch.Tensor:
+    """Give the tensor back; autograd's own check for in-place changes ends where there are hooks."""
+    tensor, version = packed
+    if version is not None and tensor._version != version:  # detach() shares the counter
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version "
+            f"{version} instead. Hint: enable anomaly detection to find the operation that failed to compute "
+            "its gradient, with torch.autograd.set_detect_anomaly(True)."
+        )
+    return tensor

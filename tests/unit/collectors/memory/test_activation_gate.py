@@ -44,13 +44,13 @@ def test_without_the_hooks_the_retained_rule_still_finds_what_the_window_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the batch, which was there before the window, is then without an owner."""
-    monkeypatch.setattr(Hooks, "_save", lambda self, tensor: tensor.detach())
+    monkeypatch.setattr(Hooks, "_save", lambda self, tensor: (tensor.detach(), None))
     with pytest.raises(AssertionError):
         gate()
 
 
 def test_without_hooks_and_rule_the_gate_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hooks, "_save", lambda self, tensor: tensor.detach())
+    monkeypatch.setattr(Hooks, "_save", lambda self, tensor: (tensor.detach(), None))
     monkeypatch.setattr(rank, "retained", lambda blocks, claimed, phases: blocks)
     model = small_model()
     window = record(lambda: model(torch.randn(512, 64)).square().mean().backward(), model)

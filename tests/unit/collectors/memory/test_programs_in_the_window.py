@@ -101,3 +101,43 @@ def test_torch_still_forbids_hooks_of_the_program_in_function_transforms() -> No
 
     with pytest.raises(RuntimeError, match="saved tensor hooks"):
         inside(body)
+
+
+def test_autograd_still_refuses_what_was_changed_in_place() -> None:
+    def body() -> None:
+        result = torch.ones(4, requires_grad=True).exp()
+        result.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+
+    inside(body)
+
+
+def test_a_storage_may_be_freed_and_refilled_where_the_version_is_kept() -> None:
+    """What an engine does with a parameter between its forward and its backward."""
+    weight, x = torch.full((4, 4), 2.0, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+    values, storage = weight.detach().clone(), weight.untyped_storage()
+
+    def body() -> None:
+        loss = (x * weight).sum()
+        size = storage.nbytes()
+        storage.resize_(0)
+        storage.resize_(size)
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(weight):
+            weight.copy_(values)
+        loss.backward()
+
+    inside(body)
+    assert x.grad is not None
+    assert torch.equal(x.grad, values)
+
+
+def test_in_place_operators_that_autograd_allows_pass() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True), nn.Linear(64, 1))
+
+    def body() -> None:
+        x = torch.randn(4, 64, requires_grad=True)
+        (gradient,) = torch.autograd.grad(model(x).sigmoid_().sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+
+    inside(body, model)
