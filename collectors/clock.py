@@ -22,6 +22,7 @@ from zprof.model.gaps import Gap
 PINGS = 3
 _TIMEOUT = timedelta(seconds=5)
 GO, STAY, UNEQUAL = "go", "stay", "unequal"
+_LEFT = "a rank ended its recording before the last scheduled step"
 _REASONS = {
     STAY: "not every rank started a recording in time",
     UNEQUAL: "ranks record different steps",
@@ -51,13 +52,23 @@ class ClockPings:
         Returns:
             False where one failed: it may have waited for its time limit, and a step around it is spoiled.
         """
-        for _ in range(PINGS if self._group is not None else 0):
-            try:
+        try:
+            if self._group is not None and _store().check([self._left_key()]):
+                self._fail(_LEFT)
+            for _ in range(PINGS if self._group is not None else 0):
                 self._ping()
-            except Exception as error:
-                self._fail(f"a ping failed: {first_line(error)}")
-                return False
+        except Exception as error:
+            self._fail(f"a ping failed: {first_line(error)}")
+            return False
         return True
+
+    def leave(self) -> None:
+        """Say that this rank ends before its schedule does: nobody fires and waits for it any more."""
+        if self._group is not None:
+            try:
+                _store().set(self._left_key(), "")
+            finally:
+                self._fail(_LEFT)
 
     def gaps(self) -> list[Gap]:
         """Why there are no pings, where there are none."""
@@ -65,14 +76,17 @@ class ClockPings:
 
     def _open(self, schedule: str) -> None:
         try:
-            store = dist.distributed_c10d._get_default_store()
-            verdict = agree(store, dist.get_rank(), dist.get_world_size(), schedule, self._agree_s)
+            verdict = agree(_store(), dist.get_rank(), dist.get_world_size(), schedule, self._agree_s)
             if verdict == GO:
                 self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
             else:
                 self._fail(_REASONS.get(verdict, _REASONS[STAY]))
         except Exception as error:
             self._fail(f"no process group for pings: {first_line(error)}")
+
+    def _left_key(self) -> str:
+        assert self._group is not None
+        return f"zprof/pings/left/{self._group.group_name}"
 
     def _ping(self) -> None:
         begin_ns = time.time_ns()
@@ -92,6 +106,10 @@ class ClockPings:
             remedy="call zprof.record on every rank with the same steps; until then clocks are aligned"
             " from other collectives",
         )
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
 
 
 def agree(store: Any, rank: int, world_size: int, schedule: str, agree_s: float) -> str:

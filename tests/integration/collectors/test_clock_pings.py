@@ -22,6 +22,11 @@ for _ in range(rounds):
         schedule = json.loads(sys.argv[4])[rank]
         pings = ClockPings(marks, schedule=schedule, agree_s=1.0)
         fired.append(pings.fire())
+        if sys.argv[5] == "leave":
+            if rank == 0:
+                pings.leave()
+            dist.barrier()
+            fired.append(pings.fire())
         gaps += [gap.reason for gap in pings.gaps()]
 dist.barrier()
 with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
@@ -31,11 +36,15 @@ dist.destroy_process_group()
 
 
 def play(
-    folder: Path, recording: list[int], rounds: int = 1, schedules: tuple[str, str] = ("", "")
+    folder: Path,
+    recording: list[int],
+    rounds: int = 1,
+    schedules: tuple[str, str] = ("", ""),
+    end: str = "stay",
 ) -> list[dict]:
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    arguments = [str(folder), json.dumps(recording), str(rounds), json.dumps(schedules)]
+    arguments = [str(folder), json.dumps(recording), str(rounds), json.dumps(schedules), end]
     launch([str(program), *arguments], world_size=2)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -66,3 +75,11 @@ def test_ranks_that_record_different_steps_fire_no_pings(tmp_path: Path) -> None
     for rank in play(tmp_path, [0, 1], schedules=("time=4", "time=8")):
         assert rank["gaps"] == ["ranks record different steps"]
         assert rank["marks"]["kind"] == []
+
+
+@pytest.mark.ranks
+def test_nobody_waits_for_a_rank_that_ended_early(tmp_path: Path) -> None:
+    for rank in play(tmp_path, [0, 1], end="leave"):
+        assert rank["fired"] == [True, True]
+        assert rank["marks"]["kind"] == ["ping_begin", "ping_end"] * 3
+        assert rank["gaps"] == ["a rank ended its recording before the last scheduled step"]
