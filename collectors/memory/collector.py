@@ -21,6 +21,12 @@ from zprof.collectors.memory.tap import OperatorTap
 from zprof.collectors.memory.works import WorkPatch
 from zprof.model.gaps import Gap
 
+WITHOUT_MODEL = Gap(
+    what="memory: parameters and an optimizer's master weights cannot be told apart",
+    reason="the model was not given: all that an optimizer optimizes counts as parameters",
+    remedy="pass model=",
+)
+
 
 class MemoryCollector:
     """Watches the window between ``start()`` and ``stop()``, both at a step boundary.
@@ -43,6 +49,8 @@ class MemoryCollector:
         self._allocator = AllocatorEvents()
         self._allocations: list[Allocation] | None = None
         self._undo: list[Callable[[], None]] = []
+        if model is None:
+            self._log.gaps.append(WITHOUT_MODEL)
 
     def start(self) -> None:
         """Note what is there, then begin to watch.  After a fault nothing stays in place."""

@@ -17,6 +17,7 @@ from zprof.model.tenants import Tenant
 WEIGHT = Role(Tenant.PARAMETERS, "weight", "scan")
 BUFFER = Role(Tenant.PARAMETERS, "buffer", "scan")
 STATE = Role(Tenant.OPTIMIZER_STATE, "state", "optimizer")
+OPTIMIZED = Role(Tenant.PARAMETERS, "weight", "optimizer")
 MASTER = Role(Tenant.OPTIMIZER_STATE, "master", "optimizer")
 GRADIENT = Role(Tenant.GRADIENTS, "grad", "scan")
 UNREDUCED = Role(Tenant.GRADIENTS, "unreduced", "hook")
@@ -36,6 +37,8 @@ class Scanner:
         self._storages = storages
         self._model = model
         self._optimizer = optimizer
+        # Without the model nothing says which optimized tensors are its own.
+        self._optimized_role = OPTIMIZED if model is None else MASTER
         self.module_of: dict[int, str] = {}
 
     def boundary(self, *, first: bool) -> None:
@@ -71,14 +74,14 @@ class Scanner:
                 self._claim(tensor.grad, GRADIENT, first)
 
     def states(self, optimizer: torch.optim.Optimizer | None, *, first: bool = False) -> None:
-        """Claim the optimizer's states, and the tensors that it optimizes beside the model's own."""
+        """Claim the optimizer's states, and the tensors that it optimizes: masters, beside the model's own."""
         if optimizer is None:
             return
         for state in list(optimizer.state.values()):
             for tensor in nested_tensors(state):
                 self._claim(tensor, STATE, first)
         for tensor in _optimized(optimizer):
-            self._claim(tensor, MASTER, first)
+            self._claim(tensor, self._optimized_role, first)
 
     def gathered(self, module: nn.Module) -> None:
         """Within a step: parameters that no scan at a boundary has found are gathered for this use."""

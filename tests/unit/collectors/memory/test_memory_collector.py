@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from zprof.collectors.memory import tap
-from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.memory.collector import WITHOUT_MODEL, MemoryCollector
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.scan import Scanner
 from zprof.collectors.memory.storages import StorageTracker
@@ -398,3 +398,17 @@ def test_without_a_mode_that_lets_it_compiled_code_would_not_run(monkeypatch: py
     monkeypatch.setattr(tap.OperatorTap, "ignore_compile_internals", classmethod(lambda cls: False))
     with pytest.raises(AssertionError):
         test_compiled_code_still_runs_compiled()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_without_the_model_what_is_optimized_counts_as_parameters_and_a_gap_says_so(*, known: bool) -> None:
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    train_step(model, optimizer)
+    window = record(lambda: train_step(model, optimizer), None, optimizer if known else None)
+    assert window.gaps == [WITHOUT_MODEL]
+    states = window.lives.states()
+    assert states is not None
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    assert states[Tenant.PARAMETERS] == size
+    assert states[Tenant.OPTIMIZER_STATE] == 2 * size + 4 * len(list(model.parameters()))
