@@ -4,7 +4,8 @@ Roles come from hooks and a dispatch mode, bytes from the allocator's own events
 address and time.  A fault in here ends the recording of memory and becomes a gap; training goes on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import nn
@@ -21,6 +22,8 @@ from zprof.collectors.memory.tap import OperatorTap
 from zprof.collectors.memory.works import WorkPatch
 from zprof.model.gaps import Gap
 
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
+
 WITHOUT_MODEL = Gap(
     what="memory: parameters and an optimizer's master weights cannot be told apart",
     reason="the model was not given: all that an optimizer optimizes counts as parameters",
@@ -33,15 +36,16 @@ class MemoryCollector:
 
     Args:
         model: Its parameters, buffers and gradients are told apart, and memory is named by its modules.
-        optimizer: The same for its states.  Without either, tenants are missing from the result.
+        optimizer: The same for its states; also several, in a list or tuple.  Without either, tenants
+            are missing from the result.
     """
 
-    def __init__(self, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(self, model: nn.Module | None, optimizer: Optimizers) -> None:
         self._model = model
         self._log = MemoryLog()
         self._phases = PhaseTracker(self._log)
         self._storages = StorageTracker(self._log, self._phases)
-        self._scanner = Scanner(self._log, self._storages, model, optimizer)
+        self._scanner = Scanner(self._log, self._storages, model, _several(optimizer))
         self._hooks = Hooks(self._log, self._storages, self._phases, self._scanner)
         self._tap = OperatorTap(self._log, self._storages)
         self._resize = ResizePatch(self._log, self._storages)
@@ -121,6 +125,13 @@ class MemoryCollector:
             except Exception as error:
                 self._log.gaps.append(_gap("allocator events", error))
         return self._allocations
+
+
+def _several(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
+    if optimizer is None:
+        return ()
+    # An engine's own optimizer need not be one of torch's classes.
+    return optimizer if isinstance(optimizer, list | tuple) else (cast("torch.optim.Optimizer", optimizer),)
 
 
 def _gap(what: str, error: BaseException) -> Gap:

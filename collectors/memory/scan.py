@@ -4,6 +4,7 @@ A module's parameter is ``parameters`` only where it is there at a step boundary
 the time of a forward or backward is a communication buffer, also if a parameter is a view of it.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
@@ -31,12 +32,12 @@ class Scanner:
         log: MemoryLog,
         storages: StorageTracker,
         model: nn.Module | None,
-        optimizer: torch.optim.Optimizer | None,
+        optimizers: Sequence[torch.optim.Optimizer],
     ) -> None:
         self._log = log
         self._storages = storages
         self._model = model
-        self._optimizer = optimizer
+        self._optimizers = tuple(optimizers)
         # Without the model nothing says which optimized tensors are its own.
         self._optimized_role = OPTIMIZED if model is None else MASTER
         self.module_of: dict[int, str] = {}
@@ -48,8 +49,8 @@ class Scanner:
                 self._claim(parameter, WEIGHT, first, module_name)
             for buffer in module._buffers.values():
                 self._claim(buffer, BUFFER, first, module_name)
-        self.gradients(self._optimizer, first=first)
-        self.states(self._optimizer, first=first)
+        self.gradients(*self._optimizers, first=first)
+        self.states(*self._optimizers, first=first)
         if first:
             for tensor in collected_tensors():
                 with suppress(Exception):  # somebody's subclass may refuse to be asked
@@ -61,26 +62,26 @@ class Scanner:
         A collective under way has captured the thread's hooks, and with them this object; a reference back to
         the model, which holds the collective, would be a cycle that Python cannot see through.
         """
-        self._model = self._optimizer = None
+        self._model = None
+        self._optimizers = ()
 
-    def gradients(self, optimizer: torch.optim.Optimizer | None, *, first: bool = False) -> None:
+    def gradients(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
         """Claim what is the ``.grad`` of a module's parameter or of a tensor that is optimized."""
         for _, module in self._named_modules():
             for parameter in module._parameters.values():
                 if parameter is not None and parameter.grad is not None:
                     self._claim(parameter.grad, GRADIENT, first)
-        for tensor in _optimized(optimizer):
+        for tensor in _optimized(optimizers):
             if tensor.grad is not None:
                 self._claim(tensor.grad, GRADIENT, first)
 
-    def states(self, optimizer: torch.optim.Optimizer | None, *, first: bool = False) -> None:
-        """Claim the optimizer's states, and the tensors that it optimizes: masters, beside the model's own."""
-        if optimizer is None:
-            return
-        for state in list(optimizer.state.values()):
-            for tensor in nested_tensors(state):
-                self._claim(tensor, STATE, first)
-        for tensor in _optimized(optimizer):
+    def states(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
+        """Claim the states, and the tensors that are optimized: masters, beside the model's own."""
+        for optimizer in optimizers:
+            for state in list(optimizer.state.values()):
+                for tensor in nested_tensors(state):
+                    self._claim(tensor, STATE, first)
+        for tensor in _optimized(optimizers):
             self._claim(tensor, self._optimized_role, first)
 
     def gathered(self, module: nn.Module) -> None:
@@ -109,7 +110,6 @@ class Scanner:
         return list(self._model.named_modules()) if self._model is not None else []
 
 
-def _optimized(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
-    if optimizer is None:
-        return []
-    return [tensor for group in optimizer.param_groups for tensor in group["params"]]
+def _optimized(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [tensor for group in groups for tensor in group["params"]]

@@ -10,7 +10,7 @@ from torch import nn
 from zprof.analysis.memory.rank import RankLives, rank_lives
 from zprof.analysis.memory.timeline import timeline_of
 from zprof.collectors.marks import MarkLog
-from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.memory.collector import MemoryCollector, Optimizers
 from zprof.model.gaps import Gap
 
 
@@ -43,7 +43,7 @@ class Window:
 def record(
     body: Callable[[], None],
     model: nn.Module | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers = None,
     collector: MemoryCollector | None = None,
 ) -> Window:
     """Run ``body`` as the one step of a memory window."""

@@ -46,7 +46,7 @@ def patch() -> Iterator[works.WorkPatch]:
 def hooks_of(log: MemoryLog) -> Hooks:
     phases = PhaseTracker(log)
     storages = StorageTracker(log, phases)
-    return Hooks(log, storages, phases, Scanner(log, storages, None, None))
+    return Hooks(log, storages, phases, Scanner(log, storages, None, ()))
 
 
 def saved_tensor_hooks() -> object:

@@ -3,7 +3,7 @@
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -412,3 +412,17 @@ def test_without_the_model_what_is_optimized_counts_as_parameters_and_a_gap_says
     size = sum(parameter.nbytes for parameter in model.parameters())
     assert states[Tenant.PARAMETERS] == size
     assert states[Tenant.OPTIMIZER_STATE] == 2 * size + 4 * len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_several_optimizers(kind: Callable[..., Sequence[torch.optim.Optimizer]]) -> None:
+    model = small_model()
+    optimizers = kind(torch.optim.AdamW(part.parameters()) for part in (model[0], model[2]))
+    for optimizer in optimizers:
+        train_step(model, optimizer)
+    window = record(lambda: None, model, optimizers)
+    assert window.gaps == []
+    states = window.lives.states()
+    assert states is not None
+    parameters = [*model[0].parameters(), *model[2].parameters()]
+    assert states[Tenant.OPTIMIZER_STATE] == sum(2 * one.nbytes + 4 for one in parameters)
