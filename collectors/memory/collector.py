@@ -53,8 +53,7 @@ class MemoryCollector:
         self._allocator = AllocatorEvents()
         self._allocations: list[Allocation] | None = None
         self._undo: list[Callable[[], None]] = []
-        if model is None:
-            self._log.gaps.append(WITHOUT_MODEL)
+        self._without_model = model is None
 
     def start(self) -> None:
         """Note what is there, then begin to watch.  After a fault nothing stays in place."""
@@ -96,7 +95,8 @@ class MemoryCollector:
     def gaps(self) -> list[Gap]:
         """What could not be seen."""
         self._read_allocator()
-        return list(self._log.gaps)
+        trained = bool(self._log.phases)
+        return [*self._log.gaps, *([WITHOUT_MODEL] if self._without_model and trained else [])]
 
     def _begin(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
         self._undo.append(remove)

@@ -426,3 +426,7 @@ def test_several_optimizers(kind: Callable[..., Sequence[torch.optim.Optimizer]]
     assert states is not None
     parameters = [*model[0].parameters(), *model[2].parameters()]
     assert states[Tenant.OPTIMIZER_STATE] == sum(2 * one.nbytes + 4 for one in parameters)
+
+
+def test_a_window_without_training_misses_no_model() -> None:
+    assert record(lambda: None).gaps == []
