@@ -135,7 +135,7 @@ class Recorder:
         self._writer = RankWriter(self.path, rank, manifest)
         self._process_id = os.getpid()
         atexit.register(self._at_exit)
-        self._pings = ClockPings(self._marks)
+        self._pings = ClockPings(self._marks, schedule=str(self._schedule))
 
     def _enter_step(self) -> None:
         window = self._schedule.window(self._step)
@@ -160,13 +160,13 @@ class Recorder:
             self._pings.fire()
         self._marks.add("window_begin", self._step, str(window))
 
-    def _close_window(self, *, ping: bool = True) -> None:
+    def _close_window(self) -> None:
         if self._window is None:
             return
         window, collector = self._window, self._collector
         self._window = self._collector = None
         self._marks.add("window_end", self._step, str(window))
-        if window is Window.TIME and self._pings is not None and ping:
+        if window is Window.TIME and self._pings is not None:
             self._pings.fire()
         if collector is not None and self._guard.succeeds(f"{window} stop", collector.stop):
             self._guard.run(f"{window} tables", lambda: self._write(collector))
@@ -205,7 +205,9 @@ class Recorder:
     def _close(self, status: str) -> None:
         self._process_id = 0
         atexit.unregister(self._at_exit)
-        self._close_window(ping=status == "complete")
+        if self._step < self._schedule.total and self._pings is not None:
+            self._guard.run("clock pings", self._pings.leave)
+        self._close_window()
         self._collectors = {}  # they hold the model
         if self._step < self._schedule.total:
             self._guard.gaps.append(
