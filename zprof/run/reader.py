@@ -7,6 +7,7 @@ a table that would not fit in memory is refused by its declared size.
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -55,7 +56,11 @@ class Run:
 
     def gaps(self) -> tuple[Gap, ...]:
         """What the recorders could not measure, and the ranks that are missing."""
-        found = [gap for manifest in self.rank_manifests.values() for gap in manifest.gaps]
+        found = [
+            replace(gap, rank=rank) if gap.rank is None else gap
+            for rank, manifest in self.rank_manifests.items()
+            for gap in manifest.gaps
+        ]
         absent = [rank for rank in range(self.manifest.world_size) if rank not in self.rank_manifests]
         found += [self._missing(rank) for rank in absent]
         found += [self._cut_short(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"]

@@ -54,7 +54,7 @@ def write(path: Path, *, world_size: int = 1, status: str = "complete") -> None:
         writer.step_done(1, 2, 3)
         writer.write_table("mark", MARKS)
         writer.write_table("collectives", COLLECTIVE)
-        gap = Gap(what="a", reason="b", remedy="c", rank=rank)
+        gap = Gap(what="a", reason="b", remedy="c")
         writer.finish(memory_steps=[0], time_steps=[1], gaps=[gap], status=status)
 
 
