@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -26,7 +25,7 @@ from zprof.collectors.environment import describe_device, describe_environment
 from zprof.collectors.faults import FaultGuard
 from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.marks import MarkLog
-from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.memory.collector import MemoryCollector, Optimizers
 from zprof.collectors.run_id import agree_on_run_id
 from zprof.collectors.samples import SampleLog
 from zprof.collectors.schedule import Schedule, Window
@@ -46,7 +45,7 @@ def record(
     path: str | Path,
     *,
     model: nn.Module | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers = None,
     steps: Schedule | None = None,
     training: TrainingFacts | None = None,
 ) -> "Recorder":
@@ -55,7 +54,7 @@ def record(
     Args:
         path: The run directory.  Every rank of the job gives the same path.
         model: The model as it is called (the DDP or FSDP wrapper); names memory by module.
-        optimizer: Its states are told apart from other memory.
+        optimizer: One or several; their states are told apart from other memory.
         steps: Which steps are recorded, see :func:`zprof.steps`.
         training: What the program knows of itself; what is not given is detected from the model.
 
