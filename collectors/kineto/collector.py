@@ -14,9 +14,9 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from zprof.collectors.kineto.convert import convert
-from zprof.collectors.kineto.session import TAKEN, TAKEN_REMEDY, ProfilerSession
 from zprof.collectors.kineto.trace import read_trace
 from zprof.collectors.kineto.waits import WaitRanges
+from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession
 from zprof.model.gaps import Gap
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from zprof.collectors.kineto.session import TAKEN, TAKEN_REMEDY, ProfilerSession
 from zprof.collectors.memory.log import Birth
 from zprof.collectors.memory.works import Work
+from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession
 
 COLLECTIVE_PREFIXES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
 

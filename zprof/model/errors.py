@@ -31,9 +31,3 @@ class MissingData(ZprofError):
     """The input is fine, but holds too little to answer."""
 
     exit_code = 3
-
-
-class InternalError(ZprofError):
-    """A fault of zprof itself."""
-
-    exit_code = 70

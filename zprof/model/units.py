@@ -1,7 +1,6 @@
 """Quantities as text: bytes in binary units, times in the unit that leaves one to three digits."""
 
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_DECIMAL = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 
 
@@ -29,14 +28,6 @@ def format_ms(duration_ns: float) -> str:
 def format_percent(ratio: float) -> str:
     """``0.384`` as ``38.4 %``."""
     return f"{ratio * 100:.1f} %"
-
-
-def format_count(count: float) -> str:
-    """``7500000000`` as ``7.5 G``."""
-    for unit, name in _DECIMAL:
-        if abs(count) >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count:.0f}"
 
 
 def format_rate(bytes_per_s: float) -> str:

@@ -8,8 +8,8 @@ from torch.autograd import profiler as autograd_profiler
 from torch.profiler import profile, record_function
 
 from zprof.collectors.kineto.collector import KinetoCollector
-from zprof.collectors.kineto.session import BUSY, TAKEN, profiler_runs
 from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.profiler_session import BUSY, TAKEN, profiler_runs
 
 Make = Callable[[], KinetoCollector | MemoryCollector]
 both = pytest.mark.parametrize(
