@@ -97,6 +97,23 @@ def test_skew_within_the_noise_floor_or_the_clocks_says_nothing() -> None:
     assert straggler_rank(analysis_of(replace(plan, uncertainty_ns=5 * MS)), None) is None
 
 
+def test_turns_of_the_scheduler_accuse_nobody_on_a_cpu() -> None:
+    analysis = analysis_of(Scenario(delay_ms={1: 3.5}, noise_ms=0.01, noise_floor_ns=0))
+    steps = analysis.steps.assign(wall_ns=10 * MS)
+    short = replace(
+        analysis,
+        steps=steps,
+        time=replace(
+            analysis.time,
+            per_rank=tuple(
+                replace(rank, wall_ns=10 * MS, wall_median_ns=10 * MS) for rank in analysis.time.per_rank
+            ),
+        ),
+    )
+    assert straggler_rank(short, None) is None
+    assert straggler_rank(replace(short, run=replace(short.run, device="cuda (H200)")), None) is not None
+
+
 def test_a_small_delay_has_low_confidence() -> None:
     finding = found(analysis_of(Scenario(delay_ms={1: 7}, noise_ms=0.05)))
     assert finding.confidence is Confidence.LOW
