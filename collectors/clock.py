@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from zprof.collectors.faults import first_line
 from zprof.collectors.marks import MarkLog
+from zprof.collectors.store import default_store
 from zprof.model.gaps import Gap
 
 PINGS = 3
@@ -53,7 +54,7 @@ class ClockPings:
             False where one failed: it may have waited for its time limit, and a step around it is spoiled.
         """
         try:
-            if self._group is not None and _store().check([self._left_key()]):
+            if self._group is not None and default_store().check([self._left_key()]):
                 self._fail(_LEFT)
             for _ in range(PINGS if self._group is not None else 0):
                 self._ping()
@@ -66,7 +67,7 @@ class ClockPings:
         """Say that this rank ends before its schedule does: nobody fires and waits for it any more."""
         if self._group is not None:
             try:
-                _store().set(self._left_key(), "")
+                default_store().set(self._left_key(), "")
             finally:
                 self._fail(_LEFT)
 
@@ -76,7 +77,7 @@ class ClockPings:
 
     def _open(self, schedule: str) -> None:
         try:
-            verdict = agree(_store(), dist.get_rank(), dist.get_world_size(), schedule, self._agree_s)
+            verdict = agree(default_store(), dist.get_rank(), dist.get_world_size(), schedule, self._agree_s)
             if verdict == GO:
                 self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
             else:
@@ -106,10 +107,6 @@ class ClockPings:
             remedy="call zprof.record on every rank with the same steps; until then clocks are aligned"
             " from other collectives",
         )
-
-
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()
 
 
 def agree(store: Any, rank: int, world_size: int, schedule: str, agree_s: float) -> str:

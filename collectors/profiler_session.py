@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerActivity
 
 BUSY = "another torch profiler is running: record without it"
 TAKEN = "the program ran its own torch profiler within the window"
@@ -55,6 +56,14 @@ class ProfilerSession:
         if self._thread == threading.get_ident():  # from another thread torch cannot end it: it is left alone
             self._profile.stop()
         return True
+
+
+def activities() -> list[ProfilerActivity]:
+    """What a profile watches here: the CPU, and a GPU where there is one."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    return activities
 
 
 def profiler_runs() -> bool:

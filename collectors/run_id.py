@@ -5,6 +5,8 @@ import time
 
 import torch.distributed as dist
 
+from zprof.collectors.store import default_store
+
 
 def agree_on_run_id() -> str:
     """The same on all ranks, another for each recording; no rank waits for another."""
@@ -13,6 +15,6 @@ def agree_on_run_id() -> str:
         # Before there is a process group, only the launcher's name for the job is shared.
         alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
         return mine if alone else os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("MASTER_PORT", "")
-    store = dist.distributed_c10d._get_default_store()
+    store = default_store()
     recording = store.add(f"zprof/recordings/{dist.get_rank()}", 1)
     return str(store.compare_set(f"zprof/run/{recording}", "", mine).decode())

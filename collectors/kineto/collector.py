@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity
 
 from zprof.collectors.kineto.convert import convert
 from zprof.collectors.kineto.trace import read_trace
 from zprof.collectors.kineto.waits import WaitRanges
-from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession
+from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
 from zprof.model.gaps import Gap
 
 
@@ -37,7 +36,7 @@ class KinetoCollector:
             RuntimeError: the program runs a profiler of its own.
         """
         profile = torch.profiler.profile(
-            activities=_activities(), record_shapes=True, experimental_config=self._all_threads()
+            activities=activities(), record_shapes=True, experimental_config=self._all_threads()
         )
         session = ProfilerSession(profile)
         session.start()
@@ -89,13 +88,6 @@ def _export(profile: torch.profiler.profile) -> tuple[Mapping[str, Mapping[str, 
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
         return convert(read_trace(path))
-
-
-def _activities() -> list[ProfilerActivity]:
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-    return activities
 
 
 def _no_waits(error: Exception) -> Gap:

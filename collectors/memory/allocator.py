@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from zprof.collectors.memory.log import Birth
 from zprof.collectors.memory.works import Work
-from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession
-
-COLLECTIVE_PREFIXES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
+from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
+from zprof.model.collectives import OPERATOR_PREFIXES
 
 
 @dataclass(slots=True)
@@ -36,10 +35,7 @@ class AllocatorEvents:
     """Runs the profiler over the window, then reads its event tree in memory (no trace file)."""
 
     def __init__(self) -> None:
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
-        self._profiler: Any = profile(activities=activities, profile_memory=True, record_shapes=False)
+        self._profiler: Any = profile(activities=activities(), profile_memory=True, record_shapes=False)
         self._session = ProfilerSession(self._profiler)
         self._recorded = False
 
@@ -131,4 +127,4 @@ def _allocated_ns(block: Allocation) -> int:
 
 
 def _is_collective(operator: str | None) -> bool:
-    return operator is not None and operator.startswith(COLLECTIVE_PREFIXES)
+    return operator is not None and operator.startswith(OPERATOR_PREFIXES)

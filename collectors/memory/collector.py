@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from zprof.collectors.faults import first_line
 from zprof.collectors.memory.allocator import Allocation, AllocatorEvents, close_collective_scratch
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import MemoryLog
@@ -135,9 +136,8 @@ def _several(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
 
 
 def _gap(what: str, error: BaseException) -> Gap:
-    lines = str(error).splitlines()
     return Gap(
         what=f"memory: {what}",
-        reason=(lines[0] if lines else type(error).__name__)[:200],
+        reason=first_line(error),
         remedy="see the reason; the rest of the recording and training are not touched",
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from zprof.collectors.faults import first_line
 from zprof.model.gaps import Gap
 from zprof.model.phases import Phase
 from zprof.model.tenants import Tenant
@@ -83,11 +84,10 @@ class MemoryLog:
         if not self.active:
             return
         self.active = False
-        lines = str(error).splitlines()
         self.gaps.append(
             Gap(
                 what=f"memory of this window ({what})",
-                reason=(lines[0] if lines else type(error).__name__)[:200],
+                reason=first_line(error),
                 remedy="please report this; training was not touched",
             )
         )

@@ -25,6 +25,9 @@ class CollectiveKind(StrEnum):
     OTHER = "other"
 
 
+#: How names of operators begin that are, or carry out, a collective.
+OPERATOR_PREFIXES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
+
 #: Kinds that no rank can leave before all have entered.
 FULL_SYNC = frozenset(
     {

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from zprof.model.collectives import OPERATOR_PREFIXES
 from zprof.model.tenants import PRECEDENCE, Tenant
 
 Int = npt.NDArray[np.int64]
@@ -17,8 +18,6 @@ FOREVER = np.iinfo(np.int64).max
 #: Code of bytes that no role claims; the codes below it are positions in ``PRECEDENCE``.
 UNTAGGED = len(PRECEDENCE)
 CODES: dict[Tenant, int] = {tenant: code for code, tenant in enumerate(PRECEDENCE)}
-
-_COLLECTIVES = ("c10d::", "gloo:", "nccl:", "_c10d_functional::")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ def lives_of(alloc: pd.DataFrame, source: str, device: str) -> Lives:
         end_ns=_ints(rows["freed_ns"].fillna(FOREVER)),
         before_window=rows["before_window"].to_numpy(dtype=bool),
         known=np.array([name is not None for name in operator], dtype=bool),
-        collective=np.array([str(name).startswith(_COLLECTIVES) for name in operator], dtype=bool),
+        collective=np.array([str(name).startswith(OPERATOR_PREFIXES) for name in operator], dtype=bool),
         phase=_objects(rows["phase"]),
         module=_objects(rows["module"]),
         operator=operator,
