@@ -12,6 +12,6 @@ if __name__ == "reference_engine":
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.engine import ZeroModel, zero
 from zprof.reference_engine.facts import ZeroFacts
-from zprof.reference_engine.optimizer import ZeroOptimizer
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 
 __all__ = ["ZeroConfig", "ZeroFacts", "ZeroModel", "ZeroOptimizer", "zero"]

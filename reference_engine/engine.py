@@ -15,21 +15,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from zprof.reference_engine.backward_pass import BackwardPass
-from zprof.reference_engine.buckets import BucketPool
 from zprof.reference_engine.checks import check_model
 from zprof.reference_engine.comm import Comm, NativeComm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.facts import ZeroFacts, facts_of
-from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.gather import ParameterGatherer, wait_before_forward
-from zprof.reference_engine.gradients import ReplicatedGradients, ShardedGradients, UnitGradients
-from zprof.reference_engine.input_watch import InputWatch
-from zprof.reference_engine.module_unit import ModuleUnit
-from zprof.reference_engine.optimizer import ZeroOptimizer
+from zprof.reference_engine.gradients.buckets import BucketPool
+from zprof.reference_engine.gradients.reducer import GradientReducer
+from zprof.reference_engine.gradients.unit_gradients import (
+    ReplicatedGradients,
+    ShardedGradients,
+    UnitGradients,
+)
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.policy import policy_of
-from zprof.reference_engine.reducer import GradientReducer
-from zprof.reference_engine.units import by_dtype, split
+from zprof.reference_engine.schedule.backward_pass import BackwardPass
+from zprof.reference_engine.schedule.gather import ParameterGatherer, wait_before_forward
+from zprof.reference_engine.schedule.input_watch import InputWatch
+from zprof.reference_engine.units.flat_unit import FlatUnit
+from zprof.reference_engine.units.module_unit import ModuleUnit
+from zprof.reference_engine.units.split import by_dtype, split
 
 
 def zero(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 
 from zprof.reference_engine.comm import Comm, ModelledComm, NativeComm
-from zprof.reference_engine.data import global_batch, rank_slice
 from zprof.reference_engine.engine import ZeroModel, zero
-from zprof.reference_engine.gpt import GPT
-from zprof.reference_engine.modelled_compute import attach
-from zprof.reference_engine.optimizer import ZeroOptimizer
-from zprof.reference_engine.options import add_arguments, config_from
-from zprof.reference_engine.train_config import TrainConfig
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
+from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.program.gpt import GPT
+from zprof.reference_engine.program.modelled_compute import attach
+from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.train_config import TrainConfig
 
 
 class Observer(Protocol):

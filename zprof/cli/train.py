@@ -27,7 +27,7 @@ class TrainCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """What to record, and the engine's own options."""
-        from zprof.reference_engine.options import add_arguments
+        from zprof.reference_engine.program.options import add_arguments
 
         parser.add_argument("-o", "--output", metavar="RUN", type=Path, required=True, help="run to write")
         parser.add_argument("--force", action="store_true", help="overwrite RUN")
@@ -41,7 +41,7 @@ class TrainCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Train, then say what to do with the run."""
         from zprof.integrations.reference_job import ReferenceJob, train
-        from zprof.reference_engine.options import config_from
+        from zprof.reference_engine.program.options import config_from
         from zprof.run.target import clear_target
 
         own = {"output", "force", "ranks", "skip_steps", "memory_steps", "time_steps", "command"}

@@ -19,7 +19,7 @@ _RANK_PROGRAM = "zprof.integrations.reference_rank"
 class ReferenceJob:
     """What to train and what to record of it.
 
-    ``options`` are those of ``zprof.reference_engine.options``, by name; what is left out has its
+    ``options`` are those of ``zprof.reference_engine.program.options``, by name; what is left out has its
     default.  ``run`` is None where nothing is recorded.
     """
 

@@ -15,11 +15,11 @@ from zprof.model.training import TrainingFacts
 from zprof.model.units import format_ns, format_rate
 from zprof.reference_engine.comm import LinkModel
 from zprof.reference_engine.engine import ZeroModel
-from zprof.reference_engine.modelled_compute import ComputeModel
-from zprof.reference_engine.optimizer import ZeroOptimizer
-from zprof.reference_engine.options import add_arguments, config_from
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
+from zprof.reference_engine.program.modelled_compute import ComputeModel
+from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.train_config import TrainConfig
 from zprof.reference_engine.train import train
-from zprof.reference_engine.train_config import TrainConfig
 
 
 class RecordingObserver:

@@ -2,8 +2,8 @@
 
 import torch
 
-from zprof.reference_engine.data import global_batch, rank_slice
-from zprof.reference_engine.gpt import GPT, GPTConfig
+from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 
 def reference_losses(gpt: GPTConfig, *, steps: int, batch: int) -> list[float]:

@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine import train as training
 from zprof.reference_engine.comm import LinkModel
-from zprof.reference_engine.gpt import GPTConfig
-from zprof.reference_engine.train_config import TrainConfig
+from zprof.reference_engine.program.gpt import GPTConfig
+from zprof.reference_engine.program.train_config import TrainConfig
 
 
 @dataclass

@@ -15,7 +15,7 @@ from engine_ranks import run_ranks
 from engine_reference import mixed_precision_losses, reference_losses
 from optional_model import trained_reference
 
-from zprof.reference_engine.gpt import GPTConfig
+from zprof.reference_engine.program.gpt import GPTConfig
 
 pytestmark = pytest.mark.ranks
 

@@ -6,7 +6,7 @@ import torch
 from fake_comm import FakeComm
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
-from zprof.reference_engine.gpt import GPT, GPTConfig
+from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 TINY = GPTConfig(layers=3, hidden=8, heads=2, vocabulary=11, context=6)
 BLOCKS = tuple(f"blocks.{index}" for index in range(TINY.layers))

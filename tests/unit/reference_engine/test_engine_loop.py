@@ -9,7 +9,7 @@ from fake_comm import FakeComm
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
-from zprof.reference_engine.modelled_compute import ComputeModel, attach
+from zprof.reference_engine.program.modelled_compute import ComputeModel, attach
 
 STAGES = range(4)
 

@@ -6,11 +6,11 @@ import torch
 from zprof.reference_engine import ZeroConfig
 from zprof.reference_engine.collective import Collective, Kind, ring_factor
 from zprof.reference_engine.comm import LinkModel
-from zprof.reference_engine.gpt import GPTConfig
-from zprof.reference_engine.modelled_compute import ComputeModel
-from zprof.reference_engine.options import add_arguments, config_from
 from zprof.reference_engine.policy import policy_of
-from zprof.reference_engine.train_config import TrainConfig
+from zprof.reference_engine.program.gpt import GPTConfig
+from zprof.reference_engine.program.modelled_compute import ComputeModel
+from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.train_config import TrainConfig
 
 
 def test_each_stage_shards_one_state_more():

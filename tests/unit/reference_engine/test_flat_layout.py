@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.reference_engine.layout import Layout, layout_of
+from zprof.reference_engine.units.layout import Layout, layout_of
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=6)
 RANKS = st.integers(1, 9)

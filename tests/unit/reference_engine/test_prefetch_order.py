@@ -1,4 +1,4 @@
-from zprof.reference_engine.prefetch import Demand, PrefetchOrder
+from zprof.reference_engine.schedule.prefetch import Demand, PrefetchOrder
 
 
 def run(order: PrefetchOrder, units: str) -> list[Demand]:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from zprof.reference_engine.data import global_batch, rank_slice
+from zprof.reference_engine.program.data import global_batch, rank_slice
 
 
 def batch(step: int = 0, seed: int = 0) -> torch.Tensor:

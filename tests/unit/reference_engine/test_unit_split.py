@@ -5,8 +5,8 @@ from fake_comm import FakeComm
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
-from zprof.reference_engine.gpt import GPT, GPTConfig
-from zprof.reference_engine.units import by_dtype, split
+from zprof.reference_engine.program.gpt import GPT, GPTConfig
+from zprof.reference_engine.units.split import by_dtype, split
 
 
 def names(model: nn.Module) -> dict[str, list[str]]:

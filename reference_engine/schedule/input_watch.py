@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from zprof.reference_engine.backward_pass import BackwardPass
-from zprof.reference_engine.module_unit import ModuleUnit
+from zprof.reference_engine.schedule.backward_pass import BackwardPass
+from zprof.reference_engine.units.module_unit import ModuleUnit
 
 
 class InputWatch:

@@ -13,9 +13,9 @@ import torch
 from torch.optim.adamw import adamw
 
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.gradients import UnitGradients
-from zprof.reference_engine.reducer import GradientReducer
+from zprof.reference_engine.gradients.reducer import GradientReducer
+from zprof.reference_engine.gradients.unit_gradients import UnitGradients
+from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
 class ZeroOptimizer(torch.optim.Optimizer):

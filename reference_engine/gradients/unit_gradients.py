@@ -12,9 +12,9 @@ from typing import Protocol
 
 import torch
 
-from zprof.reference_engine.buckets import BucketPool
 from zprof.reference_engine.comm import Comm, Handle
-from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.gradients.buckets import BucketPool
+from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
 class UnitGradients(Protocol):

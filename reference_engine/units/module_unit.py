@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
 @dataclass(frozen=True, slots=True, eq=False)

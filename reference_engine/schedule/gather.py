@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from zprof.reference_engine import ranges
-from zprof.reference_engine.backward_pass import BackwardPass
-from zprof.reference_engine.module_unit import ModuleUnit
-from zprof.reference_engine.prefetch import PrefetchOrder
+from zprof.reference_engine.schedule.backward_pass import BackwardPass
+from zprof.reference_engine.schedule.prefetch import PrefetchOrder
+from zprof.reference_engine.units.module_unit import ModuleUnit
 
 
 def wait_before_forward(units: Sequence[ModuleUnit]) -> None:

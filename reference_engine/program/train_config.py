@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from zprof.reference_engine.comm import LinkModel
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.gpt import GPTConfig
-from zprof.reference_engine.modelled_compute import ComputeModel
+from zprof.reference_engine.program.gpt import GPTConfig
+from zprof.reference_engine.program.modelled_compute import ComputeModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from torch.autograd import _unsafe_preserve_version_counter  # type: ignore[attr
 
 from zprof.reference_engine.comm import Comm, Handle
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.layout import layout_of
 from zprof.reference_engine.policy import policy_of
+from zprof.reference_engine.units.layout import layout_of
 
 
 class FlatUnit:

@@ -4,9 +4,9 @@ import argparse
 
 from zprof.reference_engine.comm import LinkModel
 from zprof.reference_engine.config import DTYPES, STAGES, ZeroConfig
-from zprof.reference_engine.gpt import GPTConfig
-from zprof.reference_engine.modelled_compute import ComputeModel
-from zprof.reference_engine.train_config import TrainConfig
+from zprof.reference_engine.program.gpt import GPTConfig
+from zprof.reference_engine.program.modelled_compute import ComputeModel
+from zprof.reference_engine.program.train_config import TrainConfig
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
-from zprof.reference_engine.backward_pass import BackwardPass
 from zprof.reference_engine.comm import Handle
-from zprof.reference_engine.flat_unit import FlatUnit
-from zprof.reference_engine.gradients import UnitGradients
-from zprof.reference_engine.module_unit import ModuleUnit
+from zprof.reference_engine.gradients.unit_gradients import UnitGradients
+from zprof.reference_engine.schedule.backward_pass import BackwardPass
+from zprof.reference_engine.units.flat_unit import FlatUnit
+from zprof.reference_engine.units.module_unit import ModuleUnit
 
 
 class GradientReducer:

@@ -1,0 +1,1 @@
+"""How gradients become means over the ranks, and where they lie until then."""

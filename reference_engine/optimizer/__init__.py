@@ -1,0 +1,1 @@
+"""AdamW on shards: the update, the loss scale, clipping."""

@@ -1,0 +1,1 @@
+"""When parameters come and go: forward, backward, and looking ahead in their order."""
