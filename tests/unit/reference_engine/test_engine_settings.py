@@ -26,7 +26,7 @@ def test_each_stage_shards_one_state_more():
     ("settings", "named"),
     [
         ({"stage": 4}, "stage is 4"),
-        ({"dtype": torch.float16}, "dtype is torch.float16"),
+        ({"dtype": torch.float64}, "dtype is torch.float64"),
         ({"forward_prefetch": -1}, "forward_prefetch is -1"),
         ({"backward_prefetch": 1.5}, "backward_prefetch is 1.5"),
         ({"reduce_buckets": 0}, "reduce_buckets is 0"),
