@@ -14,7 +14,9 @@ class TrainingFacts:
     many ranks the states are split.  The three ``*_bytes`` are per element: parameter, gradient, and all
     optimizer state (fp32 master included).  ``communication_bytes`` is the size of an element on the
     wire.  ``padding_elements`` counts the engine's padding over the whole model, ``step_counters`` the
-    4-byte step tensors of one rank.  ``modelled`` names what is simulated rather than run.
+    4-byte step tensors of one rank.  ``model_parallel_ranks`` is the size of a tensor-parallel group: of R
+ranks so arranged that neighbours share a model, each R-th holds the same part of it.  ``modelled`` names
+what is simulated rather than run.
     """
 
     engine: str = "unknown"
@@ -28,4 +30,5 @@ class TrainingFacts:
     padding_elements: int = 0
     step_counters: int = 0
     micro_batches: int = 1
+    model_parallel_ranks: int = 1
     modelled: tuple[str, ...] = ()

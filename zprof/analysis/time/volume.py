@@ -1,7 +1,7 @@
 """Bytes that a rank moves in a step, against the law of its stage.
 
 As the law counts: an all-reduce moves its tensor twice, the others once; the ring's (N-1)/N is left out
-on both sides.
+on both sides.  The law is that of data parallelism: collectives of a tensor-parallel group are not counted.
 """
 
 import numpy as np
@@ -26,9 +26,23 @@ def measure_volume(
     if expected == 0:
         return None, []
     times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
-    moves = (frame["group_size"] != 1).to_numpy()
+    moves = (frame["group_size"] != 1).to_numpy() & _data_parallel(frame["group"], training)
     seen = int((frame["bytes"].to_numpy() * times * moves).sum()) // rank_steps
     return Volume(expected_bytes=expected, seen_bytes=seen, ratio=seen / expected), []
+
+
+def _data_parallel(groups: pd.Series, training: TrainingFacts) -> np.ndarray:
+    """Rows of groups whose ranks hold the same part of the model; without tensor parallelism all."""
+    stride = training.model_parallel_ranks
+    if stride == 1:
+        return np.ones(len(groups), dtype=bool)
+    same_part = {group: _same_part(str(group), stride) for group in groups.unique()}
+    return groups.map(same_part).to_numpy(dtype=bool)
+
+
+def _same_part(group: str, stride: int) -> bool:
+    ranks = group.split("#", 1)[0].split(",")
+    return all(rank.isdecimal() for rank in ranks) and len({int(rank) % stride for rank in ranks}) == 1
 
 
 def _gap(reason: str) -> Gap:
