@@ -96,7 +96,7 @@ def _assemble(
         wait_before_forward(module_units)
     InputWatch(module_units, backward, on_over=reducer.unit_over)
     backward.watch(model)
-    wrapped = ZeroModel(model, flat, reducer, facts_of(flat, config, comm.world_size))
+    wrapped = ZeroModel(model, flat, reducer, facts_of(flat, config, comm.world_size), comm)
     return wrapped, ZeroOptimizer(gradients, reducer, config)
 
 
@@ -117,11 +117,19 @@ class ZeroModel(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, units: Sequence[FlatUnit], reducer: GradientReducer, facts: ZeroFacts
+        self,
+        module: nn.Module,
+        units: Sequence[FlatUnit],
+        reducer: GradientReducer,
+        facts: ZeroFacts,
+        comm: Comm,
+        mp: Comm | None = None,
     ) -> None:
         super().__init__()
         self.module = module
         self.facts = facts
+        self.comm = comm
+        self.mp = mp
         self._units = tuple(units)
         self._reducer = reducer
         sharded = [unit.shard for unit in units if unit.policy.shard_gradients]
@@ -134,6 +142,11 @@ class ZeroModel(nn.Module):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set gradients to zero in place: their memory is persistent, whatever ``set_to_none`` says."""
         self._reducer.zero()
+
+    @property
+    def units(self) -> tuple[FlatUnit, ...]:
+        """All flat units, in forward order, the frozen ones too."""
+        return self._units
 
     def synchronize(self) -> None:
         """Wait for gathers that the last step left under way."""
@@ -160,7 +173,9 @@ class ZeroModel(nn.Module):
 
     def load_state_dict(self, *arguments: Any, **named: Any) -> Any:
         """Refused: the flat units would not notice."""
-        raise RuntimeError("load the weights into the module before zero() takes it over")
+        raise RuntimeError(
+            "use load_checkpoint(), or load the weights into the module before zero() takes it over"
+        )
 
     def _apply(self, fn: Any, recurse: bool = True) -> "ZeroModel":
         raise RuntimeError("parameters are in flat units: move or convert the module before zero()")

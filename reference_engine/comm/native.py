@@ -34,6 +34,11 @@ class NativeComm:
         self.moved: Counter[str] = Counter()
         self._launched = 0
 
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """The group, for what is not part of a step (checkpoints); None is the default group."""
+        return self._group
+
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
         """See :class:`~zprof.reference_engine.comm.base.Comm`."""
         return self._start(

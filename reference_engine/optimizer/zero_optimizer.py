@@ -67,6 +67,21 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """Set gradients to zero in place: their memory is persistent, whatever ``set_to_none`` says."""
         self._reducer.zero()
 
+    def scalar_state(self) -> dict[str, Any]:
+        """Steps taken and the numbers of every group, as plain numbers (waits for the device)."""
+        steps = {int(self.state[_weights(unit)]["step"]) for unit in self._units}
+        groups = [
+            {key: value for key, value in group.items() if key != "params"} for group in self.param_groups
+        ]
+        return {"step": max(steps), "groups": groups}
+
+    def load_scalar_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`scalar_state` gave, on every rank."""
+        for unit in self._units:
+            self.state[_weights(unit)]["step"].fill_(state["step"])
+        for group, numbers in zip(self.param_groups, state["groups"], strict=True):
+            group.update(numbers)
+
     def _make_state(self, unit: FlatUnit) -> None:
         weights = _weights(unit)
         self.state[weights] = {
