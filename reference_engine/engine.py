@@ -26,6 +26,9 @@ from zprof.reference_engine.gradients.unit_gradients import (
     ShardedGradients,
     UnitGradients,
 )
+from zprof.reference_engine.optimizer.choose import choose_update
+from zprof.reference_engine.optimizer.loss_scale import DynamicLossScale
+from zprof.reference_engine.optimizer.update import Update
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.policy import policy_of
 from zprof.reference_engine.schedule.backward_pass import BackwardPass
@@ -54,6 +57,7 @@ def zero(
     """
     chosen = None if units is None else list(units)
     check_model(model, chosen)
+    update = choose_update(config, next(model.parameters()).device)
     comm = NativeComm() if comm is None else comm
     for buffer in model.buffers():
         comm.broadcast(buffer, "buffers").wait()
@@ -68,11 +72,11 @@ def zero(
         )
         for spec in split(model, chosen)
     ]
-    return _assemble(model, module_units, config, comm)
+    return _assemble(model, module_units, config, comm, update)
 
 
 def _assemble(
-    model: nn.Module, module_units: Sequence[ModuleUnit], config: ZeroConfig, comm: Comm
+    model: nn.Module, module_units: Sequence[ModuleUnit], config: ZeroConfig, comm: Comm, update: Update
 ) -> tuple["ZeroModel", ZeroOptimizer]:
     flat = [unit for module_unit in module_units for unit in module_unit.flat]
     pool = BucketPool(config.reduce_buckets)
@@ -96,8 +100,12 @@ def _assemble(
         wait_before_forward(module_units)
     InputWatch(module_units, backward, on_over=reducer.unit_over)
     backward.watch(model)
-    wrapped = ZeroModel(model, flat, reducer, facts_of(flat, config, comm.world_size), comm)
-    return wrapped, ZeroOptimizer(gradients, reducer, config)
+    loss_scale = DynamicLossScale(config.loss_scale, flat[0].full.device) if config.scales_loss else None
+    facts = facts_of(flat, config, comm.world_size)
+    wrapped = ZeroModel(model, flat, reducer, facts, comm, loss_scale=loss_scale)
+    return wrapped, ZeroOptimizer(
+        gradients, reducer, config, update=update, comm=comm, mp=wrapped.mp, loss_scale=loss_scale
+    )
 
 
 def _gradients(unit: FlatUnit, comm: Comm, pool: BucketPool) -> UnitGradients:
@@ -124,6 +132,8 @@ class ZeroModel(nn.Module):
         facts: ZeroFacts,
         comm: Comm,
         mp: Comm | None = None,
+        *,
+        loss_scale: DynamicLossScale | None = None,
     ) -> None:
         super().__init__()
         self.module = module
@@ -132,12 +142,14 @@ class ZeroModel(nn.Module):
         self.mp = mp
         self._units = tuple(units)
         self._reducer = reducer
+        self._loss_scale = loss_scale
         sharded = [unit.shard for unit in units if unit.policy.shard_gradients]
         self.shards = nn.ParameterList(sharded)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Call the module."""
-        return self.module(*arguments, **named)
+        """Call the module; in float16 the gradients of its outputs are multiplied by the loss scale."""
+        outputs = self.module(*arguments, **named)
+        return outputs if self._loss_scale is None else self._loss_scale.scale_gradients_of(outputs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set gradients to zero in place: their memory is persistent, whatever ``set_to_none`` says."""

@@ -4,17 +4,21 @@
     w = w (1 - lr wd) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 
 State in bytes per owned element: m and v, 8; with low-precision parameters also the fp32 master weights, 12.
+With a loss scale 8 bytes more, and where the norm is taken 8 that keep the last one.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.optim.adamw import adamw
 
+from zprof.reference_engine.comm import Comm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.gradients.reducer import GradientReducer
 from zprof.reference_engine.gradients.unit_gradients import UnitGradients
+from zprof.reference_engine.optimizer.loss_scale import DynamicLossScale
+from zprof.reference_engine.optimizer.norm import SquaresOverRanks, control_of, norm_of
+from zprof.reference_engine.optimizer.update import AdamWNumbers, Shard, StepControl, Update
 from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
@@ -23,32 +27,61 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     ``param_groups`` and ``state`` (``exp_avg``, ``exp_avg_sq``, ``step``) are where tools expect them, and
     a change of a group's numbers holds from the next step on.
+
+    With ``clip_norm``, or in float16, each step takes the norm of all gradients, at the price of 8 bytes
+    all-reduced in each group.  Where it is inf or nan, in any dtype, the step changes nothing on any rank and
+    is not counted.  Without the two there is no such pass, and what is inf or nan goes into the weights, as
+    with torch's optimizers.  The host reads none of it.
+
+    ``gradient_norm``  of the last step, unscaled and before clipping, a float64 tensor on the device; None
+                       before the first step and where no norm is taken
     """
 
     def __init__(
-        self, gradients: Mapping[FlatUnit, UnitGradients], reducer: GradientReducer, config: ZeroConfig
+        self,
+        gradients: Mapping[FlatUnit, UnitGradients],
+        reducer: GradientReducer,
+        config: ZeroConfig,
+        *,
+        update: Update,
+        comm: Comm,
+        mp: Comm | None = None,
+        loss_scale: DynamicLossScale | None = None,
     ) -> None:
-        """``gradients`` stands in forward order."""
+        """``gradients`` stands in forward order; ``mp`` is the tensor-parallel group."""
         self._units = tuple(gradients)
         self._gradients = gradients
         self._reducer = reducer
+        self._update = update
+        self._loss_scale = loss_scale
+        self._clip_norm = config.clip_norm
         self._overlap_gather = config.overlap_gather
+        self._squares: SquaresOverRanks | None = None
+        if config.clip_norm is not None or loss_scale is not None:
+            self._squares = SquaresOverRanks(gradients, update, comm=comm, mp=mp)
+        self.gradient_norm: torch.Tensor | None = None
         defaults = {
             "lr": config.learning_rate,
             "betas": config.betas,
             "eps": config.eps,
             "weight_decay": config.weight_decay,
+            "fused": True,  # by this torch loads the step counts to the device, in float32
         }
         super().__init__([_weights(unit) for unit in self._units], defaults)
         for unit in self._units:
             self._make_state(unit)
+
+    @property
+    def loss_scale(self) -> torch.Tensor | None:
+        """What the next backward multiplies gradients by, on the device; None where it does not."""
+        return None if self._loss_scale is None else self._loss_scale.value
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update this rank's part with the reduced gradients and share it with the other ranks.
 
         Raises:
-            RuntimeError: no backward() came before.
+            RuntimeError: backward() was not called before, or not for every micro-batch.
         """
         loss = None
         if closure is not None:
@@ -56,8 +89,12 @@ class ZeroOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if not self._reducer.reduced:
             raise RuntimeError("there are no reduced gradients: call backward() before step()")
+        control = self._control()
+        self._count_step(control)
         for unit in self._units:
-            self._update(unit)
+            self._update_unit(unit, control)
+        if self._loss_scale is not None and control is not None:
+            self._loss_scale.update(control.found_inf)
         if not self._overlap_gather:
             for unit in self._units:
                 unit.wait()
@@ -93,38 +130,40 @@ class ZeroOptimizer(torch.optim.Optimizer):
         if owned.dtype == weights.dtype:
             weights.grad = owned
 
-    def _update(self, unit: FlatUnit) -> None:
+    def _control(self) -> StepControl | None:
+        if self._squares is None:
+            return None
+        self.gradient_norm = norm_of(self._squares.sum(), self.loss_scale)
+        return control_of(self.gradient_norm, self.loss_scale, self._clip_norm)
+
+    def _count_step(self, control: StepControl | None) -> None:
+        counts = [self.state[_weights(unit)]["step"] for unit in self._units]
+        torch._foreach_add_(counts, 1.0 if control is None else 1.0 - control.found_inf)
+
+    def _update_unit(self, unit: FlatUnit, control: StepControl | None) -> None:
         unit.wait()  # of the last step's gather, if no forward came since
         weights = _weights(unit)
-        owned = self._gradients[unit].owned
-        if owned.dtype == weights.dtype:
-            self._adamw(weights, owned)
-        else:
-            weights.grad = owned.to(weights.dtype)  # one unit at a time, freed before the next
-            self._adamw(weights, weights.grad)
-            weights.grad = None
-        unit.store_weights()
+        state = self.state[weights]
+        shard = Shard(
+            weights=weights.detach(),
+            gradient=self._gradients[unit].owned,
+            exp_avg=state["exp_avg"],
+            exp_avg_sq=state["exp_avg_sq"],
+            low_precision=unit.low_precision,
+            step=state["step"],
+        )
+        self._update.adamw(shard, self._numbers(), control)
         if unit.policy.gathers_after_step:
             unit.publish()
 
-    def _adamw(self, weights: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+    def _numbers(self) -> AdamWNumbers:
         group = self.param_groups[0]
-        state = self.state[weights]
-        adamw(
-            [weights],
-            [gradient],
-            [state["exp_avg"]],
-            [state["exp_avg_sq"]],
-            [],
-            [state["step"]],
-            fused=True,
-            amsgrad=False,
-            maximize=False,
+        return AdamWNumbers(
+            learning_rate=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
             eps=group["eps"],
+            weight_decay=group["weight_decay"],
         )
 
 

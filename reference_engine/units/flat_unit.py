@@ -60,6 +60,13 @@ class FlatUnit:
         """The part that this rank's optimizer updates."""
         return self.shard_range if self.policy.shard_optimizer else slice(0, self.layout.padded)
 
+    @property
+    def low_precision(self) -> torch.Tensor | None:
+        """Where updated fp32 master weights are rounded to; None where the weights are the parameters."""
+        if self.weights is None or self.weights.dtype == self.full.dtype:
+            return None
+        return self.shard.detach() if self.policy.shard_parameters else self.full[self.owned_range]
+
     def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
         """Parts of a tensor of ``layout.padded`` elements, shaped like the parameters."""
         for slot in self.layout.slots:
@@ -90,11 +97,9 @@ class FlatUnit:
             self._present = False
 
     def store_weights(self) -> None:
-        """Round updated fp32 master weights into the parameters; nothing to do where they are the same."""
-        if self.weights is None or self.weights.dtype == self.full.dtype:
-            return
-        target = self.shard.detach() if self.policy.shard_parameters else self.full[self.owned_range]
-        target.copy_(self.weights.detach())
+        """Round fp32 master weights that were set from outside into the parameters."""
+        if self.weights is not None and self.low_precision is not None:
+            self.low_precision.copy_(self.weights.detach())
 
     def _start_gather(self, shard: torch.Tensor) -> None:
         with torch.no_grad(), _unsafe_preserve_version_counter(self.full):
