@@ -19,13 +19,8 @@ from zprof.reference_engine.checks import check_model
 from zprof.reference_engine.comm import Comm, NativeComm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.facts import ZeroFacts, facts_of
-from zprof.reference_engine.gradients.buckets import BucketPool
+from zprof.reference_engine.gradients.assembly import Gradients, constant_elements
 from zprof.reference_engine.gradients.reducer import GradientReducer
-from zprof.reference_engine.gradients.unit_gradients import (
-    ReplicatedGradients,
-    ShardedGradients,
-    UnitGradients,
-)
 from zprof.reference_engine.optimizer.choose import choose_update
 from zprof.reference_engine.optimizer.loss_scale import DynamicLossScale
 from zprof.reference_engine.optimizer.update import Update
@@ -59,6 +54,7 @@ def zero(
     check_model(model, chosen)
     update = choose_update(config, next(model.parameters()).device)
     comm = NativeComm() if comm is None else comm
+    constant_elements(config, comm.world_size)  # refuses before anything is changed
     for buffer in model.buffers():
         comm.broadcast(buffer, "buffers").wait()
     module_units = [
@@ -79,14 +75,15 @@ def _assemble(
     model: nn.Module, module_units: Sequence[ModuleUnit], config: ZeroConfig, comm: Comm, update: Update
 ) -> tuple["ZeroModel", ZeroOptimizer]:
     flat = [unit for module_unit in module_units for unit in module_unit.flat]
-    pool = BucketPool(config.reduce_buckets)
-    gradients = {unit: _gradients(unit, comm, pool) for unit in flat if unit.trainable}
+    gradients = Gradients(module_units, config, comm)
     backward = BackwardPass()
     reducer = GradientReducer(
-        gradients,
+        gradients.by_unit,
+        micro_batches=config.micro_batches,
+        reduce_each=config.reduces_each_micro_batch,
         overlap=config.overlap_reduce,
         backward=backward,
-        on_end=pool.drain,
+        settle=gradients.settle,
     )
     policy = policy_of(config.stage)
     if policy.shard_parameters:
@@ -104,16 +101,8 @@ def _assemble(
     facts = facts_of(flat, config, comm.world_size)
     wrapped = ZeroModel(model, flat, reducer, facts, comm, loss_scale=loss_scale)
     return wrapped, ZeroOptimizer(
-        gradients, reducer, config, update=update, comm=comm, mp=wrapped.mp, loss_scale=loss_scale
+        gradients.by_unit, reducer, config, update=update, comm=comm, mp=wrapped.mp, loss_scale=loss_scale
     )
-
-
-def _gradients(unit: FlatUnit, comm: Comm, pool: BucketPool) -> UnitGradients:
-    if not unit.policy.shard_gradients:
-        return ReplicatedGradients(unit, comm)
-    gradients = ShardedGradients(unit, comm, pool)
-    unit.shard.grad = gradients.owned
-    return gradients
 
 
 class ZeroModel(nn.Module):

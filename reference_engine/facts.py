@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from zprof.reference_engine.config import ZeroConfig
+from zprof.reference_engine.gradients.assembly import constant_elements
 from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
@@ -15,7 +16,9 @@ class ZeroFacts:
 
     ``parameters`` are logical elements (the paper's psi), frozen ones included.  ``padding_elements``
     counts over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
-    ``step_counters`` are the optimizer's 4-byte step tensors on each rank.
+    ``step_counters`` are the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is what a
+    gradient has on the wire.  ``constant_buffers`` are elements of one such buffer, None where they have the
+    size of the unit.
     """
 
     engine: str = "zero"
@@ -29,6 +32,10 @@ class ZeroFacts:
     gradient_bytes: int
     optimizer_state_bytes: int
     communication_bytes: int
+    reduce_bytes: int
+    micro_batches: int
+    reduces_each_micro_batch: bool
+    constant_buffers: int | None
     units: tuple[str, ...]
 
 
@@ -44,8 +51,12 @@ def facts_of(units: Sequence[FlatUnit], config: ZeroConfig, ranks: int) -> ZeroF
         padding_elements=sum(unit.layout.padding for unit in units),
         step_counters=len(trainable),
         parameter_bytes=element,
-        gradient_bytes=element,
+        gradient_bytes=config.wire_dtype.itemsize if config.stage >= 2 else element,
         optimizer_state_bytes=8 if config.dtype == torch.float32 else 12,
         communication_bytes=element,
+        reduce_bytes=config.wire_dtype.itemsize,
+        micro_batches=config.micro_batches,
+        reduces_each_micro_batch=config.reduces_each_micro_batch,
+        constant_buffers=constant_elements(config, ranks),
         units=tuple(unit.name for unit in units),
     )

@@ -3,6 +3,8 @@
 The order is the reverse of the forward.  A unit with unused parameters is complete when its backward is over:
 when the gradient of its input is there, or at the end.  It goes with zeros.  So all ranks launch the same
 collectives in the same order, also where a parameter was used on one rank and not on another.
+
+A step is ``micro_batches`` backward passes.  All of them reduce, or the last alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import nn
 
 from zprof.reference_engine.comm import Handle
+from zprof.reference_engine.gradients.protocol import Turn
 from zprof.reference_engine.gradients.unit_gradients import UnitGradients
 from zprof.reference_engine.schedule.backward_pass import BackwardPass
 from zprof.reference_engine.units.flat_unit import FlatUnit
@@ -17,26 +20,32 @@ from zprof.reference_engine.units.module_unit import ModuleUnit
 
 
 class GradientReducer:
-    """Counts gradients and launches reductions beside the backward."""
+    """Counts backward passes and gradients, and launches reductions beside the backward."""
 
     def __init__(
         self,
         gradients: Mapping[FlatUnit, UnitGradients],
         *,
+        micro_batches: int,
+        reduce_each: bool,
         overlap: bool,
         backward: BackwardPass,
-        on_end: Callable[[], None],
+        settle: Callable[[], None],
     ) -> None:
         """Hook the parameters.
 
-        ``gradients`` stands in forward order.  ``on_end`` is called when all reductions of a pass are there.
+        ``gradients`` stands in forward order.  ``settle`` waits for what shared buffers still wait for.
         """
-        self.reduced = False
         self._gradients = gradients
         self._order: Sequence[FlatUnit] = tuple(reversed(list(gradients)))
+        self._micro_batches = micro_batches
+        self._reduce_each = reduce_each
         self._overlap = overlap
         self._backward = backward
-        self._on_end = on_end
+        self._settle = settle
+        self._done = 0
+        self._under_way = False
+        self._turn: Turn | None = None
         self._missing: dict[FlatUnit, set[int]] = {}
         self._complete: set[FlatUnit] = set()
         self._launched = 0
@@ -48,18 +57,31 @@ class GradientReducer:
                 hook = self._hook(unit, index)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
+    @property
+    def reduced(self) -> bool:
+        """Whether all backward passes of the step are over, so that ``owned`` is the mean."""
+        return self._done == self._micro_batches and not self._under_way
+
+    @property
+    def missing_backwards(self) -> int:
+        """How many backward passes the step still needs."""
+        return self._micro_batches - self._done
+
     def zero(self) -> None:
-        """Set all gradients to zero, in place; the next backward may come."""
+        """Set all gradients to zero, in place; a step begins anew, also after one that was broken off."""
+        self._wait()
         for gradients in self._gradients.values():
             gradients.zero()
-        self.reduced = False
+        self._done = 0
+        self._under_way = False
 
     def _hook(self, unit: FlatUnit, index: int) -> Callable[[nn.Parameter], None]:
         def gradient_ready(parameter: nn.Parameter) -> None:
             self._backward.enter()
             if unit in self._complete:
                 raise RuntimeError(f"a gradient of unit {unit.name} came after the unit was reduced")
-            self._gradients[unit].take(index)
+            if self._turn is not None:
+                self._gradients[unit].take(index)
             self._missing[unit].discard(index)
             if not self._missing[unit]:
                 self._complete_unit(unit)
@@ -76,34 +98,53 @@ class GradientReducer:
     def _complete_unit(self, unit: FlatUnit) -> None:
         self._complete.add(unit)
         unit.release()
-        self._launch_complete()
+        if self._turn is not None:
+            self._launch_complete(self._turn)
 
     def _begin(self) -> None:
-        if self.reduced:
-            raise RuntimeError("gradients are already reduced: call zero_grad() before the next backward()")
+        self._check_begin()
+        self._under_way = True
+        last = self._done + 1 == self._micro_batches
+        if self._reduce_each:
+            self._turn = Turn(first=self._done == 0, last=last)
+        else:
+            self._turn = Turn() if last else None
         self._missing = {unit: set(range(len(unit.parameters))) for unit in self._order}
         self._complete = set()
         self._launched = 0
-        self._handles = []
 
-    def _launch_complete(self) -> None:
+    def _check_begin(self) -> None:
+        if self._under_way:
+            raise RuntimeError("the last backward() did not end: call zero_grad() and start the step again")
+        if self._done == self._micro_batches:
+            self._under_way = True  # it may have added to gradients already: they are no mean any more
+            raise RuntimeError(
+                f"gradients are already reduced: micro_batches is {self._micro_batches}, and all backward() "
+                "calls came; call step(), and call zero_grad() before the next backward()"
+            )
+
+    def _launch_complete(self, turn: Turn) -> None:
         while self._launched < len(self._order) and self._order[self._launched] in self._complete:
-            self._launch_next()
+            self._launch_next(turn)
 
-    def _launch_next(self) -> None:
+    def _launch_next(self, turn: Turn) -> None:
         unit = self._order[self._launched]
         self._launched += 1
-        handle = self._gradients[unit].reduce(self._missing[unit])
+        handle = self._gradients[unit].reduce(self._missing[unit], turn)
         if self._overlap:
             self._handles.append(handle)
         else:
             handle.wait()
 
     def _end(self) -> None:
-        while self._launched < len(self._order):
-            self._launch_next()
-        for handle in self._handles:
+        while self._turn is not None and self._launched < len(self._order):
+            self._launch_next(self._turn)
+        self._wait()
+        self._done += 1
+        self._under_way = False
+
+    def _wait(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
             handle.wait()
-        self._handles = []
-        self._on_end()
-        self.reduced = True
+        self._settle()

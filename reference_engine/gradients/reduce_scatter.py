@@ -1,0 +1,142 @@
+"""Stages 1 to 3: every rank has the mean of the part that its optimizer owns.  Moves psi a turn.
+
+A step's later turns are added to the first: ``owned`` is complete after the last.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from zprof.reference_engine.comm import Comm, Handle
+from zprof.reference_engine.gradients.buckets import BucketPool
+from zprof.reference_engine.gradients.handles import AllOf, Then
+from zprof.reference_engine.gradients.pieces import Cut
+from zprof.reference_engine.gradients.protocol import Reduction, Turn, Whole
+from zprof.reference_engine.gradients.whole import BucketWhole, FlatWhole
+from zprof.reference_engine.units.flat_unit import FlatUnit
+
+
+class ReduceScatterInPlace:
+    """A flat gradient that stays goes over the network itself; once a step."""
+
+    def __init__(self, whole: FlatWhole, owned: torch.Tensor, comm: Comm, name: str, *, divisor: int) -> None:
+        """``owned`` may lie in the flat gradient, as this rank's part."""
+        self._whole = whole
+        self._owned = owned
+        self._comm = comm
+        self._name = name
+        self._divisor = divisor
+
+    def start(self, turn: Turn) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
+        flat = self._whole.flat
+        flat.div_(self._divisor)
+        return self._comm.reduce_scatter(self._owned, flat, self._name)
+
+
+class ReduceScatterBucket:
+    """The bucket that collected a unit's gradients goes over the network."""
+
+    def __init__(
+        self,
+        whole: BucketWhole,
+        owned: torch.Tensor,
+        comm: Comm,
+        unit: FlatUnit,
+        *,
+        divisor: int,
+        pool: BucketPool,
+    ) -> None:
+        self._whole = whole
+        self._owned = owned
+        self._comm = comm
+        self._unit = unit
+        self._divisor = divisor
+        self._pool = pool
+
+    def start(self, turn: Turn) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
+        bucket = self._whole.hand_over()
+        bucket.div_(self._divisor)
+        handle = self._first(bucket) if turn.first else self._later(bucket)
+        self._pool.lend(bucket, handle)
+        return handle
+
+    def _first(self, bucket: torch.Tensor) -> Handle:
+        return self._comm.reduce_scatter(self._owned, bucket, self._unit.name)
+
+    def _later(self, bucket: torch.Tensor) -> Handle:
+        mean = bucket[self._unit.shard_range]
+        launched = self._comm.reduce_scatter(mean, bucket, self._unit.name)
+        return Then(launched, partial(self._owned.add_, mean))
+
+
+class ReduceScatterThroughBuffers:
+    """Piece by piece through buffers of another type, or of a constant size."""
+
+    def __init__(
+        self,
+        whole: Whole,
+        owned: torch.Tensor,
+        comm: Comm,
+        name: str,
+        *,
+        divisor: int,
+        pieces: Sequence[Cut],
+        pool: BucketPool,
+    ) -> None:
+        """``pieces`` are of every shard."""
+        self._whole = whole
+        self._owned = owned
+        self._comm = comm
+        self._name = name
+        self._divisor = divisor
+        self._pieces = pieces
+        self._pool = pool
+
+    def start(self, turn: Turn) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
+        handles = [self._piece(cut, turn) for cut in self._pieces]
+        self._whole.close()
+        return AllOf(handles)
+
+    def _piece(self, cut: Cut, turn: Turn) -> Handle:
+        buffer = self._pool.take(cut.elements * self._comm.world_size)
+        self._whole.read(cut, buffer)
+        buffer.div_(self._divisor)
+        mean = buffer[self._comm.rank * cut.elements : (self._comm.rank + 1) * cut.elements]
+        launched = self._comm.reduce_scatter(mean, buffer, self._name)
+        part = self._owned[cut.slice]
+        handle = Then(launched, partial(part.copy_ if turn.first else part.add_, mean))
+        self._pool.lend(buffer, handle)
+        return handle
+
+
+class SumOfTurns:
+    """Stage 1 where every micro-batch has a turn.
+
+    After a reduce-scatter this rank's part of the flat gradient is a mean, and the rest may not be summed
+    again.  So the mean is put aside, 1/N of the gradients more, and the next backward adds to zeros.
+    """
+
+    def __init__(self, each: Reduction, whole: FlatWhole, owned: torch.Tensor) -> None:
+        """``each`` leaves one micro-batch's share of the mean in ``owned``."""
+        self._each = each
+        self._whole = whole
+        self._owned = owned
+        self._sum = torch.zeros_like(owned)
+
+    def start(self, turn: Turn) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
+        return Then(self._each.start(Turn()), partial(self._account, turn))
+
+    def _account(self, turn: Turn) -> None:
+        if turn.first:
+            self._sum.copy_(self._owned)
+        else:
+            self._sum.add_(self._owned)
+        if turn.last:
+            self._owned.copy_(self._sum)
+        else:
+            self._whole.flat.zero_()
