@@ -1,6 +1,6 @@
 """Trains the GPT-2-shaped model with the engine: the program that is measured.
 
-torchrun --nproc-per-node 2 -m zprof.reference_engine.train --stage 3 --steps 20
+torchrun --nproc-per-node 2 -m zprof.reference_engine.train --stage 3 --accumulate 2 --clip 1.0
 """
 
 import argparse
@@ -9,19 +9,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
 
 from zprof.reference_engine.comm import Comm, ModelledComm, NativeComm
-from zprof.reference_engine.engine import ZeroModel, zero
+from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
-from zprof.reference_engine.program.data import global_batch, rank_slice
-from zprof.reference_engine.program.gpt import GPT
-from zprof.reference_engine.program.modelled_compute import attach
+from zprof.reference_engine.program.build import Built, build
+from zprof.reference_engine.program.data import Batches, micro_batches
 from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.progress import Progress
 from zprof.reference_engine.program.train_config import TrainConfig
+
+_INTERRUPTED = 130
+_REFUSED = 2
 
 
 class Observer(Protocol):
@@ -38,13 +41,13 @@ class Observer(Protocol):
 
 
 def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
-    """Train and return the loss of every step, mean over the ranks.
+    """Train and return the loss of every step, mean over ranks and micro-batches.
 
     Uses the default process group, or makes one from RANK, WORLD_SIZE and MASTER_*; without these, of one
     rank.
 
     Raises:
-        ValueError: the config does not fit the number of ranks.
+        ValueError: the config does not fit the number of ranks, or the engine cannot handle it.
         RuntimeError: a peer is gone.
     """
     with _process_group(config.timeout_s):
@@ -57,58 +60,60 @@ def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
 
 
 def _run(config: TrainConfig, comm: Comm, observer: Observer | None) -> list[float]:
-    model, optimizer = build(config, comm)
+    built = build(config, comm)
     if observer is not None:
-        observer.built(model, optimizer)
+        observer.built(built.model, built.optimizer)
+    progress = Progress(config.steps) if dist.get_rank() == 0 else None
+    batches = micro_batches(_batches(config, comm), first_step=0, steps=config.steps)
     losses = []
-    for step in range(config.steps):
-        losses.append(_step(config, model, optimizer, comm, step))
-        _progress(config, comm.rank, step, losses[-1])
-        if observer is not None:
-            observer.step_done(step, losses[-1])
-    model.synchronize()
+    try:
+        for step in range(config.steps):
+            losses.append(_step(config, built, batches, step))
+            if progress is not None:
+                progress.step_done(step, losses[-1])
+            if observer is not None:
+                observer.step_done(step, losses[-1])
+    finally:
+        if progress is not None:
+            progress.close()
+    built.model.synchronize()
     if observer is not None:
         observer.finished()
     return losses
 
 
-def build(config: TrainConfig, comm: Comm) -> tuple[ZeroModel, ZeroOptimizer]:
-    """The model with modelled compute, in the engine."""
-    torch.manual_seed(config.seed)
-    model = GPT(config.gpt)
-    if config.compute is not None:
-        blocks = {f"blocks.{index}": block for index, block in enumerate(model.blocks)}
-        attach(blocks, config.compute, rank=comm.rank)
-    return zero(model, config.zero, comm)
+def _step(config: TrainConfig, built: Built, batches: Iterator[torch.Tensor], step: int) -> float:
+    built.begin_step(step)
+    built.optimizer.zero_grad()
+    losses = []
+    for _ in range(config.zero.micro_batches):
+        tokens = next(batches)
+        loss = built.model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        losses.append(loss.detach())
+    built.optimizer.step()
+    return float(torch.stack(losses).mean())
 
 
-def _step(config: TrainConfig, model: ZeroModel, optimizer: ZeroOptimizer, comm: Comm, step: int) -> float:
-    gpt = config.gpt
-    tokens = rank_slice(
-        global_batch(
-            seed=config.seed, step=step, batch=config.batch, time=gpt.context, vocabulary=gpt.vocabulary
-        ),
+def _batches(config: TrainConfig, comm: Comm) -> Batches:
+    return Batches(
+        seed=config.seed,
+        batch=config.batch,
+        time=config.gpt.context,
+        vocabulary=config.gpt.vocabulary,
         rank=comm.rank,
         ranks=comm.world_size,
+        micro_batches=config.zero.micro_batches,
+        length=config.length(comm.rank),
+        delay_s=config.host.data_delay_s,
     )
-    optimizer.zero_grad()
-    loss = model(tokens[:, :-1], tokens[:, 1:])
-    loss.backward()
-    optimizer.step()
-    return float(loss.detach())
 
 
 def _mean_over_ranks(losses: list[float]) -> list[float]:
+    # Over all ranks: those that share a model have the same loss.
     total = torch.tensor(losses, dtype=torch.float64)
     dist.all_reduce(total)
     return [float(value) for value in total / dist.get_world_size()]
-
-
-def _progress(config: TrainConfig, rank: int, step: int, loss: float) -> None:
-    if rank == 0:
-        end = "\n" if step + 1 == config.steps or not sys.stderr.isatty() else ""
-        lead = "\r" if sys.stderr.isatty() else ""
-        print(f"{lead}step {step + 1}/{config.steps}  loss {loss:.4f}", end=end, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -128,21 +133,47 @@ def _process_group(timeout_s: float) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its errors are raised: one line from rank 0 is enough."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train from the command line; one line and exit code 2 for settings that cannot be used."""
-    parser = argparse.ArgumentParser(prog="zprof.reference_engine.train", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    """Train from the command line: 0 fine, 1 failed, 2 settings that cannot be used, 130 interrupted."""
+    rank = int(os.environ.get("RANK", "0"))
+    parser = _Parser(
+        prog="python -m zprof.reference_engine.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_arguments(parser)
-    options = parser.parse_args(arguments)
     try:
-        config = config_from(options)
+        config = config_from(parser.parse_args(arguments))
         config.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     except ValueError as error:
-        parser.error(str(error))
-    losses = train(config)
-    if int(os.environ.get("RANK", "0")) == 0:
+        return _say(str(error), rank, only_first=True, code=_REFUSED)
+    try:
+        losses = train(config)
+    except KeyboardInterrupt:
+        return _say("interrupted", rank, only_first=True, code=_INTERRUPTED)
+    except ValueError as error:
+        return _say(str(error), rank, code=_REFUSED)
+    except Exception as error:
+        if os.environ.get("ZERO_DEBUG") == "1":
+            raise
+        return _say(f"{type(error).__name__}: {error}", rank, code=1)
+    if rank == 0:
         print(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps")
     return 0
+
+
+def _say(message: str, rank: int, *, code: int, only_first: bool = False) -> int:
+    if rank == 0 or not only_first:
+        where = "" if only_first else f"rank {rank}: "
+        print(f"train: {where}{' '.join(message.split())}", file=sys.stderr, flush=True)
+    return code
 
 
 if __name__ == "__main__":

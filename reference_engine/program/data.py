@@ -3,7 +3,13 @@
 token[t + 1] = (5 token[t] + 7) mod vocabulary, now and then a random one
 """
 
+import time as clock
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 _NOISE = 0.1
 
@@ -25,3 +31,50 @@ def rank_slice(tokens: torch.Tensor, *, rank: int, ranks: int) -> torch.Tensor:
     """One rank's sequences of the global batch."""
     share = tokens.shape[0] // ranks
     return tokens[rank * share : (rank + 1) * share]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """Which tokens a rank trains on, and how long they take to come.
+
+    ``batch`` is global; a rank's part of it comes in ``micro_batches`` equal parts of at most ``length``
+    tokens a sequence, one further for the targets.  ``rank`` and ``ranks`` are those of data parallelism.
+    """
+
+    seed: int
+    batch: int
+    time: int
+    vocabulary: int
+    rank: int
+    ranks: int
+    micro_batches: int = 1
+    length: int | None = None
+    delay_s: float = 0.0
+
+    def step(self, step: int) -> Iterator[torch.Tensor]:
+        """The micro-batches of one step, each [sequences, length + 1]."""
+        tokens = global_batch(
+            seed=self.seed, step=step, batch=self.batch, time=self.time, vocabulary=self.vocabulary
+        )
+        mine = rank_slice(tokens, rank=self.rank, ranks=self.ranks)
+        for part in mine[:, : (self.length or self.time) + 1].chunk(self.micro_batches):
+            clock.sleep(self.delay_s)
+            yield part
+
+
+def micro_batches(batches: Batches, *, first_step: int, steps: int) -> Iterator[torch.Tensor]:
+    """All micro-batches from ``first_step`` on, through torch's DataLoader (which a profiler names)."""
+    # With a generator of its own the loader leaves the seed of the model alone.
+    loader: DataLoader[Any] = DataLoader(
+        _Stream(batches, range(first_step, steps)), batch_size=None, generator=torch.Generator()
+    )
+    return iter(loader)
+
+
+class _Stream(IterableDataset[torch.Tensor]):
+    def __init__(self, batches: Batches, steps: range) -> None:
+        self._batches, self._steps = batches, steps
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for step in self._steps:
+            yield from self._batches.step(step)

@@ -7,12 +7,12 @@ is seen.  A sleeping block leaves its core to the others, as a GPU does.  Number
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from zprof.reference_engine import ranges
+from zprof.reference_engine.program.block_visit import Visit, visit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,44 +23,78 @@ class ComputeModel:
     backward_s: float = 0.0
     straggler_rank: int | None = None
     straggler_s: float = 0.0
+    straggler_rotates: bool = False
+    """Another rank is late in each step, in turn."""
 
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_s", "straggler_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if self.straggler_rotates and self.straggler_rank is not None:
+            raise ValueError("straggler_rank is given and straggler_rotates is on; choose one of the two")
+
+    def is_late(self, rank: int, step: int, ranks: int) -> bool:
+        """Whether this rank is the straggler of this step."""
+        return rank == (step % ranks if self.straggler_rotates else self.straggler_rank)
 
 
-def attach(blocks: Mapping[str, nn.Module], model: ComputeModel, *, rank: int) -> None:
+def attach(
+    blocks: Mapping[str, nn.Module],
+    model: ComputeModel,
+    *,
+    rank: int,
+    ranks: int = 1,
+    full_length: int | None = None,
+) -> "ModelledCompute":
     """Make the blocks sleep.  Call it before the engine hooks them: a block sleeps with its parameters there.
 
-    The straggler's delay is in the middle block, once a step.
+    Times are those of sequences of ``full_length`` tokens; a block sleeps less on shorter ones.
     """
-    middle = list(blocks)[len(blocks) // 2] if rank == model.straggler_rank else None
+    compute = ModelledCompute(blocks, model, rank=rank, ranks=ranks, full_length=full_length)
     for name, block in blocks.items():
-        delay = model.straggler_s if name == middle else 0.0
-        block.register_forward_hook(_sleeper(name, model.forward_s + delay, model.backward_s))
+        visit(block, after_forward=compute.forward(name), before_backward=compute.backward(name))
+    return compute
 
 
-def _sleeper(unit: str, forward_s: float, backward_s: float) -> Any:
-    def after_forward(module: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> Any:
-        return _Sleep.apply(output, unit, forward_s, backward_s)  # type: ignore[no-untyped-call]
+class ModelledCompute:
+    """Sleeps for the blocks.  The straggler's delay is in the middle block, once a step."""
 
-    return after_forward
+    def __init__(
+        self,
+        blocks: Mapping[str, nn.Module],
+        model: ComputeModel,
+        *,
+        rank: int,
+        ranks: int,
+        full_length: int | None,
+    ) -> None:
+        self._middle = list(blocks)[len(blocks) // 2]
+        self._model, self._rank, self._ranks = model, rank, ranks
+        self._full_length = full_length
+        self.begin_step(0)
 
+    def begin_step(self, step: int) -> None:
+        """The loop begins a step."""
+        self._late = self._model.is_late(self._rank, step, self._ranks)
 
-class _Sleep(torch.autograd.Function):
-    """The identity, after some time."""
+    def forward(self, name: str) -> Visit:
+        """What the block does after its forward; a recomputation takes the time again, but no delay."""
 
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, unit: str, forward_s: float, backward_s: float) -> torch.Tensor:
-        ctx.unit, ctx.seconds = unit, backward_s
-        _sleep("forward", unit, forward_s)
-        return x.view_as(x)
+        def sleep(x: torch.Tensor) -> None:
+            seconds = self._model.forward_s * self._share(x)
+            if self._late and name == self._middle:
+                self._late = False
+                seconds += self._model.straggler_s
+            _sleep("forward", name, seconds)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        _sleep("backward", ctx.unit, ctx.seconds)
-        return gradients[0], None, None, None
+        return sleep
+
+    def backward(self, name: str) -> Visit:
+        """What the block does before its backward."""
+        return lambda x: _sleep("backward", name, self._model.backward_s * self._share(x))
+
+    def _share(self, x: torch.Tensor) -> float:
+        return 1.0 if self._full_length is None else x.shape[1] / self._full_length
 
 
 def _sleep(phase: str, unit: str, seconds: float) -> None:

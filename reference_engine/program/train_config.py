@@ -1,19 +1,32 @@
 """What a training run is made of."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 from zprof.reference_engine.comm import LinkModel
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.program.gpt import GPTConfig
+from zprof.reference_engine.program.host_faults import HostFaults
 from zprof.reference_engine.program.modelled_compute import ComputeModel
+
+
+class Units(StrEnum):
+    """What is gathered and reduced as a whole."""
+
+    BLOCKS = "blocks"
+    LAYERS = "layers"
+    MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """A whole training run; equal on all ranks.
 
-    ``batch`` is global, so that losses do not depend on the number of ranks.  No ``link`` is the native
-    transport, no ``compute`` the real one.
+    ``batch`` is global, so that losses depend neither on the number of ranks nor on accumulation.  No
+    ``link`` is the native transport, no ``compute`` the real one.
 
     Raises:
         ValueError: a number is out of range; the message names it.
@@ -21,18 +34,35 @@ class TrainConfig:
 
     zero: ZeroConfig = field(default_factory=ZeroConfig)
     gpt: GPTConfig = field(default_factory=GPTConfig)
+    units: Units = Units.BLOCKS
+    """Blocks, every layer with parameters by itself, or the whole model at once."""
+    dp: int | None = None
+    """Data-parallel ranks; None: all ranks / mp."""
+    mp: int = 1
+    """Ranks that share a model by tensor parallelism; they are neighbours."""
     steps: int = 20
     batch: int = 8
     seed: int = 0
+    save: Path | None = None
+    resume: Path | None = None
     link: LinkModel | None = None
     compute: ComputeModel | None = None
+    host: HostFaults = field(default_factory=HostFaults)
+    shortened: float = 0.0
+    """Sequences of all data-parallel ranks but the first are shorter by this share."""
+    plant: str | None = None
+    """The cause that was planted in this run."""
     timeout_s: float = 300.0
     """After that long without an answer from a peer a collective fails."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
+        for name in ("steps", "batch", "mp"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.dp is not None and self.dp < 1:
+            raise ValueError(f"dp is {self.dp}; it must be 1 or more")
+        if not 0 <= self.shortened < 1:
+            raise ValueError(f"shortened is {self.shortened}; it must be in [0, 1)")
 
     def check_ranks(self, ranks: int) -> None:
         """Refuse a number of ranks that the run cannot be split over.
@@ -40,13 +70,69 @@ class TrainConfig:
         Raises:
             ValueError: one line that says what does not fit.
         """
-        if self.batch % ranks:
-            raise ValueError(f"batch is {self.batch}; it must be a multiple of the {ranks} ranks")
+        dp = self.data_parallel(ranks)
+        parts = dp * self.zero.micro_batches
+        if self.batch % parts:
+            raise ValueError(f"batch is {self.batch}; it must be a multiple of {self._parts(dp)}")
         straggler = None if self.compute is None else self.compute.straggler_rank
         if straggler is not None and not 0 <= straggler < ranks:
             raise ValueError(f"straggler_rank is {straggler}; there are ranks 0 to {ranks - 1}")
+
+    def data_parallel(self, ranks: int) -> int:
+        """Data-parallel ranks of so many ranks.
+
+        Raises:
+            ValueError: they do not make whole groups.
+        """
+        if self.dp is not None and self.dp * self.mp != ranks:
+            raise ValueError(
+                f"dp {self.dp} x mp {self.mp} makes {self.dp * self.mp} ranks; there are {ranks}"
+            )
+        if ranks % self.mp:
+            raise ValueError(f"mp is {self.mp}; it must divide the {ranks} ranks")
+        return ranks // self.mp
+
+    def length(self, dp_rank: int) -> int:
+        """Tokens in each sequence of a data-parallel rank."""
+        context = self.gpt.context
+        return context if dp_rank == 0 else max(1, round(context * (1 - self.shortened)))
 
     @property
     def modelled(self) -> tuple[str, ...]:
         """What is simulated rather than run."""
         return tuple(name for name in ("link", "compute") if getattr(self, name) is not None)
+
+    def _parts(self, dp: int) -> str:
+        micro_batches = self.zero.micro_batches
+        ranks = f"the {dp} {'ranks' if self.mp == 1 else 'data-parallel ranks'}"
+        return ranks if micro_batches == 1 else f"{ranks} x {micro_batches} micro-batches"
+
+
+#: Parts of a config that are absent by default, and what they become with their first field.
+_ABSENT: Mapping[str, type[Any]] = {"link": LinkModel, "compute": ComputeModel}
+
+
+def with_fields(config: TrainConfig, fields: Mapping[str, object]) -> TrainConfig:
+    """The config with fields of it and of its parts changed, by dotted name: ``{"zero.stage": 3}``.
+
+    Raises:
+        ValueError: a value is out of range.
+        TypeError: there is no such field.
+    """
+    changed: TrainConfig = _with(config, fields.items())
+    return changed
+
+
+def _with(part: Any, fields: Iterable[tuple[str, object]]) -> Any:
+    own: dict[str, object] = {}
+    inner: dict[str, dict[str, object]] = {}
+    for path, value in fields:
+        name, _, rest = path.partition(".")
+        if rest:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            own[name] = value
+    for name, values in inner.items():
+        old = getattr(part, name)
+        own[name] = _ABSENT[name](**values) if old is None else _with(old, values.items())
+    return replace(part, **own)

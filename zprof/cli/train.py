@@ -2,13 +2,17 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from zprof.cli import console
 from zprof.cli.progress import steps_progress
 from zprof.model.errors import BadInput, MissingData
 
-#: Steps of the default schedule; a longer schedule lengthens the training with it.
-_SCHEDULED_STEPS = 12
+if TYPE_CHECKING:
+    from zprof.reference_engine.program.train_config import TrainConfig
+
+_RANKS = 2
+_HINT = "zprof train --help shows the options"
 
 
 class TrainCommand:
@@ -19,8 +23,9 @@ class TrainCommand:
     trains without recording.
 
     examples:
-      zprof train -o zero3.zprof --ranks 2 --stage 3
-      zprof train -o slow.zprof --stage 3 --forward-prefetch 0 --link-gbps 0.4
+      zprof train -o zero3.zprof --stage 3 --dp 2 --dtype bfloat16
+      zprof train --stage 2 --accumulate 4 --clip 1.0 --constant-buffers 65536
+      zprof train --plant no_prefetch
     """
 
     name = "train"
@@ -29,43 +34,69 @@ class TrainCommand:
         """What to record, and the engine's own options."""
         from zprof.reference_engine.program.options import add_arguments
 
-        parser.add_argument("-o", "--output", metavar="RUN", type=Path, required=True, help="run to write")
-        parser.add_argument("--force", action="store_true", help="overwrite RUN")
-        parser.add_argument("--ranks", type=_count, default=2, help="processes (%(default)s)")
-        parser.add_argument("--skip-steps", type=_count_or_none, default=2, help="steps left alone (2)")
-        parser.add_argument("--memory-steps", type=_count_or_none, default=2, help="watched for memory (2)")
-        parser.add_argument("--time-steps", type=_count_or_none, default=8, help="watched for time (8)")
+        group = parser.add_argument_group("recording")
+        group.add_argument(
+            "-o", "--output", metavar="RUN", type=Path, help="run to write (train.zprof, or CAUSE.zprof)"
+        )
+        group.add_argument("--force", action="store_true", help="overwrite RUN")
+        group.add_argument("--ranks", metavar="N", type=_count, help="processes (dp x mp, or 2)")
+        for name, steps, what in (
+            ("skip", 2, "left alone at first"),
+            ("memory", 2, "watched for memory"),
+            ("time", 8, "watched for time"),
+        ):
+            group.add_argument(
+                f"--{name}-steps", metavar="N", type=_count_or_none, default=steps,
+                help=f"steps {what} (%(default)s)",
+            )  # fmt: skip
         add_arguments(parser)
-        parser.set_defaults(steps=_SCHEDULED_STEPS)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Train, then say what to do with the run."""
+        """Train, print the losses, then say what to do with the run."""
+        from dataclasses import replace
+
         from zprof.integrations.reference_job import ReferenceJob, train
-        from zprof.reference_engine.program.options import config_from
         from zprof.run.target import clear_target
 
         own = {"output", "force", "ranks", "skip_steps", "memory_steps", "time_steps", "command"}
         options = {name: value for name, value in vars(arguments).items() if name not in own}
+        path = arguments.output or Path(f"{options.get('plant', 'train')}.zprof")
         job = ReferenceJob(
-            world_size=arguments.ranks,
+            world_size=arguments.ranks or _RANKS,
             options=options,
-            run=arguments.output,
+            run=path,
             skip_steps=arguments.skip_steps,
             memory_steps=arguments.memory_steps,
             time_steps=arguments.time_steps,
         )
-        if options["steps"] == _SCHEDULED_STEPS:
-            options["steps"] = max(1, job.recorded_steps)
-        try:
-            config_from(argparse.Namespace(**options)).check_ranks(arguments.ranks)
-        except ValueError as error:
-            raise BadInput(str(error), hint="zprof train --help shows the options") from None
-        clear_target(arguments.output, force=arguments.force)
-        with steps_progress(arguments.output.name, options["steps"]) as on_step:
-            train(job, on_step=on_step)
-        _check_recorded(arguments.output, arguments.ranks)
-        console.note(f"zprof: recorded {arguments.output}; next: zprof report {arguments.output}")
+        options.setdefault("steps", max(1, job.recorded_steps))
+        ranks = _ranks(_config(options), arguments.ranks)
+        clear_target(path, force=arguments.force)
+        with steps_progress(path.name, options["steps"]) as on_step:
+            losses = train(replace(job, world_size=ranks), on_step=on_step)
+        _check_recorded(path, ranks)
+        console.data(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else "")
+        console.note(f"zprof: recorded {path}; next: zprof report {path}")
         return 0
+
+
+def _config(options: dict[str, Any]) -> "TrainConfig":
+    from zprof.reference_engine.program.options import config_from
+
+    try:
+        return config_from(argparse.Namespace(**options))
+    except ValueError as error:
+        raise BadInput(str(error), hint=_HINT) from None
+
+
+def _ranks(config: "TrainConfig", asked: int | None) -> int:
+    """How many ranks run: those that were asked for, dp x mp, or two groups at most."""
+    ranks = asked or (config.dp * config.mp if config.dp else max(_RANKS, config.mp))
+    try:
+        config.check_ranks(ranks)
+    except ValueError as error:
+        raise BadInput(str(error), hint=_HINT) from None
+    return ranks
 
 
 def _check_recorded(path: Path, ranks: int) -> None:

@@ -5,12 +5,14 @@ is handed to the other here, as a user's own training program would.
 """
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import steps
-from zprof.integrations.reference_job import ReferenceJob
+from zprof.integrations.reference_job import Outcome, ReferenceJob
 from zprof.model.training import TrainingFacts
 from zprof.model.units import format_ns, format_rate
 from zprof.reference_engine.comm import LinkModel
@@ -18,6 +20,7 @@ from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.modelled_compute import ComputeModel
 from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.plants import plant_of
 from zprof.reference_engine.program.train_config import TrainConfig
 from zprof.reference_engine.train import train
 
@@ -28,9 +31,11 @@ class RecordingObserver:
     def __init__(self, job: ReferenceJob, config: TrainConfig, stack: ExitStack) -> None:
         self._job, self._config, self._stack = job, config, stack
         self._recorder: Recorder | None = None
+        self.began = False
 
     def built(self, model: ZeroModel, optimizer: ZeroOptimizer) -> None:
         """Begin to record."""
+        self.began = True
         job = self._job
         if job.run is None:
             return
@@ -67,35 +72,64 @@ def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
         communication_bytes=facts.communication_bytes,
         padding_elements=facts.padding_elements,
         step_counters=facts.step_counters,
-        modelled=modelled(config.link, config.compute),
+        micro_batches=config.zero.micro_batches,
+        model_parallel_ranks=config.mp,
+        modelled=modelled(config),
     )
 
 
-def modelled(link: LinkModel | None, compute: ComputeModel | None) -> tuple[str, ...]:
-    """What of a run is simulated, in words for its report."""
+def modelled(config: TrainConfig) -> tuple[str, ...]:
+    """What of a run is simulated or wrong on purpose, in words for its report."""
     said = []
-    if link is not None:
-        latency = f", latency {format_ns(link.latency_s * 1e9)}" if link.latency_s else ""
-        said.append(f"link of {format_rate(link.bandwidth_bytes_per_s)}{latency}")
-    if compute is not None:
-        forward, backward = (format_ns(s * 1e9) for s in (compute.forward_s, compute.backward_s))
-        said.append(f"compute of {forward} forward and {backward} backward a block")
-        if compute.straggler_rank is not None:
-            delay = format_ns(compute.straggler_s * 1e9)
-            said.append(f"straggler: rank {compute.straggler_rank} late by {delay} a step")
+    if config.plant is not None:
+        said.append(f"planted {config.plant}: {plant_of(config.plant).does}")
+    if config.link is not None:
+        said.append(_link(config.link))
+    if config.compute is not None:
+        said.extend(_compute(config.compute))
     return tuple(said)
 
 
+def _link(link: LinkModel) -> str:
+    latency = f", latency {format_ns(link.latency_s * 1e9)}" if link.latency_s else ""
+    slowest = max(link.rank_factors.values(), default=1.0)
+    factor = f", one rank {slowest:g} times slower" if slowest > 1 else ""
+    return f"link of {format_rate(link.bandwidth_bytes_per_s)}{latency}{factor}"
+
+
+def _compute(compute: ComputeModel) -> Iterator[str]:
+    forward, backward = (format_ns(s * 1e9) for s in (compute.forward_s, compute.backward_s))
+    yield f"compute of {forward} forward and {backward} backward a block"
+    delay = format_ns(compute.straggler_s * 1e9)
+    if compute.straggler_rank is not None:
+        yield f"straggler: rank {compute.straggler_rank} late by {delay} a step"
+    if compute.straggler_rotates:
+        yield f"straggler: in each step another rank, late by {delay}"
+
+
 def main() -> int:
-    """Train as the job in the first argument says."""
+    """Train as the job in the first argument says; 2 where its settings cannot be used."""
     job = ReferenceJob.from_json(sys.argv[1])
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     options = parser.parse_args([], argparse.Namespace(**job.options))
     with ExitStack() as stack:
         config = config_from(options)
-        train(config, RecordingObserver(job, config, stack))
-    return 0
+        observer = RecordingObserver(job, config, stack)
+        try:
+            losses = train(config, observer)
+        except ValueError as error:
+            if observer.began:
+                raise
+            return _leave(job, Outcome(refused=str(error)), code=2)
+    return _leave(job, Outcome(losses=tuple(losses)), code=0)
+
+
+def _leave(job: ReferenceJob, outcome: Outcome, *, code: int) -> int:
+    """Rank 0 speaks for all where all is well; whoever refuses is heard."""
+    if job.outcome is not None and (code or os.environ.get("RANK", "0") == "0"):
+        outcome.write(job.outcome)
+    return code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,270 @@
+"""Causes that can be planted in a run, each under the name that a report has for it.
+
+A plant is two tables of config fields.  ``base`` is the run in which the cause shows: its sizes, a modelled
+link, modelled compute; whatever is asked for beside the plant goes before it.  ``change`` is the cause
+itself; what is asked for may not contradict it, nor ``needs``, or the run would not be what it is called.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from zprof.reference_engine.config import Keep
+from zprof.reference_engine.program.train_config import TrainConfig, Units, with_fields
+
+Fields = Mapping[str, Any]
+
+#: Two cores show what a cluster would: small real work, and a link and compute of a chosen speed.  A block's
+#: gather takes 8 ms on this link with two ranks, and fits under a block's compute.
+MODELLED: Fields = {
+    "gpt.layers": 4,
+    "gpt.hidden": 128,
+    "gpt.vocabulary": 64,
+    "gpt.context": 16,
+    "batch": 4,
+    "link.bandwidth_bytes_per_s": 0.4e9 / 8,
+    "link.latency_s": 50e-6,
+    "compute.forward_s": 0.012,
+    "compute.backward_s": 0.024,
+}
+_STAGE_3: Fields = {**MODELLED, "zero.stage": 3}
+_MEMORY: Fields = {"zero.stage": 3, "gpt.layers": 4, "gpt.hidden": 128, "batch": 4}
+_SEVERAL = range(2, 1 << 20)
+_LATE_S = 0.04
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """One cause: ``does`` says in a sentence what is wrong with the run.
+
+    ``needs`` names fields that must have one of some values for the cause to be there at all.
+    """
+
+    cause: str
+    does: str
+    base: Fields
+    change: Fields = field(default_factory=dict)
+    needs: Mapping[str, Collection[Any]] = field(default_factory=dict)
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether it brings a link and compute of a chosen speed."""
+        return any(name.startswith("link.") for name in self.base)
+
+    def apply(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
+        """The config with the cause planted in it; ``asked`` is what its base must not replace.
+
+        Raises:
+            ValueError: what was asked for contradicts the cause; the message names the field.
+        """
+        asked = {} if asked is None else asked
+        for name, value in self.change.items():
+            if name in asked and asked[name] != value:
+                raise ValueError(f"plant {self.cause} sets {name} to {_plain(value)}; do not set it beside")
+        planted = with_fields(config, {**self.base, **asked, **self.change, "plant": self.cause})
+        for name, allowed in self.needs.items():
+            value = _value(planted, name)
+            if value not in allowed:
+                raise ValueError(f"plant {self.cause} needs {name} {_values(allowed)}; it is {_plain(value)}")
+        return planted
+
+
+PLANTS: tuple[Plant, ...] = (
+    Plant(
+        cause="straggler_rank",
+        does="rank 1 is 40 ms late in every step",
+        base={**_STAGE_3, "compute.straggler_rank": 1, "compute.straggler_s": _LATE_S},
+    ),
+    Plant(
+        cause="rotating_straggler",
+        does="in each step another rank is 40 ms late",
+        base={**_STAGE_3, "compute.straggler_s": _LATE_S},
+        change={"compute.straggler_rotates": True},
+    ),
+    Plant(
+        cause="low_bus_bandwidth",
+        does="the link of rank 1 has a fifth of its speed, and so has the ring",
+        base=_STAGE_3,
+        change={"link.rank_factors": {1: 5.0}},
+    ),
+    Plant(
+        cause="latency_bound_collectives",
+        does="every collective takes 10 ms before its first byte",
+        base=_STAGE_3,
+        change={"link.latency_s": 0.010},
+    ),
+    Plant(
+        cause="units_too_small",
+        does="every linear, norm and embedding is gathered by itself",
+        base={**_STAGE_3, "link.latency_s": 0.002},
+        change={"units": Units.LAYERS},
+        needs={"zero.stage": (1, 2, 3)},
+    ),
+    Plant(
+        cause="single_unit",
+        does="the whole model is gathered at once, before any compute",
+        base=_STAGE_3,
+        change={"units": Units.MODEL},
+        needs={"zero.stage": (3,)},
+    ),
+    Plant(
+        cause="no_prefetch",
+        does="every unit is gathered when it is already needed",
+        base=_STAGE_3,
+        change={"zero.forward_prefetch": 0, "zero.backward_prefetch": 0},
+        needs={"zero.stage": (3,)},
+    ),
+    Plant(
+        cause="cpu_bound_launch",
+        does="the host takes 15 ms before it starts each block's forward and backward",
+        base={**_STAGE_3, "compute.forward_s": 0.006, "compute.backward_s": 0.012},
+        change={"host.block_delay_s": 0.015},
+    ),
+    Plant(
+        cause="blocking_sync",
+        does="before each block the host reads a value with .item() and waits for all that is in flight",
+        base=_STAGE_3,
+        change={"host.sync_each_block": True},
+    ),
+    Plant(
+        cause="data_loader",
+        does="the data loader takes 60 ms for each micro-batch",
+        base=_STAGE_3,
+        change={"host.data_delay_s": 0.060},
+    ),
+    Plant(
+        cause="uneven_shapes",
+        does="rank 0 has sequences four times as long as the other ranks",
+        base=_STAGE_3,
+        change={"shortened": 0.75},
+    ),
+    Plant(
+        cause="fp32_reduce",
+        does="parameters travel in bfloat16, gradients in float32",
+        base={**_STAGE_3, "zero.dtype": torch.bfloat16, "link.bandwidth_bytes_per_s": 0.1e9 / 8},
+        change={"zero.reduce_dtype": torch.float32},
+        needs={"zero.dtype": (torch.bfloat16, torch.float16)},
+    ),
+    Plant(
+        cause="accumulation_syncs",
+        does="gradients are reduced after each of 4 micro-batches",
+        base={**MODELLED, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
+        change={"zero.reduce_each_micro_batch": True},
+        needs={"zero.micro_batches": _SEVERAL},
+    ),
+    Plant(
+        cause="accumulation_regathers",
+        does="parameters are gathered twice for each of 4 micro-batches; gradients are reduced once a step",
+        base={**_STAGE_3, "zero.micro_batches": 4, "batch": 8},
+        change={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.NONE},
+        needs={"zero.stage": (3,), "zero.micro_batches": _SEVERAL},
+    ),
+    Plant(
+        cause="needless_reshard_after_forward",
+        does="a small model is released after its forward, and gathered again when its backward needs it",
+        base=_STAGE_3,
+        change={"zero.keep_after_forward": Keep.NONE, "zero.backward_prefetch": 0},
+        needs={"zero.stage": (3,)},
+    ),
+    Plant(
+        cause="last_unit_regathered",
+        does="the last of 2 blocks is released after its forward, and gathered again at once",
+        base={**_STAGE_3, "gpt.layers": 2},
+        change={"zero.keep_after_forward": Keep.NONE},
+        needs={"zero.stage": (3,)},
+    ),
+    Plant(
+        cause="checkpoint_regathers",
+        does="the recomputation of a block gathers it a third time",
+        base={**_STAGE_3, "activations.checkpoint": True},
+        change={"host.regather_in_recompute": True},
+        needs={"zero.stage": (3,), "activations.checkpoint": (True,)},
+    ),
+    Plant(
+        cause="unhidden_optimizer_gather",
+        does="the step ends with a gather of all parameters, with no compute beside it",
+        base={**MODELLED, "zero.stage": 1},
+        change={"zero.overlap_gather": False},
+        needs={"zero.stage": (1, 2)},
+    ),
+    Plant(
+        cause="offload_on_critical_path",
+        does="checkpoints are partitioned over 2 ranks and copied to host memory and back (Pa+cpu)",
+        base={**_STAGE_3, "mp": 2, "activations.checkpoint": True, "activations.partition": True},
+        change={"activations.host": True},
+        needs={"activations.checkpoint": (True,)},
+    ),
+    Plant(
+        cause="retained_gradients",
+        does="whole gradients are kept over 4 micro-batches, though they are sharded",
+        base={**_MEMORY, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
+        change={"zero.reduce_each_micro_batch": False},
+        needs={"zero.stage": (2, 3), "zero.micro_batches": _SEVERAL},
+    ),
+    Plant(
+        cause="buffers_dominate",
+        does="gradients pass through constant buffers of 4 million elements, far more than the model has",
+        base=_MEMORY,
+        change={"zero.constant_buffers": 1 << 22},
+    ),
+    Plant(
+        cause="activations_dominate",
+        does="long sequences, and nothing is checkpointed",
+        base={**_MEMORY, "gpt.context": 512},
+        change={"activations.checkpoint": False},
+    ),
+    Plant(
+        cause="logits_dominate",
+        does="a vocabulary of 16384 with little model under it",
+        base={**_MEMORY, "gpt.layers": 1, "gpt.hidden": 32, "gpt.context": 128},
+        change={"gpt.vocabulary": 1 << 14},
+    ),
+    Plant(
+        cause="replicated_state",
+        does="every rank keeps the whole optimizer state, gradients and parameters",
+        base={**_MEMORY, "gpt.hidden": 256, "gpt.context": 16},
+        change={"zero.stage": 0},
+    ),
+)
+
+
+def plant_of(cause: str) -> Plant:
+    """The plant of a cause.
+
+    Raises:
+        ValueError: there is none; the message has the nearest names.
+    """
+    known = {plant.cause: plant for plant in PLANTS}
+    if cause in known:
+        return known[cause]
+    near = get_close_matches(cause, known, n=3, cutoff=0.5)
+    raise ValueError(f"no plant {cause!r}; " + (f"near: {', '.join(near)}" if near else "list shows them"))
+
+
+def listing() -> str:
+    """All plants, one a line."""
+    width = max(len(plant.cause) for plant in PLANTS)
+    lines = [
+        f"{plant.cause:{width}}  {plant.does}{' [modelled]' if plant.is_modelled else ''}" for plant in PLANTS
+    ]
+    return "\n".join([*lines, "", "[modelled]: on a link and with compute of a chosen speed", ""])
+
+
+def _value(config: TrainConfig, path: str) -> Any:
+    value: Any = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _values(allowed: Collection[Any]) -> str:
+    if isinstance(allowed, range):
+        return f"of {allowed.start} or more"
+    return " or ".join(_plain(value) for value in allowed)
+
+
+def _plain(value: object) -> str:
+    return str(value).removeprefix("torch.")
