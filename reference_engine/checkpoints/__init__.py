@@ -1,0 +1,17 @@
+"""Sharded checkpoints through torch.distributed.checkpoint (DCP): any stage and number of ranks to any other.
+
+    save_checkpoint("run/step100", model, optimizer, progress={"step": 100}, overwrite=True)
+    progress = load_checkpoint("run/step100", model, optimizer)
+
+A checkpoint is a folder that DCP wrote, with ``zero.json`` beside DCP's files (see :mod:`.manifest`).  Names
+and shapes are those of the user's module, so that other readers of DCP can load it too:
+
+    model.<name>                        fp32 master weights; frozen parameters and buffers in their own dtype
+    optimizer.state.<name>.exp_avg      fp32; and exp_avg_sq
+    rng.<rank>.cpu, rng.<rank>.cuda     torch's random generators
+"""
+
+from zprof.reference_engine.checkpoints.load import load_checkpoint
+from zprof.reference_engine.checkpoints.save import save_checkpoint
+
+__all__ = ["load_checkpoint", "save_checkpoint"]

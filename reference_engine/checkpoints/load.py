@@ -1,0 +1,110 @@
+"""Loading: every rank reads what it needs, whoever wrote it."""
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import state_dict_loader
+
+from zprof.reference_engine.checkpoints.extras import (
+    buffer_parts,
+    buffers_of,
+    generator_parts,
+    generator_states,
+    known_states,
+    set_generators,
+)
+from zprof.reference_engine.checkpoints.folder import CheckpointFolder
+from zprof.reference_engine.checkpoints.manifest import Manifest, check_file, read_manifest
+from zprof.reference_engine.checkpoints.parts import Engine, Numbers, parts_to_load
+from zprof.reference_engine.checkpoints.planners import PartsLoadPlanner
+from zprof.reference_engine.checkpoints.ranks import Ranks
+from zprof.reference_engine.checkpoints.storage import IndexedReader, read_metadata
+from zprof.reference_engine.checkpoints.table import check_fits
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str], model: Engine, optimizer: Numbers
+) -> dict[str, int | float | str]:
+    """Take over a checkpoint's weights and state, on all ranks at once, and return the caller's progress.
+
+    The number of ranks, the stage, the units and the dtype may differ from those that saved.  fp32 master
+    weights and moments are exact; low-precision parameters are rounded from them again; frozen parameters are
+    converted.  Gradients are dropped.  torch's random generators go on as saved where the number of ranks is
+    the same.
+
+    Nothing in the checkpoint is run as code: DCP's index is a pickle, and is read by an unpickler that makes
+    nothing but the index's own records; tensors are read as weights only.  That holds for this function
+    alone: DCP's own reader, and whatever else opens the folder, runs the pickle of whoever made it.
+
+    Raises:
+        ValueError: it is no checkpoint, is damaged, or does not fit the model; nothing was changed.
+        RuntimeError: it could not be read, or a rank is gone; the model may be changed in part.
+    """
+    folder = CheckpointFolder(path)
+    ranks = Ranks(model, f"checkpoint {folder.path} cannot be loaded")
+    ranks.on_first(folder.recover)
+    manifest = ranks.together(lambda: _open(folder, ranks, model, optimizer))
+    metadata = ranks.together(lambda: read_metadata(folder.path, manifest.files))
+    model.synchronize()
+    for unit in model.units:
+        unit.release()
+    buffers = {name: torch.empty_like(buffer).contiguous() for name, buffer in buffers_of(model.module)}
+    states = {} if _other_ranks(manifest, model) else generator_states(model, ranks.rank)
+    states = known_states(states, metadata)
+    parts = [*parts_to_load(model, optimizer), *buffer_parts(buffers), *generator_parts(states)]
+    reader, planner = IndexedReader(folder.path, metadata), PartsLoadPlanner(parts)
+    ranks.call(lambda: _dcp_load(reader, planner, ranks))
+    _take_over(model, optimizer, manifest, buffers)
+    set_generators(model, states)
+    return dict(manifest.progress)
+
+
+def _open(folder: CheckpointFolder, ranks: Ranks, model: Engine, optimizer: Numbers) -> Manifest:
+    manifest = read_manifest(folder.path)
+    check_fits(manifest, model)
+    groups, here = len(manifest.optimizer["groups"]), len(optimizer.param_groups)
+    if groups != here:
+        raise ValueError(f"it has {groups} parameter groups, the optimizer {here}")
+    for name in sorted(manifest.files)[ranks.rank :: ranks.size]:  # each file is checked by one rank
+        check_file(folder.path, name, manifest.files[name])
+    return manifest
+
+
+def _take_over(
+    model: Engine, optimizer: Numbers, manifest: Manifest, buffers: Mapping[str, torch.Tensor]
+) -> None:
+    with torch.no_grad():
+        for name, buffer in buffers_of(model.module):
+            buffer.copy_(buffers[name])
+        for unit in model.units:
+            if unit.low_precision is not None and unit.weights is not None:
+                unit.low_precision.copy_(unit.weights)
+            if not unit.policy.shard_parameters and (unit.policy.shard_optimizer or not unit.trainable):
+                unit.publish()  # each rank has read its own part
+                unit.wait()
+    optimizer.load_scalar_state(_with_tuples(manifest.optimizer))
+    optimizer.zero_grad()
+
+
+def _with_tuples(state: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples, and a group's betas are one."""
+    groups = [
+        {key: tuple(value) if isinstance(value, list) else value for key, value in group.items()}
+        for group in state["groups"]
+    ]
+    return {**state, "groups": groups}
+
+
+def _other_ranks(manifest: Manifest, model: Engine) -> bool:
+    return manifest.data_parallel != model.comm.world_size
+
+
+def _dcp_load(reader: IndexedReader, planner: PartsLoadPlanner, ranks: Ranks) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one rank alone, as meant
+        state_dict_loader.load(
+            {}, storage_reader=reader, planner=planner, process_group=ranks.group, no_dist=ranks.alone
+        )

@@ -1,0 +1,35 @@
+"""Boxes tile an interval: in order, without gap or overlap, and each is an interval itself."""
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zprof.reference_engine.checkpoints.boxes import Box, boxes
+
+shapes = st.lists(st.integers(1, 4), max_size=4).map(tuple)
+
+
+def inside(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(o, o + s) for o, s in zip(box.offsets, box.sizes, strict=True))
+
+
+@given(shape=shapes, data=st.data())
+def test_boxes_are_the_elements_of_the_interval_in_order(shape, data):
+    numel = math.prod(shape)
+    start = data.draw(st.integers(0, numel - 1))
+    stop = data.draw(st.integers(start + 1, numel))
+    elements = torch.arange(numel).view(shape)
+    found = [elements[inside(box)].flatten() for box in boxes(shape, start, stop)]
+    assert torch.cat(found).tolist() == list(range(start, stop))
+    assert len(found) <= max(1, 2 * len(shape) - 1)
+    assert all(box.numel > 0 for box in boxes(shape, start, stop))
+
+
+def test_an_empty_tensor_is_one_empty_box():
+    assert list(boxes((0, 3), 0, 0)) == [Box(offsets=(0, 0), sizes=(0, 3))]
+
+
+def test_whole_rows_are_one_box():
+    assert list(boxes((4, 3), 3, 9)) == [Box(offsets=(1, 0), sizes=(2, 3))]
