@@ -7,6 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from zprof.reference_engine.activations import BlockRunner, call_block
+from zprof.reference_engine.comm import Comm
+from zprof.reference_engine.program.gpt_split import split_block, split_vocabulary
+
 _INIT_STD = 0.02
 
 
@@ -33,23 +37,35 @@ class GPTConfig:
         if self.hidden % self.heads:
             raise ValueError(f"hidden is {self.hidden}; it must be a multiple of heads, {self.heads}")
 
+    def check_model_parallel(self, ranks: int) -> None:
+        """Refuse a number of ranks that the model cannot be split over.
+
+        Raises:
+            ValueError: one line that says what does not fit.
+        """
+        for name in ("heads", "vocabulary"):
+            size = getattr(self, name)
+            if size % ranks:
+                raise ValueError(
+                    f"{name} is {size}; it must be a multiple of the {ranks} model-parallel ranks"
+                )
+
 
 class Attention(nn.Module):
     """Causal self-attention with several heads."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.head_width = config.hidden // config.heads
         self.query_key_value = nn.Linear(config.hidden, 3 * config.hidden)
         self.projection = nn.Linear(config.hidden, config.hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` and the result are [batch, time, hidden]."""
-        batch, time, hidden = x.shape
-        split = self.query_key_value(x).view(batch, time, 3, self.heads, hidden // self.heads)
+        split = self.query_key_value(x).unflatten(-1, (3, -1, self.head_width))  # -1: heads of this rank
         query, key, value = split.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        merged: torch.Tensor = self.projection(mixed.transpose(1, 2).reshape(batch, time, hidden))
+        merged: torch.Tensor = self.projection(mixed.transpose(1, 2).flatten(2))
         return merged
 
 
@@ -74,29 +90,52 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Tokens in, logits out; with targets, the mean loss."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(
+        self, config: GPTConfig, mp: Comm | None = None, run_block: BlockRunner = call_block
+    ) -> None:
+        """Make the model, or with ``mp`` this rank's part of the same one.
+
+        ``run_block`` calls the blocks; activation checkpointing is one way to.
+
+        Raises:
+            ValueError: the model cannot be split over the ranks of ``mp``.
+        """
         super().__init__()
         self.config = config
+        self.run_block = run_block
         self.token_embedding = nn.Embedding(config.vocabulary, config.hidden)
         self.position_embedding = nn.Embedding(config.context, config.hidden)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.final_norm = nn.LayerNorm(config.hidden)
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
+        self.all_logits: nn.Module = nn.Identity()
+        self.loss: nn.Module = nn.CrossEntropyLoss()
         self.apply(_initialise)
         self._scale_residuals()
         if config.tied:
             self.head.weight = self.token_embedding.weight
+        if mp is not None:
+            self._split(mp)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """``tokens`` and ``targets`` are [batch, time]; logits are [batch, time, vocabulary]."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
-        for block in self.blocks:
-            x = block(x)
+        for index, block in enumerate(self.blocks):
+            x = self.run_block(f"blocks.{index}", block, x)
         logits: torch.Tensor = self.head(self.final_norm(x))
         if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            whole: torch.Tensor = self.all_logits(logits)
+            return whole
+        loss: torch.Tensor = self.loss(logits.flatten(0, 1).float(), targets.flatten())
+        return loss
+
+    def _split(self, mp: Comm) -> None:
+        # The whole model was made first, so that its weights do not depend on the number of ranks.
+        self.config.check_model_parallel(mp.world_size)
+        for index, block in enumerate(self.blocks):
+            split_block(block, mp, f"blocks.{index}")
+        split_vocabulary(self, mp, tied=self.config.tied)
 
     def _scale_residuals(self) -> None:
         # As in GPT-2: 2 x layers branches are added up, so that each starts smaller by the root of that.

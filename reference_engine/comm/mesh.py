@@ -1,0 +1,80 @@
+"""Which ranks work together: a grid of data-parallel rows and model-parallel columns.
+
+    rank = dp_index * mp_size + mp_index
+
+Neighbours in rank share a model (tensor parallelism, the heavier traffic, stays within a node); ranks that
+hold the same part of the model share its gradients.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+
+from zprof.reference_engine.comm.base import Comm
+
+CommFactory = Callable[[dist.ProcessGroup | None], Comm]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """This rank's place, and its two groups.  ``mp`` is None where nothing is split."""
+
+    dp: Comm
+    mp: Comm | None
+    dp_index: int
+    mp_index: int
+    dp_size: int
+    mp_size: int
+    _groups: list[dist.ProcessGroup] = field(default_factory=list, repr=False, compare=False)
+
+    def close(self) -> None:
+        """End both transports, and the groups that were made for them; later calls do nothing."""
+        try:
+            self.dp.close()
+        finally:
+            if self.mp is not None:
+                self.mp.close()
+            # No reference may be left: a group that outlives the default one aborts the process at exit.
+            while self._groups:
+                dist.destroy_process_group(self._groups.pop())
+
+
+def check_mesh(*, world_size: int, dp: int, mp: int) -> None:
+    """Refuse sizes that do not make a grid of all ranks.
+
+    Raises:
+        ValueError: one line that says what does not fit.
+    """
+    if dp < 1 or mp < 1:
+        raise ValueError(f"dp is {dp} and mp is {mp}; both must be 1 or more")
+    if dp * mp != world_size:
+        raise ValueError(f"dp {dp} x mp {mp} is {dp * mp} ranks, but there are {world_size}")
+
+
+def make_mesh(make_comm: CommFactory, *, dp: int, mp: int = 1) -> Mesh:
+    """Arrange the ranks of the default group (collective).
+
+    ``make_comm`` makes the transport of one group; None stands for the default group, which is the
+    data-parallel one where nothing is split.
+
+    Raises:
+        ValueError: ``dp`` x ``mp`` is not the number of ranks.
+    """
+    check_mesh(world_size=dist.get_world_size(), dp=dp, mp=mp)
+    dp_index, mp_index = divmod(dist.get_rank(), mp)
+    if mp == 1:
+        return Mesh(dp=make_comm(None), mp=None, dp_index=dp_index, mp_index=0, dp_size=dp, mp_size=1)
+    # Every rank makes every group, in the same order: new_group() is a collective of all ranks.
+    rows = [dist.new_group([row * mp + place for place in range(mp)]) for row in range(dp)]
+    columns = [dist.new_group([row * mp + column for row in range(dp)]) for column in range(mp)]
+    column, row = columns[mp_index], rows[dp_index]
+    return Mesh(
+        dp=make_comm(column),
+        mp=make_comm(row),
+        dp_index=dp_index,
+        mp_index=mp_index,
+        dp_size=dp,
+        mp_size=mp,
+        _groups=[column, row],
+    )
