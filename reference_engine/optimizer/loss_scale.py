@@ -5,6 +5,7 @@ the optimizer divides again; between the two all gradients carry the scale.  It 
 host never reads it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -48,14 +49,14 @@ class DynamicLossScale:
         """
         return tree_map(self._scale_gradient_of, outputs)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The scale and the count, not copied."""
-        return {"value": self.value, "good_steps": self.good_steps}
+    def numbers(self) -> dict[str, float | int]:
+        """For a checkpoint; waits for the device."""
+        return {"value": float(self.value), "good_steps": int(self.good_steps)}
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Go on from a saved scale."""
-        self.value.copy_(state["value"])
-        self.good_steps.copy_(state["good_steps"])
+    def set(self, numbers: Mapping[str, float | int]) -> None:
+        """Go on from the numbers of a checkpoint."""
+        self.value.fill_(numbers["value"])
+        self.good_steps.fill_(numbers["good_steps"])
 
     def _scale_gradient_of(self, output: Any) -> Any:
         if isinstance(output, torch.Tensor):
@@ -72,8 +73,10 @@ class _ScaleGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        # In float32: the scale itself may be more than float16 can hold.
-        return (gradients[0].float() * ctx.scale).to(gradients[0].dtype), None
+        # Not in float16: the scale itself may be more than that can hold.
+        gradient = gradients[0]
+        wide = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+        return (wide * ctx.scale).to(gradient.dtype), None
 
 
 def _scaled(output: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ class AdamWNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepControl:
-    """What the gradients of all ranks say about the step; float32 tensors of one element, never read by the host.
+    """What the gradients of all ranks say about the step: float32 tensors of one element, not for the host.
 
     ``divisor``    gradients are divided by it: loss scale times max(1, norm / clip_norm)
     ``found_inf``  1.0 where any gradient on any rank is inf or nan: nothing may change; else 0.0
@@ -41,8 +41,8 @@ class StepControl:
 class Shard:
     """What one update reads and writes: contiguous, one-dimensional, of equal length, on one device.
 
-    ``weights``, ``exp_avg`` and ``exp_avg_sq`` are float32; ``gradient`` is float32, bfloat16 or float16 and is
-    not changed; ``low_precision`` gets the rounded weights, None where the weights are the parameters.
+    ``weights``, ``exp_avg`` and ``exp_avg_sq`` are float32; ``gradient`` is float32, bfloat16 or float16 and
+    is not changed; ``low_precision`` gets the rounded weights, None where the weights are the parameters.
     ``step`` is the count t, a float32 tensor of one element that the caller has already advanced.
     """
 

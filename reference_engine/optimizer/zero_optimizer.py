@@ -55,6 +55,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._update = update
         self._loss_scale = loss_scale
         self._clip_norm = config.clip_norm
+        self._micro_batches = config.micro_batches
         self._overlap_gather = config.overlap_gather
         self._squares: SquaresOverRanks | None = None
         if config.clip_norm is not None or loss_scale is not None:
@@ -87,8 +88,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self._reducer.reduced:
-            raise RuntimeError("there are no reduced gradients: call backward() before step()")
+        self._check_reduced()
         control = self._control()
         self._count_step(control)
         for unit in self._units:
@@ -110,7 +110,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         groups = [
             {key: value for key, value in group.items() if key != "params"} for group in self.param_groups
         ]
-        return {"step": max(steps), "groups": groups}
+        scale = None if self._loss_scale is None else self._loss_scale.numbers()
+        return {"step": max(steps), "groups": groups, "loss_scale": scale}
 
     def load_scalar_state(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`scalar_state` gave, on every rank."""
@@ -118,6 +119,21 @@ class ZeroOptimizer(torch.optim.Optimizer):
             self.state[_weights(unit)]["step"].fill_(state["step"])
         for group, numbers in zip(self.param_groups, state["groups"], strict=True):
             group.update(numbers)
+        if self._loss_scale is not None and state.get("loss_scale") is not None:
+            self._loss_scale.set(state["loss_scale"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Torch's, of this rank's part, and the loss scale as numbers (waits for the device)."""
+        state = super().state_dict()
+        if self._loss_scale is not None:
+            state["loss_scale"] = self._loss_scale.numbers()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave on the same rank of as many; the weights are not in it."""
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        if self._loss_scale is not None and "loss_scale" in state_dict:
+            self._loss_scale.set(state_dict["loss_scale"])
 
     def _make_state(self, unit: FlatUnit) -> None:
         weights = _weights(unit)
@@ -130,6 +146,19 @@ class ZeroOptimizer(torch.optim.Optimizer):
         if owned.dtype == weights.dtype:
             weights.grad = owned
 
+    def _check_reduced(self) -> None:
+        if self._reducer.reduced:
+            return
+        missing = self._reducer.missing_backwards
+        if missing == 0:
+            raise RuntimeError(
+                "a backward() was broken off: call zero_grad(), and backward() again, before step()"
+            )
+        raise RuntimeError(
+            f"{missing} of the step's {self._micro_batches} backward() calls are missing: call backward() "
+            "for every micro-batch before step()"
+        )
+
     def _control(self) -> StepControl | None:
         if self._squares is None:
             return None
@@ -138,7 +167,10 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def _count_step(self, control: StepControl | None) -> None:
         counts = [self.state[_weights(unit)]["step"] for unit in self._units]
-        torch._foreach_add_(counts, 1.0 if control is None else 1.0 - control.found_inf)
+        if control is None:
+            torch._foreach_add_(counts, 1.0)
+        else:  # a list: of one tensor without dimensions torch would read the number, and wait for it
+            torch._foreach_add_(counts, [1.0 - control.found_inf] * len(counts))
 
     def _update_unit(self, unit: FlatUnit, control: StepControl | None) -> None:
         unit.wait()  # of the last step's gather, if no forward came since
