@@ -21,11 +21,13 @@ class Ended:
     results: dict[str, Any]
 
 
-def run_ranks(cases: dict[str, Any], world_size: int, folder: Path, *, timeout_s: float) -> list[Ended]:
+def run_ranks(
+    cases: dict[str, Any], world_size: int, folder: Path, *, timeout_s: float, worker: Path = WORKER
+) -> list[Ended]:
     """Run the cases on every rank; the ranks are ended if they take longer than ``timeout_s``."""
     (folder / "cases.json").write_text(json.dumps(cases))
     port = _free_port()
-    ranks = [_start(rank, world_size, port, folder) for rank in range(world_size)]
+    ranks = [_start(rank, world_size, port, folder, worker) for rank in range(world_size)]
     try:
         return [_ended(process, folder / f"rank{rank}.json", timeout_s) for rank, process in enumerate(ranks)]
     finally:
@@ -35,7 +37,7 @@ def run_ranks(cases: dict[str, Any], world_size: int, folder: Path, *, timeout_s
                 process.communicate()
 
 
-def _start(rank: int, world_size: int, port: int, folder: Path) -> subprocess.Popen[str]:
+def _start(rank: int, world_size: int, port: int, folder: Path, worker: Path) -> subprocess.Popen[str]:
     environment = os.environ | {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -44,7 +46,7 @@ def _start(rank: int, world_size: int, port: int, folder: Path) -> subprocess.Po
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    command = [sys.executable, str(WORKER), str(folder / "cases.json"), str(folder / f"rank{rank}.json")]
+    command = [sys.executable, str(worker), str(folder / "cases.json"), str(folder / f"rank{rank}.json")]
     root = Path(__file__).parents[3]
     return subprocess.Popen(
         command, env=environment, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
