@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
 
-from zprof.reference_engine.comm import Comm, ModelledComm, NativeComm
+from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
+from zprof.reference_engine.comm import Comm, LinkModel, ModelledComm, NativeComm
+from zprof.reference_engine.comm.mesh import Mesh, make_mesh
 from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.build import Built, build
@@ -51,23 +54,42 @@ def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
         RuntimeError: a peer is gone.
     """
     with _process_group(config.timeout_s):
-        config.check_ranks(dist.get_world_size())
-        comm: Comm = NativeComm() if config.link is None else ModelledComm(config.link)
+        ranks = dist.get_world_size()
+        config.check_ranks(ranks)
+        mesh = make_mesh(partial(_transport, config.link), dp=ranks // config.mp, mp=config.mp)
         try:
-            return _mean_over_ranks(_run(config, comm, observer))
+            return _mean_over_ranks(_run(config, mesh, observer))
         finally:
-            comm.close()
+            mesh.close()
 
 
-def _run(config: TrainConfig, comm: Comm, observer: Observer | None) -> list[float]:
-    built = build(config, comm)
+def _transport(link: LinkModel | None, group: dist.ProcessGroup | None) -> Comm:
+    return NativeComm(group) if link is None else ModelledComm(link, group)
+
+
+def _run(config: TrainConfig, mesh: Mesh, observer: Observer | None) -> list[float]:
+    built = build(config, mesh)
+    first = _resumed(config, built)
     if observer is not None:
         observer.built(built.model, built.optimizer)
-    progress = Progress(config.steps) if dist.get_rank() == 0 else None
-    batches = micro_batches(_batches(config, comm), first_step=0, steps=config.steps)
+    losses = _loop(config, mesh, built, range(first, config.steps), observer)
+    built.model.synchronize()
+    if config.save is not None:
+        progress = {"step": config.steps}
+        save_checkpoint(config.save, built.model, built.optimizer, progress=progress, overwrite=True)
+    if observer is not None:
+        observer.finished()
+    return losses
+
+
+def _loop(
+    config: TrainConfig, mesh: Mesh, built: Built, steps: range, observer: Observer | None
+) -> list[float]:
+    progress = Progress(steps.stop, first=steps.start) if dist.get_rank() == 0 else None
+    batches = micro_batches(_batches(config, mesh), steps)
     losses = []
     try:
-        for step in range(config.steps):
+        for step in steps:
             losses.append(_step(config, built, batches, step))
             if progress is not None:
                 progress.step_done(step, losses[-1])
@@ -76,9 +98,6 @@ def _run(config: TrainConfig, comm: Comm, observer: Observer | None) -> list[flo
     finally:
         if progress is not None:
             progress.close()
-    built.model.synchronize()
-    if observer is not None:
-        observer.finished()
     return losses
 
 
@@ -95,16 +114,28 @@ def _step(config: TrainConfig, built: Built, batches: Iterator[torch.Tensor], st
     return float(torch.stack(losses).mean())
 
 
-def _batches(config: TrainConfig, comm: Comm) -> Batches:
+def _resumed(config: TrainConfig, built: Built) -> int:
+    """The first step of this run."""
+    if config.resume is None:
+        return 0
+    done = int(load_checkpoint(config.resume, built.model, built.optimizer)["step"])
+    if done >= config.steps:
+        raise ValueError(
+            f"{config.resume} has {done} steps already, and steps is {config.steps}; ask for more"
+        )
+    return done
+
+
+def _batches(config: TrainConfig, mesh: Mesh) -> Batches:
     return Batches(
         seed=config.seed,
         batch=config.batch,
         time=config.gpt.context,
         vocabulary=config.gpt.vocabulary,
-        rank=comm.rank,
-        ranks=comm.world_size,
+        rank=mesh.dp_index,
+        ranks=mesh.dp_size,
         micro_batches=config.zero.micro_batches,
-        length=config.length(comm.rank),
+        length=config.length(mesh.dp_index),
         delay_s=config.host.data_delay_s,
     )
 

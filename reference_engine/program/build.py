@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from zprof.reference_engine.comm import Comm
+from zprof.reference_engine.activations import block_runner
+from zprof.reference_engine.comm.mesh import Mesh
 from zprof.reference_engine.engine import ZeroModel, zero
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.gpt import GPT
@@ -25,19 +27,22 @@ class Built:
     begin_step: Callable[[int], None]
 
 
-def build(config: TrainConfig, comm: Comm) -> Built:
+def build(config: TrainConfig, mesh: Mesh) -> Built:
     """Make the model and hand it to the engine, on all ranks at once.
 
     Raises:
         ValueError: the engine cannot handle it; one line says why.
     """
     torch.manual_seed(config.seed)
-    module = GPT(config.gpt)
+    run_block = block_runner(config.activations, blocks=config.gpt.layers, mp=mesh.mp)
+    module = GPT(config.gpt, mesh.mp, run_block)
     blocks = {f"blocks.{index}": block for index, block in enumerate(module.blocks)}
-    begin_step = _model_compute(config, blocks, comm)
-    seen = InFlightComm(comm) if config.host.sync_each_block else None
+    begin_step = _model_compute(config, blocks, mesh)
+    seen = InFlightComm(mesh.dp) if config.host.sync_each_block else None
     attach_faults(blocks, config.host, seen)
-    model, optimizer = zero(module, config.zero, seen or comm, units=unit_modules(module, config.units))
+    units = unit_modules(module, config.units)
+    mp: dict[str, Any] = {} if mesh.mp is None else {"mp": mesh.mp}
+    model, optimizer = zero(module, config.zero, seen or mesh.dp, units=units, **mp)
     if config.host.regather_in_recompute:
         regather_in_recompute(blocks, model.units)
     return Built(model=model, optimizer=optimizer, begin_step=begin_step)
@@ -52,10 +57,14 @@ def unit_modules(model: nn.Module, choice: Units) -> list[nn.Module] | None:
     return [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
 
 
-def _model_compute(config: TrainConfig, blocks: dict[str, nn.Module], comm: Comm) -> Callable[[int], None]:
+def _model_compute(config: TrainConfig, blocks: dict[str, nn.Module], mesh: Mesh) -> Callable[[int], None]:
     if config.compute is None:
         return lambda step: None
     modelled = attach(
-        blocks, config.compute, rank=comm.rank, ranks=comm.world_size, full_length=config.gpt.context
+        blocks,
+        config.compute,
+        rank=mesh.dp_index * mesh.mp_size + mesh.mp_index,
+        ranks=mesh.dp_size * mesh.mp_size,
+        full_length=config.gpt.context,
     )
     return modelled.begin_step

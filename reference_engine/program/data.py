@@ -62,11 +62,11 @@ class Batches:
             yield part
 
 
-def micro_batches(batches: Batches, *, first_step: int, steps: int) -> Iterator[torch.Tensor]:
-    """All micro-batches from ``first_step`` on, through torch's DataLoader (which a profiler names)."""
+def micro_batches(batches: Batches, steps: range) -> Iterator[torch.Tensor]:
+    """All micro-batches of these steps, through torch's DataLoader (which a profiler names)."""
     # With a generator of its own the loader leaves the seed of the model alone.
     loader: DataLoader[Any] = DataLoader(
-        _Stream(batches, range(first_step, steps)), batch_size=None, generator=torch.Generator()
+        _Stream(batches, steps), batch_size=None, generator=torch.Generator()
     )
     return iter(loader)
 

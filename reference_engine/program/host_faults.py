@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.profiler import record_function
 
-from zprof.reference_engine.program.block_visit import visit
+from zprof.reference_engine.program.block_visit import Visit, visit
 from zprof.reference_engine.program.in_flight import InFlightComm
+from zprof.reference_engine.ranges import PREFIX
 from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
@@ -24,30 +26,42 @@ class HostFaults:
     """The data loader takes so long for each micro-batch."""
     block_delay_s: float = 0.0
     """The host takes so long before it starts each block's forward and backward."""
+    checkpoint_copy_s: float = 0.0
+    """Copying a block's checkpoint to host memory takes so long, and so does the way back."""
     sync_each_block: bool = False
     """Before each block the host reads a value (``.item()``) and waits for all collectives in flight."""
     regather_in_recompute: bool = False
     """Stage 3: a recomputation fetches parameters that are there already."""
 
     def __post_init__(self) -> None:
-        for name in ("data_delay_s", "block_delay_s"):
+        for name in ("data_delay_s", "block_delay_s", "checkpoint_copy_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
 
 
 def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InFlightComm | None) -> None:
     """Let the host misbehave before each block.  Call it before the engine hooks the blocks."""
-    if not faults.block_delay_s and comm is None:
-        return
 
-    def misbehave(x: torch.Tensor) -> None:
+    def start(x: torch.Tensor) -> None:
         time.sleep(faults.block_delay_s)
         if comm is not None:
             x.detach().flatten()[0].item()
             comm.wait_all()
 
-    for block in blocks.values():
-        visit(block, before_forward=misbehave, before_backward=misbehave)
+    for name, block in blocks.items():
+        if faults.block_delay_s or comm is not None:
+            visit(block, before_forward=start, before_backward=start)
+        if faults.checkpoint_copy_s:
+            visit(block, before_forward=_copier(name, faults.checkpoint_copy_s))
+
+
+def _copier(unit: str, seconds: float) -> Visit:
+    # Out before the forward and in before the recomputation: the checkpoint is the input of both.
+    def copy(x: torch.Tensor) -> None:
+        with record_function(f"{PREFIX}copy checkpoint unit={unit} bytes={x.nbytes}"):
+            time.sleep(seconds)
+
+    return copy
 
 
 def regather_in_recompute(blocks: Mapping[str, nn.Module], units: Iterable[FlatUnit]) -> None:

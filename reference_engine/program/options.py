@@ -67,9 +67,10 @@ def config_from(options: argparse.Namespace) -> TrainConfig:
     plant = plants.plant_of(given["plant"]) if given.get("plant") else None
     base = {} if plant is None else plant.base
     _check_pairs({**base, **asked}, rotates=plant is not None and "compute.straggler_rotates" in plant.change)
-    if plant is None:
-        return with_fields(TrainConfig(), asked)
-    return plant.apply(TrainConfig(), asked)
+    config = with_fields(TrainConfig(), asked) if plant is None else plant.apply(TrainConfig(), asked)
+    if config.zero.defragment and config.activations.checkpoint:
+        return with_fields(config, {"activations.contiguous": True})
+    return config
 
 
 def _check_pairs(fields: dict[str, Any], *, rotates: bool) -> None:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from zprof.reference_engine.activations import ActivationConfig
 from zprof.reference_engine.comm import LinkModel
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.program.gpt import GPTConfig
@@ -33,6 +34,7 @@ class TrainConfig:
     """
 
     zero: ZeroConfig = field(default_factory=ZeroConfig)
+    activations: ActivationConfig = field(default_factory=ActivationConfig)
     gpt: GPTConfig = field(default_factory=GPTConfig)
     units: Units = Units.BLOCKS
     """Blocks, every layer with parameters by itself, or the whole model at once."""
@@ -71,6 +73,8 @@ class TrainConfig:
             ValueError: one line that says what does not fit.
         """
         dp = self.data_parallel(ranks)
+        self.gpt.check_model_parallel(self.mp)
+        self.activations.check_model_parallel(self.mp)
         parts = dp * self.zero.micro_batches
         if self.batch % parts:
             raise ValueError(f"batch is {self.batch}; it must be a multiple of {self._parts(dp)}")
