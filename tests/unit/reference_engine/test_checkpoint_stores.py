@@ -1,0 +1,252 @@
+"""What is put into a store comes back bit by bit; chunks are allocated once, and nothing in them is lost."""
+
+import gc
+import mmap
+from collections.abc import Callable, Iterator
+from itertools import pairwise, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from thread_ranks import ThreadComm, on_ranks
+
+from zprof.reference_engine.activations import ActivationConfig, block_runner, call_block
+from zprof.reference_engine.activations.memory import (
+    ALIGNMENT_BYTES,
+    ChunkedPlaces,
+    SeparatePlaces,
+    device_memory,
+    host_memory,
+)
+from zprof.reference_engine.activations.stores import CopyStore, PartitionedStore, Store, WholeStore
+from zprof.reference_engine.activations.transfer import OnDevice, ToHost
+
+CPU = torch.device("cpu")
+BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+@pytest.fixture
+def _no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def store_of(kind: tuple[bool, bool, bool], mp: ThreadComm, places: int = 4) -> Store:
+    partition, host, contiguous = kind
+    allocate = host_memory if host else device_memory
+    copies = CopyStore(
+        ChunkedPlaces(allocate, places) if contiguous else SeparatePlaces(allocate),
+        ToHost() if host else OnDevice(),
+    )
+    return PartitionedStore(copies, mp) if partition else copies
+
+
+KINDS = list(product([False, True], repeat=3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3), min_size=1, max_size=5),
+    dtype=st.sampled_from(list(BITS)),
+    kind=st.sampled_from(KINDS),
+    ranks=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+)
+def test_every_bit_comes_back_in_any_order(
+    shapes: list[list[int]], dtype: torch.dtype, kind: tuple[bool, bool, bool], ranks: int, seed: int
+):
+    generator = torch.Generator().manual_seed(seed)
+    info = torch.iinfo(BITS[dtype])
+    # Random bits, so that NaNs with a payload, denormals and minus zero are among them.
+    bits = [torch.randint(info.min, info.max, shape, generator=generator).to(BITS[dtype]) for shape in shapes]
+
+    def work(mp: ThreadComm) -> None:
+        store = store_of(kind, mp)
+        kept = [store.put(one.clone().view(dtype), f"block {index}") for index, one in enumerate(bits)]
+        for one, there in zip(reversed(bits), reversed(kept), strict=True):
+            back = there.get()
+            assert back.dtype == dtype
+            assert torch.equal(back.view(BITS[dtype]), one)
+            assert torch.equal(there.get().view(BITS[dtype]), one)  # as with retain_graph
+        gathers = 2 * len(bits) if kind[0] else 0
+        assert [name for name, _ in mp.launched] == ["all_gather"] * gathers
+
+    on_ranks(ranks, work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transposed_checkpoint_keeps_its_values_and_later_changes_do_not_reach_it(
+    kind: tuple[bool, bool, bool],
+):
+    def work(mp: ThreadComm) -> None:
+        x = torch.arange(12.0).view(3, 4).t()
+        kept = store_of(kind, mp).put(x, "block")
+        before = x.clone()
+        x.zero_()
+        assert torch.equal(kept.get(), before)
+
+    on_ranks(2, work)
+
+
+@pytest.mark.parametrize("elements", [8, 9, 3, 1])
+def test_a_part_is_an_equal_share_rounded_up(elements: int):
+    sizes: list[int] = []
+
+    def allocate(size_bytes: int, device: torch.device) -> torch.Tensor:
+        sizes.append(size_bytes)
+        return device_memory(size_bytes, device)
+
+    def work(mp: ThreadComm) -> None:
+        store = PartitionedStore(CopyStore(SeparatePlaces(allocate), OnDevice()), mp)
+        kept = store.put(torch.arange(float(elements)), "block")
+        assert torch.equal(kept.get(), torch.arange(float(elements)))
+        assert mp.moved["all_gather"] == -(-elements // 4) * 4
+
+    on_ranks(4, work)
+    assert sizes == [-(-elements // 4) * 4] * 4
+
+
+def test_a_part_does_not_hold_the_whole():
+    def work(mp: ThreadComm) -> int:
+        store = PartitionedStore(CopyStore(SeparatePlaces(device_memory), OnDevice()), mp)
+        x = torch.zeros(8)
+        kept = store.put(x, "block")
+        return kept._part.content.untyped_storage().nbytes()  # type: ignore[attr-defined]
+
+    assert on_ranks(4, work) == [8] * 4
+
+
+def test_the_whole_store_copies_nothing_and_tells_of_a_change_in_place():
+    x = torch.ones(3)
+    kept = WholeStore().put(x, "blocks.1")
+    assert kept.get().data_ptr() == x.data_ptr()
+    x.add_(1)
+    with pytest.raises(
+        RuntimeError, match=r"^the input of blocks\.1 was changed in place after its forward$"
+    ):
+        kept.get()
+
+
+def test_host_memory_of_a_cpu_rank_is_not_torchs():
+    def torch_bytes(make: Callable[[int, torch.device], torch.Tensor]) -> int:
+        with torch.profiler.profile(profile_memory=True) as profiled:
+            kept = make(1 << 20, CPU)
+        del kept
+        return max((event.cpu_memory_usage for event in profiled.events()), default=0)
+
+    assert torch_bytes(device_memory) >= 1 << 20
+    assert torch_bytes(host_memory) < 1 << 10
+
+
+def test_host_memory_goes_back_with_its_tensor():
+    tensor = host_memory(mmap.PAGESIZE, CPU)
+    assert tensor.fill_(7).sum() == 7 * mmap.PAGESIZE
+    part = tensor[3:5]
+    del tensor
+    assert part.tolist() == [7, 7]
+
+
+class Counted:
+    """Allocates, and notes how often and how much."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, size_bytes: int, device: torch.device) -> torch.Tensor:
+        self.sizes.append(size_bytes)
+        return device_memory(size_bytes, device)
+
+
+def chunked(places: int) -> tuple[CopyStore, Counted, ChunkedPlaces]:
+    counted = Counted()
+    room = ChunkedPlaces(counted, places)
+    return CopyStore(room, OnDevice()), counted, room
+
+
+def numbered(count: int, first: int = 0, numel: int = 64) -> list[torch.Tensor]:
+    return [torch.full((numel,), float(first + index)) for index in range(count)]
+
+
+@pytest.mark.usefixtures("_no_garbage_collection")
+def test_a_chunk_is_allocated_once_and_used_again_by_the_next_forwards():
+    store, counted, room = chunked(places=3)
+    addresses = []
+    for step in range(4):
+        kept = [store.put(x, "block") for x in numbered(3, first=10 * step)]
+        assert [float(there.get()[0]) for there in kept] == [10 * step, 10 * step + 1, 10 * step + 2]
+        addresses.append([there.get().data_ptr() for there in kept])
+        while kept:
+            kept.pop()  # as the backward drops them, last first
+    assert counted.sizes == [3 * 256]
+    assert addresses == [addresses[0]] * 4
+    assert addresses[0] == [addresses[0][0] + 256 * index for index in range(3)]  # side by side
+    assert room.chunk_bytes == 3 * 256
+
+
+def test_a_second_forward_before_the_backward_overwrites_nothing():
+    store, counted, room = chunked(places=2)
+    first = [store.put(x, "block") for x in numbered(2)]
+    second = [store.put(x, "block") for x in numbered(2, first=10)]
+    assert [float(kept.get()[0]) for kept in first + second] == [0, 1, 10, 11]
+    del first
+    third = [store.put(x, "block") for x in numbered(2, first=20)]
+    assert [float(kept.get()[0]) for kept in second + third] == [10, 11, 20, 21]
+    assert counted.sizes == [512, 512]
+    assert room.chunk_bytes == 1024
+
+
+def test_one_place_given_back_in_the_middle_is_taken_by_one_checkpoint_only():
+    store, counted, _ = chunked(places=3)
+    kept = [store.put(x, "block") for x in numbered(3)]
+    del kept[1]
+    kept += [store.put(x, "block") for x in numbered(2, first=10)]
+    assert [float(there.get()[0]) for there in kept] == [0, 2, 10, 11]
+    assert counted.sizes == [768, 768]
+
+
+def test_smaller_checkpoints_fit_and_larger_ones_get_a_larger_chunk():
+    store, counted, room = chunked(places=2)
+    small_first = [store.put(x, "block") for x in numbered(2, numel=64)]
+    large = [store.put(x, "block") for x in numbered(2, first=10, numel=65)]
+    assert [float(kept.get()[-1]) for kept in small_first + large] == [0, 1, 10, 11]
+    assert counted.sizes == [2 * 256, 2 * 512]
+    assert room.chunk_bytes == 2 * 512  # the small chunk goes when its checkpoints go
+    del small_first, large
+    again = [store.put(x, "block") for x in numbered(2, first=20, numel=3)]
+    assert [kept.get().tolist() for kept in again] == [[20.0] * 3, [21.0] * 3]
+    assert counted.sizes == [2 * 256, 2 * 512]
+
+
+@given(size=st.integers(1, 5000), places=st.integers(1, 5))
+def test_places_are_aligned_and_do_not_overlap(size: int, places: int):
+    room = ChunkedPlaces(device_memory, places)
+    taken = [room.take(size, CPU) for _ in range(places)]
+    begins = [place.memory.storage_offset() for place in taken]
+    assert len({place.memory.untyped_storage().data_ptr() for place in taken}) == 1
+    assert all(begin % ALIGNMENT_BYTES == 0 for begin in begins)
+    assert all(later - earlier >= size for earlier, later in pairwise(begins))
+
+
+@pytest.mark.parametrize("name", ["partition", "host", "contiguous"])
+def test_switches_of_checkpoints_need_checkpoints(name: str):
+    expected = f"^{name} is about checkpoints, but checkpoint is False; set it to True$"
+    with pytest.raises(ValueError, match=expected):
+        ActivationConfig(**{name: True})
+
+
+@pytest.mark.parametrize("ranks", [None, 1])
+def test_partitioning_needs_model_parallel_ranks(ranks: int | None):
+    config = ActivationConfig(checkpoint=True, partition=True)
+    expected = "^partition divides checkpoints among model-parallel ranks, but there is 1; take mp 2 or more"
+
+    def work(mp: ThreadComm) -> None:
+        with pytest.raises(ValueError, match=expected):
+            block_runner(config, blocks=2, mp=None if ranks is None else mp)
+
+    on_ranks(1, work)
+
+
+def test_without_checkpoints_blocks_are_just_called():
+    assert block_runner(ActivationConfig(), blocks=2) is call_block
