@@ -20,7 +20,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine import train as training
+from zprof.reference_engine.activations import ActivationConfig
 from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.config import Keep, LossScale
 from zprof.reference_engine.program.gpt import GPTConfig
 from zprof.reference_engine.program.train_config import TrainConfig
 
@@ -80,10 +82,18 @@ def kept_bytes(model: ZeroModel, optimizer: ZeroOptimizer) -> list[int]:
 def config_of(case: dict[str, Any]) -> TrainConfig:
     engine = dict(case["zero"])
     engine["dtype"] = getattr(torch, engine.get("dtype", "float32"))
+    if engine.get("reduce_dtype"):
+        engine["reduce_dtype"] = getattr(torch, engine["reduce_dtype"])
+    if "loss_scale" in engine:
+        engine["loss_scale"] = LossScale(**engine["loss_scale"])
+    if "keep_after_forward" in engine:
+        engine["keep_after_forward"] = Keep(engine["keep_after_forward"])
     link = LinkModel(**case["link"]) if case.get("link") else None
     return TrainConfig(
         zero=ZeroConfig(**engine),
         gpt=GPTConfig(**case["gpt"]),
+        mp=case.get("mp", 1),
+        activations=ActivationConfig(**case.get("activations", {})),
         steps=case["steps"],
         batch=case["batch"],
         link=link,
