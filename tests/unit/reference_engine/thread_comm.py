@@ -1,0 +1,141 @@
+"""Ranks as threads of one process: real sums over ranks, delivered when waited for, and garbage before."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from zprof.reference_engine.collective import Kind, ring_factor
+from zprof.reference_engine.comm import Handle
+
+T = TypeVar("T")
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A collective; elements are those of the full tensor."""
+
+    kind: str
+    unit: str
+    elements: int
+    dtype: torch.dtype
+
+
+class Meeting:
+    """Where ranks put what they bring to their n-th collective."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self._brought: dict[int, dict[int, torch.Tensor]] = {}
+        self._changed = threading.Condition()
+        self._failed = False
+
+    def bring(self, number: int, rank: int, tensor: torch.Tensor) -> None:
+        with self._changed:
+            self._brought.setdefault(number, {})[rank] = tensor.clone()
+            self._changed.notify_all()
+
+    def all_of(self, number: int) -> list[torch.Tensor]:
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._failed or self._complete(number), TIMEOUT_S)
+            if self._failed or not done:
+                raise RuntimeError("a peer did not come")
+            return [self._brought[number][rank] for rank in range(self.ranks)]
+
+    def fail(self) -> None:
+        with self._changed:
+            self._failed = True
+            self._changed.notify_all()
+
+    def _complete(self, number: int) -> bool:
+        return len(self._brought.get(number, {})) == self.ranks
+
+
+class ThreadHandle:
+    def __init__(self, deliver: Callable[[], None]) -> None:
+        self._deliver: Callable[[], None] | None = deliver
+
+    def wait(self) -> None:
+        if self._deliver is not None:
+            deliver, self._deliver = self._deliver, None
+            deliver()
+
+
+class ThreadComm:
+    """One rank of a meeting."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.rank = rank
+        self.world_size = meeting.ranks
+        self.moved: Counter[str] = Counter()
+        self.launched: list[Launched] = []
+        self._meeting = meeting
+        self._number = 0
+
+    def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
+        return self._start(Kind.ALL_GATHER, shard, out, unit, lambda all_of: out.copy_(torch.cat(all_of)))
+
+    def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
+        mine = slice(self.rank * out.numel(), (self.rank + 1) * out.numel())
+        return self._start(
+            Kind.REDUCE_SCATTER, full, out, unit, lambda all_of: out.copy_(_sum(all_of)[mine]), spoil=full
+        )
+
+    def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
+        return self._start(Kind.ALL_REDUCE, tensor, tensor, unit, lambda all_of: tensor.copy_(_sum(all_of)))
+
+    def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
+        return self._start(Kind.BROADCAST, tensor, tensor, unit, lambda all_of: tensor.copy_(all_of[0]))
+
+    def close(self) -> None:
+        pass
+
+    def _start(
+        self,
+        kind: Kind,
+        brought: torch.Tensor,
+        out: torch.Tensor,
+        unit: str,
+        deliver: Callable[[list[torch.Tensor]], object],
+        spoil: torch.Tensor | None = None,
+    ) -> Handle:
+        full = brought if brought.numel() > out.numel() else out
+        self.launched.append(Launched(kind, unit, full.numel(), full.dtype))
+        self.moved[kind] += round(full.numel() * full.element_size() * ring_factor(kind, self.world_size))
+        number, self._number = self._number, self._number + 1
+        self._meeting.bring(number, self.rank, brought)
+        for tensor in (out, spoil):
+            if tensor is not None and tensor.is_floating_point():
+                tensor.fill_(torch.nan)
+        return ThreadHandle(partial(self._deliver, number, deliver))
+
+    def _deliver(self, number: int, deliver: Callable[[list[torch.Tensor]], object]) -> None:
+        deliver(self._meeting.all_of(number))
+
+
+def on_ranks(ranks: int, run: Callable[[ThreadComm], T]) -> list[T]:
+    """What ``run`` returns on every rank."""
+    meeting = Meeting(ranks)
+
+    def one(rank: int) -> T:
+        try:
+            return run(ThreadComm(meeting, rank))
+        except BaseException:
+            meeting.fail()
+            raise
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(one, range(ranks)))
+
+
+def _sum(tensors: list[torch.Tensor]) -> torch.Tensor:
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total
