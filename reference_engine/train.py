@@ -21,7 +21,8 @@ from zprof.reference_engine.comm.mesh import Mesh, make_mesh
 from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.build import Built, build
-from zprof.reference_engine.program.data import Batches, micro_batches
+from zprof.reference_engine.program.data import micro_batches
+from zprof.reference_engine.program.loop import batches_of, train_step
 from zprof.reference_engine.program.options import add_arguments, config_from
 from zprof.reference_engine.program.progress import Progress
 from zprof.reference_engine.program.train_config import TrainConfig
@@ -72,7 +73,7 @@ def _run(config: TrainConfig, mesh: Mesh, observer: Observer | None) -> list[flo
     first = _resumed(config, built)
     if observer is not None:
         observer.built(built.model, built.optimizer)
-    losses = _loop(config, mesh, built, range(first, config.steps), observer)
+    losses = _losses(config, mesh, built, range(first, config.steps), observer)
     built.model.synchronize()
     if config.save is not None:
         progress = {"step": config.steps}
@@ -82,15 +83,15 @@ def _run(config: TrainConfig, mesh: Mesh, observer: Observer | None) -> list[flo
     return losses
 
 
-def _loop(
+def _losses(
     config: TrainConfig, mesh: Mesh, built: Built, steps: range, observer: Observer | None
 ) -> list[float]:
     progress = Progress(steps.stop, first=steps.start) if dist.get_rank() == 0 else None
-    batches = micro_batches(_batches(config, mesh), steps)
+    batches = micro_batches(batches_of(config, mesh), steps)
     losses = []
     try:
         for step in steps:
-            losses.append(_step(config, built, batches, step))
+            losses.append(train_step(built, batches, step, micro_batches=config.zero.micro_batches))
             if progress is not None:
                 progress.step_done(step, losses[-1])
             if observer is not None:
@@ -99,19 +100,6 @@ def _loop(
         if progress is not None:
             progress.close()
     return losses
-
-
-def _step(config: TrainConfig, built: Built, batches: Iterator[torch.Tensor], step: int) -> float:
-    built.begin_step(step)
-    built.optimizer.zero_grad()
-    losses = []
-    for _ in range(config.zero.micro_batches):
-        tokens = next(batches)
-        loss = built.model(tokens[:, :-1], tokens[:, 1:])
-        loss.backward()
-        losses.append(loss.detach())
-    built.optimizer.step()
-    return float(torch.stack(losses).mean())
 
 
 def _resumed(config: TrainConfig, built: Built) -> int:
@@ -124,20 +112,6 @@ def _resumed(config: TrainConfig, built: Built) -> int:
             f"{config.resume} has {done} steps already, and steps is {config.steps}; ask for more"
         )
     return done
-
-
-def _batches(config: TrainConfig, mesh: Mesh) -> Batches:
-    return Batches(
-        seed=config.seed,
-        batch=config.batch,
-        time=config.gpt.context,
-        vocabulary=config.gpt.vocabulary,
-        rank=mesh.dp_index,
-        ranks=mesh.dp_size,
-        micro_batches=config.zero.micro_batches,
-        length=config.length(mesh.dp_index),
-        delay_s=config.host.data_delay_s,
-    )
 
 
 def _mean_over_ranks(losses: list[float]) -> list[float]:

@@ -1,21 +1,16 @@
 """Causes that can be planted in a run, each under the name that a report has for it.
 
-A plant is two tables of config fields.  ``base`` is the run in which the cause shows: its sizes, a modelled
-link, modelled compute; whatever is asked for beside the plant goes before it.  ``change`` is the cause
-itself; what is asked for may not contradict it, nor ``needs``, or the run would not be what it is called.
+Those that are about time bring a modelled link and modelled compute, those about memory a model whose memory
+goes where the cause says.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
 
 import torch
 
 from zprof.reference_engine.config import Keep
-from zprof.reference_engine.program.train_config import TrainConfig, Units, with_fields
-
-Fields = Mapping[str, Any]
+from zprof.reference_engine.program.plant import Fields, Plant
+from zprof.reference_engine.program.train_config import Units
 
 #: Two cores show what a cluster would: small real work, and a link and compute of a chosen speed.  A block's
 #: gather takes 8 ms on this link with two ranks, and fits under a block's compute.
@@ -34,42 +29,6 @@ _STAGE_3: Fields = {**MODELLED, "zero.stage": 3}
 _MEMORY: Fields = {"zero.stage": 3, "gpt.layers": 4, "gpt.hidden": 128, "batch": 4}
 _SEVERAL = range(2, 1 << 20)
 _LATE_S = 0.04
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plant:
-    """One cause: ``does`` says in a sentence what is wrong with the run.
-
-    ``needs`` names fields that must have one of some values for the cause to be there at all.
-    """
-
-    cause: str
-    does: str
-    base: Fields
-    change: Fields = field(default_factory=dict)
-    needs: Mapping[str, Collection[Any]] = field(default_factory=dict)
-
-    @property
-    def is_modelled(self) -> bool:
-        """Whether it brings a link and compute of a chosen speed."""
-        return any(name.startswith("link.") for name in self.base)
-
-    def apply(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
-        """The config with the cause planted in it; ``asked`` is what its base must not replace.
-
-        Raises:
-            ValueError: what was asked for contradicts the cause; the message names the field.
-        """
-        asked = {} if asked is None else asked
-        for name, value in self.change.items():
-            if name in asked and asked[name] != value:
-                raise ValueError(f"plant {self.cause} sets {name} to {_plain(value)}; do not set it beside")
-        planted = with_fields(config, {**self.base, **asked, **self.change, "plant": self.cause})
-        for name, allowed in self.needs.items():
-            value = _value(planted, name)
-            if value not in allowed:
-                raise ValueError(f"plant {self.cause} needs {name} {_values(allowed)}; it is {_plain(value)}")
-        return planted
 
 
 PLANTS: tuple[Plant, ...] = (
@@ -251,20 +210,3 @@ def listing() -> str:
         f"{plant.cause:{width}}  {plant.does}{' [modelled]' if plant.is_modelled else ''}" for plant in PLANTS
     ]
     return "\n".join([*lines, "", "[modelled]: on a link and with compute of a chosen speed", ""])
-
-
-def _value(config: TrainConfig, path: str) -> Any:
-    value: Any = config
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _values(allowed: Collection[Any]) -> str:
-    if isinstance(allowed, range):
-        return f"of {allowed.start} or more"
-    return " or ".join(_plain(value) for value in allowed)
-
-
-def _plain(value: object) -> str:
-    return str(value).removeprefix("torch.")
