@@ -1,7 +1,7 @@
 """Pairwise-covering tables: few combinations, in which every two choices meet at least once.
 
-Most faults of a system of switches come from one switch or from two that meet (Kuhn, Wallace, Gallo, "Software
-fault interactions and implications for software testing", 2004).
+Most faults of a system of switches come from one switch or from two that meet (Kuhn, Wallace, Gallo,
+"Software fault interactions and implications for software testing", 2004).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Every two choices of the engine meet in a training, and its losses are those of plain torch in one process.
 
-AdamW's eps is large here, so that an update depends on the size of a gradient and not only on its direction: a
-gradient that is counted twice, or clipped by a wrong norm, changes the losses by percents.
+AdamW's eps is large here, so that an update depends on the size of a gradient and not only on its direction:
+a gradient that is counted twice, or clipped by a wrong norm, changes the losses by percents.
 """
 
 from collections.abc import Mapping
