@@ -1,8 +1,13 @@
 """What the engine cannot work with, said before anything is changed."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from torch import nn
+
+from zprof.reference_engine.schedule.hooks import EngineHook
+
+_NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> None:
@@ -11,22 +16,54 @@ def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> N
     Raises:
         ValueError: one line that names the parameter or module, and what to do.
     """
+    _check_modules(model)
     parameters = dict(model.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise ValueError("the model has no trainable parameters; there is nothing to optimize")
     for name, parameter in parameters.items():
         _check_parameter(name, parameter)
+    _check_memory(parameters)
     devices = sorted({str(parameter.device) for parameter in parameters.values()})
     if len(devices) > 1:
         raise ValueError(f"parameters are on several devices ({', '.join(devices)}); move the model to one")
+    inside = set(model.modules())
+    if any(module not in inside for module in unit_modules or ()):
+        raise ValueError("a unit is not a module of the model; take units from model.modules()")
+    for module in unit_modules or ():
+        if isinstance(module, _NEVER_CALLED):
+            raise ValueError(
+                f"a unit is a {type(module).__name__}, which is never called; choose what is in it"
+            )
+
+
+def check_not_taken(model: nn.Module) -> None:
+    """Refuse a model of which a living engine holds a part already.
+
+    Raises:
+        ValueError: one line that names the module or parameter.
+    """
+    for name, module in model.named_modules():
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+        if any(isinstance(hook, EngineHook) and hook.alive for hook in hooks):
+            raise ValueError(f"module {name or 'root'} is already in a ZeRO engine; call zero() once a model")
+    for name, parameter in model.named_parameters():
+        hooks = list((parameter._post_accumulate_grad_hooks or {}).values())
+        if any(isinstance(hook, EngineHook) and hook.alive for hook in hooks):
+            raise ValueError(f"parameter {name} is already in a ZeRO engine; call zero() once a model")
+
+
+def _check_modules(model: nn.Module) -> None:
+    check_not_taken(model)
     for name, module in model.named_modules():
         if getattr(module, "sparse", False):
             raise ValueError(
                 f"module {name} makes sparse gradients, which have no flat form; set it to False"
             )
-    inside = set(model.modules())
-    if any(module not in inside for module in unit_modules or ()):
-        raise ValueError("a unit is not a module of the model; take units from model.modules()")
+        if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            raise ValueError(
+                f"module {name or 'root'} is a {type(module).__name__}, which reduces gradients itself; "
+                "give zero() the module inside it"
+            )
 
 
 def _check_parameter(name: str, parameter: nn.Parameter) -> None:
@@ -34,7 +71,27 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
         raise ValueError(f"parameter {name} has no shape yet; run the lazy module once before zero()")
     if parameter.device.type == "meta":
         raise ValueError(f"parameter {name} is on the meta device; give it values before zero()")
+    if not issubclass(type(parameter), nn.Parameter):
+        kind = type(parameter).__name__
+        raise ValueError(f"parameter {name} is a {kind}; parameters must be plain tensors, not sharded yet")
+    if parameter.is_inference():
+        raise ValueError(f"parameter {name} was made in inference mode; make the model outside of it")
     if not parameter.dtype.is_floating_point:
         raise ValueError(f"parameter {name} is {parameter.dtype}; parameters must be floating point")
     if parameter.untyped_storage().nbytes() == 0 and parameter.numel() > 0:
         raise ValueError(f"parameter {name} has no memory; the model is already in a ZeRO engine")
+
+
+def _check_memory(parameters: dict[str, nn.Parameter]) -> None:
+    spans = sorted((*_span(parameter), name) for name, parameter in parameters.items() if parameter.numel())
+    for (_, end, first), (begin, _, second) in pairwise(spans):
+        if begin < end:
+            raise ValueError(
+                f"parameters {first} and {second} share memory but are two parameters; "
+                "make them one nn.Parameter to tie them, or copy one"
+            )
+
+
+def _span(parameter: nn.Parameter) -> tuple[int, int]:
+    reach = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
+    return parameter.data_ptr(), parameter.data_ptr() + (reach + 1) * parameter.element_size()

@@ -27,11 +27,12 @@ from zprof.reference_engine.optimizer.update import Update
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.policy import policy_of
 from zprof.reference_engine.schedule.backward_pass import BackwardPass
-from zprof.reference_engine.schedule.gather import ParameterGatherer, wait_before_forward
+from zprof.reference_engine.schedule.gather import ParameterGatherer, ParameterWaiter
+from zprof.reference_engine.schedule.hooks import EngineHook
 from zprof.reference_engine.schedule.input_watch import InputWatch
 from zprof.reference_engine.units.flat_unit import FlatUnit
 from zprof.reference_engine.units.module_unit import ModuleUnit
-from zprof.reference_engine.units.split import by_dtype, split
+from zprof.reference_engine.units.split import by_dtype, chosen_modules, split
 
 
 def zero(
@@ -39,24 +40,30 @@ def zero(
     config: ZeroConfig,
     comm: Comm | None = None,
     *,
-    units: Iterable[nn.Module] | None = None,
+    units: Iterable[nn.Module | type[nn.Module]] | None = None,
+    mp: Comm | None = None,
 ) -> tuple["ZeroModel", ZeroOptimizer]:
     """Take over a model's parameters, gradients and optimizer state, on all ranks at once.
 
     Weights become those of rank 0.  ``comm`` is the native transport on the default group if not given.
-    ``units`` are the modules that are gathered and reduced as a whole; by default the children of every
-    ``nn.ModuleList``.  In stage 3 each must be called as a module: parameters at rest have no memory.
+    ``mp`` joins the ranks that share a model by tensor parallelism; ``comm`` is then that of the ranks that
+    hold the same part of it.
+    ``units`` are the modules that are gathered and reduced as a whole, or their classes: ``units=[Block]``;
+    by default the children of every ``nn.ModuleList``; ``[]`` makes the whole model one unit.  In stage 3
+    each must be called as a module: parameters at rest have no memory.  All ranks must then call the same
+    units in the same order; which parameters they use inside may differ.  Parameters take the config's dtype
+    and become contiguous; buffers stay as they are, and become those of rank 0 once, here.
 
     Raises:
         ValueError: the model cannot be handled; one line says why and what to do.
     """
-    chosen = None if units is None else list(units)
+    chosen = None if units is None else chosen_modules(model, units)
     check_model(model, chosen)
     update = choose_update(config, next(model.parameters()).device)
     comm = NativeComm() if comm is None else comm
     constant_elements(config, comm.world_size)  # refuses before anything is changed
     for buffer in model.buffers():
-        comm.broadcast(buffer, "buffers").wait()
+        _broadcast(buffer, comm)
     module_units = [
         ModuleUnit(
             spec.name,
@@ -68,11 +75,16 @@ def zero(
         )
         for spec in split(model, chosen)
     ]
-    return _assemble(model, module_units, config, comm, update)
+    return _assemble(model, module_units, config, update, comm, mp)
 
 
 def _assemble(
-    model: nn.Module, module_units: Sequence[ModuleUnit], config: ZeroConfig, comm: Comm, update: Update
+    model: nn.Module,
+    module_units: Sequence[ModuleUnit],
+    config: ZeroConfig,
+    update: Update,
+    comm: Comm,
+    mp: Comm | None,
 ) -> tuple["ZeroModel", ZeroOptimizer]:
     flat = [unit for module_unit in module_units for unit in module_unit.flat]
     gradients = Gradients(module_units, config, comm)
@@ -85,24 +97,40 @@ def _assemble(
         backward=backward,
         settle=gradients.settle,
     )
-    policy = policy_of(config.stage)
-    if policy.shard_parameters:
-        ParameterGatherer(
-            module_units,
-            forward_prefetch=config.forward_prefetch,
-            backward_prefetch=config.backward_prefetch,
-            backward=backward,
-        )
-    elif policy.gathers_after_step:
-        wait_before_forward(module_units)
-    InputWatch(module_units, backward, on_over=reducer.unit_over)
     backward.watch(model)
+    watch = InputWatch(module_units, backward, on_over=reducer.unit_over)
+    schedule = (watch, _parameter_schedule(module_units, config, backward))
     loss_scale = DynamicLossScale(config.loss_scale, flat[0].full.device) if config.scales_loss else None
     facts = facts_of(flat, config, comm.world_size)
-    wrapped = ZeroModel(model, flat, reducer, facts, comm, loss_scale=loss_scale)
-    return wrapped, ZeroOptimizer(
-        gradients.by_unit, reducer, config, update=update, comm=comm, mp=wrapped.mp, loss_scale=loss_scale
+    wrapped = ZeroModel(model, flat, reducer, facts, comm, mp, schedule=schedule, loss_scale=loss_scale)
+    optimizer = ZeroOptimizer(
+        gradients.by_unit, reducer, config, update=update, comm=comm, mp=mp, loss_scale=loss_scale
     )
+    optimizer.register_step_post_hook(EngineHook(wrapped._changed))
+    return wrapped, optimizer
+
+
+def _parameter_schedule(
+    units: Sequence[ModuleUnit], config: ZeroConfig, backward: BackwardPass
+) -> ParameterGatherer | ParameterWaiter | None:
+    policy = policy_of(config.stage)
+    if policy.shard_parameters:
+        return ParameterGatherer(
+            units,
+            forward_prefetch=config.forward_prefetch,
+            backward_prefetch=config.backward_prefetch,
+            keep=config.keep_after_forward,
+            backward=backward,
+        )
+    return ParameterWaiter(units) if policy.gathers_after_step else None
+
+
+def _broadcast(buffer: torch.Tensor, comm: Comm) -> None:
+    whole = buffer.detach().contiguous()
+    as_bytes = whole.view(torch.uint8) if whole.dtype == torch.bool else whole  # gloo has no bool
+    comm.broadcast(as_bytes, "buffers").wait()
+    if whole.data_ptr() != buffer.data_ptr():
+        buffer.copy_(whole)
 
 
 class ZeroModel(nn.Module):
@@ -122,6 +150,7 @@ class ZeroModel(nn.Module):
         comm: Comm,
         mp: Comm | None = None,
         *,
+        schedule: Sequence[object] = (),
         loss_scale: DynamicLossScale | None = None,
     ) -> None:
         super().__init__()
@@ -131,6 +160,7 @@ class ZeroModel(nn.Module):
         self.mp = mp
         self._units = tuple(units)
         self._reducer = reducer
+        self._schedule = schedule  # the module's hooks know it weakly
         self._loss_scale = loss_scale
         sharded = [unit.shard for unit in units if unit.policy.shard_gradients]
         self.shards = nn.ParameterList(sharded)
@@ -177,6 +207,19 @@ class ZeroModel(nn.Module):
         raise RuntimeError(
             "use load_checkpoint(), or load the weights into the module before zero() takes it over"
         )
+
+    def _changed(self, *_: object) -> None:
+        for unit in self._units:
+            unit.release()  # gathered by a forward without a backward: now they are old
+            unit.changed()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ZeroModel":
+        raise RuntimeError(
+            "a model in a ZeRO engine cannot be copied: copy it before zero(), or its state_dict()"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise RuntimeError("a model in a ZeRO engine cannot be pickled: save its state_dict() instead")
 
     def _apply(self, fn: Any, recurse: bool = True) -> "ZeroModel":
         raise RuntimeError("parameters are in flat units: move or convert the module before zero()")

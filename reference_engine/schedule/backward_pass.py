@@ -1,15 +1,29 @@
 """When a backward pass begins and ends.
 
-It begins with the first hook that fires in it, and ends in the autograd engine's final callback, which runs
-after the last gradient, on the thread that called ``backward()``.
+It begins when the gradient of an output of the model is there, or with the first other hook that fires in
+it, and ends in the autograd engine's final callback.  That runs after the last gradient, with the streams of
+the caller of ``backward()`` as the current ones, but on the thread that ran the last node: with gradients on
+a GPU that is autograd's thread of the device, and the caller waits for it.  Nothing here may depend on the
+thread.
+
+The callback belongs to the pass in which it is queued.  Reentrant activation checkpointing runs a backward
+inside the backward, whose end is not the end: so the pass is begun before that, by the output of the model
+or by the recomputation, both of which belong to the outer one.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd import Variable
+
+from zprof.reference_engine.schedule.hooks import EngineHook, Listeners
+from zprof.reference_engine.schedule.tensors import nodes_of
+
+
+def in_backward() -> bool:
+    """Whether autograd runs on this thread: a forward in it is a recomputation."""
+    return torch._C._current_graph_task_id() != -1
 
 
 class BackwardPass:
@@ -17,28 +31,40 @@ class BackwardPass:
 
     def __init__(self) -> None:
         self.running = False
-        self.on_begin: list[Callable[[], None]] = []
-        self.on_end: list[Callable[[], None]] = []
+        self.on_begin = Listeners()
+        self.on_end = Listeners()
 
     def enter(self) -> None:
         """To be called from every hook in the backward; the first call of a pass begins it."""
         if self.running:
             return
-        for listener in self.on_begin:
-            listener()
+        self.on_begin()
         self.running = True
         Variable._execution_engine.queue_callback(self._end)
 
     def watch(self, root: nn.Module) -> None:
-        """Forget, before the next forward of ``root``, a pass whose end was never told (an exception)."""
-        root.register_forward_pre_hook(self._forget_stale, prepend=True)
+        """Hook the outermost module, before every other part of the engine does."""
+        root.register_forward_pre_hook(EngineHook(self._before_forward), prepend=True)
+        root.register_forward_hook(EngineHook(self._after_forward))
 
-    def _forget_stale(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        # A forward inside a running backward is a recomputation; outside of one nothing can be running.
-        if torch._C._current_graph_task_id() == -1:
-            self.running = False
+    def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if in_backward():
+            self.enter()
+        else:
+            self.running = False  # a pass that an exception ended has not told so
+
+    def _after_forward(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        if torch.is_grad_enabled() and not in_backward():
+            for node in nodes_of(output):
+                node.register_prehook(self._gradient_of_output)
+
+    def _gradient_of_output(self, gradients: object) -> None:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "backward(create_graph=True) is not supported: gradients are reduced out of autograd's sight"
+            )
+        self.enter()
 
     def _end(self) -> None:
         self.running = False
-        for listener in self.on_end:
-            listener()
+        self.on_end()

@@ -2,63 +2,77 @@
 
 Autograd runs what is ready in the reverse order of the forward.  Whatever a unit did came after its input was
 made, so it has run before the node that made the input gets its turn.  Inputs without such a node (tokens,
-leaves) say nothing, and a unit that was called twice is over when both calls are.
+leaves) say nothing, and a unit that was called twice is over when both calls are.  A call whose graph was
+thrown away does not count.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from zprof.reference_engine.schedule.backward_pass import BackwardPass
+from zprof.reference_engine.schedule.backward_pass import BackwardPass, in_backward
+from zprof.reference_engine.schedule.hooks import EngineHook
+from zprof.reference_engine.schedule.tensors import tensors_in
 from zprof.reference_engine.units.module_unit import ModuleUnit
 
 
 class InputWatch:
-    """Calls back, once a unit and backward pass, when its backward is over."""
+    """Calls back when the backward of a unit is over."""
 
     def __init__(
         self, units: Sequence[ModuleUnit], backward: BackwardPass, on_over: Callable[[ModuleUnit], None]
     ) -> None:
         """Hook the modules."""
+        self._units = {unit.name: unit for unit in units}
         self._backward = backward
         self._on_over = on_over
-        self._open_calls: Counter[str] = Counter()
-        backward.on_end.append(self._open_calls.clear)
+        self._open: dict[str, WeakSet[_Call]] = {unit.name: WeakSet() for unit in units}
+        self._silent: Counter[str] = Counter()
+        backward.on_end.append(self._forget)
         for unit in units:
-            unit.module.register_forward_pre_hook(self._before_forward(unit), with_kwargs=True)
+            hook = EngineHook(self._before_forward, unit.name)
+            unit.module.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def _before_forward(self, unit: ModuleUnit) -> Callable[..., None]:
-        def watch(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-            if self._backward.running or not torch.is_grad_enabled():
-                return
-            self._open_calls[unit.name] += 1
-            call = _Call(self, unit)
-            for leaf in tree_leaves((arguments, named)):
-                if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
-                    leaf.register_hook(call.over)  # type: ignore[no-untyped-call]
-
-        return watch
-
-    def call_over(self, unit: ModuleUnit) -> None:
-        """One call of the unit has had its backward."""
+    def call_over(self, call: "_Call") -> None:
+        """One call of a unit has had its backward."""
         self._backward.enter()
-        self._open_calls[unit.name] -= 1
-        if self._open_calls[unit.name] == 0:
-            self._on_over(unit)
+        self._open[call.unit].discard(call)
+        if not self._open[call.unit] and not self._silent[call.unit]:
+            self._on_over(self._units[call.unit])
+
+    def _before_forward(
+        self, name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        if in_backward():
+            self._backward.enter()
+            return
+        if not torch.is_grad_enabled():
+            return
+        call = _Call(self, name)
+        inputs = [tensor for tensor in tensors_in((arguments, named)) if tensor.grad_fn is not None]
+        for tensor in inputs:
+            tensor.register_hook(call.over)  # type: ignore[no-untyped-call]
+        if inputs:
+            self._open[name].add(call)
+        else:
+            self._silent[name] += 1
+
+    def _forget(self) -> None:
+        self._silent.clear()
+        for calls in self._open.values():
+            calls.clear()
 
 
 class _Call:
-    """One call of a unit: its first input that has a gradient ends it."""
+    """One call of a unit: its first input that has a gradient ends it.  The graph alone keeps it."""
 
-    def __init__(self, watch: InputWatch, unit: ModuleUnit) -> None:
-        self._watch: InputWatch | None = watch
-        self._unit = unit
+    def __init__(self, watch: InputWatch, unit: str) -> None:
+        self._watch = watch
+        self.unit = unit
 
     def over(self, gradient: torch.Tensor) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.call_over(self._unit)
+        self._watch.call_over(self)

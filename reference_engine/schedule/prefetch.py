@@ -26,6 +26,11 @@ class PrefetchOrder:
         self._seen: list[str] = []
         self._on_course = False
 
+    @property
+    def latest(self) -> str | None:
+        """The unit that was needed last in this pass."""
+        return self._seen[-1] if self._seen else None
+
     def begin(self) -> None:
         """A pass begins."""
         if self._seen:

@@ -4,6 +4,10 @@ The parameters are views into the flat tensor, made once.  Where parameters are 
 storage is resized: to its full size by a gather, to nothing by a release.  Tensors that autograd saved
 share that storage, so memory goes back at once, and the next gather makes them valid again.  (Swapping
 ``.data`` instead frees nothing while autograd holds a view.)
+
+Parameters become contiguous and of the config's dtype, whatever they were (channels_last, float64 norms).
+While their values are not here, or still on their way, touching them is an error, or waits; see
+:mod:`~zprof.reference_engine.units.absent`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,10 +15,12 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 from torch.autograd import _unsafe_preserve_version_counter  # type: ignore[attr-defined]
+from torch.autograd.graph import increment_version
 
 from zprof.reference_engine.comm import Comm, Handle
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.policy import policy_of
+from zprof.reference_engine.units.absent import absent_class
 from zprof.reference_engine.units.layout import layout_of
 
 
@@ -40,6 +46,8 @@ class FlatUnit:
             alignment=config.alignment,
         )
         self._comm = comm
+        self._classes = tuple(type(parameter) for parameter in self.parameters)
+        self._absent = absent_class(self)
         self._pending: Handle | None = None
         self._present = True
         values = self._flatten()
@@ -88,6 +96,8 @@ class FlatUnit:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.wait()
+            for parameter, own in zip(self.parameters, self._classes, strict=True):
+                parameter.__class__ = own
 
     def release(self) -> None:
         """Give the memory of gathered parameters back; does nothing where each rank keeps them."""
@@ -95,6 +105,24 @@ class FlatUnit:
             self.wait()
             self._resize(0)
             self._present = False
+            self._hide()
+
+    def touched(self, parameter: nn.Parameter) -> None:
+        """A parameter is used whose values are not here: wait for them, or say why they will not come."""
+        if not self.policy.shard_parameters:
+            self.wait()
+            return
+        slots = zip(self.parameters, self.layout.slots, strict=True)
+        name = next(slot.name for own, slot in slots if own is parameter)
+        raise RuntimeError(
+            f"parameter {name} was used outside the forward of unit {self.name}, where stage 3 has none of "
+            "its values: use it inside, choose units that enclose its uses, or read it in model.gathered()"
+        )
+
+    def changed(self) -> None:
+        """The optimizer has new values: a graph of the old ones must not be used any more."""
+        if self.trainable:
+            increment_version(self.parameters)
 
     def store_weights(self) -> None:
         """Round fp32 master weights that were set from outside into the parameters."""
@@ -105,6 +133,11 @@ class FlatUnit:
         with torch.no_grad(), _unsafe_preserve_version_counter(self.full):
             self._pending = self._comm.all_gather(self.full, shard, self.name)
         self._present = True
+        self._hide()
+
+    def _hide(self) -> None:
+        for parameter in self.parameters:
+            parameter.__class__ = self._absent
 
     def _resize(self, numel: int) -> None:
         with torch.no_grad(), _unsafe_preserve_version_counter(self.full):
@@ -121,6 +154,7 @@ class FlatUnit:
         # The only time that .data is set: the model's own Parameter objects stay, only their memory moves.
         for view, parameter in zip(self.views(self.full), self.parameters, strict=True):
             parameter.data = view
+            parameter.grad = None  # of an earlier backward; it would be added to the first
 
     def _make_shard(self) -> nn.Parameter:
         part = self.full[self.shard_range]

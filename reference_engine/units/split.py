@@ -1,8 +1,9 @@
 """Which parameters travel together.
 
-By default each child of every ``nn.ModuleList`` is a unit, and the rest of the model is the root unit.  A
-parameter belongs to the nearest unit above it; one that several units use (tied weights) belongs to the
-root, so that it is stored and reduced once.
+By default each child of every ``nn.ModuleList`` is a unit, and the rest of the model is the root unit.
+Units can be chosen as modules or as classes of modules, and may lie inside of each other; with none chosen
+the whole model is one unit.  A parameter belongs to the nearest unit above it; one that several units use
+(tied weights) belongs to the root, so that it is stored and reduced once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,24 @@ def default_unit_modules(model: nn.Module) -> list[nn.Module]:
         for child in module.children()
         if not isinstance(child, containers)
     ]
+
+
+def chosen_modules(model: nn.Module, units: Iterable[nn.Module | type[nn.Module]]) -> list[nn.Module]:
+    """The chosen modules, and all modules of the model that are of a chosen class.
+
+    Raises:
+        ValueError: the model has no module of a chosen class.
+    """
+    chosen: list[nn.Module] = []
+    for unit in units:
+        if not isinstance(unit, type):
+            chosen.append(unit)
+            continue
+        found = [module for module in model.modules() if isinstance(module, unit)]
+        if not found:
+            raise ValueError(f"units names the class {unit.__name__}, and the model has no module of it")
+        chosen += found
+    return chosen
 
 
 def split(model: nn.Module, unit_modules: Iterable[nn.Module] | None = None) -> list[UnitSpec]:
