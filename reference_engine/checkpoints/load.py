@@ -80,8 +80,7 @@ def _take_over(
         for name, buffer in buffers_of(model.module):
             buffer.copy_(buffers[name])
         for unit in model.units:
-            if unit.low_precision is not None and unit.weights is not None:
-                unit.low_precision.copy_(unit.weights)
+            unit.store_weights()
             if not unit.policy.shard_parameters and (unit.policy.shard_optimizer or not unit.trainable):
                 unit.publish()  # each rank has read its own part
                 unit.wait()

@@ -7,8 +7,10 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,30 +21,56 @@ import torch.distributed as dist
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
 from zprof.reference_engine.checkpoints.save import FileSystemWriter
+from zprof.reference_engine.comm import NativeComm
+from zprof.reference_engine.comm.mesh import Mesh, make_mesh
 from zprof.reference_engine.program.data import global_batch, rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
-SIZES = GPTConfig(layers=2, hidden=16, heads=2, vocabulary=31, context=8, tied=True)
+SIZES = GPTConfig(layers=2, hidden=16, heads=2, vocabulary=32, context=8, tied=True)
 BATCH = 4
 STEPS_BEFORE, STEPS_AFTER = 2, 3
 
 
-def engine(settings: dict[str, Any], seed: int) -> tuple[ZeroModel, ZeroOptimizer]:
+@dataclass(frozen=True)
+class Engine:
+    """One engine on a mesh of all ranks."""
+
+    model: ZeroModel
+    optimizer: ZeroOptimizer
+    mesh: Mesh
+
+    def save(self, path: str) -> None:
+        progress = {"step": STEPS_BEFORE}
+        save_checkpoint(path, self.model, self.optimizer, progress=progress, overwrite=True)
+
+    def load(self, path: str) -> dict[str, int | float | str]:
+        return load_checkpoint(path, self.model, self.optimizer)
+
+
+@contextmanager
+def engine(case: dict[str, Any], seed: int, **settings: Any) -> Iterator[Engine]:
+    degree = case.get("mp", 1)
+    mesh = make_mesh(NativeComm, dp=dist.get_world_size() // degree, mp=degree)
     torch.manual_seed(seed)
-    dtype = getattr(torch, settings.get("dtype", "float32"))
-    return zero(GPT(SIZES), ZeroConfig(**{**settings, "dtype": dtype}))
+    dtype = getattr(torch, case["zero"].get("dtype", "float32"))
+    config = ZeroConfig(**{**case["zero"], **settings, "dtype": dtype})
+    model, optimizer = zero(GPT(SIZES, mesh.mp), config, mesh.dp, mp=mesh.mp)
+    try:
+        yield Engine(model, optimizer, mesh)
+    finally:
+        mesh.close()
 
 
-def losses(model: ZeroModel, optimizer: ZeroOptimizer, steps: range) -> list[float]:
+def losses(run: Engine, steps: range) -> list[float]:
     """Of the whole batch: those of all ranks, averaged."""
     found = []
     for step in steps:
         tokens = global_batch(seed=0, step=step, batch=BATCH, time=SIZES.context, vocabulary=SIZES.vocabulary)
-        tokens = rank_slice(tokens, rank=dist.get_rank(), ranks=dist.get_world_size())
-        optimizer.zero_grad()
-        loss = model(tokens[:, :-1], tokens[:, 1:])
+        tokens = rank_slice(tokens, rank=run.mesh.dp_index, ranks=run.mesh.dp_size)
+        run.optimizer.zero_grad()
+        loss = run.model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
-        optimizer.step()
+        run.optimizer.step()
         mean = loss.detach().double()
         dist.all_reduce(mean)
         found.append(float(mean) / dist.get_world_size())
@@ -51,51 +79,52 @@ def losses(model: ZeroModel, optimizer: ZeroOptimizer, steps: range) -> list[flo
 
 def save(case: dict[str, Any]) -> dict[str, Any]:
     """Train, save, and train on: what comes after is what a resumed run is held to."""
-    model, optimizer = engine(case["zero"], seed=0)
-    losses(model, optimizer, range(STEPS_BEFORE))
-    save_checkpoint(case["path"], model, optimizer, progress={"step": STEPS_BEFORE}, overwrite=True)
-    numbers = optimizer.scalar_state()
-    return {"numbers": numbers, "losses": losses(model, optimizer, after())}
+    with engine(case, seed=0) as run:
+        losses(run, range(STEPS_BEFORE))
+        run.save(case["path"])
+        return {"numbers": run.optimizer.scalar_state(), "losses": losses(run, after())}
 
 
 def load(case: dict[str, Any]) -> dict[str, Any]:
     """Other weights and numbers first, so that nothing is right by chance."""
-    model, optimizer = engine({**case["zero"], "learning_rate": 0.5}, seed=1)
-    moved = dict(model.comm.moved)
-    progress = load_checkpoint(case["path"], model, optimizer)
-    gathered = {kind: count - moved.get(kind, 0) for kind, count in model.comm.moved.items()}
-    numbers = optimizer.scalar_state()
-    return {
-        "progress": progress,
-        "numbers": numbers,
-        "moved": {kind: count for kind, count in gathered.items() if count},
-        "losses": losses(model, optimizer, after()),
-    }
+    with engine(case, seed=1, learning_rate=0.5) as run:
+        before = Counter(run.model.comm.moved)
+        progress = run.load(case["path"])
+        return {
+            "progress": progress,
+            "moved": Counter(run.model.comm.moved) - before,
+            "numbers": run.optimizer.scalar_state(),
+            "losses": losses(run, after()),
+        }
+
+
+def refused(case: dict[str, Any]) -> dict[str, Any]:
+    with engine(case, seed=1) as run:
+        return {"line": line_of(lambda: run.load(case["path"]))}
 
 
 def failed(case: dict[str, Any]) -> dict[str, Any]:
     """Rank 1 cannot write, then it cannot read: what each rank says, and that all can go on."""
-    model, optimizer = engine(case["zero"], seed=2)
-    with write_data(disk_full if dist.get_rank() == 1 else FileSystemWriter.write_data):
-        write = line_of(lambda: save_checkpoint(case["path"], model, optimizer, overwrite=True))
-    path = case["path"] if dist.get_rank() == 0 else case["path"] + "-elsewhere"
-    read = line_of(lambda: load_checkpoint(path, model, optimizer))
-    lines: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(lines, [write, read])
-    return {"lines": lines, "progress": load_checkpoint(case["path"], model, optimizer)}
+    here = case["path"] if dist.get_rank() == 0 else case["path"] + "-elsewhere"
+    with engine(case, seed=2) as run:
+        with write_data(disk_full if dist.get_rank() == 1 else FileSystemWriter.write_data):
+            write = line_of(lambda: run.save(case["path"]))
+        read = line_of(lambda: run.load(here))
+        lines: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(lines, [write, read])
+        return {"lines": lines, "progress": run.load(case["path"])}
 
 
 def killed(case: dict[str, Any]) -> dict[str, Any]:
     """Rank 1 dies when its data are written and the index is not."""
-    model, optimizer = engine(case["zero"], seed=2)
     write = FileSystemWriter.write_data
 
     def write_and_die(*arguments: Any) -> Any:
         write(*arguments).wait()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with write_data(write_and_die if dist.get_rank() == 1 else write):
-        return {"line": line_of(lambda: save_checkpoint(case["path"], model, optimizer, overwrite=True))}
+    with engine(case, seed=2) as run, write_data(write_and_die if dist.get_rank() == 1 else write):
+        return {"line": line_of(lambda: run.save(case["path"]))}
 
 
 @contextmanager
@@ -129,7 +158,7 @@ def main() -> None:
     cases = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    actions = {"save": save, "load": load, "killed": killed, "failed": failed}
+    actions = {"save": save, "load": load, "refused": refused, "failed": failed, "killed": killed}
     try:
         results = {name: actions[case["do"]](case) for name, case in cases.items()}
         Path(sys.argv[2]).write_text(json.dumps(results))

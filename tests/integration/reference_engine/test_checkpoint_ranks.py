@@ -61,9 +61,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
     """What the first rank saw, by ranks; ``saved`` is by 2 ranks, and one of them is killed at last."""
     folder = tmp_path_factory.mktemp("checkpoints")
     saves = {name: save_case(folder, name, **settings) for name, settings in SAVED.items()}
+    saves["split"] = save_case(folder, "split", stage=1) | {"mp": 2}
     two = run(saves | loads(folder, 2) | faults(folder), 2, folder, codes=[0, -signal.SIGKILL])
     leftovers = sorted(path.name for path in folder.glob(".*"))
-    four = run(loads(folder, 4) | {"wide": save_case(folder, "wide", stage=3)}, 4, folder)
+    wide = {
+        "wide": save_case(folder, "wide", stage=3),
+        "split": load_case(folder, "split", stage=3) | {"mp": 2},
+        "not split": load_case(folder, "split", stage=3) | {"do": "refused"},
+    }
+    four = run(loads(folder, 4) | wide, 4, folder)
     back = {"wide": load_case(folder, "wide", stage=1), "old": load_case(folder, "old", stage=1)}
     one = run(loads(folder, 1) | back, 1, folder)
     return {"folder": folder, "leftovers": leftovers, "saved": two, 1: one, 2: two, 4: four}
@@ -104,6 +110,21 @@ def test_mixed_precision_goes_on_from_its_master_weights_and_its_loss_scale(resu
 
 def test_four_ranks_are_read_by_one(results):
     assert results[1]["wide"]["losses"] == pytest.approx(results[4]["wide"]["losses"], rel=1e-5)
+
+
+def test_with_tensor_parallelism_the_number_of_data_parallel_ranks_may_change(results):
+    expected, found = results["saved"]["split"], results[4]["split"]
+    assert found["numbers"] == expected["numbers"]
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    entries = pickle.loads((results["folder"] / "split" / ".metadata").read_bytes()).state_dict_metadata
+    assert {"model.final_norm.weight", "model.token_embedding.weight/mp1of2"} < entries.keys()
+
+
+def test_another_model_parallel_degree_is_refused(results):
+    assert results[4]["not split"]["line"] == (
+        f"ValueError: checkpoint {results['folder']}/split cannot be loaded: it was saved with a "
+        "model-parallel degree of 2, and this mesh has 1; another degree cannot be loaded (rank 0)"
+    )
 
 
 def test_losses_tell_a_resumed_run_from_another(results):
