@@ -4,7 +4,15 @@ from itertools import product
 
 import pytest
 import torch
-from gradient_helpers import Rank, gathered_gradients, make_rank, mean_gradients, run_steps
+from gradient_helpers import (
+    LAYERS,
+    WIDTH,
+    Rank,
+    gathered_gradients,
+    make_rank,
+    mean_gradients,
+    run_steps,
+)
 from thread_comm import ThreadComm, on_ranks
 
 STAGES = range(4)
@@ -13,6 +21,7 @@ FP32, BF16 = torch.float32, torch.bfloat16
 WIRES = [(FP32, None), (BF16, None), (BF16, FP32)]
 #: Elements.  Smaller than any unit of the model, so that each goes in several pieces.
 CONSTANT = 20
+NONE_LEFT_OUT = LAYERS
 
 WAYS = list(product(STAGES, (None, True, False), WIRES, (None, CONSTANT), (False, True)))
 
@@ -137,6 +146,41 @@ def test_zero_grad_in_the_middle_starts_over(stage, each):
             rank.backward(micro_batch)
 
     assert_mean(run_steps(2, work, micro_batches=3, **settings), settings, 3)
+
+
+@pytest.mark.parametrize("each", [None, True, False])
+@pytest.mark.parametrize("stage", STAGES)
+def test_all_forwards_may_come_before_all_backwards(stage, each):
+    inputs = torch.rand(3, 2, WIDTH)
+
+    def one_by_one(rank: Rank) -> None:
+        for x in inputs:
+            rank.model(x + rank.comm.rank, NONE_LEFT_OUT).backward()
+
+    def forwards_first(rank: Rank) -> None:
+        for loss in [rank.model(x + rank.comm.rank, NONE_LEFT_OUT) for x in inputs]:
+            loss.backward()
+
+    settings = settings_of((stage, each, (FP32, None), None, False)) | {"micro_batches": 3}
+    expected, found = (
+        gathered_gradients(run_steps(2, work, **settings), stage) for work in (one_by_one, forwards_first)
+    )
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_gradients_that_somebody_drops_between_micro_batches_count_as_zero(stage):
+    def work(rank: Rank) -> None:
+        rank.backward(1)
+        rank.model.module.zero_grad(set_to_none=True)
+        rank.backward(0)
+
+    settings = settings_of((stage, False, (FP32, None), None, False))
+    ranks = run_steps(2, work, micro_batches=2, **settings)
+    expected = mean_gradients(FP32, ranks=2, micro_batches=1)
+    for name, gradient in gathered_gradients(ranks, stage).items():
+        torch.testing.assert_close(gradient, expected[name] / 2, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("each", [None, True, False])

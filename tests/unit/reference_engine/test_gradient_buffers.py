@@ -99,6 +99,12 @@ def test_constant_buffers_do_not_grow_with_the_layers(stage, dtype, reduce_dtype
             assert kept_beside_the_law(layers, reduce_buckets=buckets, **settings) == expected
 
 
+def test_stage_1_that_reduces_each_micro_batch_keeps_the_sum_of_its_part():
+    settings = {"stage": 1, "micro_batches": 2, "reduce_each_micro_batch": True}
+    root, block = units_bytes(2)
+    assert kept_beside_the_law(2, **settings) == 4 * (root + 2 * block) // RANKS
+
+
 def units_bytes(model_layers: int) -> tuple[int, int]:
     """Elements of the root and of a block."""
     model, _ = zero(gpt(model_layers), ZeroConfig(), FakeComm(RANKS))
