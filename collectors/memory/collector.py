@@ -14,6 +14,7 @@ from zprof.collectors.faults import first_line
 from zprof.collectors.memory.allocator import Allocation, AllocatorEvents, close_collective_scratch
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.packing import PackWatch
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.resize import ResizePatch
 from zprof.collectors.memory.scan import Scanner
@@ -47,8 +48,9 @@ class MemoryCollector:
         self._phases = PhaseTracker(self._log)
         self._storages = StorageTracker(self._log, self._phases)
         self._scanner = Scanner(self._log, self._storages, model, _several(optimizer))
-        self._hooks = Hooks(self._log, self._storages, self._phases, self._scanner)
-        self._tap = OperatorTap(self._log, self._storages)
+        packs = PackWatch(self._phases)
+        self._hooks = Hooks(self._log, self._storages, self._phases, self._scanner, packs)
+        self._tap = OperatorTap(self._log, self._storages, packs)
         self._resize = ResizePatch(self._log, self._storages)
         self._works = WorkPatch(self._log, self._hooks)
         self._allocator = AllocatorEvents()

@@ -9,27 +9,31 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.log import SAVED, MemoryLog, Role
 from zprof.collectors.memory.module_hook import ModuleHook
+from zprof.collectors.memory.packing import AnyPack, PackWatch
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.saving import Packed, SavedTensors
 from zprof.collectors.memory.scan import UNREDUCED, Scanner
 from zprof.collectors.memory.storages import StorageTracker
-from zprof.collectors.memory.tensors import PLAIN, plain_tensors
+from zprof.collectors.memory.tensors import PLAIN, nested_tensors, plain_tensors
 from zprof.model.gaps import Gap
 from zprof.model.phases import Phase
-from zprof.model.tenants import Tenant
-
-SAVED = Role(Tenant.ACTIVATIONS, "saved", "saved")
 
 
 class Hooks:
     """Installs and removes them; each one leaves tensors and control flow as they are."""
 
     def __init__(
-        self, log: MemoryLog, storages: StorageTracker, phases: PhaseTracker, scanner: Scanner
+        self,
+        log: MemoryLog,
+        storages: StorageTracker,
+        phases: PhaseTracker,
+        scanner: Scanner,
+        packs: PackWatch,
     ) -> None:
         self._log, self._storages, self._phases, self._scanner = log, storages, phases, scanner
+        self._packs = packs
         self._handles: list[Any] = []
         self._hooked: Any = WeakTensorKeyDictionary()
         self._saving: SavedTensors | None = None
@@ -40,7 +44,7 @@ class Hooks:
             self._hook_modules("", model)
         self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
         self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
-        self._saving = SavedTensors(self._save)
+        self._saving = SavedTensors(self._save, self._watched)
         self._saving.install()
 
     def remove(self) -> None:
@@ -123,6 +127,13 @@ class Hooks:
                 self._log.fail("saved tensor", error)
         with torch._C._DisableTorchDispatch():
             return tensor.detach(), tensor._version
+
+    def _watched(self, pack: AnyPack) -> AnyPack:
+        return self._packs.watched(pack, lambda packed: self._safely("pack hook", self._claim_all, packed))
+
+    def _claim_all(self, packed: Any) -> None:
+        for plain in nested_tensors(packed):
+            self._storages.claim(self._storages.see(plain), SAVED)
 
     def _claim(self, tensor: torch.Tensor, role: Role) -> None:
         for plain in plain_tensors(tensor):

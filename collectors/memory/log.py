@@ -25,6 +25,9 @@ class Role(NamedTuple):
     via: str
 
 
+SAVED = Role(Tenant.ACTIVATIONS, "saved", "saved")
+
+
 class Birth(NamedTuple):
     """A storage began to hold bytes, or was first seen holding them (then ``operator`` is None).
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from zprof.collectors.memory.packing import AnyPack
+
 #: What we give autograd to keep: the tensor without its graph, and its version (None: not to be checked).
 Packed = tuple[torch.Tensor, int | None]
 Pack = Callable[[torch.Tensor], Packed]
@@ -18,11 +20,13 @@ class SavedTensors:
     torch.func (grad, vjp, jacrev) forbids saved-tensor hooks while it runs, and raises where there are some.
     """
 
-    def __init__(self, pack: Pack) -> None:
+    def __init__(self, pack: Pack, watched: Callable[[AnyPack], AnyPack]) -> None:
+        """``watched`` gets each pack hook that the program puts on top of ours; its result replaces it."""
         self._pack = pack
+        self._watched = watched
         self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
         self._suspended: set[int] = set()
-        self._originals: tuple[Any, Any] | None = None
+        self._originals: tuple[Any, Any, Any] | None = None
 
     def install(self) -> None:
         """Hook autograd on this thread."""
@@ -35,6 +39,7 @@ class SavedTensors:
         if self._originals is not None:
             torch._C._autograd._saved_tensors_hooks_disable = self._originals[0]
             torch._C._autograd._saved_tensors_hooks_enable = self._originals[1]
+            torch._C._autograd._push_saved_tensors_default_hooks = self._originals[2]
             self._originals = None
         if not self._is_on_top():
             return False
@@ -60,6 +65,7 @@ class SavedTensors:
     def _wrap_switch(self) -> None:
         disable = torch._C._autograd._saved_tensors_hooks_disable
         enable = torch._C._autograd._saved_tensors_hooks_enable
+        push = torch._C._autograd._push_saved_tensors_default_hooks
 
         def disable_without_ours(message: str, fail_if_non_empty: bool = True) -> None:
             # Compiled code passes false: it only forbids new hooks, and those in place go on.
@@ -74,9 +80,13 @@ class SavedTensors:
                 self._suspended.discard(threading.get_ident())
                 self._hooks.__enter__()
 
-        self._originals = disable, enable
+        def push_watched(pack: AnyPack, unpack: Callable[[Any], Any]) -> None:
+            push(pack if pack == self._pack else self._watched(pack), unpack)
+
+        self._originals = disable, enable, push
         torch._C._autograd._saved_tensors_hooks_disable = disable_without_ours
         torch._C._autograd._saved_tensors_hooks_enable = enable_with_ours
+        torch._C._autograd._push_saved_tensors_default_hooks = push_watched  # type: ignore[assignment]
 
 
 def unpack(packed: Packed) -> torch.Tensor:

@@ -11,7 +11,8 @@ from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.log import SAVED, MemoryLog, Role
+from zprof.collectors.memory.packing import PackWatch
 from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tensors import PLAIN
 from zprof.model.tenants import Tenant
@@ -26,10 +27,11 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
+    def __init__(self, log: MemoryLog, storages: StorageTracker, packs: PackWatch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._log = log
         self._storages = storages
+        self._packs = packs
         self._kinds: dict[Any, tuple[Any, Role | None]] = {}
 
     @classmethod
@@ -52,6 +54,8 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._see_all((result,), allocator)
                 if role is not None:
                     self._claim_operands((args, kwargs, result), role)
+                elif self._packs.packing:
+                    self._claim_operands(result, SAVED)
             except Exception as error:  # a fault of ours must never reach the training loop
                 self._log.fail(f"operator {func}", error)
         return result

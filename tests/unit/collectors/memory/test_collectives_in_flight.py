@@ -13,6 +13,7 @@ from zprof.collectors.memory import works
 from zprof.collectors.memory.allocator import Allocation, close_collective_scratch
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import Birth, MemoryLog
+from zprof.collectors.memory.packing import PackWatch
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.scan import Scanner
 from zprof.collectors.memory.storages import StorageTracker
@@ -46,7 +47,7 @@ def patch() -> Iterator[works.WorkPatch]:
 def hooks_of(log: MemoryLog) -> Hooks:
     phases = PhaseTracker(log)
     storages = StorageTracker(log, phases)
-    return Hooks(log, storages, phases, Scanner(log, storages, None, ()))
+    return Hooks(log, storages, phases, Scanner(log, storages, None, ()), PackWatch(phases))
 
 
 def saved_tensor_hooks() -> object:

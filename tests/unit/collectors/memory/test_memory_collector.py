@@ -29,6 +29,7 @@ def traces_of_us(model: nn.Module) -> dict[str, object]:
     return {
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "saved-tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "saved-tensor push": torch._C._autograd._push_saved_tensors_default_hooks,
         "saved-tensor switch": torch._C._autograd._saved_tensors_hooks_disable,
         "storage class": "resize_" in torch.UntypedStorage.__dict__,
         "group class": getattr(group, "allreduce", None),
