@@ -14,7 +14,8 @@ from torch import nn
 from zprof.reference_engine.comm import Handle
 from zprof.reference_engine.gradients.protocol import Turn
 from zprof.reference_engine.gradients.unit_gradients import UnitGradients
-from zprof.reference_engine.schedule.backward_pass import BackwardPass
+from zprof.reference_engine.schedule.backward_pass import BackwardPass, will_have_gradient
+from zprof.reference_engine.schedule.hooks import EngineHook
 from zprof.reference_engine.units.flat_unit import FlatUnit
 from zprof.reference_engine.units.module_unit import ModuleUnit
 
@@ -52,9 +53,9 @@ class GradientReducer:
         self._handles: list[Handle] = []
         backward.on_begin.append(self._begin)
         backward.on_end.append(self._end)
-        for unit in gradients:
+        for number, unit in enumerate(self._order):
             for index, parameter in enumerate(unit.parameters):
-                hook = self._hook(unit, index)
+                hook = EngineHook(self._gradient_ready, number, index)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     @property
@@ -75,31 +76,33 @@ class GradientReducer:
         self._done = 0
         self._under_way = False
 
-    def _hook(self, unit: FlatUnit, index: int) -> Callable[[nn.Parameter], None]:
-        def gradient_ready(parameter: nn.Parameter) -> None:
-            self._backward.enter()
-            if unit in self._complete:
-                raise RuntimeError(f"a gradient of unit {unit.name} came after the unit was reduced")
-            if self._turn is not None:
-                self._gradients[unit].take(index)
-            self._missing[unit].discard(index)
-            if not self._missing[unit]:
-                self._complete_unit(unit)
-
-        return gradient_ready
+    def _gradient_ready(self, number: int, index: int, parameter: nn.Parameter) -> None:
+        self._backward.enter()
+        unit = self._order[number]
+        if unit in self._complete:
+            raise RuntimeError(f"a gradient of unit {unit.name} came after the unit was reduced")
+        if self._turn is not None:
+            self._gradients[unit].take(index)
+        self._missing[unit].discard(index)
+        if not self._missing[unit]:
+            self._complete_unit(unit)
 
     def unit_over(self, module_unit: ModuleUnit) -> None:
-        """The backward of a unit is over: parameters without a gradient were not used."""
+        """The backward of a unit is over: parameters without a gradient were not used in it."""
         for unit in module_unit.flat:
-            if unit.trainable and unit not in self._complete:
+            if unit.trainable and unit not in self._complete and not self._comes_later(unit):
                 self._complete_unit(unit)
         module_unit.release()
 
     def _complete_unit(self, unit: FlatUnit) -> None:
         self._complete.add(unit)
-        unit.release()
+        if not unit.watched:
+            unit.release()  # else when its backward is over: that may need values without their gradients
         if self._turn is not None:
             self._launch_complete(self._turn)
+
+    def _comes_later(self, unit: FlatUnit) -> bool:
+        return any(will_have_gradient(unit.parameters[index]) for index in self._missing[unit])
 
     def _begin(self) -> None:
         self._check_begin()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 
 from zprof.reference_engine.schedule.hooks import EngineHook, Listeners
 from zprof.reference_engine.schedule.tensors import nodes_of
@@ -24,6 +25,12 @@ from zprof.reference_engine.schedule.tensors import nodes_of
 def in_backward() -> bool:
     """Whether autograd runs on this thread: a forward in it is a recomputation."""
     return torch._C._current_graph_task_id() != -1
+
+
+def will_have_gradient(parameter: torch.Tensor) -> bool:
+    """Whether the running backward pass gives the parameter a gradient, or has given it one."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch._C._will_engine_execute_node(get_gradient_edge(parameter).node)
 
 
 class BackwardPass:

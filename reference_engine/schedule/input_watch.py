@@ -1,8 +1,8 @@
 """When the backward of a unit is over: when the gradient of an input of it is there.
 
 Autograd runs what is ready in the reverse order of the forward.  Whatever a unit did came after its input was
-made, so it has run before the node that made the input gets its turn.  Inputs without such a node (tokens,
-leaves) say nothing, and a unit that was called twice is over when both calls are.  A call whose graph was
+made, so it has run before the node that made the input gets its turn.  Inputs without a gradient (tokens) say
+nothing, and a unit that was called twice is over when both calls are.  A call whose graph was
 thrown away does not count.
 """
 
@@ -41,6 +41,7 @@ class InputWatch:
         """One call of a unit has had its backward."""
         self._backward.enter()
         self._open[call.unit].discard(call)
+        self._tell(call.unit)
         if not self._open[call.unit] and not self._silent[call.unit]:
             self._on_over(self._units[call.unit])
 
@@ -53,18 +54,24 @@ class InputWatch:
         if not torch.is_grad_enabled():
             return
         call = _Call(self, name)
-        inputs = [tensor for tensor in tensors_in((arguments, named)) if tensor.grad_fn is not None]
+        inputs = [tensor for tensor in tensors_in((arguments, named)) if tensor.requires_grad]
         for tensor in inputs:
             tensor.register_hook(call.over)  # type: ignore[no-untyped-call]
         if inputs:
             self._open[name].add(call)
         else:
             self._silent[name] += 1
+        self._tell(name)
 
     def _forget(self) -> None:
         self._silent.clear()
-        for calls in self._open.values():
+        for name, calls in self._open.items():
             calls.clear()
+            self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        for flat in self._units[name].flat:
+            flat.watched = bool(self._open[name]) and not self._silent[name]
 
 
 class _Call:

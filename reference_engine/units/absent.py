@@ -62,7 +62,9 @@ def absent_class(owner_of_all: Owner) -> type[AbsentParameter]:
 def _touch(parameter: AbsentParameter) -> None:
     owner = type(parameter).owner()
     if owner is None:
-        raise RuntimeError("the ZeRO engine of this parameter is gone, and its values with it")
+        raise RuntimeError(
+            "the engine of this parameter is gone: call model.synchronize(), or save, before that"
+        )
     owner.touched(parameter)
 
 

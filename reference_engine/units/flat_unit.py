@@ -40,6 +40,8 @@ class FlatUnit:
         self.policy = policy_of(config.stage)
         self.parameters = tuple(parameter for _, parameter in parameters)
         self.trainable = self.parameters[0].requires_grad
+        #: Somebody will say when the backward of its module is over; until then it must not be released.
+        self.watched = False
         self.layout = layout_of(
             ((parameter_name, parameter.shape) for parameter_name, parameter in parameters),
             ranks=comm.world_size,
