@@ -1,10 +1,11 @@
 # make demo: environment, install, main job.   make test: the same, then the tests.
+# make bench: the engine against DDP, ZeroRedundancyOptimizer and FSDP2 (minutes; wants a quiet machine).
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test bench check clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("zprof needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -17,6 +18,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.engine
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Measurements of the engine, kept with their conditions; not part of the installed package."""

@@ -1,0 +1,58 @@
+"""One rank of the benchmark: measures every contender, and writes what it saw.
+
+python -m benchmarks.steps.rank time|count PLAN.json RESULT.json     (RANK, WORLD_SIZE, MASTER_* are set)
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# Keeps the default group alive if it is first imported after init_process_group(), and torch's optimizers do.
+import torch.distributed.nn.functional
+
+from benchmarks.steps.counted import count_all
+from benchmarks.steps.plan import Plan, contenders_of, pairs_of
+from benchmarks.steps.timed import time_all
+from zprof.reference_engine.program.data import global_batch, rank_slice
+
+TIMEOUT = timedelta(seconds=120)
+PASSES: Mapping[str, Callable[[Plan, list[str], torch.Tensor], dict[str, Any]]] = {
+    "time": time_all,
+    "count": count_all,
+}
+
+
+def tokens_of(plan: Plan, rank: int) -> torch.Tensor:
+    """This rank's part of the one batch that all train on."""
+    whole = global_batch(
+        seed=plan.seed, step=0, batch=plan.batch, time=plan.context, vocabulary=plan.vocabulary
+    )
+    return rank_slice(whole, rank=rank, ranks=plan.ranks)
+
+
+def main() -> None:
+    measure, plan_path, result_path = sys.argv[1:]
+    plan = Plan(**json.loads(Path(plan_path).read_text()))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    names = contenders_of(pairs_of(plan.dtype))
+    result = PASSES[measure](plan, names, tokens_of(plan, dist.get_rank()))
+    unfinished = Path(result_path + ".part")
+    unfinished.write_text(json.dumps(result))
+    unfinished.rename(result_path)
+    dist.barrier()
+    # Not a common exit: ZeroRedundancyOptimizer's group outlives it and aborts the process now and then.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
