@@ -222,8 +222,9 @@ def test_a_step_before_all_micro_batches_says_how_many_are_missing(stage):
 
 
 def test_the_facade_hands_both_networks_to_the_norm():
-    comm = FakeComm(2)
-    model, optimizer = zero(tiny_gpt(), ZeroConfig(stage=1, clip_norm=1.0), comm)
+    comm, mp = FakeComm(2), FakeComm(2)
+    model, optimizer = zero(tiny_gpt(), ZeroConfig(stage=1, clip_norm=1.0), comm, mp=mp)
     comm.take_events()
+    mp.take_events()
     train_step(model, optimizer)
-    assert comm.launches("all_reduce") == ["gradient_norm"]
+    assert comm.launches("all_reduce") == mp.launches("all_reduce") == ["gradient_norm"]
