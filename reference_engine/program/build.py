@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -41,8 +40,7 @@ def build(config: TrainConfig, mesh: Mesh) -> Built:
     seen = InFlightComm(mesh.dp) if config.host.sync_each_block else None
     attach_faults(blocks, config.host, seen)
     units = unit_modules(module, config.units)
-    mp: dict[str, Any] = {} if mesh.mp is None else {"mp": mesh.mp}
-    model, optimizer = zero(module, config.zero, seen or mesh.dp, units=units, **mp)
+    model, optimizer = zero(module, config.zero, seen or mesh.dp, units=units, mp=mesh.mp)
     if config.host.regather_in_recompute:
         regather_in_recompute(blocks, model.units)
     return Built(model=model, optimizer=optimizer, begin_step=begin_step)

@@ -34,12 +34,12 @@ _LATE_S = 0.04
 PLANTS: tuple[Plant, ...] = (
     Plant(
         cause="straggler_rank",
-        does="rank 1 is 40 ms late in every step",
+        does="the same rank is late in every step",
         base={**_STAGE_3, "compute.straggler_rank": 1, "compute.straggler_s": _LATE_S},
     ),
     Plant(
         cause="rotating_straggler",
-        does="in each step another rank is 40 ms late",
+        does="in each step another rank is late, in turn",
         base={**_STAGE_3, "compute.straggler_s": _LATE_S},
         change={"compute.straggler_rotates": True},
     ),
@@ -109,14 +109,14 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="accumulation_syncs",
-        does="gradients are reduced after each of 4 micro-batches",
+        does="gradients are reduced after each micro-batch, not once a step",
         base={**MODELLED, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": True},
         needs={"zero.micro_batches": _SEVERAL},
     ),
     Plant(
         cause="accumulation_regathers",
-        does="parameters are gathered twice for each of 4 micro-batches; gradients are reduced once a step",
+        does="parameters are gathered twice for each micro-batch, gradients are reduced once a step",
         base={**_STAGE_3, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.NONE},
         needs={"zero.stage": (3,), "zero.micro_batches": _SEVERAL},
@@ -130,7 +130,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="last_unit_regathered",
-        does="the last of 2 blocks is released after its forward, and gathered again at once",
+        does="the last block is released after its forward, and gathered again at once",
         base={**_STAGE_3, "gpt.layers": 2},
         change={"zero.keep_after_forward": Keep.NONE},
         needs={"zero.stage": (3,)},
@@ -158,7 +158,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="retained_gradients",
-        does="whole gradients are kept over 4 micro-batches, though they are sharded",
+        does="whole gradients are kept from micro-batch to micro-batch, though they are sharded",
         base={**_MEMORY, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False},
         needs={"zero.stage": (2, 3), "zero.micro_batches": _SEVERAL},
@@ -177,7 +177,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="logits_dominate",
-        does="a vocabulary of 16384 with little model under it",
+        does="a vocabulary of 16384 tokens with little model under it",
         base={**_MEMORY, "gpt.layers": 1, "gpt.hidden": 32, "gpt.context": 128},
         change={"gpt.vocabulary": 1 << 14},
     ),

@@ -12,6 +12,7 @@ from training_helpers import Run, healthy, planted, started
 
 from zprof.reference_engine.collective import Collective, Kind
 from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.config import Keep
 from zprof.reference_engine.program.plants import PLANTS, listing, plant_of
 from zprof.reference_engine.program.train_config import TrainConfig, with_fields
 
@@ -213,11 +214,17 @@ def test_accumulation_regathers_twice_a_micro_batch_and_reduces_once(start):
     assert [run.reductions(unit) for unit in UNITS] == [1] * len(UNITS)
 
 
-@pytest.mark.parametrize("cause", ["needless_reshard_after_forward", "last_unit_regathered"])
-def test_what_is_released_after_the_forward_is_gathered_twice(start, cause):
+@pytest.mark.parametrize(
+    ("cause", "keep", "saved"),
+    [("needless_reshard_after_forward", Keep.ALL, UNITS), ("last_unit_regathered", Keep.LAST, ("blocks.2",))],
+)
+def test_what_is_released_after_the_forward_is_gathered_twice(start, cause, keep, saved):
     run = start(planted(cause))
     run.steps()
     assert [run.gathers(unit) for unit in UNITS] == [2] * len(UNITS)
+    kept = start(with_fields(run.config, {"zero.keep_after_forward": keep}))
+    kept.steps()
+    assert {unit for unit in BLOCKS if kept.gathers(unit) == 1} == set(saved) - {"root"}
 
 
 def test_the_last_unit_comes_back_without_a_block_between(start):
