@@ -81,6 +81,7 @@ def _take_over(
             buffer.copy_(buffers[name])
         for unit in model.units:
             unit.store_weights()
+            unit.changed()
             if not unit.policy.shard_parameters and (unit.policy.shard_optimizer or not unit.trainable):
                 unit.publish()  # each rank has read its own part
                 unit.wait()

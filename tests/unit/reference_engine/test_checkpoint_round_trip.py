@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from checkpoint_models import everything, odd_engine, odd_losses, same
-from engine_helpers import TINY, engine, tiny_gpt, train_step
+from engine_helpers import TINY, engine, loss_of, tiny_gpt, train_step
 from torch import nn
+from torch.distributed.checkpoint import FileSystemReader
 
 from zprof.reference_engine import checkpoints
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
@@ -99,6 +100,19 @@ def test_parameters_at_rest_have_no_memory_after_loading_in_stage_3(tmp_path):
     assert all(unit.full.untyped_storage().nbytes() == 0 for unit in model.units)
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_forward_before_loading_leaves_nothing_of_the_old_weights(tmp_path, stage):
+    saved = engine(1, stage=stage)[:2]
+    train_step(*saved)
+    save_checkpoint(tmp_path / "x", *saved)
+    model, optimizer, _ = engine(1, stage=stage, keep_after_forward="all")
+    loss = loss_of(model)
+    load_checkpoint(tmp_path / "x", model, optimizer)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    assert torch.equal(loss_of(model), loss_of(saved[0]))
+
+
 def test_padding_is_not_written(tmp_path):
     bytes_of = {}
     for alignment in (1, 5000):
@@ -128,7 +142,7 @@ def test_a_failed_write_is_one_line_and_leaves_the_old_checkpoint(tmp_path, monk
     save_checkpoint(tmp_path / "x", model, optimizer, progress={"step": 1})
 
     def disk_full(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space left on device\nand a second line")
 
     monkeypatch.setattr(checkpoints.save.FileSystemWriter, "write_data", disk_full)
     with pytest.raises(RuntimeError, match=r"^checkpoint .*/x was not saved: .*No space left[^\n]*$"):
@@ -137,7 +151,17 @@ def test_a_failed_write_is_one_line_and_leaves_the_old_checkpoint(tmp_path, monk
     assert load_checkpoint(tmp_path / "x", model, optimizer) == {"step": 1}
 
 
-def test_two_names_of_one_module_and_of_one_buffer_are_one_entry(tmp_path):
+def test_every_parameter_has_an_entry_the_empty_one_too(tmp_path):
+    model, optimizer = odd_engine(stage=2)
+    save_checkpoint(tmp_path / "x", model, optimizer)
+    entries = FileSystemReader(tmp_path / "x").read_metadata().state_dict_metadata
+    found = {name.removeprefix("model.") for name in entries if name.startswith("model.")}
+    assert found == model.module.state_dict().keys() - {"last.weight"}  # the second name of first.weight
+    shapes = {name: tuple(entries[f"model.{name}"].size) for name in found}
+    assert shapes == {name: tuple(model.module.state_dict()[name].shape) for name in found}
+
+
+def test_two_names_of_one_module_are_one_entry():
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
