@@ -42,8 +42,8 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_straggler_is_named_with_its_skew(tmp_path: Path, rank: int) -> None:
-    planted = ("--straggler-rank", str(rank), "--straggler-ms", str(PLANTED_MS))
-    found = report(recorded(tmp_path, "straggler", "--link-gbps", "0.4", *planted))
+    planted = ("--plant", "straggler_rank", "--straggler-rank", str(rank), "--straggler-ms", str(PLANTED_MS))
+    found = report(recorded(tmp_path, "straggler", *planted))
     first = found["findings"][0]
     assert first["cause"] == "straggler_rank"
     assert first["confidence"] == "high"
@@ -51,6 +51,7 @@ def test_a_straggler_is_named_with_its_skew(tmp_path: Path, rank: int) -> None:
     (skew,) = [row for row in first["evidence"] if row["what"].startswith("arrival skew")]
     assert skew["rank"] == rank
     assert skew["value"] / 1e6 == pytest.approx(PLANTED_MS, abs=max(0.15 * PLANTED_MS, 3.0))
+    assert found["run"]["modelled"][0] == "planted straggler_rank: the same rank is late in every step"
 
 
 def test_a_healthy_run_accuses_nobody(healthy: Path) -> None:
@@ -59,11 +60,17 @@ def test_a_healthy_run_accuses_nobody(healthy: Path) -> None:
     assert set(causes.values()) <= {"low"}
 
 
+def test_a_missing_prefetch_is_found(tmp_path: Path) -> None:
+    found = report(recorded(tmp_path, "no_prefetch", "--plant", "no_prefetch"))
+    assert found["findings"][0]["cause"] == "no_prefetch"
+    assert found["findings"][0]["confidence"] == "high"
+
+
 def test_a_slow_link_is_found_against_the_healthy_run(tmp_path: Path, healthy: Path) -> None:
-    slow = recorded(tmp_path, "slow", "--link-gbps", "0.08")
+    slow = recorded(tmp_path, "slow", "--plant", "low_bus_bandwidth")
     found = report(slow, "--baseline", str(healthy))
     assert found["verdict"]["status"] == "slower"
-    assert "low_bus_bandwidth" in [finding["cause"] for finding in found["findings"]]
+    assert found["findings"][0]["cause"] == "low_bus_bandwidth"
     gathers = [row for row in found["time"]["collectives"] if row["kind"] == "all_gather"]
     for row in gathers:
-        assert row["busbw_bytes_per_s"] == pytest.approx(0.08e9 / 8, rel=0.15)
+        assert row["busbw_bytes_per_s"] == pytest.approx(0.4e9 / 8 / 5, rel=0.15)

@@ -1,0 +1,33 @@
+"""What the engine's program says of itself to the recorder."""
+
+import argparse
+
+from zprof.integrations.reference_rank import modelled
+from zprof.reference_engine.program.options import add_arguments, config_from
+
+
+def said(line: str) -> str:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return "; ".join(modelled(config_from(parser.parse_args(line.split()))))
+
+
+def test_a_real_run_has_nothing_modelled() -> None:
+    assert said("--stage 3 --accumulate 2") == ""
+
+
+def test_a_planted_run_says_so_first() -> None:
+    text = said("--plant low_bus_bandwidth")
+    assert text.startswith("planted low_bus_bandwidth: the link of rank 1 has a fifth of its speed")
+    assert "link of 50.0 MB/s, latency 50.0 µs, one rank 5 times slower" in text
+    assert "compute of 12.0 ms forward and 24.0 ms backward a block" in text
+
+
+def test_a_memory_plant_says_so_without_a_modelled_link() -> None:
+    assert said("--plant buffers_dominate").startswith("planted buffers_dominate: ")
+    assert "link" not in said("--plant buffers_dominate")
+
+
+def test_stragglers_are_named() -> None:
+    assert "straggler: rank 0 late by 40.0 ms a step" in said("--straggler-rank 0 --straggler-ms 40")
+    assert "in each step another rank, late by 7.0 ms" in said("--plant rotating_straggler --straggler-ms 7")
