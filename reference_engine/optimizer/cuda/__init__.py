@@ -1,0 +1,10 @@
+"""AdamW in one CUDA kernel, compiled on the user's machine by NVRTC: no CUDA toolkit, no C++ compiler.
+
+Importing this folder needs neither a GPU nor the extra ``zprof[cuda]``; ``unavailable`` says what is missing.
+"""
+
+from zprof.reference_engine.optimizer.cuda.available import unavailable
+from zprof.reference_engine.optimizer.cuda.launch import CudaAdamW
+from zprof.reference_engine.optimizer.cuda.program import KernelError
+
+__all__ = ["CudaAdamW", "KernelError", "unavailable"]

@@ -1,0 +1,103 @@
+// What adamw.cu takes for granted of CUDA, in C++: a thread of a block is a thread, blocks run one after another.
+// __shared__ is one static object, since only one block runs at a time.
+
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+struct Index {
+    unsigned x;
+};
+static thread_local Index threadIdx, blockIdx;
+static Index blockDim, gridDim;
+
+class Barrier {
+public:
+    explicit Barrier(int threads) : threads_(threads) {}
+    void wait() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        const unsigned round = round_;
+        if (++waiting_ == threads_) {
+            waiting_ = 0;
+            ++round_;
+            all_here_.notify_all();
+        } else {
+            all_here_.wait(lock, [&] { return round != round_; });
+        }
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable all_here_;
+    int threads_, waiting_ = 0;
+    unsigned round_ = 0;
+};
+static Barrier* barrier;
+
+static void __syncthreads() { barrier->wait(); }
+static float __uint_as_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+static unsigned __float_as_uint(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+using std::fma;
+using std::sqrt;
+
+#define __device__
+#define __global__
+#define __shared__ static
+#define __launch_bounds__(threads)
+
+#include "adamw.cu"
+
+template <typename... Arguments>
+static void run(void (*kernel)(Arguments...), int blocks, int threads, Arguments... arguments) {
+    Barrier all(threads);
+    barrier = &all;
+    blockDim.x = static_cast<unsigned>(threads);
+    gridDim.x = static_cast<unsigned>(blocks);
+    std::vector<std::thread> workers;
+    for (int thread = 0; thread < threads; ++thread) {
+        workers.emplace_back([=, &all] {
+            threadIdx.x = static_cast<unsigned>(thread);
+            for (int block = 0; block < blocks; ++block) {
+                blockIdx.x = static_cast<unsigned>(block);
+                kernel(arguments...);
+                all.wait();
+            }
+        });
+    }
+    for (std::thread& worker : workers) worker.join();
+}
+
+extern "C" void run_adamw(
+    decltype(&adamw_float32_none) kernel, int blocks, int threads, float* w, const void* g, float* m, float* v,
+    void* low, long long elements, double rate, double beta1, double beta2, double eps, double weight_decay,
+    const float* divisor, const float* found_inf, const float* step
+) {
+    run(kernel, blocks, threads, w, g, m, v, low, elements, rate, beta1, beta2, eps, weight_decay, divisor,
+        found_inf, step);
+}
+
+extern "C" void run_squares(
+    decltype(&sum_of_squares_float32) kernel, int blocks, int threads, const void* g, long long elements,
+    double* partials
+) {
+    run(kernel, blocks, threads, g, elements, partials);
+}
+
+extern "C" void run_partials(
+    decltype(&sum_partials) kernel, int blocks, int threads, const double* partials, long long count,
+    double* result
+) {
+    run(kernel, blocks, threads, partials, count, result);
+}

@@ -1,0 +1,58 @@
+"""The CUDA kernels on the CPU: ``adamw.cu`` itself, compiled as C++, behind the seam that a GPU has."""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+from zprof.reference_engine.optimizer.cuda import program
+
+SHIM = Path(__file__).with_name("shim.cpp")
+FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing"]
+POINTER, COUNT, DOUBLE, INT = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_double, ctypes.c_int
+RUN = {
+    "adamw": ("run_adamw", [*[POINTER] * 5, COUNT, *[DOUBLE] * 5, *[POINTER] * 3]),
+    "sum_of_squares": ("run_squares", [POINTER, COUNT, POINTER]),
+    "sum_partials": ("run_partials", [POINTER, COUNT, POINTER]),
+}
+
+
+def compiler() -> str | None:
+    """A C++ compiler, if this machine has one."""
+    return shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+
+
+def build(folder: Path) -> Path:
+    """Compile the kernels and the shim into ``folder``."""
+    found = compiler()
+    assert found is not None, "no C++ compiler"
+    (folder / program.SOURCE_NAME).write_text(program.source(), encoding="utf-8")
+    library = folder / "libadamw_shim.so"
+    subprocess.run([found, *FLAGS, f"-I{folder}", "-o", str(library), str(SHIM)], check=True)
+    return library
+
+
+class ShimRuntime:
+    """A GPU of ``resident`` blocks of ``threads`` threads, whose memory is the host's."""
+
+    def __init__(self, library: Path, *, threads: int = 16, resident: int = 2) -> None:
+        self._library = ctypes.CDLL(str(library))
+        self._threads = threads
+        self._resident = resident
+        self.launched: list[tuple[str, int]] = []
+
+    def resident_blocks(self, kernel: str) -> int:
+        getattr(self._library, kernel)
+        return self._resident
+
+    def launch(self, kernel: str, blocks: int, *arguments: int | float) -> None:
+        self.launched.append((kernel, blocks))
+        name, types = next(RUN[start] for start in RUN if kernel.startswith(start))
+        assert len(arguments) == len(types)
+        for argument, kind in zip(arguments, types, strict=True):
+            assert isinstance(argument, float) == (kind is DOUBLE)
+        function = getattr(self._library, name)
+        function.argtypes = [POINTER, INT, INT, *types]
+        function.restype = None
+        address = ctypes.cast(getattr(self._library, kernel), POINTER)
+        function(address, blocks, self._threads, *arguments)

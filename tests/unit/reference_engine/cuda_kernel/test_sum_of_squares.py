@@ -1,0 +1,79 @@
+"""The CUDA kernel's sum of squares, run on the CPU."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.adamw_kernel.cases import GRADIENT_TYPES, same_bits
+from tests.support.adamw_kernel.shim import ShimRuntime
+from zprof.reference_engine.optimizer.cuda import CudaAdamW
+
+LENGTHS = (0, 1, 7, 8, 9, 255, 256, 5003)
+
+
+def values(elements: int, dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
+    random = torch.Generator().manual_seed(elements)
+    memory = torch.full((elements + offset + 8,), 7.0, dtype=dtype)  # a read outside would count
+    memory[offset : offset + elements] = torch.randn(elements, generator=random).to(dtype)
+    return memory[offset : offset + elements]
+
+
+@pytest.mark.parametrize("dtype", GRADIENT_TYPES)
+@pytest.mark.parametrize("offset", [0, 1, 3, 4, 8])
+def test_equals_the_exact_sum(kernel, dtype, offset):
+    for elements in LENGTHS:
+        gradient = values(elements, dtype, offset)
+        got = kernel.sum_of_squares(gradient)
+        assert got.dtype == torch.float64
+        assert got.shape == ()
+        exact = math.fsum(x * x for x in gradient.double().tolist())
+        assert got.item() == pytest.approx(exact, rel=1e-14)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 64, 256])
+def test_every_thread_and_block_counts(make_kernel, threads):
+    kernel = make_kernel(threads=threads)
+    gradient = values(50_003, torch.bfloat16)
+    assert kernel.sum_of_squares(gradient).item() == pytest.approx(gradient.double().square().sum().item())
+
+
+def test_the_same_bits_each_time_and_on_a_gpu_of_any_size(make_kernel):
+    gradient = values(30_001, torch.float32, 3)
+    sums = [make_kernel(threads=64, resident=resident).sum_of_squares(gradient) for resident in (1, 2, 7, 7)]
+    assert len({float(total).hex() for total in sums}) == 1
+
+
+@pytest.mark.parametrize("dtype", GRADIENT_TYPES)
+@pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("place", [0, 500, 1002])
+def test_inf_and_nan_show(kernel, dtype, special, place):
+    gradient = values(1003, dtype, 1)
+    gradient[place] = special
+    got = kernel.sum_of_squares(gradient)
+    assert not bool(got.isfinite())
+    assert bool(got.isnan()) == math.isnan(special)
+
+
+@pytest.mark.parametrize("value", [3.4e38, 1e-45, -1e30])
+def test_no_finite_gradient_overflows_and_none_vanishes(kernel, value):
+    gradient = torch.full((100,), value)
+    assert kernel.sum_of_squares(gradient).item() == pytest.approx(100 * gradient[0].item() ** 2, rel=1e-14)
+
+
+def test_a_gradient_is_not_changed(kernel):
+    gradient = values(1003, torch.float16)
+    before = gradient.clone()
+    kernel.sum_of_squares(gradient)
+    assert same_bits(gradient, before)
+
+
+@settings(max_examples=60, deadline=None)
+@given(numbers=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=40))
+def test_equals_the_exact_sum_of_any_numbers(shim_library, numbers):
+    kernel = CudaAdamW(torch.device("cpu"), ShimRuntime(shim_library, threads=2))
+    gradient = torch.tensor(numbers, dtype=torch.float32)
+    got = kernel.sum_of_squares(gradient).item()
+    assert got == pytest.approx(math.fsum(x * x for x in numbers), rel=1e-14, abs=1e-300)
