@@ -130,11 +130,12 @@ def test_defragment_keeps_the_buffers_of_another_type_too(stage):
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_defragment_without_sync_keeps_whole_gradients_in_one_piece_a_unit(stage):
-    root, block = units_bytes(2)
+    layers = 3  # more than reduce_buckets: chunks for those would be smaller
+    root, block = units_bytes(layers)
     kept = kept_beside_the_law(
-        2, stage=stage, defragment=True, micro_batches=2, reduce_each_micro_batch=False
+        layers, stage=stage, defragment=True, micro_batches=2, reduce_each_micro_batch=False
     )
-    assert kept == 4 * (root + 2 * block)
+    assert kept == 4 * (root + layers * block)
 
 
 class Allocations(TorchDispatchMode):
