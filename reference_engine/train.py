@@ -151,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _Parser(
         prog="python -m zprof.reference_engine.train",
         description=__doc__,
+        epilog="ZERO_DEBUG=1 in the environment shows the traceback of an error.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
