@@ -12,6 +12,7 @@ from torch.distributed.checkpoint import FileSystemReader
 
 from zprof.reference_engine import checkpoints
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
+from zprof.reference_engine.config import Keep
 
 STAGES = range(4)
 
@@ -105,9 +106,10 @@ def test_a_forward_before_loading_leaves_nothing_of_the_old_weights(tmp_path, st
     saved = engine(1, stage=stage)[:2]
     train_step(*saved)
     save_checkpoint(tmp_path / "x", *saved)
-    model, optimizer, _ = engine(1, stage=stage, keep_after_forward="all")
+    model, optimizer, _ = engine(1, stage=stage, keep_after_forward=Keep.ALL)
     loss = loss_of(model)
     load_checkpoint(tmp_path / "x", model, optimizer)
+    assert same(model.state_dict(), saved[0].state_dict())
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
     assert torch.equal(loss_of(model), loss_of(saved[0]))
