@@ -1,0 +1,1 @@
+"""What needs a GPU, check by check, each in a process of its own."""
