@@ -65,7 +65,7 @@ def _store(config: ActivationConfig, blocks: int, mp: Comm | None) -> Store:
 
 
 class CheckpointedBlocks:
-    """Keeps each block's input in a store; without gradients it keeps nothing."""
+    """Keeps each block's input in a store, but nothing where no gradients are wanted (torch.no_grad)."""
 
     def __init__(self, store: Store, *, preserve_rng_state: bool = False) -> None:
         """``preserve_rng_state``: needed where a block draws random numbers."""
@@ -74,8 +74,6 @@ class CheckpointedBlocks:
 
     def __call__(self, unit: str, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """See :class:`BlockRunner`."""
-        if not torch.is_grad_enabled():
-            return call_block(unit, block, x)
         with saved_tensors_hooks(self._keep(unit), _get), set_checkpoint_early_stop(False):
             output: torch.Tensor = checkpoint(
                 block, x, use_reentrant=False, preserve_rng_state=self._preserve_rng_state

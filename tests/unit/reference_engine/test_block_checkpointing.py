@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_helpers import TINY, train_step
 from fake_comm import FakeComm
-from thread_ranks import ThreadComm, on_ranks
+from thread_comm import ThreadComm, launches, on_ranks
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
@@ -101,7 +101,7 @@ def test_a_block_makes_the_collectives_of_the_paper(way: str):
         loss_of(model, batch()).backward()
         partition = WAYS[way].get("partition", False)
         for index in range(CONFIG.layers):
-            of_block = [kind for kind, unit in mp.launched if unit.startswith(f"blocks.{index}")]
+            of_block = [kind for kind, unit in launches(mp) if unit.startswith(f"blocks.{index}")]
             # Forward and recomputation, each two; backward two.  Pa gathers the input between the first two.
             expected = ["all_reduce"] * 2 + ["all_gather"] * partition + ["all_reduce"] * 4
             assert of_block == expected

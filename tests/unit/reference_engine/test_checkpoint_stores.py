@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from thread_ranks import ThreadComm, on_ranks
+from thread_comm import ThreadComm, launches, on_ranks
 
 from zprof.reference_engine.activations import ActivationConfig, block_runner, call_block
 from zprof.reference_engine.activations.memory import (
@@ -71,7 +71,7 @@ def test_every_bit_comes_back_in_any_order(
             assert torch.equal(back.view(BITS[dtype]), one)
             assert torch.equal(there.get().view(BITS[dtype]), one)  # as with retain_graph
         gathers = 2 * len(bits) if kind[0] else 0
-        assert [name for name, _ in mp.launched] == ["all_gather"] * gathers
+        assert [name for name, _ in launches(mp)] == ["all_gather"] * gathers
 
     on_ranks(ranks, work)
 
@@ -102,7 +102,7 @@ def test_a_part_is_an_equal_share_rounded_up(elements: int):
         store = PartitionedStore(CopyStore(SeparatePlaces(allocate), OnDevice()), mp)
         kept = store.put(torch.arange(float(elements)), "block")
         assert torch.equal(kept.get(), torch.arange(float(elements)))
-        assert mp.moved["all_gather"] == -(-elements // 4) * 4
+        assert [one.elements for one in mp.launched] == [-(-elements // 4) * 4]
 
     on_ranks(4, work)
     assert sizes == [-(-elements // 4) * 4] * 4

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from thread_ranks import ThreadComm, on_ranks
+from thread_comm import ThreadComm, launches, on_ranks
 from torch import nn
 
 from zprof.reference_engine.program.gpt import GPT, Attention, GPTConfig
@@ -54,7 +54,7 @@ def test_columns_are_slices_of_the_whole_and_the_input_gradient_is_the_sum(ranks
         close(mine.grad, x.grad)
         close(layer.weight.grad, whole.weight.grad[own])
         close(layer.bias.grad, whole.bias.grad[own])
-        assert mp.launched == [("all_reduce", "layer")]  # in the backward alone
+        assert launches(mp) == [("all_reduce", "layer")]  # in the backward alone
 
     on_ranks(ranks, work)
 
@@ -73,12 +73,12 @@ def test_rows_add_up_to_the_whole_with_the_bias_once(ranks: int, bias: bool):
         own = slice(mp.rank * WIDE // ranks, (mp.rank + 1) * WIDE // ranks)
         mine = x.detach()[..., own].clone().requires_grad_()
         y = layer(mine)
-        assert mp.launched == [("all_reduce", "layer")]  # in the forward alone
+        assert launches(mp) == [("all_reduce", "layer")]  # in the forward alone
         (y * weights).sum().backward()
         close(y, expected)
         close(mine.grad, x.grad[..., own])
         close(layer.weight.grad, whole.weight.grad[:, own])
-        assert mp.launched == [("all_reduce", "layer")]
+        assert launches(mp) == [("all_reduce", "layer")]
         if bias:
             close(layer.bias.grad, whole.bias.grad)
 
@@ -110,7 +110,7 @@ def test_attention_keeps_whole_heads_in_each_third(ranks: int):
         close(mine.attention.query_key_value.weight.grad, whole.weight.grad[here])
         close(mine.attention.query_key_value.bias.grad, whole.bias.grad[here])
         close(mine.attention_norm.weight.grad, block.attention_norm.weight.grad)
-        assert [kind for kind, _ in mp.launched] == ["all_reduce"] * 4
+        assert [kind for kind, _ in launches(mp)] == ["all_reduce"] * 4
 
     on_ranks(ranks, work)
 
@@ -160,8 +160,8 @@ def test_loss_of_split_logits_is_cross_entropy(ranks: int, dtype: torch.dtype, s
         (loss * 3).backward()
         close(loss, expected)
         close(mine.grad, logits.grad[:, own])
-        assert mp.launched == [("all_gather", "loss")]
-        assert mp.moved["all_gather"] == ranks * 2 * 10
+        assert launches(mp) == [("all_gather", "loss")]
+        assert mp.launched[0].elements == ranks * 2 * 10
 
     on_ranks(ranks, work)
 

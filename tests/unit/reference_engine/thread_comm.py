@@ -136,6 +136,11 @@ def on_ranks(ranks: int, run: Callable[[ThreadComm], T]) -> list[T]:
         return list(pool.map(one, range(ranks)))
 
 
+def launches(comm: ThreadComm) -> list[tuple[str, str]]:
+    """Kind and unit of every collective that the rank has launched."""
+    return [(one.kind, one.unit) for one in comm.launched]
+
+
 def _sum(tensors: list[torch.Tensor]) -> torch.Tensor:
     total = tensors[0].clone()
     for tensor in tensors[1:]:
