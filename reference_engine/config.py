@@ -111,6 +111,7 @@ class ZeroConfig:
         if self.stage not in STAGES:
             raise ValueError(f"stage is {self.stage!r}; it must be 0, 1, 2 or 3")
         self._check_dtypes()
+        self._check_choices()
         for name, least in (
             ("micro_batches", 1),
             ("forward_prefetch", 0),
@@ -144,6 +145,13 @@ class ZeroConfig:
             raise ValueError(f"dtype is {self.dtype}; it must be one of {names}")
         if self.reduce_dtype not in (None, self.dtype, torch.float32):
             raise ValueError(f"reduce_dtype is {self.reduce_dtype}; it must be {self.dtype} or torch.float32")
+
+    def _check_choices(self) -> None:
+        for name, choices in (("keep_after_forward", Keep), ("adam", AdamKernel)):
+            value = getattr(self, name)
+            if value not in list(choices):
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+            object.__setattr__(self, name, choices(value))  # its text will do
 
     def _check_adamw(self) -> None:
         for name in ("learning_rate", "eps", "weight_decay"):

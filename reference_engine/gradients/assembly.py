@@ -3,9 +3,10 @@
     stage   whole gradients until the reduction                reduction
     0       flat, stays                                        all-reduce in place
     1       flat, stays                                        reduce-scatter in place
-    2, 3    copied into a bucket as they are produced          reduce-scatter of the bucket
+    2, 3    as autograd made them, then into a bucket          reduce-scatter of the bucket
     CB      the same; stages 2 and 3: as autograd made them    piece by piece through buffers
-    MD      the same; buckets and buffers are kept memory      the same
+    MD      the same; stages 2 and 3: into a bucket at once;   the same
+            buckets, buffers and shards are kept memory
     MD and no_sync, stages 2 and 3: flat, stays                reduce-scatter in place
 
 Another ``reduce_dtype`` goes through buffers where the whole gradients stay; a bucket has that type at once.
@@ -20,8 +21,9 @@ from zprof.reference_engine.comm import Comm
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.gradients.all_reduce import AllReduceInPlace, AllReduceThroughBuffers
 from zprof.reference_engine.gradients.buckets import BucketPool, FreshMemory, KeptMemory, Memory
+from zprof.reference_engine.gradients.owned import FreshOwned, KeptOwned, kept_shard
 from zprof.reference_engine.gradients.pieces import Cut, buffer_elements, cuts
-from zprof.reference_engine.gradients.protocol import Reduction, Whole
+from zprof.reference_engine.gradients.protocol import Bucketed, Owned, Readable, Reduction, Whole
 from zprof.reference_engine.gradients.reduce_scatter import (
     ReduceScatterBucket,
     ReduceScatterInPlace,
@@ -29,7 +31,7 @@ from zprof.reference_engine.gradients.reduce_scatter import (
     SumOfTurns,
 )
 from zprof.reference_engine.gradients.unit_gradients import UnitGradients
-from zprof.reference_engine.gradients.whole import BucketWhole, FlatWhole, LooseWhole
+from zprof.reference_engine.gradients.whole import BucketWhole, FlatWhole, LateBucketWhole, LooseWhole
 from zprof.reference_engine.units.flat_unit import FlatUnit
 from zprof.reference_engine.units.module_unit import ModuleUnit
 
@@ -72,10 +74,7 @@ class Gradients:
             return self._replicated(unit)
         if not unit.policy.shard_gradients:
             return self._partly_reduced(unit)
-        gradients = self._sharded(unit)
-        if gradients.owned.dtype == unit.shard.dtype:
-            unit.shard.grad = gradients.owned
-        return gradients
+        return self._sharded(unit)
 
     def _replicated(self, unit: FlatUnit) -> UnitGradients:
         whole = FlatWhole(unit)
@@ -89,44 +88,52 @@ class Gradients:
             reduction = AllReduceThroughBuffers(
                 whole, self._comm, unit.name, micro_batches=count, pieces=pieces, pool=pool
             )
-        return UnitGradients(whole, reduction, whole.flat)
+        return UnitGradients(whole, reduction, KeptOwned(whole.flat))
 
     def _partly_reduced(self, unit: FlatUnit) -> UnitGradients:
         whole = FlatWhole(unit)
-        owned = whole.flat[unit.owned_range]
+        owned = KeptOwned(whole.flat[unit.owned_range])
         reduction = self._scatter_flat(unit, whole, owned)
         if self._reduces_each:
             reduction = SumOfTurns(reduction, whole, owned)
         return UnitGradients(whole, reduction, owned)
 
     def _sharded(self, unit: FlatUnit) -> UnitGradients:
-        owned = torch.zeros_like(unit.shard.detach(), dtype=self._config.wire_dtype)
+        owned = self._owned(unit)
         whole: Whole
         reduction: Reduction
         if self._keeps_whole and self._config.defragment:
             whole = flat = FlatWhole(unit)
             reduction = self._scatter_flat(unit, flat, owned)
         elif self._constant is not None:
-            whole = self._waiting(unit)
-            reduction = self._scatter_pieces(unit, whole, owned)
+            whole = waiting = self._waiting(unit)
+            reduction = self._scatter_pieces(unit, waiting, owned)
         else:
-            whole = bucket = BucketWhole(unit, self._buckets)
+            whole = bucketed = self._bucketed(unit)
             reduction = ReduceScatterBucket(
-                bucket, owned, self._comm, unit, divisor=self._divisor, pool=self._buckets
+                bucketed, owned, self._comm, unit, divisor=self._divisor, pool=self._buckets
             )
-        return UnitGradients(whole, reduction, owned, outside=[owned])
+        return UnitGradients(whole, reduction, owned)
 
-    def _waiting(self, unit: FlatUnit) -> Whole:
+    def _owned(self, unit: FlatUnit) -> Owned:
+        make = kept_shard if self._config.defragment else FreshOwned
+        return make(unit, self._config.wire_dtype)
+
+    def _bucketed(self, unit: FlatUnit) -> Bucketed:
+        make = BucketWhole if self._config.defragment else LateBucketWhole
+        return make(unit, self._buckets)
+
+    def _waiting(self, unit: FlatUnit) -> Readable:
         if self._config.defragment:
             return BucketWhole(unit, self._buckets)
         return LooseWhole(unit, self._pieces(unit))
 
-    def _scatter_flat(self, unit: FlatUnit, whole: FlatWhole, owned: torch.Tensor) -> Reduction:
+    def _scatter_flat(self, unit: FlatUnit, whole: FlatWhole, owned: Owned) -> Reduction:
         if self._constant is None and self._same_dtype(unit):
             return ReduceScatterInPlace(whole, owned, self._comm, unit.name, divisor=self._divisor)
         return self._scatter_pieces(unit, whole, owned)
 
-    def _scatter_pieces(self, unit: FlatUnit, whole: Whole, owned: torch.Tensor) -> Reduction:
+    def _scatter_pieces(self, unit: FlatUnit, whole: Readable, owned: Owned) -> Reduction:
         return ReduceScatterThroughBuffers(
             whole,
             owned,

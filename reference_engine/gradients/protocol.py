@@ -27,14 +27,36 @@ class Whole(Protocol):
     def complete(self, missing: Iterable[int]) -> None:
         """No more will come; a parameter in ``missing`` that has no gradient at all counts as zero."""
 
+    def zero(self) -> None:
+        """Start over."""
+
+
+class Readable(Whole, Protocol):
+    """Whole gradients that are read piece by piece."""
+
     def read(self, cut: Cut, buffer: torch.Tensor) -> None:
         """Copy elements ``cut`` of every shard into ``buffer``, one shard after the other."""
 
     def close(self) -> None:
         """All was read."""
 
+
+class Bucketed(Whole, Protocol):
+    """Whole gradients that end up in a bucket, side by side as in the unit."""
+
+    def hand_over(self) -> torch.Tensor:
+        """The bucket, to whoever reduces it and gives it back to the pool."""
+
+
+class Owned(Protocol):
+    """This rank's part of the mean: what its optimizer reads."""
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The memory of it; content that no reduction wrote is arbitrary."""
+
     def zero(self) -> None:
-        """Start over."""
+        """The step is over: the gradients count as zero."""
 
 
 class Reduction(Protocol):

@@ -12,15 +12,15 @@ from zprof.reference_engine.comm import Comm, Handle
 from zprof.reference_engine.gradients.buckets import BucketPool
 from zprof.reference_engine.gradients.handles import AllOf, Then
 from zprof.reference_engine.gradients.pieces import Cut
-from zprof.reference_engine.gradients.protocol import Reduction, Turn, Whole
-from zprof.reference_engine.gradients.whole import BucketWhole, FlatWhole
+from zprof.reference_engine.gradients.protocol import Bucketed, Owned, Readable, Reduction, Turn
+from zprof.reference_engine.gradients.whole import FlatWhole
 from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
 class ReduceScatterInPlace:
     """A flat gradient that stays goes over the network itself; once a step."""
 
-    def __init__(self, whole: FlatWhole, owned: torch.Tensor, comm: Comm, name: str, *, divisor: int) -> None:
+    def __init__(self, whole: FlatWhole, owned: Owned, comm: Comm, name: str, *, divisor: int) -> None:
         """``owned`` may lie in the flat gradient, as this rank's part."""
         self._whole = whole
         self._owned = owned
@@ -32,16 +32,16 @@ class ReduceScatterInPlace:
         """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
         flat = self._whole.flat
         flat.div_(self._divisor)
-        return self._comm.reduce_scatter(self._owned, flat, self._name)
+        return self._comm.reduce_scatter(self._owned.tensor, flat, self._name)
 
 
 class ReduceScatterBucket:
-    """The bucket that collected a unit's gradients goes over the network."""
+    """A bucket with all of a unit's gradients goes over the network."""
 
     def __init__(
         self,
-        whole: BucketWhole,
-        owned: torch.Tensor,
+        whole: Bucketed,
+        owned: Owned,
         comm: Comm,
         unit: FlatUnit,
         *,
@@ -64,12 +64,12 @@ class ReduceScatterBucket:
         return handle
 
     def _first(self, bucket: torch.Tensor) -> Handle:
-        return self._comm.reduce_scatter(self._owned, bucket, self._unit.name)
+        return self._comm.reduce_scatter(self._owned.tensor, bucket, self._unit.name)
 
     def _later(self, bucket: torch.Tensor) -> Handle:
         mean = bucket[self._unit.shard_range]
         launched = self._comm.reduce_scatter(mean, bucket, self._unit.name)
-        return Then(launched, partial(self._owned.add_, mean))
+        return Then(launched, partial(self._owned.tensor.add_, mean))
 
 
 class ReduceScatterThroughBuffers:
@@ -77,8 +77,8 @@ class ReduceScatterThroughBuffers:
 
     def __init__(
         self,
-        whole: Whole,
-        owned: torch.Tensor,
+        whole: Readable,
+        owned: Owned,
         comm: Comm,
         name: str,
         *,
@@ -107,7 +107,7 @@ class ReduceScatterThroughBuffers:
         buffer.div_(self._divisor)
         mean = buffer[self._comm.rank * cut.elements : (self._comm.rank + 1) * cut.elements]
         launched = self._comm.reduce_scatter(mean, buffer, self._name)
-        part = self._owned[cut.slice]
+        part = self._owned.tensor[cut.slice]
         handle = Then(launched, partial(part.copy_ if turn.first else part.add_, mean))
         self._pool.lend(buffer, handle)
         return handle
@@ -120,12 +120,12 @@ class SumOfTurns:
     again.  So the mean is put aside, 1/N of the gradients more, and the next backward adds to zeros.
     """
 
-    def __init__(self, each: Reduction, whole: FlatWhole, owned: torch.Tensor) -> None:
+    def __init__(self, each: Reduction, whole: FlatWhole, owned: Owned) -> None:
         """``each`` leaves one micro-batch's share of the mean in ``owned``."""
         self._each = each
         self._whole = whole
         self._owned = owned
-        self._sum = torch.zeros_like(owned)
+        self._sum = torch.zeros_like(owned.tensor)
 
     def start(self, turn: Turn) -> Handle:
         """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
@@ -133,10 +133,10 @@ class SumOfTurns:
 
     def _account(self, turn: Turn) -> None:
         if turn.first:
-            self._sum.copy_(self._owned)
+            self._sum.copy_(self._owned.tensor)
         else:
-            self._sum.add_(self._owned)
+            self._sum.add_(self._owned.tensor)
         if turn.last:
-            self._owned.copy_(self._sum)
+            self._owned.tensor.copy_(self._sum)
         else:
             self._whole.flat.zero_()

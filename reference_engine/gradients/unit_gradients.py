@@ -4,25 +4,26 @@ The mean over ranks and micro-batches is taken before the sum (g / divisor, then
 does not overflow.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 
 from zprof.reference_engine.comm import Handle
-from zprof.reference_engine.gradients.protocol import Reduction, Turn, Whole
+from zprof.reference_engine.gradients.protocol import Owned, Reduction, Turn, Whole
 
 
 class UnitGradients:
     """``owned`` is what this rank's optimizer reads, after the last reduction of a step."""
 
-    def __init__(
-        self, whole: Whole, reduction: Reduction, owned: torch.Tensor, *, outside: Sequence[torch.Tensor] = ()
-    ) -> None:
-        """``outside`` are gradients that lie outside of ``whole``."""
-        self.owned = owned
+    def __init__(self, whole: Whole, reduction: Reduction, owned: Owned) -> None:
         self._whole = whole
         self._reduction = reduction
-        self._outside = tuple(outside)
+        self._owned = owned
+
+    @property
+    def owned(self) -> torch.Tensor:
+        """This rank's part of the mean."""
+        return self._owned.tensor
 
     def take(self, index: int) -> None:
         """The parameter of this index has its gradient."""
@@ -34,7 +35,6 @@ class UnitGradients:
         return self._reduction.start(turn)
 
     def zero(self) -> None:
-        """Set all gradients to zero, in place."""
+        """All gradients count as zero."""
         self._whole.zero()
-        for gradient in self._outside:
-            gradient.zero_()
+        self._owned.zero()

@@ -36,7 +36,7 @@ class FlatWhole:
         self._attach()
 
     def read(self, cut: Cut, buffer: torch.Tensor) -> None:
-        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+        """See :class:`~zprof.reference_engine.gradients.protocol.Readable`."""
         part = self.part(cut)
         buffer.view(part.shape).copy_(part)
 
@@ -45,7 +45,7 @@ class FlatWhole:
         return of_every_shard(self.flat, self._unit, cut)
 
     def close(self) -> None:
-        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+        """See :class:`~zprof.reference_engine.gradients.protocol.Readable`."""
 
     def zero(self) -> None:
         """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
@@ -55,6 +55,41 @@ class FlatWhole:
     def _attach(self) -> None:
         for parameter, view in zip(self._unit.parameters, self._views, strict=True):
             parameter.grad = view
+
+
+class LateBucketWhole:
+    """``.grad`` as autograd made it until all are there, then one after the other into a bucket, and dropped.
+
+    While a unit runs backward, its activations go and its gradients come; the bucket is taken after that, when
+    the unit's parameters are given back too.
+    """
+
+    def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:
+        self._unit = unit
+        self._pool = pool
+
+    def take(self, index: int) -> None:
+        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+
+    def complete(self, missing: Iterable[int]) -> None:
+        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+
+    def hand_over(self) -> torch.Tensor:
+        """See :class:`~zprof.reference_engine.gradients.protocol.Bucketed`."""
+        layout = self._unit.layout
+        bucket = self._pool.take(layout.padded)
+        bucket[layout.numel :].zero_()
+        for view, parameter in zip(self._unit.views(bucket), self._unit.parameters, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                view.copy_(parameter.grad)
+                parameter.grad = None
+        return bucket
+
+    def zero(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+        _drop(self._unit)
 
 
 class BucketWhole:
@@ -81,16 +116,16 @@ class BucketWhole:
                 self.take(index)  # of an earlier micro-batch
 
     def read(self, cut: Cut, buffer: torch.Tensor) -> None:
-        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+        """See :class:`~zprof.reference_engine.gradients.protocol.Readable`."""
         part = of_every_shard(self._open(), self._unit, cut)
         buffer.view(part.shape).copy_(part)
 
     def close(self) -> None:
-        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+        """See :class:`~zprof.reference_engine.gradients.protocol.Readable`."""
         self._pool.give_back(self.hand_over())
 
     def hand_over(self) -> torch.Tensor:
-        """The bucket, to whoever reduces it and gives it back to the pool."""
+        """See :class:`~zprof.reference_engine.gradients.protocol.Bucketed`."""
         bucket, self._bucket = self._open(), None
         return bucket
 
@@ -125,7 +160,7 @@ class LooseWhole:
         """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
 
     def read(self, cut: Cut, buffer: torch.Tensor) -> None:
-        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+        """See :class:`~zprof.reference_engine.gradients.protocol.Readable`."""
         for run in self._runs[cut]:
             target = buffer[run.buffer.slice]
             gradient = None if run.parameter is None else self._unit.parameters[run.parameter].grad
@@ -135,7 +170,7 @@ class LooseWhole:
                 target.copy_(gradient.reshape(-1)[run.elements.slice])
 
     def close(self) -> None:
-        """See :class:`~zprof.reference_engine.gradients.protocol.Whole`."""
+        """See :class:`~zprof.reference_engine.gradients.protocol.Readable`."""
         _drop(self._unit)
 
     def zero(self) -> None:

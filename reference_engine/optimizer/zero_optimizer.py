@@ -142,9 +142,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "exp_avg": torch.zeros_like(weights.detach()),
             "exp_avg_sq": torch.zeros_like(weights.detach()),
         }
-        owned = self._gradients[unit].owned
-        if owned.dtype == weights.dtype:
-            weights.grad = owned
+        if not unit.policy.shard_gradients and unit.full.dtype == weights.dtype:
+            weights.grad = self._gradients[unit].owned  # of a sharded gradient the shard takes care itself
 
     def _check_reduced(self) -> None:
         if self._reducer.reduced:

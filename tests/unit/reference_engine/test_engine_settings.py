@@ -6,6 +6,7 @@ import torch
 from zprof.reference_engine import ZeroConfig
 from zprof.reference_engine.collective import Collective, Kind, ring_factor
 from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.config import AdamKernel, Keep
 from zprof.reference_engine.policy import policy_of
 from zprof.reference_engine.program.gpt import GPTConfig
 from zprof.reference_engine.program.modelled_compute import ComputeModel
@@ -22,11 +23,23 @@ def test_each_stage_shards_one_state_more():
     assert [policy_of(stage).gathers_after_step for stage in range(4)] == [False, True, True, False]
 
 
+def test_a_choice_may_be_given_by_its_text():
+    config = ZeroConfig(keep_after_forward="all", adam="torch")
+    assert config.keep_after_forward is Keep.ALL
+    assert config.adam is AdamKernel.TORCH
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         ({"stage": 4}, "stage is 4"),
         ({"dtype": torch.float64}, "dtype is torch.float64"),
+        ({"reduce_dtype": torch.float16}, "reduce_dtype is torch.float16"),
+        ({"keep_after_forward": "some"}, "keep_after_forward is 'some'"),
+        ({"adam": "fast"}, "adam is 'fast'"),
+        ({"clip_norm": 0.0}, "clip_norm is 0.0"),
+        ({"micro_batches": 0}, "micro_batches is 0"),
+        ({"constant_buffers": 0}, "constant_buffers is 0"),
         ({"forward_prefetch": -1}, "forward_prefetch is -1"),
         ({"backward_prefetch": 1.5}, "backward_prefetch is 1.5"),
         ({"reduce_buckets": 0}, "reduce_buckets is 0"),
