@@ -30,6 +30,7 @@ from zprof.reference_engine.schedule.backward_pass import BackwardPass
 from zprof.reference_engine.schedule.gather import ParameterGatherer, ParameterWaiter
 from zprof.reference_engine.schedule.hooks import EngineHook
 from zprof.reference_engine.schedule.input_watch import InputWatch
+from zprof.reference_engine.schedule.model_guard import ModelGuard
 from zprof.reference_engine.units.flat_unit import FlatUnit
 from zprof.reference_engine.units.module_unit import ModuleUnit
 from zprof.reference_engine.units.split import by_dtype, chosen_modules, split
@@ -99,7 +100,7 @@ def _assemble(
     )
     backward.watch(model)
     watch = InputWatch(module_units, backward, on_over=reducer.unit_over)
-    schedule = (watch, _parameter_schedule(module_units, config, backward))
+    schedule = (watch, _parameter_schedule(module_units, config, backward), ModelGuard(model, flat))
     loss_scale = DynamicLossScale(config.loss_scale, flat[0].full.device) if config.scales_loss else None
     facts = facts_of(flat, config, comm.world_size)
     wrapped = ZeroModel(model, flat, reducer, facts, comm, mp, schedule=schedule, loss_scale=loss_scale)
@@ -126,11 +127,12 @@ def _parameter_schedule(
 
 
 def _broadcast(buffer: torch.Tensor, comm: Comm) -> None:
-    whole = buffer.detach().contiguous()
-    as_bytes = whole.view(torch.uint8) if whole.dtype == torch.bool else whole  # gloo has no bool
-    comm.broadcast(as_bytes, "buffers").wait()
-    if whole.data_ptr() != buffer.data_ptr():
-        buffer.copy_(whole)
+    # An expanded buffer repeats what it has: it can be written once only.
+    own = buffer.detach()[tuple(slice(0, 1 if stride == 0 else None) for stride in buffer.stride())]
+    whole = own.contiguous()
+    comm.broadcast(whole.view(torch.uint8) if whole.dtype == torch.bool else whole, "buffers").wait()
+    if whole.data_ptr() != own.data_ptr():
+        own.copy_(whole)
 
 
 class ZeroModel(nn.Module):

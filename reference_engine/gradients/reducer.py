@@ -79,8 +79,11 @@ class GradientReducer:
     def _gradient_ready(self, number: int, index: int, parameter: nn.Parameter) -> None:
         self._backward.enter()
         unit = self._order[number]
-        if unit in self._complete:
-            raise RuntimeError(f"a gradient of unit {unit.name} came after the unit was reduced")
+        if unit in self._complete or index not in self._missing[unit]:
+            raise RuntimeError(
+                f"parameter {unit.layout.slots[index].name} has a second gradient in one backward(), as by "
+                "reentrant checkpointing of several functions that use it; pass use_reentrant=False there"
+            )
         if self._turn is not None:
             self._gradients[unit].take(index)
         self._missing[unit].discard(index)

@@ -59,7 +59,7 @@ class ParameterGatherer:
         """Hook the modules; the root comes first in ``units``."""
         self._units = {unit.name: unit for unit in units}
         self._root = units[0].name
-        self._keep = keep
+        self._keep = Keep(keep)
         self._forward_order = PrefetchOrder(forward_prefetch)
         self._backward_order = PrefetchOrder(backward_prefetch)
         self._backward = backward

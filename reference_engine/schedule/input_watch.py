@@ -56,6 +56,7 @@ class InputWatch:
         call = _Call(self, name)
         inputs = [tensor for tensor in tensors_in((arguments, named)) if tensor.requires_grad]
         for tensor in inputs:
+            tensor.grad_fn  # noqa: B018  reading renews it: torch 2.13 crashes in register_hook on an outdated view
             tensor.register_hook(call.over)  # type: ignore[no-untyped-call]
         if inputs:
             self._open[name].add(call)

@@ -1,0 +1,225 @@
+"""What a user's loop may do: fail and go on, evaluate, edit gradients, go back twice."""
+
+import math
+
+import pytest
+import torch
+from pitfall_models import STAGES, Layer, Layers, check_training, gathered_bytes, in_engine, inputs, train
+from torch import nn
+
+from zprof.reference_engine import ZeroModel
+
+
+class Failing(Layers):
+    """Fails when told to: in the forward of a layer, or in its backward."""
+
+    fail = ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for index, layer in enumerate(self.layers):
+            if self.fail == "forward" and index == 2:
+                raise KeyError("planted")
+            x = layer(x)
+            if self.fail == "backward" and index == 1:
+                x.register_hook(self.planted)
+        return x.square().sum()
+
+    def planted(self, gradient: torch.Tensor) -> None:
+        raise KeyError("planted")
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("stage", "keep"), [(0, "none"), (1, "none"), (2, "none"), (3, "none"), (3, "last"), (3, "all")]
+)
+def test_after_an_exception_training_goes_on(stage, where, keep):
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
+        module = model.module if isinstance(model, ZeroModel) else model
+        if number == 1:
+            module.fail = where
+            with pytest.raises(KeyError, match="planted"):
+                train(model, optimizer, number)
+            module.fail = ""
+        return train(model, optimizer, number)
+
+    check_training(lambda: Failing(Layer), stage, step=step, keep_after_forward=keep)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_after_an_exception_every_launch_is_still_waited_for(stage):
+    module = Failing(Layer)
+    model, optimizer, comm = in_engine(module, stage, 2)
+    module.fail = "backward"
+    with pytest.raises(KeyError, match="planted"):
+        train(model, optimizer)
+    module.fail = ""
+    train(model, optimizer)
+    model.synchronize()
+    launched = sorted(event.removeprefix("launch ") for event in comm.events if event.startswith("launch"))
+    waited = sorted(event.removeprefix("wait ") for event in comm.events if event.startswith("wait"))
+    assert launched == waited
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_forward_that_failed_does_not_delay_the_next_backward(stage):
+    module = Failing(Layer)
+    module.layers[2].requires_grad_(False)
+    model, optimizer, _ = in_engine(module, stage, 2)
+    module.fail = "forward"
+    with pytest.raises(KeyError, match="planted"):
+        model(inputs(0))
+    module.fail = ""
+    there: list[bool] = []
+    frozen = module.layers[2].scale
+    hook = lambda _: there.append(frozen.untyped_storage().nbytes() > 0)  # noqa: E731
+    module.layers[0].scale.register_hook(hook)
+    train(model, optimizer)
+    assert there == [stage < 3]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_two_backwards_before_a_step_are_refused(stage):
+    model, optimizer, _ = in_engine(Layers(Layer), stage)
+    model(inputs(0)).backward()
+    with pytest.raises(RuntimeError, match="micro_batches is 1"):
+        model(inputs(1)).backward()
+    assert train(model, optimizer) > 0
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_second_backward_through_a_graph_that_was_kept(stage):
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
+        optimizer.zero_grad()
+        loss = model(inputs(number))
+        loss.backward(retain_graph=True)
+        if isinstance(model, ZeroModel):
+            loss.backward()  # the mean of two equal micro-batches is one of them
+        optimizer.step()
+        return float(loss.detach())
+
+    check_training(lambda: Layers(Layer), stage, step=step, micro_batches=2)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_graph_that_was_kept_is_too_old_after_the_step(stage):
+    model, optimizer, _ = in_engine(Layers(Layer), stage)
+    loss = model(inputs(0))
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    assert train(model, optimizer) > 0
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_gradient_of_gradients_is_refused(stage):
+    model, optimizer, _ = in_engine(Layers(Layer), stage)
+    with pytest.raises(RuntimeError, match=r"create_graph=True\) is not supported"):
+        model(inputs(0)).backward(create_graph=True)
+    assert train(model, optimizer) > 0
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_evaluation_between_steps_changes_nothing_and_gives_the_memory_back(stage, mode):
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
+        with mode():
+            before = model(inputs(number))
+            assert not before.requires_grad
+        assert train(model, optimizer, number) == pytest.approx(float(before))
+        with mode():
+            loss = float(model(inputs(number)))
+        if isinstance(model, ZeroModel):
+            assert stage < 3 or gathered_bytes(model) == 0
+        return loss
+
+    check_training(lambda: Layers(Layer), stage, step=step)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_evaluation_between_forward_and_backward(stage):
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
+        optimizer.zero_grad()
+        loss = model(inputs(number))
+        with torch.no_grad():
+            model(inputs(number + 100))
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    check_training(lambda: Layers(Layer), stage, step=step, keep_after_forward="all")
+
+
+class WithDropout(Layers):
+    def __init__(self) -> None:
+        super().__init__(lambda _: nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(4)))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_train_and_eval_reach_the_module(stage):
+    model, _, _ = in_engine(WithDropout(), stage)
+    assert model.eval() is model
+    assert not any(module.training for module in model.module.modules())
+    with torch.no_grad():
+        assert model(inputs(0)) == model(inputs(0))
+    model.train()
+    assert all(module.training for module in model.module.modules())
+    assert model(inputs(0)) != model(inputs(0))
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+@pytest.mark.parametrize("stage", STAGES)
+def test_without_clipping_inf_and_nan_pass_to_the_weights_that_they_belong_to(stage, value):
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.clone()
+        gradient[0, 1] = value
+        return gradient
+
+    def make() -> nn.Module:
+        module = Layers(Layer)
+        module.layers[1].linear.weight.register_hook(spoil)
+        return module
+
+    reference, module = make(), make()
+    model, optimizer, _ = in_engine(module, stage)
+    train(model, optimizer)
+    train(reference, torch.optim.AdamW(reference.parameters(), lr=1e-2, weight_decay=0.01))
+    weights = model.state_dict()
+    for name, expected in reference.state_dict().items():
+        torch.testing.assert_close(weights[name], expected, equal_nan=True)
+    bad = {name: int((~torch.isfinite(weight)).sum()) for name, weight in weights.items()}
+    assert {name: count for name, count in bad.items() if count} == {"layers.1.linear.weight": 1}
+
+
+def edited(model: nn.Module) -> list[torch.Tensor]:
+    """Gradients that the optimizer reads: the parameters' own, or those of this rank's shards."""
+    if not isinstance(model, ZeroModel) or model.facts.stage < 2:
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [shard.grad for shard in model.shards if shard.grad is not None]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_gradient_that_is_edited_in_place_before_the_step_holds(stage):
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
+        optimizer.zero_grad()
+        loss = model(inputs(number))
+        loss.backward()
+        for gradient in edited(model):
+            gradient.clamp_(-0.1, 0.1)
+        optimizer.step()
+        return float(loss.detach())
+
+    check_training(lambda: Layers(Layer), stage, step=step)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_hook_on_a_parameter_edits_its_gradient(stage):
+    def make() -> nn.Module:
+        module = Layers(Layer)
+        module.layers[1].scale.register_hook(lambda gradient: 3 * gradient)
+        return module
+
+    check_training(make, stage)
