@@ -6,8 +6,7 @@ from itertools import pairwise
 from torch import nn
 
 from zprof.reference_engine.schedule.hooks import EngineHook
-
-_NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+from zprof.reference_engine.units.split import NEVER_CALLED
 
 
 def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> None:
@@ -30,7 +29,7 @@ def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> N
     if any(module not in inside for module in unit_modules or ()):
         raise ValueError("a unit is not a module of the model; take units from model.modules()")
     for module in unit_modules or ():
-        if isinstance(module, _NEVER_CALLED):
+        if isinstance(module, NEVER_CALLED):
             raise ValueError(
                 f"a unit is a {type(module).__name__}, which is never called; choose what is in it"
             )

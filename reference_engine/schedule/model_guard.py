@@ -1,4 +1,4 @@
-"""Parameters that came, were frozen or unfrozen after zero(): not trained as their user thinks, so refused."""
+"""Parameters that came, were frozen or unfrozen after zero(): refused, for nobody trains them as expected."""
 
 from collections.abc import Sequence
 from typing import Any

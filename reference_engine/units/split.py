@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 ROOT = "root"
+NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+"""Containers: who holds one calls what is in it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,13 +28,12 @@ class UnitSpec:
 
 def default_unit_modules(model: nn.Module) -> list[nn.Module]:
     """Children of every ``nn.ModuleList`` that are called themselves."""
-    containers = (nn.ModuleList, nn.ModuleDict)
     return [
         child
         for module in model.modules()
         if isinstance(module, nn.ModuleList)
         for child in module.children()
-        if not isinstance(child, containers)
+        if not isinstance(child, NEVER_CALLED)
     ]
 
 

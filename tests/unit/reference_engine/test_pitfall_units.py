@@ -62,6 +62,19 @@ def test_a_container_that_is_never_called_is_refused():
             in_engine(module, 3, units=units)
 
 
+def test_a_list_of_parameters_in_a_list_of_modules_belongs_to_who_uses_it():
+    class Listed(Layers):
+        def __init__(self) -> None:
+            super().__init__(Layer)
+            self.more = nn.ModuleList([nn.ParameterList([nn.Parameter(torch.ones(4))])])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x * self.more[0][0])
+
+    model = check_training(Listed, 3)
+    assert list(model.facts.units) == ["root", "layers.0", "layers.1", "layers.2"]
+
+
 def wrapped_by_data_parallel() -> nn.Module:
     return nn.DataParallel(nn.Linear(2, 2))
 
