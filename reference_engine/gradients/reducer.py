@@ -87,20 +87,20 @@ class GradientReducer:
         if self._turn is not None:
             self._gradients[unit].take(index)
         self._missing[unit].discard(index)
-        if not self._missing[unit]:
+        # A watched unit has a moment more: its backward may need values without their gradients.
+        if not self._missing[unit] and not unit.watched:
             self._complete_unit(unit)
 
     def unit_over(self, module_unit: ModuleUnit) -> None:
         """The backward of a unit is over: parameters without a gradient were not used in it."""
+        module_unit.release()
         for unit in module_unit.flat:
             if unit.trainable and unit not in self._complete and not self._comes_later(unit):
                 self._complete_unit(unit)
-        module_unit.release()
 
     def _complete_unit(self, unit: FlatUnit) -> None:
         self._complete.add(unit)
-        if not unit.watched:
-            unit.release()  # else when its backward is over: that may need values without their gradients
+        unit.release()  # before a bucket is taken
         if self._turn is not None:
             self._launch_complete(self._turn)
 
