@@ -6,10 +6,10 @@
 //
 // A 16-bit gradient and a 16-bit copy: 2 + 12 bytes read and 12 + 2 written for each parameter.
 //
-// The file needs no header: NVRTC compiles it alone, and so does a C++ compiler that was told what __global__,
-// threadIdx and the like are.  Every fused multiply-add is written out; the compiler makes none of its own.  The
-// quotient and the root of the update are the hardware's (2 ulp, no branch): an exact division branches, and
-// ptxas then no longer issues the loads of a pack together.
+// The file needs no header: NVRTC compiles it alone, and so does a C++ compiler that was told what
+// __global__, threadIdx and the like are.  Every fused multiply-add is written out, the compiler makes none
+// of its own.  The quotient and the root of the update are the hardware's (2 ulp, no branch): an exact
+// division branches, and ptxas then no longer issues the loads of a pack together.
 
 constexpr int THREADS = 256;  // of a block, at most; a power of two
 constexpr int PACK = 8;       // elements that a thread takes at a time: 16 bytes of a 16-bit type
@@ -24,14 +24,17 @@ struct alignas(16) Words { unsigned word[4]; };  // one memory access
 
 __device__ inline float decode(float value) { return value; }
 
-__device__ inline float decode(bfloat16 value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
+__device__ inline float decode(bfloat16 value) {
+    return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
 
 __device__ inline float decode(float16 value) {
     const unsigned magnitude = (value.bits & 0x7fffu) << 13;
     const bool infinite_or_nan = magnitude >= 0x7c00u << 13;
     // the exponent's bias grows from 15 to 127; a subnormal becomes normal by the same product
     const unsigned finite = __float_as_uint(__uint_as_float(magnitude) * 0x1p112f);
-    return __uint_as_float((infinite_or_nan ? magnitude | 0x7f800000u : finite) | (value.bits & 0x8000u) << 16);
+    const unsigned sign = (value.bits & 0x8000u) << 16;
+    return __uint_as_float((infinite_or_nan ? magnitude | 0x7f800000u : finite) | sign);
 }
 
 template <typename T> __device__ T encode(float value);
@@ -47,7 +50,7 @@ template <> __device__ inline float16 encode<float16>(float value) {
     const unsigned sign = __float_as_uint(value) >> 16 & 0x8000u;
     const unsigned magnitude = __float_as_uint(value) & 0x7fffffffu;
     unsigned result = (magnitude + 0xfffu + (magnitude >> 13 & 1u) >> 13) - (112u << 10);
-    if (magnitude < 0x38800000u) {  // below 2^-14: 0.5's last bit is 2^-24, as a subnormal's, so the sum rounds
+    if (magnitude < 0x38800000u) {  // below 2^-14: a subnormal's last bit is that of 0.5, so the sum rounds
         result = __float_as_uint(__uint_as_float(magnitude) + 0.5f) - 0x3f000000u;
     }
     if (magnitude >= 0x47800000u) {  // 2^16 and above
@@ -92,7 +95,8 @@ template <typename Half> __device__ inline void store(Half* to, const float (&fr
     Words words;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        words.word[i] = encode<Half>(from[2 * i]).bits | static_cast<unsigned>(encode<Half>(from[2 * i + 1]).bits) << 16;
+        const unsigned low = encode<Half>(from[2 * i]).bits, high = encode<Half>(from[2 * i + 1]).bits;
+        words.word[i] = low | high << 16;
     }
     *reinterpret_cast<Words*>(to) = words;
 }
@@ -109,8 +113,6 @@ template <typename T> __device__ inline bool aligned(const T* pointer, long long
     return reinterpret_cast<unsigned long long>(pointer + index) % 16 == 0;
 }
 
-__device__ inline bool aligned(const none*, long long) { return true; }
-
 // Elements before the first 16-byte boundary.
 template <typename T> __device__ inline long long head_of(const T* pointer) {
     return static_cast<long long>(-reinterpret_cast<unsigned long long>(pointer) % 16 / sizeof(T));
@@ -122,8 +124,8 @@ struct Split {
 };
 
 __device__ inline Split split(long long elements, long long head, bool aligned) {
-    if (!aligned || elements < head) return {0, 0};
-    return {head, (elements - head) / PACK};
+    if (!aligned) return {0, 0};
+    return {head, (elements - head) / PACK};  // a head is shorter than a pack: never below 0
 }
 
 // Everything that no pack covers: ``index`` counts the head and goes on with the tail.
@@ -202,12 +204,13 @@ __device__ inline void update_one(
 }
 
 template <typename Gradient, typename Low>
-__device__ inline Split split_of(const float* w, const Gradient* g, const float* m, const float* v, const Low* low,
-                                 long long elements) {
-    // the narrowest type says where its boundary is; all others must have one there
+__device__ inline Split split_of(
+    const float* w, const Gradient* g, const float* m, const float* v, const Low* low, long long elements
+) {
+    // one of 16 bits, if there is one, says where its boundary is; all others must have one there
     const long long head = sizeof(Low) == 2 ? head_of(low) : head_of(g);
-    return split(elements, head, aligned(w, head) && aligned(g, head) && aligned(m, head) && aligned(v, head)
-                                     && aligned(low, head));
+    const bool states = aligned(w, head) && aligned(m, head) && aligned(v, head);
+    return split(elements, head, states && aligned(g, head));
 }
 
 template <typename Gradient, typename Low>
@@ -227,7 +230,7 @@ __device__ inline void update_shard(
     }
 }
 
-// ``divisor`` and ``found_inf`` may be null.  The factors are the same for all: one thread of a block works them out.
+// ``divisor`` and ``found_inf`` may be null.  One thread of a block works out the factors, for all of it.
 #define ADAMW(GRADIENT, LOW, NAME)                                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS) NAME(                                              \
         float* w, const void* g, float* m, float* v, void* low, long long elements, double rate,             \
@@ -282,7 +285,10 @@ template <typename Gradient> __device__ inline double squares(const Gradient* g,
         float gradient[PACK];
         load(g + parts.head + i * PACK, gradient);
 #pragma unroll
-        for (int j = 0; j < PACK; ++j) total = fma(static_cast<double>(gradient[j]), static_cast<double>(gradient[j]), total);
+        for (int j = 0; j < PACK; ++j) {
+            const double one = gradient[j];
+            total = fma(one, one, total);
+        }
     }
 #pragma unroll 1
     for (long long i = first; i < elements - parts.packs * PACK; i += stride) {
@@ -292,7 +298,7 @@ template <typename Gradient> __device__ inline double squares(const Gradient* g,
     return total;
 }
 
-// One partial sum for each block: then ``sum_partials`` in one block.  No atomics, so the order is always the same.
+// One partial sum for each block, then ``sum_partials`` in one block: no atomics, so always the same order.
 #define SUM_OF_SQUARES(GRADIENT, NAME)                                                                       \
     extern "C" __global__ void __launch_bounds__(THREADS) NAME(                                              \
         const void* g, long long elements, double* partials                                                  \

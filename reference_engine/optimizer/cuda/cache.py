@@ -1,8 +1,8 @@
 """Compiled kernels on disk, so that only the first process on a machine waits for NVRTC.
 
 A file is one line, ``zprof-cubin/1 KEY SHA256-OF-THE-REST``, and then the machine code.  KEY is the SHA-256
-of source, options, architecture and NVRTC version, and names the file.  One that is not ours, not whole or not
-of its key is compiled again.
+of source, options, architecture and NVRTC version, and names the file.  A file that is not ours, not whole or
+not of its key is compiled again.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
-// What adamw.cu takes for granted of CUDA, in C++: a thread of a block is a thread, blocks run one after another.
-// __shared__ is one static object, since only one block runs at a time.
+// What adamw.cu takes for granted of CUDA, in C++.  A thread of a block is a thread; blocks run one after
+// another, so that __shared__ may be a static object.  A misaligned access, which a GPU refuses, is counted.
 
+#include <atomic>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
@@ -37,6 +38,11 @@ private:
     unsigned round_ = 0;
 };
 static Barrier* barrier;
+
+// Called by what -fsanitize=alignment puts before each access; the sanitizer's own library is not linked.
+static std::atomic<long long> misaligned;
+extern "C" void __ubsan_handle_type_mismatch_v1(void*, void*) { ++misaligned; }
+extern "C" long long misaligned_accesses() { return misaligned; }
 
 static void __syncthreads() { barrier->wait(); }
 static float __uint_as_float(unsigned bits) {
@@ -80,9 +86,9 @@ static void run(void (*kernel)(Arguments...), int blocks, int threads, Arguments
 }
 
 extern "C" void run_adamw(
-    decltype(&adamw_float32_none) kernel, int blocks, int threads, float* w, const void* g, float* m, float* v,
-    void* low, long long elements, double rate, double beta1, double beta2, double eps, double weight_decay,
-    const float* divisor, const float* found_inf, const float* step
+    decltype(&adamw_float32_none) kernel, int blocks, int threads, float* w, const void* g, float* m,
+    float* v, void* low, long long elements, double rate, double beta1, double beta2, double eps,
+    double weight_decay, const float* divisor, const float* found_inf, const float* step
 ) {
     run(kernel, blocks, threads, w, g, m, v, low, elements, rate, beta1, beta2, eps, weight_decay, divisor,
         found_inf, step);

@@ -8,7 +8,9 @@ from pathlib import Path
 from zprof.reference_engine.optimizer.cuda import program
 
 SHIM = Path(__file__).with_name("shim.cpp")
-FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing"]
+FLAGS = ["-std=c++17", "-O2", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing"]
+#: Not for the linker, which would add the sanitizer's library: the shim answers instead.
+CHECKS = ["-fsanitize=alignment"]
 POINTER, COUNT, DOUBLE, INT = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_double, ctypes.c_int
 RUN = {
     "adamw": ("run_adamw", [*[POINTER] * 5, COUNT, *[DOUBLE] * 5, *[POINTER] * 3]),
@@ -27,8 +29,9 @@ def build(folder: Path) -> Path:
     found = compiler()
     assert found is not None, "no C++ compiler"
     (folder / program.SOURCE_NAME).write_text(program.source(), encoding="utf-8")
-    library = folder / "libadamw_shim.so"
-    subprocess.run([found, *FLAGS, f"-I{folder}", "-o", str(library), str(SHIM)], check=True)
+    library, part = folder / "libadamw_shim.so", folder / "shim.o"
+    subprocess.run([found, *FLAGS, *CHECKS, f"-I{folder}", "-c", "-o", str(part), str(SHIM)], check=True)
+    subprocess.run([found, *FLAGS, "-shared", "-o", str(library), str(part)], check=True)
     return library
 
 
@@ -56,3 +59,4 @@ class ShimRuntime:
         function.restype = None
         address = ctypes.cast(getattr(self._library, kernel), POINTER)
         function(address, blocks, self._threads, *arguments)
+        assert self._library.misaligned_accesses() == 0, f"{kernel}: an access that a GPU would refuse"
