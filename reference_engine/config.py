@@ -1,4 +1,4 @@
-"""What a user may choose about a ZeRO engine: stage, precision, accumulation, overlap, buffers, AdamW's numbers."""
+"""What a user may choose about a ZeRO engine: stage, precision, accumulation, overlap, buffers, AdamW."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -60,8 +60,8 @@ class FlatWhole:
 class LateBucketWhole:
     """``.grad`` as autograd made it until all are there, then one after the other into a bucket, and dropped.
 
-    While a unit runs backward, its activations go and its gradients come; the bucket is taken after that, when
-    the unit's parameters are given back too.
+    While a unit runs backward, its activations go and its gradients come; the bucket is taken after that,
+    when the unit's parameters are given back too.
     """
 
     def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:

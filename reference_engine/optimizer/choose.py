@@ -26,16 +26,27 @@ def choose_update(config: ZeroConfig, device: torch.device) -> Update:
         raise ValueError(f"adam is cuda, parameters are on {device}; move the model to a GPU before zero()")
     if config.adam is AdamKernel.TORCH or not on_gpu:
         return TorchAdamW(config.constant_buffers)
-    cuda = _cuda()
-    reason = cuda.unavailable()
-    if reason is None:
-        kernel: Update = cuda.CudaAdamW(device)
+    kernel = _cuda_kernel(device)
+    if not isinstance(kernel, str):
         return kernel
-    message = f"the CUDA kernel of AdamW cannot be used: {_with_remedy(reason)}"
+    message = f"the CUDA kernel of AdamW cannot be used: {kernel}"
     if config.adam is AdamKernel.CUDA:
         raise ValueError(message)
     warnings.warn(f"{message}; torch's fused AdamW runs instead", stacklevel=2)
     return TorchAdamW(config.constant_buffers)
+
+
+def _cuda_kernel(device: torch.device) -> Update | str:
+    """The kernel, or why there is none."""
+    cuda = _cuda()
+    reason: str | None = cuda.unavailable()
+    if reason is not None:
+        return _with_remedy(reason)
+    try:
+        kernel: Update = cuda.CudaAdamW(device)
+    except RuntimeError as error:  # it could not be compiled or loaded here
+        return str(error)
+    return kernel
 
 
 def _cuda() -> ModuleType:

@@ -91,7 +91,7 @@ def test_gradients_are_dropped_and_padding_stays_zero(tmp_path):
     for unit in model.units:
         assert unit.layout.padding > 0
         assert not unit.full[unit.layout.numel :].any()
-        assert not unit.shard.grad.any()
+        assert unit.shard.grad is None or not unit.shard.grad.any()
 
 
 def test_parameters_at_rest_have_no_memory_after_loading_in_stage_3(tmp_path):

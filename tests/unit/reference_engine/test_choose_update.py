@@ -89,3 +89,15 @@ def test_cuda_for_a_model_on_the_cpu_is_refused_before_the_model_is_changed():
 def test_constant_buffers_bound_the_copies_of_torchs():
     _, optimizer, _ = engine(1, dtype=torch.bfloat16, constant_buffers=64)
     assert optimizer._update._piece_elements == 64
+
+
+def no_kernel(device: torch.device) -> Any:
+    raise RuntimeError("NVRTC cannot compile for sm_35")
+
+
+def test_a_kernel_that_cannot_be_compiled_is_done_without(cuda):
+    cuda.CudaAdamW = no_kernel
+    with pytest.warns(UserWarning, match="sm_35.*torch's fused AdamW runs instead"):
+        assert isinstance(choose_update(ZeroConfig(), GPU), TorchAdamW)
+    with pytest.raises(ValueError, match="sm_35"):
+        choose_update(ZeroConfig(adam=AdamKernel.CUDA), GPU)
