@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 
-from zprof.reference_engine.schedule.hooks import EngineHook, Listeners
+from zprof.reference_engine.schedule.hooks import Listeners, ModuleHook
 from zprof.reference_engine.schedule.tensors import nodes_of
 
 
@@ -51,8 +51,8 @@ class BackwardPass:
 
     def watch(self, root: nn.Module) -> None:
         """Hook the outermost module, before every other part of the engine does."""
-        root.register_forward_pre_hook(EngineHook(self._before_forward), prepend=True)
-        root.register_forward_hook(EngineHook(self._after_forward))
+        root.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
+        root.register_forward_hook(ModuleHook(self._after_forward))
 
     def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if in_backward():

@@ -25,7 +25,7 @@ from torch.autograd.graph import Node
 from zprof.reference_engine import ranges
 from zprof.reference_engine.config import Keep
 from zprof.reference_engine.schedule.backward_pass import BackwardPass, in_backward
-from zprof.reference_engine.schedule.hooks import EngineHook
+from zprof.reference_engine.schedule.hooks import ModuleHook
 from zprof.reference_engine.schedule.prefetch import PrefetchOrder
 from zprof.reference_engine.schedule.tensors import nodes_of
 from zprof.reference_engine.units.module_unit import ModuleUnit
@@ -38,7 +38,7 @@ class ParameterWaiter:
         """Hook the modules."""
         self._units = {unit.name: unit for unit in units}
         for unit in units:
-            unit.module.register_forward_pre_hook(EngineHook(self._before_forward, unit.name), prepend=True)
+            unit.module.register_forward_pre_hook(ModuleHook(self._before_forward, unit.name), prepend=True)
 
     def _before_forward(self, name: str, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         self._units[name].wait()
@@ -80,8 +80,8 @@ class ParameterGatherer:
     def _hook(self, unit: ModuleUnit) -> None:
         # First before and last after: the user's own hooks see the parameters.
         before, after = (
-            EngineHook(self._before_forward, unit.name),
-            EngineHook(self._after_forward, unit.name),
+            ModuleHook(self._before_forward, unit.name),
+            ModuleHook(self._after_forward, unit.name),
         )
         unit.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         unit.module.register_forward_hook(after)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakMethod
 
+from torch._compile import _disable_dynamo
+
 
 class EngineHook:
     """Calls a method of the engine, with ``prefix`` before the hook's own arguments, while the engine lives.
@@ -34,6 +36,15 @@ class EngineHook:
 
     def __reduce__(self) -> Any:
         raise RuntimeError("a module in a ZeRO engine cannot be pickled: save model.state_dict() instead")
+
+
+class ModuleHook(EngineHook):
+    """A hook of a module; torch.compile does not look into it, and compiles what stands before and after."""
+
+    @_disable_dynamo
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Be the hook."""
+        return super().__call__(*arguments, **named)
 
 
 def no_hook(*arguments: Any, **named: Any) -> None:

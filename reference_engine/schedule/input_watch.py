@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from zprof.reference_engine.schedule.backward_pass import BackwardPass, in_backward
-from zprof.reference_engine.schedule.hooks import EngineHook
+from zprof.reference_engine.schedule.hooks import ModuleHook
 from zprof.reference_engine.schedule.tensors import tensors_in
 from zprof.reference_engine.units.module_unit import ModuleUnit
 
@@ -34,7 +34,7 @@ class InputWatch:
         self._silent: Counter[str] = Counter()
         backward.on_end.append(self._forget)
         for unit in units:
-            hook = EngineHook(self._before_forward, unit.name)
+            hook = ModuleHook(self._before_forward, unit.name)
             unit.module.register_forward_pre_hook(hook, with_kwargs=True)
 
     def call_over(self, call: "_Call") -> None:

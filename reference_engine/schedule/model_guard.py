@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from zprof.reference_engine.schedule.backward_pass import in_backward
-from zprof.reference_engine.schedule.hooks import EngineHook
+from zprof.reference_engine.schedule.hooks import ModuleHook
 from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
@@ -17,7 +17,7 @@ class ModelGuard:
     def __init__(self, model: nn.Module, units: Sequence[FlatUnit]) -> None:
         """Hook the model."""
         self._trainable = {id(parameter): unit.trainable for unit in units for parameter in unit.parameters}
-        model.register_forward_pre_hook(EngineHook(self._before_forward), prepend=True)
+        model.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
 
     def _before_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
         if not torch.is_grad_enabled() or in_backward():
