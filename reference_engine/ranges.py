@@ -4,6 +4,7 @@
     zero::wait <kind> pg=<name> seq=<int> unit=<name>                               around blocking for it
     zero::comm <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>      a modelled link's transfer
     zero::compute <phase> unit=<name>                                               modelled compute
+    zero::copy <what> unit=<name> bytes=<int>                                       a modelled copy (offload)
     zero::prefetch_miss unit=<name> expected=<name>                                 the order has changed
 
 ``bytes`` is the full (gathered) tensor, ``seq`` counts within the process group and is equal on all ranks.
@@ -34,6 +35,11 @@ def comm(collective: Collective) -> record_function:
 def compute(phase: str, unit: str) -> record_function:
     """Time that stands for compute."""
     return record_function(f"{PREFIX}compute {phase} unit={unit}")
+
+
+def copy(what: str, unit: str, size_bytes: int) -> record_function:
+    """Time that stands for a copy between device and host."""
+    return record_function(f"{PREFIX}copy {what} unit={unit} bytes={size_bytes}")
 
 
 def prefetch_miss(unit: str, expected: str) -> record_function:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.profiler import record_function
 
+from zprof.reference_engine import ranges
 from zprof.reference_engine.program.block_visit import Visit, visit
 from zprof.reference_engine.program.in_flight import InFlightComm
-from zprof.reference_engine.ranges import PREFIX
 from zprof.reference_engine.units.flat_unit import FlatUnit
 
 
@@ -58,7 +57,7 @@ def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InF
 def _copier(unit: str, seconds: float) -> Visit:
     # Out before the forward and in before the recomputation: the checkpoint is the input of both.
     def copy(x: torch.Tensor) -> None:
-        with record_function(f"{PREFIX}copy checkpoint unit={unit} bytes={x.nbytes}"):
+        with ranges.copy("checkpoint", unit, x.nbytes):
             time.sleep(seconds)
 
     return copy

@@ -4,6 +4,7 @@
     <engine>::wait   <kind> pg=<name> seq=<int> unit=<name>
     <engine>::comm   <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>
     <engine>::compute <phase> unit=<name>
+    <engine>::copy <what> unit=<name> bytes=<int>
 
 Any engine may use it.  A wait without a kind is anonymous: the thread was blocked, nobody said on what.
 Fields may stand in any order, unknown ones are ignored, and text that does not fit is no range.
@@ -16,7 +17,7 @@ from enum import StrEnum
 from zprof.model.collectives import CollectiveKind
 
 _MAX_LENGTH = 2000
-_HEAD = re.compile(r"(\w{1,64})::(launch|wait|comm|compute)(?:\s+(.*))?", re.ASCII | re.DOTALL)
+_HEAD = re.compile(r"(\w{1,64})::(launch|wait|comm|compute|copy)(?:\s+(.*))?", re.ASCII | re.DOTALL)
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -27,11 +28,12 @@ class RangeVerb(StrEnum):
     WAIT = "wait"
     COMM = "comm"
     COMPUTE = "compute"
+    COPY = "copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRange:
-    """One parsed range.  ``kind`` is None for compute, and where the text names no known collective."""
+    """One parsed range.  ``kind`` is None for compute, copies, and where the text names no known collective."""
 
     engine: str
     verb: RangeVerb

@@ -106,12 +106,13 @@ def _cpu_activity(view: _Events) -> Activity:
     named = view.spans[ranges & view.name_is(_is_named_wait)]
     anonymous = view.spans[ranges & view.name_is(_is_anonymous_wait)]
     waits = union(named, anonymous)
+    copies = union(view.spans[ranges & view.name_is(_is_copy)])
     return Activity(
         on_device=False,
-        compute=subtract(view.spans[compute], waits),
+        compute=subtract(view.spans[compute], union(waits, copies)),
         waits=waits,
         anonymous_waits=subtract(anonymous, named),
-        copies=EMPTY,
+        copies=subtract(copies, waits),
         coverage=view.coverage,
         launched=EMPTY,
     )
@@ -142,6 +143,11 @@ def _is_operator(name: str) -> bool:
 def _is_compute(name: str) -> bool:
     found = parse_range(name)
     return found is not None and found.verb is RangeVerb.COMPUTE
+
+
+def _is_copy(name: str) -> bool:
+    found = parse_range(name)
+    return found is not None and found.verb is RangeVerb.COPY
 
 
 def _is_named_wait(name: str) -> bool:

@@ -56,6 +56,20 @@ def test_waits_are_no_compute_and_compute_ranges_are():
     assert activity.anonymous_waits.tolist() == [[80, 90]]
 
 
+def test_copy_ranges_are_copies_with_all_that_runs_in_them():
+    activity = read_activity(
+        table(
+            (0, 10, "cpu_op", "aten::mm"),
+            (10, 40, "user_annotation", "zero::copy checkpoint unit=blocks.0 bytes=64"),
+            (12, 20, "cpu_op", "aten::copy_"),
+            (30, 35, "user_annotation", "zprof::wait"),
+            (60, 90, "user_annotation", "zero::copy checkpoint unit=blocks.0 bytes=64", OTHER),
+        )
+    )
+    assert activity.copies.tolist() == [[10, 30], [35, 40]]
+    assert activity.compute.tolist() == [[0, 10]]
+
+
 def test_an_operator_named_like_a_range_is_no_range():
     activity = read_activity(
         table(
