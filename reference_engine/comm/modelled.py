@@ -11,14 +11,14 @@ real collective's own time is part of the modelled time, as long as it is the sh
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
 from zprof.reference_engine import ranges
-from zprof.reference_engine.collective import Collective, ring_factor
+from zprof.reference_engine.collective import Collective, Kind, ring_factor
 from zprof.reference_engine.comm.base import Handle
 from zprof.reference_engine.comm.native import NativeComm, failure
 
@@ -77,6 +77,13 @@ class ModelledComm(NativeComm):
             self._queue.put(None)
             self._thread.join(_CLOSE_TIMEOUT_S)
             self._meeting.close()
+
+    def _start(
+        self, kind: Kind, full: torch.Tensor, unit: str, launch: Callable[[], dist.Work | None]
+    ) -> Handle:
+        if full.device.type != "cpu":  # the link's thread would wait on a stream of its own
+            raise ValueError(f"unit {unit} is on {full.device}; a modelled link carries CPU tensors only")
+        return super()._start(kind, full, unit, launch)
 
     def _carry(self, collective: Collective, work: dist.Work) -> Handle:
         if self._closed:

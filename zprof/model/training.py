@@ -10,13 +10,13 @@ from dataclasses import dataclass
 class TrainingFacts:
     """Engine, sharding stage and the sizes that the memory and volume laws need.
 
-        ``parameters`` is the number of logical elements (the paper's capital psi), ``shard_ranks`` over how
-        many ranks the states are split.  The three ``*_bytes`` are per element: parameter, gradient, and all
-        optimizer state (fp32 master included).  ``communication_bytes`` is the size of an element on the
-        wire.  ``padding_elements`` counts the engine's padding over the whole model, ``step_counters`` the
-        4-byte step tensors of one rank.  ``model_parallel_ranks`` is the size of a tensor-parallel group: of R
-    ranks so arranged that neighbours share a model, each R-th holds the same part of it.  ``modelled`` names
-    what is simulated rather than run.
+    ``parameters`` is the number of logical elements (the paper's capital psi; with tensor parallelism one
+    rank's part), ``shard_ranks`` over how many ranks the states are split.  The three ``*_bytes`` are per
+    element: parameter, gradient, and all optimizer state (fp32 master included).  ``communication_bytes``
+    is the size of an element on the wire.  ``padding_elements`` counts the engine's padding over the whole
+    model, ``step_counters`` the 4-byte step tensors of one rank.  ``model_parallel_ranks`` is the size of
+    a tensor-parallel group: of R ranks so arranged that neighbours share a model, each R-th holds the same
+    part of it.  ``modelled`` names what is simulated rather than run.
     """
 
     engine: str = "unknown"

@@ -33,7 +33,7 @@ class RangeVerb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRange:
-    """One parsed range.  ``kind`` is None for compute, copies, and where the text names no known collective."""
+    """One parsed range.  ``kind`` is None for compute and copies, and where a collective is not known."""
 
     engine: str
     verb: RangeVerb
