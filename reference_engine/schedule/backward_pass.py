@@ -55,9 +55,7 @@ class BackwardPass:
         root.register_forward_hook(ModuleHook(self._after_forward))
 
     def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if in_backward():
-            self.enter()
-        else:
+        if not in_backward():
             self.running = False  # a pass that an exception ended has not told so
 
     def _after_forward(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:

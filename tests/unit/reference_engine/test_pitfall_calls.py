@@ -92,6 +92,11 @@ class AlsoInput(Layer):
         return super().forward(x), x
 
 
+class TwoOutputs(Layer):
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x), x * self.scale
+
+
 class TakesFirst(Layers):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
@@ -110,7 +115,18 @@ def test_an_input_that_is_given_back_does_not_fetch_the_unit_again():
         assert len(comm.launches("all_gather")) == 8
 
 
-@dataclass
+def test_a_unit_with_two_outputs_is_needed_once_and_the_next_is_fetched_ahead():
+    model, optimizer, comm = in_engine(TakesFirst(TwoOutputs), 3, 2)
+    for _ in range(3):
+        comm.take_events()
+        train(model, optimizer)
+    gathers = [event for event in comm.events if "all_gather" in event]
+    for unit, following in (("layers.2", "layers.1"), ("layers.1", "layers.0")):
+        waited = len(gathers) - gathers[::-1].index(f"wait all_gather {unit}")
+        assert f"launch all_gather {following}" in gathers[8:waited]
+
+
+@dataclass(slots=True)
 class Output:
     hidden: torch.Tensor
     extra: Any = None

@@ -18,9 +18,9 @@ class Failing(Layers):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
         for index, layer in enumerate(self.layers):
+            x = layer(x)
             if self.fail == "forward" and index == 2:
                 raise KeyError("planted")
-            x = layer(x)
             if self.fail == "backward" and index == 1:
                 x.register_hook(self.planted)
         return x.square().sum()
@@ -76,6 +76,20 @@ def test_a_forward_that_failed_does_not_delay_the_next_backward(stage):
     module.layers[0].scale.register_hook(hook)
     train(model, optimizer)
     assert there == [stage < 3]
+
+
+def test_a_unit_in_which_the_forward_failed_is_given_back_by_the_next():
+    model, optimizer, _ = in_engine(Layers(Layer), 3, 2)
+    hook = model.module.layers[1].linear.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(inputs(0))
+    hook.remove()
+    there: list[bool] = []
+    scale = model.module.layers[1].scale
+    look = lambda *_: there.append(scale.untyped_storage().nbytes() > 0)  # noqa: E731
+    model.module.layers[2].register_forward_pre_hook(look)
+    train(model, optimizer)
+    assert there == [False]
 
 
 @pytest.mark.parametrize("stage", STAGES)

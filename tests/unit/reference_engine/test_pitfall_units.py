@@ -130,6 +130,16 @@ def test_a_model_in_an_engine_is_refused_by_a_second(stage, part):
     assert model.facts.stage == stage
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_frozen_part_of_a_model_in_an_engine_is_refused_by_a_second(stage):
+    module = Layers(Layer)
+    module.layers[1].requires_grad_(False)
+    model, _, _ = in_engine(module, stage)
+    with pytest.raises(ValueError, match=r"module 0 is already in a ZeRO engine"):
+        in_engine(nn.Sequential(module.layers[1], nn.Linear(4, 4)), stage)
+    assert model.facts.stage == stage
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_a_model_whose_engine_is_gone_can_be_given_to_another(stage):
     module = Layers(Layer)
