@@ -176,6 +176,14 @@ def test_what_a_unit_gives_back_need_not_be_a_tensor(stage, kind):
     check_training(lambda: Unwrapping(*WRAPPED[kind]), stage)
 
 
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_units_whose_outputs_cannot_be_found_are_kept_and_no_others(kind):
+    model, optimizer, comm = in_engine(Unwrapping(*WRAPPED[kind]), 3, 2)
+    train(model, optimizer)
+    hidden = kind in ("object that hides it", "function")
+    assert len(comm.launches("all_gather")) == (5 if hidden else 8)
+
+
 class Stores(Layer):
     """Gives nothing back; who wants the result finds it in an attribute."""
 
@@ -281,6 +289,18 @@ def test_activation_checkpointing(stage, keep, make):
 def test_activation_checkpointing_that_does_not_stop_early(stage):
     with set_checkpoint_early_stop(False):
         check_training(lambda: Recomputed(Layer), stage)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_reentrant_checkpoints_of_units_that_are_called_without_the_model(stage):
+    model, optimizer, comm = in_engine(Layers(Layer), stage, 2)
+    x = inputs(0).requires_grad_(True)
+    for layer in model.module.layers:
+        x = checkpoint(layer, x, use_reentrant=True)
+    x.sum().backward()
+    optimizer.step()
+    kind = "reduce_scatter" if stage else "all_reduce"
+    assert comm.launches(kind) == ["layers.2", "layers.1", "layers.0", "root"]
 
 
 class SameTwice(WithoutModules):

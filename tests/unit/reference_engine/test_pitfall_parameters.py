@@ -261,6 +261,24 @@ def test_values_that_are_needed_after_the_last_gradient_of_their_unit(stage, use
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_values_that_the_gradient_of_the_models_input_needs(stage):
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
+        x = inputs(number).requires_grad_(True)
+        optimizer.zero_grad()
+        model(x).backward()
+        optimizer.step()
+        assert x.grad is not None
+        return float(x.grad.sum())
+
+    def make() -> nn.Module:
+        module = Layers(lambda _: detached("first")())
+        module.first = nn.Identity()
+        return module
+
+    check_training(make, stage, step=step)
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_gradients_from_before_the_engine_are_dropped(stage):
     reference, module = Layers(Layer), Layers(Layer)
     module(inputs(9)).backward()
