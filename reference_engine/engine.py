@@ -130,7 +130,7 @@ def _broadcast(buffer: torch.Tensor, comm: Comm) -> None:
     # An expanded buffer repeats what it has: it can be written once only.
     own = buffer.detach()[tuple(slice(0, 1 if stride == 0 else None) for stride in buffer.stride())]
     whole = own.contiguous()
-    comm.broadcast(whole.view(torch.uint8) if whole.dtype == torch.bool else whole, "buffers").wait()
+    comm.broadcast(whole, "buffers").wait()
     if whole.data_ptr() != own.data_ptr():
         own.copy_(whole)
 
