@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 import torch
 import torch.distributed as dist
 
-from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
+from zprof.reference_engine.checkpoints import check_checkpoint_path, load_checkpoint, save_checkpoint
 from zprof.reference_engine.comm import Comm, LinkModel, ModelledComm, NativeComm
 from zprof.reference_engine.comm.mesh import Mesh, make_mesh
 from zprof.reference_engine.engine import ZeroModel
@@ -69,6 +69,8 @@ def _transport(link: LinkModel | None, group: dist.ProcessGroup | None) -> Comm:
 
 
 def _run(config: TrainConfig, mesh: Mesh, observer: Observer | None) -> list[float]:
+    if config.save is not None:
+        check_checkpoint_path(config.save, overwrite=True)
     built = build(config, mesh)
     first = _resumed(config, built)
     if observer is not None:

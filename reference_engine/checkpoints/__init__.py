@@ -12,6 +12,6 @@ and shapes are those of the user's module, so that other readers of DCP can load
 """
 
 from zprof.reference_engine.checkpoints.load import load_checkpoint
-from zprof.reference_engine.checkpoints.save import save_checkpoint
+from zprof.reference_engine.checkpoints.save import check_checkpoint_path, save_checkpoint
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
+__all__ = ["check_checkpoint_path", "load_checkpoint", "save_checkpoint"]

@@ -33,6 +33,16 @@ class CheckpointFolder:
             ValueError: something is there already that may not be replaced.
         """
         self.recover()
+        self.check(overwrite=overwrite)
+        shutil.rmtree(self.draft, ignore_errors=True)
+        self.draft.mkdir(parents=True)
+
+    def check(self, *, overwrite: bool) -> None:
+        """Refuse a place where no checkpoint can be written; changes nothing.
+
+        Raises:
+            ValueError: something is there already that may not be replaced, or the folder is not writable.
+        """
         if self.path.exists():
             if not overwrite:
                 raise ValueError("it exists; choose another folder or pass overwrite=True")
@@ -40,8 +50,9 @@ class CheckpointFolder:
                 raise ValueError(
                     f"what is there is not a checkpoint (it has no {MANIFEST}); remove it yourself"
                 )
-        shutil.rmtree(self.draft, ignore_errors=True)
-        self.draft.mkdir(parents=True)
+        nearest = next(parent for parent in self.path.parents if parent.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise ValueError(f"nothing can be written in {nearest}; choose another folder")
 
     def publish(self) -> None:
         """Flush the draft to disk and put it in its place."""

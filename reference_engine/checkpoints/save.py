@@ -60,6 +60,19 @@ def save_checkpoint(
         raise
 
 
+def check_checkpoint_path(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Say before the training what :func:`save_checkpoint` would refuse after it; every rank by itself.
+
+    Raises:
+        ValueError: one line that names the path and says what is wrong with it.
+    """
+    folder = CheckpointFolder(path)
+    try:
+        folder.check(overwrite=overwrite)
+    except ValueError as error:
+        raise ValueError(f"checkpoint {folder.path} cannot be saved: {error}") from None
+
+
 def _write(
     folder: CheckpointFolder, ranks: Ranks, model: Engine, optimizer: Numbers, progress: Progress
 ) -> None:

@@ -101,7 +101,7 @@ GROUPS: Mapping[str, tuple[Option, ...]] = {
         _count("--steps", "steps", "optimizer steps, those of a resumed run included"),
         _count("--batch", "batch", "sequences a step, over all ranks and micro-batches"),
         _count("--seed", "seed", "of weights and data"),
-        _path("--save", "save", "write a checkpoint here after the last step"),
+        _path("--save", "save", "write a checkpoint here after the last step, over an older one"),
         _path("--resume", "resume", "go on from a checkpoint, of any number of ranks and any stage"),
     ),
     "ranks": (

@@ -200,7 +200,9 @@ def plant_of(cause: str) -> Plant:
     if cause in known:
         return known[cause]
     near = get_close_matches(cause, known, n=3, cutoff=0.5)
-    raise ValueError(f"no plant {cause!r}; " + (f"near: {', '.join(near)}" if near else "list shows them"))
+    raise ValueError(
+        f"no plant {cause!r}; " + (f"near: {', '.join(near)}" if near else "--plant list shows them")
+    )
 
 
 def listing() -> str:

@@ -66,13 +66,13 @@ class DemoCommand:
 
 def _record(folder: Path, scenes: Sequence["Scene"]) -> None:
     from zprof.integrations.reference_job import train
-    from zprof.run.target import clear_target
+    from zprof.run.target import cleared_target
 
     for scene in scenes:
         job = scene.job(folder)
         assert job.run is not None
-        clear_target(job.run, force=True)
-        with steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
+        room = cleared_target(job.run, force=True)
+        with room, steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
             train(job, on_step=on_step)
 
 

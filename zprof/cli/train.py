@@ -56,7 +56,7 @@ class TrainCommand:
         from dataclasses import replace
 
         from zprof.integrations.reference_job import ReferenceJob, train
-        from zprof.run.target import clear_target
+        from zprof.run.target import cleared_target
 
         own = {"output", "force", "ranks", "skip_steps", "memory_steps", "time_steps", "command"}
         options = {name: value for name, value in vars(arguments).items() if name not in own}
@@ -71,8 +71,8 @@ class TrainCommand:
         )
         options.setdefault("steps", max(1, job.recorded_steps))
         ranks = _ranks(_config(options), arguments.ranks)
-        clear_target(path, force=arguments.force)
-        with steps_progress(path.name, options["steps"]) as on_step:
+        room = cleared_target(path, force=arguments.force)
+        with room, steps_progress(path.name, options["steps"]) as on_step:
             losses = train(replace(job, world_size=ranks), on_step=on_step)
         _check_recorded(path, ranks)
         console.data(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else "")

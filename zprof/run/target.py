@@ -1,26 +1,44 @@
 """Where a run may be written."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from zprof.model.errors import BadInput
 from zprof.run.manifest import read_run_manifest
 
 
-def clear_target(path: Path, *, force: bool) -> None:
-    """Make room for a run at ``path``.
+@contextmanager
+def cleared_target(path: Path, *, force: bool) -> Iterator[None]:
+    """Make room for a run at ``path``; the run that was there comes back where no new one was written.
 
     Raises:
         BadInput: a run is there and ``force`` is not given, or something else is there.
     """
-    if not path.exists():
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        yield
         return
-    if path.is_dir() and not any(path.iterdir()):
-        return
+    if not _is_run(path):
+        raise BadInput(f"{path}: exists and is not a run", hint="name another folder")
+    if not force:
+        raise BadInput(f"{path}: a run is there already", hint="--force overwrites it")
+    aside = path.with_name(f".{path.name}.replaced")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    try:
+        yield
+    finally:
+        if _is_run(path):
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+            aside.rename(path)
+
+
+def _is_run(path: Path) -> bool:
     try:
         read_run_manifest(path)
     except BadInput:
-        raise BadInput(f"{path}: exists and is not a run", hint="name another folder") from None
-    if not force:
-        raise BadInput(f"{path}: a run is there already", hint="--force overwrites it")
-    shutil.rmtree(path)
+        return False
+    return True

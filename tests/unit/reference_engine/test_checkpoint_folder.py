@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from zprof.reference_engine.checkpoints import check_checkpoint_path
 from zprof.reference_engine.checkpoints.folder import CheckpointFolder
 from zprof.reference_engine.checkpoints.manifest import MANIFEST
 
@@ -84,3 +85,15 @@ def test_a_link_is_followed_and_stays(tmp_path):
     publish(tmp_path / "latest", "new", overwrite=True)
     assert (tmp_path / "latest").is_symlink()
     assert (tmp_path / "x" / MANIFEST).read_text() == "new"
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_place_can_be_checked_before_the_training(tmp_path: Path, overwrite: bool) -> None:
+    check_checkpoint_path(tmp_path / "new" / "step1", overwrite=overwrite)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "mine", tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(ValueError, match="cannot be saved") as caught:
+            check_checkpoint_path(path, overwrite=overwrite)
+        assert "\n" not in str(caught.value)

@@ -127,14 +127,14 @@ def test_on_a_terminal_progress_is_one_line_that_is_drawn_again(monkeypatch):
     assert text.count("\n") == 1
     assert text.count("\r") == 4
     last = text.split("\r")[-1]
-    assert last == f"[{'#' * 24}] step 4/4  loss 1.2500  1.0 steps/s\x1b[K\n"
+    assert last == f"[{'#' * 24}] step 4/4  loss 1.2500 on rank 0  1.0 steps/s\x1b[K\n"
 
 
 def test_elsewhere_it_is_a_few_plain_lines():
     assert drawn(io.StringIO(), 3).count("\n") == 3
     lines = drawn(io.StringIO(), 1000, first=100).splitlines()
     assert len(lines) == 20
-    assert lines[-1].startswith("step 1000/1000  loss 1.2500  ")
+    assert lines[-1].startswith("step 1000/1000  loss 1.2500 on rank 0  ")
     assert not any(mark in line for line in lines for mark in "\r\x1b")
 
 

@@ -55,7 +55,7 @@ def test_no_cause_is_planted_twice():
 def test_an_unknown_plant_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match=r"no plant 'stragler'; near: straggler_rank"):
         plant_of("stragler")
-    with pytest.raises(ValueError, match=r"no plant 'qqq'; list shows them"):
+    with pytest.raises(ValueError, match=r"no plant 'qqq'; --plant list shows them"):
         plant_of("qqq")
 
 

@@ -6,30 +6,53 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
-from zprof.run.manifest import RunManifest
-from zprof.run.target import clear_target
+from zprof.run.manifest import RunManifest, read_run_manifest
+from zprof.run.target import cleared_target
 from zprof.run.writer import RankWriter
+
+
+def write_run(path: Path, *, world_size: int) -> None:
+    manifest = RunManifest(
+        zprof_version="0",
+        created_ns=1,
+        world_size=world_size,
+        backend="gloo",
+        device="cpu",
+        training=TrainingFacts(),
+    )
+    RankWriter(path, 0, manifest)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    manifest = RunManifest(
-        zprof_version="0", created_ns=1, world_size=1, backend="gloo", device="cpu", training=TrainingFacts()
-    )
-    RankWriter(tmp_path / "x.zprof", 0, manifest)
+    write_run(tmp_path / "x.zprof", world_size=1)
     return tmp_path / "x.zprof"
 
 
 def test_an_empty_place_is_free(tmp_path: Path) -> None:
-    clear_target(tmp_path / "new", force=False)
-    clear_target(tmp_path, force=False)
+    for path in (tmp_path / "new", tmp_path):
+        with cleared_target(path, force=False):
+            pass
 
 
 def test_a_run_is_overwritten_only_when_asked(run: Path) -> None:
-    with pytest.raises(BadInput, match="a run is there already"):
-        clear_target(run, force=False)
-    clear_target(run, force=True)
-    assert not run.exists()
+    with pytest.raises(BadInput, match="a run is there already"), cleared_target(run, force=False):
+        pass
+    with cleared_target(run, force=True):
+        assert not run.exists()
+        write_run(run, world_size=7)
+    assert read_run_manifest(run).world_size == 7
+    assert [path.name for path in run.parent.iterdir()] == [run.name]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_old_run_comes_back_where_no_new_one_was_written(run: Path, begun: bool) -> None:
+    with pytest.raises(KeyError), cleared_target(run, force=True):
+        if begun:
+            run.mkdir()
+        raise KeyError("training failed")
+    assert read_run_manifest(run).world_size == 1
+    assert [path.name for path in run.parent.iterdir()] == [run.name]
 
 
 @pytest.mark.parametrize("manifest", [None, "{}", '{"schema": "of another"}', "not json"])
@@ -37,6 +60,6 @@ def test_what_is_not_a_run_is_never_removed(tmp_path: Path, manifest: str | None
     (tmp_path / "weights").write_text("")
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(BadInput, match="not a run"):
-        clear_target(tmp_path, force=True)
+    with pytest.raises(BadInput, match="not a run"), cleared_target(tmp_path, force=True):
+        pass
     assert (tmp_path / "weights").exists()
