@@ -36,7 +36,8 @@ class Progress:
 
     def _words(self, done: int, loss: float) -> str:
         elapsed_s = max(time.monotonic() - self._begin_s, 1e-9)
-        return f"step {done}/{self._steps}  loss {loss:.4f} on rank 0  {(done - self._first) / elapsed_s:.1f} steps/s"
+        rate = (done - self._first) / elapsed_s
+        return f"step {done}/{self._steps}  loss {loss:.4f} on rank 0  {rate:.1f} steps/s"
 
     def _bar(self, done: int) -> str:
         full = _BAR * done // self._steps

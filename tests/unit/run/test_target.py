@@ -47,10 +47,14 @@ def test_a_run_is_overwritten_only_when_asked(run: Path) -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_old_run_comes_back_where_no_new_one_was_written(run: Path, begun: bool) -> None:
-    with pytest.raises(KeyError), cleared_target(run, force=True):
-        if begun:
-            run.mkdir()
-        raise KeyError("training failed")
+    def train() -> None:
+        with cleared_target(run, force=True):
+            if begun:
+                run.mkdir()
+            raise KeyError("training failed")
+
+    with pytest.raises(KeyError):
+        train()
     assert read_run_manifest(run).world_size == 1
     assert [path.name for path in run.parent.iterdir()] == [run.name]
 
