@@ -139,8 +139,8 @@ class ZeroModel(nn.Module):
     """The user's module, with its parameters in flat units.
 
     Where gradients are sharded (stages 2 and 3), ``shards`` registers this rank's part of every unit as a
-    parameter, its ``.grad`` the persistent gradient shard, so that tools find what this rank stores.  In
-    stage 3 the module's own parameters stay registered and have no memory at rest.
+    parameter, its ``.grad`` the gradient shard from the backward until ``zero_grad()``, so that tools find
+    what this rank stores.  In stage 3 the module's own parameters stay registered, with no memory at rest.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ZeroModel(nn.Module):
         return outputs if self._loss_scale is None else self._loss_scale.scale_gradients_of(outputs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set gradients to zero in place: their memory is persistent, whatever ``set_to_none`` says."""
+        """Let gradients count as zero.  Whole ones keep their memory, shards only with MD."""
         self._reducer.zero()
 
     @property

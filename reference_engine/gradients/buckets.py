@@ -42,6 +42,7 @@ class FreshMemory:
         for index, bucket in enumerate(self._spare):
             if bucket.numel() == elements:
                 return self._spare.pop(index)
+        self._spare.clear()  # or the pool would end up with a bucket of every unit's size
         return self.allocate(elements)
 
     def allocate(self, elements: int) -> torch.Tensor:

@@ -87,8 +87,7 @@ class GradientReducer:
         if self._turn is not None:
             self._gradients[unit].take(index)
         self._missing[unit].discard(index)
-        # A watched unit has a moment more: its backward may need values without their gradients.
-        if not self._missing[unit] and not unit.watched:
+        if not self._missing[unit] and not self._waits(unit):
             self._complete_unit(unit)
 
     def unit_over(self, module_unit: ModuleUnit) -> None:
@@ -103,6 +102,14 @@ class GradientReducer:
         unit.release()  # before a bucket is taken
         if self._turn is not None:
             self._launch_complete(self._turn)
+
+    def _waits(self, unit: FlatUnit) -> bool:
+        """Whether a unit that has all its gradients is complete only when its backward is over, or the pass.
+
+        Its backward may need values without their gradients.  And where gathers run between reductions, the
+        order of both must not depend on which parameters this rank has used.
+        """
+        return unit.watched or unit.policy.shard_parameters
 
     def _comes_later(self, unit: FlatUnit) -> bool:
         return any(will_have_gradient(unit.parameters[index]) for index in self._missing[unit])

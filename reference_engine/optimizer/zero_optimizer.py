@@ -101,7 +101,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set gradients to zero in place: their memory is persistent, whatever ``set_to_none`` says."""
+        """Let gradients count as zero.  Whole ones keep their memory, shards only with MD."""
         self._reducer.zero()
 
     def scalar_state(self) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """When the backward of a unit is over: when the gradient of an input of it is there.
 
 Autograd runs what is ready in the reverse order of the forward.  Whatever a unit did came after its input was
-made, so it has run before the node that made the input gets its turn.  Inputs without a gradient (tokens) say
-nothing, and a unit that was called twice is over when both calls are.  A call whose graph was
-thrown away does not count.
+made, so it has run before the node that made the input gets its turn.  Inputs that no node made say nothing:
+tokens have no gradient, and the gradient of a leaf (a parameter that is handed on) comes as soon as it can.
+A unit that was called twice is over when both calls of that forward are; calls of another forward, whose
+graph somebody keeps, do not count.
 """
 
 from collections import Counter
@@ -32,6 +33,8 @@ class InputWatch:
         self._on_over = on_over
         self._open: dict[str, WeakSet[_Call]] = {unit.name: WeakSet() for unit in units}
         self._silent: Counter[str] = Counter()
+        self._root = units[0].name
+        self._forward = 0
         backward.on_end.append(self._forget)
         for unit in units:
             hook = ModuleHook(self._before_forward, unit.name)
@@ -42,7 +45,8 @@ class InputWatch:
         self._backward.enter()
         self._open[call.unit].discard(call)
         self._tell(call.unit)
-        if not self._open[call.unit] and not self._silent[call.unit]:
+        others = any(other.forward == call.forward for other in self._open[call.unit])
+        if not others and not self._silent[call.unit]:
             self._on_over(self._units[call.unit])
 
     def _before_forward(
@@ -53,8 +57,10 @@ class InputWatch:
             return
         if not torch.is_grad_enabled():
             return
-        call = _Call(self, name)
-        inputs = [tensor for tensor in tensors_in((arguments, named)) if tensor.requires_grad]
+        self._forward += name == self._root
+        call = _Call(self, name, self._forward)
+        tensors = tensors_in((arguments, named))
+        inputs = [tensor for tensor in tensors if tensor.requires_grad and not tensor.is_leaf]
         for tensor in inputs:
             tensor.grad_fn  # noqa: B018  reading renews it: torch 2.13 crashes in register_hook on an outdated view
             tensor.register_hook(call.over)  # type: ignore[no-untyped-call]
@@ -66,8 +72,7 @@ class InputWatch:
 
     def _forget(self) -> None:
         self._silent.clear()
-        for name, calls in self._open.items():
-            calls.clear()
+        for name in self._open:
             self._tell(name)
 
     def _tell(self, name: str) -> None:
@@ -76,11 +81,12 @@ class InputWatch:
 
 
 class _Call:
-    """One call of a unit: its first input that has a gradient ends it.  The graph alone keeps it."""
+    """One call of a unit in a forward: its first input with a gradient ends it.  The graph alone keeps it."""
 
-    def __init__(self, watch: InputWatch, unit: str) -> None:
+    def __init__(self, watch: InputWatch, unit: str, forward: int) -> None:
         self._watch = watch
         self.unit = unit
+        self.forward = forward
 
     def over(self, gradient: torch.Tensor) -> None:
         self._watch.call_over(self)
