@@ -3,20 +3,17 @@
 python checkpoint_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
-import json
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
@@ -154,17 +151,10 @@ def after() -> range:
     return range(STEPS_BEFORE, STEPS_BEFORE + STEPS_AFTER)
 
 
-def main() -> None:
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+def run(case: dict[str, Any]) -> Any:
     actions = {"save": save, "load": load, "refused": refused, "failed": failed, "killed": killed}
-    try:
-        results = {name: actions[case["do"]](case) for name, case in cases.items()}
-        Path(sys.argv[2]).write_text(json.dumps(results))
-    finally:
-        dist.destroy_process_group()
+    return actions[case["do"]](case)
 
 
 if __name__ == "__main__":
-    main()
+    run_cases(run)

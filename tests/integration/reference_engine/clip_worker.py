@@ -3,14 +3,11 @@
 python clip_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
-import json
-import sys
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.config import LossScale
@@ -70,16 +67,5 @@ def plant(model: ZeroModel, value: float) -> None:
     handle = weight.register_hook(lambda gradient: handle.remove() or torch.full_like(gradient, value))
 
 
-def main() -> None:
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    try:
-        results = {name: run(case) for name, case in cases.items()}
-        Path(sys.argv[2]).write_text(json.dumps(results))
-    finally:
-        dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(run)

@@ -6,16 +6,15 @@ python engine_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MAST
 import json
 import os
 import signal
-import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from optional_model import Optional, inputs
+from rank_program import run_cases
 from torch.profiler import ProfilerActivity, profile
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
@@ -139,16 +138,5 @@ def run_training(case: dict[str, Any]) -> dict[str, Any]:
     return {"losses": losses, "states": watcher.states, "moved": watcher.moved, "facts": watcher.facts}
 
 
-def main() -> None:
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    try:
-        results = {name: run(case) for name, case in cases.items()}
-        Path(sys.argv[2]).write_text(json.dumps(results))
-    finally:
-        dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(run)

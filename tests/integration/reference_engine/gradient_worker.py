@@ -3,15 +3,11 @@
 python gradient_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
-import json
-import sys
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from optional_model import Optional, inputs
+from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, zero
 from zprof.reference_engine.comm import LinkModel, ModelledComm, NativeComm
@@ -55,16 +51,5 @@ def weights(model: ZeroModel) -> dict[str, Any]:
     return {name: value.flatten().tolist() for name, value in model.state_dict().items()}
 
 
-def main() -> None:
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    try:
-        results = {name: run(case) for name, case in cases.items()}
-        Path(sys.argv[2]).write_text(json.dumps(results))
-    finally:
-        dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(run)

@@ -3,14 +3,11 @@
 python pitfall_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
-import json
-import sys
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_program import run_cases
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -139,16 +136,5 @@ def reference(kind: str, ranks: int) -> dict[str, Any]:
     return {name: value.tolist() for name, value in model.state_dict().items()}
 
 
-def main() -> None:
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    try:
-        results = {name: train(case["kind"], case["zero"]) for name, case in cases.items()}
-        Path(sys.argv[2]).write_text(json.dumps(results))
-    finally:
-        dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(lambda case: train(case["kind"], case["zero"]))

@@ -4,15 +4,12 @@ python tensor_parallel_worker.py CASES.json RESULT.json     (RANK, WORLD_SIZE an
 """
 
 import hashlib
-import json
-import sys
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_program import run_cases
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -124,16 +121,5 @@ def digests(model: ZeroModel) -> dict[str, dict[str, str]]:
     return table
 
 
-def main() -> None:
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    try:
-        results = {name: run(case) for name, case in cases.items()}
-        Path(sys.argv[2]).write_text(json.dumps(results))
-    finally:
-        dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(run)
