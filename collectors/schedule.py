@@ -8,8 +8,9 @@ from enum import StrEnum
 
 
 class Window(StrEnum):
-    """What is watched in a step."""
+    """What is watched in a step; ``init`` is the time from the start of the program to its first step."""
 
+    INIT = "init"
     MEMORY = "memory"
     TIME = "time"
 

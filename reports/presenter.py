@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.model.gaps import Gap
-from zprof.model.report import RankMemory, RankTime, Report, RunFacts, StateLaw
+from zprof.model.memory import RankMemory, StateLaw
+from zprof.model.report import RankTime, Report, RunFacts
 from zprof.model.tenants import SHOWN, Tenant
 
 #: Terms of the step ledger, and what they are called.

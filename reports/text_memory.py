@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from zprof.model.memory import Allocation, RankMemory
 from zprof.model.printable import printable
-from zprof.model.report import Allocation, RankMemory, Report
+from zprof.model.report import Report
 from zprof.model.tenants import Tenant
 from zprof.model.units import format_bytes as _bytes
 from zprof.reports.layout import heading, table, wrap

@@ -20,7 +20,7 @@ def alloc_table(
     rows += [_allocator_row(block) for block in allocations]
     names = (
         "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
-        "before_window", "operator", "phase", "module", "thread",
+        "before_window", "operator", "phase", "module", "thread", "stack",
     )  # fmt: skip
     return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
@@ -68,6 +68,7 @@ def _storage_row(
         birth.phase.value,
         module_of.get(birth.generation, module),
         None,
+        None,
     )
 
 
@@ -85,4 +86,5 @@ def _allocator_row(block: Allocation) -> Sequence[Any]:
         Phase.OTHER.value,
         None,
         block.thread,
+        None,
     )

@@ -13,7 +13,8 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.gaps import Gap
-from zprof.model.report import Alignment, CollectiveTime, Memory, RankTime, RunFacts, Time, Volume
+from zprof.model.memory import Memory
+from zprof.model.report import Alignment, CollectiveTime, RankTime, RunFacts, Time, Volume
 from zprof.model.training import TrainingFacts
 
 MS = 1_000_000

@@ -1,6 +1,6 @@
 """Hand-made memory leaves with a known truth, and hostile names."""
 
-from zprof.model.report import Allocation, Memory, RankMemory, StateLaw
+from zprof.model.memory import Allocation, Memory, RankMemory, StateLaw
 from zprof.model.tenants import Tenant
 
 MIB = 1 << 20

@@ -10,7 +10,8 @@ import pandas as pd
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.model.gaps import Gap
-from zprof.model.report import Memory, RunFacts, Time, Volume
+from zprof.model.memory import Memory
+from zprof.model.report import RunFacts, Time, Volume
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
 
@@ -57,7 +58,7 @@ def run_facts(run: Run) -> RunFacts:
     manifest, ranks = run.manifest, run.rank_manifests.values()
     return RunFacts(
         name=run.path.resolve().name.removesuffix(".zprof"),
-        source="recording",
+        source=manifest.source,
         world_size=manifest.world_size,
         ranks_loaded=run.ranks,
         steps=tuple(sorted({step for rank in ranks for step in rank.time_steps})),

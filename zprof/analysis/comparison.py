@@ -16,7 +16,8 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap
-from zprof.model.report import LEDGER_TERMS, Comparison, RankMemory, RankTime, StepTimeChange
+from zprof.model.memory import RankMemory
+from zprof.model.report import LEDGER_TERMS, Comparison, RankTime, StepTimeChange
 from zprof.model.tenants import Tenant
 
 #: Fewer steps than this say nothing about how much a step varies.

@@ -12,7 +12,7 @@ that; law and measurement both leave the factor out.
 
 from collections.abc import Mapping
 
-from zprof.model.report import StateLaw
+from zprof.model.memory import StateLaw
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 

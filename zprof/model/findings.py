@@ -37,6 +37,8 @@ class Finding:
     """What is wrong, how we know, what it costs, what to change.
 
     ``saving_ns`` is a range per step that never exceeds the ledger term which the finding claims.
+    ``saving_bytes`` is the range by which the largest rank's memory would shrink; None where the finding
+    is not about memory.
     """
 
     id: str
@@ -49,3 +51,4 @@ class Finding:
     fix: str
     disprove: str
     doc: str
+    saving_bytes: tuple[int, int] | None = None

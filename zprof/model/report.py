@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
-from zprof.model.tenants import Tenant
+from zprof.model.memory import Memory, RankMemory
 
 REPORT_SCHEMA = "zprof.report/1"
 #: Terms of the step ledger: they sum to the wall time.
@@ -135,63 +135,6 @@ class Time:
     per_rank: tuple[RankTime, ...] = ()
     collectives: tuple[CollectiveTime, ...] = ()
     alignment: Alignment | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateLaw:
-    """Model-state bytes that the stage's law gives one rank (ZeRO paper, section 5 and figure 1).
-
-    ``padding_bytes`` and ``scalar_bytes`` are what the engine says it adds: padding of shards to equal
-    size, and the optimizer's step counters.  The law itself is stated without them.
-    """
-
-    parameters: int
-    gradients: int
-    optimizer_state: int
-    padding_bytes: int = 0
-    scalar_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
-    """Live bytes of one rank at its allocated peak: the tenants and ``untagged_bytes`` sum to it.
-
-    ``upper_bound`` is true where frees may have been missed, so that the true peak can be lower.
-    """
-
-    rank: int
-    device: str
-    peak_bytes: int
-    peak_step: int
-    peak_phase: str
-    tenants: Mapping[Tenant, int]
-    untagged_bytes: int
-    reserved_unused_bytes: int | None
-    non_pytorch_bytes: int | None
-    formula: StateLaw | None
-    state_bytes: Mapping[Tenant, int] | None = None
-    upper_bound: bool = False
-    method: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
-    """One of the largest live allocations at a rank's peak."""
-
-    rank: int
-    bytes: int
-    tenant: str
-    sub: str
-    module: str
-    stack: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """The memory side of the report."""
-
-    per_rank: tuple[RankMemory, ...] = ()
-    top: tuple[Allocation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
-    """Facts that every rank of the run knows alike."""
+    """Facts that every rank of the run knows alike.  ``source``: recording, or snapshot (imported)."""
 
     schema: str = RUN_SCHEMA
     zprof_version: str
@@ -37,6 +37,7 @@ class RunManifest:
     training: TrainingFacts
     environment: dict[str, str] = field(default_factory=dict)
     run_id: str = ""
+    source: str = "recording"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ class RankManifest:
     """What one rank recorded.
 
     ``status`` is recording until its tables are on disk.  ``run_id`` is that of the run's manifest, or
-    the rank is left over from another recording on the same path.
+    the rank is left over from another recording on the same path.  ``memory_mode`` is full or light, empty
+    where no memory was recorded.
     """
 
     rank: int
@@ -63,6 +65,7 @@ class RankManifest:
     time_steps: tuple[int, ...] = ()
     files: dict[str, TableFile] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    memory_mode: str = ""
 
 
 def rank_folder(run: Path, rank: int) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import exact_counter
 from zprof.analysis.memory.analyse import analyse_memory
-from zprof.model.report import Memory, RankMemory
+from zprof.model.memory import Memory, RankMemory
 from zprof.run.reader import Run, load
 
 WORKER = Path(__file__).with_name("memory_worker.py")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from zprof.analysis.laws import expected_state, state_law, volume_law
-from zprof.model.report import StateLaw
+from zprof.model.memory import StateLaw
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 

@@ -6,7 +6,7 @@ from zprof.analysis.laws import state_law
 from zprof.analysis.memory.rank import Peak, RankLives, devices_of, rank_lives
 from zprof.analysis.memory.timeline import timeline_of
 from zprof.model.gaps import Gap
-from zprof.model.report import Allocation, Memory, RankMemory
+from zprof.model.memory import Allocation, Memory, RankMemory
 from zprof.model.units import format_bytes
 from zprof.run.reader import Run
 

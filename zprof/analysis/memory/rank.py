@@ -11,7 +11,7 @@ from zprof.analysis.memory.join import Blocks, join
 from zprof.analysis.memory.lives import CODES, UNTAGGED, Claims, Lives, claims_of, lives_of
 from zprof.analysis.memory.roles import Segments, resolve, retained, tenant_of
 from zprof.analysis.memory.timeline import Timeline
-from zprof.model.report import Allocation
+from zprof.model.memory import Allocation
 from zprof.model.tenants import Tenant
 
 #: Largest allocations that a report shows of each rank.
