@@ -40,6 +40,7 @@ class MemoryPart:
     tenant: str
     sub: str
     bytes: int
+    basis: Basis = Basis.TAGGED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
