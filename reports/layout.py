@@ -9,7 +9,8 @@ INDENT = "  "
 
 
 def heading(title: str, note: str = "") -> str:
-    """A title on the left, what the numbers under it mean on the right."""
+    """A title on the left, what the numbers under it mean on the right, shortened where it has no room."""
+    note = shorten(note, max(0, WIDTH - display_width(title) - 2))
     space = WIDTH - display_width(title) - display_width(note)
     return f"{title}{' ' * max(2, space)}{note}".rstrip()
 

@@ -3,7 +3,9 @@
 from zprof.model.printable import printable
 from zprof.model.report import Report
 from zprof.reports.text_findings import findings, gaps
-from zprof.reports.text_memory import memory
+from zprof.reports.text_memory import largest, memory
+from zprof.reports.text_memory_detail import memory_details
+from zprof.reports.text_memory_device import memory_devices
 from zprof.reports.text_summary import summary
 from zprof.reports.text_time import time
 
@@ -14,5 +16,12 @@ def render(report: Report) -> str:
     Names are escaped where they are laid out, because that changes their width; what is escaped here
     again is the net under that.
     """
-    lines = [*summary(report), *memory(report), *time(report), *findings(report), *gaps(report)]
+    lines = [*summary(report), *memory(report), *_middle(report), *findings(report), *gaps(report)]
     return "\n".join(printable(line) for line in lines) + "\n"
+
+
+def _middle(report: Report) -> list[str]:
+    """Time, and where the report has none of it, all of memory."""
+    if report.time.per_rank:
+        return [*largest(report.memory.top), *time(report)]
+    return [*memory_details(report.memory), *memory_devices(report.memory)]

@@ -24,10 +24,15 @@ def findings(report: Report) -> list[str]:
     """Each finding, the one that saves most first."""
     if not report.findings:
         return ["", heading("FINDINGS"), "  none"]
-    lines = ["", heading("FINDINGS", "savings are a step, and share no time")]
+    lines = ["", heading("FINDINGS", _basis(report))]
     for number, entry in enumerate(report.findings, start=1):
         lines += ([""] if number > 1 else []) + _finding(number, entry)
     return lines
+
+
+def _basis(report: Report) -> str:
+    timed = any(entry.saving_ns[1] > 0 for entry in report.findings)
+    return "savings are a step, and share no time" if timed else "bytes are those of the largest rank"
 
 
 def gaps(report: Report) -> list[str]:
@@ -51,7 +56,15 @@ def _finding(number: int, entry: Finding) -> list[str]:
 def _worth(entry: Finding) -> str:
     low, high = entry.saving_ns
     saves = f"saves {format_ns(low)} to {format_ns(high)}, " if high > 0 else ""
-    return f"{saves}{entry.confidence.value} confidence"
+    return f"{saves}{_frees(entry.saving_bytes)}{entry.confidence.value} confidence"
+
+
+def _frees(saving_bytes: tuple[int, int] | None) -> str:
+    """Bytes of the largest rank; a range only where its ends differ when written."""
+    if saving_bytes is None or saving_bytes[1] <= 0:
+        return ""
+    low, high = (format_bytes(size) for size in saving_bytes)
+    return f"frees {high}, " if low == high else f"frees {low} to {high}, "
 
 
 def _facts(facts: Sequence[Evidence]) -> list[str]:

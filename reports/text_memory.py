@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from zprof.model.memory import Allocation, RankMemory
 from zprof.model.printable import printable
 from zprof.model.report import Report
-from zprof.model.tenants import Tenant
 from zprof.model.units import format_bytes as _bytes
 from zprof.reports.layout import heading, table, wrap
+from zprof.reports.memory_names import basis_note, signed_bytes, tenant_bytes, tenant_name
 from zprof.reports.presenter import (
     MAX_RANKS,
     MAX_RANKS_COMPARED,
@@ -30,7 +30,6 @@ def memory(report: Report) -> list[str]:
         *table(_rows(report)),
         *_notes(report),
         *_states(report),
-        *_largest(report.memory.top),
     ]
 
 
@@ -42,7 +41,7 @@ def _rows(report: Report) -> list[list[str]]:
     change = _change_of(report)
     rows = [["", *[f"rank {rank.rank}" for rank in shown], "change"]]
     rows += [
-        [_name(tenant), *[_bytes(rank.tenants.get(tenant, 0)) for rank in shown], change(tenant.value)]
+        [tenant_name(tenant), *[tenant_bytes(rank, tenant) for rank in shown], change(tenant.value)]
         for tenant in shown_tenants(ranks)
     ]
     rows.append(["untagged", *[_bytes(rank.untagged_bytes) for rank in shown], change("untagged_bytes")])
@@ -55,19 +54,11 @@ def _rows(report: Report) -> list[list[str]]:
 
 def _change_of(report: Report) -> Callable[[str], str]:
     delta = report.comparison.memory_delta if report.comparison else {}
-    return lambda name: _signed(delta[name]) if name in delta else ""
-
-
-def _signed(count_bytes: int) -> str:
-    return f"+{_bytes(count_bytes)}" if count_bytes > 0 else _bytes(count_bytes)
+    return lambda name: signed_bytes(delta[name]) if name in delta else ""
 
 
 def _peak(rank: RankMemory) -> str:
     return f"{'≤ ' if rank.upper_bound else ''}{_bytes(rank.peak_bytes)}"
-
-
-def _name(tenant: Tenant) -> str:
-    return tenant.value.replace("_", " ")
 
 
 def _notes(report: Report) -> list[str]:
@@ -77,6 +68,7 @@ def _notes(report: Report) -> list[str]:
     shown = shown_ranks(ranks, most)
     lines = _when(shown)
     for rank in shown:
+        lines += wrap(note) if (note := basis_note(rank)) else []
         outside = [
             f"{_bytes(value)} {name}"
             for name, value in (
@@ -94,10 +86,17 @@ def _notes(report: Report) -> list[str]:
 
 def _when(shown: Sequence[RankMemory]) -> list[str]:
     """When the ranks peak: once where all peak alike."""
-    moments = {rank.rank: printable(f"{rank.peak_phase} of step {rank.peak_step}") for rank in shown}
+    moments = {rank.rank: _moment(rank) for rank in shown}
+    if not any(moments.values()):
+        return []
     if len(set(moments.values())) == 1:
         return wrap(f"the peak is in the {next(iter(moments.values()))}")
     return wrap("peaks: " + ", ".join(f"rank {rank} {moment}" for rank, moment in moments.items()))
+
+
+def _moment(rank: RankMemory) -> str:
+    phase, step = printable(rank.peak_phase), rank.peak_step
+    return f"{phase} of step {step}" if phase and step >= 0 else phase
 
 
 def _states(report: Report) -> list[str]:
@@ -115,11 +114,12 @@ def _state_line(check: StateCheck, who: str) -> list[str]:
         f"padding {_bytes(check.padding_bytes)}",
         f"step counters {_bytes(check.scalar_bytes)}",
     ]
-    verdict = "to the byte" if check.rest_bytes == 0 else f"not explained {_signed(check.rest_bytes)}"
+    verdict = "to the byte" if check.rest_bytes == 0 else f"not explained {signed_bytes(check.rest_bytes)}"
     return wrap(f"states of {who}: {', '.join(parts)}: {verdict}")
 
 
-def _largest(top: Sequence[Allocation]) -> list[str]:
+def largest(top: Sequence[Allocation]) -> list[str]:
+    """The largest allocations of all ranks, in short."""
     if not top:
         return []
     rows = [["largest live at the peak", "tenant", "rank", "size"]]

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 from tests.support.analyses import Scenario, analysis_of, without_rank
+from tests.support.full_memories import by_rule, full_memory
 from tests.support.memories import memory_of
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
@@ -42,9 +43,24 @@ def nothing_timed() -> Report:
     return diagnose(replace(analysis, time=time, volume=None, steps=analysis.steps.iloc[:0]))
 
 
+@cache
+def memory_only(*, module: str = "blocks.3.mlp") -> Report:
+    """All of memory and no time."""
+    return replace(nothing_timed(), memory=full_memory(module))
+
+
+@cache
+def snapshot() -> Report:
+    """A snapshot from elsewhere: tenants by rules."""
+    report = memory_only()
+    return replace(report, memory=by_rule(report.memory), run=replace(report.run, source="snapshot"))
+
+
 SITUATIONS = {
     "slower": slower,
     "straggler": straggler,
     "rank_missing": rank_missing,
     "nothing_timed": nothing_timed,
+    "memory_only": memory_only,
+    "snapshot": snapshot,
 }

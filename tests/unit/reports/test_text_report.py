@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.memories import HOSTILE, memory_of
-from tests.support.reports import SITUATIONS, slower, straggler
+from tests.support.reports import SITUATIONS, memory_only, slower, straggler
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
@@ -53,6 +53,29 @@ def hostile() -> Report:
     )
 
 
+def hostile_memory() -> Report:
+    """Every name of the memory pages hostile."""
+    name = HOSTILE + "層" * 60 + "x" * 200
+    report = memory_only(module=name)
+    memory = report.memory
+    spread = replace(memory.spread, tenant=name) if memory.spread else None
+    return replace(
+        report,
+        memory=replace(
+            memory,
+            spread=spread,
+            laws=tuple(replace(law, cause=name) for law in memory.laws),
+            devices=tuple(replace(device, device=name, moment=name) for device in memory.devices),
+            counters=tuple(replace(entry, device=name) for entry in memory.counters),
+            phases=tuple(replace(phase, phase=name) for phase in memory.phases),
+            per_rank=tuple(
+                replace(rank, parts=tuple(replace(part, sub=name, tenant=name) for part in rank.parts))
+                for rank in memory.per_rank
+            ),
+        ),
+    )
+
+
 def _hostile_finding(name: str) -> Finding:
     return Finding(
         id=name,
@@ -68,7 +91,7 @@ def _hostile_finding(name: str) -> Finding:
     )
 
 
-@pytest.mark.parametrize("report", [*[make() for make in SITUATIONS.values()], hostile()])
+@pytest.mark.parametrize("report", [*[make() for make in SITUATIONS.values()], hostile(), hostile_memory()])
 def test_fits_80_columns_and_steers_no_terminal(report: Report) -> None:
     text = render(report)
     for line in text.removesuffix("\n").split("\n"):

@@ -1,0 +1,40 @@
+"""How the memory pages name tenants, ranks and sizes."""
+
+from zprof.model.memory import Basis, RankMemory
+from zprof.model.tenants import Tenant
+from zprof.model.units import format_bytes, format_percent
+
+#: Stands before a size that rests on a rule, not on what was seen.
+BY_RULE = "~"
+
+
+def tenant_name(tenant: str) -> str:
+    """``optimizer_state`` as ``optimizer state``."""
+    return tenant.replace("_", " ")
+
+
+def signed_bytes(count_bytes: int) -> str:
+    """A change: with its sign."""
+    return f"+{format_bytes(count_bytes)}" if count_bytes > 0 else format_bytes(count_bytes)
+
+
+def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
+    """A tenant's bytes, marked where a rule gave any of them to it."""
+    ruled = any(part.tenant == tenant.value and part.basis is not Basis.TAGGED for part in rank.parts)
+    return f"{BY_RULE if ruled else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
+
+
+def basis_note(rank: RankMemory) -> str:
+    """What the tenants of a rank rest on, where that is not what hooks or tags saw; else empty."""
+    basis = rank.basis_bytes or {}
+    if not basis.get(Basis.RULE) or not rank.peak_bytes:
+        return ""
+    parts = [
+        f"{format_percent(basis.get(kind, 0) / rank.peak_bytes)} {what}"
+        for kind, what in (
+            (Basis.TAGGED, "tagged"),
+            (Basis.RULE, f"by rules on stacks ({BY_RULE})"),
+            (Basis.UNKNOWN, "unknown"),
+        )
+    ]
+    return f"tenants of rank {rank.rank} rest on: {', '.join(parts)}"
