@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.model.gaps import Gap
-from zprof.model.memory import Allocation, Memory, MemoryPart, RankMemory, StateLaw
+from zprof.model.memory import RankMemory, StateLaw
 from zprof.model.report import RankTime, Report, RunFacts
 from zprof.model.tenants import SHOWN, Tenant
 
@@ -127,22 +127,6 @@ def shown_ranks(ranks: Sequence[RankMemory], most: int) -> tuple[RankMemory, ...
     """At most ``most`` ranks, in order of rank: all, else those with the largest peaks."""
     largest = sorted(ranks, key=lambda rank: (-rank.peak_bytes, rank.rank))[:most]
     return tuple(sorted(largest, key=lambda rank: rank.rank))
-
-
-def largest_rank(ranks: Sequence[RankMemory]) -> RankMemory | None:
-    """The rank with the largest peak, the first of equals; None where none was measured."""
-    return max(ranks, key=lambda rank: (rank.peak_bytes, -rank.rank), default=None)
-
-
-def of_largest_rank(top: Sequence[Allocation], memory: Memory) -> tuple[Allocation, ...]:
-    """The largest allocations of that rank."""
-    rank = largest_rank(memory.per_rank)
-    return tuple(entry for entry in top if rank is not None and entry.rank == rank.rank)
-
-
-def shares(parts: Sequence[MemoryPart], peak: int) -> tuple[float, ...]:
-    """Each part's share of the peak."""
-    return tuple(part.bytes / max(1, peak) for part in parts)
 
 
 def peak_bytes(ranks: Sequence[RankMemory]) -> int:

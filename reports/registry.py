@@ -3,12 +3,13 @@
 from pathlib import PurePath
 
 from zprof.model.errors import BadInput
-from zprof.reports import json_report, text
+from zprof.reports import json_report, svg_memory, text
 from zprof.reports.base import Format
 
 FORMATS: tuple[Format, ...] = (
     Format(name="text", suffixes=(".txt", ".text"), render=text.render),
     Format(name="json", suffixes=(".json",), render=json_report.render),
+    Format(name="svg", suffixes=(".svg",), render=svg_memory.render),
 )
 
 

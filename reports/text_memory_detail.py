@@ -11,7 +11,7 @@ from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_percent
 from zprof.reports.layout import bar, heading, table, wrap
 from zprof.reports.memory_names import BY_RULE, signed_bytes, tenant_name
-from zprof.reports.presenter import largest_rank, of_largest_rank, shares
+from zprof.reports.memory_presenter import largest_rank, of_largest_rank, shares
 
 _PARTS = 12
 _MODULES = 10

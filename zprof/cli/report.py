@@ -30,7 +30,12 @@ class ReportCommand:
             type=_positive,
             help="bus bandwidth that large messages should reach, in 1e9 bytes a second",
         )
-        parser.add_argument("-f", "--format", metavar="FORMAT", help="text or json (default: text)")
+        parser.add_argument(
+            "-f",
+            "--format",
+            metavar="FORMAT",
+            help="text, json, or svg: live memory over time (default: text)",
+        )
         parser.add_argument(
             "-o", "--output", metavar="FILE", type=Path, help="write here; the suffix chooses the format"
         )
