@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from zprof.analysis.memory.join import Blocks
 from zprof.analysis.memory.lives import CODES, UNTAGGED, Claims, Int
+from zprof.analysis.memory.whole import whole_lives
 from zprof.model.phases import Phase
 from zprof.model.tenants import Tenant
 
@@ -41,19 +42,25 @@ class _Hold:
 
 def resolve(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
     """Cut every block's life into segments.  ``generation``: that of each storage row in ``blocks.owner``."""
-    holds = _holds(blocks, claims, generation)
+    whole = whole_lives(blocks, claims, generation)
+    holds = _holds(blocks, whole.others, generation)
     rows = [(block, *piece) for block, held in holds.items() for piece in _pieces(blocks, block, held)]
     begin, end, tenant = (np.array([row[part] for row in rows], dtype=np.int64) for part in (1, 2, 3))
     unclaimed = blocks.end_ns > blocks.begin_ns
+    alive = unclaimed[whole.block]
+    owned = whole.block[alive]
     unclaimed[list(holds)] = False
-    block = np.concatenate([np.array([row[0] for row in rows], dtype=np.int64), np.flatnonzero(unclaimed)])
+    unclaimed[whole.block] = False
+    cut = np.array([row[0] for row in rows], dtype=np.int64)
+    block = np.concatenate([cut, owned, np.flatnonzero(unclaimed)])
+    subs = np.array([row[4] for row in rows], dtype=object)
     return Segments(
         block=block,
-        begin_ns=np.concatenate([begin, blocks.begin_ns[unclaimed]]),
-        end_ns=np.concatenate([end, blocks.end_ns[unclaimed]]),
+        begin_ns=np.concatenate([begin, blocks.begin_ns[block[len(cut) :]]]),
+        end_ns=np.concatenate([end, blocks.end_ns[block[len(cut) :]]]),
         bytes=blocks.bytes[block],
-        tenant=np.concatenate([tenant, blocks.tenant[unclaimed]]),
-        sub=np.concatenate([np.array([row[4] for row in rows], dtype=object), blocks.sub[unclaimed]]),
+        tenant=np.concatenate([tenant, whole.tenant[alive], blocks.tenant[unclaimed]]),
+        sub=np.concatenate([subs, whole.sub[alive], blocks.sub[unclaimed]]),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from zprof.analysis.memory.lives import Claims, claims_of
 from zprof.analysis.memory.rank import RankLives, rank_lives
 from zprof.analysis.memory.timeline import timeline_of
 
@@ -74,6 +75,9 @@ class Tables:
         timeline = timeline_of(self._marks(end_us))
         assert timeline is not None
         return rank_lives(self._alloc(), self._role(), timeline, "cpu")
+
+    def claims(self) -> Claims:
+        return claims_of(self._role())
 
     def _alloc(self) -> pd.DataFrame:
         frame = pd.DataFrame(self.alloc)
