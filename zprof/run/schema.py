@@ -51,7 +51,10 @@ COLLECTIVES = pa.schema(
 )
 
 #: Points in time: step_begin, step_end, window_begin, window_end (name: init, memory or time),
-#: phase (name: the phase that begins), ping_begin, ping_end (number: index of the ping).
+#: phase (name: the phase that begins), ping_begin, ping_end (number: index of the ping).  Of a CUDA
+#: allocator's history: annotation_begin, annotation_end (name: what the program called the range, number: the
+#: device), oom (name: the device, number: its free bytes, -1 where unknown) and oom_request at the same time
+#: (number: the bytes asked for).
 MARK = pa.schema(
     [
         column("time_ns", pa.int64()),

@@ -1,0 +1,181 @@
+"""One device of a snapshot as rows of ``block``, ``segment`` and ``mark``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zprof.collectors.snapshot.fields import Flags, Integers, Row, words
+from zprof.collectors.snapshot.held import Held, pools
+from zprof.collectors.snapshot.lives import BEFORE, NONE, Lives, Replay, join_held
+from zprof.collectors.snapshot.sizes import rounded
+from zprof.collectors.snapshot.stacks import Stacks
+from zprof.collectors.snapshot.stretches import Stretch, stretches_of
+from zprof.collectors.snapshot.texts import column_of, nullable
+from zprof.collectors.snapshot.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTables:
+    """Columns of one device, what its history could not tell, and where it begins."""
+
+    name: str
+    begin_ns: int
+    block: dict[str, Any]
+    segment: dict[str, Any]
+    lives: Lives
+    trace: Trace
+    held: Held
+    odd_segments: int
+
+
+def device_tables(name: str, trace: Trace, held: Held, stacks: Stacks, fallback_ns: int) -> DeviceTables:
+    """Replay the trace and join it to what is held at the end.
+
+    The history begins a nanosecond before its first entry: what that one frees was there.
+
+    ``fallback_ns`` stands in for the begin of the history where the trace is empty.
+    """
+    begin_ns = int(trace.time_ns[0]) - 1 if len(trace.time_ns) else fallback_ns
+    replay = Replay(trace)
+    replay.run()
+    join_held(replay, trace, held.blocks)
+    stretches, odd = stretches_of(trace, held)
+    return DeviceTables(
+        name=name,
+        begin_ns=begin_ns,
+        block=_Blocks(trace, held, replay.lives, begin_ns, stretches).columns(name, stacks),
+        segment=_segments(name, trace, held, stretches, begin_ns),
+        lives=replay.lives,
+        trace=trace,
+        held=held,
+        odd_segments=odd,
+    )
+
+
+class _Blocks:
+    """Columns of the table ``block``."""
+
+    def __init__(
+        self, trace: Trace, held: Held, lives: Lives, begin_ns: int, stretches: Sequence[Stretch]
+    ) -> None:
+        self._trace, self._held, self._begin_ns, self._stretches = trace, held, begin_ns, stretches
+        self._entry, self._requested, self._completed, self._at = lives.arrays()
+        self._before: Flags = np.array(lives.before, dtype=np.bool_)
+
+    def columns(self, name: str, stacks: Stacks) -> dict[str, Any]:
+        """All columns."""
+        requested = self._either(self._trace.size, self._held.blocks.requested)
+        held = self._at >= 0
+        block = rounded(requested)
+        block[held] = self._held.blocks.size[self._at[held]]
+        return {
+            "device": column_of([name] * len(self._entry)),
+            "address": self._address(),
+            "requested_bytes": requested,
+            "block_bytes": block,
+            "allocated_ns": np.where(self._before, self._begin_ns, self._time(self._entry)),
+            "freed_ns": nullable(self._time(self._requested)),
+            "released_ns": nullable(self._time(self._completed)),
+            "before_history": self._before,
+            "stream": self._either(self._trace.stream, self._held.stream[self._held.blocks.segment]),
+            "pool": column_of(self._pools()),
+            "stack": nullable(self._stacks(stacks, name)),
+            "tag": column_of(self._texts("user_metadata")),
+            "compile_context": column_of(self._texts("compile_context")),
+        }
+
+    def _address(self) -> Integers:
+        return self._either(self._trace.address, self._held.blocks.address)
+
+    def _either(self, traced: Integers, held: Integers) -> Integers:
+        """A value of each life: from its entry, where it has none from its block at the end."""
+        if not len(held):
+            return traced[self._entry]
+        if not len(traced):
+            return held[self._at]
+        return np.where(self._entry == NONE, held[self._at], traced[self._entry])
+
+    def _time(self, entries: Integers) -> Integers:
+        """When these entries were, -1 where there was none."""
+        if not len(self._trace.time_ns):
+            return np.where(entries == BEFORE, self._begin_ns, -1)
+        times = np.where(entries >= 0, self._trace.time_ns[entries], -1)
+        return np.where(entries == BEFORE, self._begin_ns, times)
+
+    def _texts(self, key: str) -> list[str | None]:
+        """What the allocations say; what was there before says nothing, nor do torch's empty words."""
+        rows = self._births()
+        said = iter(words(rows, key, "trace"))
+        texts = [None if before else next(said) for before in self._before.tolist()]
+        return [None if text in ("", "N/A") else text for text in texts]
+
+    def _births(self) -> list[Row]:
+        entries = self._entry[~self._before].tolist()
+        return [self._trace.rows[entry] for entry in entries]
+
+    def _stacks(self, stacks: Stacks, name: str) -> Integers:
+        """Where the block was allocated: a free's stack is another."""
+        found = np.full(len(self._entry), -1, dtype=np.int64)
+        found[~self._before] = stacks.numbers([row.get("frames") for row in self._births()], name)
+        rest = np.flatnonzero((found < 0) & (self._at >= 0))
+        blocks = [self._held.blocks.rows[at].get("frames") for at in self._at[rest].tolist()]
+        found[rest] = stacks.numbers(blocks, name)
+        return found
+
+    def _pools(self) -> list[str | None]:
+        """As the entry says; else that of the segment at the end, where it was there at the birth."""
+        rows = [self._trace.rows[entry] if entry >= 0 else {} for entry in self._entry.tolist()]
+        found = pools(rows, "pool_id", "trace")
+        segments = self._segments().tolist() if None in found else []
+        if segments:
+            found = [
+                self._held.pool[segment] if pool is None and segment >= 0 else pool
+                for pool, segment in zip(found, segments, strict=True)
+            ]
+        return found
+
+    def _segments(self) -> Integers:
+        """The segment at the end that each block lay in, -1 where that is not known."""
+        last = sorted((s for s in self._stretches if s.held >= 0 and s.end == NONE), key=lambda s: s.address)
+        nowhere = np.full(len(self._entry), -1, dtype=np.int64)
+        if not last:
+            return nowhere
+        start, size, begin, held = (
+            np.array([getattr(s, key) for s in last], dtype=np.int64)
+            for key in ("address", "size", "begin", "held")
+        )
+        address = self._address()
+        at = np.searchsorted(start, address, side="right") - 1
+        born = np.where(self._before, -1, self._entry)
+        inside = (at >= 0) & (address < start[at] + size[at]) & (begin[at] <= born)
+        return np.where(inside, held[at], nowhere)
+
+
+def _segments(
+    name: str, trace: Trace, held: Held, stretches: Sequence[Stretch], begin_ns: int
+) -> dict[str, Any]:
+    times = trace.time_ns.tolist()
+    streams = trace.stream.tolist()
+    return {
+        "device": column_of([name] * len(stretches)),
+        "address": np.array([s.address for s in stretches], dtype=np.int64),
+        "bytes": np.array([s.size for s in stretches], dtype=np.int64),
+        "mapped_ns": np.array([begin_ns if s.begin == NONE else times[s.begin] for s in stretches], np.int64),
+        "unmapped_ns": nullable(
+            np.array([-1 if s.end == NONE else times[s.end] for s in stretches], np.int64)
+        ),
+        "before_history": np.array([s.begin == NONE for s in stretches], dtype=np.bool_),
+        "stream": np.array(
+            [int(held.stream[s.held]) if s.held >= 0 else streams[s.end] for s in stretches], np.int64
+        ),
+        "pool": column_of(_segment_pools(trace, held, stretches)),
+        "expandable": np.array([s.expandable for s in stretches], dtype=np.bool_),
+    }
+
+
+def _segment_pools(trace: Trace, held: Held, stretches: Sequence[Stretch]) -> list[str | None]:
+    rows = [{} if s.held >= 0 else trace.rows[s.end] for s in stretches]
+    gone = pools(rows, "pool_id", "trace")
+    return [held.pool[s.held] if s.held >= 0 else pool for s, pool in zip(stretches, gone, strict=True)]

@@ -1,0 +1,105 @@
+"""What a snapshot could not tell, as gaps."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+
+import numpy as np
+
+from zprof.collectors.snapshot.device import DeviceTables
+from zprof.collectors.snapshot.fields import shown
+from zprof.collectors.snapshot.trace import Action
+from zprof.model.gaps import Gap
+
+_NS_PER_S = 1_000_000_000
+_MOST_BACKWARDS_NS = 1_000_000
+_EARLIER = (
+    "call torch.cuda.memory._record_memory_history before the model is built, with a larger max_entries"
+)
+_AGAIN = "dump the snapshot again, with a current torch"
+
+
+def gaps_of(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
+    """All of them, device by device."""
+    for device in devices:
+        yield from _history(device)
+        yield from _unknown(device)
+        yield from _contradictions(device)
+        yield from _clock(device)
+        yield from _sizes(device)
+
+
+def _history(device: DeviceTables) -> Iterator[Gap]:
+    if not len(device.trace.rows):
+        reason = f"{device.name}: the snapshot has no trace of it, only what was held when it was taken"
+        yield Gap(what="allocator history", reason=reason, remedy=_EARLIER)
+        return
+    before = np.asarray(device.block["before_history"])
+    if before.any():
+        there = int(np.asarray(device.block["requested_bytes"])[before].sum())
+        when = _when(device.begin_ns) if device.trace.timed else "its first entry"
+        yield Gap(
+            what="allocator history",
+            reason=f"{device.name}: it begins at {when}; {int(before.sum())} blocks ({there} bytes) were "
+            "there already: where they were allocated, and any peak before, is not in the file",
+            remedy=_EARLIER,
+        )
+
+
+def _when(time_ns: int) -> str:
+    seconds, rest = divmod(time_ns + 1, _NS_PER_S)
+    try:
+        day = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ns} ns"
+    return f"{day}.{rest // 1000:06d} UTC"
+
+
+def _unknown(device: DeviceTables) -> Iterator[Gap]:
+    unknown = device.trace.unknown
+    if unknown:
+        names = ", ".join(repr(shown(name)) for name in islice(unknown, 3))
+        count = sum(unknown.values())
+        reason = f"{device.name}: {count} entries of kinds that this version does not know ({names})"
+        yield Gap(what="allocator history", reason=reason, remedy="upgrade zprof")
+
+
+def _contradictions(device: DeviceTables) -> Iterator[Gap]:
+    lives, counts = device.lives, []
+    if lives.overlaps:
+        counts.append(f"{lives.overlaps} blocks were allocated where one was still in use")
+    if lives.not_held and len(device.held.address):
+        counts.append(f"{lives.not_held} blocks that the trace leaves in use are not in the segments")
+    if lives.resized:
+        counts.append(f"{lives.resized} blocks have another size in the trace than in the segments")
+    if device.odd_segments and len(device.held.address):
+        counts.append(f"{device.odd_segments} segment entries do not fit the segments")
+    if counts:
+        reason = f"{device.name}: the trace and the segments disagree: {'; '.join(counts)}"
+        yield Gap(what="allocator history disagrees", reason=reason, remedy=_AGAIN)
+    if not len(device.held.address) and len(device.trace.rows):
+        reason = (
+            f"{device.name}: the snapshot has no segments, so its trace could not be checked against them"
+        )
+        yield Gap(what="allocator state", reason=reason, remedy=_AGAIN)
+
+
+def _clock(device: DeviceTables) -> Iterator[Gap]:
+    if not device.trace.timed:
+        reason = f"{device.name}: entries without a time; their order stands in for it"
+        yield Gap(what="times of the allocator history", reason=reason, remedy=_AGAIN)
+    if device.trace.backwards_ns > _MOST_BACKWARDS_NS:
+        reason = f"{device.name}: the clock of the trace runs back by {device.trace.backwards_ns} ns"
+        yield Gap(what="times of the allocator history", reason=reason, remedy=_AGAIN)
+
+
+def _sizes(device: DeviceTables) -> Iterator[Gap]:
+    for action, means in (
+        (Action.FREE_REQUESTED, "when a block was given back: taken as when it was free again"),
+        (Action.FREE_COMPLETED, "when a block was free again: taken as when it was given back"),
+    ):
+        if device.trace.has(Action.ALLOC) and not device.trace.has(action):
+            other = {Action.FREE_REQUESTED: Action.FREE_COMPLETED}.get(action, Action.FREE_REQUESTED)
+            if device.trace.has(other):
+                reason = f"{device.name}: the trace has no {action.name.lower()} entries, which say {means}"
+                yield Gap(what="blocks awaiting free", reason=reason, remedy="leave skip_actions out")

@@ -1,0 +1,93 @@
+"""Call stacks, each kept once: first by the list's identity, then by its frames, then by their content."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from zprof.collectors.snapshot.fields import Budget, Integers, clean, damaged
+from zprof.collectors.snapshot.texts import Texts
+
+_DEEPEST = 1024
+_LARGEST_LINE = 1 << 40
+
+
+class Stacks:
+    """Numbers stacks in the order of their first use.  The snapshot must outlive it: identities are kept."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._by_list: dict[int, int] = {}
+        self._by_frames: dict[tuple[int, ...], int] = {}
+        self._by_identity: dict[int, int] = {}
+        self._by_content: dict[tuple[str, int, str], int] = {}
+
+    def numbers(self, lists: Sequence[object], where: str) -> Integers:
+        """The stack of each list of frames; -1 where there is none.
+
+        Raises:
+            BadInput: something that is no frame is among them.
+        """
+        known = self._by_list
+        found = [known.get(id(frames)) for frames in lists]
+        if None in found:
+            found = [
+                self._number(frames, where) if number is None else number
+                for number, frames in zip(found, lists, strict=True)
+            ]
+        return np.array(found, dtype=np.int64)
+
+    def columns(self) -> dict[str, Any]:
+        """The table ``stack``."""
+        frames = list(self._by_content)
+        stacks = list(self._by_frames)
+        depths = np.array([len(stack) for stack in stacks], dtype=np.int64)
+        at = np.fromiter(chain.from_iterable(stacks), dtype=np.int64, count=int(depths.sum()))
+        before = np.repeat(np.cumsum(depths) - depths, depths)
+        files, functions = Texts(), Texts()
+        file = np.array([files.number(frame[0]) for frame in frames], dtype=np.int32)
+        function = np.array([functions.number(frame[2]) for frame in frames], dtype=np.int32)
+        line = np.array([frame[1] for frame in frames], dtype=np.int64)
+        return {
+            "stack": np.repeat(np.arange(len(stacks), dtype=np.int64), depths),
+            "depth": np.arange(len(at), dtype=np.int64) - before,
+            "file": files.column(file[at]),
+            "line": line[at],
+            "function": functions.column(function[at]),
+        }
+
+    def _number(self, frames: object, where: str) -> int:
+        known = self._by_list.get(id(frames))
+        if known is None:
+            known = self._by_list[id(frames)] = self._new(frames, where)
+        return known
+
+    def _new(self, frames: object, where: str) -> int:
+        if frames is None:
+            return -1
+        if type(frames) is not list and type(frames) is not tuple:
+            raise damaged(f"{where}: frames is {type(frames).__name__}, not a list")
+        if not frames:
+            return -1
+        kept = frames[:_DEEPEST]
+        self._budget.spend(len(kept), f"frames of {where}")
+        known = self._by_identity
+        try:
+            key = tuple(map(known.__getitem__, map(id, kept)))
+        except KeyError:
+            key = tuple([self._frame(frame, where) for frame in kept])
+        return self._by_frames.setdefault(key, len(self._by_frames))
+
+    def _frame(self, frame: object, where: str) -> int:
+        if type(frame) is not dict:
+            raise damaged(f"{where}: a frame is {type(frame).__name__}, not dict")
+        file, line, name = frame.get("filename", "?"), frame.get("line", 0), frame.get("name", "?")
+        if type(file) is not str or type(name) is not str or type(line) is not int:
+            raise damaged(f"{where}: a frame without file, line and name")
+        if not -_LARGEST_LINE < line < _LARGEST_LINE:
+            raise damaged(f"{where}: a line number that no file has")
+        content = (clean(file), line, clean(name))
+        number = self._by_content.setdefault(content, len(self._by_content))
+        self._by_identity[id(frame)] = number
+        return number
