@@ -5,45 +5,58 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
+from case_names import FOUR_RANKS, HIDING, ONE_RANK, TWO_RANKS
 
 from tests.support import exact_counter
 from zprof.analysis.memory.analyse import analyse_memory
+from zprof.analysis.memory.rank import RankLives, devices_of, rank_lives
+from zprof.analysis.memory.timeline import timeline_of
 from zprof.model.memory import Memory, RankMemory
 from zprof.run.reader import Run, load
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 ROOT = Path(__file__).parents[3]
 TIME_LIMIT_S = 240
-ONE_RANK = ["single_mlp", "single", "single_checkpointing", "hidden_tensor"]
-ZERO = [f"zero{stage}_{kind}" for stage in range(4) for kind in ("fp32", "bf16_modelled")]
-TWO_RANKS = [
-    "ddp", "ddp_bucket_view", "fsdp2", "fsdp2_bf16", "fsdp2_checkpointing", "sketch_zero3",
-    "zero2_fp32_modelled", "zero3_fp32_modelled", "zero3_bf16", *ZERO,
-]  # fmt: skip
 
 
-@dataclass(frozen=True)
 class Recorded:
-    """Everything that the workers left."""
+    """Everything that the workers left; each run is analysed once."""
 
-    folder: Path
-
-    def run(self, case: str) -> Run:
-        return load(self.folder / f"{case}.zprof")
-
-    def memory(self, case: str) -> Memory:
-        return analyse_memory(self.run(case)).memory
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = cache(self._run)
+        self.memory = cache(self._memory)
+        self.lives = cache(self._lives)
 
     def ranks(self, case: str) -> tuple[RankMemory, ...]:
         return self.memory(case).per_rank
 
     def exact_bytes(self, case: str, rank: int) -> int:
         """The exact counter's maximum within the window."""
-        return int(json.loads((self.folder / f"{case}.rank{rank}.json").read_text())["max_bytes"])
+        return self.noted(case, rank)["max_bytes"]
+
+    def noted(self, case: str, rank: int) -> dict[str, int]:
+        """What the worker itself wrote down."""
+        return json.loads((self.folder / f"{case}.rank{rank}.json").read_text())
+
+    def _run(self, case: str) -> Run:
+        return load(self.folder / f"{case}.zprof")
+
+    def _memory(self, case: str) -> Memory:
+        return analyse_memory(self.run(case)).memory
+
+    def _lives(self, case: str) -> list[RankLives]:
+        return [lives_of_rank(self.run(case), rank) for rank in self.run(case).ranks]
+
+
+def lives_of_rank(run: Run, rank: int) -> RankLives:
+    alloc, timeline = run.frame(rank, "alloc"), timeline_of(run.frame(rank, "mark"))
+    assert timeline is not None
+    return rank_lives(alloc, run.frame(rank, "role"), timeline, devices_of(alloc)[0])
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +65,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         pytest.skip("no C compiler: the exact counter cannot be built")
     folder = tmp_path_factory.mktemp("memory")
     library = exact_counter.build(folder)
-    _train(folder, library, ONE_RANK, ranks=1)
+    _train(folder, library, [*ONE_RANK, *HIDING], ranks=1)
     _train(folder, library, TWO_RANKS, ranks=2)
+    _train(folder, library, FOUR_RANKS, ranks=4)
     return Recorded(folder)
 
 

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from zprof.model.training import TrainingFacts
-from zprof.reference_engine import ZeroConfig, zero
+from zprof.reference_engine import ZeroConfig, ZeroModel, zero
 from zprof.reference_engine.comm import LinkModel, ModelledComm, NativeComm
 
 
@@ -24,10 +24,11 @@ class Case:
     """A training that was built and has not begun."""
 
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: Any
     step: Callable[[int], None]
     training: TrainingFacts | None = None
     close: Callable[[], None] = lambda: None
+    proof: Callable[[], dict[str, int]] = dict
     keep: list[Any] = field(default_factory=list)
 
 
@@ -95,22 +96,33 @@ def zero_engine(rank: int, world_size: int, *, stage: int, dtype: torch.dtype, m
     comm = ModelledComm(link) if modelled else NativeComm()
     model, optimizer = zero(Transformer(), ZeroConfig(stage=stage, dtype=dtype), comm)
     case = plain(model, token_loss, rank, optimizer)
-    named = {field.name for field in dataclasses.fields(TrainingFacts)}
-    facts = {key: value for key, value in dataclasses.asdict(model.facts).items() if key in named}
-    case.training = TrainingFacts(**facts)
+    case.training = facts_of_engine(model)
 
     def close() -> None:
         comm.close()
-        # Hooks hold the engine, and the engine its parameters: a cycle that Python cannot see through, and
-        # what is left would be memory without an owner in the next case.
-        for module in model.modules():
-            module._forward_hooks.clear()
-            module._forward_pre_hooks.clear()
-            for parameter in module._parameters.values():
-                (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).clear()
+        unhook(model)
 
     case.close = close
     return case
+
+
+def facts_of_engine(model: ZeroModel, model_parallel_ranks: int = 1) -> TrainingFacts:
+    named = {field.name for field in dataclasses.fields(TrainingFacts)}
+    facts = {key: value for key, value in dataclasses.asdict(model.facts).items() if key in named}
+    return TrainingFacts(**facts | {"model_parallel_ranks": model_parallel_ranks})
+
+
+def unhook(model: nn.Module) -> None:
+    """Take all hooks off a model that is done with.
+
+    Hooks hold what registered them, and that the parameters: a cycle that Python cannot see through, and
+    what is left would be memory without an owner in the next case.
+    """
+    for module in model.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+        for parameter in module._parameters.values():
+            (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).clear()
 
 
 def sketch_zero3(rank: int, world_size: int) -> Case:

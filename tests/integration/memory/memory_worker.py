@@ -14,7 +14,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from engine_cases import ENGINE_CASES
 from memory_cases import CASES, Case
+from one_rank_cases import ONE_RANK_CASES
+from parallel_cases import PARALLEL_CASES
 
 from tests.support.exact_counter import ExactCounter
 from zprof.collectors.marks import MarkLog
@@ -23,6 +26,7 @@ from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.writer import RankWriter
 
+ALL_CASES = CASES | ONE_RANK_CASES | PARALLEL_CASES | ENGINE_CASES
 WARM_STEPS, STEPS = 2, 2
 
 
@@ -50,7 +54,7 @@ def main() -> None:
 def run_case(name: str, place: Place) -> None:
     torch.manual_seed(0)
     counter = ExactCounter()
-    case = CASES[name](place.rank, place.world_size)
+    case = ALL_CASES[name](place.rank, place.world_size)
     for step in range(WARM_STEPS):
         case.step(step)
     before = counter.live_bytes()
@@ -67,7 +71,7 @@ def run_case(name: str, place: Place) -> None:
     marks.add("window_end", WARM_STEPS + STEPS, "memory")
     collector.stop()
     write(name, place, case, collector, marks)
-    truth = {"max_bytes": exact, "begin_bytes": before}
+    truth = {"max_bytes": exact, "begin_bytes": before, **case.proof()}
     (place.folder / f"{name}.rank{place.rank}.json").write_text(json.dumps(truth))
     case.close()
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from case_names import ENGINE, HIDING, PROGRAMS
 
 from zprof.analysis.laws import expected_state
 from zprof.analysis.memory.curve import live_curve
-from zprof.analysis.memory.rank import devices_of, rank_lives
-from zprof.analysis.memory.timeline import timeline_of
 from zprof.model.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -19,16 +18,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.ranks
 
-ONE_RANK = ["single_mlp", "single", "single_checkpointing"]
-ZERO = [f"zero{stage}_{kind}" for stage in range(4) for kind in ("fp32", "bf16_modelled")]
-ENGINE = [*ZERO, "zero2_fp32_modelled", "zero3_fp32_modelled", "zero3_bf16"]
-PEERS = ["ddp", "ddp_bucket_view", "fsdp2", "fsdp2_bf16", "fsdp2_checkpointing", "sketch_zero3"]
-PROGRAMS = [*ONE_RANK, *PEERS, *ENGINE]
 #: The parameters of the transformer in bytes (fp32), and its tensors.
 P, TENSORS = 13_686_784, 52
 
 
-@pytest.mark.parametrize("case", [*PROGRAMS, "hidden_tensor"])
+@pytest.mark.parametrize("case", [*PROGRAMS, *HIDING])
 def test_peak_is_within_one_percent_of_the_exact_count(recorded: "Recorded", case: str) -> None:
     for memory in recorded.ranks(case):
         exact = recorded.exact_bytes(case, memory.rank)
@@ -42,13 +36,9 @@ def test_untagged_is_at_most_a_thousandth_of_the_peak(recorded: "Recorded", case
         assert memory.untagged_bytes <= 0.001 * memory.peak_bytes, f"rank {memory.rank}"
 
 
-@pytest.mark.parametrize("case", PROGRAMS)
+@pytest.mark.parametrize("case", [*PROGRAMS, *HIDING])
 def test_tenants_sum_to_live_bytes_at_every_event(recorded: "Recorded", case: str) -> None:
-    run = recorded.run(case)
-    for rank in run.ranks:
-        alloc, timeline = run.frame(rank, "alloc"), timeline_of(run.frame(rank, "mark"))
-        assert timeline is not None
-        lives = rank_lives(alloc, run.frame(rank, "role"), timeline, devices_of(alloc)[0])
+    for lives in recorded.lives(case):
         blocks, parts = lives.blocks, lives.segments
         times, live = live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
         part_times, part_live = live_curve(parts.begin_ns, parts.end_ns, parts.bytes)
