@@ -48,6 +48,13 @@ class ProfilerSession:
             if not self.taken:
                 self._profile.stop()
 
+    def abandon(self) -> None:
+        """In a fork of the process that began it: its thread records on, and nobody would ever end that."""
+        self._watch.remove()
+        if self._thread is not None and not self.taken and profiler_runs():
+            torch.autograd._disable_profiler()
+        self._thread = None
+
     def _give_way(self) -> bool:
         """End ours because the program's is about to start; whether it was running."""
         if self._thread is None or self.taken:

@@ -52,6 +52,11 @@ class AllocatorEvents:
         """End; the events stay in memory until :meth:`read`."""
         self._session.stop()
 
+    def abandon(self) -> None:
+        """In a fork of the recording process: end, and drop what was recorded."""
+        self._session.abandon()
+        self._profiler = None
+
     def read(self) -> list[Allocation]:
         """All blocks allocated in the window, in the order of time; drops the events.
 

@@ -86,6 +86,32 @@ class MemoryCollector:
         self._scanner.forget()
         self._model = None
 
+    def adopt(self, model: nn.Module | None, optimizer: Optimizers) -> None:
+        """Learn within the window what is trained; the scans from here on claim it."""
+        self._scanner.adopt(model, _several(optimizer))
+        self._without_model = model is None
+
+    def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
+        """A module of the program has a new parameter or buffer."""
+        if self._log.active:
+            self._scanner.registered(tensor, is_buffer=is_buffer)
+
+    def rows(self) -> int:
+        """How much was logged so far."""
+        return len(self._log.birth_rows) + len(self._log.claim_rows)
+
+    def mute(self) -> None:
+        """Log nothing more; from any thread, and before ``stop``, which only the window's own can call."""
+        self._log.active = False
+
+    def abandon(self) -> None:
+        """In a fork of the recording process: take everything off, and keep nothing."""
+        self._log.active = False
+        for undo in (self._leave_tap, self._hooks.remove, self._works.remove, self._resize.remove):
+            self._attempt("clean-up", undo)
+        self._attempt("clean-up", self._allocator.abandon)
+        self._undo.clear()
+
     def tables(self) -> Mapping[str, Columns]:
         """Tables ``alloc``, ``role`` and ``mark``."""
         allocations = self._read_allocator()

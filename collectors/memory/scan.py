@@ -56,6 +56,15 @@ class Scanner:
                 with suppress(Exception):  # somebody's subclass may refuse to be asked
                     self._storages.see(tensor, before_window=True)
 
+    def adopt(self, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Model and optimizers become known within the window."""
+        self._model, self._optimizers = model, tuple(optimizers)
+        self._optimized_role = OPTIMIZED if model is None else MASTER
+
+    def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
+        """A module that need not be the model's got a parameter or a buffer."""
+        self._claim(tensor, BUFFER if is_buffer else WEIGHT, first=False)
+
     def forget(self) -> None:
         """Let go of model and optimizer.
 
