@@ -1,4 +1,4 @@
-"""The programs that the memory tests train, by the number of ranks; ``memory_worker.py`` knows what each is."""
+"""The programs that the memory tests train, by the number of ranks; see ``memory_worker.py``."""
 
 OPTIMIZERS = ["adam_foreach", "adam_single", "adam_fused", "sgd_momentum"]
 ALONE = ["zero0_alone", "zero3_alone"]

@@ -1,4 +1,4 @@
-"""What two ranks may do beside plain DDP and FSDP2: tensor parallelism, accumulation, offload, compiled code."""
+"""What two ranks may do beside plain DDP and FSDP2: tensor parallelism, accumulation, compiled code."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
