@@ -8,7 +8,7 @@ import numpy as np
 
 from zprof.collectors.snapshot.fields import Flags, Integers, Row, words
 from zprof.collectors.snapshot.held import Held, pools
-from zprof.collectors.snapshot.lives import BEFORE, NONE, Lives, Replay, join_held
+from zprof.collectors.snapshot.lives import BEFORE, NONE, Lives, Replay, join_held, settle
 from zprof.collectors.snapshot.sizes import rounded
 from zprof.collectors.snapshot.stacks import Stacks
 from zprof.collectors.snapshot.stretches import Stretch, stretches_of
@@ -41,6 +41,7 @@ def device_tables(name: str, trace: Trace, held: Held, stacks: Stacks, fallback_
     replay = Replay(trace)
     replay.run()
     join_held(replay, trace, held.blocks)
+    settle(replay.lives, trace)
     stretches, odd = stretches_of(trace, held)
     return DeviceTables(
         name=name,
@@ -101,7 +102,7 @@ class _Blocks:
         """When these entries were, -1 where there was none."""
         if not len(self._trace.time_ns):
             return np.where(entries == BEFORE, self._begin_ns, -1)
-        times = np.where(entries >= 0, self._trace.time_ns[entries], -1)
+        times = np.where(entries >= 0, self._trace.time_ns[np.maximum(entries, 0)], -1)
         return np.where(entries == BEFORE, self._begin_ns, times)
 
     def _texts(self, key: str) -> list[str | None]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from zprof.collectors.snapshot.device import DeviceTables
 from zprof.collectors.snapshot.fields import shown
-from zprof.collectors.snapshot.trace import Action
 from zprof.model.gaps import Gap
 
 _NS_PER_S = 1_000_000_000
@@ -26,7 +25,7 @@ def gaps_of(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
         yield from _unknown(device)
         yield from _contradictions(device)
         yield from _clock(device)
-        yield from _sizes(device)
+        yield from _skipped(device)
 
 
 def _history(device: DeviceTables) -> Iterator[Gap]:
@@ -93,13 +92,12 @@ def _clock(device: DeviceTables) -> Iterator[Gap]:
         yield Gap(what="times of the allocator history", reason=reason, remedy=_AGAIN)
 
 
-def _sizes(device: DeviceTables) -> Iterator[Gap]:
-    for action, means in (
-        (Action.FREE_REQUESTED, "when a block was given back: taken as when it was free again"),
-        (Action.FREE_COMPLETED, "when a block was free again: taken as when it was given back"),
-    ):
-        if device.trace.has(Action.ALLOC) and not device.trace.has(action):
-            other = {Action.FREE_REQUESTED: Action.FREE_COMPLETED}.get(action, Action.FREE_REQUESTED)
-            if device.trace.has(other):
-                reason = f"{device.name}: the trace has no {action.name.lower()} entries, which say {means}"
-                yield Gap(what="blocks awaiting free", reason=reason, remedy="leave skip_actions out")
+def _skipped(device: DeviceTables) -> Iterator[Gap]:
+    lost = {
+        "free_requested": ("given back: taken as when it was free again", device.lives.requests_lost),
+        "free_completed": ("free again: taken as when it was given back", device.lives.completions_lost),
+    }
+    for name, (means, is_lost) in lost.items():
+        if is_lost:
+            reason = f"{device.name}: the trace has no {name} entries, which say when a block was {means}"
+            yield Gap(what="blocks awaiting free", reason=reason, remedy="leave skip_actions out")

@@ -38,6 +38,9 @@ class Lives:
     #: What the trace leaves in use and the segments do not have, and what they have with another size.
     not_held: int = 0
     resized: int = 0
+    #: The trace leaves out a kind of entry.
+    requests_lost: bool = False
+    completions_lost: bool = False
 
     def add(self, entry: int, *, before: bool, requested: int = NONE, completed: int = NONE) -> int:
         """A new life; its row."""
@@ -61,24 +64,21 @@ class Replay:
     def __init__(self, trace: Trace) -> None:
         self.lives = Lives()
         self.open: dict[int, int] = {}
-        self._requests = trace.has(Action.FREE_REQUESTED)
-        self._completions = trace.has(Action.FREE_COMPLETED)
         self._trace = trace
+        self._no_completions = not trace.has(Action.FREE_COMPLETED)
 
-    def run(self) -> Lives:
+    def run(self) -> None:
         """All entries, in order."""
         handlers = {
             Action.ALLOC: self._alloc,
-            Action.FREE_REQUESTED: self._request if self._completions else self._request_only,
-            Action.FREE_COMPLETED: self._complete if self._requests else self._complete_only,
+            Action.FREE_REQUESTED: self._request,
+            Action.FREE_COMPLETED: self._complete,
         }
         wanted = np.flatnonzero(np.isin(self._trace.action, list(handlers)))
         actions = self._trace.action[wanted].tolist()
-        for index, action, address in zip(
-            wanted.tolist(), actions, self._trace.address[wanted].tolist(), strict=True
-        ):
+        addresses = self._trace.address[wanted].tolist()
+        for index, action, address in zip(wanted.tolist(), actions, addresses, strict=True):
             handlers[action](index, address)
-        return self.lives
 
     def _alloc(self, index: int, address: int) -> None:
         row = self.open.get(address)
@@ -88,9 +88,11 @@ class Replay:
 
     def _end_unseen(self, row: int, index: int) -> None:
         """An address was handed out again, so its last life ended by then."""
-        self.lives.overlaps += 1
         if self.lives.requested[row] == NONE:
             self.lives.requested[row] = index
+        elif self._no_completions:
+            return
+        self.lives.overlaps += 1
         self.lives.completed[row] = index
 
     def _request(self, index: int, address: int) -> None:
@@ -100,24 +102,11 @@ class Replay:
         elif self.lives.requested[row] == NONE:
             self.lives.requested[row] = index
 
-    def _request_only(self, index: int, address: int) -> None:
-        """A trace without free_completed: what is given back is free at once."""
-        self._complete_only(index, address)
-
     def _complete(self, index: int, address: int) -> None:
         row = self.open.pop(address, None)
         if row is None:
-            self.lives.add(index, before=True, requested=BEFORE, completed=index)
-            return
-        self.lives.completed[row] = index
-        if self.lives.requested[row] == NONE:
-            self.lives.requested[row] = index
-
-    def _complete_only(self, index: int, address: int) -> None:
-        row = self.open.pop(address, None)
-        if row is None:
             row = self.lives.add(index, before=True)
-        self.lives.requested[row] = self.lives.completed[row] = index
+        self.lives.completed[row] = index
 
 
 def join_held(replay: Replay, trace: Trace, blocks: HeldBlocks) -> None:
@@ -132,4 +121,23 @@ def join_held(replay: Replay, trace: Trace, blocks: HeldBlocks) -> None:
         elif int(trace.size[lives.entry[row]]) != requested:
             lives.resized += 1
         lives.held[row] = number
-    lives.not_held = len(rest)
+
+
+def settle(lives: Lives, trace: Trace) -> None:
+    """Give lives the end that the trace leaves open because it was told to skip a kind of entry.
+
+    A block that is free again was given back: where a trace says so of none of its own blocks it left
+    free_requested out, and the two are taken as one moment; otherwise it was given back before the history
+    began.  The same the other way round, except for what the segments say is still awaiting its free.
+    """
+    entry, requested, completed, held = lives.arrays()
+    before = np.array(lives.before, dtype=np.bool_)
+    unsaid = (completed >= 0) & (requested == NONE)
+    lives.requests_lost = bool((unsaid & ~before).any())
+    requested[unsaid] = completed[unsaid] if lives.requests_lost else BEFORE
+    if not trace.has(Action.FREE_COMPLETED):
+        ended = (requested >= 0) & (completed == NONE) & (held == NONE)
+        lives.completions_lost = bool(ended.any())
+        completed[ended] = requested[ended]
+    lives.not_held = int(((completed == NONE) & (held == NONE)).sum())
+    lives.requested, lives.completed = requested.tolist(), completed.tolist()
