@@ -11,6 +11,7 @@ that; law and measurement both leave the factor out.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from zprof.model.memory import StateLaw
 from zprof.model.tenants import Tenant
@@ -20,6 +21,23 @@ from zprof.model.training import TrainingFacts
 _SHARDED_FROM = {Tenant.OPTIMIZER_STATE: 1, Tenant.GRADIENTS: 2, Tenant.PARAMETERS: 3}
 _STAGES = range(4)
 _COUNTER_BYTES = 4
+#: States that hold step counters.
+_COUNTED = frozenset({Tenant.OPTIMIZER_STATE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantLaw:
+    """What the stage gives one rank of one model state: ``element_bytes`` of each of its elements.
+
+    ``ranks`` share the model's states; ``sharded``: each holds only its part of this one.
+    """
+
+    law_bytes: int
+    padding_bytes: int
+    scalar_bytes: int
+    element_bytes: int
+    ranks: int
+    sharded: bool
 
 
 def state_law(facts: TrainingFacts) -> StateLaw | None:
@@ -53,6 +71,27 @@ def expected_state(facts: TrainingFacts) -> Mapping[Tenant, int] | None:
     return shares
 
 
+def tenant_laws(facts: TrainingFacts) -> Mapping[Tenant, TenantLaw]:
+    """The law of each state whose facts are known; empty where the number of elements or the stage is not."""
+    psi, ranks, stage = facts.parameters, facts.shard_ranks, facts.stage
+    if psi is None or ranks is None or ranks < 1 or stage is None or stage not in _STAGES:
+        return {}
+    laws = {}
+    for tenant, size in _element_sizes(facts).items():
+        if size is not None:
+            sharded = stage >= _SHARDED_FROM[tenant]
+            law = _share(psi, size, ranks if sharded else 1)
+            laws[tenant] = TenantLaw(
+                law_bytes=law,
+                padding_bytes=_share(psi + facts.padding_elements, size, ranks if sharded else 1) - law,
+                scalar_bytes=facts.step_counters * _COUNTER_BYTES if tenant in _COUNTED else 0,
+                element_bytes=size,
+                ranks=ranks,
+                sharded=sharded,
+            )
+    return laws
+
+
 def volume_law(facts: TrainingFacts) -> int | None:
     """Bytes that one rank moves in a step, an all-reduce counted twice; None where a fact is missing.
 
@@ -68,17 +107,23 @@ def volume_law(facts: TrainingFacts) -> int | None:
 
 def _shares(facts: TrainingFacts, elements: int | None) -> dict[Tenant, int] | None:
     stage, ranks = facts.stage, facts.shard_ranks
-    sizes = {
+    if elements is None or stage is None or stage not in _STAGES or not ranks:
+        return None
+    shares: dict[Tenant, int] = {}
+    for tenant, size in _element_sizes(facts).items():
+        if size is None:
+            return None
+        shares[tenant] = _share(elements, size, ranks if stage >= _SHARDED_FROM[tenant] else 1)
+    return shares
+
+
+def _element_sizes(facts: TrainingFacts) -> Mapping[Tenant, int | None]:
+    return {
         Tenant.PARAMETERS: facts.parameter_bytes,
         Tenant.GRADIENTS: facts.gradient_bytes,
         Tenant.OPTIMIZER_STATE: facts.optimizer_state_bytes,
     }
-    if elements is None or stage is None or stage not in _STAGES or not ranks:
-        return None
-    shares: dict[Tenant, int] = {}
-    for tenant, size in sizes.items():
-        if size is None:
-            return None
-        divisor = ranks if stage >= _SHARDED_FROM[tenant] else 1
-        shares[tenant] = -(-elements * size // divisor)
-    return shares
+
+
+def _share(elements: int, size: int, divisor: int) -> int:
+    return -(-elements * size // divisor)

@@ -1,16 +1,20 @@
-"""The memory side of the report: each rank's peak by tenant, its state bytes, its largest allocations."""
+"""The memory side of the report, from what each rank has to say."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from zprof.analysis.laws import state_law
-from zprof.analysis.memory.rank import Peak, RankLives, devices_of, rank_lives
-from zprof.analysis.memory.timeline import timeline_of
+from zprof.analysis.law_checks import check_laws, law_gaps
+from zprof.analysis.memory.answer import RankAnswer
+from zprof.analysis.memory.leaves.spread import spread_of
+from zprof.analysis.memory.live import live_memory
 from zprof.model.gaps import Gap
-from zprof.model.memory import Allocation, Memory, RankMemory
-from zprof.model.units import format_bytes
+from zprof.model.memory import Memory, MemoryTimeline, RankMemory
+from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
 
-_RECORD = "record again with a memory window: zprof.steps(memory=2)"
+#: Ranks whose timelines a report shows: the largest and the smallest peak among them.
+_MOST_TIMELINES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,84 +31,40 @@ def analyse_memory(run: Run) -> MemoryAnalysis:
     Raises:
         BadInput: a table is damaged.
     """
-    per_rank: list[RankMemory] = []
-    top: list[Allocation] = []
-    gaps: list[Gap] = []
-    for rank in run.ranks:
-        lives = _load(run, rank, gaps)
-        if lives is not None:
-            device, rank_life = lives
-            peak = rank_life.peak()
-            per_rank.append(_rank_memory(run, rank, device, rank_life, peak))
-            top.extend(rank_life.top(rank, peak.time_ns))
-            gaps.extend(_peak_gaps(rank, rank_life, peak))
-    if any(memory.device == "cpu" for memory in per_rank):
+    return together(run.manifest.training, [live_memory(run, rank) for rank in run.ranks])
+
+
+def together(facts: TrainingFacts, answers: Sequence[RankAnswer]) -> MemoryAnalysis:
+    """What the ranks say as one report: their leaves, the laws, and the difference between them."""
+    ranks = tuple(memory for answer in answers for memory in answer.per_rank)
+    states = tuple(measured for answer in answers for measured in answer.states)
+    gaps = [*(gap for answer in answers for gap in answer.gaps), *law_gaps(facts, states)]
+    if any(memory.device == "cpu" for memory in ranks):
         gaps.append(_no_device_memory())
-    return MemoryAnalysis(memory=Memory(per_rank=tuple(per_rank), top=tuple(top)), gaps=tuple(gaps))
-
-
-def _load(run: Run, rank: int, gaps: list[Gap]) -> tuple[str, RankLives] | None:
-    missing = [name for name in ("alloc", "role", "mark") if not run.has_table(rank, name)]
-    if missing:
-        gaps.append(_no_memory(rank, f"no table {missing[0]!r} was recorded"))
-        return None
-    timeline = timeline_of(run.frame(rank, "mark"))
-    alloc = run.frame(rank, "alloc")
-    if timeline is None or alloc.empty:
-        gaps.append(_no_memory(rank, "no memory window was recorded"))
-        return None
-    device = devices_of(alloc)[0]
-    return device, rank_lives(alloc, run.frame(rank, "role"), timeline, device)
-
-
-def _rank_memory(run: Run, rank: int, device: str, lives: RankLives, peak: Peak) -> RankMemory:
-    return RankMemory(
-        rank=rank,
-        device=device,
-        peak_bytes=peak.bytes,
-        peak_step=lives.timeline.step_at(peak.time_ns),
-        peak_phase=lives.timeline.phase_at(peak.time_ns),
-        tenants=peak.tenants,
-        untagged_bytes=peak.untagged_bytes,
-        reserved_unused_bytes=None,
-        non_pytorch_bytes=None,
-        formula=state_law(run.manifest.training),
-        state_bytes=lives.states(),
-        upper_bound=peak.open_bytes > 0,
-        method=(
-            "allocator events joined with storage roles"
-            if lives.has_allocator_events
-            else "tensor storages only; what operators allocate inside is missing"
+    return MemoryAnalysis(
+        memory=Memory(
+            per_rank=ranks,
+            top=tuple(entry for answer in answers for entry in answer.top),
+            phases=tuple(entry for answer in answers for entry in answer.phases),
+            modules=tuple(entry for answer in answers for entry in answer.modules),
+            spread=spread_of(ranks),
+            laws=check_laws(facts, states),
+            devices=tuple(entry for answer in answers for entry in answer.devices),
+            counters=tuple(entry for answer in answers for entry in answer.counters),
+            host=tuple(entry for answer in answers for entry in answer.host),
+            init=tuple(entry for answer in answers for entry in answer.init),
+            timelines=_chosen(ranks, [entry for answer in answers for entry in answer.timelines]),
         ),
+        gaps=tuple(gaps),
     )
 
 
-def _peak_gaps(rank: int, lives: RankLives, peak: Peak) -> list[Gap]:
-    gaps: list[Gap] = []
-    if peak.open_bytes:
-        gaps.append(
-            Gap(
-                what="end of some allocations",
-                rank=rank,
-                reason=f"{format_bytes(peak.open_bytes)} of the peak were allocated in "
-                f"{', '.join(peak.open_operators[:3])} and no free was seen: the peak is an upper bound",
-                remedy="none on a CPU; on a GPU the allocator reports every free",
-            )
-        )
-    if not lives.has_allocator_events:
-        gaps.append(
-            Gap(
-                what="allocator events",
-                rank=rank,
-                reason="the profiler gave none, so that memory inside operators is not seen",
-                remedy="leave torch.profiler to zprof while it records",
-            )
-        )
-    return gaps
-
-
-def _no_memory(rank: int, reason: str) -> Gap:
-    return Gap(what="memory", rank=rank, reason=reason, remedy=_RECORD)
+def _chosen(ranks: Sequence[RankMemory], timelines: Sequence[MemoryTimeline]) -> tuple[MemoryTimeline, ...]:
+    """The largest ranks and the smallest, in the order of the ranks."""
+    by_size = [memory.rank for memory in sorted(ranks, key=attrgetter("peak_bytes"), reverse=True)]
+    if len(by_size) > _MOST_TIMELINES:
+        by_size = [*by_size[: _MOST_TIMELINES - 1], by_size[-1]]
+    return tuple(timeline for timeline in timelines if timeline.rank in by_size)
 
 
 def _no_device_memory() -> Gap:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zprof.analysis.law_checks import MeasuredStates
 from zprof.model.gaps import Gap
 from zprof.model.memory import (
     Allocation,
     AllocatorCounters,
     DeviceMemory,
-    LawCheck,
     MemoryTimeline,
     ModulePeak,
     PhasePeak,
@@ -20,15 +20,15 @@ from zprof.model.memory import (
 class RankAnswer:
     """The leaves of one rank, from a live recording or from a snapshot.
 
-    ``per_rank`` has at most one entry: the rank's own device.  ``timelines`` too: which ranks a report
-    shows is decided when all are there.
+    ``per_rank`` has at most one entry: the rank's own device.  ``states`` and ``timelines`` too: the laws
+    and which ranks a report shows are decided when all ranks are there.
     """
 
     per_rank: tuple[RankMemory, ...] = ()
     top: tuple[Allocation, ...] = ()
     phases: tuple[PhasePeak, ...] = ()
     modules: tuple[ModulePeak, ...] = ()
-    laws: tuple[LawCheck, ...] = ()
+    states: tuple[MeasuredStates, ...] = ()
     devices: tuple[DeviceMemory, ...] = ()
     counters: tuple[AllocatorCounters, ...] = ()
     host: tuple[RankMemory, ...] = ()

@@ -1,4 +1,4 @@
-"""The memory window's steps and phases on a rank's clock, from its ``mark`` table."""
+"""A memory window's steps and phases on a rank's clock, from its ``mark`` table."""
 
 import bisect
 from dataclasses import dataclass
@@ -7,26 +7,35 @@ import pandas as pd
 
 from zprof.model.phases import Phase
 
+MEMORY = "memory"
+#: The window from the program's start to its first step; what is no phase there is called the same.
+INIT = "init"
+_PHASES = frozenset(Phase)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The window and what happened in it; lists in the order of time."""
+    """The window and what happened in it; lists in the order of time.
+
+    ``unmarked`` is the phase where none was marked yet.
+    """
 
     begin_ns: int
     end_ns: int
     steps: list[tuple[int, int]]
     step_ends: list[int]
     phases: list[tuple[int, str]]
+    unmarked: str = Phase.OTHER.value
 
     def step_at(self, time_ns: int) -> int:
         """The step that was under way, else the first one of the window; -1 where none was marked."""
-        index = bisect.bisect_right(self.steps, (time_ns, 1 << 62)) - 1
+        index = bisect.bisect_right(self.steps, time_ns, key=lambda step: step[0]) - 1
         return self.steps[max(index, 0)][1] if self.steps else -1
 
     def phase_at(self, time_ns: int) -> str:
         """The phase that was under way."""
         index = bisect.bisect_right(self.phases, time_ns, key=lambda phase: phase[0]) - 1
-        return self.phases[index][1] if index >= 0 else Phase.OTHER.value
+        return self.phases[index][1] if index >= 0 else self.unmarked
 
     def last_optimizer_ns(self) -> int | None:
         """When the window's last optimizer phase began; None where none did."""
@@ -34,22 +43,29 @@ class Timeline:
         return inside[-1] if inside else None
 
 
-def timeline_of(mark: pd.DataFrame) -> Timeline | None:
-    """The memory window of a rank; None where it has none."""
+def timeline_of(mark: pd.DataFrame, window: str = MEMORY) -> Timeline | None:
+    """The ``memory`` or ``init`` window of a rank; None where it has none, or it ends before it begins.
+
+    A phase that this version does not know counts as ``other``.
+    """
     mark = mark.sort_values("time_ns", kind="stable")
-    memory = mark[mark["name"] == "memory"]
-    begins = memory.loc[memory["kind"] == "window_begin", "time_ns"].tolist()
-    ends = memory.loc[memory["kind"] == "window_end", "time_ns"].tolist()
+    named = mark[mark["name"] == window]
+    begins = named.loc[named["kind"] == "window_begin", "time_ns"].tolist()
+    ends = named.loc[named["kind"] == "window_end", "time_ns"].tolist()
     if not begins:
         return None
     begin_ns, end_ns = begins[0], ends[-1] if ends else int(mark["time_ns"].max())
+    if end_ns < begin_ns:
+        return None
     within = mark[(mark["time_ns"] >= begin_ns) & (mark["time_ns"] <= end_ns)]
     steps = within[within["kind"] == "step_begin"]
-    phases = mark[mark["kind"] == "phase"]
+    phases = within[within["kind"] == "phase"]
+    names = [name if name in _PHASES else Phase.OTHER.value for name in phases["name"].astype(str)]
     return Timeline(
         begin_ns=begin_ns,
         end_ns=end_ns,
         steps=list(zip(steps["time_ns"].tolist(), steps["number"].tolist(), strict=True)),
         step_ends=within.loc[within["kind"] == "step_end", "time_ns"].tolist(),
-        phases=list(zip(phases["time_ns"].tolist(), phases["name"].astype(str).tolist(), strict=True)),
+        phases=list(zip(phases["time_ns"].tolist(), names, strict=True)),
+        unmarked=INIT if window == INIT else Phase.OTHER.value,
     )
