@@ -15,32 +15,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from zprof.collectors.collectives import COLLECTIVE_METHODS
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.log import MemoryLog
-
-_METHODS = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "reduce_scatter_single",
-    "all_gather_single_coalesced",
-    "reduce_scatter_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-)
-
 
 SETTLE_TIMEOUT_S = 5.0
 _LEAST_WAIT_S = 0.001
@@ -74,7 +51,7 @@ class WorkPatch:
         if not dist.is_available():
             return
         group = torch._C._distributed_c10d.ProcessGroup
-        for name in _METHODS:
+        for name in COLLECTIVE_METHODS:
             original = group.__dict__.get(name)
             if original is not None:
                 self._originals[name] = original
