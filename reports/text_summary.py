@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from zprof.model.findings import Confidence
 from zprof.model.printable import printable, printable_lines
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.model.units import format_bytes, format_percent
@@ -25,9 +26,10 @@ def summary(report: Report) -> list[str]:
 
 
 def _try(report: Report) -> list[str]:
-    if not report.findings:
+    """The fix of the first finding that is more than a guess."""
+    finding = next((f for f in report.findings if f.confidence is not Confidence.LOW), None)
+    if finding is None:
         return []
-    finding = report.findings[0]
     first, *more = printable_lines(finding.fix)
     name = printable(finding.id)
     if first.endswith(":"):  # a fix for each of several engines

@@ -140,3 +140,10 @@ def test_an_upper_bound_is_said_to_be_one() -> None:
     assert "at most" in shown
     assert "at least" in shown
     assert "at most" not in render(report)
+
+
+def test_a_guess_is_nothing_to_try_first() -> None:
+    report = slower()
+    guess = replace(report.findings[0], confidence=Confidence.LOW)
+    assert "  try: " in render(report)
+    assert "  try: " not in render(replace(report, findings=(guess,)))
