@@ -31,6 +31,7 @@ class Blocks:
     returned it.  ``open``: its end is unknown.  ``owner`` is the block of each storage row.
     """
 
+    address: Int
     begin_ns: Int
     end_ns: Int
     bytes: Int
@@ -71,6 +72,7 @@ def join(storages: Lives, allocations: Lives, window_begin_ns: int) -> Blocks:
     begins = np.concatenate([allocations.begin_ns, lone_begins])
     tenant, sub = _unclaimed(tracked, storage, storages, allocations)
     return Blocks(
+        address=np.concatenate([allocations.address, _as_ints(lone.address)]),
         begin_ns=begins,
         end_ns=np.maximum(begins, np.concatenate([ends, lone_ends])),
         bytes=np.concatenate([allocations.bytes, _as_ints(lone.bytes)]),
