@@ -38,9 +38,11 @@ class Tables:
         phase: str = "forward",
         before: bool = False,
         source: str = "storage",
+        module: str | None = None,
     ) -> None:
         row = self._row(source, address, size, begin_us, end_us, operator)
-        self.alloc.append(row | {"generation": generation, "phase": phase, "before_window": before})
+        row |= {"generation": generation, "phase": phase, "before_window": before, "module": module}
+        self.alloc.append(row)
 
     def block(
         self,
