@@ -130,7 +130,7 @@ def settle(lives: Lives, trace: Trace) -> None:
     free_requested out, and the two are taken as one moment; otherwise it was given back before the history
     began.  The same the other way round, except for what the segments say is still awaiting its free.
     """
-    entry, requested, completed, held = lives.arrays()
+    _, requested, completed, held = lives.arrays()
     before = np.array(lives.before, dtype=np.bool_)
     unsaid = (completed >= 0) & (requested == NONE)
     lives.requests_lost = bool((unsaid & ~before).any())

@@ -1,9 +1,11 @@
-"""A path that the user gave, as a run."""
+"""A path that the user gave, as a run: a recording, or a snapshot that is imported on the way."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.cli import console
 from zprof.model.errors import MissingData
+from zprof.model.printable import printable
 
 if TYPE_CHECKING:
     from zprof.run.reader import Run
@@ -12,14 +14,29 @@ if TYPE_CHECKING:
 def open_run(path: Path) -> "Run":
     """The run at ``path``, with at least one rank that can be read.
 
+    A CUDA memory snapshot, or a folder of them, is imported into a cache beside it.
+
     Raises:
-        BadInput: there is no run, or it is damaged.
+        BadInput: there is no run and nothing to make one of, or it is damaged.
         MissingData: no rank finished its recording.
     """
     from zprof.run.reader import load
 
-    run = load(path)
+    run = load(_imported(path))
     if not run.ranks:
         reasons = "; ".join(f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4])
         raise MissingData(f"{path}: no rank finished its recording ({reasons})", hint="record the run again")
     return run
+
+
+def _imported(path: Path) -> Path:
+    """``path`` where it is a run, or where there is nothing; else the run that is made of it."""
+    from zprof.run.manifest import MANIFEST_NAME
+
+    if (path / MANIFEST_NAME).exists() or not path.exists():
+        return path
+    from zprof.integrations.import_cache import cached_import, is_raw
+
+    if not is_raw(path):
+        return path
+    return cached_import(path, lambda text: console.note(f"zprof: {printable(text)}"))

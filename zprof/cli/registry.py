@@ -33,6 +33,11 @@ COMMANDS: tuple[Entry, ...] = (
         home="zprof.cli.train:TrainCommand",
     ),
     Entry(
+        name="import",
+        summary="turn CUDA memory snapshots into a run",
+        home="zprof.cli.import_run:ImportCommand",
+    ),
+    Entry(
         name="report",
         summary="say where memory and time of a run went, and what to change",
         home="zprof.cli.report:ReportCommand",

@@ -22,7 +22,9 @@ class ReportCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """RUN, and how to write the report."""
-        parser.add_argument("run", metavar="RUN", type=Path, help="folder that a recording made")
+        parser.add_argument(
+            "run", metavar="RUN", type=Path, help="folder that a recording made, or a CUDA memory snapshot"
+        )
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
         parser.add_argument(
             "--expected-busbw",

@@ -62,7 +62,7 @@ class Run:
             for gap in manifest.gaps
         ]
         absent = [rank for rank in range(self.manifest.world_size) if rank not in self.rank_manifests]
-        found += [self._missing(rank) for rank in absent]
+        found += self._not_given(absent) if self.manifest.source == "snapshot" else map(self._missing, absent)
         found += [self._cut_short(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"]
         return tuple(found)
 
@@ -131,6 +131,12 @@ class Run:
             return None
         manifest = read_rank_manifest(self.path, rank)
         return manifest if manifest.run_id == self.manifest.run_id else None
+
+    def _not_given(self, absent: Sequence[int]) -> list[Gap]:
+        """One gap for all ranks of which no file was imported."""
+        reason = f"no file of {len(absent)} of {self.manifest.world_size} ranks was given"
+        gap = Gap(what="ranks missing", reason=reason, remedy="import the files of all ranks together")
+        return [gap] if absent else []
 
     def _missing(self, rank: int) -> Gap:
         if self._found(rank) is None:

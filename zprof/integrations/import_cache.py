@@ -1,0 +1,122 @@
+"""Runs made of raw files that were given in place of a run, kept beside them.
+
+``.NAME.zprof-cache/`` holds the run and ``key.json``: the files with their sizes and times, and what wrote
+it.  A cache of another key is made anew.  Beside the files nothing is trusted that somebody else could have
+put there; where nothing can be written there, the user's cache folder is used.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from zprof.integrations.importing import SNAPSHOTS, import_paths, kind_at, snapshot_files
+from zprof.model.errors import BadInput
+from zprof.run.manifest import MANIFEST_NAME, read_run_manifest
+from zprof.run.schema import RUN_SCHEMA
+from zprof.version import __version__
+
+_KEY = "key.json"
+#: Counts up when the same file gives other tables.
+_CONVERSION = 1
+
+
+def is_raw(path: Path) -> bool:
+    """Whether ``path`` is no run but something to import: any file, or a folder of snapshots."""
+    if not path.is_dir():
+        return path.is_file()
+    if (path / MANIFEST_NAME).exists():
+        return False
+    with suppress(BadInput, OSError):
+        return any(file.is_file() and kind_at(file) in SNAPSHOTS for file in path.iterdir())
+    return False
+
+
+def cached_import(path: Path, note: Callable[[str], None]) -> Path:
+    """The run of a snapshot or a folder of them, from the cache or imported into it.
+
+    ``note`` is told where it is.
+
+    Raises:
+        BadInput: it cannot be imported.
+    """
+    files = snapshot_files([path])
+    key = _key(path, files)
+    name = f"{path.resolve().name.split('.')[0] or 'snapshot'}.zprof"
+    for cache in _places(path):
+        if _is_ours(cache) and _holds(cache, name, key):
+            note(f"{path}: a snapshot, imported before into {cache / name}")
+            return cache / name
+    return _import(path, name, key, note)
+
+
+def _import(path: Path, name: str, key: str, note: Callable[[str], None]) -> Path:
+    for cache in _places(path):
+        if cache.is_symlink() or (cache.exists() and not _is_ours(cache)):
+            continue
+        try:
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            made = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
+        except OSError:
+            continue
+        try:
+            note(f"{path}: a snapshot, importing it into {cache / name}")
+            for said in import_paths([path], made / name).notes:
+                note(said)
+            (made / _KEY).write_text(key, encoding="utf-8")
+            _swap(made, cache)
+            return cache / name
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    raise BadInput(f"{path}: no place to import it to", hint="zprof import FILE -o RUN names one")
+
+
+def _swap(made: Path, cache: Path) -> None:
+    """Put the new cache where the old one is; who reads the old one meanwhile keeps its files."""
+    aside = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
+    try:
+        with suppress(FileNotFoundError):
+            cache.rename(aside / "old")
+        made.rename(cache)
+    except OSError as error:
+        raise BadInput(f"{cache}: cannot be written ({error.strerror})", hint="remove it") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _places(path: Path) -> Iterator[Path]:
+    whole = path.resolve()
+    yield whole.parent / f".{whole.name}.zprof-cache"
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    user = Path(root) if root else Path.home() / ".cache"
+    digest = hashlib.sha256(os.fsencode(whole)).hexdigest()[:32]
+    yield user / "zprof" / "imports" / f"{digest}.zprof-cache"
+
+
+def _is_ours(cache: Path) -> bool:
+    try:
+        return not cache.is_symlink() and cache.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _holds(cache: Path, name: str, key: str) -> bool:
+    try:
+        if (cache / _KEY).stat().st_size > len(key.encode()) + 1:
+            return False
+        same = (cache / _KEY).read_text(encoding="utf-8") == key
+        read_run_manifest(cache / name)
+    except (OSError, UnicodeDecodeError, BadInput):
+        return False
+    return same
+
+
+def _key(path: Path, files: Sequence[Path]) -> str:
+    """What the cache is of; another file, or one that has changed, has another key."""
+    seen = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    made_by = [__version__, RUN_SCHEMA, _CONVERSION]
+    return json.dumps({"path": str(path.resolve()), "files": seen, "made_by": made_by}) + "\n"
