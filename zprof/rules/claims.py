@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from zprof.model.causes import Cause
-from zprof.model.findings import Finding, Severity
+from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.report import RankTime
 from zprof.rules.rule import Rule
 
@@ -19,10 +19,21 @@ def spoils(finding: Finding) -> bool:
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """What spoils the measurement first, then by saving; notes without a saving last."""
+    """What spoils the measurement first, then by time saved, then by memory freed; notes last.
 
-    def key(finding: Finding) -> tuple[bool, int, str]:
-        return (not spoils(finding), -finding.saving_ns[1], finding.id)
+    Among findings about memory those of low confidence come after the others: what they free is a guess.
+    """
+
+    def key(finding: Finding) -> tuple[bool, int, bool, bool, int, str]:
+        low, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
+        return (
+            not spoils(finding),
+            -finding.saving_ns[1],
+            bytes_freed is None,
+            bytes_freed is not None and low,
+            -bytes_freed[1] if bytes_freed else 0,
+            finding.id,
+        )
 
     return sorted(findings, key=key)
 

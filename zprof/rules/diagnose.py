@@ -9,7 +9,7 @@ from zprof.model.gaps import Gap
 from zprof.model.report import Report
 from zprof.rules.claims import disjoint, ordered
 from zprof.rules.registry import rules
-from zprof.rules.rule import Rule
+from zprof.rules.rule import Rule, grouped
 from zprof.rules.verdict import judge
 from zprof.run.reader import Run
 from zprof.version import __version__
@@ -40,7 +40,9 @@ def diagnose(
     comparison = compare(before, analysis) if before else None
     return Report(
         zprof_version=__version__,
-        verdict=judge(analysis.run, analysis.time, comparison, findings=found, gaps=gaps),
+        verdict=judge(
+            analysis.run, analysis.time, comparison, findings=found, gaps=gaps, memory=analysis.memory
+        ),
         run=analysis.run,
         time=analysis.time,
         memory=analysis.memory,
@@ -60,7 +62,7 @@ def _ask(
 ) -> tuple[list[Finding], list[Gap]]:
     answers = [rule.check(analysis, baseline) for rule in asked]
     findings = [answer for answer in answers if isinstance(answer, Finding)]
-    return findings, [answer for answer in answers if isinstance(answer, Gap)]
+    return findings, grouped([answer for answer in answers if isinstance(answer, Gap)])
 
 
 def _comparison_gaps(before: RunAnalysis | None, analysis: RunAnalysis) -> tuple[Gap, ...]:

@@ -34,6 +34,22 @@ def not_tested(cause: Cause, reason: str, remedy: str) -> Gap:
     return Gap(what=f"rule {cause.value} not tested", reason=reason, remedy=remedy)
 
 
+def grouped(gaps: Sequence[Gap]) -> list[Gap]:
+    """Gaps of rules, those that the same missing input keeps from being tested as one."""
+    rules: dict[tuple[str, str], list[str]] = {}
+    for gap in gaps:
+        name = gap.what.removeprefix("rule ").removesuffix(" not tested")
+        rules.setdefault((gap.reason, gap.remedy), []).append(name)
+    return [
+        Gap(
+            what=f"rule{'s' if len(names) > 1 else ''} {', '.join(names)} not tested",
+            reason=reason,
+            remedy=remedy,
+        )
+        for (reason, remedy), names in rules.items()
+    ]
+
+
 def finding(
     cause: Cause,
     *,
@@ -44,8 +60,9 @@ def finding(
     confidence: Confidence,
     fix: str,
     disprove: str,
+    saving_bytes: tuple[float, float] | None = None,
 ) -> Finding:
-    """A finding with the id and the page of its cause, the saving in whole nanoseconds."""
+    """A finding with the id and the page of its cause, savings in whole nanoseconds and bytes."""
     identifier = FINDING_IDS[cause]
     low, high = saving_ns
     return Finding(
@@ -59,14 +76,15 @@ def finding(
         fix=fix,
         disprove=disprove,
         doc=f"docs/findings/{identifier}.md",
+        saving_bytes=(int(saving_bytes[0]), int(saving_bytes[1])) if saving_bytes else None,
     )
 
 
-def severity_of(saving_ns: float, wall_ns: float) -> Severity:
-    """High from a tenth of the step on, medium from a twentieth."""
-    if saving_ns >= 0.10 * wall_ns:
+def severity_of(saving: float, whole: float) -> Severity:
+    """High from a tenth of the whole (the step's time, the peak's bytes) on, medium from a twentieth."""
+    if saving >= 0.10 * whole:
         return Severity.HIGH
-    return Severity.MEDIUM if saving_ns >= 0.05 * wall_ns else Severity.LOW
+    return Severity.MEDIUM if saving >= 0.05 * whole else Severity.LOW
 
 
 def fix_for(engine: str, snippets: Mapping[str, str]) -> str:

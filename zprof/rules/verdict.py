@@ -3,6 +3,7 @@
 Against a baseline: ``slower`` where the 95 % interval of the change lies above zero and the change is
 at least 2 %; ``ok`` where the interval stays below +5 %; else ``inconclusive``.  Alone: ``risk`` where
 a finding is sure enough, ``ok`` where the causes that need no baseline were tested and none found.
+Without any timed step: what :mod:`~zprof.rules.memory.verdict` says of the peak.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,11 @@ from collections.abc import Sequence
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
+from zprof.model.memory import Memory
 from zprof.model.report import Comparison, RunFacts, Time, Verdict, VerdictStatus
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.claims import spoils
+from zprof.rules.memory.verdict import of_memory
 
 _SLOWER_RATIO = 0.02
 _SAME_RATIO = 0.05
@@ -35,8 +38,14 @@ def judge(
     *,
     findings: Sequence[Finding],
     gaps: Sequence[Gap],
+    memory: Memory | None = None,
 ) -> Verdict:
     """The verdict on a run; ``gaps`` are searched for causes that were not tested."""
+    if not time.per_rank and memory is not None and memory.per_rank:
+        status, sentence = of_memory(memory, findings)
+        if status is VerdictStatus.OK and len(run.ranks_loaded) < run.world_size:
+            status = VerdictStatus.INCONCLUSIVE
+        return _verdict(status, f"{sentence}{_loaded(run)}; no step was timed")
     if not time.per_rank:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
     spoiled = next((f for f in findings if spoils(f)), None)
@@ -71,10 +80,15 @@ def _alone(run: RunFacts, time: Time, sure: list[Finding], gaps: Sequence[Gap]) 
     head = f"{_step(time)}{_loaded(run)}"
     if sure:
         return _verdict(VerdictStatus.RISK, f"{head}: {sure[0].sentence}")
-    untested = [cause.value for cause in _NEEDED if any(f"rule {cause.value} " in gap.what for gap in gaps)]
+    not_tested = {word for gap in gaps if gap.what.startswith("rule") for word in _words(gap.what)}
+    untested = [cause.value for cause in _NEEDED if cause.value in not_tested]
     if untested:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: not tested: {', '.join(untested)}")
     return _verdict(VerdictStatus.OK, f"{head}: none of the causes that were tested{_exposure(time)}")
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
 
 
 def _verdict(status: VerdictStatus, sentence: str) -> Verdict:

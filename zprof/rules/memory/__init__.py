@@ -1,0 +1,1 @@
+"""Rules about memory: who holds bytes of the peak that a change would free."""

@@ -1,0 +1,108 @@
+"""ZP203 activations_dominate: what autograd keeps for the backward is most of the peak.
+
+Reported from half of the peak on, without the logits (ZP204), and where nothing is recomputed yet.  With L
+blocks that are checkpointed, a block's input stays, and one block's activations while it is recomputed:
+
+    frees A (1 - q - 1/L)
+
+q is the input's share of what a block keeps: 1/17 for a transformer block in 16 bit (2sbh of 34sbh bytes,
+arXiv 2205.05198, section 4), a quarter for a block that keeps little.  The peak falls no lower than the
+phases without activations.  Where no blocks are seen, L is taken as 2 to 32.
+"""
+
+from collections.abc import Mapping
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.tenants import Tenant
+from zprof.model.units import format_bytes, format_percent
+from zprof.rules.memory.finding import in_bytes, memory_finding, supported, worth
+from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.memory.logits_dominate import logits_of
+from zprof.rules.memory.modules import block_count
+from zprof.rules.rule import fix_for
+
+_SHARE_RATIO = 0.50
+_SURE_SHARE_RATIO = 0.60
+#: Some bytes are recomputed in any checkpointed run; fewer than this share of the rest are chance.
+_CHECKPOINTED_RATIO = 0.05
+_INPUT_RATIOS = (1 / 4, 1 / 17)
+_UNKNOWN_BLOCKS = (2, 32)
+_CHECKPOINT_SUBS = frozenset({"recomputed", "ckpt_input", "checkpoint", "pa_shard", "offload"})
+
+_CHECKPOINT = (
+    "for index, block in enumerate(model.layers):\n"
+    "    model.layers[index] = checkpoint_wrapper(block)  # before it is sharded or wrapped\n"
+    "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper"
+)
+_FIXES = {
+    "FSDP2": _CHECKPOINT,
+    "DeepSpeed": "model.gradient_checkpointing_enable()\n"
+    '"activation_checkpointing": {"partition_activations": true}  (with tensor parallelism)',
+    "DDP": _CHECKPOINT,
+    "reference": "ActivationConfig(checkpoint=True); with tensor parallelism partition=True too\n"
+    "zprof train --checkpoint",
+}
+
+
+def activations_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where activations are most of the peak and nothing is recomputed."""
+    big = largest_rank(analysis)
+    if big is None:
+        return None
+    logits = logits_of(big)
+    kept = big.of(Tenant.ACTIVATIONS) - (logits.activation_bytes if logits else 0)
+    if kept < _SHARE_RATIO * big.peak_bytes or not worth(kept, big) or _is_checkpointed(analysis, big, kept):
+        return None
+    blocks = block_count(analysis)
+    saving = _saving(big, kept, blocks)
+    return _finding(analysis, big, kept, blocks, saving) if worth(saving[1], big) else None
+
+
+def _is_checkpointed(analysis: RunAnalysis, big: Largest, kept: int) -> bool:
+    if any(phase.phase == "recompute" for phase in big.phases):
+        return True
+    recomputed = sum(
+        part.bytes
+        for part in big.memory.parts
+        if part.tenant == Tenant.ACTIVATIONS.value and part.sub in _CHECKPOINT_SUBS
+    )
+    return recomputed >= _CHECKPOINTED_RATIO * kept
+
+
+def _saving(big: Largest, kept: int, blocks: int | None) -> tuple[float, float]:
+    few, many = (blocks, blocks) if blocks else _UNKNOWN_BLOCKS
+    least, most = _INPUT_RATIOS
+    low, high = (max(0.0, 1 - q - 1 / count) for q, count in ((least, few), (most, many)))
+
+    def freed(share: float) -> float:
+        def removable(_: str, held: Mapping[Tenant, int]) -> float:
+            return share * min(kept, held.get(Tenant.ACTIVATIONS, 0))
+
+        return big.would_fall(removable)
+
+    return (freed(low), freed(high))
+
+
+def _finding(
+    analysis: RunAnalysis, big: Largest, kept: int, blocks: int | None, saving: tuple[float, float]
+) -> Finding:
+    share = kept / big.peak_bytes
+    sure = Confidence.HIGH if blocks and share >= _SURE_SHARE_RATIO else Confidence.MEDIUM
+    evidence = [in_bytes("activations at the peak, without logits", kept, big.rank)]
+    if blocks:
+        evidence.append(in_bytes("of it one block, the mean", kept / blocks, big.rank))
+    return memory_finding(
+        Cause.ACTIVATIONS_DOMINATE,
+        big,
+        sentence=f"activations are {format_percent(share)} of rank {big.rank}'s peak "
+        f"({format_bytes(kept)} of {format_bytes(big.peak_bytes)}), and nothing is recomputed",
+        evidence=evidence,
+        saving_bytes=saving,
+        confidence=supported(sure, big, big.weak_ratio(Tenant.ACTIVATIONS)),
+        fix=fix_for(analysis.training.engine, _FIXES)
+        + "\nor halve the micro-batch and accumulate; a sharding stage frees none of it",
+        disprove="halve the micro-batch and record again: activations halve with it, anything else stays",
+    )

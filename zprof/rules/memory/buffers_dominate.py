@@ -1,0 +1,171 @@
+"""ZP201 buffers_dominate: communication buffers hold far more than the units in flight need.
+
+A sharded step needs the parameters of two units (one in use, one prefetched) and the gradients of two
+(one reduced, one produced), and FSDP2 holds a gathered unit twice while it copies it out of the flat
+buffer: six units U.  One gathered and one reduced, two units, is the least.  A module outside of the blocks
+that is gathered as a whole (an embedding) counts by itself.  What a backend allocates inside its collectives
+is not the program's choice and shrinks in proportion.
+
+    C = buffers without the backend's      lo = C - 6 U,  hi = C - 2 U + the backend's share of that
+
+Reported when lo is at least 5 % of the peak and the buffers are at least 30 % of the peak or more than
+what sharding saves.  5 % is where a finding has medium severity; 30 % is what a healthy stage 3 with four
+units on two ranks has without the backend's part (25 %), and a little.
+
+DDP keeps gradients beside their buckets of the same size.  There the bytes to free are the smaller of the
+two at each phase's peak, because ``gradient_as_bucket_view`` makes them one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.tenants import Tenant
+from zprof.model.units import format_bytes, format_percent
+from zprof.rules.memory.finding import in_bytes, memory_finding, no_facts, supported, worth
+from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.memory.modules import is_numbered
+from zprof.rules.memory.sharding import Sharding, saved_bytes, sharding_of
+from zprof.rules.rule import fix_for
+
+_SHARE_RATIO = 0.30
+_EXCESS_RATIO = 0.05
+_NEEDED_UNITS = 2
+_ALLOWED_UNITS = 6
+#: What is gathered alone is a unit of its own up to this share of the model; beyond, it is the model.
+_ALONE_RATIO = 0.5
+_BUFFERS = Tenant.COMMUNICATION_BUFFERS
+_SCRATCH = "backend_scratch"
+_GATHERED = "gathered_param"
+
+_FIXES = {
+    "FSDP2": "for block in model.layers:  # a unit for each block, not the model as one\n"
+    "    fully_shard(block, reshard_after_forward=True)\n"
+    "fully_shard(model)\n"
+    "and prefetch one block ahead at most: set_modules_to_forward_prefetch([next_block])",
+    "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 5e7, "stage3_prefetch_bucket_size": 5e7,\n'
+    '                      "stage3_max_live_parameters": 1e8}\n'
+    "in elements; the default buckets of 5e8 are 1 GB each in 16 bit, whatever the size of the model",
+    "DDP": "DistributedDataParallel(model, gradient_as_bucket_view=True)",
+    "reference": "ZeroConfig(constant_buffers=None, reduce_buckets=2, forward_prefetch=1,\n"
+    "           backward_prefetch=1, keep_after_forward='none')",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Excess:
+    """Buffers at the peak, what of them the backend made, what could go at least and at most."""
+
+    buffers_bytes: int
+    scratch_bytes: int
+    needed_bytes: int
+    saving_bytes: tuple[float, float]
+
+
+def buffers_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where communication buffers are larger than the step needs."""
+    big = largest_rank(analysis)
+    if big is None or analysis.run.world_size == 1:
+        return None
+    if analysis.training.engine == "ddp":
+        return _of_ddp(big)
+    buffers = big.of(_BUFFERS)
+    if not worth(buffers, big):
+        return None
+    sharding = sharding_of(analysis)
+    if sharding is None:
+        return no_facts(Cause.BUFFERS_DOMINATE) if buffers >= _SHARE_RATIO * big.peak_bytes else None
+    excess = _excess(big, sharding)
+    return _finding(analysis, big, sharding, excess) if _is_there(big, sharding, excess) else None
+
+
+def _excess(big: Largest, sharding: Sharding) -> _Excess:
+    buffers = big.of(_BUFFERS)
+    scratch = sum(
+        part.bytes for part in big.memory.parts if part.tenant == _BUFFERS.value and part.sub == _SCRATCH
+    )
+    own = max(1, buffers - scratch)
+    alone = 2 * _alone_bytes(big, sharding)
+    low = max(0, own - _ALLOWED_UNITS * sharding.unit_bytes - alone)
+    high = max(0, own - _NEEDED_UNITS * sharding.unit_bytes - alone)
+    return _Excess(
+        buffers_bytes=buffers,
+        scratch_bytes=scratch,
+        needed_bytes=_ALLOWED_UNITS * sharding.unit_bytes + alone,
+        saving_bytes=(low, _reachable(big, high * (1 + scratch / own))),
+    )
+
+
+def _alone_bytes(big: Largest, sharding: Sharding) -> int:
+    """The largest unit outside of the blocks that is gathered."""
+    gathered = (
+        entry.bytes
+        for entry in big.top
+        if entry.sub == _GATHERED and not is_numbered(entry.module)
+        if entry.bytes < _ALONE_RATIO * sharding.wire_bytes
+    )
+    return max(gathered, default=0) if sharding.has_blocks else 0
+
+
+def _reachable(big: Largest, high: float) -> float:
+    return big.would_fall(lambda _, held: min(high, held.get(_BUFFERS, 0)))
+
+
+def _is_there(big: Largest, sharding: Sharding, excess: _Excess) -> bool:
+    low, high = excess.saving_bytes
+    large = excess.buffers_bytes >= _SHARE_RATIO * big.peak_bytes
+    more = sharding.stage > 0 and excess.buffers_bytes > saved_bytes(big, sharding)
+    return min(low, high) >= _EXCESS_RATIO * big.peak_bytes and worth(low, big) and (large or more)
+
+
+def _finding(analysis: RunAnalysis, big: Largest, sharding: Sharding, excess: _Excess) -> Finding:
+    sure = Confidence.HIGH if excess.buffers_bytes > 2 * sharding.wire_bytes else Confidence.MEDIUM
+    return memory_finding(
+        Cause.BUFFERS_DOMINATE,
+        big,
+        sentence=f"communication buffers hold {format_bytes(excess.buffers_bytes)} of rank {big.rank}'s "
+        f"{format_bytes(big.peak_bytes)} ({format_percent(excess.buffers_bytes / big.peak_bytes)}), where "
+        f"the units in flight need {format_bytes(excess.needed_bytes)}",
+        evidence=[
+            in_bytes("communication buffers at the peak", excess.buffers_bytes, big.rank),
+            in_bytes("of it allocated inside the backend", excess.scratch_bytes, big.rank),
+            in_bytes("six units, and two of what is gathered alone", excess.needed_bytes),
+            in_bytes("the whole model on the wire", sharding.wire_bytes),
+            in_bytes("saved by sharding", saved_bytes(big, sharding), big.rank),
+        ],
+        saving_bytes=excess.saving_bytes,
+        confidence=supported(sure, big, big.weak_ratio(_BUFFERS)),
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="halve the buffer or the unit and record again: if the communication buffers at the peak "
+        "stay, something else holds them",
+    )
+
+
+def _of_ddp(big: Largest) -> Finding | None:
+    saving = big.would_fall(_doubled)
+    if saving < _EXCESS_RATIO * big.peak_bytes or not worth(saving, big):
+        return None
+    buffers = big.of(_BUFFERS)
+    return memory_finding(
+        Cause.BUFFERS_DOMINATE,
+        big,
+        sentence=f"DDP's buckets hold {format_bytes(buffers)} of rank {big.rank}'s "
+        f"{format_bytes(big.peak_bytes)} beside {format_bytes(big.of(Tenant.GRADIENTS))} of gradients: "
+        "the same values twice",
+        evidence=[
+            in_bytes("communication buffers at the peak", buffers, big.rank),
+            in_bytes("gradients at the peak", big.of(Tenant.GRADIENTS), big.rank),
+        ],
+        saving_bytes=(saving / 2, saving),
+        confidence=supported(Confidence.MEDIUM, big, big.weak_ratio(_BUFFERS, Tenant.GRADIENTS)),
+        fix=_FIXES["DDP"],
+        disprove="set gradient_as_bucket_view=True and record again: if the peak stays, it lies where "
+        "there are no gradients yet",
+    )
+
+
+def _doubled(_: str, held: Mapping[Tenant, int]) -> float:
+    return min(held.get(_BUFFERS, 0), held.get(Tenant.GRADIENTS, 0))

@@ -1,0 +1,108 @@
+"""ZP202 fragmentation: memory that the allocator holds and cannot give to anybody.
+
+At the reserved peak, which is what an out-of-memory error is about:
+
+    free parts of segments in use (split)  +  freed blocks that a stream still uses (awaiting free)
+
+against what is reserved.  Segments that are wholly free are not counted: the allocator gives them back
+before it fails.  Reported from 10 % of the reserved memory on: support cases with that signature were
+cured by expandable segments, by not recording streams, or by even sizes.
+"""
+
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.memory import DeviceMemory
+from zprof.model.units import format_bytes, format_percent
+from zprof.rules.memory.finding import in_bytes, memory_finding, no_device, supported, worth
+from zprof.rules.memory.largest import Largest, largest_rank
+
+_LOST_RATIO = 0.10
+#: Expandable segments leave some free parts, in the cases that were reported less than half.
+_SURE_RATIO = 0.5
+
+_SPLIT_FIX = (
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+    "sizes that change from step to step: pad sequences to a few lengths"
+)
+_AWAITING_FIX = (
+    "TORCH_NCCL_AVOID_RECORD_STREAMS=1, where this torch knows it: collectives then hold no blocks\n"
+    "FSDP1: move to FSDP2 (fully_shard), which records no streams"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lost:
+    reserved_bytes: int
+    split_bytes: int
+    awaiting_bytes: int
+    free_segments_bytes: int | None
+    whole: bool
+
+    @property
+    def bytes(self) -> int:
+        return self.split_bytes + self.awaiting_bytes
+
+
+def fragmentation(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where the allocator holds memory that is of no use to anybody."""
+    big = largest_rank(analysis)
+    if big is None or not big.on_gpu:
+        return None  # the CPU allocator keeps nothing
+    lost = _lost(big, big.at_reserved_peak())
+    if lost is None:
+        return no_device(Cause.FRAGMENTATION)
+    is_there = lost.bytes >= _LOST_RATIO * lost.reserved_bytes and worth(lost.bytes, big)
+    return _finding(big, lost) if is_there else None
+
+
+def _lost(big: Largest, device: DeviceMemory | None) -> _Lost | None:
+    if device and device.split_bytes is not None and device.reserved_bytes:
+        return _Lost(
+            reserved_bytes=device.reserved_bytes,
+            split_bytes=device.split_bytes,
+            awaiting_bytes=device.awaiting_free_bytes or 0,
+            free_segments_bytes=device.free_segments_bytes,
+            whole=True,
+        )
+    unused = big.memory.reserved_unused_bytes
+    if unused is None:
+        return None
+    # Without the segments nobody knows which part of it lies in segments in use.
+    return _Lost(
+        reserved_bytes=big.memory.peak_bytes + unused,
+        split_bytes=unused,
+        awaiting_bytes=0,
+        free_segments_bytes=None,
+        whole=False,
+    )
+
+
+def _finding(big: Largest, lost: _Lost) -> Finding:
+    fixes = [_SPLIT_FIX] if lost.split_bytes >= lost.awaiting_bytes else [_AWAITING_FIX]
+    if min(lost.split_bytes, lost.awaiting_bytes) >= lost.bytes / 4:
+        fixes = [_SPLIT_FIX, _AWAITING_FIX]
+    confidence = Confidence.HIGH if lost.whole else Confidence.LOW
+    evidence = [
+        in_bytes("reserved at the reserved peak", lost.reserved_bytes, big.rank),
+        in_bytes("free parts of segments in use", lost.split_bytes, big.rank),
+        in_bytes("freed, but a stream still uses it", lost.awaiting_bytes, big.rank),
+    ]
+    if lost.free_segments_bytes is not None:
+        evidence.append(in_bytes("segments wholly free (not counted)", lost.free_segments_bytes, big.rank))
+    return memory_finding(
+        Cause.FRAGMENTATION,
+        big,
+        sentence=f"{format_bytes(lost.bytes)} of {format_bytes(lost.reserved_bytes)} reserved on rank "
+        f"{big.rank} ({format_percent(lost.bytes / lost.reserved_bytes)}) are free and of no use: "
+        f"{format_bytes(lost.split_bytes)} in pieces, {format_bytes(lost.awaiting_bytes)} awaiting a stream",
+        evidence=evidence,
+        saving_bytes=(_SURE_RATIO * lost.bytes if lost.whole else 0, lost.bytes),
+        confidence=supported(confidence, big, 0.0),
+        fix="\n".join(fixes),
+        disprove="record with the setting: if reserved minus live stays at the reserved peak, the pieces "
+        "have another cause",
+    )

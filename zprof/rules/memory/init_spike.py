@@ -1,0 +1,127 @@
+"""ZP208 init_spike: the program's highest point lies before its first step.
+
+Building a whole model on every rank before it is sharded, moving it to the GPU on rank 0, or loading a whole
+checkpoint, takes more than any step: the run fails there, or needs a larger device than its steps do.
+Reported where the peak before the first step is at least 10 % above the steps' peak of the same rank and
+device (a tenth is where a finding has high severity).
+
+Without that window the allocator's own maximum of the whole process says that something outside of the
+watched steps was higher, not what: low confidence.
+"""
+
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.tenants import SHOWN
+from zprof.model.units import format_bytes
+from zprof.rules.memory.finding import in_bytes, memory_finding, supported
+from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.rule import fix_for, not_tested
+
+_ABOVE_RATIO = 0.10
+_WORTH_BYTES = 1 << 20
+
+_FIXES = {
+    "FSDP2": 'with torch.device("meta"):\n'
+    "    model = Model()\n"
+    "for block in model.layers:\n"
+    "    fully_shard(block)\n"
+    'fully_shard(model); model.to_empty(device="cuda"); then init or torch.distributed.checkpoint.load',
+    "DeepSpeed": "with deepspeed.zero.Init(config_dict_or_path=config):\n"
+    "    model = Model()  # transformers: HfDeepSpeedConfig(config) before from_pretrained",
+    "DDP": "map_location='cpu' for checkpoints, and load into the model that is there",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spike:
+    rank: int
+    before_bytes: int
+    steady_bytes: int
+    ranks: int
+    watched: bool
+    tenant: str = ""
+
+
+def init_spike(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where more was live before the first step than in any step."""
+    big = largest_rank(analysis)
+    if big is None or analysis.run.source != "recording":
+        return None
+    spikes = _spikes(analysis) if analysis.memory.init else _from_counters(analysis)
+    if spikes:
+        return _finding(analysis, big, max(spikes, key=lambda spike: spike.before_bytes))
+    if analysis.memory.init or analysis.training.engine == "reference":
+        return None
+    return not_tested(
+        Cause.INIT_SPIKE,
+        "the memory before the first step was not watched",
+        "start the program under it: zprof record -o RUN -- python train.py",
+    )
+
+
+def _spikes(analysis: RunAnalysis) -> list[_Spike]:
+    steady = {(entry.rank, entry.device): entry.peak_bytes for entry in analysis.memory.per_rank}
+    above = [
+        entry
+        for entry in analysis.memory.init
+        if _is_above(entry.peak_bytes, steady.get((entry.rank, entry.device), 0))
+    ]
+    return [
+        _Spike(
+            rank=entry.rank,
+            before_bytes=entry.peak_bytes,
+            steady_bytes=steady[entry.rank, entry.device],
+            ranks=len(above),
+            watched=True,
+            tenant=max(SHOWN, key=lambda tenant: entry.tenants.get(tenant, 0)).value,
+        )
+        for entry in above
+    ]
+
+
+def _from_counters(analysis: RunAnalysis) -> list[_Spike]:
+    steady = {(entry.rank, entry.device): entry.peak_bytes for entry in analysis.memory.per_rank}
+    above = [
+        (entry.rank, entry.peak_allocated_bytes, steady[entry.rank, entry.device])
+        for entry in analysis.memory.counters
+        if entry.peak_allocated_bytes
+        and _is_above(entry.peak_allocated_bytes, steady.get((entry.rank, entry.device), 0))
+    ]
+    return [
+        _Spike(rank=rank, before_bytes=before, steady_bytes=after, ranks=len(above), watched=False)
+        for rank, before, after in above
+    ]
+
+
+def _is_above(before_bytes: int, steady_bytes: int) -> bool:
+    more = before_bytes - steady_bytes
+    return steady_bytes > 0 and more >= max(_WORTH_BYTES, _ABOVE_RATIO * steady_bytes)
+
+
+def _finding(analysis: RunAnalysis, big: Largest, spike: _Spike) -> Finding:
+    loaded = len(analysis.memory.per_rank)
+    who = f"rank {spike.rank}" + (f" ({spike.ranks} of {loaded} ranks)" if loaded > 1 else "")
+    when = "before its first step" if spike.watched else "outside of the watched steps"
+    what = f", most of it {spike.tenant.replace('_', ' ')}" if spike.tenant else ""
+    # The run needs what its largest rank needs, before the first step or in it.
+    freed = max(0, spike.before_bytes - big.memory.peak_bytes)
+    return memory_finding(
+        Cause.INIT_SPIKE,
+        big,
+        sentence=f"{who} holds {format_bytes(spike.before_bytes)} {when}, its steps "
+        f"{format_bytes(spike.steady_bytes)}{what}",
+        evidence=[
+            in_bytes(f"highest {when}", spike.before_bytes, spike.rank),
+            in_bytes("highest in a watched step", spike.steady_bytes, spike.rank),
+        ],
+        saving_bytes=(freed / 2, freed),
+        confidence=supported(Confidence.HIGH if spike.watched else Confidence.LOW, big, 0.0),
+        fix=fix_for(analysis.training.engine, _FIXES)
+        + ("\nonly some ranks: init or load on one, then broadcast shards" if spike.ranks < loaded else ""),
+        disprove="record the start again with the model on the meta device: if it stays, the spike is not "
+        "the model",
+    )

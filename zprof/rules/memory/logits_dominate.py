@@ -1,0 +1,130 @@
+"""ZP204 logits_dominate: the output layer's [tokens, vocabulary] tensors are a large part of the peak.
+
+The logits, their softmax or log-softmax, and the gradient of each are alive at once when the backward
+begins, often in fp32.  Found among the largest allocations at the peak: activations and temporary buffers of
+a module that is called as output layers and losses are, and tensors of the same size (or twice it: an fp32
+copy of 16 bits) that the root module made.  Without such a name: two or more tensors of the root module at
+least four times as large as any other activation, and then with low confidence.
+
+Reported from a fifth of the peak on.  Computed in eight pieces a piece of each copy stays, so hi = 7/8; the
+largest tensor itself may have to stay, so lo = all but that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.memory import Allocation, Basis
+from zprof.model.tenants import Tenant
+from zprof.model.units import format_bytes, format_percent
+from zprof.rules.memory.finding import at_most, in_bytes, memory_finding, supported, worth
+from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.memory.modules import is_output, is_root, shown
+
+_SHARE_RATIO = 0.20
+_FAR_ABOVE = 4
+_PIECES = 8
+_TENANTS = frozenset({Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value})
+
+_FIX = (
+    "the loss in pieces of the sequence, each recomputed in the backward:\n"
+    "    for h, y in zip(hidden.chunk(8, 1), labels.chunk(8, 1)):\n"
+    "        loss = loss + checkpoint(loss_of_head, h, y, use_reentrant=False)\n"
+    "or a fused linear cross entropy (Liger: LigerFusedLinearCrossEntropyLoss), which never makes them whole"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logits:
+    """The tensors at the peak that are as large as the logits; ``named`` where a module's name says so."""
+
+    rows: tuple[Allocation, ...]
+    named: bool
+
+    @property
+    def bytes(self) -> int:
+        """All of them."""
+        return sum(row.bytes for row in self.rows)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Those that are activations."""
+        return sum(row.bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
+
+
+def logits_of(big: Largest) -> Logits | None:
+    """The logits at a rank's peak; None where they are no large part of it."""
+    rows = [row for row in big.top if row.tenant in _TENANTS]
+    named = [row for row in rows if is_output(row.module)]
+    found = _like_the_named(rows, named) if named else _far_above_the_rest(rows)
+    logits = Logits(rows=tuple(found), named=bool(named))
+    return logits if logits.bytes >= _SHARE_RATIO * big.peak_bytes and worth(logits.bytes, big) else None
+
+
+def logits_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where tensors of the size of the logits are a large part of the peak."""
+    big = largest_rank(analysis)
+    logits = logits_of(big) if big else None
+    return _finding(big, logits) if big and logits else None
+
+
+def _like_the_named(rows: list[Allocation], named: list[Allocation]) -> list[Allocation]:
+    size = max(row.bytes for row in named)
+    return [
+        row
+        for row in rows
+        if (is_output(row.module) and row.bytes >= size / 4)
+        or (is_root(row.module) and size / 2 <= row.bytes <= 2 * size)
+    ]
+
+
+def _far_above_the_rest(rows: list[Allocation]) -> list[Allocation]:
+    own = [row for row in rows if is_root(row.module)]
+    rest = max((row.bytes for row in rows if not is_root(row.module)), default=0)
+    size = max((row.bytes for row in own), default=0)
+    found = [row for row in own if row.bytes >= size / 2 and row.bytes >= _FAR_ABOVE * max(1, rest)]
+    return found if len(found) >= 2 and rest else []
+
+
+def _finding(big: Largest, logits: Logits) -> Finding | None:
+    saving = _saving(big, logits)
+    if not worth(saving[1], big):
+        return None
+    first = max(logits.rows, key=lambda row: row.bytes)
+    share = logits.bytes / big.peak_bytes
+    return memory_finding(
+        Cause.LOGITS_DOMINATE,
+        big,
+        sentence=f"{len(logits.rows)} tensors of {shown(first.module)} with up to "
+        f"{format_bytes(first.bytes)} each are {format_percent(share)} of rank {big.rank}'s peak "
+        f"({format_bytes(logits.bytes)} of {format_bytes(big.peak_bytes)}): the logits and their copies",
+        evidence=[_fact(row, big.rank) for row in logits.rows],
+        saving_bytes=saving,
+        confidence=_confidence(big, logits),
+        fix=_FIX,
+        disprove="record with half of the vocabulary, or half of the tokens: logits halve with both",
+    )
+
+
+def _saving(big: Largest, logits: Logits) -> tuple[float, float]:
+    largest = max(row.bytes for row in logits.rows)
+
+    def removable(_: str, held: Mapping[Tenant, int]) -> float:
+        there = held.get(Tenant.ACTIVATIONS, 0) + held.get(Tenant.TEMPORARY_BUFFERS, 0)
+        return min(there, logits.bytes) * (1 - 1 / _PIECES)
+
+    high = big.would_fall(removable)
+    return (min(high, logits.bytes - largest), high)
+
+
+def _confidence(big: Largest, logits: Logits) -> Confidence:
+    weak = sum(row.bytes for row in logits.rows if row.basis is not Basis.TAGGED) / logits.bytes
+    sure = Confidence.HIGH if len(logits.rows) >= 2 else Confidence.MEDIUM
+    return at_most(supported(sure, big, weak), sure if logits.named else Confidence.LOW)
+
+
+def _fact(row: Allocation, rank: int) -> Evidence:
+    return in_bytes(f"{row.tenant} {shown(row.sub)} of {shown(row.module)}", row.bytes, rank)

@@ -1,0 +1,109 @@
+"""ZP209 outside_allocator: device memory that torch's allocator does not hold.
+
+    context + collectives (the growth at the first collective of each group) + other processes
+
+A context takes about half a GB and NCCL 0.5 to 0.7 GB a group (nccl issue 964), which is normal.  Reported
+from 10 % of the device's memory on, where a finding has high severity; without the device's size, from a
+quarter of what is used and 2 GiB.  Other processes can go; of the collectives' memory up to half goes with
+fewer channels or groups; the context stays.
+"""
+
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.memory import DeviceMemory
+from zprof.model.units import format_bytes, format_percent
+from zprof.rules.memory.finding import in_bytes, memory_finding, no_device, supported, worth
+from zprof.rules.memory.largest import Largest, largest_rank
+
+_SHARE_RATIO = 0.10
+_USED_RATIO = 0.25
+_USED_BYTES = 2 << 30
+_COLLECTIVES_RATIO = 0.5
+
+_OTHERS = "another process holds memory of this device: nvidia-smi names it (a debugger, a notebook, a rank)"
+_GROUPS = (
+    "fewer process groups: one new_group for each distinct set of ranks, none for each layer\n"
+    "NCCL_MAX_NCHANNELS=8, NCCL_BUFFSIZE=2097152: smaller buffers in each group, slower large messages"
+)
+_CONTEXT = (
+    "one process a device; CUDA_MODULE_LOADING=LAZY loads kernels when they are first used\n"
+    "extensions and libraries (cuDNN, cuBLAS workspaces) that the program does not need"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outside:
+    context_bytes: int
+    collectives_bytes: int
+    others_bytes: int
+    apart_ns: int
+
+    @property
+    def bytes(self) -> int:
+        return self.context_bytes + self.collectives_bytes + self.others_bytes
+
+
+def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where much of the device is used by what the allocator does not hold."""
+    big = largest_rank(analysis)
+    if big is None or not big.on_gpu:
+        return None
+    known = [device for device in big.devices if device.device_used_bytes or device.process_bytes]
+    if not known:
+        return no_device(Cause.OUTSIDE_ALLOCATOR)
+    device = min(known, key=lambda entry: entry.apart_ns or 0)
+    outside = _Outside(
+        context_bytes=device.context_bytes or 0,
+        collectives_bytes=device.collectives_bytes or 0,
+        others_bytes=device.other_processes_bytes or 0,
+        apart_ns=device.apart_ns or 0,
+    )
+    is_there = outside.bytes >= _limit(device) and worth(outside.bytes, big)
+    return _finding(big, device, outside) if is_there else None
+
+
+def _limit(device: DeviceMemory) -> float:
+    if device.device_total_bytes:
+        return _SHARE_RATIO * device.device_total_bytes
+    used = device.device_used_bytes or device.process_bytes or 0
+    return max(_USED_BYTES, _USED_RATIO * used)
+
+
+def _finding(big: Largest, device: DeviceMemory, outside: _Outside) -> Finding:
+    terms = {
+        "other processes": outside.others_bytes,
+        "collectives": outside.collectives_bytes,
+        "context and libraries": outside.context_bytes,
+    }
+    first = max(terms, key=lambda name: terms[name])
+    whole = device.device_total_bytes
+    share = f" ({format_percent(outside.bytes / whole)} of the device)" if whole else ""
+    evidence = [in_bytes(name, size, big.rank) for name, size in terms.items() if size]
+    if device.device_used_bytes:
+        evidence.append(in_bytes("used of the device by all", device.device_used_bytes, big.rank))
+    return memory_finding(
+        Cause.OUTSIDE_ALLOCATOR,
+        big,
+        sentence=f"{format_bytes(outside.bytes)} of rank {big.rank}'s device{share} are outside of torch's "
+        f"allocator, most of it {first} ({format_bytes(terms[first])})",
+        evidence=evidence,
+        saving_bytes=(
+            outside.others_bytes,
+            outside.others_bytes + _COLLECTIVES_RATIO * outside.collectives_bytes,
+        ),
+        confidence=supported(
+            Confidence.MEDIUM if first == "context and libraries" else Confidence.HIGH, big, 0
+        ),
+        fix="\n".join(_fixes(first, outside)),
+        disprove="nvidia-smi lists the device's processes; NCCL_DEBUG=INFO its communicators",
+    )
+
+
+def _fixes(first: str, outside: _Outside) -> list[str]:
+    fixes = [_OTHERS] if outside.others_bytes >= outside.bytes / 4 else []
+    fixes += [_GROUPS] if outside.collectives_bytes >= outside.bytes / 4 else []
+    return fixes + ([_CONTEXT] if first == "context and libraries" else [])

@@ -1,0 +1,184 @@
+"""ZP205 replicated_state: every rank keeps states that the other ranks keep too.
+
+Two cases.  A run without sharding (stage 0) on N > 1 ranks: parameters, gradients and optimizer state, each
+the same on all ranks, of which sharding frees 1 - 1/N.  A run that says it shards a state, while a rank
+holds at least 0.9 N times its share: the whole state is still there.
+
+Whether a replica is a fault depends on who needs the memory.  In stage 0 the confidence is medium from where
+the states are four fifths of the peak (what remains of a device for states in the ZeRO paper's table 2 is
+82 %), low below that and on a GPU of which less than half is used.
+
+Stage 3 needs gathered units instead, so lo takes up to eight of them off (six of
+:mod:`~zprof.rules.memory.buffers_dominate`, and two that a backend copies).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.tenants import Tenant
+from zprof.model.training import TrainingFacts
+from zprof.model.units import format_bytes, format_percent
+from zprof.rules.memory.finding import in_bytes, memory_finding, no_facts, supported, worth
+from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.memory.sharding import SHARDED_FROM, sharding_of
+from zprof.rules.rule import fix_for, not_tested
+
+_WHOLE_RATIO = 0.9
+#: Ranks whose states differ by more are not replicas of each other.
+_EQUAL_RATIO = 0.02
+_MOST_RATIO = 0.80
+_WORTH_RATIO = 0.05
+_ROOM_RATIO = 0.50
+_UNITS_AND_COPIES = 8
+
+_FIXES = {
+    "FSDP2": "fully_shard each block, then the model, before the optimizer is made from model.parameters()",
+    "DeepSpeed": '"zero_optimization": {"stage": 1}',
+    "DDP": "ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW)  # stage 1\n"
+    "or fully_shard(block) for each block, then fully_shard(model)  # stage 3",
+    "reference": "ZeroConfig(stage=1), then 2, then 3",
+}
+_COSTS = "stages 1 and 2 move as many bytes as data parallelism, stage 3 half as many again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replica:
+    """Whole states on one rank that could be a share of them."""
+
+    ranks: int
+    states: Mapping[Tenant, int]
+    freed_bytes: float
+
+
+def replicated_state(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where a rank holds states that the other ranks hold too."""
+    big = largest_rank(analysis)
+    facts = analysis.training
+    if big is None or _group(analysis) < 2:
+        return None
+    if big.memory.state_bytes is None:
+        return not_tested(
+            Cause.REPLICATED_STATE, "no whole step was watched", "record two steps: zprof.steps(memory=2)"
+        )
+    if facts.stage is None:
+        return no_facts(Cause.REPLICATED_STATE)
+    if facts.stage == 0:
+        return _plain(analysis, big, big.memory.state_bytes)
+    return _unsharded(analysis, big, big.memory.state_bytes)
+
+
+def _group(analysis: RunAnalysis) -> int:
+    """Ranks that could share the states."""
+    facts = analysis.training
+    if facts.shard_ranks and facts.stage:
+        return facts.shard_ranks
+    return max(1, analysis.run.world_size // max(1, facts.model_parallel_ranks))
+
+
+def _plain(analysis: RunAnalysis, big: Largest, states: Mapping[Tenant, int]) -> Finding | None:
+    if not _are_equal(analysis):
+        return None
+    ranks = _group(analysis)
+    replica = _Replica(ranks=ranks, states=states, freed_bytes=(1 - 1 / ranks) * sum(states.values()))
+    saving = _saving(analysis, big, replica)
+    if saving[1] < _WORTH_RATIO * big.peak_bytes or not worth(saving[1], big):
+        return None
+    total = sum(states.values())
+    optimizer = replica.states.get(Tenant.OPTIMIZER_STATE, 0)
+    return memory_finding(
+        Cause.REPLICATED_STATE,
+        big,
+        sentence=f"each of {ranks} ranks keeps all {format_bytes(total)} of parameters, gradients and "
+        f"optimizer state ({format_percent(min(1.0, total / big.peak_bytes))} of the peak); sharding the "
+        f"optimizer state alone (stage 1) takes {format_bytes((1 - 1 / ranks) * optimizer)} of it away",
+        evidence=[
+            in_bytes(f"{tenant.value.replace('_', ' ')}, on every rank", size)
+            for tenant, size in states.items()
+        ],
+        saving_bytes=saving,
+        confidence=_confidence(big, total),
+        fix=f"{fix_for(analysis.training.engine, _FIXES)}\n{_COSTS}",
+        disprove="record with stage 1: if the peak stays, it lies where the states are not",
+    )
+
+
+def _are_equal(analysis: RunAnalysis) -> bool:
+    totals = [sum((entry.state_bytes or {}).values()) for entry in analysis.memory.per_rank]
+    return max(totals) - min(totals) <= _EQUAL_RATIO * max(totals)
+
+
+def _saving(analysis: RunAnalysis, big: Largest, replica: _Replica) -> tuple[float, float]:
+    def removable(_: str, held: Mapping[Tenant, int]) -> float:
+        states = sum(min(held.get(tenant, 0), replica.states.get(tenant, 0)) for tenant in SHARDED_FROM)
+        return (1 - 1 / replica.ranks) * states
+
+    high = big.would_fall(removable)
+    sharding = sharding_of(analysis)
+    needed = _UNITS_AND_COPIES * sharding.unit_bytes if sharding else high
+    return (max(0.0, high - needed), high)
+
+
+def _confidence(big: Largest, states_bytes: int) -> Confidence:
+    has_room = big.total_bytes is not None and big.peak_bytes < _ROOM_RATIO * big.total_bytes
+    if has_room or states_bytes < _MOST_RATIO * big.peak_bytes:
+        return Confidence.LOW
+    return supported(Confidence.MEDIUM, big, big.weak_ratio(*SHARDED_FROM))
+
+
+def _unsharded(analysis: RunAnalysis, big: Largest, states: Mapping[Tenant, int]) -> Finding | Gap | None:
+    shares = _shares(analysis.training)
+    if shares is None:
+        return no_facts(Cause.REPLICATED_STATE)
+    ranks = _group(analysis)
+    whole = {
+        tenant: states.get(tenant, 0)
+        for tenant, share in shares.items()
+        if states.get(tenant, 0) >= _WHOLE_RATIO * ranks * share > 0
+    }
+    freed = sum(size - shares[tenant] for tenant, size in whole.items())
+    if not whole or not worth(freed, big):
+        return None
+    names = " and ".join(tenant.value.replace("_", " ") for tenant in whole)
+    stage = analysis.training.stage
+    return memory_finding(
+        Cause.REPLICATED_STATE,
+        big,
+        sentence=f"{names} should be sharded over {ranks} ranks in stage {stage}, but rank {big.rank} holds "
+        f"{format_bytes(sum(whole.values()))} where its share is "
+        f"{format_bytes(sum(shares[tenant] for tenant in whole))}",
+        evidence=[
+            fact
+            for tenant, size in whole.items()
+            for fact in (
+                in_bytes(f"{tenant.value.replace('_', ' ')} held", size, big.rank),
+                in_bytes(f"{tenant.value.replace('_', ' ')} by the law of the stage", shares[tenant]),
+            )
+        ],
+        saving_bytes=(freed / 2, freed),
+        confidence=supported(Confidence.HIGH, big, big.weak_ratio(*whole)),
+        fix=f"{fix_for(analysis.training.engine, _FIXES)}\n"
+        "make the optimizer after the model is sharded, from the sharded parameters",
+        disprove="compare the sizes of the optimizer's state tensors on two ranks with a parameter's: shares "
+        "are 1/N of it",
+    )
+
+
+def _shares(facts: TrainingFacts) -> dict[Tenant, int] | None:
+    """One rank's share of each state that the stage shards, as far as its size is known."""
+    if not facts.parameters or not facts.shard_ranks or facts.stage is None:
+        return None
+    sizes = {
+        Tenant.OPTIMIZER_STATE: facts.optimizer_state_bytes,
+        Tenant.GRADIENTS: facts.gradient_bytes,
+        Tenant.PARAMETERS: facts.parameter_bytes,
+    }
+    elements = facts.parameters + facts.padding_elements
+    return {
+        tenant: -(-elements * size // facts.shard_ranks)
+        for tenant, size in sizes.items()
+        if size and SHARDED_FROM[tenant] <= facts.stage
+    }

@@ -1,0 +1,158 @@
+"""ZP207 retained_gradients: gradients that are alive while a forward runs, and need not be.
+
+Three causes, told apart by when and how much:
+
+- **in the first forward of a step**: the last step's gradients were not dropped.  ``zero_grad`` comes after
+  the forward, or keeps the memory (``set_to_none=False``).  From the timeline; where there is none, from the
+  forward's peak, which cannot be told from accumulation: low confidence.  Low too for engines that keep
+  whole gradients in memory which they allocate once.
+- **whole between micro-batches in stages 2 and 3**: a forward holds at least 1.25 times the rank's share.
+  Accumulated shards are one share; ``no_sync`` keeps everything until the last micro-batch.
+- the same, **growing** from one micro-batch's forward to the next (replicas that are never reduced).
+
+DDP's gradient views of its buckets are left alone: their memory stays.  A forward that holds at least half
+of the step's gradients is meant, so that a few late ones accuse nobody.
+
+The peak falls no lower than the phases in which gradients belong (the optimizer's) let it: that bounds hi.
+How far the backward's own gradients then rise is not known, so lo is 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.phases import Phase
+from zprof.model.tenants import Tenant
+from zprof.model.units import format_bytes
+from zprof.rules.memory.finding import in_bytes, memory_finding, supported, worth
+from zprof.rules.memory.forwards import Forwards, forwards_of
+from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.rule import fix_for, not_tested
+
+_WHOLE_RATIO = 1.25
+_HALF = 0.5
+_GRADIENTS = Tenant.GRADIENTS
+
+#: Engines whose whole gradients live in memory that was allocated once: dropping them is not the user's.
+_KEEPS = {
+    "reference": "ZeroConfig(stage=2): stages 0 and 1 keep whole gradients in memory allocated once",
+    "deepspeed": '"zero_optimization": {"stage": 2, "contiguous_gradients": false}',
+}
+_ZERO_GRAD = "optimizer.step()\noptimizer.zero_grad(set_to_none=True)  # before the next forward"
+_REDUCE = {
+    "FSDP2": "model.set_requires_gradient_sync(True)  # and set_requires_all_reduce(True) with replicas\n"
+    "it moves gradients once for each micro-batch: fewer of them may be the better trade",
+    "DeepSpeed": "no engine.no_sync(); stages 2 and 3 reduce in every micro-batch",
+    "reference": "ZeroConfig(reduce_each_micro_batch=None)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Retained:
+    """Gradients alive in a forward, and what of that is too much."""
+
+    held_bytes: int
+    excess_bytes: int
+    sentence: str
+    fix: str
+    confidence: Confidence
+
+
+def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where gradients are alive in a forward without need."""
+    big = largest_rank(analysis)
+    if big is None:
+        return None
+    forwards = forwards_of(analysis, big)
+    if forwards is None:
+        return not_tested(
+            Cause.RETAINED_GRADIENTS, "no forward was told apart", "give the recorder the model: model=model"
+        )
+    retained = _kept_whole(analysis, big, forwards) or _not_dropped(analysis, big, forwards)
+    if retained is None or not worth(retained.excess_bytes, big):
+        return None
+    high = _reachable(big, retained)
+    return _finding(big, retained, high) if worth(high, big) else None
+
+
+def _kept_whole(analysis: RunAnalysis, big: Largest, forwards: Forwards) -> _Retained | None:
+    share = _share(analysis)
+    if share is None or forwards.most_bytes < _WHOLE_RATIO * share:
+        return None
+    grows = forwards.grows_over_micro_batches
+    how = "grow from micro-batch to micro-batch" if grows else "are kept whole between micro-batches"
+    return _Retained(
+        held_bytes=forwards.most_bytes,
+        excess_bytes=forwards.most_bytes - share,
+        sentence=f"gradients {how}: a forward on rank {big.rank} holds {format_bytes(forwards.most_bytes)}, "
+        f"its share in stage {analysis.training.stage} is {format_bytes(share)}",
+        fix=fix_for(analysis.training.engine, _REDUCE),
+        confidence=Confidence.HIGH if forwards.in_steps else Confidence.MEDIUM,
+    )
+
+
+def _share(analysis: RunAnalysis) -> int | None:
+    """What a rank keeps of the gradients in a stage that shards them; None where it keeps them whole."""
+    facts = analysis.training
+    if facts.stage not in (2, 3) or not facts.parameters or not facts.gradient_bytes or not facts.shard_ranks:
+        return None
+    elements = facts.parameters + facts.padding_elements
+    return -(-elements * facts.gradient_bytes // facts.shard_ranks) if facts.shard_ranks > 1 else None
+
+
+def _not_dropped(analysis: RunAnalysis, big: Largest, forwards: Forwards) -> _Retained | None:
+    held = forwards.first_bytes
+    if _are_buckets(analysis, big, held):
+        return None
+    states = big.memory.state_bytes or {}
+    if held < max(1, _HALF * states.get(_GRADIENTS, 0)):
+        return None
+    if not forwards.in_steps and analysis.training.micro_batches > 1:
+        return None  # accumulated, as it should be
+    engine = analysis.training.engine.lower()
+    is_sure = forwards.in_steps and engine not in _KEEPS
+    return _Retained(
+        held_bytes=held,
+        excess_bytes=held,
+        sentence=f"{format_bytes(held)} of the last step's gradients are alive on rank {big.rank} while the "
+        "forward runs",
+        fix=_KEEPS.get(engine, _ZERO_GRAD),
+        confidence=Confidence.HIGH if is_sure else Confidence.LOW,
+    )
+
+
+def _are_buckets(analysis: RunAnalysis, big: Largest, held: int) -> bool:
+    """Whether DDP's gradients are views of its buckets, which stay whatever happens to ``.grad``."""
+    return analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF * held
+
+
+def _reachable(big: Largest, retained: _Retained) -> float:
+    kept = retained.held_bytes - retained.excess_bytes
+
+    def removable(phase: str, held: Mapping[Tenant, int]) -> float:
+        if phase in (Phase.OPTIMIZER, Phase.OTHER):
+            return 0.0
+        return float(min(retained.excess_bytes, max(0, held.get(_GRADIENTS, 0) - kept)))
+
+    return big.would_fall(removable)
+
+
+def _finding(big: Largest, retained: _Retained, high: float) -> Finding:
+    return memory_finding(
+        Cause.RETAINED_GRADIENTS,
+        big,
+        sentence=retained.sentence,
+        evidence=[
+            in_bytes("gradients alive in a forward", retained.held_bytes, big.rank),
+            in_bytes("of it more than is needed then", retained.excess_bytes, big.rank),
+            in_bytes("gradients at the peak", big.of(_GRADIENTS), big.rank),
+        ],
+        saving_bytes=(0, high),
+        confidence=supported(retained.confidence, big, big.weak_ratio(_GRADIENTS)),
+        fix=retained.fix,
+        disprove="gradients that are accumulated over micro-batches are alive in a forward by right: count "
+        "the backward passes to one optimizer step",
+    )

@@ -1,0 +1,156 @@
+"""ZP206 wrong_stage: this stage frees less memory than it costs, or another one would free more.
+
+With a baseline of a lower stage, of the same model on as many ranks and with activations of a similar size:
+the peak of the higher stage is not below that of the lower one (within 2 %).  That is measured, so the
+confidence is high.
+
+Without one, from the law alone:
+- stage 3 frees (1 - 1/N) of the parameters that stage 2 keeps.  Gathered units that are as large as that eat
+  it up, and below 5 % of the peak it is not worth the bytes that stage 3 moves (3 psi, not 2 psi).  Low
+  confidence; medium where the device has room for stage 2 within 80 % of its memory.
+- in stages 1 and 2, whole parameters that are half of the peak or more: only stage 3 shards them (frozen
+  models).  Medium.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.tenants import Tenant
+from zprof.model.units import format_bytes, format_percent
+from zprof.rules.memory.finding import in_bytes, memory_finding, no_facts, supported, worth
+from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.memory.sharding import Sharding, sharding_of
+from zprof.rules.rule import fix_for
+
+_SAME_RATIO = 0.02
+_SIMILAR = 1.25
+_WORTH_RATIO = 0.05
+_ROOM_RATIO = 0.80
+_MOST_RATIO = 0.50
+_GATHERED = "gathered_param"
+
+_LOWER = {
+    "FSDP2": "fully_shard(block, reshard_after_forward=False)  # keeps parameters, as stage 2 does",
+    "DeepSpeed": '"zero_optimization": {"stage": 2}',
+    "reference": "ZeroConfig(stage=2)",
+}
+_HIGHER = {
+    "FSDP2": "fully_shard each block, then the model",
+    "DeepSpeed": '"zero_optimization": {"stage": 3}',
+    "reference": "ZeroConfig(stage=3)",
+}
+
+
+def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where another stage would leave the rank with less, or with as much for less traffic."""
+    big = largest_rank(analysis)
+    if big is None or analysis.run.world_size == 1:
+        return None
+    sharding = sharding_of(analysis)
+    if sharding is None:
+        return no_facts(Cause.WRONG_STAGE)
+    if sharding.ranks < 2 or sharding.stage == 0:
+        return None
+    measured = _against(analysis, big, sharding, baseline)
+    if measured or _is_lower_stage(sharding, baseline):
+        return measured
+    return _stage_3(analysis, big, sharding) if sharding.stage == 3 else _whole_parameters(analysis, big)
+
+
+def _is_lower_stage(sharding: Sharding, baseline: RunAnalysis | None) -> bool:
+    return baseline is not None and baseline.training.stage in range(sharding.stage)
+
+
+def _against(
+    analysis: RunAnalysis, big: Largest, sharding: Sharding, baseline: RunAnalysis | None
+) -> Finding | None:
+    before = largest_rank(baseline) if baseline else None
+    if baseline is None or before is None or not _is_lower_stage(sharding, baseline):
+        return None
+    if not _is_same_work(analysis, big, baseline, before):
+        return None
+    higher = big.memory.peak_bytes - before.memory.peak_bytes
+    if higher < -_SAME_RATIO * before.peak_bytes:
+        return None
+    stage, lower = sharding.stage, baseline.training.stage
+    sure = Confidence.MEDIUM if before.memory.upper_bound else Confidence.HIGH
+    return memory_finding(
+        Cause.WRONG_STAGE,
+        big,
+        sentence=f"stage {stage} peaks at {format_bytes(big.peak_bytes)}, not below stage {lower}'s "
+        f"{format_bytes(before.peak_bytes)}: what it shards is smaller than the buffers that it needs",
+        evidence=[
+            in_bytes(f"peak of stage {lower}", before.memory.peak_bytes, before.rank),
+            in_bytes("communication buffers", big.of(Tenant.COMMUNICATION_BUFFERS), big.rank),
+            in_bytes(f"the same in stage {lower}", before.of(Tenant.COMMUNICATION_BUFFERS), before.rank),
+        ],
+        saving_bytes=(max(0, higher), max(0, higher)),
+        confidence=supported(sure, big, 0.0),
+        fix=fix_for(analysis.training.engine, _LOWER)
+        + "\nor buffers and units of a size that fits the model",
+        disprove="record both stages again with the same batch: the difference above is a measured one",
+    )
+
+
+def _is_same_work(analysis: RunAnalysis, big: Largest, baseline: RunAnalysis, before: Largest) -> bool:
+    mine, theirs = analysis.training, baseline.training
+    same = mine.parameters == theirs.parameters and mine.micro_batches == theirs.micro_batches
+    same = same and analysis.run.world_size == baseline.run.world_size
+    ours, others = _most_activations(big), _most_activations(before)
+    return same and max(ours, others) <= _SIMILAR * max(1, min(ours, others))
+
+
+def _most_activations(big: Largest) -> int:
+    held = [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in big.phases]
+    return max([big.of(Tenant.ACTIVATIONS), *held])
+
+
+def _stage_3(analysis: RunAnalysis, big: Largest, sharding: Sharding) -> Finding | None:
+    frees = sharding.freed_ratio * sharding.parameters_bytes
+    gathered = sum(part.bytes for part in big.memory.parts if part.sub == _GATHERED)
+    is_small = frees < _WORTH_RATIO * big.peak_bytes
+    if not (is_small or gathered >= frees) or big.peak_bytes < 1 << 20:
+        return None
+    why = (
+        f"no more than {format_percent(frees / big.peak_bytes)} of the peak"
+        if is_small
+        else f"and holds {format_bytes(gathered)} of gathered units instead"
+    )
+    fits = big.total_bytes is not None and big.peak_bytes + frees <= _ROOM_RATIO * big.total_bytes
+    saved = max(0.0, gathered - frees)
+    return memory_finding(
+        Cause.WRONG_STAGE,
+        big,
+        sentence=f"stage 3 frees {format_bytes(frees)} of parameters over stage 2, {why}, and moves half as "
+        "many bytes again",
+        evidence=[
+            in_bytes("parameters that stage 3 shards and stage 2 keeps, less one share", frees),
+            in_bytes("gathered parameters at the peak", gathered, big.rank),
+        ],
+        saving_bytes=(0, saved if worth(saved, big) else 0),
+        confidence=supported(Confidence.MEDIUM if fits else Confidence.LOW, big, 0.0),
+        fix=fix_for(analysis.training.engine, _LOWER),
+        disprove="record stage 2 with the same batch and compare: zprof report THIS --baseline STAGE2",
+    )
+
+
+def _whole_parameters(analysis: RunAnalysis, big: Largest) -> Finding | None:
+    parameters = big.of(Tenant.PARAMETERS)
+    ranks = analysis.training.shard_ranks or 1
+    frees = (1 - 1 / ranks) * parameters
+    if parameters < _MOST_RATIO * big.peak_bytes or not worth(frees, big):
+        return None
+    sharding = sharding_of(analysis)
+    units = 2 * sharding.unit_bytes if sharding else 0
+    return memory_finding(
+        Cause.WRONG_STAGE,
+        big,
+        sentence=f"whole parameters are {format_percent(parameters / big.peak_bytes)} of the peak in stage "
+        f"{analysis.training.stage}, which shards no parameters: stage 3 leaves a share of 1/{ranks}",
+        evidence=[in_bytes("parameters at the peak", parameters, big.rank)],
+        saving_bytes=(max(0.0, frees - 4 * units), frees),
+        confidence=supported(Confidence.MEDIUM, big, big.weak_ratio(Tenant.PARAMETERS)),
+        fix=fix_for(analysis.training.engine, _HIGHER) + "\nit moves half as many bytes again",
+        disprove="record stage 3 with the same batch and compare the peaks",
+    )
