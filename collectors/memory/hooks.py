@@ -1,5 +1,6 @@
 """The hooks of one window: modules, gradients, optimizer steps, and what autograd saves for the backward."""
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from zprof.collectors.memory.log import SAVED, MemoryLog, Role
 from zprof.collectors.memory.module_hook import ModuleHook
@@ -19,6 +19,8 @@ from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tensors import PLAIN, nested_tensors, plain_tensors
 from zprof.model.gaps import Gap
 from zprof.model.phases import Phase
+
+_DisableTorchDispatch = torch._C._DisableTorchDispatch
 
 
 class Hooks:
@@ -35,7 +37,7 @@ class Hooks:
         self._log, self._storages, self._phases, self._scanner = log, storages, phases, scanner
         self._packs = packs
         self._handles: list[Any] = []
-        self._hooked: Any = WeakTensorKeyDictionary()
+        self._hooked: dict[int, weakref.ref[nn.Parameter]] = {}
         self._saving: SavedTensors | None = None
 
     def install(self, model: nn.Module | None) -> None:
@@ -81,28 +83,30 @@ class Hooks:
 
     def _hook_gradients(self, module: nn.Module) -> None:
         for parameter in module._parameters.values():
-            # Wrapped parameters (DTensor) are no leaves of the graph; the gathered ones come later.
-            if (
-                type(parameter) is not nn.Parameter
-                or not parameter.requires_grad
-                or parameter in self._hooked
-            ):
+            hooked = self._hooked.get(id(parameter))
+            if hooked is not None and hooked() is parameter:
                 continue
-            if parameter.is_leaf:
-                self._hooked[parameter] = True
+            # Wrapped parameters (DTensor) are no leaves of the graph; the gathered ones come later.
+            if type(parameter) is nn.Parameter and parameter.requires_grad and parameter.is_leaf:
+                self._hooked[id(parameter)] = weakref.ref(parameter)
                 self._handles.append(parameter.register_hook(self._gradient))  # type: ignore[no-untyped-call]
 
     def _enter(self, name: str, module: nn.Module) -> None:
-        self._safely("module hook", self._enter_module, name, module)
-
-    def _enter_module(self, name: str, module: nn.Module) -> None:
-        self._phases.enter_module(name)
-        if module._parameters:
-            self._scanner.gathered(module)
-            self._hook_gradients(module)
+        if self._log.active:
+            try:
+                self._phases.enter_module(name)
+                if module._parameters:
+                    self._scanner.gathered(module)
+                    self._hook_gradients(module)
+            except Exception as error:  # a fault of ours must never reach the training loop
+                self._log.fail("module hook", error)
 
     def _leave(self, name: str, module: nn.Module) -> None:
-        self._safely("module hook", self._phases.leave_module, name)
+        if self._log.active:
+            try:
+                self._phases.leave_module(name)
+            except Exception as error:
+                self._log.fail("module hook", error)
 
     def _gradient(self, gradient: torch.Tensor) -> None:
         self._safely("gradient hook", self._claim, gradient, UNREDUCED)
@@ -116,7 +120,7 @@ class Hooks:
         self._safely("optimizer hook", self._phases.switch, Phase.OTHER)
 
     def _save(self, tensor: torch.Tensor) -> Packed:
-        """Pack hook.  It must not return ``tensor`` itself: that would tie a cycle that frees nothing."""
+        """Pack hook.  What has a graph must not be returned itself: that would tie a cycle that frees nothing."""
         if type(tensor) not in PLAIN:
             self._safely("saved tensor", self._claim, tensor, SAVED)
             return tensor.detach(), None  # a subclass need not share its version counter
@@ -125,7 +129,9 @@ class Hooks:
                 self._storages.claim(self._storages.see(tensor), SAVED)
             except Exception as error:  # a fault of ours must never reach the training loop
                 self._log.fail("saved tensor", error)
-        with torch._C._DisableTorchDispatch():
+        if tensor.is_leaf:  # no graph, no cycle; and who swaps its ``.data`` finds what is there by then
+            return tensor, tensor._version
+        with _DisableTorchDispatch():
             return tensor.detach(), tensor._version
 
     def _watched(self, pack: AnyPack) -> AnyPack:

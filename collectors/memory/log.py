@@ -32,6 +32,7 @@ class Birth(NamedTuple):
     """A storage began to hold bytes, or was first seen holding them (then ``operator`` is None).
 
     ``module`` is a name in the forward pass, and the autograd node's sequence number in the backward.
+    ``stack`` is what the profiler gathered of the Python stack, still to be read.
     """
 
     generation: int
@@ -44,6 +45,7 @@ class Birth(NamedTuple):
     module: str | int | None
     before_window: bool
     foreign: bool
+    stack: Any = None
 
 
 class Claim(NamedTuple):

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+_is_compiling = torch.compiler.is_compiling
+
 
 class ModuleHook:
     """Calls ``action(name, module)`` from a module's forward hook, and leaves arguments and result alone."""
@@ -16,7 +18,7 @@ class ModuleHook:
 
     def __call__(self, module: Any, *_: Any) -> None:
         """Nothing while a graph is traced: what we do would break it, or become a part of it."""
-        if not torch.compiler.is_compiling():
+        if not _is_compiling():
             self._action(self._name, module)
 
     def __reduce__(self) -> tuple[Any, ...]:

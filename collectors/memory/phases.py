@@ -13,6 +13,12 @@ import torch
 from zprof.collectors.memory.log import MemoryLog
 from zprof.model.phases import Phase
 
+# Read at every birth and at every module: a look-up of a name in its module is a quarter of what they cost.
+_FORWARD, _BACKWARD, _OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OTHER
+_graph_task = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node
+_next_sequence_number = torch._C._autograd._get_sequence_nr
+
 
 class PhaseTracker:
     """The current phase and module; changed by hooks, read at each birth."""
@@ -22,31 +28,31 @@ class PhaseTracker:
         self._modules: list[str] = []
         self._recomputing = 0
         self._entrances: list[tuple[int, str | None]] = []
-        self.phase = Phase.OTHER
+        self.phase = _OTHER
 
     def enter_module(self, name: str) -> None:
         """A module's forward begins."""
-        in_backward = torch._C._current_graph_task_id() != -1
-        if in_backward:
+        if _graph_task() != -1:
             if not self._recomputing:
-                self.switch(Phase.BACKWARD)  # its begin counts, though nothing was allocated in it yet
+                self.switch(_BACKWARD)  # its begin counts, though nothing was allocated in it yet
             self._recomputing += 1
             self.switch(Phase.RECOMPUTE)
-        elif self.phase is not Phase.OPTIMIZER:
-            self.switch(Phase.FORWARD)
+        elif self.phase is not _FORWARD and self.phase is not Phase.OPTIMIZER:
+            self.switch(_FORWARD)
         self._modules.append(name)
         self._note(name)
 
     def leave_module(self, name: str) -> None:
         """A module's forward is over, or failed."""
-        if name in self._modules:
-            while self._modules.pop() != name:
+        modules = self._modules
+        if name in modules:
+            while modules.pop() != name:
                 pass
-        self._note(self._modules[-1] if self._modules else None)
+        self._note(modules[-1] if modules else None)
         if self._recomputing:
             self._recomputing -= 1
             if not self._recomputing:
-                self.switch(Phase.BACKWARD)
+                self.switch(_BACKWARD)
 
     def switch(self, phase: Phase) -> None:
         """Begin a phase, where it is not the current one."""
@@ -57,12 +63,12 @@ class PhaseTracker:
     def locate(self) -> tuple[Phase, str | int | None]:
         """Phase now, and the module's name or the autograd node's number."""
         phase = self.phase
-        if phase in (Phase.FORWARD, Phase.OTHER) and torch._C._current_graph_task_id() != -1:
-            self.switch(Phase.BACKWARD)
-            phase = Phase.BACKWARD
-        if phase is not Phase.BACKWARD:
+        if (phase is _FORWARD or phase is _OTHER) and _graph_task() != -1:
+            self.switch(_BACKWARD)
+            phase = _BACKWARD
+        if phase is not _BACKWARD:
             return phase, self._modules[-1] if self._modules else None
-        node = torch._C._current_autograd_node()
+        node = _autograd_node()
         return phase, None if node is None else node._sequence_nr()
 
     def module_of(self, sequence: int) -> str | None:
@@ -71,4 +77,4 @@ class PhaseTracker:
         return self._entrances[index - 1][1] if index else None
 
     def _note(self, name: str | None) -> None:
-        self._entrances.append((torch._C._autograd._get_sequence_nr(), name))
+        self._entrances.append((_next_sequence_number(), name))
