@@ -122,7 +122,7 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
     frame = _ledger(pd.DataFrame(steps), collectives)
     return RunAnalysis(
         run=_facts(plan),
-        training=TrainingFacts(engine=plan.engine, stage=plan.stage, parameters=1_000_000),
+        training=_training(plan),
         time=Time(
             per_rank=_rank_times(plan, frame),
             collectives=_collective_times(plan, frame, collectives),
@@ -133,6 +133,20 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
         steps=frame,
         collectives=collectives,
         gaps=(),
+    )
+
+
+def _training(plan: Scenario) -> TrainingFacts:
+    """fp32 with AdamW, of the size of ``tests.support.memories``."""
+    return TrainingFacts(
+        engine=plan.engine,
+        stage=plan.stage,
+        parameters=4_000_000,
+        shard_ranks=plan.ranks,
+        parameter_bytes=4,
+        gradient_bytes=4,
+        optimizer_state_bytes=8,
+        communication_bytes=4,
     )
 
 
