@@ -44,6 +44,8 @@ class Hooks:
         """Hook all modules that are not compiled, all optimizers, and autograd's saving."""
         if model is not None:
             self._hook_modules("", model)
+        for reference in self._scanner.absent:
+            self._hook_gradient(reference())
         self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
         self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
         self._saving = SavedTensors(self._save, self._watched)
@@ -83,17 +85,22 @@ class Hooks:
 
     def _hook_gradients(self, module: nn.Module) -> None:
         for parameter in module._parameters.values():
-            hooked = self._hooked.get(id(parameter))
-            if hooked is not None and hooked() is parameter:
-                continue
-            # Wrapped parameters (DTensor) are no leaves of the graph; the gathered ones come later.
-            if type(parameter) is nn.Parameter and parameter.requires_grad and parameter.is_leaf:
-                self._hooked[id(parameter)] = weakref.ref(parameter)
-                self._handles.append(parameter.register_hook(self._gradient))  # type: ignore[no-untyped-call]
+            self._hook_gradient(parameter)
+
+    def _hook_gradient(self, parameter: nn.Parameter | None) -> None:
+        hooked = self._hooked.get(id(parameter))
+        if hooked is not None and hooked() is parameter:
+            return
+        # Wrapped parameters (DTensor) are no leaves of the graph; the gathered ones come later.
+        if type(parameter) is nn.Parameter and parameter.requires_grad and parameter.is_leaf:
+            self._hooked[id(parameter)] = weakref.ref(parameter)
+            self._handles.append(parameter.register_hook(self._gradient))  # type: ignore[no-untyped-call]
 
     def _enter(self, name: str, module: nn.Module) -> None:
         if self._log.active:
             try:
+                if not name:
+                    self._scanner.begin_forward()
                 self._phases.enter_module(name)
                 if module._parameters:
                     self._scanner.gathered(module)
@@ -113,14 +120,14 @@ class Hooks:
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._safely("optimizer hook", self._phases.switch, Phase.OPTIMIZER)
-        self._safely("optimizer hook", self._scanner.gradients, optimizer)
+        self._safely("optimizer hook", self._scanner.before_optimizer, optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._safely("optimizer hook", self._scanner.states, optimizer)
         self._safely("optimizer hook", self._phases.switch, Phase.OTHER)
 
     def _save(self, tensor: torch.Tensor) -> Packed:
-        """Pack hook.  What has a graph must not be returned itself: that would tie a cycle that frees nothing."""
+        """Pack hook.  What has a graph must not be returned itself: a cycle would be tied that frees nothing."""
         if type(tensor) not in PLAIN:
             self._safely("saved tensor", self._claim, tensor, SAVED)
             return tensor.detach(), None  # a subclass need not share its version counter

@@ -65,6 +65,7 @@ class MemoryLog:
         self.birth_rows: list[tuple[Any, ...]] = []
         self.deaths: list[tuple[int, int]] = []
         self.claim_rows: list[tuple[Any, ...]] = []
+        self.drop_rows: list[tuple[int, int, Tenant]] = []
         self.phases: list[tuple[int, Phase]] = []
         self.gaps: list[Gap] = []
         self.active = False
@@ -78,6 +79,16 @@ class MemoryLog:
     def claims(self) -> list[Claim]:
         """Claims in the order of time."""
         return [Claim(*row) for row in self.claim_rows]
+
+    def backward_began_ns(self) -> int | None:
+        """When the backward that is under way, or was the last one, began; None where there was none."""
+        began_ns = None
+        for time_ns, phase in reversed(self.phases):
+            if phase in (Phase.BACKWARD, Phase.RECOMPUTE):
+                began_ns = time_ns
+            elif began_ns is not None:
+                break
+        return began_ns
 
     def died(self, generation: int) -> None:
         """A storage's life is over now."""

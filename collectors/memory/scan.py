@@ -4,14 +4,17 @@ A module's parameter is ``parameters`` only where it is there at a step boundary
 the time of a forward or backward is a communication buffer, also if a parameter is a view of it.
 """
 
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 
 import torch
 from torch import nn
 
+from zprof.collectors.memory.holdings import Holdings
 from zprof.collectors.memory.log import MemoryLog, Role
-from zprof.collectors.memory.storages import GATHERED, StorageTracker
+from zprof.collectors.memory.storages import GATHERED, Storage, StorageTracker
 from zprof.collectors.memory.tensors import collected_tensors, nested_tensors, plain_tensors
 from zprof.model.tenants import Tenant
 
@@ -40,21 +43,54 @@ class Scanner:
         self._optimizers = tuple(optimizers)
         # Without the model nothing says which optimized tensors are its own.
         self._optimized_role = OPTIMIZED if model is None else MASTER
+        self._parameters = Holdings(log, Tenant.PARAMETERS)
+        self._gradients = Holdings(log, Tenant.GRADIENTS)
+        self._states = Holdings(log, Tenant.OPTIMIZER_STATE)
+        self._graded: dict[int, weakref.ref[torch.Tensor]] = {}
         self.module_of: dict[int, str] = {}
+        self.absent: list[weakref.ref[nn.Parameter]] = []
 
     def boundary(self, *, first: bool) -> None:
         """Claim everything at a step boundary; the first scan also notes what was there before."""
         for module_name, module in self._named_modules():
-            for parameter in module._parameters.values():
-                self._claim(parameter, WEIGHT, first, module_name)
-            for buffer in module._buffers.values():
-                self._claim(buffer, BUFFER, first, module_name)
+            for name, parameter in module._parameters.items():
+                self._hold_parameter(module_name, module, name, parameter, first)
+            self._hold_buffers(module_name, module, first)
         self.gradients(*self._optimizers, first=first)
         self.states(*self._optimizers, first=first)
         if first:
             for tensor in collected_tensors():
                 with suppress(Exception):  # somebody's subclass may refuse to be asked
-                    self._storages.see(tensor, before_window=True)
+                    self._note_old(tensor)
+
+    def begin_forward(self) -> None:
+        """The model is called: what was dropped since the last scan is no gradient or state any more."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # called again, to recompute
+        for key, reference in list(self._graded.items()):
+            tensor = reference()
+            if tensor is None or tensor.grad is None:
+                self._gradients.holds(key, ())
+                del self._graded[key]
+            else:
+                self._hold_gradient(tensor)
+        for optimizer in self._optimizers:
+            if not optimizer.state:
+                self._states.holds(id(optimizer), ())
+
+    def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gradients are complete now.
+
+        An optimizer that steps within the backward (one for each parameter, say) has no look at the whole
+        model: that would be done once for each of them.
+        """
+        if torch._C._current_graph_task_id() != -1:
+            self._optimized_gradients([optimizer])
+            return
+        self.gradients(optimizer)
+        for module_name, module in self._named_modules():
+            self._hold_buffers(module_name, module)
+        self._parameters.release_all_but(self._slots())
 
     def adopt(self, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Model and optimizers become known within the window."""
@@ -63,7 +99,8 @@ class Scanner:
 
     def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
         """A module that need not be the model's got a parameter or a buffer."""
-        self._claim(tensor, BUFFER if is_buffer else WEIGHT, first=False)
+        for entry in self._claim(tensor, BUFFER if is_buffer else WEIGHT, first=False):
+            entry.holds_parameter = entry.holds_parameter or not is_buffer
 
     def forget(self) -> None:
         """Let go of model and optimizer.
@@ -78,18 +115,18 @@ class Scanner:
         """Claim what is the ``.grad`` of a module's parameter or of a tensor that is optimized."""
         for _, module in self._named_modules():
             for parameter in module._parameters.values():
-                if parameter is not None and parameter.grad is not None:
-                    self._claim(parameter.grad, GRADIENT, first)
-        for tensor in _optimized(optimizers):
-            if tensor.grad is not None:
-                self._claim(tensor.grad, GRADIENT, first)
+                if parameter is not None:
+                    self._hold_gradient(parameter, first)
+        self._optimized_gradients(optimizers, first=first)
 
     def states(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
         """Claim the states, and the tensors that are optimized: masters, beside the model's own."""
         for optimizer in optimizers:
-            for state in list(optimizer.state.values()):
-                for tensor in nested_tensors(state):
-                    self._claim(tensor, STATE, first)
+            tensors = [tensor for state in list(optimizer.state.values()) for tensor in nested_tensors(state)]
+            entries = [
+                entry for tensor in tensors for entry in self._claim(tensor, STATE, first, self._states)
+            ]
+            self._states.holds(id(optimizer), entries)
         for tensor in _optimized(optimizers):
             self._claim(tensor, self._optimized_role, first)
 
@@ -104,16 +141,78 @@ class Scanner:
                 if WEIGHT not in entry.claimed:
                     self._storages.claim(entry, GATHERED)
 
-    def _claim(self, tensor: torch.Tensor | None, role: Role, first: bool, module: str | None = None) -> None:
-        if tensor is None:
+    def _optimized_gradients(
+        self, optimizers: Sequence[torch.optim.Optimizer], *, first: bool = False
+    ) -> None:
+        for tensor in _optimized(optimizers):
+            self._hold_gradient(tensor, first)
+
+    def _hold_gradient(self, owner: torch.Tensor, first: bool = False) -> None:
+        key, gradient = id(owner), owner.grad
+        if gradient is not None:
+            self._gradients.holds(key, self._claim(gradient, GRADIENT, first, self._gradients))
+            self._graded[key] = weakref.ref(owner)
+        elif self._graded.pop(key, None) is not None:
+            self._gradients.holds(key, ())
+
+    def _hold_parameter(
+        self, module_name: str, module: nn.Module, name: str, parameter: nn.Parameter | None, first: bool
+    ) -> None:
+        if parameter is None:
             return
-        for plain in plain_tensors(tensor):
-            entry = self._storages.see(plain, before_window=first)
-            if role is WEIGHT:
-                entry.holds_parameter = True
-            self._storages.claim(entry, role)
-            if module is not None and entry.generation >= 0:
+        entries = self._claim(parameter, WEIGHT, first, self._parameters)
+        for entry in entries:
+            entry.holds_parameter = True
+        self._name(entries, module_name)
+        self._parameters.holds((id(module), name), entries)
+
+    def _hold_buffers(self, module_name: str, module: nn.Module, first: bool = False) -> None:
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                entries = self._claim(buffer, BUFFER, first, self._parameters)
+                self._name(entries, module_name)
+                self._parameters.holds((id(module), name), entries)
+
+    def _slots(self) -> set[Hashable]:
+        """Where parameters and buffers stand.  What stands there may change: engines gather into it."""
+        return {
+            (id(module), name)
+            for _, module in self._named_modules()
+            for slots in (module._parameters, module._buffers)
+            for name, tensor in slots.items()
+            if tensor is not None
+        }
+
+    def _claim(
+        self, tensor: torch.Tensor, role: Role, first: bool, holdings: Holdings | None = None
+    ) -> list[Storage]:
+        entries = [self._storages.see(plain, before_window=first) for plain in plain_tensors(tensor)]
+        for entry in entries:
+            if holdings is not None and holdings.has_lost(entry.generation):
+                self._claim_again(entry, role)
+            else:
+                self._storages.claim(entry, role)
+        return entries
+
+    def _claim_again(self, entry: Storage, role: Role) -> None:
+        """Not from its birth on: a gradient since the backward began (DDP's buckets), all else from now."""
+        if role in entry.claimed:
+            return
+        entry.claimed.append(role)
+        time_ns = self._log.backward_began_ns() if role is GRADIENT else None
+        self._log.claim_rows.append((entry.generation, time_ns or time.time_ns(), role, False))
+
+    def _name(self, entries: Sequence[Storage], module: str) -> None:
+        for entry in entries:
+            if entry.generation >= 0:
                 self.module_of.setdefault(entry.generation, module)
+
+    def _note_old(self, tensor: torch.Tensor) -> None:
+        """A tensor that was there before; a parameter without bytes is filled when it is gathered."""
+        entry = self._storages.see(tensor, before_window=True)
+        if entry.bytes == 0 and isinstance(tensor, nn.Parameter):
+            entry.holds_parameter = True
+            self.absent.append(weakref.ref(tensor))
 
     def _named_modules(self) -> list[tuple[str, nn.Module]]:
         return list(self._model.named_modules()) if self._model is not None else []

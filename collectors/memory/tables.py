@@ -26,17 +26,18 @@ def alloc_table(
 
 
 def role_table(log: MemoryLog) -> Columns:
-    """One row for each claim."""
-    claims = log.claims()
-    return {
-        "generation": [claim.generation for claim in claims],
-        "time_ns": [claim.time_ns for claim in claims],
-        "tenant": [claim.role.tenant.value for claim in claims],
-        "sub": [claim.role.sub for claim in claims],
-        "gained": [True] * len(claims),
-        "backdated": [claim.backdated for claim in claims],
-        "via": [claim.role.via for claim in claims],
-    }
+    """One row for each claim, then one for each that was given up."""
+    rows: list[Sequence[Any]] = [
+        (claim.generation, claim.time_ns, claim.role.tenant.value, claim.role.sub, True, claim.backdated,
+         claim.role.via)
+        for claim in log.claims()
+    ]  # fmt: skip
+    rows += [
+        (generation, time_ns, tenant.value, "", False, False, "scan")
+        for generation, time_ns, tenant in log.drop_rows
+    ]
+    names = ("generation", "time_ns", "tenant", "sub", "gained", "backdated", "via")
+    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
 
 def mark_table(log: MemoryLog) -> Columns:

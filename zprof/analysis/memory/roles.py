@@ -38,6 +38,7 @@ class _Hold:
     end_ns: int
     tenant: int
     sub: str
+    generation: int = -1
 
 
 def resolve(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
@@ -68,8 +69,9 @@ def _holds(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_H
     """Claims as intervals, by block; a claim that is taken back ends there."""
     block_of = dict(zip(generation.tolist(), blocks.owner.tolist(), strict=True))
     holds: dict[int, list[_Hold]] = {}
-    for row in np.argsort(claims.time_ns, kind="stable").tolist():
-        block = block_of.get(int(claims.generation[row]))
+    for row in _in_order(claims):
+        mine = int(claims.generation[row])
+        block = block_of.get(mine)
         if block is None:
             continue
         born, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
@@ -77,14 +79,23 @@ def _holds(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_H
         held = holds.setdefault(block, [])
         if claims.gained[row]:
             begin = born if claims.backdated[row] else min(max(time_ns, born), end)
-            held.append(_Hold(begin, end, tenant, str(claims.sub[row])))
+            held.append(_Hold(begin, end, tenant, str(claims.sub[row]), mine))
         else:
-            holds[block] = [_ended(hold, tenant, max(time_ns, hold.begin_ns)) for hold in held]
+            holds[block] = [_ended(hold, mine, tenant, max(time_ns, hold.begin_ns)) for hold in held]
     return holds
 
 
-def _ended(hold: _Hold, tenant: int, time_ns: int) -> _Hold:
-    return replace(hold, end_ns=min(hold.end_ns, time_ns)) if hold.tenant == tenant else hold
+def _in_order(claims: Claims) -> list[int]:
+    """Rows by time.  At one time what ends goes first; names decide about the rest, not the rows' order."""
+    subs = claims.sub.astype(str)
+    order: list[int] = np.lexsort((subs, claims.tenant, claims.gained, claims.time_ns)).tolist()
+    return order
+
+
+def _ended(hold: _Hold, generation: int, tenant: int, time_ns: int) -> _Hold:
+    """A storage gives up what it claimed itself; another one of the same block keeps its own claim."""
+    mine = hold.tenant == tenant and hold.generation == generation
+    return replace(hold, end_ns=min(hold.end_ns, time_ns)) if mine else hold
 
 
 def _pieces(blocks: Blocks, block: int, holds: list[_Hold]) -> list[tuple[int, int, int, str]]:
