@@ -52,7 +52,7 @@ class ProfilerSession:
         """In a fork of the process that began it: its thread records on, and nobody would ever end that."""
         self._watch.remove()
         if self._thread is not None and not self.taken and profiler_runs():
-            torch.autograd._disable_profiler()
+            torch._C._autograd._disable_profiler()
         self._thread = None
 
     def _give_way(self) -> bool:

@@ -12,32 +12,33 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import torch.distributed as dist
 from torch import nn
 
-from zprof.collectors.base import Collector
+from zprof.collectors.base import Collector, Columns
 from zprof.collectors.clock import ClockPings
 from zprof.collectors.environment import describe_device, describe_environment
 from zprof.collectors.faults import FaultGuard
+from zprof.collectors.identity import Identity, identify
 from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.marks import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers
-from zprof.collectors.run_id import agree_on_run_id
+from zprof.collectors.memory.mode import MemoryMode
+from zprof.collectors.program.presence import stand_down_others
 from zprof.collectors.samples import SampleLog
 from zprof.collectors.schedule import Schedule, Window
 from zprof.collectors.training import detect_training
+from zprof.collectors.windows import Collectors, Windows
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
-#: Makes the collector of a window when the window opens.
-Collectors = Mapping[Window, Callable[[], Collector]]
 OFF_SWITCH = "ZPROF"
 
 
@@ -58,13 +59,17 @@ def record(
         steps: Which steps are recorded, see :func:`zprof.steps`.
         training: What the program knows of itself; what is not given is detected from the model.
 
-    ``ZPROF=0`` in the environment turns recording off without a change of the program.
+    ``ZPROF=0`` in the environment turns recording off without a change of the program.  Where the program is
+    recorded from outside (``zprof record``), that recording stands back.
     """
+    stand_down_others()
     collectors: Collectors = {
         Window.MEMORY: lambda: MemoryCollector(model, optimizer),
         Window.TIME: KinetoCollector,
     }
-    return Recorder(path, steps or Schedule(), lambda: training or detect_training(model), collectors)
+    return Recorder(
+        path, steps or Schedule(), lambda: training or detect_training(model, optimizer), collectors
+    )
 
 
 class Recorder:
@@ -79,39 +84,49 @@ class Recorder:
         schedule: Schedule,
         training: Callable[[], TrainingFacts],
         collectors: Collectors,
+        *,
+        memory_mode: MemoryMode = MemoryMode.FULL,
+        identity: Callable[[], Identity] = identify,
     ) -> None:
         self.path = Path(path)
-        self._schedule, self._training, self._collectors = schedule, training, collectors
+        self._schedule, self._training, self._identity = schedule, training, identity
+        self._memory_mode = memory_mode
         self._marks, self._samples = MarkLog(), SampleLog()
         self._guard = FaultGuard()
-        self._done: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
-        self._window: Window | None = None
-        self._collector: Collector | None = None
+        self._windows = Windows(collectors, self._marks, self._guard)
         self._writer: RankWriter | None = None
-        self._pings: ClockPings | None = None
-        self._step, self._step_begin_ns = 0, 0
+        self._manifest: RunManifest | None = None
+        self._first_step, self._step, self._step_begin_ns = 0, 0, 0
         self._process_id = 0
 
     def __enter__(self) -> Self:
-        if os.environ.get(OFF_SWITCH) != "0":
-            self._guard.run("recorder start", self._open)
-        if self._active:
-            self._enter_step()
+        if os.environ.get(OFF_SWITCH) != "0" and self.open():
+            self.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._active:
-            self._close("complete" if error is None else "failed")
+        self.close("complete" if error is None else "failed")
+
+    def open(self) -> bool:
+        """Make this rank's folder; false, with a warning, where that failed."""
+        return self._guard.succeeds("recorder start", self._open)
+
+    def begin(self, first_step: int = 0) -> None:
+        """The first step that is seen begins now; what the schedule skips counts from step 0."""
+        self._first_step = self._step = first_step
+        self._schedule = replace(self._schedule, skip=max(self._schedule.skip, first_step))
+        self._windows.pings = ClockPings(self._marks, schedule=str(self._schedule))
+        self._enter_step()
 
     def step(self) -> None:
         """Say that a step (one optimizer step) is over."""
-        if not self._active:
+        if not self.active:
             return
         end_ns = self._marks.add("step_end", self._step)
         self._guard.run("step log", lambda: self._leave_step(end_ns))
-        if self._schedule.window(self._step + 1) is not self._window:
+        if self._schedule.window(self._step + 1) is not self._windows.current:
             self._close_window()
         self._step += 1
         if self._step == self._schedule.total:
@@ -119,62 +134,84 @@ class Recorder:
         else:
             self._enter_step()
 
+    def add(self, tables: Mapping[str, Columns], gaps: list[Gap]) -> None:
+        """Write what was watched apart from this recorder's own windows; marks among it join the others."""
+        self._guard.gaps.extend(gaps)
+        self._guard.run("tables", lambda: self._write(tables))
+        self._guard.run("run files", lambda: self._flush("partial"))
+
+    def close(self, status: str, *, steps: int = 0) -> None:
+        """End here, where it has not ended by itself; ``steps`` were made before the first that was seen."""
+        if self.active:
+            self._step = max(self._step, steps)
+            self._close(status)
+
+    @property
+    def active(self) -> bool:
+        """Between entry and the last scheduled step, and not in a process forked from this one."""
+        return self._process_id == os.getpid()
+
+    def abandon(self) -> None:
+        """In a fork of the recording process: leave it as if nothing had been installed."""
+        self._windows.abandon()
+
     def _open(self) -> None:
-        rank, world_size = _rank_and_world_size()
-        manifest = RunManifest(
+        identity = self._identity()
+        facts = self._guard.run("training facts", self._training)
+        if facts is None:
+            self._training = TrainingFacts
+        self._manifest = RunManifest(
             zprof_version=__version__,
             created_ns=time.time_ns(),
-            world_size=world_size,
-            backend=dist.get_backend() if dist.is_available() and dist.is_initialized() else "none",
+            world_size=identity.world_size,
+            backend=identity.backend,
             device=describe_device(),
-            training=self._guard.run("training facts", self._training) or TrainingFacts(),
+            training=facts or TrainingFacts(),
             environment=describe_environment(),
-            run_id=agree_on_run_id(),
+            run_id=identity.run_id,
         )
-        self._writer = RankWriter(self.path, rank, manifest)
+        self._writer = RankWriter(self.path, identity.rank, self._manifest)
         self._process_id = os.getpid()
         atexit.register(self._at_exit)
-        self._pings = ClockPings(self._marks, schedule=str(self._schedule))
 
     def _enter_step(self) -> None:
         window = self._schedule.window(self._step)
-        if window is not None and self._window is None:
-            self._open_window(window)
+        if window is not None and self._windows.current is None:
+            self._windows.open(window, self._step)
         self._step_begin_ns = self._marks.add("step_begin", self._step)
 
     def _leave_step(self, end_ns: int) -> None:
         assert self._writer is not None
         self._samples.add(self._step)
         self._writer.step_done(self._step, self._step_begin_ns, end_ns)
-        if self._window is not None:
-            self._done[self._window].append(self._step)
+        self._windows.step_done(self._step)
+        if self._step == self._first_step:
+            self._describe_again()
 
-    def _open_window(self, window: Window) -> None:
-        self._window = window
-        self._collector = self._guard.run(f"{window} collector", self._collectors[window])
-        if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
-            self._guard.run(f"{window} stop", self._collector.stop)
-            self._collector = None
-        if window is Window.TIME and self._pings is not None:
-            self._pings.fire()
-        self._marks.add("window_begin", self._step, str(window))
+    def _describe_again(self) -> None:
+        """After its first step an optimizer has its states, whose size the laws need."""
+        assert self._writer is not None
+        assert self._manifest is not None
+        training = self._training()
+        if training != self._manifest.training:
+            self._manifest = replace(self._manifest, training=training)
+            self._writer.describe(self._manifest)
 
     def _close_window(self) -> None:
-        if self._window is None:
+        if self._windows.current is None:
             return
-        window, collector = self._window, self._collector
-        self._window = self._collector = None
-        self._marks.add("window_end", self._step, str(window))
-        if window is Window.TIME and self._pings is not None:
-            self._pings.fire()
-        if collector is not None and self._guard.succeeds(f"{window} stop", collector.stop):
-            self._guard.run(f"{window} tables", lambda: self._write(collector))
+        window, collector = self._windows.current, self._windows.close(self._step)
+        if collector is not None:
+            self._guard.run(f"{window} tables", lambda: self._take(collector))
         self._guard.run("run files", lambda: self._flush("partial"))
 
-    def _write(self, collector: Collector) -> None:
-        assert self._writer is not None
+    def _take(self, collector: Collector) -> None:
         self._guard.gaps.extend(collector.gaps())
-        for name, columns in collector.tables().items():
+        self._write(collector.tables())
+
+    def _write(self, tables: Mapping[str, Columns]) -> None:
+        assert self._writer is not None
+        for name, columns in tables.items():
             if name == "mark":
                 self._marks.extend(columns)
             else:
@@ -182,44 +219,37 @@ class Recorder:
 
     def _flush(self, status: str) -> None:
         assert self._writer is not None
+        pings = self._windows.pings
         self._writer.write_table("mark", self._marks.columns())
         self._writer.write_table("samples", self._samples.columns())
         self._writer.finish(
-            memory_steps=self._done[Window.MEMORY],
-            time_steps=self._done[Window.TIME],
-            gaps=self._guard.gaps + (self._pings.gaps() if self._pings else []),
+            memory_steps=self._windows.done[Window.MEMORY],
+            time_steps=self._windows.done[Window.TIME],
+            gaps=self._guard.gaps + (pings.gaps() if pings else []),
             status=status,
+            memory_mode=str(self._memory_mode) if self._windows.done[Window.MEMORY] else "",
         )
-
-    @property
-    def _active(self) -> bool:
-        """Between entry and the last scheduled step, and not in a process forked from this one."""
-        return self._process_id == os.getpid()
 
     def _at_exit(self) -> None:
         """The program ended within a window: a profiler that runs on would crash the interpreter's end."""
-        if self._active:
-            self._close("failed")
+        self.close("failed")
 
     def _close(self, status: str) -> None:
         self._process_id = 0
         atexit.unregister(self._at_exit)
-        if self._step < self._schedule.total and self._pings is not None:
-            self._guard.run("clock pings", self._pings.leave)
+        if self._step < self._schedule.total and self._windows.pings is not None:
+            self._guard.run("clock pings", self._windows.pings.leave)
         self._close_window()
-        self._collectors = {}  # they hold the model
+        self._windows.forget()
+        self._training = TrainingFacts  # it held the model
         if self._step < self._schedule.total:
-            self._guard.gaps.append(
-                Gap(
-                    what="recording cut short",
-                    reason=f"the program ended after {self._step} of {self._schedule.total} scheduled steps",
-                    remedy="let it run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…)",
-                )
-            )
+            self._guard.gaps.append(_cut_short(self._step, self._schedule.total))
         self._guard.run("run files", lambda: self._flush(status))
 
 
-def _rank_and_world_size() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+def _cut_short(steps: int, scheduled: int) -> Gap:
+    return Gap(
+        what="recording cut short",
+        reason=f"the program ended after {steps} of {scheduled} scheduled steps",
+        remedy="let it run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…)",
+    )

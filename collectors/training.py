@@ -1,40 +1,68 @@
 """What can be seen of a training program from its model alone, where the program says nothing itself."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from zprof.collectors.optimizer_facts import optimizer_facts
+from zprof.collectors.wire import communication_bytes
 from zprof.model.training import TrainingFacts
 
 
-def detect_training(model: nn.Module | None) -> TrainingFacts:
+def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingFacts:
     """Engine, stage and element sizes for plain modules, DDP and FSDP2; unknown stays None.
 
-    Optimizer state is not guessed: it depends on an optimizer that has not stepped yet.  Nor is a number
-    of parameters where some are frozen: those are held, but have no gradient and do not travel.
+    The size of the optimizer's state is known once it has stepped.  A number of parameters is not given where
+    some are frozen: those are held, but have no gradient and do not travel.
     """
     if model is None:
         return TrainingFacts()
     parameters = list(model.parameters())
-    if not parameters:
-        return TrainingFacts(engine=_engine(model))
+    optimizers = (
+        () if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else (optimizer,)
+    )
     engine = _engine(model)
+    if not parameters:
+        return TrainingFacts(engine=engine)
     size = _element_size(parameters)
+    stage = _stage(engine, optimizers)
+    state = optimizer_facts(
+        optimizers, [parameter for parameter in parameters if parameter.requires_grad], partitioned=stage == 1
+    )
     return TrainingFacts(
         engine=engine,
-        stage={"ddp": 0, "fsdp2": 3}.get(engine),
+        stage=stage,
         parameters=_trained_elements(parameters),
         shard_ranks=_shard_ranks(parameters),
         parameter_bytes=size,
         gradient_bytes=size,
-        communication_bytes=size,
+        optimizer_state_bytes=state.state_bytes,
+        communication_bytes=communication_bytes(model, size),
+        step_counters=state.step_counters,
     )
 
 
+def _stage(engine: str, optimizers: Sequence[Any]) -> int | None:
+    """What is sharded; unknown for a program of several ranks that uses no engine of torch's."""
+    partitioned = any("ZeroRedundancyOptimizer" in _ancestors(optimizer) for optimizer in optimizers)
+    if engine in ("ddp", "pytorch") and partitioned:
+        return 1
+    if engine == "pytorch":
+        distributed = torch.distributed
+        alone = not distributed.is_initialized() or distributed.get_world_size() == 1
+        return 0 if alone else None
+    return {"ddp": 0, "fsdp2": 3}.get(engine)
+
+
+def _ancestors(value: Any) -> set[str]:
+    return {kind.__name__ for kind in type(value).__mro__}
+
+
 def _engine(model: nn.Module) -> str:
-    names = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    names = {name for module in model.modules() for name in _ancestors(module)}
     for marker, engine in (
         ("DeepSpeedEngine", "deepspeed"),
         ("FSDPModule", "fsdp2"),

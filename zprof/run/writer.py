@@ -54,6 +54,10 @@ class RankWriter:
         write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
         self._write_manifest()
 
+    def describe(self, manifest: RunManifest) -> None:
+        """Say of the whole run what became known after it began; every rank finds the same."""
+        write_atomically(self.folder.parent / MANIFEST_NAME, to_json(manifest).encode())
+
     def step_done(self, step: int, begin_ns: int, end_ns: int) -> None:
         """Append one line for a finished step; it survives the death of the process."""
         line = json.dumps({"step": step, "begin_ns": begin_ns, "end_ns": end_ns})
@@ -71,7 +75,13 @@ class RankWriter:
         self._manifest = replace(self._manifest, files=files)
 
     def finish(
-        self, *, memory_steps: Sequence[int], time_steps: Sequence[int], gaps: Sequence[Gap], status: str
+        self,
+        *,
+        memory_steps: Sequence[int],
+        time_steps: Sequence[int],
+        gaps: Sequence[Gap],
+        status: str,
+        memory_mode: str = "",
     ) -> None:
         """Name the tables in ``rank.json``; only then does a reader use them."""
         self._manifest = replace(
@@ -80,6 +90,7 @@ class RankWriter:
             memory_steps=tuple(memory_steps),
             time_steps=tuple(time_steps),
             gaps=tuple(gaps),
+            memory_mode=memory_mode,
         )
         self._write_manifest()
 

@@ -1,0 +1,166 @@
+"""The init window: memory from the first parameter that a program registers to the end of its first step.
+
+It begins there and not with the process: what never builds a model (a launcher, a data-loader worker) pays
+nothing, and a full model that is built before it is sharded is seen from its first parameter on.  Parameters
+are claimed as torch registers them; when the first optimizer steps, model and optimizers are known and the
+last scan claims the rest.  The window holds the profiler's events in memory, so it ends early at a limit.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from zprof.collectors.base import Columns
+from zprof.collectors.faults import FaultGuard
+from zprof.collectors.marks import MarkLog
+from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.program.discovery import Trained
+from zprof.collectors.schedule import Window
+from zprof.model.gaps import Gap
+
+MAX_ROWS = 1_000_000
+MAX_SECONDS = 600.0
+_CHECK_EVERY_S = 1.0
+#: Number of the window's marks: it lies before the first step.
+BEFORE_STEPS = -1
+
+
+class InitWindow:
+    """Armed at the start of a program; everything that goes wrong within is a gap."""
+
+    def __init__(self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS) -> None:
+        self._max_rows, self._max_seconds = max_rows, max_seconds
+        self._guard = FaultGuard()
+        self._marks = MarkLog()
+        self._collector: MemoryCollector | None = None
+        self._tables: dict[str, Columns] = {}
+        self._handles: list[Any] = []
+        self._thread = 0
+        self._over_limit = ""
+        self._closed = threading.Event()
+
+    def arm(self) -> None:
+        """Wait for the first parameter."""
+        parameter = torch_module.register_module_parameter_registration_hook
+        buffer = torch_module.register_module_buffer_registration_hook
+        self._handles.append(parameter(self._hook(is_buffer=False)))
+        self._handles.append(buffer(self._hook(is_buffer=True)))
+
+    def know(self, trained: Trained) -> None:
+        """Say what is trained; before the first optimizer steps."""
+        collector = self._collector
+        if collector is not None:
+            self._guard.run("init window", lambda: collector.adopt(trained.model(), trained.optimizers))
+
+    def check(self) -> None:
+        """End the window where it is over its limit; called where no operator runs."""
+        if self._over_limit and threading.get_ident() == self._thread:
+            self.close()
+
+    def close(self) -> None:
+        """End the window, and keep its tables."""
+        self._closed.set()
+        while self._handles:
+            self._guard.run("init window", self._handles.pop().remove)
+        collector, self._collector = self._collector, None
+        if collector is None:
+            return
+        self._marks.add("window_end", BEFORE_STEPS, Window.INIT)
+        if self._guard.succeeds("init window", collector.stop):
+            self._guard.run("init window", lambda: self._keep(collector))
+
+    def abandon(self) -> None:
+        """Leave this process, a fork of the one that records, as if nothing had been installed."""
+        self._closed.set()
+        collector, self._collector = self._collector, None
+        for handle in self._handles:
+            handle.remove()
+        if collector is not None:
+            collector.abandon()
+
+    def tables(self) -> Mapping[str, Columns]:
+        """``init_alloc`` and ``init_role``, empty where nothing was recorded; after ``close``."""
+        return self._tables
+
+    def marks(self) -> Columns:
+        """The window's own marks."""
+        return self._marks.columns()
+
+    def gaps(self) -> list[Gap]:
+        """What could not be seen."""
+        gaps = list(self._guard.gaps)
+        if self._over_limit:
+            gaps.append(_cut_short(self._over_limit))
+        elif not self._marks.time_ns:
+            gaps.append(_never_began())
+        return gaps
+
+    def _hook(self, *, is_buffer: bool) -> Callable[..., None]:
+        def registered(module: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
+            if tensor is not None and not torch.compiler.is_compiling():
+                self._guard.run("init window", lambda: self._registered(tensor, is_buffer))
+
+        return registered
+
+    def _registered(self, tensor: torch.Tensor, is_buffer: bool) -> None:
+        if not self._thread and not self._closed.is_set() and _outside_of_modes():
+            self._begin()
+        self.check()
+        if self._collector is not None and not self._over_limit:
+            self._collector.registered(tensor, is_buffer=is_buffer)
+
+    def _begin(self) -> None:
+        self._thread = threading.get_ident()
+        collector = MemoryCollector(None, None)
+        collector.start()
+        self._collector = collector
+        self._marks.add("window_begin", BEFORE_STEPS, Window.INIT)
+        threading.Thread(target=self._watch, args=(collector,), name="zprof-init", daemon=True).start()
+
+    def _watch(self, collector: MemoryCollector) -> None:
+        """A thread can see that the limit is reached; only the window's own thread can end it."""
+        began = time.monotonic()
+        while not self._closed.wait(_CHECK_EVERY_S):
+            rows, seconds = collector.rows(), time.monotonic() - began
+            if rows > self._max_rows or seconds > self._max_seconds:
+                self._over_limit = f"{rows} rows in {seconds:.0f} s"
+                collector.mute()
+                self._handles.append(torch_module.register_module_forward_pre_hook(self._before_forward))
+                return
+
+    def _before_forward(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.check()
+
+    def _keep(self, collector: MemoryCollector) -> None:
+        tables = collector.tables()
+        self._tables = {"init_alloc": tables["alloc"], "init_role": tables["role"]}
+        self._marks.extend(tables["mark"])
+        self._guard.gaps.extend(collector.gaps())
+
+
+def _outside_of_modes() -> bool:
+    """A mode that is entered within another one of the program would be left in its place."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return torch._C._len_torch_dispatch_stack() == 0 and hooks is None
+
+
+def _cut_short(how_far: str) -> Gap:
+    return Gap(
+        what="memory before the first step",
+        reason=f"the first step did not come soon enough: watching ended after {how_far}",
+        remedy="what is shown is true until then; --no-init leaves this window out",
+    )
+
+
+def _never_began() -> Gap:
+    return Gap(
+        what="memory before the first step",
+        reason="no module registered a parameter where it could be watched",
+        remedy="none for programs that train plain tensors",
+    )

@@ -1,0 +1,195 @@
+"""The recording of a program that knows nothing of it, from its first parameter to the end of the schedule.
+
+    arm -> (first parameter: init window) -> first step over: folder, init tables -> cycle known: Recorder
+
+A fault in here ends the recording, with a warning; it never reaches the program.
+"""
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zprof.collectors.faults import FaultGuard
+from zprof.collectors.identity import identify
+from zprof.collectors.memory.mode import MemoryMode
+from zprof.collectors.program.cycle import StepCycle
+from zprof.collectors.program.discovery import Optimizer, Trained, find_trained, idle_optimizers
+from zprof.collectors.program.init_window import InitWindow
+from zprof.collectors.program.presence import MARK, StandsDown
+from zprof.collectors.program.steps import OptimizerSteps
+from zprof.collectors.schedule import Schedule, Window
+from zprof.model.gaps import Gap
+from zprof.model.training import TrainingFacts
+
+if TYPE_CHECKING:
+    from zprof.collectors.recorder import Recorder
+    from zprof.collectors.windows import Collectors
+
+#: Steps for which the schedule waits for an optimizer that is there and has not stepped yet.
+PATIENCE = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is recorded and where.  ``may_record`` is asked once, with this process's rank."""
+
+    path: Path
+    schedule: Schedule
+    memory_mode: MemoryMode = MemoryMode.FULL
+    init: bool = True
+    may_record: Callable[[int], bool] = lambda rank: True
+
+
+class ProgramRecording(StandsDown):
+    """Made when torch has been imported, before the program makes an optimizer."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._guard = FaultGuard()
+        self._cycle = StepCycle()
+        self._steps = OptimizerSteps(self._before, self._after, self._after_backward)
+        self._init = InitWindow() if plan.init and plan.memory_mode is MemoryMode.FULL else None
+        self._seen: dict[int, weakref.ref[Optimizer]] = {}
+        self._recorder: Recorder | None = None
+        self._began = False
+        self._patience = PATIENCE
+        self._process_id = 0
+
+    def arm(self) -> None:
+        """Watch the program from here on."""
+        self._process_id = os.getpid()
+        os.environ[MARK] = str(self._process_id)
+        self._guard.run("program recording", self._steps.install)
+        if self._init is not None:
+            self._guard.run("init window", self._init.arm)
+        atexit.register(self.finish)
+        forked = weakref.WeakMethod(self._forked)
+        os.register_at_fork(after_in_child=lambda: (call := forked()) and call())
+
+    def finish(self) -> None:
+        """The program is over: write what was not written, and take everything off."""
+        if self._process_id == os.getpid():
+            self._end()
+
+    def stand_down(self) -> None:
+        """The program records itself: end, and leave no folder that it would find in its way."""
+        self._end()
+
+    def _before(self, optimizer: Optimizer) -> None:
+        self._guard.run("program recording", lambda: self._see(optimizer))
+
+    def _see(self, optimizer: Optimizer) -> None:
+        if id(optimizer) in self._seen:
+            return
+        self._seen[id(optimizer)] = weakref.ref(optimizer)
+        if self._recorder is None and self._init is not None:
+            self._init.know(self._find())
+
+    def _after(self, optimizer: Hashable) -> None:
+        if self._process_id == os.getpid() and not self._guard.succeeds(
+            "program recording", lambda: self._stepped(optimizer)
+        ):
+            self._guard.run("program recording", self._end)
+
+    def _after_backward(self) -> None:
+        if self._init is not None:
+            self._guard.run("init window", self._init.check)
+
+    def _stepped(self, optimizer: Hashable) -> None:
+        step_over = self._cycle.ended(optimizer)
+        recorder = self._recorder = self._recorder or self._open()
+        if recorder is None:
+            self._end()
+        elif self._began and step_over:
+            recorder.step()
+        elif self._cycle.repeated and step_over and not self._waits():
+            self._cycle.settle()
+            self._began = True
+            recorder.begin(self._cycle.closings)
+            if (trained := self._find()).by_size:
+                recorder.add({}, [_found_by_size(trained)])
+        if recorder is not None and not recorder.active:
+            self._end()
+
+    def _open(self) -> "Recorder | None":
+        """The first step is over: write what came before it, where this process is to record."""
+        from zprof.collectors.recorder import (
+            Recorder,  # not sooner: most processes that import torch never train
+        )
+
+        if self._init is not None:
+            self._init.close()
+        identity = identify()
+        if not self._plan.may_record(identity.rank):
+            return None
+        recorder = Recorder(
+            self._plan.path, self._plan.schedule, self._facts, self._collectors(), identity=lambda: identity
+        )
+        if not recorder.open():
+            return None
+        if self._init is not None:
+            recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
+        self._init = None
+        return recorder
+
+    def _collectors(self) -> "Collectors":
+        from zprof.collectors.kineto.collector import KinetoCollector
+        from zprof.collectors.memory.collector import MemoryCollector
+
+        def memory() -> MemoryCollector:
+            trained = self._find()
+            return MemoryCollector(trained.model(), trained.optimizers)
+
+        return {Window.MEMORY: memory, Window.TIME: KinetoCollector}
+
+    def _facts(self) -> TrainingFacts:
+        from zprof.collectors.training import detect_training
+
+        trained = self._find()
+        return detect_training(trained.model(), trained.optimizers)
+
+    def _find(self) -> Trained:
+        """Looked for each time, and never kept: the program's objects are to die when it lets them go."""
+        return find_trained(self._stepped_ones())
+
+    def _stepped_ones(self) -> list[Optimizer]:
+        return [optimizer for reference in self._seen.values() if (optimizer := reference()) is not None]
+
+    def _waits(self) -> bool:
+        """Whether an optimizer that may belong to the cycle has not stepped yet."""
+        self._patience -= 1
+        return self._patience > 0 and bool(idle_optimizers(self._stepped_ones()))
+
+    def _end(self) -> None:
+        self._process_id = 0
+        os.environ.pop(MARK, None)
+        atexit.unregister(self.finish)
+        self._guard.run("program recording", self._steps.remove)
+        if self._init is not None:
+            self._init.close()
+        recorder = self._recorder
+        if recorder is not None and recorder.active:
+            recorder.add({}, self._guard.gaps)
+            recorder.close("failed", steps=self._cycle.closings)
+
+    def _forked(self) -> None:
+        """In a fork: nothing of this process's recording goes on there."""
+        if self._process_id:
+            self._steps.remove()
+            if self._init is not None:
+                self._init.abandon()
+            if self._recorder is not None:
+                self._recorder.abandon()
+
+
+def _found_by_size(trained: Trained) -> Gap:
+    names = ", ".join(type(model).__name__ for model in trained.models)
+    return Gap(
+        what="which model is trained",
+        reason=f"no module holds what is optimized; the largest one was taken: {names}",
+        remedy="call zprof.record(model=…) in the program",
+    )

@@ -1,0 +1,124 @@
+"""Tells when an optimizer step of the program begins and is over.
+
+torch's hooks on optimizer steps run within the profiler range of the step, and torch iterates over the table
+of hooks meanwhile: there no profiler should end, and no hook may be added or removed.  So the wrapper that
+torch puts around ``step`` of an optimizer class is wrapped once more, and the end is told after it returned.
+What steps within the backward pass is told as one at the end of that pass.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+
+#: All optimizers that step within the backward pass.
+BACKWARD = "backward"
+Before = Callable[[torch.optim.Optimizer], None]
+After = Callable[[Hashable], None]
+
+
+class OptimizerSteps:
+    """Patches torch between ``install`` and ``remove``; both callbacks must not raise.
+
+    Args:
+        before: Called with the outermost optimizer before it steps.
+        after: Called with a key of that optimizer after it stepped, outside of any operator.
+        after_backward: Called after each backward pass that is not within another one.
+    """
+
+    def __init__(self, before: Before, after: After, after_backward: Callable[[], None]) -> None:
+        self._before, self._after, self._after_backward = before, after, after_backward
+        self._local = threading.local()
+        self._stepped_in_backward = False
+        self._watching = False
+        self._originals: dict[Any, Callable[..., Any]] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Watch all optimizers that the program makes from here on.
+
+        Raises:
+            AttributeError: this torch wraps its optimizers otherwise.
+        """
+        optimizer, autograd = torch.optim.Optimizer, torch.autograd
+        wrap_step, run_backward = optimizer.profile_hook_step, autograd._engine_run_backward  # type: ignore[attr-defined]
+        self._watching = True
+        watched_backward = self._watched_backward(run_backward)
+        setattr(optimizer, "profile_hook_step", staticmethod(self._wrapping(wrap_step)))  # noqa: B010
+        setattr(autograd, "_engine_run_backward", watched_backward)  # noqa: B010
+
+        def undo() -> None:
+            setattr(optimizer, "profile_hook_step", staticmethod(wrap_step))  # noqa: B010
+            if autograd._engine_run_backward is watched_backward:  # type: ignore[attr-defined]
+                setattr(autograd, "_engine_run_backward", run_backward)  # noqa: B010
+
+        self._undo.append(undo)
+
+    def remove(self) -> None:
+        """Leave torch as it was; wrappers that somebody wrapped meanwhile stay and do nothing."""
+        self._watching = False
+        while self._undo:
+            self._undo.pop()()
+        for kind in _subclasses(torch.optim.Optimizer):
+            original = self._originals.get(kind.__dict__.get("step"))
+            if original is not None:
+                setattr(original, "hooked", True)  # noqa: B010, torch would wrap it a second time
+                setattr(kind, "step", original)  # noqa: B010
+        self._originals.clear()
+
+    def _wrapping(self, wrap: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(wrap)
+        def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
+            original = wrap(function)
+
+            @functools.wraps(function)
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                if not self._watching or torch.compiler.is_compiling():
+                    return original(optimizer, *args, **kwargs)
+                return self._step(original, optimizer, args, kwargs)
+
+            self._originals[step] = original
+            return step
+
+        return profile_hook_step
+
+    def _step(self, original: Callable[..., Any], optimizer: Any, args: Any, kwargs: Any) -> Any:
+        depth = getattr(self._local, "depth", 0)
+        self._local.depth = depth + 1
+        try:
+            if not depth:
+                self._before(optimizer)
+            result = original(optimizer, *args, **kwargs)
+        finally:
+            self._local.depth = depth
+        if not depth:
+            self._stepped(optimizer)
+        return result
+
+    def _stepped(self, optimizer: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            self._stepped_in_backward = True
+        else:
+            self._after(id(optimizer))
+
+    def _watched_backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            result = run(*args, **kwargs)
+            if self._watching and torch._C._current_graph_task_id() == -1:
+                if self._stepped_in_backward:
+                    self._stepped_in_backward = False
+                    self._after(BACKWARD)
+                else:
+                    self._after_backward()
+            return result
+
+        return run_backward
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _subclasses(child)

@@ -1,0 +1,77 @@
+"""Python runs this at the start of each child of ``zprof record``, then the ``sitecustomize`` that it hides.
+
+Every interpreter that a command starts comes here, of any version and with or without zprof: it does next to
+nothing, and what fails in it is never seen.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _watch() -> None:
+    if os.environ.get("ZPROF") == "0" or "ZPROF_RECORD" not in os.environ:
+        return
+    path = os.path.join(os.path.dirname(HERE), "program", "torch_watch.py")
+    spec: Any = importlib.util.spec_from_file_location("_zprof_torch_watch", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.watch(_begin)
+
+
+def _begin() -> None:
+    try:
+        _import_zprof()
+        from zprof.integrations.program.begin import begin_in_child
+    except Exception as error:  # another environment than that of zprof
+        _say(f"{sys.executable} trained without zprof: it cannot be imported there ({error})")
+    else:
+        begin_in_child()
+
+
+def _import_zprof() -> None:
+    try:
+        import zprof
+    except ImportError:
+        # A checkout is found by the folder that it was started in, which a child need not share.
+        home = _settings()["home"]
+        sys.path.append(home)
+        try:
+            import zprof  # noqa: F401
+        finally:
+            sys.path.remove(home)
+
+
+def _settings() -> Any:
+    import json
+
+    return json.loads(os.environ["ZPROF_RECORD"])
+
+
+def _say(note: str) -> None:
+    with suppress(Exception), open(os.path.join(_settings()["session"], f"note.{os.getpid()}"), "w") as file:
+        file.write(note)
+
+
+def _run_hidden() -> None:
+    """The user's own, exactly as Python would have: what it raises is Python's to report."""
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != HERE]
+    ours = sys.modules.pop("sitecustomize")
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = ours
+
+
+if __name__ == "sitecustomize":
+    with suppress(Exception):
+        _watch()
+    _run_hidden()
