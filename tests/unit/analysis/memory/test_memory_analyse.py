@@ -1,73 +1,11 @@
 """From a run directory to the memory side of the report: values, and gaps where something is missing."""
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from memory_runs import T0, alloc, analyse, full
 
-from zprof.analysis.memory.analyse import MemoryAnalysis, analyse_memory
 from zprof.model.tenants import Tenant
-from zprof.model.training import TrainingFacts
-from zprof.run.manifest import RunManifest
-from zprof.run.reader import load
-from zprof.run.schema import TABLES
-from zprof.run.writer import RankWriter
-
-T0 = 1_700_000_000_000_000_000
-MARKS = [
-    (T0, "window_begin", 2, "memory"),
-    (T0, "step_begin", 2, ""),
-    (T0 + 500, "phase", 0, "optimizer"),
-    (T0 + 1000, "step_end", 2, ""),
-    (T0 + 1000, "window_end", 3, "memory"),
-]
-FACTS = TrainingFacts(
-    engine="zero",
-    stage=1,
-    parameters=100,
-    shard_ranks=2,
-    parameter_bytes=4,
-    gradient_bytes=4,
-    optimizer_state_bytes=8,
-)
-
-
-def alloc(
-    generation: int, size: int, source: str = "storage", freed: int | None = None, **changed: Any
-) -> dict[str, Any]:
-    row = dict.fromkeys(TABLES["alloc"].names)
-    row |= {"generation": generation, "source": source, "device": "cpu", "address": 64 * (generation + 2)}
-    row |= {"bytes": size, "allocated_ns": T0 - 5, "freed_ns": freed, "before_window": True, "phase": "other"}
-    return row | changed
-
-
-def role(generation: int, tenant: str) -> dict[str, Any]:
-    row = {"generation": generation, "time_ns": T0, "tenant": tenant, "sub": "s", "gained": True}
-    return row | {"backdated": True, "via": "test"}
-
-
-def analyse(folder: Path, tables: dict[str, list[dict[str, Any]]], ranks: int = 1) -> MemoryAnalysis:
-    manifest = RunManifest(
-        zprof_version="0", created_ns=time.time_ns(), world_size=ranks, backend="gloo", device="cpu",
-        training=FACTS,
-    )  # fmt: skip
-    for rank in range(ranks):
-        writer = RankWriter(folder, rank, manifest)
-        for name, rows in tables.items():
-            writer.write_table(name, {column: [row[column] for row in rows] for column in TABLES[name].names})
-        writer.finish(memory_steps=[2], time_steps=[], gaps=[], status="complete")
-    return analyse_memory(load(folder))
-
-
-def marks() -> list[dict[str, Any]]:
-    return [dict(zip(TABLES["mark"].names, mark, strict=True)) for mark in MARKS]
-
-
-def full() -> dict[str, list[dict[str, Any]]]:
-    states = [alloc(0, 400), alloc(1, 400), alloc(2, 400), alloc(3, 7)]
-    roles = [role(0, "parameters"), role(1, "gradients"), role(2, "optimizer_state")]
-    return {"alloc": states, "role": roles, "mark": marks()}
 
 
 def test_a_rank_of_the_report(tmp_path: Path) -> None:

@@ -1,0 +1,116 @@
+"""The allocator's own counters, and the peak judged by them."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from memory_runs import T0, alloc, analyse, full, marks, role, sample
+
+from zprof.analysis.memory.analyse import MemoryAnalysis
+from zprof.analysis.memory.leaves.counters import counters_of
+from zprof.model.memory import AllocatorCounters, Basis
+
+
+def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    counters = ["peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms"]
+    return pd.DataFrame(rows).astype(dict.fromkeys(counters, "Int64"))
+
+
+def test_the_last_sample_tells_the_peaks_and_the_growth_tells_the_retries() -> None:
+    rows = [
+        sample(30, peak_allocated_bytes=90, peak_reserved_bytes=99, retries=7, ooms=0),
+        sample(10, peak_allocated_bytes=50, peak_reserved_bytes=60, retries=4, ooms=0),
+        sample(20, device="cpu", process_bytes=5),
+    ]
+    assert counters_of(2, frame(rows)) == (
+        AllocatorCounters(
+            rank=2, device="cuda:0", peak_allocated_bytes=90, peak_reserved_bytes=99, retries=3, ooms=0
+        ),
+    )
+
+
+def test_one_sample_counts_from_the_start_of_the_process() -> None:
+    (entry,) = counters_of(0, frame([sample(30, retries=7)]))
+    assert (entry.retries, entry.peak_allocated_bytes, entry.ooms) == (7, None, None)
+
+
+def test_a_counter_that_went_back_is_unknown() -> None:
+    rows = [sample(10, retries=7, ooms=1), sample(20, retries=1, ooms=1)]
+    (entry,) = counters_of(0, frame(rows))
+    assert (entry.retries, entry.ooms) == (None, 0)
+
+
+def on_gpu(
+    folder: Path, before: int | None, after: int | None, mode: str = "full", size: int = 1000
+) -> MemoryAnalysis:
+    """A peak of ``size`` bytes on cuda:0; the allocator's counter before the window and within it."""
+    tables = {"alloc": [alloc(0, size, device="cuda:0")], "role": [role(0, "parameters")], "mark": marks()}
+    tables["alloc"].append(alloc(-1, 1, "profiler", freed=T0 - 2, device="cuda:0", address=7))
+    tables["samples"] = [
+        sample(time_ns, peak_allocated_bytes=peak)
+        for time_ns, peak in ((-5, before), (999, after))
+        if peak is not None
+    ]
+    return analyse(folder, tables, mode=mode)
+
+
+def whats(analysis: MemoryAnalysis) -> list[str]:
+    return [gap.what for gap in analysis.gaps]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(500, 1009), (500, 991), (5000, 5000), (None, 700000), (None, None)]
+)
+def test_an_agreeing_counter_or_none_that_tells_is_no_gap(
+    tmp_path: Path, before: int | None, after: int | None
+) -> None:
+    """5000 was reached before the window; without a sample before it, nobody knows when."""
+    analysis = on_gpu(tmp_path / "a.zprof", before, after)
+    assert not analysis.memory.per_rank[0].upper_bound
+    assert not {"allocated peak", "part of the allocated peak"} & set(whats(analysis))
+
+
+@pytest.mark.parametrize(("before", "after"), [(500, 980), (980, 980), (None, 980)])
+def test_more_than_the_allocator_ever_had_is_an_upper_bound(
+    tmp_path: Path, before: int | None, after: int
+) -> None:
+    analysis = on_gpu(tmp_path / "a.zprof", before, after)
+    assert analysis.memory.per_rank[0].upper_bound
+    assert "allocated peak" in whats(analysis)
+
+
+def test_less_than_the_allocator_reached_in_the_window_is_a_gap(tmp_path: Path) -> None:
+    analysis = on_gpu(tmp_path / "a.zprof", 500, 1020)
+    memory = analysis.memory.per_rank[0]
+    assert (memory.peak_bytes, memory.upper_bound) == (1000, False)
+    (gap,) = [gap for gap in analysis.gaps if gap.what == "part of the allocated peak"]
+    assert "20 B more" in gap.reason
+
+
+def test_in_light_mode_the_counter_is_the_truth_and_the_rest_is_nobodys(tmp_path: Path) -> None:
+    analysis = on_gpu(tmp_path / "a.zprof", 500, 1300, mode="light")
+    memory = analysis.memory.per_rank[0]
+    assert (memory.peak_bytes, memory.untagged_bytes, memory.upper_bound) == (1300, 300, False)
+    assert sum(part.bytes for part in memory.parts) == 1300
+    assert memory.basis_bytes == {Basis.TAGGED: 1000, Basis.RULE: 0, Basis.UNKNOWN: 300}
+    assert memory.method.startswith("light mode")
+    assert not {"coverage of memory", "allocator events"} & set(whats(analysis))
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, None), (1300, 1300), (None, 1300)])
+def test_in_light_mode_without_a_counter_that_tells_the_coverage_is_unknown(
+    tmp_path: Path, before: int | None, after: int | None
+) -> None:
+    analysis = on_gpu(tmp_path / "a.zprof", before, after, mode="light")
+    memory = analysis.memory.per_rank[0]
+    assert (memory.peak_bytes, memory.untagged_bytes) == (1000, 0)
+    assert "lower bound" in memory.method
+    assert "coverage of memory" in whats(analysis)
+
+
+def test_a_light_recording_of_a_cpu_is_a_lower_bound(tmp_path: Path) -> None:
+    analysis = analyse(tmp_path / "a.zprof", full(), mode="light")
+    assert "lower bound" in analysis.memory.per_rank[0].method
+    assert whats(analysis).count("coverage of memory") == 1
+    assert "allocator events" not in whats(analysis)
