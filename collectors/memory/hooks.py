@@ -127,7 +127,7 @@ class Hooks:
         self._safely("optimizer hook", self._phases.switch, Phase.OTHER)
 
     def _save(self, tensor: torch.Tensor) -> Packed:
-        """Pack hook.  What has a graph must not be returned itself: a cycle would be tied that frees nothing."""
+        """Pack hook.  What has a graph must not be returned itself: that ties a cycle that frees nothing."""
         if type(tensor) not in PLAIN:
             self._safely("saved tensor", self._claim, tensor, SAVED)
             return tensor.detach(), None  # a subclass need not share its version counter
