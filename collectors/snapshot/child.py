@@ -21,6 +21,7 @@ from zprof.model.errors import BadInput
 from zprof.run.schema import TABLES
 
 ANSWER = "answer.json"
+_DAMAGED = "no sound snapshot of its size does: dump it again"
 _MOST_GAPS = 200
 _RESERVE_BYTES = 1 << 20
 

@@ -32,6 +32,7 @@ _TABLES = ("block", "segment", "stack", "mark")
 _MOST_ROWS = 50_000_000
 _MOST_ANSWER_BYTES = 4 << 20
 _AGAIN = "dump the snapshot again; if it fails again, please report it"
+_DAMAGED = "no sound snapshot of its size does: dump it again"
 #: The child's search path: the standard library, then the zprof that runs here, then installed packages.
 _BOOT = (
     "import sys;"
@@ -138,7 +139,7 @@ def refuse_other(kind: FileKind) -> None:
         )
     if kind is FileKind.OTHER:
         raise BadInput(
-            "not a CUDA memory snapshot (no pickle of protocol 2 to 5)",
+            "neither a run nor a CUDA memory snapshot (a pickle of protocol 2 to 5)",
             hint="dump one with torch.cuda.memory._dump_snapshot",
         )
 
@@ -167,15 +168,15 @@ def _run_child(file: BinaryIO, folder: Path, limits: Limits) -> int | None:
 
 def _found(folder: Path, end: int | None, limits: Limits) -> SnapshotFile:
     if end is None:
-        raise BadInput(f"reading it takes more than {limits.wall_s:.0f} seconds", hint=_AGAIN)
+        raise BadInput(f"reading it takes more than {limits.wall_s:.0f} seconds", hint=_DAMAGED)
     if end in (-signal.SIGXCPU, -signal.SIGKILL):
         raise BadInput(
             f"reading it takes more than {limits.processor_s} seconds of processor time, or more memory than "
             "there is",
-            hint=_AGAIN,
+            hint=_DAMAGED,
         )
     if end != 0:
-        raise BadInput(f"it ends the process that reads it (status {end})", hint=_AGAIN)
+        raise BadInput(f"it ends the process that reads it (status {end})", hint=_DAMAGED)
     answer = _answer(folder)
     if answer.error:
         raise BadInput(answer.error, hint=answer.hint)

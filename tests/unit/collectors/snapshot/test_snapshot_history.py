@@ -5,21 +5,16 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.snapshots import (
-    AWAITING,
-    MIB,
     Allocator,
     Truth,
-    frames,
     random_history,
     snapshot_of,
 )
 from zprof.collectors.snapshot.convert import SnapshotTables, tables_of
-from zprof.run.schema import TABLES
 
 NEVER = 1 << 62
 
