@@ -53,7 +53,13 @@ class Told:
 
     def of(self, address: int) -> tuple[str, str]:
         """(tenant, sub) of the last block at an address."""
-        row = self.row(address)
+        return self.of_row(self.row(address))
+
+    def of_size(self, size: int) -> tuple[str, str]:
+        """(tenant, sub) of the first block of a size."""
+        return self.of_row(int(np.flatnonzero(self.history.blocks.requested_bytes == size)[0]))
+
+    def of_row(self, row: int) -> tuple[str, str]:
         return self.names.tenant_name(row), self.names.subs[int(self.names.sub[row])]
 
     def row(self, address: int) -> int:

@@ -128,7 +128,8 @@ def test_a_block_outside_of_all_segments_is_a_gap_with_the_amount() -> None:
     assert (leaf.split_bytes, leaf.free_segments_bytes, leaf.private_pools_bytes) == (None, None, None)
     assert leaf.reserved_bytes == terms.reserved_bytes
     assert [gap.rank for gap in gaps] == [3]
-    assert "MiB" in gaps[0].reason and "reserved peak" in gaps[0].reason
+    assert "MiB" in gaps[0].reason
+    assert "reserved peak" in gaps[0].reason
 
 
 def test_blocks_in_each_other_contradict_the_history() -> None:

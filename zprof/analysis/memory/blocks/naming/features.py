@@ -12,7 +12,7 @@ from zprof.analysis.memory.blocks.naming.passes import (
     NONE,
     OPTIMIZER,
     Passes,
-    bursts,
+    next_other,
     passes_of,
 )
 from zprof.analysis.memory.lives import FOREVER, Bool, Int
@@ -28,7 +28,7 @@ class Features:
     the end of what stays is unknown.  outlives_pass: it was live after that pass's last allocation.
     sees_*: it was live when the next pass of that kind began.  optimizer_is_next: an optimizer pass comes
     before the next forward pass.  dies_in_backward: it ends in the backward pass that follows.
-    outlives_recompute: it was live after the run of recomputed operators that made it.
+    outlives_recompute: it was live when the run of recomputed operators that made it was over.
     """
 
     origin: Int
@@ -100,6 +100,6 @@ def _end_of_backward(passes: Passes, at: Int) -> Int:
 
 def _outlives_recompute(blocks: HeldBlocks, origin: Int, member: Int) -> Bool:
     rows = (origin == Origin.RECOMPUTE) & (member >= 0)
-    last = bursts(rows, member)
-    outlives: Bool = rows & (blocks.freed_ns > blocks.begin_ns[np.maximum(last, 0)])
+    following = next_other(blocks, rows, member)
+    outlives: Bool = rows & (following != FOREVER) & (blocks.freed_ns > following)
     return outlives

@@ -75,15 +75,8 @@ def _kinds(blocks: HeldBlocks, origin: Int) -> Int:
     return kind
 
 
-def bursts(rows: Bool, member: Int) -> Int:
-    """Last row of the run that each of ``rows`` belongs to, not broken by another that tells; else -1."""
-    last = np.full(len(rows), -1, dtype=np.int64)
-    own = np.flatnonzero(rows)
-    if not len(own):
-        return last
-    told = np.flatnonzero(member >= 0)
-    place = np.searchsorted(told, own)
-    broken = np.append(np.diff(place) != 1, True)
-    ends = np.flatnonzero(broken)
-    last[own] = own[ends[np.searchsorted(ends, np.arange(len(own)))]]
-    return last
+def next_other(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:
+    """When the first block after each that tells a pass and is none of ``rows`` is made; else FOREVER."""
+    others = blocks.begin_ns[np.flatnonzero((member >= 0) & ~rows)]
+    following: Int = np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
+    return following
