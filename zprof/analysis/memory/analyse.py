@@ -6,6 +6,7 @@ from operator import attrgetter
 
 from zprof.analysis.law_checks import check_laws, law_gaps
 from zprof.analysis.memory.answer import RankAnswer
+from zprof.analysis.memory.blocks.snapshot import snapshot_memory
 from zprof.analysis.memory.leaves.spread import spread_of
 from zprof.analysis.memory.live import live_memory
 from zprof.model.gaps import Gap
@@ -31,7 +32,14 @@ def analyse_memory(run: Run) -> MemoryAnalysis:
     Raises:
         BadInput: a table is damaged.
     """
-    return together(run.manifest.training, [live_memory(run, rank) for rank in run.ranks])
+    return together(run.manifest.training, [_answer(run, rank) for rank in run.ranks])
+
+
+def _answer(run: Run, rank: int) -> RankAnswer:
+    """A snapshot has an allocator's history and no row of a hook."""
+    if run.has_table(rank, "block") and not run.has_table(rank, "alloc"):
+        return snapshot_memory(run, rank)
+    return live_memory(run, rank)
 
 
 def together(facts: TrainingFacts, answers: Sequence[RankAnswer]) -> MemoryAnalysis:

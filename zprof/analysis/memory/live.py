@@ -1,12 +1,14 @@
 """The memory of one rank from a live recording: its own device, the host beside it, and the init window."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pandas as pd
 
 from zprof.analysis.laws import state_law
 from zprof.analysis.memory.answer import RankAnswer, no_memory
+from zprof.analysis.memory.blocks.device import device_memory
+from zprof.analysis.memory.blocks.owners import owners_of
 from zprof.analysis.memory.leaves.counters import CounterPeak, counter_peak, counters_of
 from zprof.analysis.memory.leaves.modules import module_peaks
 from zprof.analysis.memory.leaves.parts import basis_bytes, largest, parts_at
@@ -58,18 +60,25 @@ def live_memory(run: Run, rank: int) -> RankAnswer:
     gaps = [gap for known in (truth, *beside) for gap in known.gaps] + [
         _unshown(rank, own, o) for o in others
     ]
+    around = device_memory(run, rank, own.name, own.peak.time_ns, owners_of(own.lives))
+    memory = replace(
+        _rank_memory(run, rank, own, truth),
+        reserved_unused_bytes=around.reserved_unused_bytes,
+        non_pytorch_bytes=around.non_pytorch_bytes,
+    )
     stacks = partial(stacks_of, run, rank, alloc)
     return RankAnswer(
-        per_rank=(_rank_memory(run, rank, own, truth),),
+        per_rank=(memory,),
         top=largest(rank, own.lives, own.peak.time_ns, stacks),
         phases=phase_peaks(rank, own.lives),
         modules=module_peaks(rank, own.lives, own.peak.time_ns),
         states=measured_states(rank, own.lives),
+        devices=around.devices,
         counters=() if samples is None else counters_of(rank, samples),
         host=tuple(_rank_memory(run, rank, d, t) for d, t in zip(host, beside, strict=True)),
         init=_init(run, rank, mark),
         timelines=(thinned(rank, own.name, own.lives),),
-        gaps=tuple(dict.fromkeys(gaps)),
+        gaps=tuple(dict.fromkeys([*gaps, *around.gaps])),
     )
 
 
