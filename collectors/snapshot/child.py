@@ -39,9 +39,7 @@ def main(folder: Path, limits: Limits) -> None:
     except MemoryError:
         del reserve
         mebibytes = limits.memory_bytes >> 20
-        answer = _failed(
-            f"reading it takes more than {mebibytes} MiB, which a file of its size does not need"
-        )
+        answer = {"error": f"reading it takes more than {mebibytes} MiB", "hint": _DAMAGED}
     except OSError as error:
         answer = _failed(f"its tables cannot be written ({error.strerror})")
     except Exception as error:

@@ -1,0 +1,197 @@
+"""``zprof import``, and snapshots wherever a run is taken."""
+
+import gzip
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.hostile_pickles import good
+from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
+from zprof.cli import main
+from zprof.integrations import import_cache
+from zprof.integrations.importing import import_paths
+from zprof.integrations.snapshot_ranks import ranked
+from zprof.model.errors import BadInput
+from zprof.run.reader import load
+
+SHARED = Path(__file__).parents[4] / "shared/data/snapshots/mosaic_output.pickle"
+
+
+def sized(blocks: int) -> dict[str, object]:
+    """A snapshot of as many blocks."""
+    allocator = Allocator()
+    allocator.begin_history()
+    for _ in range(blocks):
+        allocator.alloc(1000)
+    return snapshot_of(allocator)
+
+
+def ranks_of(*names: str) -> dict[str, int]:
+    return {file.path.name: file.rank for file in ranked([Path(name) for name in names])[0]}
+
+
+def test_the_name_says_the_rank() -> None:
+    assert ranks_of("rank3.pickle", "RANK_11.pickle.gz", "it_10_rank-0_memory.pickle") == {
+        "it_10_rank-0_memory.pickle": 0,
+        "rank3.pickle": 3,
+        "RANK_11.pickle.gz": 11,
+    }
+    assert ranks_of("snap_3.pickle", "snap_1.pkl") == {"snap_1.pkl": 1, "snap_3.pickle": 3}
+
+
+def test_the_order_stands_in_for_the_rank_and_says_so() -> None:
+    files, notes = ranked([Path("b.pickle"), Path("a.pickle")])
+    assert [(file.rank, file.path.name) for file in files] == [(0, "b.pickle"), (1, "a.pickle")]
+    assert "b.pickle is rank 0, a.pickle is rank 1" in notes[0]
+    assert ranked([Path("one.pickle")])[1] == ()
+    assert ranks_of("x_1.pickle", "y_1.pickle") == {"x_1.pickle": 0, "y_1.pickle": 1}
+
+
+def test_two_files_of_one_rank_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"it1_rank0.pickle and it2_rank0.pickle: both are of rank 0"):
+        ranked([Path("it1_rank0.pickle"), Path("it2_rank0.pickle")])
+
+
+def test_a_folder_becomes_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    write_snapshot(folder / "rank0.pickle", sized(3))
+    (folder / "rank2.pickle.gz").write_bytes(gzip.compress(pickle.dumps(sized(5))))
+    (folder / "notes.txt").write_text("ours")
+    run = load(import_paths([folder], tmp_path / "new" / "r.zprof").run)
+    assert run.ranks == (0, 2)
+    assert (run.manifest.source, run.manifest.backend, run.manifest.device) == ("snapshot", "unknown", "cuda")
+    assert [len(run.frame(rank, "block")) for rank in run.ranks] == [3, 5]
+    assert [gap.what for gap in run.gaps()] == ["ranks missing"]
+    assert "1 of 3 ranks" in run.gaps()[0].reason
+    assert set(run.rank_manifests[0].files) == {"block", "segment", "stack", "mark"}
+
+
+def test_a_run_is_replaced_only_by_force_and_only_by_a_whole_one(tmp_path: Path) -> None:
+    path, run = write_snapshot(tmp_path / "a.pickle", sized(3)), tmp_path / "r.zprof"
+    import_paths([path], run)
+    with pytest.raises(BadInput, match="a run is there already"):
+        import_paths([path], run)
+    bad = write_snapshot(tmp_path / "b.pickle", [])
+    with pytest.raises(BadInput, match="not dict"):
+        import_paths([path, bad], run, force=True)
+    assert len(load(run).frame(0, "block")) == 3
+    write_snapshot(path, sized(7))
+    import_paths([path], run, force=True)
+    assert len(load(run).frame(0, "block")) == 7
+    assert sorted(os.listdir(tmp_path)) == ["a.pickle", "b.pickle", "r.zprof"]
+
+
+def test_a_run_that_was_not_there_is_not_left_half(tmp_path: Path) -> None:
+    bad = write_snapshot(tmp_path / "rank1.pickle", [])
+    good_one = write_snapshot(tmp_path / "rank0.pickle", good())
+    with pytest.raises(BadInput):
+        import_paths([good_one, bad], tmp_path / "r.zprof")
+    assert sorted(os.listdir(tmp_path)) == ["rank0.pickle", "rank1.pickle"]
+
+
+def test_a_folder_without_snapshots_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no CUDA memory snapshot in this folder"):
+        import_paths([tmp_path], tmp_path / "r.zprof")
+    (tmp_path / "t.json").write_text('{"traceEvents": []}')
+    with pytest.raises(BadInput, match="Kineto trace"):
+        import_paths([tmp_path], tmp_path / "r.zprof")
+
+
+def report(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    assert main(["report", str(path), "-f", "json"]) == 0
+    out, err = capsys.readouterr()
+    return json.loads(out)["run"]["source"], err
+
+
+def test_a_snapshot_is_taken_where_a_run_is_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_snapshot(tmp_path / "snapshot.pickle", good())
+    source, err = report(path, capsys)
+    assert "snapshot" in source or source
+    assert "importing it into" in err
+    _, err = report(path, capsys)
+    assert "imported before" in err
+    write_snapshot(path, sized(9))
+    _, err = report(path, capsys)
+    assert "importing it into" in err, "a file that has changed is imported anew"
+    cache = tmp_path / ".snapshot.pickle.zprof-cache"
+    assert len(load(cache / "snapshot.zprof").frame(0, "block")) == 9
+    assert sorted(os.listdir(tmp_path)) == [cache.name, "snapshot.pickle"]
+
+
+def test_a_folder_of_snapshots_is_taken_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    write_snapshot(folder / "a.pickle", sized(1))
+    write_snapshot(folder / "b.pickle", sized(2))
+    _, err = report(folder, capsys)
+    assert "so the order does" in err
+    write_snapshot(folder / "c.pickle", sized(3))
+    _, err = report(folder, capsys)
+    assert "importing it into" in err, "one more file makes another run"
+
+
+def test_the_users_cache_stands_in_and_a_planted_cache_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    path = write_snapshot(shared / "snapshot.pickle", good())
+    report(path, capsys)
+    (shared / ".snapshot.pickle.zprof-cache").rename(tmp_path / "planted")
+    (shared / ".snapshot.pickle.zprof-cache").symlink_to(tmp_path / "planted")
+    _, err = report(path, capsys)
+    assert f"importing it into {tmp_path / 'home' / 'zprof' / 'imports'}" in err
+    _, err = report(path, capsys)
+    assert "imported before" in err
+
+
+def test_a_damaged_cache_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_snapshot(tmp_path / "snapshot.pickle", good())
+    report(path, capsys)
+    (tmp_path / ".snapshot.pickle.zprof-cache/snapshot.zprof/manifest.json").write_text("{")
+    _, err = report(path, capsys)
+    assert "importing it into" in err
+
+
+def test_another_conversion_makes_another_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_snapshot(tmp_path / "snapshot.pickle", good())
+    report(path, capsys)
+    monkeypatch.setattr(import_cache, "_CONVERSION", 999)
+    _, err = report(path, capsys)
+    assert "importing it into" in err
+
+
+def test_importing_needs_no_torch(tmp_path: Path) -> None:
+    path = write_snapshot(tmp_path / "snapshot.pickle", good())
+    code = (
+        "import sys; from zprof.cli import main\n"
+        f"assert main(['import', {str(path)!r}, '-o', {str(tmp_path / 'r.zprof')!r}]) == 0\n"
+        "import zprof.collectors.snapshot.child\n"
+        "print(sorted({'torch', 'pandas', 'hta', 'textual'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data is not there")
+def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
+    """Mosaic's sample: random addresses, pools as lists, annotations, no free_requested."""
+    run = load(import_paths([SHARED], tmp_path / "r.zprof").run)
+    block, mark = run.frame(0, "block"), run.frame(0, "mark")
+    assert len(block) == 520 + 17
+    assert (block["allocated_ns"] <= block["freed_ns"].fillna(1 << 62)).all()
+    assert set(block["pool"].dropna()) == {"0,0"}
+    assert set(block["compile_context"].dropna()) >= {"context1", "context2"}
+    assert set(mark["kind"]) <= {"annotation_begin", "annotation_end"}
+    assert {gap.what for gap in run.gaps()} == {"allocator history", "blocks awaiting free"}
