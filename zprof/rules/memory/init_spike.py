@@ -49,7 +49,7 @@ class _Spike:
 def init_spike(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where more was live before the first step than in any step."""
     big = largest_rank(analysis)
-    if big is None or analysis.run.source != "recording":
+    if big is None or analysis.run.source == "snapshot":
         return None
     spikes = _spikes(analysis) if analysis.memory.init else _from_counters(analysis)
     if spikes:

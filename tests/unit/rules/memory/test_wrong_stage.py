@@ -1,0 +1,116 @@
+"""wrong_stage: measured against a lower stage, or guessed from the law; nobody is accused of other work."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.peaks import FACTS, GIB, MIB, gpu, memory_run, part, tenants, with_rank
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.tenants import Tenant
+from zprof.rules.memory.wrong_stage import wrong_stage
+
+STAGE_2 = replace(FACTS, stage=2)
+GATHERED = Tenant.COMMUNICATION_BUFFERS
+
+
+def found(analysis: RunAnalysis, baseline: RunAnalysis | None = None) -> Finding:
+    answer = wrong_stage(analysis, baseline)
+    assert isinstance(answer, Finding), answer
+    return answer
+
+
+def test_a_higher_stage_with_a_higher_peak() -> None:
+    """Support cases: stage 3 at 56.1 GB where stage 2 is at 52.4."""
+    finding = found(memory_run(tenants(buffers=30)), memory_run(tenants(buffers=20), facts=STAGE_2))
+    assert finding.id == "ZP206"
+    assert finding.confidence is Confidence.HIGH
+    assert finding.saving_bytes == (10 * MIB, 10 * MIB)
+    assert "stage 3 peaks at 80.0 MiB, not below stage 2's 70.0 MiB" in finding.sentence
+
+
+@pytest.mark.parametrize(("buffers", "fires"), [(18.7, True), (18.5, False)])
+def test_the_boundary_is_two_hundredths_below(buffers: float, *, fires: bool) -> None:
+    """70 MiB less 2 % is 68.6; stage 3 holds 50 MiB beside its buffers."""
+    answer = wrong_stage(memory_run(tenants(buffers=buffers)), memory_run(tenants(buffers=20), facts=STAGE_2))
+    assert isinstance(answer, Finding) == fires
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"parameters": 9_000_000},
+        {"micro_batches": 4},
+    ],
+)
+def test_other_work_is_no_comparison(other: dict[str, int]) -> None:
+    before = memory_run(tenants(buffers=2), facts=replace(STAGE_2, **other))  # type: ignore[arg-type]
+    assert wrong_stage(memory_run(tenants(buffers=30)), before) is None
+
+
+def test_another_batch_or_number_of_ranks_is_no_comparison() -> None:
+    mine = memory_run(tenants(buffers=30, activations=26))
+    assert wrong_stage(mine, memory_run(tenants(buffers=2), facts=STAGE_2)) is None
+    assert wrong_stage(memory_run(), memory_run(tenants(buffers=2), facts=STAGE_2, ranks=2)) is None
+
+
+def test_the_largest_activations_of_any_phase_are_compared() -> None:
+    """At its peak a run may be past its activations: the batch is the same if some phase holds as many."""
+    before = memory_run(tenants(buffers=2), facts=STAGE_2)
+    late = with_rank(before, tenants=tenants(activations=0, buffers=22))
+    assert isinstance(wrong_stage(memory_run(), late), Finding)
+
+
+def test_a_higher_baseline_says_nothing() -> None:
+    """Stage 2 against stage 3: a higher peak is what that costs."""
+    assert wrong_stage(memory_run(tenants(buffers=30), facts=STAGE_2), memory_run()) is None
+
+
+def gathered(mib: float, **held: float) -> RunAnalysis:
+    return with_rank(memory_run(tenants(**held)), parts=(part(GATHERED, "gathered_param", mib),))
+
+
+@pytest.mark.parametrize(("mib", "fires"), [(23.9, False), (24.1, True)])
+def test_gathered_units_that_eat_up_what_is_freed(mib: float, *, fires: bool) -> None:
+    """Three quarters of 32 MiB are freed."""
+    answer = wrong_stage(gathered(mib, buffers=26), None)
+    assert isinstance(answer, Finding) == fires
+    if isinstance(answer, Finding):
+        assert answer.confidence is Confidence.LOW
+        assert "half as many bytes again" in answer.sentence
+
+
+@pytest.mark.parametrize(("activations", "fires"), [(430, False), (440, True)])
+def test_parameters_that_are_small_beside_the_peak(activations: float, *, fires: bool) -> None:
+    """24 MiB are a twentieth of 480."""
+    assert isinstance(wrong_stage(gathered(4, activations=activations), None), Finding) == fires
+
+
+def test_a_device_with_room_for_stage_2_makes_it_likely() -> None:
+    roomy = with_rank(gpu(tenants(activations=500), device_total_bytes=GIB), parts=())
+    assert found(roomy).confidence is Confidence.MEDIUM
+    full = with_rank(gpu(tenants(activations=500), device_total_bytes=600 * MIB), parts=())
+    assert found(full).confidence is Confidence.LOW
+
+
+@pytest.mark.parametrize(("parameters", "fires"), [(41, False), (43, True)])
+def test_frozen_parameters_need_stage_3(parameters: float, *, fires: bool) -> None:
+    """42 MiB beside them."""
+    held = tenants(parameters=parameters, gradients=0, optimizer=4, activations=20, buffers=16)
+    answer = wrong_stage(memory_run(held, facts=STAGE_2), None)
+    assert isinstance(answer, Finding) == fires
+    if isinstance(answer, Finding):
+        assert "stage 3 leaves a share of 1/4" in answer.sentence
+        assert answer.confidence is Confidence.MEDIUM
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_healthy_stages_are_left_alone(stage: int) -> None:
+    assert wrong_stage(memory_run(facts=replace(FACTS, stage=stage)), None) is None
+
+
+def test_unknown_is_not_tested_and_one_rank_has_no_stage() -> None:
+    assert isinstance(wrong_stage(memory_run(facts=replace(FACTS, stage=None)), None), Gap)
+    assert wrong_stage(memory_run(ranks=1), None) is None
+    assert wrong_stage(memory_run(per_rank=()), None) is None
