@@ -1,7 +1,16 @@
 """What a command is."""
 
 import argparse
+from collections.abc import Callable
 from typing import Protocol
+
+
+class Handover(Exception):
+    """Raised by a command that runs the user's own program: what that raises is no error of zprof."""
+
+    def __init__(self, program: Callable[[], int]) -> None:
+        super().__init__()
+        self.program = program
 
 
 class Command(Protocol):

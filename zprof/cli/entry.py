@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from zprof.cli import console
+from zprof.cli.command import Handover
 from zprof.cli.parser import parse
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.printable import printable
@@ -22,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name; the exit code."""
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
+    except Handover as handover:
+        program = handover.program
     except ZprofError as error:
         _say(error.message, error.hint)
         return error.exit_code
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else 0
     except Exception as error:
         return _internal(error)
+    return program()
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -33,6 +33,11 @@ COMMANDS: tuple[Entry, ...] = (
         home="zprof.cli.train:TrainCommand",
     ),
     Entry(
+        name="record",
+        summary="run a training program as it is, and record it",
+        home="zprof.cli.record:RecordCommand",
+    ),
+    Entry(
         name="import",
         summary="turn CUDA memory snapshots into a run",
         home="zprof.cli.import_run:ImportCommand",

@@ -16,13 +16,10 @@ def cleared_target(path: Path, *, force: bool) -> Iterator[None]:
     Raises:
         BadInput: a run is there and ``force`` is not given, or something else is there.
     """
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    check_room(path, force=force)
+    if not _is_taken(path):
         yield
         return
-    if not _is_run(path):
-        raise BadInput(f"{path}: exists and is not a run", hint="name another folder")
-    if not force:
-        raise BadInput(f"{path}: a run is there already", hint="--force overwrites it")
     aside = path.with_name(f".{path.name}.replaced")
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
@@ -34,6 +31,29 @@ def cleared_target(path: Path, *, force: bool) -> Iterator[None]:
         else:
             shutil.rmtree(path, ignore_errors=True)
             aside.rename(path)
+
+
+def check_room(path: Path, *, force: bool, since_ns: int | None = None) -> None:
+    """Refuse a path where something is that a run must not replace.
+
+    Args:
+        path: Where the run is to be.
+        force: A run that is there may be replaced.
+        since_ns: What came to be after this time is the work of another rank of the same job.
+
+    Raises:
+        BadInput: a run is there and ``force`` is not given, or something else is there.
+    """
+    if not _is_taken(path) or (since_ns is not None and path.stat().st_mtime_ns >= since_ns):
+        return
+    if not _is_run(path):
+        raise BadInput(f"{path}: exists and is not a run", hint="name another folder")
+    if not force:
+        raise BadInput(f"{path}: a run is there already", hint="--force overwrites it")
+
+
+def _is_taken(path: Path) -> bool:
+    return path.exists() and not (path.is_dir() and not any(path.iterdir()))
 
 
 def _is_run(path: Path) -> bool:

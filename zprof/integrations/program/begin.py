@@ -3,41 +3,63 @@
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zprof.integrations.program.session import Session
 from zprof.integrations.program.settings import VARIABLE, ProgramSettings, forget
 
+if TYPE_CHECKING:
+    from zprof.collectors.program.recording import ProgramRecording
 
-def begin(settings: ProgramSettings) -> None:
-    """Watch this process; a fault of ours is a note, and never reaches the program."""
-    session = Session(Path(settings.session)) if settings.session else None
-    try:
-        _arm(settings, session)
-    except Exception as error:
-        note = f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})"
-        if session is not None:
-            session.say(note)
+
+class Here:
+    """The recording of this process, from the import of torch to the end of the program."""
+
+    def __init__(self, settings: ProgramSettings, session: Session | None = None) -> None:
+        self._settings, self._session = settings, session
+        self._recording: ProgramRecording | None = None
+        self.notes: list[str] = []
+
+    def begin(self) -> None:
+        """Watch this process; a fault of ours is a note, and never reaches the program."""
+        try:
+            self._recording = self._armed()
+        except Exception as error:
+            self._say(f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})")
+
+    def finish(self) -> None:
+        """The program is over."""
+        if self._recording is not None:
+            self._recording.finish()
+
+    def _armed(self) -> "ProgramRecording":
+        from zprof.collectors.memory.mode import MemoryMode
+        from zprof.collectors.program.recording import Plan, ProgramRecording
+        from zprof.collectors.schedule import Schedule
+
+        settings = self._settings
+        plan = Plan(
+            path=Path(settings.run),
+            schedule=Schedule(skip=settings.skip, memory=settings.memory, time=settings.time),
+            memory_mode=MemoryMode(settings.memory_mode),
+            init=settings.init,
+            may_record=self._may_record,
+        )
+        recording = ProgramRecording(plan)
+        recording.arm()
+        return recording
+
+    def _may_record(self, rank: int) -> bool:
+        forget(os.environ)
+        return self._session is None or self._session.claim(rank)
+
+    def _say(self, note: str) -> None:
+        self.notes.append(note)
+        if self._session is not None:
+            self._session.say(note)
 
 
 def begin_in_child() -> None:
     """As the environment says, for a child of ``zprof record``."""
-    begin(ProgramSettings.from_json(os.environ[VARIABLE]))
-
-
-def _arm(settings: ProgramSettings, session: Session | None) -> None:
-    from zprof.collectors.memory.mode import MemoryMode
-    from zprof.collectors.program.recording import Plan, ProgramRecording
-    from zprof.collectors.schedule import Schedule
-
-    def may_record(rank: int) -> bool:
-        forget(os.environ)
-        return session is None or session.claim(rank)
-
-    plan = Plan(
-        path=Path(settings.run),
-        schedule=Schedule(skip=settings.skip, memory=settings.memory, time=settings.time),
-        memory_mode=MemoryMode(settings.memory_mode),
-        init=settings.init,
-        may_record=may_record,
-    )
-    ProgramRecording(plan).arm()
+    settings = ProgramSettings.from_json(os.environ[VARIABLE])
+    Here(settings, Session(Path(settings.session))).begin()

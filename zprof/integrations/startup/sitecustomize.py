@@ -30,7 +30,7 @@ def _begin() -> None:
         _import_zprof()
         from zprof.integrations.program.begin import begin_in_child
     except Exception as error:  # another environment than that of zprof
-        _say(f"{sys.executable} trained without zprof: it cannot be imported there ({error})")
+        _say(f"{sys.executable} imported torch, and zprof cannot be imported there ({error})")
     else:
         begin_in_child()
 

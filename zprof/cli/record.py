@@ -1,0 +1,87 @@
+"""``zprof record``: run a training program that knows nothing of zprof, and record it."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from zprof.cli import console
+from zprof.cli.command import Handover
+from zprof.model.errors import BadInput
+from zprof.model.printable import printable
+
+
+class RecordCommand:
+    """Run a training program as it is, and record it.
+
+    A step is found by the optimizers of the program, the model by what they optimize.
+    Everything after -- is the program's own, and so are its output and exit code; ZPROF=0
+    in the environment runs it without recording.  A script or -m MODULE runs in this
+    process, as a rank of torchrun does; any other command runs as a child, and all that
+    trains below it is recorded.
+
+    examples:
+      zprof record -o run.zprof -- python train.py --lr 3e-4
+      zprof record -o run.zprof -- torchrun --nproc-per-node 8 train.py
+      torchrun --nproc-per-node 8 -m zprof record -o run.zprof -- train.py
+    """
+
+    name = "record"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """What to record, and the program."""
+        parser.add_argument("-o", "--output", metavar="RUN", required=True, help="run to write")
+        parser.add_argument("--force", action="store_true", help="overwrite RUN")
+        for name, steps, what in (
+            ("skip", 2, "left alone at first, at least 2"),
+            ("memory", 2, "watched for memory"),
+            ("time", 8, "watched for time"),
+        ):
+            parser.add_argument(
+                f"--{name}-steps", metavar="N", type=_count, default=steps, help=f"steps {what} (%(default)s)"
+            )
+        parser.add_argument(
+            "--memory-mode", choices=("full", "light"), default="full",
+            help="full sees every allocation, light costs less (%(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--no-init", action="store_true", help="do not watch memory before the first step"
+        )
+        parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Hand over to the program, or return its exit code."""
+        from zprof.integrations.program.in_process import runs_here
+        from zprof.integrations.program.record import record_command, record_here
+        from zprof.integrations.program.settings import ProgramSettings
+
+        command = _command(arguments.program)
+        settings = ProgramSettings(
+            run=str(Path(arguments.output).absolute()),
+            skip=arguments.skip_steps,
+            memory=arguments.memory_steps,
+            time=arguments.time_steps,
+            memory_mode=arguments.memory_mode,
+            init=not arguments.no_init,
+        )
+        on = os.environ.get("ZPROF") != "0"
+        if runs_here(command):
+            raise Handover(record_here(command, settings, force=arguments.force, on=on, say=_say))
+        return record_command(command, settings, force=arguments.force, on=on, say=_say)
+
+
+def _command(given: Sequence[str]) -> Sequence[str]:
+    command = given[1:] if given and given[0] == "--" else given
+    if not command:
+        raise BadInput("no program given", hint="zprof record -o RUN -- python train.py")
+    return command
+
+
+def _say(note: str) -> None:
+    console.note(f"zprof: {printable(note)}")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
+    return int(text)

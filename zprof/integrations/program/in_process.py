@@ -1,0 +1,102 @@
+"""Runs a script or a module as ``__main__`` of this process, as ``python script.py`` or ``python -m`` would.
+
+What it prints, raises and exits with is its own; a traceback begins with its own first line.
+"""
+
+import builtins
+import io
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from zprof.model.errors import BadInput
+
+
+def runs_here(command: Sequence[str]) -> bool:
+    """Whether a command is no program of its own, but a script or a module for this interpreter."""
+    return command[0].endswith(".py") or command[0] == "-m"
+
+
+def check(command: Sequence[str]) -> None:
+    """Refuse, before anything runs, what cannot be run.
+
+    Raises:
+        BadInput: no such script, or no module named.
+    """
+    if command[0] != "-m":
+        if not Path(command[0]).is_file():
+            raise BadInput(f"{command[0]}: no such file", hint="name the training script after --")
+    elif len(command) < 2:
+        raise BadInput("-m: no module named", hint="zprof record -o RUN -- -m package.train")
+
+
+def run_program(command: Sequence[str]) -> None:
+    """Run it to its end; what it raises comes out of here, without the frames of zprof in its traceback."""
+    before = sys.modules["__main__"]  # kept: its globals would be cleared with it, and zprof still runs
+    try:
+        if command[0] == "-m":
+            _run_module(command)
+        else:
+            _run_script(command)
+    except BaseException as error:
+        _report_as_its_own(error)
+        raise
+    finally:
+        del before
+
+
+def _run_script(command: Sequence[str]) -> None:
+    path = os.path.abspath(command[0])
+    main = _fresh_main()
+    main.__file__ = path
+    main.__loader__ = SourceFileLoader("__main__", path)
+    main.__dict__["__cached__"] = None
+    sys.argv = list(command)
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    with io.open_code(path) as file:
+        source = file.read()
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _run_module(command: Sequence[str]) -> None:
+    _fresh_main()
+    sys.argv = list(command[1:])
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+    runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]  # what python -m itself calls
+
+
+def _fresh_main() -> ModuleType:
+    """It stays: what ends after the program (threads, atexit, pickles) still finds it."""
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    main.__dict__["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    return main
+
+
+def _report_as_its_own(error: BaseException) -> None:
+    """Have Python print the traceback from the program's first frame on, with the program's own hook."""
+    show = sys.excepthook
+
+    def show_without_ours(
+        kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        if value is error:
+            trace = _from_main(trace)
+            value = value.with_traceback(trace)
+        show(kind, value, trace)
+
+    sys.excepthook = show_without_ours
+
+
+def _from_main(trace: TracebackType | None) -> TracebackType | None:
+    main = sys.modules["__main__"].__dict__
+    while trace is not None and trace.tb_frame.f_globals is not main:
+        trace = trace.tb_next
+    return trace

@@ -1,0 +1,77 @@
+"""``zprof record``: a command recorded in its Python children, or a script recorded in this process."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zprof.integrations.program import in_process
+from zprof.integrations.program.begin import Here
+from zprof.integrations.program.command import run_command
+from zprof.integrations.program.launcher import launched_ns
+from zprof.integrations.program.notes import closing_notes
+from zprof.integrations.program.session import Session
+from zprof.integrations.program.settings import ProgramSettings, child_environment
+from zprof.integrations.program.torch_watch import watch
+from zprof.run.target import check_room, cleared_target
+
+Say = Callable[[str], None]
+
+
+def record_command(
+    command: Sequence[str], settings: ProgramSettings, *, force: bool, on: bool, say: Say
+) -> int:
+    """Run a command to its end and record what trains in it; its exit code.
+
+    Raises:
+        BadInput: it cannot be run, or the run is there already.
+    """
+    if not on:
+        return run_command(command, os.environ)
+    run, began_ns = Path(settings.run), time.time_ns()
+    with tempfile.TemporaryDirectory(prefix="zprof-record-") as folder:
+        session = Session(Path(folder))
+        with cleared_target(run, force=force):
+            code = run_command(command, child_environment(replace(settings, session=folder)))
+        for note in (*session.notes(), *closing_notes(run, began_ns=began_ns)):
+            say(note)
+    return code
+
+
+def record_here(
+    command: Sequence[str], settings: ProgramSettings, *, force: bool, on: bool, say: Say
+) -> Callable[[], int]:
+    """What runs a script or a module in this process; what that raises comes out of it.
+
+    A run that is there is not moved aside: ranks of one job share its place, and each replaces its own part.
+
+    Raises:
+        BadInput: it cannot be run, or the run is there already.
+    """
+    in_process.check(command)
+    if on:
+        check_room(Path(settings.run), force=force, since_ns=launched_ns())
+
+    def program() -> int:
+        if on:
+            _record(command, settings, say)
+        else:
+            in_process.run_program(command)
+        return 0
+
+    return program
+
+
+def _record(command: Sequence[str], settings: ProgramSettings, say: Say) -> None:
+    began_ns = launched_ns()
+    here = Here(settings)
+    watch(here.begin)
+    try:
+        in_process.run_program(command)
+    finally:
+        here.finish()
+        if os.environ.get("RANK", "0") == "0":
+            for note in (*here.notes, *closing_notes(Path(settings.run), began_ns=began_ns)):
+                say(note)
