@@ -1,0 +1,1 @@
+"""What the driver says of the GPUs that this process uses (NVML), while the program runs."""
