@@ -24,8 +24,12 @@ _AGAIN = "record again; if it stays, please report it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """Terms beside the allocator; None is unknown, and ``gaps`` say why."""
+    """Terms beside the allocator; None is unknown, and ``gaps`` say why.
 
+    ``beside_bytes``: what the process has beside its allocator, collectives and context together.
+    """
+
+    beside_bytes: int | None = None
     collectives_bytes: int | None = None
     context_bytes: int | None = None
     process_bytes: int | None = None
@@ -34,13 +38,6 @@ class Outside:
     used_bytes: int | None = None
     apart_ns: int | None = None
     gaps: tuple[Gap, ...] = ()
-
-    @property
-    def beside_bytes(self) -> int | None:
-        """What the process has beside its allocator."""
-        if self.collectives_bytes is None or self.context_bytes is None:
-            return None
-        return self.collectives_bytes + self.context_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +86,13 @@ def outside_at(device_table: pd.DataFrame | None, rank: int, device: str, time_n
         reason = "NVML does not say what this process has (a container, MIG or WDDM)"
         gap = place.gap(_OUTSIDE, reason, "run where NVML sees the numbers of this host's processes")
         return Outside(total_bytes=sample.total, used_bytes=sample.used, apart_ns=apart_ns, gaps=(gap,))
-    collectives, context, gaps = _beside(samples, sample.beside, place, time_ns)
+    collectives, context, gaps = _split(samples, sample.beside, place, time_ns)
     others = None if sample.used is None else sample.used - sample.process
     if others is not None and others < 0:
         gaps.append(place.contradiction("the device has less in use than this process", -others))
         others = None
     return Outside(
+        beside_bytes=sample.beside if sample.beside >= 0 else None,
         collectives_bytes=collectives,
         context_bytes=context,
         process_bytes=sample.process,
@@ -123,10 +121,10 @@ def _numbers(column: "pd.Series[int]") -> list[int | None]:
     return [None if pd.isna(value) else int(value) for value in column.tolist()]
 
 
-def _beside(
+def _split(
     samples: Sequence[_Sample], beside: int, place: _Place, time_ns: int
 ) -> tuple[int | None, int | None, list[Gap]]:
-    """(collectives, context) of what the process has beside its allocator."""
+    """(collectives, context): what the process has beside its allocator, in two."""
     grown = 0
     for before, after in _together(_brackets([each for each in samples if each.time_ns <= time_ns])):
         if before.beside is None or after.beside is None:
