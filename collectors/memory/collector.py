@@ -13,16 +13,22 @@ from torch import nn
 from zprof.collectors.faults import first_line
 from zprof.collectors.memory.allocator import Allocation, AllocatorEvents, close_collective_scratch
 from zprof.collectors.memory.hooks import Hooks
+from zprof.collectors.memory.light import SEEN_BY_HOOK, UNSEEN, FirstStep, LightScans
 from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.mode import MemoryMode
 from zprof.collectors.memory.packing import PackWatch
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.resize import ResizePatch
 from zprof.collectors.memory.scan import Scanner
+from zprof.collectors.memory.stacks import Stacks
 from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tables import Columns, alloc_table, mark_table, role_table
 from zprof.collectors.memory.tap import OperatorTap
 from zprof.collectors.memory.works import WorkPatch
 from zprof.model.gaps import Gap
+
+#: What is smaller never matters in a list of the largest; what is larger pays 0.3 us for its stack.
+STACK_FROM_BYTES = 4096
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
@@ -40,16 +46,27 @@ class MemoryCollector:
         model: Its parameters, buffers and gradients are told apart, and memory is named by its modules.
         optimizer: The same for its states; also several, in a list or tuple.  Without either, tenants
             are missing from the result.
+        mode: Full, or light: hooks alone, see :mod:`zprof.collectors.memory.light`.
     """
 
-    def __init__(self, model: nn.Module | None, optimizer: Optimizers) -> None:
+    def __init__(
+        self, model: nn.Module | None, optimizer: Optimizers, mode: MemoryMode = MemoryMode.FULL
+    ) -> None:
+        self.mode = mode
+        light = mode is MemoryMode.LIGHT
         self._model = model
         self._log = MemoryLog()
         self._phases = PhaseTracker(self._log)
-        self._storages = StorageTracker(self._log, self._phases)
+        self._storages = (
+            StorageTracker(self._log, self._phases, otherwise=SEEN_BY_HOOK)
+            if light
+            else StorageTracker(self._log, self._phases, STACK_FROM_BYTES)
+        )
         self._scanner = Scanner(self._log, self._storages, model, _several(optimizer))
         packs = PackWatch(self._phases)
-        self._hooks = Hooks(self._log, self._storages, self._phases, self._scanner, packs)
+        scans = LightScans(self._scanner, self._storages, _several(optimizer)) if light else self._scanner
+        self._hooks = Hooks(self._log, self._storages, self._phases, scans, packs)
+        self._first_step = FirstStep(self._log, _several(optimizer), self._end_saving)
         self._tap = OperatorTap(self._log, self._storages, packs)
         self._resize = ResizePatch(self._log, self._storages)
         self._works = WorkPatch(self._log, self._hooks)
@@ -61,16 +78,20 @@ class MemoryCollector:
     def start(self) -> None:
         """Note what is there, then begin to watch.  After a fault nothing stays in place."""
         try:
-            self._begin("allocator events", self._allocator.start, self._allocator.stop)
-            self._undo.append(self._works.settle)
+            if self.mode is MemoryMode.FULL:
+                self._begin("allocator events", self._allocator.start, self._allocator.stop)
+                self._undo.append(self._works.settle)
             self._log.active = True
             self._scanner.boundary(first=True)
             self._begin("storage resize", self._resize.install, self._resize.remove)
             self._begin("collectives", self._works.install, self._works.remove)
             self._undo.append(self._hooks.remove)
             self._hooks.install(self._model)
-            self._tap.__enter__()  # type: ignore[no-untyped-call]
-            self._undo.append(self._leave_tap)
+            if self.mode is MemoryMode.LIGHT:
+                self._begin("first step", self._first_step.install, self._first_step.remove)
+            else:
+                self._tap.__enter__()  # type: ignore[no-untyped-call]
+                self._undo.append(self._leave_tap)
         except BaseException:
             self.stop()
             raise
@@ -107,16 +128,25 @@ class MemoryCollector:
     def abandon(self) -> None:
         """In a fork of the recording process: take everything off, and keep nothing."""
         self._log.active = False
-        for undo in (self._leave_tap, self._hooks.remove, self._works.remove, self._resize.remove):
+        for undo in (
+            self._leave_tap,
+            self._first_step.remove,
+            self._hooks.remove,
+            self._works.remove,
+            self._resize.remove,
+        ):
             self._attempt("clean-up", undo)
         self._attempt("clean-up", self._allocator.abandon)
         self._undo.clear()
 
     def tables(self) -> Mapping[str, Columns]:
-        """Tables ``alloc``, ``role`` and ``mark``."""
+        """Tables ``alloc``, ``stack``, ``role`` and ``mark``."""
         allocations = self._read_allocator()
+        stacks = Stacks()
+        self._attempt("stacks", lambda: stacks.read(self._log.births()))
         return {
-            "alloc": alloc_table(self._log, self._phases, self._scanner.module_of, allocations),
+            "alloc": alloc_table(self._log, self._phases, self._scanner.module_of, allocations, stacks),
+            "stack": stacks.table(),
             "role": role_table(self._log),
             "mark": mark_table(self._log),
         }
@@ -125,7 +155,9 @@ class MemoryCollector:
         """What could not be seen."""
         self._read_allocator()
         trained = bool(self._log.phases)
-        return [*self._log.gaps, *([WITHOUT_MODEL] if self._without_model and trained else [])]
+        unknown = [WITHOUT_MODEL] if self._without_model and trained else []
+        unseen = [UNSEEN, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
+        return [*self._log.gaps, *unknown, *unseen]
 
     def _begin(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
         self._undo.append(remove)
@@ -137,6 +169,11 @@ class MemoryCollector:
             action()
         except Exception as error:
             self._log.gaps.append(_gap(what, error))
+
+    def _end_saving(self) -> None:
+        """From here on no work can capture our saved-tensor hooks: collectives need no watch any more."""
+        self._hooks.end_saving()
+        self._works.remove()
 
     def _leave_tap(self) -> None:
         stack = torch._C._len_torch_dispatch_stack()

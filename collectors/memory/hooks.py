@@ -14,7 +14,8 @@ from zprof.collectors.memory.module_hook import ModuleHook
 from zprof.collectors.memory.packing import AnyPack, PackWatch
 from zprof.collectors.memory.phases import PhaseTracker
 from zprof.collectors.memory.saving import Packed, SavedTensors
-from zprof.collectors.memory.scan import UNREDUCED, Scanner
+from zprof.collectors.memory.scan import UNREDUCED
+from zprof.collectors.memory.scans import Scans
 from zprof.collectors.memory.storages import StorageTracker
 from zprof.collectors.memory.tensors import PLAIN, nested_tensors, plain_tensors
 from zprof.model.gaps import Gap
@@ -31,7 +32,7 @@ class Hooks:
         log: MemoryLog,
         storages: StorageTracker,
         phases: PhaseTracker,
-        scanner: Scanner,
+        scanner: Scans,
         packs: PackWatch,
     ) -> None:
         self._log, self._storages, self._phases, self._scanner = log, storages, phases, scanner
@@ -53,7 +54,7 @@ class Hooks:
 
     def remove(self) -> None:
         """Take everything off again, in reverse order."""
-        self._end_saving()
+        self.end_saving()
         while self._handles:
             self._handles.pop().remove()
         self._hooked.clear()
@@ -62,7 +63,8 @@ class Hooks:
         """Without our saved-tensor hooks on this thread, where no others are on top of them."""
         return nullcontext() if self._saving is None else self._saving.suspended()
 
-    def _end_saving(self) -> None:
+    def end_saving(self) -> None:
+        """No longer watch what autograd saves; what it has saved it can still use."""
         saving, self._saving = self._saving, None
         if saving is not None and not saving.remove():
             self._log.gaps.append(

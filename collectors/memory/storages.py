@@ -43,12 +43,20 @@ class StorageTracker:
     """All storages that were seen and live, by the address of their StorageImpl.
 
     ``stack_from_bytes``: what an operator allocates of this size or more is noted with its Python stack.
+    ``otherwise``: the operator of what none is known of; None where that may be older than the window.
     """
 
-    def __init__(self, log: MemoryLog, phases: PhaseTracker, stack_from_bytes: int = NO_STACKS) -> None:
+    def __init__(
+        self,
+        log: MemoryLog,
+        phases: PhaseTracker,
+        stack_from_bytes: int = NO_STACKS,
+        otherwise: str | None = None,
+    ) -> None:
         self._log = log
         self._phases = phases
         self._stack_from_bytes = stack_from_bytes
+        self._otherwise = otherwise
         self.live: dict[int, Storage] = {}
 
     def see(self, tensor: torch.Tensor, operator: Any = None, *, before_window: bool = False) -> Storage:
@@ -107,6 +115,8 @@ class StorageTracker:
         if size >= self._stack_from_bytes and operator is not None:
             # Code objects and positions in them, no frames: 0.3 us, and nothing is kept alive.
             stack = _gather_stack(True, False, False)
+        if operator is None and not before_window:
+            operator = self._otherwise
         log.birth_rows.append(
             (
                 generation, _now_ns(), address, size, storage.device,

@@ -6,17 +6,22 @@ from typing import Any
 from zprof.collectors.memory.allocator import Allocation
 from zprof.collectors.memory.log import Birth, MemoryLog
 from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.stacks import Stacks
 from zprof.model.phases import Phase
 
 Columns = dict[str, list[Any]]
 
 
 def alloc_table(
-    log: MemoryLog, phases: PhaseTracker, module_of: Mapping[int, str], allocations: Iterable[Allocation]
+    log: MemoryLog,
+    phases: PhaseTracker,
+    module_of: Mapping[int, str],
+    allocations: Iterable[Allocation],
+    stacks: Stacks,
 ) -> Columns:
     """Lives of storages first, then the allocator's blocks."""
     deaths = dict(log.deaths)
-    rows = [_storage_row(birth, deaths, phases, module_of) for birth in log.births()]
+    rows = [_storage_row(birth, deaths, phases, module_of, stacks) for birth in log.births()]
     rows += [_allocator_row(block) for block in allocations]
     names = (
         "generation", "source", "device", "address", "bytes", "allocated_ns", "freed_ns",
@@ -51,7 +56,11 @@ def mark_table(log: MemoryLog) -> Columns:
 
 
 def _storage_row(
-    birth: Birth, deaths: Mapping[int, int], phases: PhaseTracker, module_of: Mapping[int, str]
+    birth: Birth,
+    deaths: Mapping[int, int],
+    phases: PhaseTracker,
+    module_of: Mapping[int, str],
+    stacks: Stacks,
 ) -> Sequence[Any]:
     module = birth.module
     if isinstance(module, int):
@@ -69,7 +78,7 @@ def _storage_row(
         birth.phase.value,
         module_of.get(birth.generation, module),
         None,
-        None,
+        stacks.of(birth.generation),
     )
 
 
