@@ -47,6 +47,7 @@ def describe_environment() -> dict[str, str]:
 
 def describe_device() -> str:
     """``cpu``, or the name of the current CUDA device."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    # Not is_available(): that starts the driver, and a program that forks later could not use CUDA there.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return f"cuda ({torch.cuda.get_device_name()})"
     return "cpu"

@@ -21,6 +21,7 @@ from torch import nn
 
 from zprof.collectors.base import Collector, Columns
 from zprof.collectors.clock import ClockPings
+from zprof.collectors.devices.watch import Devices, DeviceWatch, NoDevices
 from zprof.collectors.environment import describe_device, describe_environment
 from zprof.collectors.faults import FaultGuard
 from zprof.collectors.identity import Identity, identify
@@ -68,7 +69,11 @@ def record(
         Window.TIME: KinetoCollector,
     }
     return Recorder(
-        path, steps or Schedule(), lambda: training or detect_training(model, optimizer), collectors
+        path,
+        steps or Schedule(),
+        lambda: training or detect_training(model, optimizer),
+        collectors,
+        devices=DeviceWatch(),
     )
 
 
@@ -87,11 +92,13 @@ class Recorder:
         *,
         memory_mode: MemoryMode = MemoryMode.FULL,
         identity: Callable[[], Identity] = identify,
+        devices: Devices | None = None,
     ) -> None:
         self.path = Path(path)
         self._schedule, self._training, self._identity = schedule, training, identity
         self._memory_mode = memory_mode
         self._marks, self._samples = MarkLog(), SampleLog()
+        self._devices = devices or NoDevices()
         self._guard = FaultGuard()
         self._windows = Windows(collectors, self._marks, self._guard)
         self._writer: RankWriter | None = None
@@ -126,6 +133,7 @@ class Recorder:
             return
         end_ns = self._marks.add("step_end", self._step)
         self._guard.run("step log", lambda: self._leave_step(end_ns))
+        self._guard.run("device counters", self._devices.step)
         if self._schedule.window(self._step + 1) is not self._windows.current:
             self._close_window()
         self._step += 1
@@ -173,6 +181,7 @@ class Recorder:
         self._writer = RankWriter(self.path, identity.rank, self._manifest)
         self._process_id = os.getpid()
         atexit.register(self._at_exit)
+        self._guard.run("device counters", self._devices.start)
 
     def _enter_step(self) -> None:
         window = self._schedule.window(self._step)
@@ -222,13 +231,19 @@ class Recorder:
         pings = self._windows.pings
         self._writer.write_table("mark", self._marks.columns())
         self._writer.write_table("samples", self._samples.columns())
+        self._guard.run("device counters", self._write_devices)
         self._writer.finish(
             memory_steps=self._windows.done[Window.MEMORY],
             time_steps=self._windows.done[Window.TIME],
-            gaps=self._guard.gaps + (pings.gaps() if pings else []),
+            gaps=[*self._guard.gaps, *(pings.gaps() if pings else []), *self._devices.gaps()],
             status=status,
             memory_mode=str(self._memory_mode) if self._windows.done[Window.MEMORY] else "",
         )
+
+    def _write_devices(self) -> None:
+        assert self._writer is not None
+        if (columns := self._devices.columns()) is not None:
+            self._writer.write_table("device", columns)
 
     def _at_exit(self) -> None:
         """The program ended within a window: a profiler that runs on would crash the interpreter's end."""
@@ -242,6 +257,7 @@ class Recorder:
         self._close_window()
         self._windows.forget()
         self._training = TrainingFacts  # it held the model
+        self._guard.run("device counters", self._devices.stop)
         if self._step < self._schedule.total:
             self._guard.gaps.append(_cut_short(self._step, self._schedule.total))
         self._guard.run("run files", lambda: self._flush(status))

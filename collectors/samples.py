@@ -38,7 +38,7 @@ class SampleLog:
         """Sample now, at the end of a step; -1 before the first."""
         now = {"time_ns": time.time_ns(), "step": step}
         self._rows.append(now | {"device": "cpu", "process_bytes": _resident_bytes()})
-        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             device = torch.cuda.current_device()
             stats = torch.cuda.memory_stats(device)
             counters = {column: stats.get(name) for column, name in _COUNTERS.items()}

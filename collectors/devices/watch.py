@@ -33,6 +33,27 @@ class Devices(Protocol):
         """What could not be seen."""
 
 
+class NoDevices:
+    """Nothing is watched."""
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+    def step(self) -> None:
+        """Nothing to see."""
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+    def columns(self) -> Columns | None:
+        """No table."""
+        return None
+
+    def gaps(self) -> list[Gap]:
+        """Nothing was asked for."""
+        return []
+
+
 class DeviceWatch:
     """Watches the GPUs of this process; on a machine without one it does and says nothing."""
 
@@ -52,8 +73,8 @@ class DeviceWatch:
         self._started = self._used = False
 
     def start(self) -> None:
-        """Start the thread and watch the groups, where NVIDIA's driver is."""
-        if self._cuda.is_built() and self._driver():
+        """Start the thread and watch the groups, where NVIDIA's driver is; a second call does nothing."""
+        if not self._started and self._cuda.is_built() and self._driver():
             self._started = True
             self._sampler.start()
             self._groups.install()

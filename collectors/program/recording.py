@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.collectors.devices.watch import DeviceWatch
 from zprof.collectors.faults import FaultGuard
 from zprof.collectors.identity import identify
 from zprof.collectors.memory.mode import MemoryMode
@@ -53,6 +54,7 @@ class ProgramRecording(StandsDown):
         self._cycle = StepCycle()
         self._steps = OptimizerSteps(self._before, self._after, self._after_backward)
         self._init = InitWindow() if plan.init and plan.memory_mode is MemoryMode.FULL else None
+        self._devices = DeviceWatch()  # from the start: a group's first collective is not within the windows
         self._seen: dict[int, weakref.ref[Optimizer]] = {}
         self._recorder: Recorder | None = None
         self._began = False
@@ -66,6 +68,7 @@ class ProgramRecording(StandsDown):
         self._guard.run("program recording", self._steps.install)
         if self._init is not None:
             self._guard.run("init window", self._init.arm)
+        self._guard.run("device counters", self._devices.start)
         atexit.register(self.finish)
         forked = weakref.WeakMethod(self._forked)
         os.register_at_fork(after_in_child=lambda: (call := forked()) and call())
@@ -127,7 +130,12 @@ class ProgramRecording(StandsDown):
         if not self._plan.may_record(identity.rank):
             return None
         recorder = Recorder(
-            self._plan.path, self._plan.schedule, self._facts, self._collectors(), identity=lambda: identity
+            self._plan.path,
+            self._plan.schedule,
+            self._facts,
+            self._collectors(),
+            identity=lambda: identity,
+            devices=self._devices,
         )
         if not recorder.open():
             return None
@@ -175,6 +183,7 @@ class ProgramRecording(StandsDown):
         if recorder is not None and recorder.active:
             recorder.add({}, self._guard.gaps)
             recorder.close("failed", steps=self._cycle.closings)
+        self._guard.run("device counters", self._devices.stop)
 
     def _forked(self) -> None:
         """In a fork: nothing of this process's recording goes on there."""
