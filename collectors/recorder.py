@@ -50,6 +50,7 @@ def record(
     optimizer: Optimizers = None,
     steps: Schedule | None = None,
     training: TrainingFacts | None = None,
+    memory_mode: str = MemoryMode.FULL,
 ) -> "Recorder":
     """A recorder for this rank; enter it on every rank, and call ``step()`` after each optimizer step.
 
@@ -59,13 +60,16 @@ def record(
         optimizer: One or several; their states are told apart from other memory.
         steps: Which steps are recorded, see :func:`zprof.steps`.
         training: What the program knows of itself; what is not given is detected from the model.
+        memory_mode: ``full``: every operator and allocation.  ``light``: hooks alone, for no more than a
+            hundredth of the step.
 
     ``ZPROF=0`` in the environment turns recording off without a change of the program.  Where the program is
     recorded from outside (``zprof record``), that recording stands back.
     """
+    mode = MemoryMode(memory_mode)
     stand_down_others()
     collectors: Collectors = {
-        Window.MEMORY: lambda: MemoryCollector(model, optimizer),
+        Window.MEMORY: lambda: MemoryCollector(model, optimizer, mode),
         Window.TIME: KinetoCollector,
     }
     return Recorder(
@@ -73,6 +77,7 @@ def record(
         steps or Schedule(),
         lambda: training or detect_training(model, optimizer),
         collectors,
+        memory_mode=mode,
         devices=DeviceWatch(),
     )
 

@@ -139,7 +139,9 @@ class InitWindow:
 
     def _keep(self, collector: MemoryCollector) -> None:
         tables = collector.tables()
-        self._tables = {"init_alloc": tables["alloc"], "init_role": tables["role"]}
+        alloc = tables["alloc"]
+        alloc["stack"] = [None] * len(alloc["stack"])  # the table of stacks is the memory window's
+        self._tables = {"init_alloc": alloc, "init_role": tables["role"]}
         self._marks.extend(tables["mark"])
         self._guard.gaps.extend(collector.gaps())
 
