@@ -61,3 +61,15 @@ def test_order_is_by_saving_and_what_spoils_comes_first() -> None:
     assert spoils(spoiling)
     assert not spoils(note)
     assert not spoils(replace(big, saving_ns=(0, 0)))
+
+
+def test_memory_comes_after_time_and_before_notes_the_sure_ones_first() -> None:
+    def freeing(cause: Cause, bytes_freed: int, confidence: Confidence) -> Finding:
+        return replace(claim(cause, 0, 0), saving_bytes=(0, bytes_freed), confidence=confidence)
+
+    note = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0, Severity.LOW)
+    small = freeing(Cause.ACTIVATIONS_DOMINATE, 8, Confidence.MEDIUM)
+    large = freeing(Cause.BUFFERS_DOMINATE, 9, Confidence.HIGH)
+    guess = freeing(Cause.WRONG_STAGE, 99, Confidence.LOW)
+    time = claim(Cause.NO_PREFETCH, 0, 1)
+    assert ordered([note, guess, small, large, time]) == [time, large, small, guess, note]

@@ -1,0 +1,57 @@
+"""Memory that was planted in real ranks is the first finding, and what it frees is what the change frees."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence
+from zprof.model.report import Report, VerdictStatus
+from zprof.rules.diagnose import diagnose
+from zprof.run.reader import load
+
+pytestmark = pytest.mark.ranks
+
+_SHORT = ("--skip-steps", "1", "--memory-steps", "2", "--time-steps", "0")
+#: The program of ``buffers_dominate`` without its plant.
+_HEALTHY = ("--stage", "3", "--layers", "4", "--hidden", "128", "--batch", "4")
+
+
+def report(path: Path, *options: str) -> Report:
+    command = [sys.executable, "-m", "zprof", "train", "-o", str(path), *_SHORT, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return diagnose(load(path))
+
+
+def peak_bytes(found: Report) -> int:
+    return max(rank.peak_bytes for rank in found.memory.per_rank)
+
+
+@pytest.mark.parametrize(
+    ("cause", "least_ratio", "status"),
+    [
+        (Cause.BUFFERS_DOMINATE, 0.5, VerdictStatus.RISK),
+        (Cause.ACTIVATIONS_DOMINATE, 0.3, VerdictStatus.RISK),
+        (Cause.LOGITS_DOMINATE, 0.5, VerdictStatus.RISK),
+        (Cause.REPLICATED_STATE, 0.0, VerdictStatus.RISK),
+        (Cause.RETAINED_GRADIENTS, 0.0, VerdictStatus.OK),  # a twelfth of a small peak
+    ],
+)
+def test_a_plant_is_the_first_finding(
+    tmp_path: Path, cause: Cause, least_ratio: float, status: VerdictStatus
+) -> None:
+    found = report(tmp_path / "planted.zprof", "--plant", cause.value)
+    first = found.findings[0]
+    assert first.cause is cause
+    assert first.confidence is not Confidence.LOW
+    assert first.saving_bytes is not None
+    low, high = first.saving_bytes
+    assert least_ratio * peak_bytes(found) <= low <= high < peak_bytes(found)
+    assert found.verdict.status is status
+    if cause is Cause.BUFFERS_DOMINATE:
+        healthy = report(tmp_path / "healthy.zprof", *_HEALTHY)
+        assert {entry.confidence for entry in healthy.findings} <= {Confidence.LOW}
+        assert low <= peak_bytes(found) - peak_bytes(healthy) <= high
