@@ -134,6 +134,7 @@ class ProgramRecording(StandsDown):
             self._plan.schedule,
             self._facts,
             self._collectors(),
+            memory_mode=self._plan.memory_mode,
             identity=lambda: identity,
             devices=self._devices,
         )
@@ -150,7 +151,7 @@ class ProgramRecording(StandsDown):
 
         def memory() -> MemoryCollector:
             trained = self._find()
-            return MemoryCollector(trained.model(), trained.optimizers)
+            return MemoryCollector(trained.model(), trained.optimizers, self._plan.memory_mode)
 
         return {Window.MEMORY: memory, Window.TIME: KinetoCollector}
 
