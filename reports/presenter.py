@@ -78,7 +78,7 @@ class StateCheck:
 def ledger(report: Report) -> tuple[LedgerRow, ...]:
     """The terms of the step, with their change where there is a baseline."""
     means = {term: mean_over_ranks(report.time.per_rank, term) for term, _ in LEDGER}
-    if report.comparison is None:
+    if step_change_ns(report) is None:
         wall = max(1, step_ns(report.time.per_rank))
         return tuple(
             LedgerRow(
@@ -99,9 +99,11 @@ def step_ns(ranks: Sequence[RankTime]) -> int:
 
 
 def step_change_ns(report: Report) -> int | None:
-    """Change of the mean step time; the changes of the ledger's terms sum to it."""
+    """Change of the mean step time: the sum of the ledger's changes; None where a side is not timed."""
     comparison = report.comparison
-    return None if comparison is None else sum(comparison.ledger_delta.values())
+    return (
+        None if comparison is None or comparison.step_time is None else sum(comparison.ledger_delta.values())
+    )
 
 
 def mean_over_ranks(ranks: Sequence[RankTime], term: str) -> int:

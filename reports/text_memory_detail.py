@@ -125,10 +125,11 @@ def _spread(spread: RankSpread | None) -> list[str]:
     if spread is None:
         return []
     lines = ["", heading("DIFFERENCE BETWEEN RANKS", "largest peak minus smallest")]
+    if not spread.difference_bytes:
+        return [*lines, "  none: all ranks have the same peak"]
     lines += wrap(
         f"rank {spread.largest_rank} holds {format_bytes(spread.difference_bytes)} more than rank "
-        f"{spread.smallest_rank}"
-        + (f", most of it {tenant_name(printable(spread.tenant))}" if spread.difference_bytes else "")
+        f"{spread.smallest_rank}, most of it {tenant_name(printable(spread.tenant))}"
     )
     changed = [(name, delta) for name, delta in spread.delta_bytes.items() if delta]
     rows = [[tenant_name(printable(name)), signed_bytes(delta)] for name, delta in changed]

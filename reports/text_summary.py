@@ -44,6 +44,8 @@ def _memory(report: Report) -> list[str]:
         return []
     peak = format_bytes(peak_bytes(ranks))
     before = report.comparison.baseline_memory if report.comparison else ()
+    if not before and not report.time.per_rank:
+        return []  # the verdict says it
     if not before:
         return wrap(f"peak memory {peak} on the largest rank")
     change = format_percent(peak_change_ratio(before, ranks))
@@ -54,13 +56,22 @@ def _memory(report: Report) -> list[str]:
 
 
 def _runs(report: Report) -> list[str]:
-    lines = wrap(describe_run(report.run), first="  run       ")
+    timed = bool(report.time.per_rank)
+    lines = wrap(describe_run(report.run, _steps(report.run, timed)), first="  run       ")
     if report.comparison and report.comparison.baseline_run:
-        lines += wrap(describe_run(report.comparison.baseline_run), first="  baseline  ")
+        before = report.comparison.baseline_run
+        lines += wrap(describe_run(before, _steps(before, timed)), first="  baseline  ")
     return lines
 
 
-def describe_run(run: RunFacts) -> str:
+def _steps(run: RunFacts, timed: bool) -> str:
+    """The steps that the report is about."""
+    if not timed and run.memory_steps:
+        return f"memory of {steps_text(run.memory_steps)}"
+    return "from a snapshot" if run.source == "snapshot" else steps_text(run.steps)
+
+
+def describe_run(run: RunFacts, steps: str) -> str:
     """A run in one line: ranks, backend, engine, steps."""
     ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
     missing = missing_ranks(run)
@@ -69,7 +80,7 @@ def describe_run(run: RunFacts) -> str:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         ranks = f"{len(run.ranks_loaded)} of {ranks} (missing: {names}{more})"
     stage = "" if run.stage is None else f" stage {run.stage}"
-    facts = [ranks, f"{run.backend} on {run.device}", f"{run.engine} engine{stage}", steps_text(run.steps)]
+    facts = [ranks, f"{run.backend} on {run.device}", f"{run.engine} engine{stage}", steps]
     return printable(f"{run.name}: {', '.join(facts)}")
 
 

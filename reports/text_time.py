@@ -31,14 +31,14 @@ def time(report: Report) -> list[str]:
 def _ledger(report: Report) -> list[str]:
     rows = ledger(report)
     change = step_change_ns(report)
-    if change is None or report.comparison is None:
+    times = report.comparison.step_time if report.comparison else None
+    if change is None or times is None or report.comparison is None:
         title = heading("WHERE A STEP GOES", "ms a step, mean of the ranks")
         cells = [[row.name, format_ms(row.this_ns), _bar(row)] for row in rows]
         return [title, *table([*cells, ["= step", format_ms(step_ns(report.time.per_rank)), ""]])]
     title = heading(f"WHERE THE {_signed(change)} ms WENT", "ms a step, mean of the ranks")
     names = [shorten(printable(name), _NAME) for name in (report.comparison.baseline, report.run.name)]
     cells = [["", *names, "change", ""], *[_changed(row) for row in rows]]
-    times = report.comparison.step_time
     total = ["= step", format_ms(times.a_ns), format_ms(times.b_ns), _signed(change), ""]
     return [title, *table([*cells, total])]
 

@@ -6,6 +6,8 @@ from functools import cache
 from tests.support.analyses import Scenario, analysis_of, without_rank
 from tests.support.full_memories import by_rule, full_memory
 from tests.support.memories import memory_of
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.memory import Memory
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 
@@ -38,22 +40,27 @@ def rank_missing() -> Report:
 @cache
 def nothing_timed() -> Report:
     """A run whose time window never opened."""
-    analysis = analysis_of(Scenario(ranks=1, steps=1))
-    time = replace(analysis.time, per_rank=(), collectives=(), alignment=None)
-    return diagnose(replace(analysis, time=time, volume=None, steps=analysis.steps.iloc[:0]))
+    return diagnose(untimed(Memory()))
 
 
 @cache
 def memory_only(*, module: str = "blocks.3.mlp") -> Report:
     """All of memory and no time."""
-    return replace(nothing_timed(), memory=full_memory(module))
+    return diagnose(untimed(full_memory(module)))
 
 
 @cache
 def snapshot() -> Report:
     """A snapshot from elsewhere: tenants by rules."""
-    report = memory_only()
-    return replace(report, memory=by_rule(report.memory), run=replace(report.run, source="snapshot"))
+    return diagnose(untimed(by_rule(full_memory()), source="snapshot"))
+
+
+def untimed(memory: Memory, source: str = "recording") -> RunAnalysis:
+    """Nothing was timed."""
+    analysis = analysis_of(Scenario(ranks=1, steps=1))
+    time = replace(analysis.time, per_rank=(), collectives=(), alignment=None)
+    run = replace(analysis.run, source=source, steps=(), memory_steps=(2, 3))
+    return replace(analysis, run=run, time=time, volume=None, steps=analysis.steps.iloc[:0], memory=memory)
 
 
 SITUATIONS = {

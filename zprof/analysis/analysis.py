@@ -53,6 +53,25 @@ def analyse(run: Run) -> RunAnalysis:
     )
 
 
+def analyse_memory_alone(run: Run) -> RunAnalysis:
+    """Measure the memory of a run, and nothing of its time.
+
+    Raises:
+        BadInput: a table of the run is damaged.
+    """
+    memory = analyse_memory(run)
+    return RunAnalysis(
+        run=run_facts(run),
+        training=run.manifest.training,
+        time=Time(),
+        memory=memory.memory,
+        volume=None,
+        steps=pd.DataFrame(),
+        collectives=pd.DataFrame(),
+        gaps=(*run.gaps(), *memory.gaps),
+    )
+
+
 def run_facts(run: Run) -> RunFacts:
     """What was recorded, from the manifests alone."""
     manifest, ranks = run.manifest, run.rank_manifests.values()

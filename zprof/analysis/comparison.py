@@ -27,32 +27,43 @@ _SEED = 0
 
 
 def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
-    """``b`` (this run) minus ``a`` (its baseline); None where either has no timed step."""
-    if any(run.steps.empty or not run.time.per_rank for run in (a, b)):
+    """``b`` (this run) minus ``a`` (its baseline); None where they share neither time nor memory."""
+    timed = not any(run.steps.empty or not run.time.per_rank for run in (a, b))
+    memory = memory_delta(a.memory.per_rank, b.memory.per_rank)
+    if not timed and not memory:
         return None
-    a_wall, b_wall = _mean(a.time.per_rank, "wall_ns"), _mean(b.time.per_rank, "wall_ns")
     return Comparison(
         baseline=a.run.name,
-        ledger_delta=ledger_delta(a.time.per_rank, b.time.per_rank),
-        memory_delta=memory_delta(a.memory.per_rank, b.memory.per_rank),
-        step_time=StepTimeChange(
-            a_ns=a_wall, b_ns=b_wall, ci95=bootstrap_interval(step_times(a.steps), step_times(b.steps))
-        ),
+        ledger_delta=ledger_delta(a.time.per_rank, b.time.per_rank) if timed else {},
+        memory_delta=memory,
+        step_time=_step_time_change(a, b) if timed else None,
         baseline_run=a.run,
         baseline_time=a.time.per_rank,
         baseline_memory=a.memory.per_rank,
     )
 
 
+def _step_time_change(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
+    return StepTimeChange(
+        a_ns=_mean(a.time.per_rank, "wall_ns"),
+        b_ns=_mean(b.time.per_rank, "wall_ns"),
+        ci95=bootstrap_interval(step_times(a.steps), step_times(b.steps)),
+    )
+
+
 def comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     """What the comparison cannot say, and what the baseline itself could not measure."""
-    gaps = [_few_steps(run) for run in (a, b) if len(step_times(run.steps)) < MIN_STEPS]
-    gaps += [
+    few = [_few_steps(run) for run in (a, b) if len(step_times(run.steps)) < MIN_STEPS]
+    return (*few, *baseline_gaps(a, b))
+
+
+def baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
+    """What the baseline could not measure; what neither run can is said once."""
+    return tuple(
         Gap(what=f"baseline: {gap.what}", reason=gap.reason, remedy=gap.remedy, rank=gap.rank)
         for gap in a.gaps
-        if gap not in b.gaps  # what neither run can measure is said once
-    ]
-    return tuple(gaps)
+        if gap not in b.gaps
+    )
 
 
 def ledger_delta(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[str, int]:

@@ -2,8 +2,12 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zprof.cli.opening import open_run
+
+if TYPE_CHECKING:
+    from zprof.model.report import Report
 
 
 class ReportCommand:
@@ -16,6 +20,7 @@ class ReportCommand:
       zprof report zero3.zprof
       zprof report zero3.zprof --baseline ddp.zprof
       zprof report zero3.zprof --baseline ddp.zprof -o report.json
+      zprof report zero3.zprof --only memory
     """
 
     name = "report"
@@ -26,6 +31,7 @@ class ReportCommand:
             "run", metavar="RUN", type=Path, help="folder that a recording made, or a CUDA memory snapshot"
         )
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
+        parser.add_argument("--only", choices=("memory",), help="one side of the report, with all its pages")
         parser.add_argument(
             "--expected-busbw",
             metavar="GB_PER_S",
@@ -47,7 +53,6 @@ class ReportCommand:
         """Diagnose, render, deliver."""
         from zprof.cli.output import check_target, deliver
         from zprof.reports.registry import by_name, by_path
-        from zprof.rules.diagnose import diagnose
 
         output: Path | None = arguments.output
         if arguments.format or output is None:
@@ -56,11 +61,19 @@ class ReportCommand:
             chosen = by_path(output)
         if output is not None:
             check_target(output, force=arguments.force)
-        baseline = open_run(arguments.baseline) if arguments.baseline else None
-        expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
-        report = diagnose(open_run(arguments.run), baseline, expected_bus_bytes_per_s=expected)
-        deliver(chosen.render(report), output, force=arguments.force)
+        deliver(chosen.render(_diagnosed(arguments)), output, force=arguments.force)
         return 0
+
+
+def _diagnosed(arguments: argparse.Namespace) -> "Report":
+    from zprof.rules.diagnose import diagnose, diagnose_memory
+
+    baseline = open_run(arguments.baseline) if arguments.baseline else None
+    run = open_run(arguments.run)
+    if arguments.only == "memory":
+        return diagnose_memory(run, baseline)
+    expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
+    return diagnose(run, baseline, expected_bus_bytes_per_s=expected)
 
 
 def _positive(text: str) -> float:

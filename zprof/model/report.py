@@ -160,13 +160,14 @@ class Comparison:
     """This run minus its baseline.  The ledger's deltas sum to the change of the mean wall time.
 
     ``ledger_delta`` has one entry a term, means over ranks; ``memory_delta`` one a tenant, the largest
-    rank of each side at its peak.  The ``baseline_*`` fields are the baseline's own leaves.
+    rank of each side at its peak.  Where a side has no timed step, ``step_time`` is None and the ledger's
+    deltas are empty.  The ``baseline_*`` fields are the baseline's own leaves.
     """
 
     baseline: str
     ledger_delta: Mapping[str, int]
     memory_delta: Mapping[str, int]
-    step_time: StepTimeChange
+    step_time: StepTimeChange | None
     baseline_run: RunFacts | None = None
     baseline_time: tuple[RankTime, ...] = ()
     baseline_memory: tuple[RankMemory, ...] = ()

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis, analyse
-from zprof.analysis.comparison import compare, comparison_gaps
+from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_alone
+from zprof.analysis.comparison import baseline_gaps, compare, comparison_gaps
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
-from zprof.model.report import Report
+from zprof.model.report import Comparison, Report, Verdict
 from zprof.rules.claims import disjoint, ordered
-from zprof.rules.registry import rules
+from zprof.rules.registry import memory_rules, rules
 from zprof.rules.rule import Rule, grouped
-from zprof.rules.verdict import judge
+from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
 from zprof.version import __version__
 
@@ -33,22 +33,46 @@ def diagnose(
     """
     analysis = _analysed(run)
     before = _analysed(baseline) if baseline is not None else None
-    asked = rules(expected_bus_bytes_per_s)
-    findings, gaps = _ask(asked, analysis, before)
-    gaps = [*analysis.gaps, *gaps, *_comparison_gaps(before, analysis)]
-    found = disjoint(ordered(findings), asked, analysis.time.per_rank)
+    findings, gaps = _ask(rules(expected_bus_bytes_per_s), analysis, before)
+    gaps += comparison_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
+    verdict = judge(
+        analysis.run, analysis.time, comparison, findings=findings, gaps=gaps, memory=analysis.memory
+    )
+    return _report(analysis, verdict, comparison, findings, gaps)
+
+
+def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
+    """The memory side of the report alone: time is neither read nor judged.
+
+    Raises:
+        BadInput: a recording is damaged.
+    """
+    analysis = analyse_memory_alone(run)
+    before = analyse_memory_alone(baseline) if baseline is not None else None
+    findings, gaps = _ask(memory_rules(), analysis, before)
+    gaps += baseline_gaps(before, analysis) if before else ()
+    comparison = compare(before, analysis) if before else None
+    verdict = judge_memory(analysis.run, analysis.memory, findings)
+    return _report(analysis, verdict, comparison, findings, gaps)
+
+
+def _report(
+    analysis: RunAnalysis,
+    verdict: Verdict,
+    comparison: Comparison | None,
+    findings: Sequence[Finding],
+    gaps: Sequence[Gap],
+) -> Report:
     return Report(
         zprof_version=__version__,
-        verdict=judge(
-            analysis.run, analysis.time, comparison, findings=found, gaps=gaps, memory=analysis.memory
-        ),
+        verdict=verdict,
         run=analysis.run,
         time=analysis.time,
         memory=analysis.memory,
         volume=analysis.volume,
         comparison=comparison,
-        findings=found,
+        findings=tuple(findings),
         gaps=tuple(gaps),
     )
 
@@ -59,11 +83,9 @@ def _analysed(run: Run | RunAnalysis) -> RunAnalysis:
 
 def _ask(
     asked: Sequence[Rule], analysis: RunAnalysis, baseline: RunAnalysis | None
-) -> tuple[list[Finding], list[Gap]]:
+) -> tuple[tuple[Finding, ...], list[Gap]]:
+    """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
     answers = [rule.check(analysis, baseline) for rule in asked]
-    findings = [answer for answer in answers if isinstance(answer, Finding)]
-    return findings, grouped([answer for answer in answers if isinstance(answer, Gap)])
-
-
-def _comparison_gaps(before: RunAnalysis | None, analysis: RunAnalysis) -> tuple[Gap, ...]:
-    return comparison_gaps(before, analysis) if before else ()
+    findings = ordered(answer for answer in answers if isinstance(answer, Finding))
+    untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
+    return disjoint(findings, asked, analysis.time.per_rank), [*analysis.gaps, *untested]

@@ -32,6 +32,11 @@ _MEMORY = (
 )
 
 
+def memory_rules() -> tuple[Rule, ...]:
+    """Those that read memory alone."""
+    return _MEMORY
+
+
 def rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
     """All rules; with an expected bus bandwidth that one is held against it."""
     bandwidth = against(expected_bus_bytes_per_s) if expected_bus_bytes_per_s else low_bus_bandwidth

@@ -12,7 +12,7 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
-from zprof.model.report import Comparison, RunFacts, Time, Verdict, VerdictStatus
+from zprof.model.report import Comparison, RunFacts, StepTimeChange, Time, Verdict, VerdictStatus
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.claims import spoils
 from zprof.rules.memory.verdict import of_memory
@@ -42,23 +42,40 @@ def judge(
 ) -> Verdict:
     """The verdict on a run; ``gaps`` are searched for causes that were not tested."""
     if not time.per_rank and memory is not None and memory.per_rank:
-        status, sentence = of_memory(memory, findings)
-        if status is VerdictStatus.OK and len(run.ranks_loaded) < run.world_size:
-            status = VerdictStatus.INCONCLUSIVE
-        return _verdict(status, f"{sentence}{_loaded(run)}; no step was timed")
+        status, sentence = _peak(run, memory, findings)
+        return _verdict(status, f"{sentence}; no step was timed")
     if not time.per_rank:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
     spoiled = next((f for f in findings if spoils(f)), None)
     if spoiled:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}: {spoiled.sentence}")
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
-    if comparison:
-        return _compared(run, comparison, sure, gaps)
+    if comparison and comparison.step_time:
+        return _compared(run, comparison, comparison.step_time, sure, gaps)
     return _alone(run, time, sure, gaps)
 
 
-def _compared(run: RunFacts, comparison: Comparison, sure: list[Finding], gaps: Sequence[Gap]) -> Verdict:
-    times = comparison.step_time
+def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:
+    """The verdict on the memory of a run; with ranks missing it is never ok."""
+    if not memory.per_rank:
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"no memory of {run.name} was recorded")
+    return _verdict(*_peak(run, memory, findings))
+
+
+def _peak(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> tuple[VerdictStatus, str]:
+    status, sentence = of_memory(memory, findings)
+    if status is VerdictStatus.OK and len(run.ranks_loaded) < run.world_size:
+        status = VerdictStatus.INCONCLUSIVE
+    return status, f"{sentence}{_loaded(run)}"
+
+
+def _compared(
+    run: RunFacts,
+    comparison: Comparison,
+    times: StepTimeChange,
+    sure: list[Finding],
+    gaps: Sequence[Gap],
+) -> Verdict:
     change = times.b_ns - times.a_ns
     low, high = (bound / times.a_ns for bound in times.ci95)
     head = (
