@@ -18,6 +18,7 @@ from zprof.analysis.memory.blocks.outside import Outside, outside_at
 from zprof.analysis.memory.blocks.owners import Owners, OwnersAt, tenants_of
 from zprof.analysis.memory.blocks.peaks import near, reserved_peak
 from zprof.analysis.memory.lives import CODES, Int
+from zprof.analysis.memory.tables import checked_frame
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant
@@ -149,7 +150,7 @@ def _history(run: Run, rank: int, device: str) -> History | None:
 
 
 def _frame(run: Run, rank: int, name: str) -> pd.DataFrame | None:
-    return run.frame(rank, name) if run.has_table(rank, name) else None
+    return checked_frame(run, rank, name) if run.has_table(rank, name) else None
 
 
 def _no_history(rank: int, device: str) -> Gap:

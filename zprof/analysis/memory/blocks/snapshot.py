@@ -4,46 +4,27 @@ Live bytes count as they were asked for: what a dead block took of its segment i
 rest on the program's tags, else on rules over stacks and lives (``blocks/naming``); every row says which.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
-import pandas as pd
 
 from zprof.analysis.memory.answer import RankAnswer, no_memory
 from zprof.analysis.memory.blocks.annotations import phase_at, step_at
-from zprof.analysis.memory.blocks.history import History, devices_in, history_of
+from zprof.analysis.memory.blocks.history import devices_in, history_of
 from zprof.analysis.memory.blocks.identity import ALLOCATED_PEAK, RESERVED_PEAK, Moment, identity_of
 from zprof.analysis.memory.blocks.instant import live_at
-from zprof.analysis.memory.blocks.naming.named import Named, named, tenant_bytes
+from zprof.analysis.memory.blocks.naming.named import tenant_bytes
 from zprof.analysis.memory.blocks.naming.stacks import Stacks
-from zprof.analysis.memory.blocks.outside import Outside, outside_at
-from zprof.analysis.memory.blocks.peaks import allocated_peak, reserved_peak
+from zprof.analysis.memory.blocks.outside import Outside
+from zprof.analysis.memory.blocks.peaks import reserved_peak
+from zprof.analysis.memory.blocks.snapshot_device import SnapshotDevice, device_of
+from zprof.analysis.memory.blocks.snapshot_gaps import gaps_of, unshown
 from zprof.analysis.memory.blocks.thinned import timeline_of_history
 from zprof.analysis.memory.leaves.parts import MOST_PARTS, TOP
-from zprof.analysis.memory.lives import Int
+from zprof.analysis.memory.tables import checked_frame
 from zprof.model.findings import Confidence
 from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, RankMemory
-from zprof.model.units import format_bytes, format_percent
+from zprof.model.units import format_percent
 from zprof.run.reader import Run
-
-_EARLIER = "call torch.cuda.memory._record_memory_history before the model is built"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Device:
-    """One device of a snapshot with its blocks' owners and the highest point of its live bytes."""
-
-    rank: int
-    history: History
-    names: Named
-    stacks: Stacks
-    mark: pd.DataFrame
-    nvml: pd.DataFrame | None
-    peak_ns: int
-    peak_bytes: int
-    rows: Int
 
 
 def snapshot_memory(run: Run, rank: int) -> RankAnswer:
@@ -55,13 +36,13 @@ def snapshot_memory(run: Run, rank: int) -> RankAnswer:
     missing = [name for name in ("block", "segment", "stack") if not run.has_table(rank, name)]
     if missing:
         return no_memory(rank, f"no table {missing[0]!r} was imported", "import the snapshot again")
-    block, segment = run.frame(rank, "block"), run.frame(rank, "segment")
+    block, segment = checked_frame(run, rank, "block"), checked_frame(run, rank, "segment")
     if block.empty:
         return no_memory(rank, "the snapshot has no block of memory", "dump it while memory is in use")
-    stacks = Stacks(run.frame(rank, "stack"))
-    mark, nvml = (run.frame(rank, name) if run.has_table(rank, name) else None for name in ("mark", "device"))
+    stacks = Stacks(checked_frame(run, rank, "stack"))
+    mark = checked_frame(run, rank, "mark") if run.has_table(rank, "mark") else None
     devices = [
-        _device(rank, history, stacks, mark, nvml)
+        device_of(rank, history, stacks, mark)
         for name in devices_in(block)
         if (history := history_of(block, segment, name)) is not None
     ]
@@ -72,33 +53,14 @@ def snapshot_memory(run: Run, rank: int) -> RankAnswer:
         top=_top(own),
         devices=tuple(leaves),
         timelines=(timeline_of_history(rank, own.history, own.names),),
-        gaps=(*gaps, *_gaps(own), *(_unshown(own, other) for other in devices if other is not own)),
+        gaps=(*gaps, *gaps_of(own), *(unshown(own, other) for other in devices if other is not own)),
     )
 
 
-def _device(
-    rank: int, history: History, stacks: Stacks, mark: pd.DataFrame | None, nvml: pd.DataFrame | None
-) -> _Device:
-    peak_ns, peak_bytes = allocated_peak(history)
-    empty = pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
-    return _Device(
-        rank=rank,
-        history=history,
-        names=named(history.blocks, stacks.origins(history.blocks.stack)),
-        stacks=stacks,
-        mark=empty if mark is None else mark,
-        nvml=nvml,
-        peak_ns=peak_ns,
-        peak_bytes=peak_bytes,
-        rows=live_at(history.blocks, peak_ns),
-    )
-
-
-def _rank_memory(device: _Device, at_peak: DeviceMemory) -> RankMemory:
+def _rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemory:
     sizes, names = device.history.blocks.requested_bytes[device.rows], device.names
     tenants, untagged = tenant_bytes(names.tenant[device.rows], sizes)
-    reserved = at_peak.reserved_bytes
-    beside = (at_peak.collectives_bytes, at_peak.context_bytes)
+    unused = None if at_peak.reserved_bytes is None else at_peak.reserved_bytes - device.peak_bytes
     return RankMemory(
         rank=device.rank,
         device=device.history.device,
@@ -107,8 +69,8 @@ def _rank_memory(device: _Device, at_peak: DeviceMemory) -> RankMemory:
         peak_phase=phase_at(device.mark, device.peak_ns),
         tenants=tenants,
         untagged_bytes=untagged,
-        reserved_unused_bytes=None if reserved is None else max(reserved - device.peak_bytes, 0),
-        non_pytorch_bytes=None if None in beside else sum(term or 0 for term in beside),
+        reserved_unused_bytes=unused if unused is not None and unused >= 0 else None,
+        non_pytorch_bytes=None,
         formula=None,
         method=_method(device),
         parts=_parts(device),
@@ -116,7 +78,7 @@ def _rank_memory(device: _Device, at_peak: DeviceMemory) -> RankMemory:
     )
 
 
-def _method(device: _Device) -> str:
+def _method(device: SnapshotDevice) -> str:
     """How much of the peak rests on what."""
     sizes, names = device.history.blocks.requested_bytes, device.names
     basis = names.basis_bytes(device.rows, sizes)
@@ -130,7 +92,7 @@ def _method(device: _Device) -> str:
     return f"tags: {share(basis[Basis.TAGGED])} of the peak; {rules}" if basis[Basis.TAGGED] else rules
 
 
-def _parts(device: _Device) -> tuple[MemoryPart, ...]:
+def _parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
     """The peak by tenant, kind and basis, largest first; the smallest beyond a number are left together."""
     names, sizes = device.names, device.history.blocks.requested_bytes
     held: dict[tuple[str, str, Basis], int] = {}
@@ -149,7 +111,7 @@ def _parts(device: _Device) -> tuple[MemoryPart, ...]:
     )
 
 
-def _top(device: _Device) -> tuple[Allocation, ...]:
+def _top(device: SnapshotDevice) -> tuple[Allocation, ...]:
     blocks, names = device.history.blocks, device.names
     order = np.argsort(-blocks.requested_bytes[device.rows], kind="stable")[:TOP]
     return tuple(
@@ -166,7 +128,7 @@ def _top(device: _Device) -> tuple[Allocation, ...]:
     )
 
 
-def _identities(device: _Device) -> tuple[list[DeviceMemory], list[Gap]]:
+def _identities(device: SnapshotDevice) -> tuple[list[DeviceMemory], list[Gap]]:
     history, leaves, gaps = device.history, [], []
     moments = {ALLOCATED_PEAK: device.peak_ns}
     highest_ns = reserved_peak(history, history.begin_ns, history.end_ns)
@@ -176,72 +138,7 @@ def _identities(device: _Device) -> tuple[list[DeviceMemory], list[Gap]]:
         moment = Moment(rank=device.rank, device=history.device, name=name, time_ns=time_ns)
         rows = live_at(history.blocks, time_ns)
         held, _ = tenant_bytes(device.names.tenant[rows], history.blocks.requested_bytes[rows])
-        leaf, found = identity_of(moment, history, held, _outside(device, time_ns))
+        leaf, found = identity_of(moment, history, held, Outside())
         leaves.append(leaf)
         gaps += found
     return leaves, list(dict.fromkeys(gaps))
-
-
-def _outside(device: _Device, time_ns: int) -> Outside:
-    if device.nvml is None:
-        return Outside()
-    return outside_at(device.nvml, device.rank, device.history.device, time_ns)
-
-
-def _gaps(device: _Device) -> list[Gap]:
-    blocks, peak_bytes = device.history.blocks, device.peak_bytes
-    gaps = []
-    if device.nvml is None:
-        gaps.append(
-            _gap(
-                device,
-                "memory outside the allocator",
-                "a snapshot does not hold what NVML says of the device",
-                "record the program with zprof record",
-            )
-        )
-    if device.peak_ns == device.history.begin_ns and bool(blocks.before[device.rows].any()):
-        reason = "live memory is highest where the history begins: the true peak may be higher"
-        gaps.append(_gap(device, "allocated peak", reason, _EARLIER))
-    unknown = _untold(device)
-    if unknown:
-        told = ", ".join(f"{format_bytes(size)} {why}" for why, size in unknown.items())
-        reason = f"no tag and no rule names the owner of {told}"
-        gaps.append(
-            _gap(
-                device,
-                f"tenants of {format_percent(sum(unknown.values()) / peak_bytes)} of the peak",
-                reason,
-                f"{_EARLIER}, or tag memory: torch.cuda.memory._set_memory_metadata('zprof:activations')",
-            )
-        )
-    return gaps
-
-
-def _untold(device: _Device) -> Mapping[str, int]:
-    """Bytes of the peak without an owner, by why."""
-    blocks, names = device.history.blocks, device.names
-    rows = device.rows[names.rule[device.rows] == -1]
-    before = blocks.before[rows]
-    sizes = {
-        "from before the history": int(blocks.requested_bytes[rows[before]].sum()),
-        "made within it": int(blocks.requested_bytes[rows[~before]].sum()),
-    }
-    return {why: size for why, size in sizes.items() if size}
-
-
-def _unshown(own: _Device, other: _Device) -> Gap:
-    reason = (
-        f"the snapshot has several devices; the report shows the fullest, {own.history.device}; the peak of "
-        f"{other.history.device} is {format_bytes(other.peak_bytes)}"
-    )
-    return Gap(
-        what=f"memory of {other.history.device}",
-        rank=own.rank,
-        reason=reason,
-        remedy="read the tables with zprof.load",
-    )
-
-
-def _gap(device: _Device, what: str, reason: str, remedy: str) -> Gap:
-    return Gap(what=what, rank=device.rank, reason=f"{device.history.device}: {reason}", remedy=remedy)

@@ -39,7 +39,7 @@ def columns(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]
 
 
 class Window:
-    """Two blocks with owners and one without; one awaits its free, so that more is reserved for a large one."""
+    """Two blocks with owners and one without; one awaits its free, so that more memory has to be reserved."""
 
     def __init__(self) -> None:
         self.allocator = Allocator()
