@@ -67,7 +67,8 @@ class ClockPings:
         """Say that this rank ends before its schedule does: nobody fires and waits for it any more."""
         if self._group is not None:
             try:
-                default_store().set(self._left_key(), "")
+                if dist.is_initialized():  # else the program has ended its ranks: nobody fires any more
+                    default_store().set(self._left_key(), "")
             finally:
                 self._fail(_LEFT)
 

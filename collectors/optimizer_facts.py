@@ -78,8 +78,9 @@ def _elements(tensor: torch.Tensor) -> int:
 def _measure(elements: int, device: torch.device, state: Any) -> tuple[int, int]:
     """Bytes of the states that are as large as their parameter, and the number of step counters."""
     state_bytes = counters = 0
-    for tensor in nested_tensors(state):
-        if tensor.numel() == 1 and elements != 1:
+    named = state.items() if isinstance(state, dict) else [("", state)]
+    for name, tensor in [(name, tensor) for name, value in named for tensor in nested_tensors(value)]:
+        if name == "step" or (tensor.numel() == 1 and elements != 1):
             counters += tensor.element_size() == _COUNTER_BYTES and tensor.device.type == device.type
         else:
             state_bytes += tensor.numel() * tensor.element_size()

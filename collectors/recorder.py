@@ -59,7 +59,7 @@ def record(
         model: The model as it is called (the DDP or FSDP wrapper); names memory by module.
         optimizer: One or several; their states are told apart from other memory.
         steps: Which steps are recorded, see :func:`zprof.steps`.
-        training: What the program knows of itself; what is not given is detected from the model.
+        training: What the program knows of itself; where nothing is given it is detected from the model.
         memory_mode: ``full``: every operator and allocation.  ``light``: hooks alone, for no more than a
             hundredth of the step.
 
@@ -124,6 +124,10 @@ class Recorder:
     def open(self) -> bool:
         """Make this rank's folder; false, with a warning, where that failed."""
         return self._guard.succeeds("recorder start", self._open)
+
+    def why_not(self) -> str:
+        """The reason of the last thing that failed."""
+        return self._guard.gaps[-1].reason if self._guard.gaps else "unknown"
 
     def begin(self, first_step: int = 0) -> None:
         """The first step that is seen begins now; what the schedule skips counts from step 0."""

@@ -36,13 +36,17 @@ PATIENCE = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is recorded and where.  ``may_record`` is asked once, with this process's rank."""
+    """What is recorded and where.  ``may_record`` is asked once, with this process's rank.
+
+    ``say`` is told, in a line, why nothing was recorded.
+    """
 
     path: Path
     schedule: Schedule
     memory_mode: MemoryMode = MemoryMode.FULL
     init: bool = True
     may_record: Callable[[int], bool] = lambda rank: True
+    say: Callable[[str], None] = lambda note: None
 
 
 class ProgramRecording(StandsDown):
@@ -79,7 +83,8 @@ class ProgramRecording(StandsDown):
             self._end()
 
     def stand_down(self) -> None:
-        """The program records itself: end, and leave no folder that it would find in its way."""
+        """The program records itself."""
+        self._plan.say("the program records itself with zprof.record(): its own recording is the only one")
         self._end()
 
     def _before(self, optimizer: Optimizer) -> None:
@@ -139,7 +144,10 @@ class ProgramRecording(StandsDown):
             devices=self._devices,
         )
         if not recorder.open():
+            self._plan.say(f"nothing was recorded as rank {identity.rank}: {recorder.why_not()}")
             return None
+        atexit.unregister(self.finish)
+        atexit.register(self.finish)  # before the recorder's own, which knows less
         if self._init is not None:
             recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
         self._init = None

@@ -44,6 +44,7 @@ class Here:
             memory_mode=MemoryMode(settings.memory_mode),
             init=settings.init,
             may_record=self._may_record,
+            say=self._say,
         )
         recording = ProgramRecording(plan)
         recording.arm()

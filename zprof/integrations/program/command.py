@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from zprof.model.errors import BadInput
 
-#: Passed on to the child.  One that comes from the terminal reaches the child by itself: they share its group.
+#: Passed on to the child.  One from the terminal reaches the child by itself: it is in the same group.
 _PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -40,7 +40,7 @@ def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _start(
-    command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]
+    command: Sequence[str], environment: Mapping[str, str], mask: set[int | signal.Signals]
 ) -> subprocess.Popen[bytes]:
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -75,7 +75,7 @@ def _fresh_main() -> ModuleType:
     """It stays: what ends after the program (threads, atexit, pickles) still finds it."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
-    main.__dict__["__annotations__"] = {}
+    main.__annotations__ = {}
     sys.modules["__main__"] = main
     return main
 

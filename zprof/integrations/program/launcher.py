@@ -1,4 +1,4 @@
-"""When the launcher of this rank was started: a run that came later was made by another rank of the same job."""
+"""When this rank's launcher was started: a run that came later is the work of another rank of its job."""
 
 import os
 import time

@@ -1,25 +1,32 @@
 """What is said at the end of a recording, on one line each: where it is, or what was not recorded and why."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from zprof.model.errors import BadInput
-from zprof.model.gaps import Gap
 from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
 
 _CUT_SHORT = "recording cut short"
 
 
-def closing_notes(run: Path, *, began_ns: int) -> Iterator[str]:
-    """About a recording that began at ``began_ns``; what lies there from before is none of it."""
+def all_notes(told: Iterable[str], run: Path, began_ns: int) -> Iterator[str]:
+    """What the recorded processes told, and what became of a recording that began at ``began_ns``.
+
+    What lies at ``run`` from before is none of it.
+    """
+    told = list(told)
+    yield from told
     rank = _first_rank(run, began_ns)
     if rank is None:
-        yield "nothing was recorded: no optimizer of torch has stepped"
+        if not told:
+            yield "nothing was recorded: no optimizer of torch has stepped"
         return
-    for gap in rank.gaps:
-        if gap.what == _CUT_SHORT:
-            yield f"{run} is cut short: {_reason(gap)}"
+    reasons = [gap.reason for gap in rank.gaps if gap.what == _CUT_SHORT]
+    if rank.status in ("recording", "partial"):
+        reasons = [f"rank {rank.rank} was ended before it could write the rest"]
+    for reason in reasons:
+        yield f"{run} is cut short: {reason}"
     yield f"wrote {run}; zprof report {shlex.quote(str(run))}"
 
 
@@ -33,7 +40,3 @@ def _first_rank(run: Path, began_ns: int) -> RankManifest | None:
     except (BadInput, ValueError):
         return None
     return next((rank for rank in ranks if rank.run_id == manifest.run_id), None)
-
-
-def _reason(gap: Gap) -> str:
-    return gap.reason

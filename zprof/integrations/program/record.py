@@ -11,7 +11,7 @@ from zprof.integrations.program import in_process
 from zprof.integrations.program.begin import Here
 from zprof.integrations.program.command import run_command
 from zprof.integrations.program.launcher import launched_ns
-from zprof.integrations.program.notes import closing_notes
+from zprof.integrations.program.notes import all_notes
 from zprof.integrations.program.session import Session
 from zprof.integrations.program.settings import ProgramSettings, child_environment
 from zprof.integrations.program.torch_watch import watch
@@ -35,7 +35,7 @@ def record_command(
         session = Session(Path(folder))
         with cleared_target(run, force=force):
             code = run_command(command, child_environment(replace(settings, session=folder)))
-        for note in (*session.notes(), *closing_notes(run, began_ns=began_ns)):
+        for note in all_notes(session.notes(), run, began_ns):
             say(note)
     return code
 
@@ -73,5 +73,5 @@ def _record(command: Sequence[str], settings: ProgramSettings, say: Say) -> None
     finally:
         here.finish()
         if os.environ.get("RANK", "0") == "0":
-            for note in (*here.notes, *closing_notes(Path(settings.run), began_ns=began_ns)):
+            for note in all_notes(here.notes, Path(settings.run), began_ns):
                 say(note)

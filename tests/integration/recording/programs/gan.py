@@ -1,0 +1,39 @@
+"""Two models and two optimizers; the discriminator steps twice for each step of the generator."""
+
+import torch
+
+torch.manual_seed(0)
+
+
+class Generator(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 32)
+
+    def forward(self, noise):
+        return self.layer(noise)
+
+
+class Discriminator(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(32, 1)
+
+    def forward(self, sample):
+        return self.layer(sample)
+
+
+generator, discriminator = Generator(), Discriminator()
+of_generator = torch.optim.Adam(generator.parameters())
+of_discriminator = torch.optim.SGD(discriminator.parameters(), lr=0.01, momentum=0.9)
+for step in range(9):
+    for _ in range(2):
+        of_discriminator.zero_grad()
+        fake = discriminator(generator(torch.randn(16, 8)).detach())
+        (fake.mean() - discriminator(torch.randn(16, 32)).mean()).backward()
+        of_discriminator.step()
+    of_generator.zero_grad()
+    loss = -discriminator(generator(torch.randn(16, 8))).mean()
+    loss.backward()
+    of_generator.step()
+    print(f"{step} {loss.item():.6f}", flush=True)
