@@ -4,7 +4,7 @@ import numpy as np
 
 from zprof.analysis.memory.blocks.history import History
 from zprof.analysis.memory.blocks.naming.named import Named
-from zprof.analysis.memory.blocks.peaks import value_at
+from zprof.analysis.memory.blocks.peaks import together, value_at
 from zprof.analysis.memory.curve import live_curve
 from zprof.analysis.memory.leaves.thinning import POINTS, held_over
 from zprof.analysis.memory.lives import UNTAGGED, Int
@@ -40,7 +40,7 @@ def _highest(history: History, points: int) -> Int:
     count = max(1, min(points, length))
     begins = np.array([history.begin_ns + length * i // count for i in range(count)], dtype=np.int64)
     times, live = live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
-    candidates = np.union1d(times, begins)
+    candidates = together(times, begins)
     value = value_at(times, live, candidates)
     first = np.searchsorted(candidates, begins)
     highest = np.repeat(np.maximum.reduceat(value, first), np.diff(np.append(first, len(candidates))))
