@@ -10,8 +10,10 @@ from typing import cast
 import torch
 from torch import nn
 
+from zprof.collectors.base import Columns
 from zprof.collectors.faults import first_line
 from zprof.collectors.memory.allocator import Allocation, AllocatorEvents, close_collective_scratch
+from zprof.collectors.memory.history import CudaHistory, with_history
 from zprof.collectors.memory.hooks import Hooks
 from zprof.collectors.memory.light import SEEN_BY_HOOK, UNSEEN, FirstStep, LightScans
 from zprof.collectors.memory.log import MemoryLog
@@ -22,7 +24,7 @@ from zprof.collectors.memory.resize import ResizePatch
 from zprof.collectors.memory.scan import Scanner
 from zprof.collectors.memory.stacks import Stacks
 from zprof.collectors.memory.storages import StorageTracker
-from zprof.collectors.memory.tables import Columns, alloc_table, mark_table, role_table
+from zprof.collectors.memory.tables import alloc_table, mark_table, role_table
 from zprof.collectors.memory.tap import OperatorTap
 from zprof.collectors.memory.works import WorkPatch
 from zprof.model.gaps import Gap
@@ -71,6 +73,7 @@ class MemoryCollector:
         self._resize = ResizePatch(self._log, self._storages)
         self._works = WorkPatch(self._log, self._hooks)
         self._allocator = AllocatorEvents()
+        self._history = CudaHistory()
         self._allocations: list[Allocation] | None = None
         self._undo: list[Callable[[], None]] = []
         self._without_model = model is None
@@ -80,6 +83,7 @@ class MemoryCollector:
         try:
             if self.mode is MemoryMode.FULL:
                 self._begin("allocator events", self._allocator.start, self._allocator.stop)
+                self._begin("allocator history", self._history.start, self._history.stop)
                 self._undo.append(self._works.settle)
             self._log.active = True
             self._scanner.boundary(first=True)
@@ -140,16 +144,17 @@ class MemoryCollector:
         self._undo.clear()
 
     def tables(self) -> Mapping[str, Columns]:
-        """Tables ``alloc``, ``stack``, ``role`` and ``mark``."""
+        """Tables ``alloc``, ``stack``, ``role`` and ``mark``; on CUDA ``block`` and ``segment`` too."""
         allocations = self._read_allocator()
         stacks = Stacks()
         self._attempt("stacks", lambda: stacks.read(self._log.births()))
-        return {
+        tables = {
             "alloc": alloc_table(self._log, self._phases, self._scanner.module_of, allocations, stacks),
             "stack": stacks.table(),
             "role": role_table(self._log),
             "mark": mark_table(self._log),
         }
+        return with_history(tables, self._history.tables())
 
     def gaps(self) -> list[Gap]:
         """What could not be seen."""
@@ -157,7 +162,7 @@ class MemoryCollector:
         trained = bool(self._log.phases)
         unknown = [WITHOUT_MODEL] if self._without_model and trained else []
         unseen = [UNSEEN, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
-        return [*self._log.gaps, *unknown, *unseen]
+        return [*self._log.gaps, *unknown, *unseen, *self._history.gaps()]
 
     def _begin(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
         self._undo.append(remove)

@@ -143,10 +143,13 @@ class CudaHistory:
             )
 
 
-def with_stacks(storages: Columns | None, history: Columns) -> dict[str, list[Any]]:
-    """The stacks of storages and those of the history as one table."""
-    columns = {name: pa.array(column).to_pylist() for name, column in history.items()}
-    return {name: [*(storages[name] if storages else ()), *column] for name, column in columns.items()}
+def with_history(tables: Mapping[str, Columns], history: Mapping[str, Columns]) -> dict[str, Columns]:
+    """The tables of a window and those of its history; their stacks in one table."""
+    joined = {**tables, **history}
+    if "stack" in tables and "stack" in history:
+        found = {name: pa.array(column).to_pylist() for name, column in history["stack"].items()}
+        joined["stack"] = {name: [*column, *found[name]] for name, column in tables["stack"].items()}
+    return joined
 
 
 def _moved(numbers: Any) -> Any:

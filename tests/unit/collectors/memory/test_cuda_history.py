@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from tests.support.snapshots import MIB, Allocator, frames, random_history, snapshot_of
-from zprof.collectors.memory.history import FIRST_STACK, CudaHistory, TorchCudaMemory, with_stacks
+from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.memory.history import FIRST_STACK, CudaHistory, TorchCudaMemory, with_history
+from zprof.collectors.memory.mode import MemoryMode
 from zprof.run.schema import TABLES
 
 
@@ -71,11 +73,12 @@ def test_stacks_of_the_history_do_not_clash_with_those_of_storages() -> None:
     tables = recorded(FakeCudaMemory(allocator=allocator)).tables()
     assert pa.array(tables["block"]["stack"]).to_pylist() == [FIRST_STACK, None]
     storages = {"stack": [0], "depth": [0], "file": ["a.py"], "line": [1], "function": ["f"]}
-    together = with_stacks(storages, tables["stack"])
-    assert together["stack"] == [0, FIRST_STACK]
-    assert together["function"] == ["f", "made"]
-    assert pa.table(together, schema=TABLES["stack"]).num_rows == 2
-    assert with_stacks(None, tables["stack"])["stack"] == [FIRST_STACK]
+    together = with_history({"alloc": {}, "stack": storages}, tables)
+    assert set(together) == {"alloc", "stack", "block", "segment"}
+    assert list(together["stack"]["stack"]) == [0, FIRST_STACK]
+    assert list(together["stack"]["function"]) == ["f", "made"]
+    assert pa.table(dict(together["stack"]), schema=TABLES["stack"]).num_rows == 2
+    assert with_history({"stack": storages}, {}) == {"stack": storages}
 
 
 def test_without_a_device_in_use_nothing_is_touched() -> None:
@@ -141,3 +144,36 @@ def test_a_snapshot_of_another_shape_is_a_gap() -> None:
 def test_torch_without_a_device_says_that_none_is_in_use() -> None:
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         assert not TorchCudaMemory().in_use()
+
+
+def test_the_collector_of_a_window_records_it_and_gives_its_tables() -> None:
+    memory = FakeCudaMemory()
+    collector = MemoryCollector(None, None)
+    collector._history = CudaHistory(memory)
+    collector.start()
+    collector.stop()
+    assert memory.calls == ["record", "snapshot", "end"]
+    gaps, tables = collector.gaps(), collector.tables()
+    assert {"alloc", "block", "segment", "stack"} <= set(tables)
+    assert not [gap for gap in gaps if "history" in gap.what]
+
+
+def test_a_history_that_fails_is_a_gap_and_the_window_goes_on() -> None:
+    memory = FakeCudaMemory()
+    memory.fails = "record"
+    collector = MemoryCollector(None, None)
+    collector._history = CudaHistory(memory)
+    collector.start()
+    torch.ones(1000)
+    collector.stop()
+    assert any("record failed" in gap.reason for gap in collector.gaps())
+    assert len(collector.tables()["alloc"]["bytes"]) > 0
+
+
+def test_a_light_window_records_no_history() -> None:
+    memory = FakeCudaMemory()
+    collector = MemoryCollector(None, None, MemoryMode.LIGHT)
+    collector._history = CudaHistory(memory)
+    collector.start()
+    collector.stop()
+    assert memory.calls == []
