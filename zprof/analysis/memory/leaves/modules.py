@@ -95,10 +95,9 @@ def _raise(peaks: Int, module: Int, changes: Int) -> None:
     groups = module[order]
     if not len(groups):
         return
-    running = np.cumsum(changes[order], dtype=np.int64)
+    running = np.cumsum(changes[order], dtype=np.int64)  # what began also ends, so each group ends at 0
     first = np.flatnonzero(np.diff(groups, prepend=_NOBODY))
-    before = np.where(first > 0, running[first - 1], 0)
-    peaks[groups[first]] = np.maximum.reduceat(running, first) - before
+    peaks[groups[first]] = np.maximum.reduceat(running, first)
 
 
 def _largest(rank: int, names: list[str], peaks: Int, held: Int) -> tuple[ModulePeak, ...]:
