@@ -139,8 +139,8 @@ class InitWindow:
 
     def _keep(self, collector: MemoryCollector) -> None:
         tables = collector.tables()
-        alloc = tables["alloc"]
-        alloc["stack"] = [None] * len(alloc["stack"])  # the table of stacks is the memory window's
+        none = [None] * len(tables["alloc"]["stack"])  # the table of stacks is the memory window's
+        alloc = {**tables["alloc"], "stack": none}
         self._tables = {"init_alloc": alloc, "init_role": tables["role"]}
         self._marks.extend(tables["mark"])
         self._guard.gaps.extend(collector.gaps())
