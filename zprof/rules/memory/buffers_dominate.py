@@ -13,7 +13,8 @@ what sharding saves.  5 % is where a finding has medium severity; 30 % is what a
 units on two ranks has without the backend's part (25 %), and a little.
 
 DDP keeps gradients beside their buckets of the same size.  There the bytes to free are the smaller of the
-two at each phase's peak, because ``gradient_as_bucket_view`` makes them one.
+two at each phase's peak, because ``gradient_as_bucket_view`` makes them one, and without the gradients that
+are alive in the forward already: those are another finding's (ZP207).
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
+from zprof.model.phases import Phase
 from zprof.model.tenants import Tenant
 from zprof.model.units import format_bytes, format_percent
 from zprof.rules.memory.finding import in_bytes, memory_finding, no_facts, supported, worth
@@ -145,7 +147,19 @@ def _finding(analysis: RunAnalysis, big: Largest, sharding: Sharding, excess: _E
 
 
 def _of_ddp(big: Largest) -> Finding | None:
-    saving = big.would_fall(_doubled)
+    early = max(
+        (
+            phase.tenants.get(Tenant.GRADIENTS, 0)
+            for phase in big.phases
+            if phase.phase == Phase.FORWARD.value
+        ),
+        default=0,
+    )
+
+    def doubled(_: str, held: Mapping[Tenant, int]) -> float:
+        return min(held.get(_BUFFERS, 0), max(0, held.get(Tenant.GRADIENTS, 0) - early))
+
+    saving = big.would_fall(doubled)
     if saving < _EXCESS_RATIO * big.peak_bytes or not worth(saving, big):
         return None
     buffers = big.of(_BUFFERS)
@@ -165,7 +179,3 @@ def _of_ddp(big: Largest) -> Finding | None:
         disprove="set gradient_as_bucket_view=True and record again: if the peak stays, it lies where "
         "there are no gradients yet",
     )
-
-
-def _doubled(_: str, held: Mapping[Tenant, int]) -> float:
-    return min(held.get(_BUFFERS, 0), held.get(Tenant.GRADIENTS, 0))

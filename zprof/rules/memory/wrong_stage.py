@@ -52,28 +52,29 @@ def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return no_facts(Cause.WRONG_STAGE)
     if sharding.ranks < 2 or sharding.stage == 0:
         return None
-    measured = _against(analysis, big, sharding, baseline)
-    if measured or _is_lower_stage(sharding, baseline):
-        return measured
+    before = _comparable(analysis, big, sharding, baseline)
+    if baseline and before:
+        measured = _against(analysis, big, baseline, before)
+        if measured or baseline.training.stage == sharding.stage - 1:
+            return measured  # what was measured is not guessed again
     return _stage_3(analysis, big, sharding) if sharding.stage == 3 else _whole_parameters(analysis, big)
 
 
-def _is_lower_stage(sharding: Sharding, baseline: RunAnalysis | None) -> bool:
-    return baseline is not None and baseline.training.stage in range(sharding.stage)
-
-
-def _against(
+def _comparable(
     analysis: RunAnalysis, big: Largest, sharding: Sharding, baseline: RunAnalysis | None
-) -> Finding | None:
+) -> Largest | None:
+    """The baseline's largest rank, where it did the same work in a lower stage."""
     before = largest_rank(baseline) if baseline else None
-    if baseline is None or before is None or not _is_lower_stage(sharding, baseline):
+    if baseline is None or before is None or baseline.training.stage not in range(sharding.stage):
         return None
-    if not _is_same_work(analysis, big, baseline, before):
-        return None
+    return before if _is_same_work(analysis, big, baseline, before) else None
+
+
+def _against(analysis: RunAnalysis, big: Largest, baseline: RunAnalysis, before: Largest) -> Finding | None:
     higher = big.memory.peak_bytes - before.memory.peak_bytes
     if higher < -_SAME_RATIO * before.peak_bytes:
         return None
-    stage, lower = sharding.stage, baseline.training.stage
+    stage, lower = analysis.training.stage, baseline.training.stage
     sure = Confidence.MEDIUM if before.memory.upper_bound else Confidence.HIGH
     return memory_finding(
         Cause.WRONG_STAGE,
@@ -97,12 +98,16 @@ def _is_same_work(analysis: RunAnalysis, big: Largest, baseline: RunAnalysis, be
     mine, theirs = analysis.training, baseline.training
     same = mine.parameters == theirs.parameters and mine.micro_batches == theirs.micro_batches
     same = same and analysis.run.world_size == baseline.run.world_size
-    ours, others = _most_activations(big), _most_activations(before)
+    ours, others = _most_activations(analysis, big), _most_activations(baseline, before)
     return same and max(ours, others) <= _SIMILAR * max(1, min(ours, others))
 
 
-def _most_activations(big: Largest) -> int:
+def _most_activations(analysis: RunAnalysis, big: Largest) -> int:
+    """The most at any time: a stage moves the peak to where there are fewer, or more."""
     held = [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in big.phases]
+    for timeline in analysis.memory.timelines:
+        if timeline.rank == big.rank:
+            held += timeline.tenants.get(Tenant.ACTIVATIONS.value, ())
     return max([big.of(Tenant.ACTIVATIONS), *held])
 
 

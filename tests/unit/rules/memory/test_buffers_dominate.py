@@ -94,6 +94,8 @@ def test_buckets_beside_gradients_in_ddp() -> None:
     assert finding.saving_bytes == (15 * MIB, 30 * MIB)
     early = tenants(parameters=32, gradients=1, optimizer=64, buffers=32)
     assert buffers_dominate(memory_run(early, facts=facts), None) is None
+    kept = memory_run(held, facts=facts, phases=(phase("forward", held), phase("backward", held)))
+    assert buffers_dominate(kept, None) is None  # alive in the forward: retained_gradients
     view = tenants(parameters=32, gradients=32, optimizer=64, buffers=0)
     assert buffers_dominate(memory_run(view, facts=facts), None) is None
 

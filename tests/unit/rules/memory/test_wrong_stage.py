@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.peaks import FACTS, GIB, MIB, gpu, memory_run, part, tenants, with_rank
+from tests.support.peaks import FACTS, GIB, MIB, gpu, memory_run, part, phase, tenants, with_rank
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
+from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
 from zprof.rules.memory.wrong_stage import wrong_stage
 
@@ -60,11 +61,26 @@ def test_the_largest_activations_of_any_phase_are_compared() -> None:
     before = memory_run(tenants(buffers=2), facts=STAGE_2)
     late = with_rank(before, tenants=tenants(activations=0, buffers=22))
     assert isinstance(wrong_stage(memory_run(), late), Finding)
+    phases = (phase("forward", tenants(activations=8, buffers=2)),)
+    curve = MemoryTimeline(rank=0, device="cpu", time_ns=(0, 5), tenants={"activations": (0, 20 * MIB)})
+    blind = replace(late, memory=replace(late.memory, phases=phases))
+    assert wrong_stage(memory_run(), blind) is None
+    seen = replace(blind, memory=replace(blind.memory, timelines=(curve,)))
+    assert isinstance(wrong_stage(memory_run(), seen), Finding)
 
 
 def test_a_higher_baseline_says_nothing() -> None:
     """Stage 2 against stage 3: a higher peak is what that costs."""
     assert wrong_stage(memory_run(tenants(buffers=30), facts=STAGE_2), memory_run()) is None
+
+
+def test_what_cannot_be_compared_is_judged_by_the_law() -> None:
+    run = gathered(25, buffers=26)
+    lower = memory_run(tenants(buffers=60), facts=STAGE_2)
+    assert wrong_stage(run, lower) is None  # measured: stage 3 is below it
+    assert found(run, memory_run(tenants(buffers=60), facts=STAGE_2, ranks=2)).confidence is Confidence.LOW
+    plain = memory_run(tenants(buffers=60), facts=replace(FACTS, stage=0))
+    assert found(run, plain).confidence is Confidence.LOW  # below stage 0 says nothing of stage 2
 
 
 def gathered(mib: float, **held: float) -> RunAnalysis:
