@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from zprof.collectors.snapshot.fields import Flags, Integers, Row, words
+from zprof.collectors.snapshot.fields import Flags, Integers, Row, column, words
 from zprof.collectors.snapshot.held import Held, pools
 from zprof.collectors.snapshot.lives import BEFORE, NONE, Lives, Replay, join_held, settle
-from zprof.collectors.snapshot.sizes import rounded
+from zprof.collectors.snapshot.sizes import block_sizes
 from zprof.collectors.snapshot.stacks import Stacks
 from zprof.collectors.snapshot.stretches import Stretch, stretches_of
 from zprof.collectors.snapshot.texts import column_of, nullable
@@ -28,6 +28,7 @@ class DeviceTables:
     trace: Trace
     held: Held
     odd_segments: int
+    other_sizes: int
 
 
 def device_tables(name: str, trace: Trace, held: Held, stacks: Stacks, fallback_ns: int) -> DeviceTables:
@@ -43,15 +44,17 @@ def device_tables(name: str, trace: Trace, held: Held, stacks: Stacks, fallback_
     join_held(replay, trace, held.blocks)
     settle(replay.lives, trace)
     stretches, odd = stretches_of(trace, held)
+    blocks = _Blocks(trace, held, replay.lives, begin_ns, stretches)
     return DeviceTables(
         name=name,
         begin_ns=begin_ns,
-        block=_Blocks(trace, held, replay.lives, begin_ns, stretches).columns(name, stacks),
+        block=blocks.columns(name, stacks),
         segment=_segments(name, trace, held, stretches, begin_ns),
         lives=replay.lives,
         trace=trace,
         held=held,
         odd_segments=odd,
+        other_sizes=blocks.other_sizes,
     )
 
 
@@ -64,13 +67,17 @@ class _Blocks:
         self._trace, self._held, self._begin_ns, self._stretches = trace, held, begin_ns, stretches
         self._entry, self._requested, self._completed, self._at = lives.arrays()
         self._before: Flags = np.array(lives.before, dtype=np.bool_)
+        #: Blocks in use at the end that the segments give another size than the rule of ``sizes``.
+        self.other_sizes = 0
 
     def columns(self, name: str, stacks: Stacks) -> dict[str, Any]:
         """All columns."""
         requested = self._either(self._trace.size, self._held.blocks.requested)
         held = self._at >= 0
-        block = rounded(requested)
-        block[held] = self._held.blocks.size[self._at[held]]
+        block = block_sizes(self._address(), requested, self._born(), self._completed, self._stretches)
+        stated = self._held.blocks.size[self._at[held]]
+        self.other_sizes = int((block[held] != stated)[~self._before[held]].sum())
+        block[held] = stated
         return {
             "device": column_of([name] * len(self._entry)),
             "address": self._address(),
@@ -112,6 +119,9 @@ class _Blocks:
         texts = [None if before else next(said) for before in self._before.tolist()]
         return [None if text in ("", "N/A") else text for text in texts]
 
+    def _born(self) -> Integers:
+        return np.where(self._before, NONE, self._entry)
+
     def _births(self) -> list[Row]:
         entries = self._entry[~self._before].tolist()
         return [self._trace.rows[entry] for entry in entries]
@@ -119,7 +129,7 @@ class _Blocks:
     def _stacks(self, stacks: Stacks, name: str) -> Integers:
         """Where the block was allocated: a free's stack is another."""
         found = np.full(len(self._entry), -1, dtype=np.int64)
-        found[~self._before] = stacks.numbers([row.get("frames") for row in self._births()], name)
+        found[~self._before] = stacks.numbers(column(self._births(), "frames"), name)
         rest = np.flatnonzero((found < 0) & (self._at >= 0))
         blocks = [self._held.blocks.rows[at].get("frames") for at in self._at[rest].tolist()]
         found[rest] = stacks.numbers(blocks, name)
@@ -149,8 +159,7 @@ class _Blocks:
         )
         address = self._address()
         at = np.searchsorted(start, address, side="right") - 1
-        born = np.where(self._before, -1, self._entry)
-        inside = (at >= 0) & (address < start[at] + size[at]) & (begin[at] <= born)
+        inside = (at >= 0) & (address < start[at] + size[at]) & (begin[at] <= self._born())
         return np.where(inside, held[at], nowhere)
 
 

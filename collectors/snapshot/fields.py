@@ -5,6 +5,7 @@ What is shared is counted each time that it is visited: ``Budget`` is how often 
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
@@ -52,13 +53,21 @@ def rows_of(value: object, where: str, budget: Budget) -> list[Row]:
     return cast(list[Row], value if type(value) is list else list(value))
 
 
+def column(rows: Sequence[Row], key: str, default: object = None) -> list[Any]:
+    """One column, unchecked."""
+    try:
+        return list(map(itemgetter(key), rows))  # twice as fast as get, and torch's rows have all keys
+    except KeyError:
+        return [row.get(key, default) for row in rows]
+
+
 def integers(rows: Sequence[Row], key: str, where: str, default: int | None = None) -> Integers:
     """One column of 64-bit integers; a missing key is ``default``, where there is one.
 
     Raises:
         BadInput: a value is missing, is no integer, or does not fit.
     """
-    values = [row.get(key, default) for row in rows]
+    values = column(rows, key, default)
     _all_of(values, {int}, where, key)
     try:
         return np.array(values, dtype=np.int64)
@@ -82,7 +91,7 @@ def check_sum(found: Integers, where: str) -> None:
 
 def words(rows: Sequence[Row], key: str, where: str, default: str = "") -> list[str]:
     """One column of texts; missing and None are ``default``."""
-    values = [row.get(key, default) for row in rows]
+    values = column(rows, key, default)
     kinds = set(map(type, values))
     if type(None) in kinds:
         values = [default if value is None else value for value in values]

@@ -26,6 +26,7 @@ def gaps_of(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
         yield from _contradictions(device)
         yield from _clock(device)
         yield from _skipped(device)
+        yield from _sizes(device)
 
 
 def _history(device: DeviceTables) -> Iterator[Gap]:
@@ -39,8 +40,8 @@ def _history(device: DeviceTables) -> Iterator[Gap]:
         when = _when(device.begin_ns) if device.trace.timed else "its first entry"
         yield Gap(
             what="allocator history",
-            reason=f"{device.name}: it begins at {when}; {int(before.sum())} blocks ({there} bytes) were "
-            "there already: where they were allocated, and any peak before, is not in the file",
+            reason=f"{device.name}: it begins at {when}; blocks that were there already: "
+            f"{int(before.sum())} ({there} bytes); where they came from, and any peak before, is not in it",
             remedy=_EARLIER,
         )
 
@@ -59,20 +60,20 @@ def _unknown(device: DeviceTables) -> Iterator[Gap]:
     if unknown:
         names = ", ".join(repr(shown(name)) for name in islice(unknown, 3))
         count = sum(unknown.values())
-        reason = f"{device.name}: {count} entries of kinds that this version does not know ({names})"
+        reason = f"{device.name}: entries of kinds that this version does not know: {count} ({names})"
         yield Gap(what="allocator history", reason=reason, remedy="upgrade zprof")
 
 
 def _contradictions(device: DeviceTables) -> Iterator[Gap]:
     lives, counts = device.lives, []
     if lives.overlaps:
-        counts.append(f"{lives.overlaps} blocks were allocated where one was still in use")
+        counts.append(f"blocks allocated where one was still in use: {lives.overlaps}")
     if lives.not_held and len(device.held.address):
-        counts.append(f"{lives.not_held} blocks that the trace leaves in use are not in the segments")
+        counts.append(f"blocks in use that the segments do not have: {lives.not_held}")
     if lives.resized:
-        counts.append(f"{lives.resized} blocks have another size in the trace than in the segments")
+        counts.append(f"blocks of another size than in the segments: {lives.resized}")
     if device.odd_segments and len(device.held.address):
-        counts.append(f"{device.odd_segments} segment entries do not fit the segments")
+        counts.append(f"entries about segments that do not fit them: {device.odd_segments}")
     if counts:
         reason = f"{device.name}: the trace and the segments disagree: {'; '.join(counts)}"
         yield Gap(what="allocator history disagrees", reason=reason, remedy=_AGAIN)
@@ -101,3 +102,14 @@ def _skipped(device: DeviceTables) -> Iterator[Gap]:
         if is_lost:
             reason = f"{device.name}: the trace has no {name} entries, which say when a block was {means}"
             yield Gap(what="blocks awaiting free", reason=reason, remedy="leave skip_actions out")
+
+
+def _sizes(device: DeviceTables) -> Iterator[Gap]:
+    if device.other_sizes:
+        reason = (
+            f"{device.name}: blocks in use of another size than torch's rule gives: {device.other_sizes}; "
+            "so what freed blocks took of their segments is an estimate"
+        )
+        yield Gap(
+            what="sizes of freed blocks", reason=reason, remedy="compare the peak with the allocator's own"
+        )

@@ -13,6 +13,7 @@ from zprof.collectors.snapshot.fields import (
     Integers,
     Row,
     check_sum,
+    column,
     damaged,
     integers,
     rows_of,
@@ -75,7 +76,7 @@ def held_of(segments: Sequence[Row], where: str, budget: Budget) -> Held:
 def pools(rows: Sequence[Row], key: str, where: str) -> list[str | None]:
     """A column of pool ids, pairs of integers, as "a,b"; None where a row has none."""
     texts: dict[Any, str | None] = {}
-    return [_pool(row.get(key), texts, where) for row in rows]
+    return [_pool(value, texts, where) for value in column(rows, key)]
 
 
 def _pool(value: object, texts: dict[Any, str | None], where: str) -> str | None:

@@ -18,6 +18,7 @@ from zprof.collectors.snapshot.fields import (
     Integers,
     Row,
     check_sum,
+    column,
     damaged,
     integers,
     rows_of,
@@ -83,7 +84,7 @@ def trace_of(value: object, where: str, budget: Budget) -> Trace:
     address = integers(rows, "addr", where, default=-1)
     if (address[_ADDRESSED[action]] < 0).any():
         raise damaged(f"{where}: addr is missing or negative")
-    timed = all("time_us" in row for row in rows)
+    timed = None not in column(rows, "time_us")
     times = sizes(rows, "time_us", where) if timed else np.arange(1, len(rows) + 1, dtype=np.int64)
     time_ns, backwards_ns = _distinct(times, where)
     return Trace(
