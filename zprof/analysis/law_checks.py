@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from zprof.analysis.law_causes import NOT_EXPLAINED, Difference, explain
+from zprof.analysis.law_causes import Difference, explain
 from zprof.analysis.laws import TenantLaw, tenant_laws
 from zprof.model.gaps import Gap
 from zprof.model.memory import LawCheck
@@ -137,4 +137,5 @@ def _held_together(laws: Mapping[Tenant, TenantLaw], checks: Sequence[LawCheck])
 
 
 def _uneven(check: LawCheck) -> LawCheck:
-    return replace(check, cause=_UNEVEN) if check.cause == NOT_EXPLAINED else check
+    """The sum over all ranks says more than what fits one rank alone."""
+    return replace(check, cause=_UNEVEN) if check.unexplained_bytes else check

@@ -90,6 +90,17 @@ def test_shards_of_unequal_size_hold_the_law_together() -> None:
     assert causes[0, Tenant.GRADIENTS] == ""
 
 
+def test_padded_parameters_beside_states_of_unequal_size() -> None:
+    """FSDP2: each rank's parameter is padded to the largest shard, the optimizer's states are not."""
+    checks = check_laws(FACTS, [states(0, 2_024, 2_024, 4_048), states(1, 2_024, 2_024, 3_952)])
+    causes = [(check.rank, check.tenant, check.cause[:7]) for check in checks]
+    assert causes == [
+        (rank, tenant, "shards " if tenant is Tenant.OPTIMIZER_STATE else "padding")
+        for rank in (0, 1)
+        for tenant in (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
+    ]
+
+
 @pytest.mark.parametrize("others", [[], [(1_950,)], [(1_960,), (2_000,)]])
 def test_unequal_shards_need_all_ranks_and_the_sum(others: list[tuple[int]]) -> None:
     measured = [states(0, 2_040, 2_000, 4_000)]
