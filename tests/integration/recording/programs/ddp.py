@@ -10,7 +10,8 @@ torch.manual_seed(0)
 rank = dist.get_rank()
 model = DistributedDataParallel(
     torch.compile(
-        torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)), backend="aot_eager"
+        torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)),
+        backend="aot_eager",
     )
 )
 optimizer = torch.optim.AdamW(model.parameters())
