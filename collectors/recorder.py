@@ -49,7 +49,7 @@ def record(
     model: nn.Module | None = None,
     optimizer: Optimizers = None,
     steps: Schedule | None = None,
-    training: TrainingFacts | None = None,
+    training: TrainingFacts | Callable[[], TrainingFacts] | None = None,
     memory_mode: str = MemoryMode.FULL,
 ) -> "Recorder":
     """A recorder for this rank; enter it on every rank, and call ``step()`` after each optimizer step.
@@ -59,7 +59,8 @@ def record(
         model: The model as it is called (the DDP or FSDP wrapper); names memory by module.
         optimizer: One or several; their states are told apart from other memory.
         steps: Which steps are recorded, see :func:`zprof.steps`.
-        training: What the program knows of itself; where nothing is given it is detected from the model.
+        training: What the program knows of itself; where nothing is given it is detected from the model.  A
+            function is asked once more after the first step, when the optimizer has its states.
         memory_mode: ``full``: every operator and allocation.  ``light``: hooks alone, for no more than a
             hundredth of the step.
 
@@ -75,7 +76,7 @@ def record(
     return Recorder(
         path,
         steps or Schedule(),
-        lambda: training or detect_training(model, optimizer),
+        training if callable(training) else lambda: training or detect_training(model, optimizer),
         collectors,
         memory_mode=mode,
         devices=DeviceWatch(),

@@ -1,0 +1,99 @@
+"""DeepSpeed's helper on engines that have DeepSpeed's names (stubs: DeepSpeed itself is not run)."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.support.framework_stubs import (
+    STEPS,
+    FakeEngine,
+    FakePipelineEngine,
+    WrappedOptimizer,
+    backward,
+    small_model,
+)
+from zprof.integrations.deepspeed import deepspeed_facts, deepspeed_optimizers, record_deepspeed
+from zprof.model.errors import BadInput
+from zprof.run.reader import Run
+
+
+def engine(kind: type[FakeEngine] = FakeEngine, *, stage: int = 2, accumulation: int = 2) -> FakeEngine:
+    model = small_model()
+    return kind(model, torch.optim.AdamW(model.parameters()), stage=stage, accumulation=accumulation)
+
+
+def test_steps_are_found_at_the_boundary_of_accumulation(tmp_path: Path) -> None:
+    trained = engine()
+    with record_deepspeed(trained, tmp_path, steps=STEPS):
+        for _ in range(6):
+            backward(trained.module)
+            assert trained.step() == "stepped"
+    (rank,) = Run(tmp_path).rank_manifests.values()
+    assert (rank.status, rank.memory_steps) == ("complete", (1,))
+    assert "step" not in vars(trained), "the engine's own method is back"
+
+
+def test_accumulated_micro_batches_are_no_steps(tmp_path: Path) -> None:
+    trained = engine(accumulation=3)
+    with record_deepspeed(trained, tmp_path, steps=STEPS):
+        for _ in range(5):
+            backward(trained.module)
+            trained.step()
+    assert "after 1 of 2" in Run(tmp_path).gaps()[0].reason
+
+
+def test_a_pipelines_batch_is_a_step(tmp_path: Path) -> None:
+    trained = engine(FakePipelineEngine)
+    assert isinstance(trained, FakePipelineEngine)
+    with record_deepspeed(trained, tmp_path, steps=STEPS):
+        assert [trained.train_batch() for _ in range(2)] == [0.5, 0.5]
+    assert Run(tmp_path).rank_manifests[0].status == "complete"
+    assert "train_batch" not in vars(trained)
+
+
+def test_an_error_of_the_program_passes_and_the_engine_is_as_it_was(tmp_path: Path) -> None:
+    trained = engine()
+    with pytest.raises(ValueError, match="of the program"), record_deepspeed(trained, tmp_path, steps=STEPS):
+        raise ValueError("of the program")
+    assert Run(tmp_path).rank_manifests[0].status == "failed"
+    assert "step" not in vars(trained)
+
+
+def test_the_engine_says_what_it_is(tmp_path: Path) -> None:
+    facts = deepspeed_facts(engine(stage=3))
+    assert (facts.engine, facts.stage, facts.shard_ranks, facts.micro_batches) == ("deepspeed", 3, 4, 2)
+    assert (facts.parameter_bytes, facts.gradient_bytes, facts.communication_bytes) == (2, 4, 2)
+    assert facts.parameters == 8 * 16 + 16 + 16 + 1
+
+
+def test_a_partitioned_parameter_counts_with_its_true_size() -> None:
+    trained = engine(stage=3)
+    for parameter in trained.module.parameters():
+        parameter.ds_numel = 1000
+        parameter.data = torch.empty(0)
+    assert deepspeed_facts(trained).parameters == 4000
+
+
+def test_frozen_parameters_leave_the_number_unknown() -> None:
+    trained = engine()
+    next(trained.module.parameters()).requires_grad_(False)
+    assert deepspeed_facts(trained).parameters is None
+
+
+def test_the_optimizer_that_steps_is_found_with_the_partitions_of_stage_3() -> None:
+    inner = torch.optim.AdamW(small_model().parameters())
+    outer = WrappedOptimizer(inner)
+    assert deepspeed_optimizers(SimpleNamespace(optimizer=outer)) == [inner]
+    outer.fp32_partitioned_groups_flat = masters = [torch.ones(3)]
+    found = deepspeed_optimizers(SimpleNamespace(optimizer=outer))
+    assert found[0] is inner
+    assert found[1].param_groups[0]["params"] is masters
+
+
+def test_something_else_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="Linear is not a DeepSpeed engine") as refused:
+        record_deepspeed(torch.nn.Linear(1, 1), tmp_path).__enter__()
+    assert "deepspeed.initialize()" in refused.value.hint
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,76 @@
+"""Records a run of the Trainer of Hugging Face transformers.
+
+    from zprof.integrations.huggingface import ZprofCallback
+
+    trainer = Trainer(model, args, train_dataset=data, callbacks=[ZprofCallback("run.zprof")])
+    trainer.train()
+
+Then ``zprof report run.zprof``.  A step is an optimizer step; the first ``train()`` is recorded.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from zprof.collectors.recorder import Recorder, record
+from zprof.collectors.schedule import Schedule
+from zprof.integrations.frameworks import facts_of, innermost, missing
+from zprof.model.training import TrainingFacts
+
+try:
+    from transformers import TrainerCallback
+except ImportError:
+    raise missing("transformers", __name__) from None
+
+_SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+
+
+class ZprofCallback(TrainerCallback):  # type: ignore[misc]
+    """Pass one to ``Trainer(callbacks=[…])`` on every rank.
+
+    Args:
+        path: The run directory; every rank gives the same.
+        steps: Which steps are recorded, see :func:`zprof.steps`.
+        training: What you know of the run; else it is seen from the model.
+    """
+
+    def __init__(
+        self, path: str | Path, *, steps: Schedule | None = None, training: TrainingFacts | None = None
+    ) -> None:
+        self._path, self._steps, self._training = path, steps, training
+        self._recording: Recorder | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin to record, with the Trainer's model and optimizer."""
+        if self._recording is not None:
+            return
+        model, optimizer = kwargs["model"], innermost(kwargs["optimizer"])
+
+        def facts() -> TrainingFacts:
+            return self._training or facts_of(
+                model,
+                optimizer,
+                micro_batches=args.gradient_accumulation_steps,
+                data_parallel=_is_data_parallel(args),
+            )
+
+        self._recording = record(
+            self._path, model=model, optimizer=optimizer, steps=self._steps, training=facts
+        )
+        self._recording.__enter__()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An optimizer step is over."""
+        if self._recording is not None:
+            self._recording.step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write what was not written.  Not called where training fails: then Python's exit writes it."""
+        if self._recording is not None:
+            self._recording.close("complete")
+
+
+def _is_data_parallel(args: Any) -> bool:
+    """Whether the Trainer wraps the model in DDP; the callback gets the model without the wrapper."""
+    sharded = args.fsdp or args.deepspeed or any(os.environ.get(name) == "true" for name in _SHARDING)
+    return not sharded and args.parallel_mode.value == "distributed"

@@ -1,0 +1,91 @@
+"""Records a fit of Lightning, as ``lightning`` or as ``pytorch_lightning``.
+
+    from zprof.integrations.lightning import ZprofCallback
+
+    trainer = Trainer(callbacks=[ZprofCallback("run.zprof")])
+    trainer.fit(model, batches)
+
+Then ``zprof report run.zprof``.  A step is a batch in which an optimizer stepped; the first fit is recorded.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from zprof.collectors.recorder import Recorder, record
+from zprof.collectors.schedule import Schedule
+from zprof.integrations.deepspeed import deepspeed_facts, is_engine
+from zprof.integrations.frameworks import facts_of, missing
+from zprof.model.training import TrainingFacts
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _callback_class() -> Any:
+    """That of the package that the program has imported, else of the one that is there."""
+    for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
+        try:
+            return importlib.import_module(name).Callback
+        except ImportError:
+            continue
+    raise missing("lightning", __name__)
+
+
+class ZprofCallback(_callback_class()):  # type: ignore[misc]
+    """Pass one to ``Trainer(callbacks=[…])``.
+
+    Args:
+        path: The run directory; every rank gives the same.
+        steps: Which steps are recorded, see :func:`zprof.steps`.
+        training: What you know of the run; else it is seen from the model.
+    """
+
+    def __init__(
+        self, path: str | Path, *, steps: Schedule | None = None, training: TrainingFacts | None = None
+    ) -> None:
+        super().__init__()
+        self._path, self._steps, self._training = path, steps, training
+        self._recording: Recorder | None = None
+        self._optimizer_steps = 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to record, with the model as the strategy has wrapped it."""
+        if self._recording is not None:
+            return
+        model, optimizers = trainer.model, list(trainer.optimizers)
+        self._optimizer_steps = trainer.global_step
+        self._recording = record(
+            self._path,
+            model=model,
+            optimizer=optimizers,
+            steps=self._steps,
+            training=lambda: self._training or _facts(trainer, model, optimizers),
+        )
+        self._recording.__enter__()
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch is over; a step with it, unless gradients are still accumulated."""
+        if self._recording is not None and trainer.global_step != self._optimizer_steps:
+            self._optimizer_steps = trainer.global_step
+            self._recording.step()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write what was not written."""
+        self._close("complete")
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Training failed: write what was seen."""
+        self._close("failed")
+
+    def _close(self, status: str) -> None:
+        if self._recording is not None:
+            self._recording.close(status)
+
+
+def _facts(trainer: Any, model: Any, optimizers: list[Any]) -> TrainingFacts:
+    if is_engine(model):
+        return deepspeed_facts(model)
+    return facts_of(model, optimizers, micro_batches=trainer.accumulate_grad_batches)
