@@ -20,7 +20,7 @@ from zprof.run.reader import Run, load
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 ROOT = Path(__file__).parents[3]
-TIME_LIMIT_S = 240
+TIME_LIMIT_S = 400
 
 
 class Recorded:

@@ -21,7 +21,7 @@ from zprof.reference_engine.comm import LinkModel, ModelledComm, NativeComm
 
 @dataclass
 class Case:
-    """A training that was built and has not begun."""
+    """A training that was built and has not begun.  ``proof`` counts what a test wants to know."""
 
     model: nn.Module
     optimizer: Any

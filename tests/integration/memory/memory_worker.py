@@ -57,7 +57,7 @@ def run_case(name: str, place: Place) -> None:
     case = ALL_CASES[name](place.rank, place.world_size)
     for step in range(WARM_STEPS):
         case.step(step)
-    before = counter.live_bytes()
+    before, proven = counter.live_bytes(), case.proof()
     collector = MemoryCollector(case.model, case.optimizer)
     marks = MarkLog()
     collector.start()
@@ -71,7 +71,8 @@ def run_case(name: str, place: Place) -> None:
     marks.add("window_end", WARM_STEPS + STEPS, "memory")
     collector.stop()
     write(name, place, case, collector, marks)
-    truth = {"max_bytes": exact, "begin_bytes": before, **case.proof()}
+    proof = {name: count - proven[name] for name, count in case.proof().items()}
+    truth = {"max_bytes": exact, "begin_bytes": before, **proof}
     (place.folder / f"{name}.rank{place.rank}.json").write_text(json.dumps(truth))
     case.close()
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from counted_backend import CountedBackend
 from memory_cases import Case, plain, unhook
 from memory_models import Transformer, mlp, token_loss, vector_loss
 from torch import nn
@@ -12,22 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 
 def compiled(rank: int, world_size: int, *, backend: str, make: Callable[[], nn.Module], loss: Any) -> Case:
-    """``proof`` says how often compiled code ran: once a step, in the recorded ones too."""
     torch._dynamo.reset()
-    runs: list[int] = []
-
-    def counted(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        compiled_graph = torch._dynamo.lookup_backend(backend)(graph, inputs)
-
-        def run(*arguments: Any) -> Any:
-            runs.append(1)
-            return compiled_graph(*arguments)
-
-        return run
-
-    model = make()
-    case = plain(torch.compile(model, backend=counted), loss)
-    case.proof = lambda: {"compiled_runs": len(runs)}
+    counted = CountedBackend(backend)
+    case = plain(torch.compile(make(), backend=counted), loss)
+    case.proof = counted.proof
     case.close = torch._dynamo.reset
     return case
 

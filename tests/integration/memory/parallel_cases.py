@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from counted_backend import CountedBackend
 from memory_cases import Case, plain
 from memory_models import WIDTH, Transformer, token_loss
 from torch import nn
@@ -74,15 +75,15 @@ def fsdp2_accumulation(rank: int, world_size: int) -> Case:
 def fsdp2_compiled(rank: int, world_size: int) -> Case:
     """Blocks are compiled, and what shards them is not."""
     torch._dynamo.reset()
-    model = Transformer()
+    model, counted = Transformer(), CountedBackend("aot_eager")
     for block in model.blocks:
-        block.compile(backend="aot_eager")
+        block.compile(backend=counted)
     mesh = init_device_mesh("cpu", (world_size,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     case = plain(model, token_loss, rank)
-    case.close = torch._dynamo.reset
+    case.proof, case.close = counted.proof, torch._dynamo.reset
     return case
 
 
@@ -107,9 +108,9 @@ def ddp_accumulation(rank: int, world_size: int) -> Case:
 
 def ddp_compiled(rank: int, world_size: int) -> Case:
     torch._dynamo.reset()
-    model = torch.compile(DistributedDataParallel(Transformer()), backend="aot_eager")
-    case = plain(model, token_loss, rank)
-    case.close = torch._dynamo.reset
+    counted = CountedBackend("aot_eager")
+    case = plain(torch.compile(DistributedDataParallel(Transformer()), backend=counted), token_loss, rank)
+    case.proof, case.close = counted.proof, torch._dynamo.reset
     return case
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from case_names import OPTIMIZERS, PARTITIONED
 
-from zprof.analysis.memory.curve import alive_at, composition
+from zprof.analysis.memory.curve import alive_at, composition, live_curve
 from zprof.analysis.memory.lives import CODES
 from zprof.analysis.memory.rank import RankLives
 from zprof.model.phases import Phase
@@ -22,8 +22,8 @@ P, TENSORS = 13_686_784, 52
 SMALL, SMALL_TENSORS = 1_052_672, 8
 #: One activation of the small model: 64 x 256 fp32.
 ACTIVATION = 64 * 256 * 4
-#: Steps of a worker: two to warm up, two in the window.
-STEPS = 4
+#: A block of the transformer, and the steps of a worker's window.
+BLOCK, RECORDED_STEPS = 789_760 * 4, 2
 
 
 def at_first_backward(lives: RankLives) -> dict[tuple[str, str], int]:
@@ -38,9 +38,31 @@ def at_first_backward(lives: RankLives) -> dict[tuple[str, str], int]:
     return held
 
 
-@pytest.mark.parametrize("case", ["compiled", "compiled_inductor"])
-def test_compiled_code_ran_in_every_step(recorded: "Recorded", case: str) -> None:
-    assert recorded.noted(case, 0)["compiled_runs"] == STEPS
+@pytest.mark.parametrize(
+    ("case", "graphs"),
+    [("compiled", 1), ("compiled_inductor", 1), ("ddp_compiled", 2), ("fsdp2_compiled", 4)],
+)
+def test_recorded_steps_run_compiled_code(recorded: "Recorded", case: str, graphs: int) -> None:
+    """DDP's optimizer cuts the graph in two; each of FSDP2's four blocks is called by itself."""
+    noted = recorded.noted(case, 0)
+    assert noted["compiled_runs"] == graphs * RECORDED_STEPS
+    assert noted["compiled_graphs"] == 0
+
+
+def test_compiled_blocks_change_no_tenant_of_fsdp2(recorded: "Recorded") -> None:
+    """Gathered parameters and whole gradients are found without a hook on the compiled modules."""
+    for compiled, plain in zip(recorded.ranks("fsdp2_compiled"), recorded.ranks("fsdp2"), strict=True):
+        assert compiled.tenants[Tenant.TEMPORARY_BUFFERS] <= plain.tenants[Tenant.TEMPORARY_BUFFERS]
+    for lives in recorded.lives("fsdp2_compiled"):
+        assert most(lives, "gradients", "unreduced") >= BLOCK
+        assert most(lives, "communication_buffers", "gathered_param") >= BLOCK
+
+
+def most(lives: RankLives, tenant: str, sub: str) -> int:
+    parts = lives.segments
+    ours = (parts.tenant == CODES[Tenant(tenant)]) & (parts.sub == sub)
+    live = live_curve(parts.begin_ns[ours], parts.end_ns[ours], parts.bytes[ours])[1]
+    return int(live.max(initial=0))
 
 
 def test_a_compiled_model_has_the_states_of_the_plain_one(recorded: "Recorded") -> None:
