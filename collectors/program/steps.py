@@ -37,7 +37,7 @@ class OptimizerSteps:
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Watch all optimizers that the program makes from here on.
+        """Watch all optimizers of the program.
 
         Raises:
             AttributeError: this torch wraps its optimizers otherwise.
@@ -55,6 +55,12 @@ class OptimizerSteps:
                 setattr(autograd, "_engine_run_backward", run_backward)  # noqa: B010
 
         self._undo.append(undo)
+        for kind in _subclasses(torch.optim.Optimizer):
+            step = kind.__dict__.get("step")
+            if step is not None and getattr(
+                step, "hooked", False
+            ):  # an optimizer of this class was made before
+                setattr(kind, "step", self._watched_step(step))  # noqa: B010
 
     def remove(self) -> None:
         """Leave torch as it was; wrappers that somebody wrapped meanwhile stay and do nothing."""
@@ -71,18 +77,19 @@ class OptimizerSteps:
     def _wrapping(self, wrap: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(wrap)
         def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
-            original = wrap(function)
-
-            @functools.wraps(function)
-            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-                if not self._watching or torch.compiler.is_compiling():
-                    return original(optimizer, *args, **kwargs)
-                return self._step(original, optimizer, args, kwargs)
-
-            self._originals[step] = original
-            return step
+            return self._watched_step(wrap(function))
 
         return profile_hook_step
+
+    def _watched_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._watching or torch.compiler.is_compiling():
+                return original(optimizer, *args, **kwargs)
+            return self._step(original, optimizer, args, kwargs)
+
+        self._originals[step] = original
+        return step
 
     def _step(self, original: Callable[..., Any], optimizer: Any, args: Any, kwargs: Any) -> Any:
         depth = getattr(self._local, "depth", 0)

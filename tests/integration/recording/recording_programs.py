@@ -1,4 +1,4 @@
-"""Runs every program twice, as it is and recorded, two processes at a time: most of their time is torch's import."""
+"""Runs every program twice, as it is and recorded, two at a time: most of their time is the import of torch."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A small transformer sharded with FSDP2; knows nothing of any profiler.  Arguments: steps, then what is ignored."""
+"""A small transformer sharded with FSDP2; knows nothing of any profiler.  Argument: steps."""
 
 import os
 import sys
