@@ -5,6 +5,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 
 from tests.support.fake_cuda import FakeCuda
@@ -43,6 +44,16 @@ def probe(
 def refused(answers: dict[str, Any]) -> tuple[dict[str, Any], DeviceProbe]:
     refusing = probe(FakeNvml([FakeGpu(answers=answers)]))
     return refusing.read(), refusing
+
+
+def test_the_stand_in_has_no_name_that_the_real_module_lacks() -> None:
+    names = [name for name in dir(FakeNvml) if name.lower().startswith("nvml")]
+    names += [name for name in FakeGpu().answers if name != "field"]
+    assert not [name for name in names if not hasattr(pynvml, name)]
+    codes = [name for name in names if name.startswith("NVML_") or name == "nvmlMemory_v2"]
+    assert all(getattr(pynvml, name) == getattr(FakeNvml, name) for name in codes)
+    real = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert (str(real), real.value) == (str(error("NOT_SUPPORTED")), 3)
 
 
 def test_a_row_has_the_columns_of_the_table() -> None:
