@@ -34,6 +34,8 @@ CHECKS: tuple[Check, ...] = (
     _check("nccl_one_rank", 50),
     _check("kineto_trace", 50),
     _check("memory_history", 40),
+    _check("memory_identity", 60),
+    _check("memory_recorder", 60),
     _check("nvml", 30),
 )
 

@@ -1,0 +1,97 @@
+"""What watching memory costs a step on a GPU: nobody, light mode, full mode; wall time and the host's time.
+
+The watches take turns, so that none of them has the device's warm clocks for itself.  Opening and closing a
+window, and with it taking the allocator's history, is timed apart.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.device.memory_program import program
+from benchmarks.device.row import CheckFailed
+from benchmarks.recording.workload import operators_of
+from zprof.collectors.memory.collector import MemoryCollector
+from zprof.collectors.memory.mode import MemoryMode
+
+ROUNDS, STEPS = 6, 5
+WATCHES: dict[str, MemoryMode | None] = {"nobody": None, "light": MemoryMode.LIGHT, "full": MemoryMode.FULL}
+#: What the collector may cost the host in full mode, an operator.
+GOAL_US = 10.0
+
+
+def measure() -> dict[str, Any]:
+    """Medians by watch, and the host's microseconds an operator in full mode.
+
+    Raises:
+        CheckFailed: full mode costs more than its goal, or a collector failed.
+    """
+    figures = measured("cuda", ROUNDS)
+    if figures["full_us_per_operator"] > GOAL_US:
+        raise CheckFailed(f"{figures['full_us_per_operator']:.1f} us an operator, goal {GOAL_US}", figures)
+    return figures
+
+
+def measured(device: str, rounds: int) -> dict[str, Any]:
+    """The figures, whatever they are."""
+    model, optimizer, loss = program(device)
+
+    def step() -> None:
+        loss().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(3):
+        step()
+    seen: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WATCHES}
+    for _ in range(rounds):
+        for name, mode in WATCHES.items():
+            seen[name].append(_watched(model, optimizer, step, mode))
+    operators = operators_of(step)
+    figures: dict[str, Any] = {"operators": operators} | {name: _medians(rows) for name, rows in seen.items()}
+    extra_ms = figures["full"]["host_ms"] - figures["nobody"]["host_ms"]
+    return figures | {"full_us_per_operator": 1e3 * extra_ms / operators}
+
+
+def _watched(
+    model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], None], mode: MemoryMode | None
+) -> tuple[float, float, float]:
+    """(wall, processor time) of the median step, and wall of opening and closing; milliseconds."""
+    collector = None if mode is None else MemoryCollector(model, optimizer, mode)
+    begin = time.perf_counter()
+    if collector is not None:
+        collector.start()
+    opened = time.perf_counter()
+    walls, hosts = zip(*(_timed(step) for _ in range(STEPS)), strict=True)
+    closing = time.perf_counter()
+    if collector is not None:
+        collector.stop()
+    apart = opened - begin + time.perf_counter() - closing
+    if collector is not None:
+        collector.tables()
+        faults = [gap for gap in collector.gaps() if "of this window" in gap.what]
+        if faults:
+            raise CheckFailed(f"the recording failed, its cost says nothing: {faults[0].reason}")
+    return 1e3 * statistics.median(walls), 1e3 * statistics.median(hosts), 1e3 * apart
+
+
+def _timed(step: Callable[[], None]) -> tuple[float, float]:
+    begin, host = time.perf_counter(), time.process_time()  # the backward runs on a thread of its own
+    step()
+    host = time.process_time() - host  # before waiting for the device, which spins
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin, host
+
+
+def _medians(rows: list[tuple[float, float, float]]) -> dict[str, float]:
+    walls, hosts, aparts = zip(*rows, strict=True)
+    return {
+        "wall_ms": statistics.median(walls),
+        "host_ms": statistics.median(hosts),
+        "open_and_close_ms": statistics.median(aparts),
+    }
