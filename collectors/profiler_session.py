@@ -53,6 +53,7 @@ class ProfilerSession:
         self._watch.remove()
         if self._thread is not None and not self.taken and profiler_runs():
             torch._C._autograd._disable_profiler()
+            getattr(autograd_profiler, "_run_on_profiler_stop", lambda: None)()
         self._thread = None
 
     def _give_way(self) -> bool:
