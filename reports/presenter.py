@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.model.gaps import Gap
-from zprof.model.memory import RankMemory, StateLaw
+from zprof.model.memory import LawCheck, RankMemory
 from zprof.model.report import RankTime, Report, RunFacts
 from zprof.model.tenants import SHOWN, Tenant
 
@@ -23,6 +23,8 @@ LEDGER: tuple[tuple[str, str], ...] = (
 #: Ranks side by side at most: alone, and on each side of a comparison.
 MAX_RANKS = 4
 MAX_RANKS_COMPARED = 2
+#: Parameters, gradients, optimizer state.
+_STATES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +148,12 @@ def missing_ranks(run: RunFacts) -> tuple[int, ...]:
     return tuple(sorted(set(range(run.world_size)) - set(run.ranks_loaded)))
 
 
-def state_checks(ranks: Sequence[RankMemory]) -> tuple[StateCheck, ...]:
-    """The ranks whose stage has a law and whose states were measured."""
-    return tuple(
-        _state_check(rank, rank.formula)
-        for rank in ranks
-        if rank.formula is not None and rank.state_bytes is not None
-    )
+def state_checks(laws: Sequence[LawCheck]) -> tuple[StateCheck, ...]:
+    """The three states of each rank as one sum, where each of them has a law."""
+    by_rank: dict[int, list[LawCheck]] = {}
+    for law in laws:
+        by_rank.setdefault(law.rank, []).append(law)
+    return tuple(_state_check(rank, found) for rank, found in by_rank.items() if len(found) == _STATES)
 
 
 def shown_tenants(ranks: Sequence[RankMemory]) -> tuple[Tenant, ...]:
@@ -176,16 +177,14 @@ def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
     )
 
 
-def _state_check(rank: RankMemory, law: StateLaw) -> StateCheck:
-    measured = sum((rank.state_bytes or {}).values())
-    expected = law.parameters + law.gradients + law.optimizer_state
+def _state_check(rank: int, laws: Sequence[LawCheck]) -> StateCheck:
     return StateCheck(
-        rank=rank.rank,
-        law_bytes=expected,
-        measured_bytes=measured,
-        padding_bytes=law.padding_bytes,
-        scalar_bytes=law.scalar_bytes,
-        rest_bytes=measured - expected - law.padding_bytes - law.scalar_bytes,
+        rank=rank,
+        law_bytes=sum(law.law_bytes for law in laws),
+        measured_bytes=sum(law.measured_bytes for law in laws),
+        padding_bytes=sum(law.padding_bytes for law in laws),
+        scalar_bytes=sum(law.scalar_bytes for law in laws),
+        rest_bytes=sum(law.unexplained_bytes for law in laws),
     )
 
 

@@ -100,7 +100,7 @@ def _moment(rank: RankMemory) -> str:
 
 
 def _states(report: Report) -> list[str]:
-    checks = state_checks(report.memory.per_rank)
+    checks = state_checks(report.memory.laws)
     alike = len({(c.law_bytes, c.measured_bytes, c.padding_bytes, c.scalar_bytes) for c in checks}) == 1
     if alike:
         return _state_line(checks[0], "each rank")

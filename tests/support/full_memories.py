@@ -8,7 +8,6 @@ from zprof.model.memory import (
     AllocatorCounters,
     Basis,
     DeviceMemory,
-    LawCheck,
     Memory,
     MemoryPart,
     MemoryTimeline,
@@ -42,7 +41,7 @@ def full_memory(module: str = "blocks.3.mlp") -> Memory:
             tenant="temporary_buffers",
             delta_bytes={"temporary_buffers": 1024, "activations": 0, "untagged": 0},
         ),
-        laws=_laws(first),
+        laws=plain.laws,
         devices=tuple(_device(first, moment) for moment in ("allocated peak", "reserved peak")),
         counters=(
             AllocatorCounters(
@@ -128,28 +127,6 @@ def _phases(rank: RankMemory) -> tuple[PhasePeak, ...]:
             untagged_bytes=rank.untagged_bytes,
         )
         for phase in ("forward", "backward", "optimizer")
-    )
-
-
-def _laws(rank: RankMemory) -> tuple[LawCheck, ...]:
-    assert rank.formula is not None
-    assert rank.state_bytes is not None
-    return tuple(
-        LawCheck(
-            rank=1,
-            tenant=tenant,
-            law_bytes=law,
-            measured_bytes=rank.state_bytes[tenant],
-            padding_bytes=rank.state_bytes[tenant] - law - extra,
-            scalar_bytes=extra,
-            unexplained_bytes=0,
-            cause="padding of shards to equal size",
-        )
-        for tenant, law, extra in (
-            (Tenant.PARAMETERS, rank.formula.parameters, 0),
-            (Tenant.GRADIENTS, rank.formula.gradients, 0),
-            (Tenant.OPTIMIZER_STATE, rank.formula.optimizer_state, 24),
-        )
     )
 
 

@@ -1,6 +1,6 @@
 """Hand-made memory leaves with a known truth, and hostile names."""
 
-from zprof.model.memory import Allocation, Memory, RankMemory, StateLaw
+from zprof.model.memory import Allocation, LawCheck, Memory, RankMemory, StateLaw
 from zprof.model.tenants import Tenant
 
 MIB = 1 << 20
@@ -17,7 +17,30 @@ def memory_of(stage: int, *, ranks: int = 2, parameters: int = 4_000_000, module
             rank=1, bytes=4 * MIB, tenant="communication_buffers", sub="gathered_param", module="blocks.4"
         ),
     )
-    return Memory(per_rank=entries, top=top)
+    laws = tuple(law for entry in entries for law in _laws(entry))
+    return Memory(per_rank=entries, top=top, laws=laws)
+
+
+def _laws(rank: RankMemory) -> tuple[LawCheck, ...]:
+    assert rank.formula is not None
+    assert rank.state_bytes is not None
+    return tuple(
+        LawCheck(
+            rank=rank.rank,
+            tenant=tenant,
+            law_bytes=law,
+            measured_bytes=rank.state_bytes[tenant],
+            padding_bytes=rank.state_bytes[tenant] - law - extra,
+            scalar_bytes=extra,
+            unexplained_bytes=0,
+            cause="padding of shards to equal size",
+        )
+        for tenant, law, extra in (
+            (Tenant.PARAMETERS, rank.formula.parameters, 0),
+            (Tenant.GRADIENTS, rank.formula.gradients, 0),
+            (Tenant.OPTIMIZER_STATE, rank.formula.optimizer_state, 24),
+        )
+    )
 
 
 def _rank(stage: int, rank: int, ranks: int, parameters: int) -> RankMemory:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from tests.support.memories import memory_of
 from tests.support.reports import slower, straggler
 from zprof.model.gaps import Gap
-from zprof.model.tenants import Tenant
 from zprof.reports.presenter import (
     exposure,
     grouped_gaps,
@@ -56,13 +55,22 @@ def test_largest_peaks_are_shown_in_order_of_rank() -> None:
     assert peak_bytes(ranks) == ranks[5].peak_bytes
 
 
-def test_law_plus_padding_plus_counters_is_what_was_measured() -> None:
-    ranks = memory_of(2).per_rank
-    assert [check.rest_bytes for check in state_checks(ranks)] == [0, 0]
-    states = dict(ranks[0].state_bytes or {})
-    states[Tenant.GRADIENTS] += 8
-    assert state_checks([replace(ranks[0], state_bytes=states)])[0].rest_bytes == 8
-    assert state_checks([replace(ranks[0], formula=None)]) == ()
+def test_the_states_of_a_rank_sum_to_one_check() -> None:
+    laws = memory_of(2).laws
+    first, second = state_checks(laws)
+    assert (first.rank, second.rank) == (0, 1)
+    assert first.law_bytes == sum(law.law_bytes for law in laws if law.rank == 0)
+    assert first.law_bytes + first.padding_bytes + first.scalar_bytes == first.measured_bytes
+    assert first.rest_bytes == 0
+
+
+def test_what_no_law_explains_is_the_rest() -> None:
+    more = [replace(law, unexplained_bytes=8) for law in memory_of(2).laws[:3]]
+    assert [check.rest_bytes for check in state_checks(more)] == [24]
+
+
+def test_a_rank_without_all_three_laws_has_no_check() -> None:
+    assert state_checks(memory_of(2).laws[:2]) == ()
 
 
 def test_the_same_gap_on_several_ranks_is_said_once() -> None:
