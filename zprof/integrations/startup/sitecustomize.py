@@ -28,11 +28,15 @@ def _watch() -> None:
 def _begin() -> None:
     try:
         _import_zprof()
-        from zprof.integrations.program.begin import begin_in_child
     except Exception as error:  # another environment than that of zprof
         _say(f"{sys.executable} imported torch, and zprof cannot be imported there ({error})")
-    else:
+        return
+    try:
+        from zprof.integrations.program.begin import begin_in_child
+
         begin_in_child()
+    except Exception as error:
+        _say(f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})")
 
 
 def _import_zprof() -> None:

@@ -1,4 +1,4 @@
-"""The recording of a program from outside, in this process: opened, begun and ended by the program's steps."""
+"""The recording of a program from outside: opened, begun and ended by the program's own steps."""
 
 import os
 from collections.abc import Iterator
