@@ -18,12 +18,8 @@ class PackWatch:
 
     def __init__(self, phases: PhaseTracker) -> None:
         self._phases = phases
-        self._depth = 0
-
-    @property
-    def packing(self) -> bool:
-        """Whether what is written now is kept for the backward."""
-        return self._depth > 0
+        #: How many run now; above 0 what is written is kept for the backward.  Read at every operator.
+        self.depth = 0
 
     def watched(self, pack: AnyPack, kept: Callable[[Any], None]) -> AnyPack:
         """The hook itself, watched; ``kept`` gets what it returned."""
@@ -31,11 +27,11 @@ class PackWatch:
         def watched_pack(tensor: Any) -> Any:
             if self._phases.phase is Phase.RECOMPUTE:  # saved for now, as all that is recomputed
                 return pack(tensor)
-            self._depth += 1
+            self.depth += 1
             try:
                 packed = pack(tensor)
             finally:
-                self._depth -= 1
+                self.depth -= 1
             kept(packed)
             return packed
 

@@ -113,11 +113,13 @@ class Scanner:
 
     def gradients(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
         """Claim what is the ``.grad`` of a module's parameter or of a tensor that is optimized."""
+        owners: dict[int, torch.Tensor] = {id(tensor): tensor for tensor in _optimized(optimizers)}
         for _, module in self._named_modules():
             for parameter in module._parameters.values():
                 if parameter is not None:
-                    self._hold_gradient(parameter, first)
-        self._optimized_gradients(optimizers, first=first)
+                    owners[id(parameter)] = parameter
+        for owner in owners.values():
+            self._hold_gradient(owner, first)
 
     def states(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
         """Claim the states, and the tensors that are optimized: masters, beside the model's own."""
@@ -188,6 +190,8 @@ class Scanner:
     ) -> list[Storage]:
         entries = [self._storages.see(plain, before_window=first) for plain in plain_tensors(tensor)]
         for entry in entries:
+            if role in entry.claimed:
+                continue
             if holdings is not None and holdings.has_lost(entry.generation):
                 self._claim_again(entry, role)
             else:
@@ -196,8 +200,6 @@ class Scanner:
 
     def _claim_again(self, entry: Storage, role: Role) -> None:
         """Not from its birth on: a gradient since the backward began (DDP's buckets), all else from now."""
-        if role in entry.claimed:
-            return
         entry.claimed.append(role)
         time_ns = self._log.backward_began_ns() if role is GRADIENT else None
         self._log.claim_rows.append((entry.generation, time_ns or time.time_ns(), role, False))

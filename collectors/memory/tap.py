@@ -74,7 +74,7 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._see_all((result,), allocator)
                 if role is not None:
                     self._claim_operands((args, kwargs, result), role)
-                elif self._packs.packing:
+                elif self._packs.depth:
                     self._claim_operands(result, SAVED)
             except Exception as error:  # a fault of ours must never reach the training loop
                 self._log.fail(f"operator {func}", error)

@@ -36,7 +36,8 @@ def nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
         yield from plain_tensors(value)
     elif depth < _MAX_DEPTH and isinstance(value, dict):
         for item in list(value.values()):
-            yield from nested_tensors(item, depth + 1)
+            # Directly where it can be: hundreds of states are read after each step of an optimizer.
+            yield from plain_tensors(item) if type(item) in PLAIN else nested_tensors(item, depth + 1)
     elif depth < _MAX_DEPTH and isinstance(value, list | tuple):
         for item in value:
             yield from nested_tensors(item, depth + 1)
