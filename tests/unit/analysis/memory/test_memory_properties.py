@@ -27,9 +27,21 @@ def pieces(lives: RankLives) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
-@settings(max_examples=100, deadline=None)
-@given(TABLES, st.randoms(use_true_random=False))
-def test_the_order_of_role_rows_means_nothing(tables: Tables, random: Random) -> None:
+_crowded = st.lists(
+    st.tuples(
+        st.integers(0, 1), st.integers(1, 4), st.sampled_from([Tenant.GRADIENTS, Tenant.ACTIVATIONS]),
+        st.sampled_from(["one", "other"]), st.booleans(), st.booleans(),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(TABLES, _crowded, st.randoms(use_true_random=False))
+def test_the_order_of_role_rows_means_nothing(tables: Tables, crowded: list[Any], random: Random) -> None:
+    """Many of them on one block at one time, gained and given up."""
+    for generation, time_us, tenant, sub, backdated, gained in crowded:
+        tables.claim(generation, time_us, tenant.value, sub, backdated=backdated, gained=gained)
     before = pieces(tables.lives())
     random.shuffle(tables.role)
     assert pieces(tables.lives()) == before
