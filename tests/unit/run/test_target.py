@@ -7,7 +7,7 @@ import pytest
 from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest, read_run_manifest
-from zprof.run.target import cleared_target
+from zprof.run.target import check_room, cleared_target
 from zprof.run.writer import RankWriter
 
 
@@ -67,3 +67,11 @@ def test_what_is_not_a_run_is_never_removed(tmp_path: Path, manifest: str | None
     with pytest.raises(BadInput, match="not a run"), cleared_target(tmp_path, force=True):
         pass
     assert (tmp_path / "weights").exists()
+
+
+def test_what_another_rank_of_the_same_job_made_is_no_obstacle(run: Path) -> None:
+    made_ns = run.stat().st_mtime_ns
+    check_room(run, force=False, since_ns=made_ns)
+    with pytest.raises(BadInput, match="a run is there already"):
+        check_room(run, force=False, since_ns=made_ns + 1)
+    check_room(run, force=True, since_ns=made_ns + 1)
