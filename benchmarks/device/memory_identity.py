@@ -1,4 +1,4 @@
-"""Where a GPU's memory is, term by term, in a step that zprof records; also where it awaits frees or splits."""
+"""Where a GPU's memory is, term by term, in a step that zprof records; also where frees wait or split it."""
 
 import tempfile
 from collections.abc import Mapping

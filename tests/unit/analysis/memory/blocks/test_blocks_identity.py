@@ -132,6 +132,15 @@ def test_a_block_outside_of_all_segments_is_a_gap_with_the_amount() -> None:
     assert "reserved peak" in gaps[0].reason
 
 
+def test_one_stray_block_is_enough() -> None:
+    frames = frames_of(stepwise()[0])
+    block = frames["block"].copy()
+    block.loc[block.index[-1], "address"] = 1
+    found = history_of(block, frames["segment"], "cuda:0")
+    assert found is not None
+    assert terms_at(found, found.end_ns).contradiction_bytes == 3 * MIB
+
+
 def test_blocks_in_each_other_contradict_the_history() -> None:
     frames = frames_of(stepwise()[0])
     twice = pd.concat([frames["block"], frames["block"].tail(1).assign(requested_bytes=1)])

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from history_tables import entry_times
+from history_tables import entry_times, history
 from test_memory_outside import group, sample
 
 from tests.support.snapshots import MIB, Allocator, snapshot_of
 from zprof.analysis.memory.blocks.device import DeviceAnswer, device_memory
-from zprof.analysis.memory.blocks.owners import Owners
+from zprof.analysis.memory.blocks.instant import live_at
+from zprof.analysis.memory.blocks.owners import Owners, tenants_of
 from zprof.analysis.memory.lives import CODES, UNTAGGED
 from zprof.collectors.snapshot.convert import tables_of
 from zprof.model.memory import DeviceMemory
@@ -115,6 +116,19 @@ def test_the_identity_at_both_peaks_down_to_nvml(tmp_path: Path) -> None:
     assert said.reserved_unused_bytes == (first.reserved_bytes or 0) - (45 * MIB + 512)
     assert said.non_pytorch_bytes == 690 * MIB
     assert said.gaps == ()
+
+
+def test_a_block_that_the_recording_does_not_know_has_no_owner() -> None:
+    window = Window()
+    blocks = history(window.allocator).blocks
+    rows, said = live_at(blocks, window.peak_ns + 1), window.owners(window.peak_ns)
+    known = Owners(address=said.address[:2], bytes=said.bytes[:2], tenant=said.tenant[:2])
+    held = dict(zip(blocks.address[rows].tolist(), tenants_of(blocks, rows, known).tolist(), strict=True))
+    assert held == {
+        window.parameter: CODES[Tenant.PARAMETERS],
+        window.saved: CODES[Tenant.ACTIVATIONS],
+        window.other: UNTAGGED,
+    }
 
 
 def test_a_history_that_disagrees_with_the_recording_is_a_gap(tmp_path: Path) -> None:

@@ -146,6 +146,16 @@ def test_without_a_forward_pass_a_block_without_frames_has_no_owner() -> None:
     assert seen.of(lone) == UNKNOWN
 
 
+def test_a_forward_pass_from_before_the_history_tells_no_backward() -> None:
+    program = Training()
+    for _ in range(2):
+        program.alloc(3 * MIB, FORWARD)
+    program.allocator.begin_history()
+    lone = program.alloc(4 * MIB, BARE)
+    program.alloc(1 * MIB, STEP)
+    assert told(program.allocator).of(lone) == UNKNOWN
+
+
 def test_inference_is_temporary_or_unknown_and_never_an_activation() -> None:
     program = Training()
     program.build()
@@ -303,11 +313,13 @@ def test_a_tag_wins_over_every_rule_and_another_text_is_no_tag() -> None:
     tagged = program.alloc(3 * MIB, FORWARD, tag="zprof:communication_buffers/kv_cache")
     noted = program.alloc(4 * MIB, FORWARD, tag="forward")
     odd = program.alloc(5 * MIB, BARE, tag="zprof:nobody")
+    foreign = program.alloc(6 * MIB, BARE, tag="notes:activations")
     seen = told(program.allocator)
     assert seen.of(tagged) == ("communication_buffers", "kv_cache")
     assert seen.names.basis_of(seen.row(tagged)) is Basis.TAGGED
     assert seen.names.basis_of(seen.row(noted)) is Basis.RULE
     assert seen.names.basis_of(seen.row(odd)) is not Basis.TAGGED
+    assert seen.names.basis_of(seen.row(foreign)) is not Basis.TAGGED
 
 
 def test_qualified_names_windows_paths_and_cpp_frames() -> None:
@@ -315,12 +327,19 @@ def test_qualified_names_windows_paths_and_cpp_frames() -> None:
     qualified = [at("C:\\env\\torch\\optim\\adam.py", "Adam._init_group"), at("C:\\x\\train.py", "main")]
     state = program.alloc(5 * MIB, qualified)
     program.step()
+    called = [
+        at(TORCH + "nn/functional.py", "linear"),
+        at(TORCH + "nn/modules/module.py", "Module._call_impl"),
+    ]
+    output = program.alloc(7 * MIB, called)
     saved = program.forward()
     engine = [at("??", "torch::autograd::Engine::evaluate_function"), at("/build/libtorch.cpp", "forward")]
     flowing = program.alloc(6 * MIB, engine)
     program.free([flowing])
     program.backward(saved)
+    program.free([output])
     program.optimize()
     seen = told(program.allocator)
+    assert seen.of_size(7 * MIB) == ("activations", "saved")
     assert seen.of(state) == ("optimizer_state", "state")
     assert seen.of_size(6 * MIB) == ("temporary_buffers", "act_grad")
