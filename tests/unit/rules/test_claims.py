@@ -68,8 +68,8 @@ def test_memory_comes_after_time_and_before_notes_the_sure_ones_first() -> None:
         return replace(claim(cause, 0, 0), saving_bytes=(0, bytes_freed), confidence=confidence)
 
     note = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0, Severity.LOW)
-    small = freeing(Cause.ACTIVATIONS_DOMINATE, 8, Confidence.MEDIUM)
-    large = freeing(Cause.BUFFERS_DOMINATE, 9, Confidence.HIGH)
+    small = freeing(Cause.BUFFERS_DOMINATE, 8, Confidence.HIGH)
+    large = freeing(Cause.ACTIVATIONS_DOMINATE, 9, Confidence.MEDIUM)
     guess = freeing(Cause.WRONG_STAGE, 99, Confidence.LOW)
     time = claim(Cause.NO_PREFETCH, 0, 1)
     assert ordered([note, guess, small, large, time]) == [time, large, small, guess, note]

@@ -72,6 +72,8 @@ def test_an_embedding_that_is_gathered_whole_counts_by_itself() -> None:
     embedding = allocation(12, BUFFERS, "embedding", sub="gathered_param")
     assert isinstance(buffers_dominate(memory_run(held), None), Finding)
     assert buffers_dominate(memory_run(held, top=(embedding,)), None) is None
+    block = replace(embedding, module="layers.3")
+    assert isinstance(buffers_dominate(memory_run(held, top=(block,)), None), Finding)
 
 
 def test_a_whole_model_that_is_gathered_is_no_embedding() -> None:
