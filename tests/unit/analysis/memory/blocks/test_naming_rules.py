@@ -23,6 +23,7 @@ from training_history import (
 )
 
 from tests.support.snapshots import MIB
+from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 
 UNKNOWN = ("untagged", "")
@@ -229,6 +230,29 @@ def test_sharding_and_collectives_are_communication() -> None:
     assert seen.of(buckets) == ("communication_buffers", "bucket")
     assert seen.of_size(15 * MIB) == ("communication_buffers", "reduce_scatter")
     assert seen.of_size(16 * MIB) == ("gradients", "shard")
+
+
+def test_shards_that_stay_are_parameters_and_those_given_back_are_not() -> None:
+    program = trained(1)
+    shard = [at(TORCH + "distributed/fsdp/_fully_shard/_fsdp_param.py", "_init_sharded_param"), MAIN]
+    program.alloc(9 * MIB, shard)
+    gone = program.alloc(10 * MIB, shard)
+    program.free([gone])
+    program.step()
+    seen = told(program.allocator)
+    assert seen.of_size(9 * MIB) == ("parameters", "shard")
+    assert seen.of_size(10 * MIB) == UNKNOWN
+
+
+def test_a_history_that_ends_in_a_recompute_names_it_with_low_confidence() -> None:
+    program = trained(1)
+    program.forward()
+    again = program.alloc(9 * MIB, RECOMPUTE)
+    seen = told(program.allocator)
+    assert seen.of(again) == ("activations", "recomputed")
+    row = np.array([seen.row(again)])
+    sure = seen.names.confidence_bytes(row, seen.history.blocks.requested_bytes)
+    assert sure == {Confidence.HIGH: 0, Confidence.MEDIUM: 0, Confidence.LOW: 9 * MIB}
 
 
 def test_what_ddp_copies_for_its_caller_is_no_bucket() -> None:
