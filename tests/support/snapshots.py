@@ -148,6 +148,7 @@ class Allocator:
                 self._unmap(segment)
             elif all(block.state == FREE for block in segment.blocks):
                 self.segments.remove(segment)
+                self._holes.append((segment.address, segment.size))
                 self._record("segment_free", segment.address, segment.size, segment.stream, segment.pool)
 
     def oom(self, requested: int, device_free: int) -> None:

@@ -56,7 +56,7 @@ def cached_import(path: Path, note: Callable[[str], None]) -> Path:
 
 def _import(path: Path, name: str, key: str, note: Callable[[str], None]) -> Path:
     for cache in _places(path):
-        if cache.is_symlink() or (cache.exists() and not _is_ours(cache)):
+        if os.path.lexists(cache) and not _is_ours(cache):
             continue
         try:
             cache.parent.mkdir(parents=True, exist_ok=True)

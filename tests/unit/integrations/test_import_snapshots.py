@@ -152,6 +152,12 @@ def test_the_users_cache_stands_in_and_a_planted_cache_is_not_used(
     assert f"importing it into {tmp_path / 'home' / 'zprof' / 'imports'}" in err
     _, err = report(path, capsys)
     assert "imported before" in err
+    (tmp_path / "planted").rename(tmp_path / "gone")
+    write_snapshot(path, sized(2))
+    _, err = report(path, capsys)
+    assert "importing it into" in err
+    assert not (tmp_path / "planted").exists(), "nothing is written where a stranger's link leads"
+    assert (shared / ".snapshot.pickle.zprof-cache").is_symlink()
 
 
 def test_a_damaged_cache_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,9 +80,10 @@ def test_pools_of_older_torch_come_from_the_segments() -> None:
     snapshot = snapshot_of(allocator)
     for entry in snapshot["device_traces"][0]:
         del entry["pool_id"]
-    table = blocks(tables_of(snapshot)).set_index("address")
-    assert table.loc[kept, "pool"] == "0,3"
-    assert pd.isna(table.loc[gone, "pool"]), "its segment is gone: nothing says its pool"
+    assert gone == kept, "the device hands out the address again"
+    first, second = blocks(tables_of(snapshot))["pool"].tolist()
+    assert second == "0,3"
+    assert pd.isna(first), "its segment is gone: nothing says its pool"
 
 
 def test_what_was_there_before_is_told() -> None:
@@ -225,6 +226,54 @@ def test_unknown_entries_are_counted_and_named() -> None:
         in gaps(tables)["allocator history"]
     )
     assert len(blocks(tables)) == 1
+    trace[-1]["action"] = "\x1b[31m\u202e" + "x" * 5000
+    reason = gaps(tables_of(snapshot))["allocator history"]
+    assert reason.isprintable()
+    assert len(reason) < 200
+
+
+def segments(tables: SnapshotTables) -> list[tuple[int, int, int, int | None]]:
+    """MiB from the first address, MiB, and µs of mapping and unmapping."""
+    rows = pa.table(tables.segment).to_pylist()
+    first, begin = min(row["address"] for row in rows), START_US * 1000
+    return [
+        (
+            (row["address"] - first) // MIB,
+            row["bytes"] // MIB,
+            (row["mapped_ns"] - begin) // 1000,
+            None if row["unmapped_ns"] is None else (row["unmapped_ns"] - begin) // 1000,
+        )
+        for row in rows
+    ]
+
+
+def test_an_expandable_segment_falls_into_the_pieces_that_were_mapped() -> None:
+    """Three pieces; the middle one goes and comes back smaller."""
+    allocator = recorded(expandable=True)
+    addresses = []
+    for _ in range(3):
+        addresses.append(allocator.alloc(40 * MIB))
+        allocator.tick(10)
+    allocator.free(addresses[1])
+    allocator.empty_cache()
+    allocator.tick(10)
+    allocator.alloc(30 * MIB)
+    tables = tables_of(snapshot_of(allocator))
+    assert segments(tables) == [(0, 40, 0, None), (40, 40, 10, 30), (80, 40, 20, None), (40, 30, 40, None)]
+    assert tables.gaps == ()
+
+
+def test_pieces_from_before_the_history_keep_both_sides_of_what_was_mapped_in_it() -> None:
+    allocator = Allocator(expandable=True)
+    addresses = [allocator.alloc(40 * MIB) for _ in range(3)]
+    allocator.free(addresses[1])
+    allocator.empty_cache()
+    allocator.begin_history()
+    allocator.tick(10)
+    allocator.alloc(40 * MIB)
+    assert len(allocator.segments) == 1
+    found = segments(tables_of(snapshot_of(allocator)))
+    assert found == [(0, 40, 9, None), (80, 40, 9, None), (40, 40, 10, None)]
 
 
 def test_a_clock_that_runs_back_or_is_not_there_is_told() -> None:
