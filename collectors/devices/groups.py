@@ -63,23 +63,34 @@ class GroupWatch:
                 del self._wrappers[name]
 
     def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        has_tensors = original.__name__ != "barrier"
+
         @functools.wraps(original)
         def launch(group: Any, *args: Any, **kwargs: Any) -> Any:
-            index = (
-                self._quietly(lambda: self._enter(group, args, original.__name__)) if self._active else None
-            )
+            index = self._before(group, args if has_tensors else None) if self._active else None
             result = original(group, *args, **kwargs)
             if index is not None:
-                self._quietly(lambda: self._read(index, Reason.AFTER_GROUP, self._names[group.group_name]))
+                self._after(group, index)
             return result
 
         return launch
 
-    def _enter(self, group: Any, args: tuple[Any, ...], method: str) -> int | None:
+    def _before(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
         """The device to watch, once sampled; None where this call is not the first of an NCCL group."""
-        if group.group_name in self._seen:
+        try:
+            return None if group.group_name in self._seen else self._first(group, args)
+        except Exception:  # not the program's fault or business; without rows nothing is claimed
+            self._active = False
             return None
-        index = _device_index(args, method)
+
+    def _after(self, group: Any, index: int) -> None:
+        try:
+            self._read(index, Reason.AFTER_GROUP, self._names[group.group_name])
+        except Exception:
+            self._active = False
+
+    def _first(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
+        index = _device_index(args)
         if index is None or self._process_id != os.getpid():
             return None  # on the host: another backend's
         self._seen.add(group.group_name)
@@ -94,21 +105,14 @@ class GroupWatch:
         ranks = ranks_name(dist.get_process_group_ranks(group))
         return f"{ranks}#{group.group_name}" if ranks in self._names.values() else ranks
 
-    def _quietly(self, action: Callable[[], Any]) -> Any:
-        try:
-            return action()
-        except Exception:  # neither the program's fault nor its business; without rows nothing is claimed
-            self._active = False
-            return None
-
 
 def _process_group() -> Any:
     return torch._C._distributed_c10d.ProcessGroup if dist.is_available() else None
 
 
-def _device_index(args: tuple[Any, ...], method: str) -> int | None:
-    """Of the first tensor, where it is on a GPU; of a barrier, which has none, the current device."""
-    if method == "barrier":
+def _device_index(args: tuple[Any, ...] | None) -> int | None:
+    """Of the first tensor, where it is on a GPU; without tensors (a barrier) the current device."""
+    if args is None:
         return torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     found: Any = args
     for _ in range(_MOST_DEPTH):

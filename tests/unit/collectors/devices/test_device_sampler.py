@@ -104,6 +104,7 @@ def test_a_library_that_does_not_open_is_one_gap(fault: Any, reason: str, remedy
     assert reason in gap.reason
     assert remedy in gap.remedy
     assert not sampling.columns()["time_ns"]
+    assert sampling._opened.is_set(), "or a group's first collective would wait for the library"
     assert not sampling.read_now(0, Reason.BEFORE_GROUP, "0", {"memory of this process"})
 
 

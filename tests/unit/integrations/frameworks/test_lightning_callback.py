@@ -1,7 +1,8 @@
 """Lightning's callback, under both names of the package (a stub): hooks in the Trainer's order."""
 
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,8 +73,17 @@ def test_a_failed_fit_is_written_as_failed(tmp_path: Path, monkeypatch: pytest.M
     assert Run(tmp_path).rank_manifests[0].status == "failed"
 
 
-def test_the_package_that_the_program_uses_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(__import__("sys").modules, "lightning.pytorch", raising=False)
+def test_the_package_that_the_program_uses_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "lightning"
+    installed.mkdir()
+    (installed / "__init__.py").write_text("")
+    (installed / "pytorch.py").write_text("class Callback:\n    home = __name__\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("lightning", "lightning.pytorch"):  # there, but not imported; what is imported goes again
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        monkeypatch.delitem(sys.modules, name)
     stubs = {"pytorch_lightning": lightning_stub("pytorch_lightning")}
     with stubbed("lightning", stubs, monkeypatch) as bridge:
         assert bridge.ZprofCallback.home == "pytorch_lightning"
