@@ -6,7 +6,7 @@ any other from its own time on.
 """
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,7 @@ class _Hold:
 
 def resolve(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
     """Cut every block's life into segments.  ``generation``: that of each storage row in ``blocks.owner``."""
-    whole = whole_lives(blocks, claims, generation)
+    whole = whole_lives(blocks, _in_order(claims), generation)
     holds = _holds(blocks, whole.others, generation)
     rows = [(block, *piece) for block, held in holds.items() for piece in _pieces(blocks, block, held)]
     begin, end, tenant = (np.array([row[part] for row in rows], dtype=np.int64) for part in (1, 2, 3))
@@ -66,11 +66,10 @@ def resolve(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
 
 
 def _holds(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_Hold]]:
-    """Claims as intervals, by block; a claim that is taken back ends there."""
+    """Claims, in the order of time, as intervals by block; one that is taken back ends there."""
     block_of = dict(zip(generation.tolist(), blocks.owner.tolist(), strict=True))
     holds: dict[int, list[_Hold]] = {}
-    for row in _in_order(claims):
-        mine = int(claims.generation[row])
+    for row, mine in enumerate(claims.generation.tolist()):
         block = block_of.get(mine)
         if block is None:
             continue
@@ -85,11 +84,11 @@ def _holds(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_H
     return holds
 
 
-def _in_order(claims: Claims) -> list[int]:
+def _in_order(claims: Claims) -> Claims:
     """Rows by time.  At one time what ends goes first; names decide about the rest, not the rows' order."""
     subs = claims.sub.astype(str)
-    order: list[int] = np.lexsort((subs, claims.tenant, claims.gained, claims.time_ns)).tolist()
-    return order
+    rows = np.lexsort((subs, claims.gained, claims.time_ns))
+    return Claims(**{field.name: getattr(claims, field.name)[rows] for field in fields(claims)})
 
 
 def _ended(hold: _Hold, generation: int, tenant: int, time_ns: int) -> _Hold:
