@@ -4,8 +4,10 @@ A second session silently replaces the first: its owner then gets nothing, or th
 does not start while one runs, and ends, without a result, when the program starts its own.
 """
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch.profiler import ProfilerActivity
 
 BUSY = "another torch profiler is running: record without it"
 TAKEN = "the program ran its own torch profiler within the window"
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
 TAKEN_REMEDY = "record without it, or outside its steps"
 
 
@@ -34,7 +37,8 @@ class ProfilerSession:
         """
         if profiler_runs():
             raise RuntimeError(BUSY)
-        self._profile.start()
+        with _quiet():
+            self._profile.start()
         self._thread = threading.get_ident()
         self._watch.install()
 
@@ -79,6 +83,22 @@ def profiler_runs() -> bool:
     return bool(
         getattr(autograd_profiler, "_is_profiler_enabled", False) or torch._C._autograd._profiler_enabled()
     )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the profiler's own notes on the program's stderr, unless the user asked for them.
+
+    It reads this level when the first session of the process starts, and never again.
+    """
+    if _LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = "99"
+    try:
+        yield
+    finally:
+        os.environ.pop(_LOG_LEVEL, None)
 
 
 class _StartWatch:

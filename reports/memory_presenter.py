@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from zprof.model.memory import Allocation, Memory, MemoryPart, MemoryTimeline, RankMemory
 
+#: Folders of code that the user did not write.
+_INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3")
+
 
 def largest_rank(ranks: Sequence[RankMemory]) -> RankMemory | None:
     """The rank with the largest peak, the first of equals; None where none was measured."""
@@ -20,6 +23,20 @@ def of_largest_rank(top: Sequence[Allocation], memory: Memory) -> tuple[Allocati
 def shares(parts: Sequence[MemoryPart], peak: int) -> tuple[float, ...]:
     """Each part's share of the peak."""
     return tuple(part.bytes / max(1, peak) for part in parts)
+
+
+def telling_frames(stack: Sequence[str], most: int) -> tuple[str, ...]:
+    """The innermost frame, then those of the program itself; without any, the innermost ones.
+
+    Files keep their last two folders: a page is 80 columns wide, the leaf has them whole.
+    """
+    own = [frame for frame in stack[1:] if not any(folder in frame for folder in _INSTALLED)]
+    chosen = [*stack[:1], *own] if own else list(stack)
+    return tuple(_short(frame) for frame in chosen[:most])
+
+
+def _short(frame: str) -> str:
+    return "/".join(frame.split("/")[-3:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_percent
 from zprof.reports.layout import bar, heading, table, wrap
 from zprof.reports.memory_names import BY_RULE, signed_bytes, tenant_name
-from zprof.reports.memory_presenter import largest_rank, of_largest_rank, shares
+from zprof.reports.memory_presenter import largest_rank, of_largest_rank, shares, telling_frames
 
 _PARTS = 12
 _MODULES = 10
@@ -96,10 +96,11 @@ def _largest(top: Sequence[Allocation]) -> list[str]:
         lines += table(rows)
         if entry.operator:
             lines += wrap(printable(entry.operator), first="      ")
-        for frame in entry.stack[:_FRAMES]:
+        shown = telling_frames(entry.stack, _FRAMES)
+        for frame in shown:
             lines += wrap(printable(frame), first="      ")
-        if len(entry.stack) > _FRAMES:
-            lines.append(f"      and {len(entry.stack) - _FRAMES} more frames: -f json")
+        if len(entry.stack) > len(shown):
+            lines.append(f"      of {len(entry.stack)} frames: -f json")
     return lines
 
 

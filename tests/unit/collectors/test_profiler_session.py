@@ -1,5 +1,7 @@
 """Torch has one profiler session: ours never starts over the program's, and gives way to it."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -112,3 +114,17 @@ def test_two_recorders_of_time_leave_the_first_whole() -> None:
     work()
     first.stop()
     assert "work" in first.tables()["events"]["name"]
+
+
+def test_the_profiler_writes_nothing_of_its_own() -> None:
+    """A process of its own: the profiler reads its log level once."""
+    program = (
+        "import torch\n"
+        "from zprof.collectors.memory.collector import MemoryCollector\n"
+        "import os\n"
+        "collector = MemoryCollector(torch.nn.Linear(4, 4), None)\n"
+        "collector.start(); torch.ones(8); collector.stop()\n"
+        "assert 'KINETO_LOG_LEVEL' not in os.environ\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

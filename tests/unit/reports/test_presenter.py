@@ -5,6 +5,7 @@ from dataclasses import replace
 from tests.support.memories import memory_of
 from tests.support.reports import slower, straggler
 from zprof.model.gaps import Gap
+from zprof.reports.memory_presenter import telling_frames
 from zprof.reports.presenter import (
     exposure,
     grouped_gaps,
@@ -77,3 +78,15 @@ def test_the_same_gap_on_several_ranks_is_said_once() -> None:
     gaps = [Gap(what="memory", reason=why, remedy="record", rank=rank) for why in "ab" for rank in (1, 0)]
     groups = grouped_gaps([*gaps, Gap(what="link", reason="c", remedy="")])
     assert [(group.reason, group.ranks) for group in groups] == [("a", (0, 1)), ("b", (0, 1)), ("c", ())]
+
+
+def test_frames_of_the_program_come_before_those_of_packages() -> None:
+    installed = "/v/lib/python3.11/site-packages/torch/nn/functional.py:7 relu"
+    own = "/home/me/job/models/gpt.py:31 forward"
+    assert telling_frames([installed, installed, own, own], 3) == (
+        "torch/nn/functional.py:7 relu",
+        "job/models/gpt.py:31 forward",
+        "job/models/gpt.py:31 forward",
+    )
+    assert telling_frames([installed] * 3, 2) == ("torch/nn/functional.py:7 relu",) * 2
+    assert telling_frames([], 2) == ()
