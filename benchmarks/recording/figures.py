@@ -25,7 +25,7 @@ def _of_one(visits: Visits, base: Visits, operators: int) -> dict[str, Any]:
     for clock in CLOCKS:
         later = _cost(_medians(visits.later[clock]), _medians(base.later[clock]))
         lowest, base_lowest = (min(map(min, one.later[clock])) for one in (visits, base))
-        first = _cost(visits.first[clock], _medians(base.later[clock]))
+        first = _cost(visits.first[clock], base.first[clock])  # a visit begins with cold caches
         result[clock] = {
             "step_ms": median(_medians(visits.later[clock])) / 1e6,
             "step_min_ms": lowest / 1e6,
@@ -34,7 +34,7 @@ def _of_one(visits: Visits, base: Visits, operators: int) -> dict[str, Any]:
             "later_share": later["share"],
             "later_min_share": lowest / base_lowest - 1,
             "first_share": first["share"],
-            "first_min_share": min(visits.first[clock]) / base_lowest - 1,
+            "first_min_share": min(visits.first[clock]) / min(base.first[clock]) - 1,
         }
     return result
 
