@@ -90,8 +90,11 @@ class GroupWatch:
             self._active = False
 
     def _first(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
+        if self._process_id != os.getpid():  # a fork: it is not recorded
+            self._active = False
+            return None
         index = _device_index(args)
-        if index is None or self._process_id != os.getpid():
+        if index is None:
             return None  # on the host: another backend's
         self._seen.add(group.group_name)
         if "nccl" not in str(dist.get_backend_config(group)):
