@@ -16,7 +16,9 @@ from zprof.collectors.memory.log import Birth
 #: Frames of a stack that are kept, the innermost first.
 MOST_FRAMES = 24
 _BATCH = 1000
-_OWN = f"{Path(__file__).parents[1]}/"  # as the interpreter names the files of this package
+_PACKAGE = Path(__file__).parents[2]  # as the interpreter names the files of this package
+#: What watches and starts the program; the engine beside it is a program itself.
+_OWN = (f"{_PACKAGE}/collectors/", f"{_PACKAGE}/integrations/", "<frozen runpy>")
 #: How torch gets from a module's call to its forward, and from an operator to a dispatch mode.
 _INTERNAL = (
     ("torch/nn/modules/module.py", frozenset({"_call_impl", "_wrapped_call_impl", "inner"})),
@@ -41,7 +43,7 @@ class Stacks:
             batch = gathered[begin : begin + _BATCH]
             named = torch._C._profiler.symbolize_tracebacks([stack for _, stack in batch])
             for (generation, _), frames in zip(batch, named, strict=True):
-                kept = tuple(itertools.islice(_program_frames(frames), MOST_FRAMES))
+                kept = tuple(itertools.islice(program_frames(frames), MOST_FRAMES))
                 if kept:
                     self._of[generation] = self._numbers.setdefault(kept, len(self._numbers))
 
@@ -60,7 +62,8 @@ class Stacks:
         return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
 
-def _program_frames(frames: Iterable[Mapping[str, Any]]) -> Iterable[Frame]:
+def program_frames(frames: Iterable[Mapping[str, Any]]) -> Iterable[Frame]:
+    """Frames (file, line, function) without those of the recorder and of torch's way to it."""
     for frame in frames:
         file, function = str(frame["filename"]), str(frame["name"])
         if not file.startswith(_OWN) and not _is_internal(file, function):

@@ -15,7 +15,9 @@ from torch import nn
 from zprof.collectors.memory import collector as collector_module
 from zprof.collectors.memory import storages
 from zprof.collectors.memory.collector import STACK_FROM_BYTES, MemoryCollector
-from zprof.collectors.memory.stacks import MOST_FRAMES
+from zprof.collectors.memory.stacks import MOST_FRAMES, program_frames
+from zprof.integrations.program import in_process
+from zprof.reference_engine import train as reference_train
 
 Frame = tuple[str, int, str]
 LARGE, SMALL = STACK_FROM_BYTES // 4, STACK_FROM_BYTES // 4 - 1
@@ -168,3 +170,10 @@ def test_a_fault_while_stacks_are_taken_or_read_does_not_reach_training(
     record(lambda: train_step(model, optimizer), model, optimizer, collector)
     assert [gap.reason for gap in collector.gaps()] == ["planted"]
     assert sys.getrefcount(model) >= 1
+
+
+def test_frames_of_who_started_and_watches_the_program_are_left_out() -> None:
+    ours = [in_process.__file__, collector_module.__file__, "<frozen runpy>"]
+    program = [reference_train.__file__, "/home/me/train.py"]
+    frames = [{"filename": file, "line": 1, "name": "f"} for file in (*ours, *program)]
+    assert [file for file, _, _ in program_frames(frames)] == program
