@@ -152,12 +152,13 @@ def test_a_program_that_records_itself_is_left_to_it(outside: Outside, tmp_path:
 def test_a_fork_does_not_record(outside: Outside) -> None:
     outside.record()
     program = Program()
-    program.train(3)
+    program.train(2)
+    assert torch._C._len_torch_dispatch_stack() == 1, "the memory window is open"
     child = os.fork()
     if child == 0:
         watched = torch._C._len_torch_dispatch_stack()
         program.train(3)
         os._exit(watched)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    program.train(2)
+    program.train(3)
     assert load(outside.path).rank_manifests[0].status == "complete"
