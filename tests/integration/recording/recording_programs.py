@@ -1,4 +1,4 @@
-"""Runs every program twice, as it is and recorded, two at a time: most of their time is the import of torch."""
+"""Runs every program twice, as it is and recorded, two at a time: most of their time is importing torch."""
 
 import os
 import shutil
