@@ -13,8 +13,8 @@ from case_names import FOUR_RANKS, HIDING, ONE_RANK, TWO_RANKS
 
 from tests.support import exact_counter
 from zprof.analysis.memory.analyse import analyse_memory
-from zprof.analysis.memory.rank import RankLives, devices_of, rank_lives
-from zprof.analysis.memory.timeline import timeline_of
+from zprof.analysis.memory.rank.rank_lives import RankLives, devices_of, rank_lives
+from zprof.analysis.memory.rank.timeline import timeline_of
 from zprof.model.memory import Memory, RankMemory
 from zprof.run.reader import Run, load
 

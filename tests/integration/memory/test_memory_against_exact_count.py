@@ -10,7 +10,7 @@ import pytest
 from case_names import ENGINE, HIDING, PROGRAMS
 
 from zprof.analysis.laws import expected_state
-from zprof.analysis.memory.curve import live_curve
+from zprof.analysis.memory.rank.curve import live_curve
 from zprof.model.tenants import Tenant
 
 if TYPE_CHECKING:

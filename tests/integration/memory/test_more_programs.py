@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from case_names import OPTIMIZERS, PARTITIONED
 
-from zprof.analysis.memory.curve import alive_at, composition, live_curve
-from zprof.analysis.memory.lives import CODES
-from zprof.analysis.memory.rank import RankLives
+from zprof.analysis.memory.rank.curve import alive_at, composition, live_curve
+from zprof.analysis.memory.rank.lives import CODES
+from zprof.analysis.memory.rank.rank_lives import RankLives
 from zprof.model.phases import Phase
 from zprof.model.tenants import Tenant
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import zprof
-from zprof.analysis.memory.curve import composition, live_curve, peak_of
-from zprof.analysis.memory.lives import CODES
-from zprof.analysis.memory.rank import RankLives, devices_of, rank_lives
-from zprof.analysis.memory.timeline import timeline_of
+from zprof.analysis.memory.rank.curve import composition, live_curve, peak_of
+from zprof.analysis.memory.rank.lives import CODES
+from zprof.analysis.memory.rank.rank_lives import RankLives, devices_of, rank_lives
+from zprof.analysis.memory.rank.timeline import timeline_of
 from zprof.integrations.reference_job import ReferenceJob, train
 from zprof.model.tenants import Tenant
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from zprof.analysis.law_checks import check_laws, law_gaps
-from zprof.analysis.memory.answer import RankAnswer
 from zprof.analysis.memory.blocks.snapshot import snapshot_memory
 from zprof.analysis.memory.leaves.spread import spread_of
 from zprof.analysis.memory.live import live_memory
+from zprof.analysis.memory.rank.answer import RankAnswer
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, MemoryTimeline, RankMemory
 from zprof.model.training import TrainingFacts

@@ -6,7 +6,6 @@ from functools import partial
 import pandas as pd
 
 from zprof.analysis.laws import state_law
-from zprof.analysis.memory.answer import RankAnswer, no_memory
 from zprof.analysis.memory.blocks.device import device_memory
 from zprof.analysis.memory.blocks.owners import owners_of
 from zprof.analysis.memory.leaves.counters import CounterPeak, counter_peak, counters_of
@@ -16,9 +15,10 @@ from zprof.analysis.memory.leaves.phases import phase_peaks
 from zprof.analysis.memory.leaves.states import measured_states
 from zprof.analysis.memory.leaves.thinning import thinned
 from zprof.analysis.memory.leaves.truth import UNSEEN, Truth, truth_of
-from zprof.analysis.memory.rank import Peak, RankLives, devices_of, rank_lives
-from zprof.analysis.memory.tables import checked_frame, stacks_of
-from zprof.analysis.memory.timeline import INIT, Timeline, timeline_of
+from zprof.analysis.memory.rank.answer import RankAnswer, no_memory
+from zprof.analysis.memory.rank.rank_lives import Peak, RankLives, devices_of, rank_lives
+from zprof.analysis.memory.rank.tables import checked_frame, stacks_of
+from zprof.analysis.memory.rank.timeline import INIT, Timeline, timeline_of
 from zprof.model.gaps import Gap
 from zprof.model.memory import Basis, MemoryPart, RankMemory
 from zprof.model.units import format_bytes

@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from zprof.analysis.memory.lives import Claims, claims_of
-from zprof.analysis.memory.rank import RankLives, rank_lives
-from zprof.analysis.memory.timeline import timeline_of
+from zprof.analysis.memory.rank.lives import Claims, claims_of
+from zprof.analysis.memory.rank.rank_lives import RankLives, rank_lives
+from zprof.analysis.memory.rank.timeline import timeline_of
 
 US = 1_000
 ORIGIN = 1_700_000_000_000_000_000

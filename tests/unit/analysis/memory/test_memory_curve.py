@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 from memory_tables import Tables, at
 
-from zprof.analysis.memory.curve import live_curve, peak_of
-from zprof.analysis.memory.lives import FOREVER
-from zprof.analysis.memory.timeline import timeline_of
+from zprof.analysis.memory.rank.curve import live_curve, peak_of
+from zprof.analysis.memory.rank.lives import FOREVER
+from zprof.analysis.memory.rank.timeline import timeline_of
 
 
 def ints(*values: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from memory_random import TABLES
 from memory_tables import Tables, at
 
 from zprof.analysis.memory.leaves.modules import MOST, module_peaks
-from zprof.analysis.memory.rank import RankLives
+from zprof.analysis.memory.rank.rank_lives import RankLives
 
 
 def peaks_of(lives: RankLives, peak_ns: int) -> dict[str, tuple[int, int]]:

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from memory_random import TABLES
 from memory_tables import Tables, at
 
-from zprof.analysis.memory.curve import live_curve
 from zprof.analysis.memory.leaves.phases import phase_peaks
+from zprof.analysis.memory.rank.curve import live_curve
 from zprof.model.tenants import Tenant
 
 

@@ -12,9 +12,9 @@ from memory_runs import T0, alloc, marks, role, write
 from memory_tables import Tables, at
 
 from zprof.analysis.memory.analyse import analyse_memory
-from zprof.analysis.memory.curve import live_curve
-from zprof.analysis.memory.lives import FOREVER
-from zprof.analysis.memory.rank import RankLives
+from zprof.analysis.memory.rank.curve import live_curve
+from zprof.analysis.memory.rank.lives import FOREVER
+from zprof.analysis.memory.rank.rank_lives import RankLives
 from zprof.model.memory import Memory
 from zprof.model.tenants import Tenant
 from zprof.run.reader import load

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_tables import Tables, at
 
-from zprof.analysis.memory import roles
-from zprof.analysis.memory.curve import composition, live_curve
-from zprof.analysis.memory.lives import CODES
+from zprof.analysis.memory.rank import roles
+from zprof.analysis.memory.rank.curve import composition, live_curve
+from zprof.analysis.memory.rank.lives import CODES
 from zprof.model.tenants import PRECEDENCE, Tenant
 
 

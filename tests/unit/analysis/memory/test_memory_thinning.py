@@ -8,8 +8,8 @@ from memory_random import TABLES
 from memory_tables import Tables, at
 
 from zprof.analysis.memory.leaves.thinning import POINTS, held_over, stretches, thinned
-from zprof.analysis.memory.rank import RankLives
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.rank.rank_lives import RankLives
+from zprof.analysis.memory.rank.timeline import Timeline
 from zprof.model.memory import MemoryTimeline
 
 

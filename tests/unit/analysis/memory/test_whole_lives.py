@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_tables import Tables, at
 
-from zprof.analysis.memory import roles
-from zprof.analysis.memory.lives import CODES, Claims
-from zprof.analysis.memory.roles import Segments
-from zprof.analysis.memory.whole import Whole, whole_lives
+from zprof.analysis.memory.rank import roles
+from zprof.analysis.memory.rank.lives import CODES, Claims
+from zprof.analysis.memory.rank.roles import Segments
+from zprof.analysis.memory.rank.whole import Whole, whole_lives
 from zprof.model.tenants import PRECEDENCE, Tenant
 
 _claims = st.lists(

@@ -8,9 +8,9 @@ import torch
 from memory_window import Window, record
 from torch import nn
 
-from zprof.analysis.memory import join
-from zprof.analysis.memory.curve import alive_at
-from zprof.analysis.memory.lives import CODES
+from zprof.analysis.memory.rank import join
+from zprof.analysis.memory.rank.curve import alive_at
+from zprof.analysis.memory.rank.lives import CODES
 from zprof.collectors.memory.holdings import Holdings
 from zprof.collectors.memory.saving import SavedTensors
 from zprof.collectors.memory.scan import Scanner

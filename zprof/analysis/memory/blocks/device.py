@@ -17,8 +17,8 @@ from zprof.analysis.memory.blocks.instant import live_at
 from zprof.analysis.memory.blocks.outside import Outside, outside_at
 from zprof.analysis.memory.blocks.owners import Owners, OwnersAt, tenants_of
 from zprof.analysis.memory.blocks.peaks import near, reserved_peak
-from zprof.analysis.memory.lives import CODES, Int
-from zprof.analysis.memory.tables import checked_frame
+from zprof.analysis.memory.rank.lives import CODES, Int
+from zprof.analysis.memory.rank.tables import checked_frame
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.memory.lives import FOREVER, Bool, Int
+from zprof.analysis.memory.rank.lives import FOREVER, Bool, Int
 from zprof.model.errors import BadInput
 
 #: No device has more; a larger size in a table is damage, and sums of such could not be held.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.memory.blocks.history import HeldBlocks, History, Stretches
-from zprof.analysis.memory.lives import Bool, Int
+from zprof.analysis.memory.rank.lives import Bool, Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.memory.blocks.history import HeldBlocks
-from zprof.analysis.memory.curve import alive_at
-from zprof.analysis.memory.lives import UNTAGGED, Int
-from zprof.analysis.memory.rank import RankLives
+from zprof.analysis.memory.rank.curve import alive_at
+from zprof.analysis.memory.rank.lives import UNTAGGED, Int
+from zprof.analysis.memory.rank.rank_lives import RankLives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ the moment shown of it is the one with the most live bytes, the first of equals.
 import numpy as np
 
 from zprof.analysis.memory.blocks.history import History
-from zprof.analysis.memory.curve import live_curve
-from zprof.analysis.memory.lives import Int
+from zprof.analysis.memory.rank.curve import live_curve
+from zprof.analysis.memory.rank.lives import Int
 
 #: The history counts microseconds, the profiler nanoseconds, each by its own reading of the clock.
 _APART_NS = 20_000

@@ -6,7 +6,6 @@ rest on the program's tags, else on rules over stacks and lives (``blocks/naming
 
 import numpy as np
 
-from zprof.analysis.memory.answer import RankAnswer, no_memory
 from zprof.analysis.memory.blocks.annotations import phase_at, step_at
 from zprof.analysis.memory.blocks.history import devices_in, history_of
 from zprof.analysis.memory.blocks.identity import ALLOCATED_PEAK, RESERVED_PEAK, Moment, identity_of
@@ -19,7 +18,8 @@ from zprof.analysis.memory.blocks.snapshot_device import SnapshotDevice, device_
 from zprof.analysis.memory.blocks.snapshot_gaps import gaps_of, unshown
 from zprof.analysis.memory.blocks.thinned import timeline_of_history
 from zprof.analysis.memory.leaves.parts import MOST_PARTS, TOP
-from zprof.analysis.memory.tables import checked_frame
+from zprof.analysis.memory.rank.answer import RankAnswer, no_memory
+from zprof.analysis.memory.rank.tables import checked_frame
 from zprof.model.findings import Confidence
 from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, RankMemory

@@ -9,7 +9,7 @@ from zprof.analysis.memory.blocks.instant import live_at
 from zprof.analysis.memory.blocks.naming.named import Named, named
 from zprof.analysis.memory.blocks.naming.stacks import Stacks
 from zprof.analysis.memory.blocks.peaks import allocated_peak
-from zprof.analysis.memory.lives import Int
+from zprof.analysis.memory.rank.lives import Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ import numpy as np
 from zprof.analysis.memory.blocks.history import History
 from zprof.analysis.memory.blocks.naming.named import Named
 from zprof.analysis.memory.blocks.peaks import together, value_at
-from zprof.analysis.memory.curve import live_curve
 from zprof.analysis.memory.leaves.thinning import POINTS, held_over
-from zprof.analysis.memory.lives import UNTAGGED, Int
-from zprof.analysis.memory.roles import Segments, tenant_of
+from zprof.analysis.memory.rank.curve import live_curve
+from zprof.analysis.memory.rank.lives import UNTAGGED, Int
+from zprof.analysis.memory.rank.roles import Segments, tenant_of
 from zprof.model.memory import MemoryTimeline
 
 

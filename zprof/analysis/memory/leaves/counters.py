@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.rank.timeline import Timeline
 from zprof.model.memory import AllocatorCounters
 
 _COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms")

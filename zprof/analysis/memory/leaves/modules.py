@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from zprof.analysis.memory.lives import Int
-from zprof.analysis.memory.rank import RankLives
+from zprof.analysis.memory.rank.lives import Int
+from zprof.analysis.memory.rank.rank_lives import RankLives
 from zprof.model.memory import ModulePeak
 
 #: Modules that a report shows of each rank: those with the largest peaks.

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.memory.curve import alive_at
-from zprof.analysis.memory.lives import UNTAGGED, Int
-from zprof.analysis.memory.rank import RankLives
-from zprof.analysis.memory.roles import tenant_of
+from zprof.analysis.memory.rank.curve import alive_at
+from zprof.analysis.memory.rank.lives import UNTAGGED, Int
+from zprof.analysis.memory.rank.rank_lives import RankLives
+from zprof.analysis.memory.rank.roles import tenant_of
 from zprof.model.memory import Allocation, Basis, MemoryPart
 
 #: Largest allocations that a report shows of each rank.

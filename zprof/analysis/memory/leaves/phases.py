@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from zprof.analysis.memory.lives import Int
-from zprof.analysis.memory.rank import RankLives
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.rank.lives import Int
+from zprof.analysis.memory.rank.rank_lives import RankLives
+from zprof.analysis.memory.rank.timeline import Timeline
 from zprof.model.memory import PhasePeak
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from zprof.analysis.law_checks import MeasuredStates
-from zprof.analysis.memory.lives import Int
-from zprof.analysis.memory.rank import RankLives
+from zprof.analysis.memory.rank.lives import Int
+from zprof.analysis.memory.rank.rank_lives import RankLives
 from zprof.model.tenants import Tenant
 
 #: A tensor of one number has at most this many bytes.

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from zprof.analysis.memory.lives import FOREVER, UNTAGGED, Int
-from zprof.analysis.memory.rank import RankLives
-from zprof.analysis.memory.roles import Segments, tenant_of
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.rank.lives import FOREVER, UNTAGGED, Int
+from zprof.analysis.memory.rank.rank_lives import RankLives
+from zprof.analysis.memory.rank.roles import Segments, tenant_of
+from zprof.analysis.memory.rank.timeline import Timeline
 from zprof.model.memory import MemoryTimeline
 
 POINTS = 240

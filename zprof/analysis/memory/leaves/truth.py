@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from zprof.analysis.memory.leaves.counters import CounterPeak
-from zprof.analysis.memory.rank import Peak
+from zprof.analysis.memory.rank.rank_lives import Peak
 from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes
 

@@ -13,7 +13,7 @@ from tests.support.snapshots import MIB, Allocator, snapshot_of
 from zprof.analysis.memory.blocks.device import DeviceAnswer, device_memory
 from zprof.analysis.memory.blocks.instant import live_at
 from zprof.analysis.memory.blocks.owners import Owners, tenants_of
-from zprof.analysis.memory.lives import CODES, UNTAGGED
+from zprof.analysis.memory.rank.lives import CODES, UNTAGGED
 from zprof.collectors.snapshot.convert import tables_of
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant

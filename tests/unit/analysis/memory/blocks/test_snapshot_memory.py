@@ -15,7 +15,6 @@ from test_memory_device import written
 from training_history import MAIN, STATE, Training, at
 
 from tests.support.snapshots import MIB, Allocator, random_history, snapshot_of
-from zprof.analysis.memory.answer import RankAnswer
 from zprof.analysis.memory.blocks.annotations import phase_at, step_at
 from zprof.analysis.memory.blocks.history import history_of
 from zprof.analysis.memory.blocks.instant import terms_at
@@ -25,6 +24,7 @@ from zprof.analysis.memory.blocks.naming.stacks import Stacks
 from zprof.analysis.memory.blocks.peaks import allocated_peak
 from zprof.analysis.memory.blocks.snapshot import snapshot_memory
 from zprof.analysis.memory.blocks.thinned import timeline_of_history
+from zprof.analysis.memory.rank.answer import RankAnswer
 from zprof.collectors.snapshot.convert import tables_of
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant

@@ -15,7 +15,7 @@ from zprof.analysis.memory.blocks.naming.passes import (
     next_other,
     passes_of,
 )
-from zprof.analysis.memory.lives import FOREVER, Bool, Int
+from zprof.analysis.memory.rank.lives import FOREVER, Bool, Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from zprof.analysis.memory.blocks.naming.features import Features, features_of
 from zprof.analysis.memory.blocks.naming.rules import LAST_RESORT, RULES, Rule, first_rule
 from zprof.analysis.memory.blocks.naming.tags import tag_of
 from zprof.analysis.memory.blocks.naming.twins import twins_of
-from zprof.analysis.memory.lives import CODES, UNTAGGED, Int
+from zprof.analysis.memory.rank.lives import CODES, UNTAGGED, Int
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 from zprof.model.tenants import PRECEDENCE, Tenant

@@ -11,7 +11,7 @@ import numpy as np
 
 from zprof.analysis.memory.blocks.history import HeldBlocks
 from zprof.analysis.memory.blocks.naming.frames import Origin
-from zprof.analysis.memory.lives import FOREVER, Bool, Int
+from zprof.analysis.memory.rank.lives import FOREVER, Bool, Int
 
 NONE, FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2, 3
 _KINDS = {

@@ -13,7 +13,7 @@ import numpy as np
 from zprof.analysis.memory.blocks.naming.features import Features
 from zprof.analysis.memory.blocks.naming.frames import Origin
 from zprof.analysis.memory.blocks.naming.passes import BACKWARD, FORWARD
-from zprof.analysis.memory.lives import Bool
+from zprof.analysis.memory.rank.lives import Bool
 from zprof.model.findings import Confidence
 from zprof.model.tenants import Tenant
 

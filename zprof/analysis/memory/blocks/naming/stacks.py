@@ -12,7 +12,7 @@ import pandas as pd
 
 from zprof.analysis.memory.blocks.history import codes_of
 from zprof.analysis.memory.blocks.naming.frames import Origin, frame_of, is_python, origin_of
-from zprof.analysis.memory.lives import Bool, Int
+from zprof.analysis.memory.rank.lives import Bool, Int
 
 _WEAK = (Origin.FORWARD_NAME, Origin.BACKWARD_NAME, Origin.CONSTRUCTOR)
 _FORWARD = (Origin.FORWARD, Origin.FORWARD_NAME)

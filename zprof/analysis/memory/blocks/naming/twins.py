@@ -9,7 +9,7 @@ import numpy as np
 
 from zprof.analysis.memory.blocks.history import HeldBlocks
 from zprof.analysis.memory.blocks.naming.features import Features
-from zprof.analysis.memory.lives import Int
+from zprof.analysis.memory.rank.lives import Int
 
 
 def twins_of(blocks: HeldBlocks, seen: Features) -> Int:

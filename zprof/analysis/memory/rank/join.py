@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zprof.analysis.memory.addresses import AddressIndex
-from zprof.analysis.memory.lives import CODES, FOREVER, UNTAGGED, Bool, Int, Lives
+from zprof.analysis.memory.rank.addresses import AddressIndex
+from zprof.analysis.memory.rank.lives import CODES, FOREVER, UNTAGGED, Bool, Int, Lives
 from zprof.model.phases import Phase
 from zprof.model.tenants import Tenant
 

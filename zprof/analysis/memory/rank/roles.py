@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from zprof.analysis.memory.join import Blocks
-from zprof.analysis.memory.lives import CODES, UNTAGGED, Claims, Int
-from zprof.analysis.memory.whole import whole_lives
+from zprof.analysis.memory.rank.join import Blocks
+from zprof.analysis.memory.rank.lives import CODES, UNTAGGED, Claims, Int
+from zprof.analysis.memory.rank.whole import whole_lives
 from zprof.model.phases import Phase
 from zprof.model.tenants import Tenant
 

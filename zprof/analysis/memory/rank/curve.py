@@ -5,8 +5,8 @@ A block is live in [begin, end): at the time of an event, what ends there is gon
 
 import numpy as np
 
-from zprof.analysis.memory.lives import FOREVER, UNTAGGED, Int
-from zprof.analysis.memory.roles import Segments
+from zprof.analysis.memory.rank.lives import FOREVER, UNTAGGED, Int
+from zprof.analysis.memory.rank.roles import Segments
 
 
 def live_curve(begin_ns: Int, end_ns: Int, size_bytes: Int) -> tuple[Int, Int]:

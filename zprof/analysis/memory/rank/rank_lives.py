@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.memory.curve import alive_at, composition, live_curve, peak_of
-from zprof.analysis.memory.join import Blocks, join
-from zprof.analysis.memory.lives import CODES, UNTAGGED, Claims, Int, Lives, claims_of, lives_of
-from zprof.analysis.memory.roles import Segments, resolve, retained
-from zprof.analysis.memory.timeline import Timeline
+from zprof.analysis.memory.rank.curve import alive_at, composition, live_curve, peak_of
+from zprof.analysis.memory.rank.join import Blocks, join
+from zprof.analysis.memory.rank.lives import CODES, UNTAGGED, Claims, Int, Lives, claims_of, lives_of
+from zprof.analysis.memory.rank.roles import Segments, resolve, retained
+from zprof.analysis.memory.rank.timeline import Timeline
 from zprof.model.tenants import Tenant
 
 BUFFER = "buffer"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from zprof.analysis.memory.lives import Int
+from zprof.analysis.memory.rank.lives import Int
 
 
 class AddressIndex:

@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zprof.analysis.memory.join import Blocks
-from zprof.analysis.memory.lives import Bool, Claims, Int
+from zprof.analysis.memory.rank.join import Blocks
+from zprof.analysis.memory.rank.lives import Bool, Claims, Int
 
 _Item = TypeVar("_Item", bound=np.generic)
 

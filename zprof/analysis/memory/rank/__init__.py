@@ -1,0 +1,1 @@
+"""One rank: its tables, the lives of its blocks, and which tenant each belongs to at every instant."""
