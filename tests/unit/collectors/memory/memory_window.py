@@ -7,8 +7,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from zprof.analysis.memory.rank import RankLives, rank_lives
-from zprof.analysis.memory.timeline import timeline_of
+from zprof.analysis.memory.rank.rank_lives import RankLives, rank_lives
+from zprof.analysis.memory.rank.timeline import timeline_of
 from zprof.collectors.marks import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers
 from zprof.model.gaps import Gap

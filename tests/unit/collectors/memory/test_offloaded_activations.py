@@ -8,7 +8,7 @@ import torch
 from memory_window import Window, record
 from torch import nn
 
-from zprof.analysis.memory.rank import RankLives, devices_of, rank_lives
+from zprof.analysis.memory.rank.rank_lives import RankLives, devices_of, rank_lives
 from zprof.model.tenants import Tenant
 
 BATCH, WIDTH = 64, 64

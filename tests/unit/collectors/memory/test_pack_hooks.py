@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from zprof.analysis.memory.roles import tenant_of
+from zprof.analysis.memory.rank.roles import tenant_of
 
 ROWS, FEATURES = 40, 64
 INPUT_BYTES = ROWS * FEATURES * 4

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from memory_window import Window, record
 from random_programs import Plan, Program, plans
 
-from zprof.analysis.memory.curve import composition, live_curve
-from zprof.analysis.memory.lives import UNTAGGED
-from zprof.analysis.memory.rank import rank_lives
-from zprof.analysis.memory.roles import Segments
+from zprof.analysis.memory.rank.curve import composition, live_curve
+from zprof.analysis.memory.rank.lives import UNTAGGED
+from zprof.analysis.memory.rank.rank_lives import rank_lives
+from zprof.analysis.memory.rank.roles import Segments
 
 #: An example costs a window, and a plan is short enough to read as it is.
 EXAMPLES = 20

@@ -8,8 +8,8 @@ from memory_window import Window, record, small_model, train_step
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zprof.analysis.memory.curve import composition
-from zprof.analysis.memory.lives import CODES
+from zprof.analysis.memory.rank.curve import composition
+from zprof.analysis.memory.rank.lives import CODES
 from zprof.model.tenants import Tenant
 
 GRADIENTS, STATE, PARAMETERS = Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE, Tenant.PARAMETERS
