@@ -3,7 +3,6 @@
 A dispatch mode without ``ignore_compile_internals`` silently turns torch.compile into eager code.
 """
 
-import types as python_types
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zprof.collectors.memory.compiler import leave_alone
 from zprof.collectors.memory.log import SAVED, MemoryLog, Role
 from zprof.collectors.memory.packing import PackWatch
 from zprof.collectors.memory.storages import StorageTracker
@@ -22,17 +22,6 @@ _Tensor = torch.Tensor
 #: What torch itself traces with: nothing of it holds bytes, and these must not be asked to go first.
 _TRACED = (FakeTensor, FunctionalTensor)
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
-
-
-def _left_alone(code: python_types.CodeType) -> bool:
-    """Have the compiler skip a function and all that it calls; false where this torch cannot be told so."""
-    try:
-        frames: Any = torch._C._dynamo.eval_frame
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
-    except (AttributeError, TypeError):
-        return False
-    return True
 
 
 class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -51,7 +40,7 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Without torch's own wrapper, which says the same to the compiler half a microsecond slower."""
-        return not _left_alone(cls.__torch_dispatch__.__code__)
+        return not leave_alone(cls.__torch_dispatch__.__code__)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
