@@ -18,7 +18,10 @@ MOST_FRAMES = 24
 _BATCH = 1000
 _PACKAGE = Path(__file__).parents[2]  # as the interpreter names the files of this package
 #: What watches and starts the program; the engine beside it is a program itself.
-_OWN = (f"{_PACKAGE}/collectors/", f"{_PACKAGE}/integrations/", "<frozen runpy>")
+_OWN = (
+    *(f"{_PACKAGE}/{part}" for part in ("collectors/", "integrations/", "cli/", "__main__.py")),
+    "<frozen runpy>",
+)
 #: How torch gets from a module's call to its forward, and from an operator to a dispatch mode.
 _INTERNAL = (
     ("torch/nn/modules/module.py", frozenset({"_call_impl", "_wrapped_call_impl", "inner"})),

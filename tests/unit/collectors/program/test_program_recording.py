@@ -1,5 +1,6 @@
 """The recording of a program from outside: opened, begun and ended by the program's own steps."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ class Outside:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Outside]:
+    gc.collect()  # optimizers that other tests left behind would be waited for
     outside = Outside(tmp_path / "run.zprof")
     yield outside
     for recording in outside.recordings:
