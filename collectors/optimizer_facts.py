@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.memory.tensors import nested_tensors, plain_tensors
+from zprof.collectors.memory.lives.tensors import nested_tensors, plain_tensors
 
 _COUNTER_BYTES = 4
 

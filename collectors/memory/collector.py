@@ -12,21 +12,21 @@ from torch import nn
 
 from zprof.collectors.base import Columns
 from zprof.collectors.faults import first_line
-from zprof.collectors.memory.allocator import Allocation, AllocatorEvents, close_collective_scratch
-from zprof.collectors.memory.history import CudaHistory, with_history
-from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.light import SEEN_BY_HOOK, UNSEEN, FirstStep, LightScans
-from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.allocators.events import Allocation, AllocatorEvents, close_collective_scratch
+from zprof.collectors.memory.allocators.history import CudaHistory, with_history
+from zprof.collectors.memory.hooks.hooks import Hooks
+from zprof.collectors.memory.hooks.packing import PackWatch
+from zprof.collectors.memory.hooks.resize import ResizePatch
+from zprof.collectors.memory.hooks.tap import OperatorTap
+from zprof.collectors.memory.hooks.works import WorkPatch
+from zprof.collectors.memory.lives.log import MemoryLog
+from zprof.collectors.memory.lives.phases import PhaseTracker
+from zprof.collectors.memory.lives.stacks import Stacks
+from zprof.collectors.memory.lives.storages import StorageTracker
 from zprof.collectors.memory.mode import MemoryMode
-from zprof.collectors.memory.packing import PackWatch
-from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.memory.resize import ResizePatch
-from zprof.collectors.memory.scan import Scanner
-from zprof.collectors.memory.stacks import Stacks
-from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.owners.light import SEEN_BY_HOOK, UNSEEN, FirstStep, LightScans
+from zprof.collectors.memory.owners.scan import Scanner
 from zprof.collectors.memory.tables import alloc_table, mark_table, role_table
-from zprof.collectors.memory.tap import OperatorTap
-from zprof.collectors.memory.works import WorkPatch
 from zprof.model.gaps import Gap
 
 #: What is smaller never matters in a list of the largest; what is larger pays 0.3 us for its stack.
@@ -48,7 +48,7 @@ class MemoryCollector:
         model: Its parameters, buffers and gradients are told apart, and memory is named by its modules.
         optimizer: The same for its states; also several, in a list or tuple.  Without either, tenants
             are missing from the result.
-        mode: Full, or light: hooks alone, see :mod:`zprof.collectors.memory.light`.
+        mode: Full, or light: hooks alone, see :mod:`zprof.collectors.memory.owners.light`.
     """
 
     def __init__(

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zprof.collectors.memory.allocator import Allocation
-from zprof.collectors.memory.log import Birth, MemoryLog
-from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.memory.stacks import Stacks
+from zprof.collectors.memory.allocators.events import Allocation
+from zprof.collectors.memory.lives.log import Birth, MemoryLog
+from zprof.collectors.memory.lives.phases import PhaseTracker
+from zprof.collectors.memory.lives.stacks import Stacks
 from zprof.model.phases import Phase
 
 Columns = dict[str, list[Any]]

@@ -6,7 +6,7 @@ from memory_window import record, small_model
 from torch import nn
 
 from zprof.analysis.memory.rank import rank_lives
-from zprof.collectors.memory.hooks import Hooks
+from zprof.collectors.memory.hooks.hooks import Hooks
 from zprof.model.tenants import Tenant
 
 

@@ -13,9 +13,9 @@ from memory_window import record, small_model, train_step
 from torch import nn
 
 from zprof.collectors.memory import collector as collector_module
-from zprof.collectors.memory import storages
 from zprof.collectors.memory.collector import STACK_FROM_BYTES, MemoryCollector
-from zprof.collectors.memory.stacks import MOST_FRAMES, program_frames
+from zprof.collectors.memory.lives import storages
+from zprof.collectors.memory.lives.stacks import MOST_FRAMES, program_frames
 from zprof.integrations.program import in_process
 from zprof.reference_engine import train as reference_train
 

@@ -11,9 +11,9 @@ from torch import nn
 from zprof.analysis.memory.rank import join
 from zprof.analysis.memory.rank.curve import alive_at
 from zprof.analysis.memory.rank.lives import CODES
-from zprof.collectors.memory.holdings import Holdings
-from zprof.collectors.memory.saving import SavedTensors
-from zprof.collectors.memory.scan import Scanner
+from zprof.collectors.memory.hooks.saving import SavedTensors
+from zprof.collectors.memory.owners.holdings import Holdings
+from zprof.collectors.memory.owners.scan import Scanner
 from zprof.model.tenants import Tenant
 
 LAYERS, WIDTH, BATCH = 4, 256, 64

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from zprof.collectors.memory import works
-from zprof.collectors.memory.allocator import Allocation, close_collective_scratch
-from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.log import Birth, MemoryLog
-from zprof.collectors.memory.packing import PackWatch
-from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.memory.scan import Scanner
-from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.allocators.events import Allocation, close_collective_scratch
+from zprof.collectors.memory.hooks import works
+from zprof.collectors.memory.hooks.hooks import Hooks
+from zprof.collectors.memory.hooks.packing import PackWatch
+from zprof.collectors.memory.lives.log import Birth, MemoryLog
+from zprof.collectors.memory.lives.phases import PhaseTracker
+from zprof.collectors.memory.lives.storages import StorageTracker
+from zprof.collectors.memory.owners.scan import Scanner
 from zprof.model.phases import Phase
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.support.snapshots import MIB, Allocator, frames, random_history, snapshot_of
+from zprof.collectors.memory.allocators.history import FIRST_STACK, CudaHistory, TorchCudaMemory, with_history
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.history import FIRST_STACK, CudaHistory, TorchCudaMemory, with_history
 from zprof.collectors.memory.mode import MemoryMode
 from zprof.run.schema import TABLES
 

@@ -13,9 +13,9 @@ from torch.optim import optimizer as optimizer_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.light import FIRST_STEP_ONLY, SEEN_BY_HOOK, UNSEEN, LightScans
+from zprof.collectors.memory.hooks.hooks import Hooks
 from zprof.collectors.memory.mode import MemoryMode
+from zprof.collectors.memory.owners.light import FIRST_STEP_ONLY, SEEN_BY_HOOK, UNSEEN, LightScans
 from zprof.model.tenants import Tenant
 
 STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)

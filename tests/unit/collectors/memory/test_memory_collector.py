@@ -15,11 +15,11 @@ from torch.optim import optimizer as optimizer_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from zprof.collectors.memory import tap
 from zprof.collectors.memory.collector import WITHOUT_MODEL, MemoryCollector
-from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.scan import Scanner
-from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.hooks import tap
+from zprof.collectors.memory.hooks.hooks import Hooks
+from zprof.collectors.memory.lives.storages import StorageTracker
+from zprof.collectors.memory.owners.scan import Scanner
 from zprof.model.tenants import Tenant
 
 

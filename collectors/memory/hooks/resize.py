@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.memory.log import MemoryLog
-from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.lives.log import MemoryLog
+from zprof.collectors.memory.lives.storages import StorageTracker
 
 
 class ResizePatch:

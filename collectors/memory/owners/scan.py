@@ -12,10 +12,10 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from zprof.collectors.memory.holdings import Holdings
-from zprof.collectors.memory.log import MemoryLog, Role
-from zprof.collectors.memory.storages import GATHERED, Storage, StorageTracker
-from zprof.collectors.memory.tensors import collected_tensors, nested_tensors, plain_tensors
+from zprof.collectors.memory.lives.log import MemoryLog, Role
+from zprof.collectors.memory.lives.storages import GATHERED, Storage, StorageTracker
+from zprof.collectors.memory.lives.tensors import collected_tensors, nested_tensors, plain_tensors
+from zprof.collectors.memory.owners.holdings import Holdings
 from zprof.model.tenants import Tenant
 
 WEIGHT = Role(Tenant.PARAMETERS, "weight", "scan")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.memory.packing import AnyPack
+from zprof.collectors.memory.hooks.packing import AnyPack
 
 #: What we give autograd to keep: the tensor without its graph, and its version (None: not to be checked).
 Packed = tuple[torch.Tensor, int | None]

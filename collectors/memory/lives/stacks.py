@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.memory.log import Birth
+from zprof.collectors.memory.lives.log import Birth
 
 #: Frames of a stack that are kept, the innermost first.
 MOST_FRAMES = 24
 _BATCH = 1000
-_PACKAGE = Path(__file__).parents[2]  # as the interpreter names the files of this package
+_PACKAGE = Path(__file__).parents[3]  # as the interpreter names the files of this package
 #: What watches and starts the program; the engine beside it is a program itself.
 _OWN = (
     *(f"{_PACKAGE}/{part}" for part in ("collectors/", "integrations/", "cli/", "__main__.py")),

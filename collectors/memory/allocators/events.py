@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import profile
 
-from zprof.collectors.memory.log import Birth
-from zprof.collectors.memory.works import Work
+from zprof.collectors.memory.hooks.works import Work
+from zprof.collectors.memory.lives.log import Birth
 from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
 from zprof.model.collectives import OPERATOR_PREFIXES
 

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.lives.log import MemoryLog
 from zprof.model.phases import Phase
 
 # Read at every birth and at every module: a look-up of a name in its module is a quarter of what they cost.

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from zprof.collectors.collectives import COLLECTIVE_METHODS
-from zprof.collectors.memory.hooks import Hooks
-from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.hooks.hooks import Hooks
+from zprof.collectors.memory.lives.log import MemoryLog
 
 SETTLE_TIMEOUT_S = 5.0
 _LEAST_WAIT_S = 0.001

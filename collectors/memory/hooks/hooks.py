@@ -9,15 +9,15 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from zprof.collectors.memory.log import SAVED, MemoryLog, Role
-from zprof.collectors.memory.module_hook import ModuleHook
-from zprof.collectors.memory.packing import AnyPack, PackWatch
-from zprof.collectors.memory.phases import PhaseTracker
-from zprof.collectors.memory.saving import Packed, SavedTensors
-from zprof.collectors.memory.scan import UNREDUCED
-from zprof.collectors.memory.scans import Scans
-from zprof.collectors.memory.storages import StorageTracker
-from zprof.collectors.memory.tensors import PLAIN, nested_tensors, plain_tensors
+from zprof.collectors.memory.hooks.module_hook import ModuleHook
+from zprof.collectors.memory.hooks.packing import AnyPack, PackWatch
+from zprof.collectors.memory.hooks.saving import Packed, SavedTensors
+from zprof.collectors.memory.lives.log import SAVED, MemoryLog, Role
+from zprof.collectors.memory.lives.phases import PhaseTracker
+from zprof.collectors.memory.lives.storages import StorageTracker
+from zprof.collectors.memory.lives.tensors import PLAIN, nested_tensors, plain_tensors
+from zprof.collectors.memory.owners.scan import UNREDUCED
+from zprof.collectors.memory.owners.scans import Scans
 from zprof.model.gaps import Gap
 from zprof.model.phases import Phase
 

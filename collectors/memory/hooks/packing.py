@@ -7,7 +7,7 @@ and the tensors that it returns, stay until the backward (save_on_cpu, ZeRO's pa
 from collections.abc import Callable
 from typing import Any
 
-from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.lives.phases import PhaseTracker
 from zprof.model.phases import Phase
 
 AnyPack = Callable[[Any], Any]

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.memory.compiler import leave_alone
-from zprof.collectors.memory.log import MemoryLog, Role
-from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.lives.compiler import leave_alone
+from zprof.collectors.memory.lives.log import MemoryLog, Role
+from zprof.collectors.memory.lives.phases import PhaseTracker
 from zprof.model.tenants import Tenant
 
 GATHERED = Role(Tenant.COMMUNICATION_BUFFERS, "gathered_param", "hook")

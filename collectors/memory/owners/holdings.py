@@ -8,8 +8,8 @@ before any scan belongs to the engine.
 import time
 from collections.abc import Hashable, Iterable, Sequence
 
-from zprof.collectors.memory.log import MemoryLog
-from zprof.collectors.memory.storages import Storage
+from zprof.collectors.memory.lives.log import MemoryLog
+from zprof.collectors.memory.lives.storages import Storage
 from zprof.model.tenants import Tenant
 
 Life = tuple[Storage, int]

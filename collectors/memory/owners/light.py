@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from zprof.collectors.memory.log import MemoryLog
-from zprof.collectors.memory.scan import GRADIENT, WEIGHT, Scanner
-from zprof.collectors.memory.storages import StorageTracker
-from zprof.collectors.memory.tensors import plain_tensors
+from zprof.collectors.memory.lives.log import MemoryLog
+from zprof.collectors.memory.lives.storages import StorageTracker
+from zprof.collectors.memory.lives.tensors import plain_tensors
+from zprof.collectors.memory.owners.scan import GRADIENT, WEIGHT, Scanner
 from zprof.model.gaps import Gap
 from zprof.model.phases import Phase
 

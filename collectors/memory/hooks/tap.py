@@ -11,11 +11,11 @@ from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zprof.collectors.memory.compiler import leave_alone
-from zprof.collectors.memory.log import SAVED, MemoryLog, Role
-from zprof.collectors.memory.packing import PackWatch
-from zprof.collectors.memory.storages import StorageTracker
-from zprof.collectors.memory.tensors import PLAIN
+from zprof.collectors.memory.hooks.packing import PackWatch
+from zprof.collectors.memory.lives.compiler import leave_alone
+from zprof.collectors.memory.lives.log import SAVED, MemoryLog, Role
+from zprof.collectors.memory.lives.storages import StorageTracker
+from zprof.collectors.memory.lives.tensors import PLAIN
 from zprof.model.tenants import Tenant
 
 _Tensor = torch.Tensor

@@ -1,0 +1,1 @@
+"""What sees the program at work: modules, gradients, operators, saved tensors, collectives."""

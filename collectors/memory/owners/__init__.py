@@ -1,0 +1,1 @@
+"""Who owns a storage, read from model and optimizer themselves."""
