@@ -10,6 +10,7 @@ import pytest
 
 from zprof.integrations.program.settings import STARTUP, VARIABLE
 
+WATCH = STARTUP.parent / "program" / "torch_watch.py"
 FAKE_TORCH = "import sys; print('torch runs')"
 
 
@@ -90,3 +91,37 @@ def test_a_broken_request_is_never_seen(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     for broken in ("", "{", "[]", '{"run": 1}'):
         assert python("import torch", STARTUP, tmp_path, **{VARIABLE: broken}) == ("torch runs\n", "")
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["importlib.util.find_spec('torch')", "import absent_torch_user", "fail.add(1)"],
+)
+def test_who_only_asks_for_torch_ends_no_watch(before: str, tmp_path: Path) -> None:
+    """Libraries ask whether torch is there before a program imports it; an import may also fail at first."""
+    (tmp_path / "torch.py").write_text("import __main__\nif __main__.fail: raise OSError('first')\n")
+    (tmp_path / "absent_torch_user.py").write_text(
+        "import importlib.util as u\nassert u.find_spec('torch') and u.find_spec('torch')\n"
+    )
+    code = f"""
+import importlib.util, sys
+fail = set()
+sys.path.insert(0, {str(WATCH.parent)!r})
+from torch_watch import watch
+watch(lambda: print('seen', 'torch' in sys.modules, len(sys.meta_path)))
+before = len(sys.meta_path)
+{before}
+print(before - len(sys.meta_path))
+try:
+    import torch
+except OSError:
+    fail.clear()
+    import torch
+print(before - len(sys.meta_path), 'exec_module' in vars(torch.__spec__.loader))
+"""
+    out, error = python(code, tmp_path)
+    assert error == ""
+    lines = out.splitlines()
+    assert lines[0] == "0"
+    assert lines[1].startswith("seen True")
+    assert lines[2:] == ["1 False"]
