@@ -14,6 +14,7 @@ import msgspec
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
+from zprof.run.plain_file import open_plain
 from zprof.run.schema import RUN_SCHEMA
 
 MANIFEST_NAME = "manifest.json"
@@ -105,13 +106,15 @@ class _Versioned:
 
 def _read(path: Path) -> bytes:
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise BadInput(f"{path}: larger than a manifest can be", hint=_AGAIN)
-        return path.read_bytes()
+        with open_plain(path) as file:
+            content = file.read(_MAX_JSON_BYTES + 1)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file", hint="give the folder that a recording made") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})", hint=_AGAIN) from None
+    if len(content) > _MAX_JSON_BYTES:
+        raise BadInput(f"{path}: larger than a manifest can be", hint=_AGAIN)
+    return content
 
 
 def _decode(content: bytes, kind: type[_T], path: Path) -> _T:

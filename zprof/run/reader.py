@@ -6,6 +6,7 @@ a table that would not fit in memory is refused by its declared size.
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,10 +27,13 @@ from zprof.run.manifest import (
     read_rank_manifest,
     read_run_manifest,
 )
+from zprof.run.plain_file import open_plain
 from zprof.run.schema import TABLES
 
 _MAX_ROWS = 50_000_000
 _MAX_RANKS = 1 << 20
+#: Of the log of steps; its last whole line is in there.
+_LAST_LINES_BYTES = 1 << 16
 
 
 class Run:
@@ -115,7 +119,9 @@ class Run:
         """The last step that a rank finished, also where it was killed; None where it finished none."""
         path = rank_folder(self.path, rank) / STEPS_NAME
         try:
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            with open_plain(path) as content:
+                content.seek(max(0, os.fstat(content.fileno()).st_size - _LAST_LINES_BYTES))
+                lines = content.read(_LAST_LINES_BYTES).decode(errors="replace").splitlines()
         except OSError:
             return None
         for line in reversed(lines):
@@ -176,7 +182,7 @@ def load(path: str | Path) -> Run:
 
 
 def _check_digest(path: Path, file: TableFile) -> None:
-    with path.open("rb") as content:
+    with open_plain(path) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if digest != file.sha256:
         raise BadInput(

@@ -1,0 +1,26 @@
+"""Opens the files of a run, which may come from a stranger: regular files only.
+
+A pipe, or a link to a device, in the place of a file would be waited for, or read, without end.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a regular file, or a link to one.
+
+    Raises:
+        OSError: it is not there, cannot be read, or is something else.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
