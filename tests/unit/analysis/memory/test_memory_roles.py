@@ -95,6 +95,18 @@ def test_a_claim_that_was_given_up_can_be_made_again() -> None:
     ]  # fmt: skip
 
 
+def test_a_buffer_that_is_claimed_and_given_up_thousands_of_times() -> None:
+    """One that every collective of a run uses; comparing each claim with each other took minutes."""
+    tables, times = Tables(), 10_000
+    tables.storage(1, 0x10, 8, 10, 10 * times)
+    for index in range(1, times):
+        tables.claim(1, 10 * index + 2, "communication_buffers", backdated=False)
+        tables.claim(1, 10 * index + 6, "communication_buffers", gained=False)
+    segments = tables.lives().segments
+    assert len(segments.block) == 2 * times - 1
+    assert (segments.tenant == CODES[Tenant.COMMUNICATION_BUFFERS]).sum() == times - 1
+
+
 def test_two_storages_of_one_block_share_their_claims() -> None:
     tables = Tables()
     tables.block(0x10, 8, 9, 90)

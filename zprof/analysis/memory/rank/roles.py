@@ -5,7 +5,9 @@ when its hook fires, long after its bytes were allocated.  A backdated claim hol
 any other from its own time on.
 """
 
+import heapq
 import itertools
+from collections import deque
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -38,7 +40,6 @@ class _Hold:
     end_ns: int
     tenant: int
     sub: str
-    generation: int = -1
 
 
 def resolve(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
@@ -66,9 +67,13 @@ def resolve(blocks: Blocks, claims: Claims, generation: Int) -> Segments:
 
 
 def _holds(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_Hold]]:
-    """Claims, in the order of time, as intervals by block; one that is taken back ends there."""
+    """Claims, in the order of time, as intervals by block; one that is taken back ends there.
+
+    A storage gives up what it claimed itself; another one of the same block keeps its own claim.
+    """
     block_of = dict(zip(generation.tolist(), blocks.owner.tolist(), strict=True))
     holds: dict[int, list[_Hold]] = {}
+    running: dict[tuple[int, int, int], list[int]] = {}
     for row, mine in enumerate(claims.generation.tolist()):
         block = block_of.get(mine)
         if block is None:
@@ -78,9 +83,12 @@ def _holds(blocks: Blocks, claims: Claims, generation: Int) -> dict[int, list[_H
         held = holds.setdefault(block, [])
         if claims.gained[row]:
             begin = born if claims.backdated[row] else min(max(time_ns, born), end)
-            held.append(_Hold(begin, end, tenant, str(claims.sub[row]), mine))
+            running.setdefault((block, mine, tenant), []).append(len(held))
+            held.append(_Hold(begin, end, tenant, str(claims.sub[row])))
         else:
-            holds[block] = [_ended(hold, mine, tenant, max(time_ns, hold.begin_ns)) for hold in held]
+            for index in running.pop((block, mine, tenant), ()):
+                until = min(held[index].end_ns, max(time_ns, held[index].begin_ns))
+                held[index] = replace(held[index], end_ns=until)
     return holds
 
 
@@ -91,25 +99,26 @@ def _in_order(claims: Claims) -> Claims:
     return Claims(**{field.name: getattr(claims, field.name)[rows] for field in fields(claims)})
 
 
-def _ended(hold: _Hold, generation: int, tenant: int, time_ns: int) -> _Hold:
-    """A storage gives up what it claimed itself; another one of the same block keeps its own claim."""
-    mine = hold.tenant == tenant and hold.generation == generation
-    return replace(hold, end_ns=min(hold.end_ns, time_ns)) if mine else hold
-
-
 def _pieces(blocks: Blocks, block: int, holds: list[_Hold]) -> list[tuple[int, int, int, str]]:
     """(begin, end, tenant, sub) of a block's life, without holes or overlaps."""
     born, end = int(blocks.begin_ns[block]), int(blocks.end_ns[block])
-    rest = _Hold(born, end, int(blocks.tenant[block]), str(blocks.sub[block]))
     if end <= born:
         return []
     cuts = sorted({born, end, *(hold.begin_ns for hold in holds), *(hold.end_ns for hold in holds)})
+    # Of the claims that have begun the strongest is on top; of equals the earliest, which names the sub.
+    waiting = deque(sorted(enumerate(holds), key=lambda claim: claim[1].begin_ns))
+    begun: list[tuple[int, int]] = []
     pieces: list[tuple[int, int, int, str]] = []
     for left, right in itertools.pairwise(cuts):
-        held = [hold for hold in holds if hold.begin_ns <= left and hold.end_ns >= right]
-        # min keeps the first of equals: the earliest claim names the sub.
-        best = min([*held, rest], key=lambda hold: hold.tenant)
-        pieces.append((left, right, best.tenant, best.sub))
+        while waiting and waiting[0][1].begin_ns <= left:
+            index, hold = waiting.popleft()
+            heapq.heappush(begun, (hold.tenant, index))
+        while begun and holds[begun[0][1]].end_ns <= left:
+            heapq.heappop(begun)
+        tenant, sub = int(blocks.tenant[block]), str(blocks.sub[block])
+        if begun and begun[0][0] <= tenant:
+            tenant, sub = begun[0][0], holds[begun[0][1]].sub
+        pieces.append((left, right, tenant, sub))
     return pieces
 
 
