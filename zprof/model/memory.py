@@ -175,7 +175,10 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorCounters:
-    """The allocator's own counters of one rank and device over the whole recording."""
+    """The allocator's own counters of one rank and device.
+
+    The peaks are the highest that any sample says, ``retries`` and ``ooms`` what the recorded steps add.
+    """
 
     rank: int
     device: str

@@ -74,12 +74,18 @@ def live_memory(run: Run, rank: int) -> RankAnswer:
         modules=module_peaks(rank, own.lives, own.peak.time_ns),
         states=measured_states(rank, own.lives),
         devices=around.devices,
-        counters=() if samples is None else counters_of(rank, samples),
+        counters=() if samples is None else counters_of(rank, samples, _recorded_steps(run, rank)),
         host=tuple(_rank_memory(run, rank, d, t) for d, t in zip(host, beside, strict=True)),
         init=_init(run, rank, mark),
         timelines=(thinned(rank, own.name, own.lives),),
         gaps=tuple(dict.fromkeys([*gaps, *around.gaps])),
     )
+
+
+def _recorded_steps(run: Run, rank: int) -> list[int]:
+    """Steps of the rank's windows; its counters were sampled in all others too."""
+    manifest = run.rank_manifests[rank]
+    return [*manifest.memory_steps, *manifest.time_steps]
 
 
 def _counted(alloc: pd.DataFrame) -> pd.DataFrame:

@@ -17,28 +17,53 @@ def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows).astype(dict.fromkeys(counters, "Int64"))
 
 
-def test_the_last_sample_tells_the_peaks_and_the_growth_tells_the_retries() -> None:
+def test_the_highest_sample_tells_the_peaks_and_the_growth_tells_the_retries() -> None:
     rows = [
-        sample(30, peak_allocated_bytes=90, peak_reserved_bytes=99, retries=7, ooms=0),
+        sample(30, peak_allocated_bytes=40, peak_reserved_bytes=99, retries=7, ooms=0),
+        sample(20, peak_allocated_bytes=90, peak_reserved_bytes=70, retries=7, ooms=0),
         sample(10, peak_allocated_bytes=50, peak_reserved_bytes=60, retries=4, ooms=0),
         sample(20, device="cpu", process_bytes=5),
     ]
-    assert counters_of(2, frame(rows)) == (
+    assert counters_of(2, frame(rows), []) == (
         AllocatorCounters(
             rank=2, device="cuda:0", peak_allocated_bytes=90, peak_reserved_bytes=99, retries=3, ooms=0
         ),
     )
 
 
-def test_one_sample_counts_from_the_start_of_the_process() -> None:
-    (entry,) = counters_of(0, frame([sample(30, retries=7)]))
-    assert (entry.retries, entry.peak_allocated_bytes, entry.ooms) == (7, None, None)
+@pytest.mark.parametrize(("first", "retries"), [(0, 5), (1, 5), (2, 3), (3, 1)])
+def test_what_is_counted_lies_in_the_recorded_steps(first: int, retries: int) -> None:
+    """The recorder samples in every step; of the very first one there is no sample before."""
+    rows = [sample(10 * step, retries=[2, 4, 6, 7][step]) | {"step": step} for step in range(4)]
+    (entry,) = counters_of(0, frame(rows), range(first, 4))
+    assert entry.retries == retries
 
 
-def test_a_counter_that_went_back_is_unknown() -> None:
-    rows = [sample(10, retries=7, ooms=1), sample(20, retries=1, ooms=1)]
-    (entry,) = counters_of(0, frame(rows))
+@pytest.mark.parametrize(("count", "retries"), [(7, None), (0, 0)])
+def test_one_sample_does_not_tell_when_it_was_counted(count: int, retries: int | None) -> None:
+    (entry,) = counters_of(0, frame([sample(30, retries=count)]), [2])
+    assert (entry.retries, entry.peak_allocated_bytes, entry.ooms) == (retries, None, None)
+
+
+@pytest.mark.parametrize("last", [1, 9])
+def test_a_counter_that_went_back_is_unknown(last: int) -> None:
+    rows = [sample(10, retries=7, ooms=1), sample(20, retries=0, ooms=1), sample(30, retries=last, ooms=1)]
+    (entry,) = counters_of(0, frame(rows), [])
     assert (entry.retries, entry.ooms) == (None, 0)
+
+
+@pytest.mark.parametrize("after", [300, 980])
+def test_a_peak_that_the_program_set_back_accuses_nobody(tmp_path: Path, after: int) -> None:
+    """As many do in each step: what the allocator then counts is not the most that it ever had."""
+    tables = {"alloc": [alloc(0, 1000, device="cuda:0")], "role": [], "mark": marks()}
+    tables["samples"] = [
+        sample(-5, peak_allocated_bytes=1000),
+        sample(400, peak_allocated_bytes=200),
+        sample(999, peak_allocated_bytes=after),
+    ]
+    analysis = analyse(tmp_path / "a.zprof", tables)
+    assert not analysis.memory.per_rank[0].upper_bound
+    assert "allocated peak" not in whats(analysis)
 
 
 def on_gpu(
