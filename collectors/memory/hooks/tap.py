@@ -19,6 +19,8 @@ from zprof.collectors.memory.lives.tensors import PLAIN
 from zprof.model.tenants import Tenant
 
 _Tensor = torch.Tensor
+#: Of a subclass that has none of its own: torch asks it all the same below some calls (``.data``).
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 #: What torch itself traces with: nothing of it holds bytes, and these must not be asked to go first.
 _TRACED = (FakeTensor, FunctionalTensor)
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
@@ -51,7 +53,7 @@ class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator; a tensor subclass (DTensor) goes first, its inner operators come here again."""
         if types:
             for kind in types:
-                if kind not in PLAIN:
+                if kind not in PLAIN and kind.__torch_dispatch__ is not _NO_DISPATCH:
                     return func(*args, **(kwargs or {})) if _is_traced(types) else NotImplemented
         result = func(*args, **kwargs) if kwargs else func(*args)
         if self._log.active:

@@ -141,3 +141,27 @@ def test_in_place_operators_that_autograd_allows_pass() -> None:
         gradient.square().sum().backward()
 
     inside(body, model)
+
+
+class Marked(nn.Parameter):
+    """A subclass that takes no part in dispatch."""
+
+
+class Image(torch.Tensor):
+    """The same of a tensor."""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: Marked(torch.ones(3)).data + 1,
+        lambda: copy.deepcopy(Marked(torch.ones(3))),
+        lambda: nn.LazyLinear(3)(torch.ones(2, 4)),
+        lambda: torch.ones(3).as_subclass(Image).data + 1,
+    ],
+    ids=["data", "copy", "lazy", "tensor"],
+)
+def test_a_subclass_without_dispatch_is_used_as_outside(use: Callable[[], torch.Tensor]) -> None:
+    used: list[torch.Tensor] = []
+    inside(lambda: used.append(use()))
+    assert type(used[0]) is type(use())
