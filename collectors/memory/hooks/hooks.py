@@ -132,7 +132,8 @@ class Hooks:
         """Pack hook.  What has a graph must not be returned itself: that ties a cycle that frees nothing."""
         if type(tensor) not in PLAIN:
             self._safely("saved tensor", self._claim, tensor, SAVED)
-            return tensor.detach(), None  # a subclass need not share its version counter
+            # A subclass need not share its version counter.
+            return (tensor if tensor.is_leaf else tensor.detach()), None
         if self._log.active:
             try:
                 self._storages.claim(self._storages.see(tensor), SAVED)

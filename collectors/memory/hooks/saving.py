@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from zprof.collectors.memory.hooks.originals import SavedOriginals
 from zprof.collectors.memory.hooks.packing import AnyPack
 
 #: What we give autograd to keep: the tensor without its graph, and its version (None: not to be checked).
@@ -25,6 +26,7 @@ class SavedTensors:
         self._pack = pack
         self._watched = watched
         self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+        self._saved_originals = SavedOriginals(unpack)
         self._suspended: set[int] = set()
         self._originals: tuple[Any, Any, Any] | None = None
 
@@ -32,10 +34,12 @@ class SavedTensors:
         """Hook autograd on this thread."""
         self._hooks.__enter__()
         self._wrap_switch()
+        self._saved_originals.install()
 
     def remove(self) -> bool:
         """Take everything off; false where hooks of the program lie on top of ours, which then stay."""
         self._suspended.clear()
+        self._saved_originals.remove()
         if self._originals is not None:
             torch._C._autograd._saved_tensors_hooks_disable = self._originals[0]
             torch._C._autograd._saved_tensors_hooks_enable = self._originals[1]

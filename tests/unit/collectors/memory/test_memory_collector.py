@@ -31,6 +31,7 @@ def traces_of_us(model: nn.Module) -> dict[str, object]:
         "saved-tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
         "saved-tensor push": torch._C._autograd._push_saved_tensors_default_hooks,
         "saved-tensor switch": torch._C._autograd._saved_tensors_hooks_disable,
+        "saved tensors of functions": "saved_tensors" in torch.autograd.function.BackwardCFunction.__dict__,
         "storage class": "resize_" in torch.UntypedStorage.__dict__,
         "group class": getattr(group, "allreduce", None),
         "optimizer pre hooks": len(optimizer_module._global_optimizer_pre_hooks),
