@@ -15,7 +15,8 @@ from zprof.run.schema import TABLES
 #: Times and sums of sizes stay below this, so that their differences and sums are int64 too.
 _LIMIT = 1 << 61
 _AGAIN = "copy the run again, or record it again"
-_TIMES = ("time_ns", "allocated_ns", "freed_ns")
+_TIMES = ("time_ns", "allocated_ns", "freed_ns", "released_ns", "mapped_ns", "unmapped_ns")
+_SIZES = ("bytes", "requested_bytes", "block_bytes")
 #: Frames of a stack, and characters of a frame, that a report shows.
 MAX_FRAMES = 64
 MAX_FRAME_LENGTH = 400
@@ -35,8 +36,9 @@ def checked_frame(run: Run, rank: int, name: str) -> pd.DataFrame:
     for column in _TIMES:
         if column in frame and not _between(frame[column].dropna(), 0, _LIMIT):
             raise BadInput(f"{where}: column {column!r} holds times that no clock has", hint=_AGAIN)
-    if "bytes" in frame and not _sizes(frame["bytes"]):
-        raise BadInput(f"{where}: column 'bytes' holds sizes that no device has", hint=_AGAIN)
+    for column in _SIZES:
+        if column in frame and not _sizes(frame[column].dropna()):
+            raise BadInput(f"{where}: column {column!r} holds sizes that no device has", hint=_AGAIN)
     return frame
 
 

@@ -26,6 +26,7 @@ from zprof.analysis.memory.blocks.snapshot import snapshot_memory
 from zprof.analysis.memory.blocks.thinned import timeline_of_history
 from zprof.analysis.memory.rank.answer import RankAnswer
 from zprof.collectors.snapshot.convert import tables_of
+from zprof.model.errors import BadInput
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 
@@ -220,3 +221,21 @@ def test_no_call_is_made_for_each_block() -> None:
     few, many = repeated(20), repeated(400)
     assert len(many.history.blocks) == 20 * len(few.history.blocks)
     assert calls_for(many) < calls_for(few) + len(few.history.blocks)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("segment", "mapped_ns", -(1 << 62)),
+        ("segment", "bytes", 1 << 61),
+        ("block", "released_ns", -1),
+        ("block", "requested_bytes", 1 << 60),
+        ("block", "block_bytes", 1 << 60),
+    ],
+)
+def test_what_no_allocator_has_is_refused(tmp_path: Path, table: str, column: str, value: int) -> None:
+    """Each is an int64; their differences and sums would not be."""
+    tables = tables_of(snapshot_of(trained().allocator)).tables()
+    tables[table][column] = [value] * len(tables[table][column])
+    with pytest.raises(BadInput, match=f"{table}.parquet: column '{column}'"):
+        snapshot_memory(written(tmp_path, tables), 0)
