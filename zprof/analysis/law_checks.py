@@ -20,7 +20,7 @@ _UNEVEN = "shards of unequal size: all ranks together hold the law"
 class MeasuredStates:
     """Model states of one rank, each when it is complete, and what helps to explain them.
 
-    ``counter_bytes`` are those of optimizer state in blocks of one number; ``buffer_bytes`` the model's
+    ``counter_bytes`` are those of optimizer state in tensors of one number; ``buffer_bytes`` the model's
     buffers, which are in no state; ``rounding_bytes`` what the allocator added to the tensors' own bytes.
     """
 

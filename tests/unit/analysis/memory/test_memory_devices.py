@@ -1,9 +1,10 @@
 """Several devices of a rank, the window before the first step, several ranks: what the report takes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from memory_runs import T0, alloc, analyse, full, marks, role, write
+from memory_runs import FACTS, T0, alloc, analyse, full, marks, role, write
 
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.model.tenants import Tenant
@@ -163,4 +164,20 @@ def test_what_the_allocator_adds_to_tensors_explains_a_difference(tmp_path: Path
     tables["alloc"].append(alloc(-1, 512, "profiler", allocated_ns=T0 + 1, **seen))
     law = analyse(tmp_path / "a.zprof", tables).memory.laws[0]
     assert (law.measured_bytes, law.unexplained_bytes) == (512, 112)
+    assert law.cause == "the allocator's blocks are larger than the tensors in them"
+
+
+@pytest.mark.parametrize("step_counters", [0, 1])
+def test_a_step_counter_that_takes_a_whole_block_is_one_of_four_bytes(
+    tmp_path: Path, step_counters: int
+) -> None:
+    """As a fused optimizer makes it on a GPU; the engine may have counted it or not."""
+    tables = full()
+    seen = {"address": 0x9000, "before_window": False, "operator": "aten.zeros"}
+    tables["alloc"].append(alloc(20, 4, allocated_ns=T0 + 2, **seen))
+    tables["alloc"].append(alloc(-1, 512, "profiler", allocated_ns=T0 + 1, **seen))
+    tables["role"].append(role(20, "optimizer_state"))
+    facts = replace(FACTS, step_counters=step_counters)
+    law = analyse(tmp_path / "a.zprof", tables, facts=facts).memory.laws[2]
+    assert (law.measured_bytes, law.scalar_bytes, law.unexplained_bytes) == (912, 4, 508)
     assert law.cause == "the allocator's blocks are larger than the tensors in them"

@@ -39,10 +39,10 @@ def _tensor_bytes(lives: RankLives) -> Int:
 
 def _counters(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
     size = tensor_bytes[lives.segments.block[rows]]
-    return int(lives.segments.bytes[rows][(size > 0) & (size <= _ONE_NUMBER_BYTES)].sum())
+    return int(size[size <= _ONE_NUMBER_BYTES].sum())
 
 
 def _rounding(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
-    """What the allocator's blocks are larger than their tensors, step counters apart."""
+    """What the allocator's blocks are larger than their tensors: a GPU's step counter takes 512 bytes."""
     size, block = tensor_bytes[lives.segments.block[rows]], lives.segments.bytes[rows]
-    return int((block - size)[(size > _ONE_NUMBER_BYTES) & (size < block)].sum())
+    return int((block - size)[(size > 0) & (size < block)].sum())
