@@ -52,7 +52,7 @@ def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
     big = largest_rank(analysis)
     if big is None or not big.on_gpu:
         return None
-    known = [device for device in big.devices if device.device_used_bytes or device.process_bytes]
+    known = [device for device in big.devices if _terms(device)]
     if not known:
         return no_device(Cause.OUTSIDE_ALLOCATOR)
     device = min(known, key=lambda entry: entry.apart_ns or 0)
@@ -64,6 +64,12 @@ def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
     )
     is_there = outside.bytes >= _limit(device) and worth(outside.bytes, big)
     return _finding(big, device, outside) if is_there else None
+
+
+def _terms(device: DeviceMemory) -> list[int]:
+    """What is known of it: in a container NVML may say what the device has in use, not whose it is."""
+    terms = (device.context_bytes, device.collectives_bytes, device.other_processes_bytes)
+    return [term for term in terms if term is not None]
 
 
 def _limit(device: DeviceMemory) -> float:

@@ -54,3 +54,10 @@ def test_a_driver_that_was_not_asked_is_not_tested() -> None:
     assert isinstance(answer(), Gap)
     assert isinstance(outside_allocator(memory_run(device="cuda:0"), None), Gap)
     assert outside_allocator(memory_run(), None) is None
+
+
+def test_what_nvml_does_not_split_is_not_tested() -> None:
+    """A container: most of the device is in use, and nobody says by whom."""
+    assert isinstance(answer(device_total_bytes=80 * GIB, device_used_bytes=70 * GIB), Gap)
+    assert isinstance(answer(**TOTAL), Gap)
+    assert answer(**TOTAL, other_processes_bytes=0) is None
