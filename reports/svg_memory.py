@@ -112,9 +112,12 @@ def _times(areas: Areas) -> Iterator[str]:
 
 
 def _phase_boxes(areas: Areas) -> Iterator[tuple[float, float, str]]:
-    """Left edge, width and name of each phase; those too narrow to see are left out."""
+    """Left edge, width and name of each phase; those too narrow to see are left out.
+
+    A snapshot's timeline has none.
+    """
     phases = areas.timeline.phases
-    ends = [begin for begin, _ in phases[1:]] + [areas.end_ns]
+    ends = [begin for begin, _ in phases[1:]] + [areas.end_ns] * bool(phases)
     for (begin_ns, phase), end_ns in zip(phases, ends, strict=True):
         x, end = _x(areas, begin_ns), _x(areas, end_ns)
         if end - x >= 3 and phase != "other":

@@ -10,6 +10,8 @@ from zprof.reports.layout import wrap
 from zprof.reports.presenter import missing_ranks, peak_bytes, peak_change_ratio
 
 _NAMED = 4
+#: What stands for a backend or an engine that nobody named.
+_NOT_SAID = frozenset({"", "none", "unknown"})
 _MARK = {
     VerdictStatus.OK: "✓",
     VerdictStatus.SLOWER: "✗",
@@ -80,8 +82,9 @@ def describe_run(run: RunFacts, steps: str) -> str:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         ranks = f"{len(run.ranks_loaded)} of {ranks} (missing: {names}{more})"
     stage = "" if run.stage is None else f" stage {run.stage}"
-    facts = [ranks, f"{run.backend} on {run.device}", f"{run.engine} engine{stage}", steps]
-    return printable(f"{run.name}: {', '.join(facts)}")
+    where = run.device if run.backend in _NOT_SAID else f"{run.backend} on {run.device}"
+    engine = [] if run.engine in _NOT_SAID else [f"{run.engine} engine{stage}"]
+    return printable(f"{run.name}: {', '.join([ranks, where, *engine, steps])}")
 
 
 def steps_text(steps: Sequence[int]) -> str:

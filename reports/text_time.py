@@ -111,16 +111,32 @@ def _ranks(report: Report) -> list[str]:
 def _collectives(collectives: Sequence[CollectiveTime]) -> list[str]:
     if not collectives:
         return []
-    places = {(entry.group, entry.dtype) for entry in collectives}
+    places = list(dict.fromkeys(_place(entry) for entry in collectives))
+    ordered = sorted(collectives, key=lambda entry: places.index(_place(entry)))
     rows = [["kind", "count", "size", "total", "exposed", "wait", "transfer", "bus"]]
-    rows += [[_collective_name(entry, alone=len(places) == 1), *_cells(entry)] for entry in collectives]
-    note = "" if len(places) > 1 else printable(f" (group {collectives[0].group}, {collectives[0].dtype})")
-    title = shorten(f"COLLECTIVES{note}", WIDTH - 42)
-    return ["", heading(title, "a step, mean of the ranks; times in ms"), *table(rows)]
+    rows += [[printable(entry.kind), *_cells(entry)] for entry in ordered]
+    head, *lines = table(rows)
+    title = heading(
+        shorten(f"COLLECTIVES ({places[0]})" if len(places) == 1 else "COLLECTIVES", WIDTH - 42),
+        "a step, mean of the ranks; times in ms",
+    )
+    return ["", title, head, *(lines if len(places) == 1 else _by_place(ordered, lines))]
 
 
-def _collective_name(entry: CollectiveTime, *, alone: bool) -> str:
-    return printable(entry.kind if alone else f"{entry.kind} {entry.group} {entry.dtype}")
+def _place(entry: CollectiveTime) -> str:
+    return printable(f"group {entry.group}, {entry.dtype}")
+
+
+def _by_place(collectives: Sequence[CollectiveTime], lines: Sequence[str]) -> list[str]:
+    """Each line under the group and data type of its collective, which a cell has no room for."""
+    out: list[str] = []
+    place = ""
+    for entry, line in zip(collectives, lines, strict=True):
+        if _place(entry) != place:
+            place = _place(entry)
+            out.append(shorten(f"  {place}", WIDTH))
+        out.append(line)
+    return out
 
 
 def _cells(entry: CollectiveTime) -> list[str]:

@@ -101,7 +101,7 @@ def _alone(run: RunFacts, time: Time, sure: list[Finding], gaps: Sequence[Gap]) 
     untested = [cause.value for cause in _NEEDED if cause.value in not_tested]
     if untested:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: not tested: {', '.join(untested)}")
-    return _verdict(VerdictStatus.OK, f"{head}: none of the causes that were tested{_exposure(time)}")
+    return _verdict(VerdictStatus.OK, f"{head}: no cause of lost time found{_exposure(time)}")
 
 
 def _words(text: str) -> list[str]:
@@ -114,7 +114,7 @@ def _verdict(status: VerdictStatus, sentence: str) -> Verdict:
 
 def _largest_term(comparison: Comparison) -> str:
     term, change = max(comparison.ledger_delta.items(), key=lambda item: item[1])
-    return f"none of the causes that were tested; most of it is {_TERMS[term]} (+{format_ns(change)})"
+    return f"no cause found; most of it is {_TERMS[term]} (+{format_ns(change)})"
 
 
 def _step(time: Time) -> str:

@@ -82,3 +82,12 @@ def test_names_from_a_run_are_text() -> None:
 def test_without_a_timeline_there_is_no_picture() -> None:
     with pytest.raises(MissingData, match="no memory timeline"):
         render(nothing_timed())
+
+
+def test_a_timeline_without_phases_is_drawn() -> None:
+    """A snapshot knows no forward and no steps."""
+    report = memory_only()
+    timeline = replace(report.memory.timelines[0], phases=(), steps=())
+    picture = render(replace(report, memory=replace(report.memory, timelines=(timeline,))))
+    assert len(list(ET.fromstring(picture).iter(f"{SVG}polygon"))) == len(ORDER)
+    assert "backward" not in picture

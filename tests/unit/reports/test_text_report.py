@@ -147,3 +147,19 @@ def test_a_guess_is_nothing_to_try_first() -> None:
     guess = replace(report.findings[0], confidence=Confidence.LOW)
     assert "  try: " in render(report)
     assert "  try: " not in render(replace(report, findings=(guess,)))
+
+
+def test_collectives_of_several_places_stand_under_theirs_uncut() -> None:
+    report = slower()
+    first, *rest = report.time.collectives
+    half = replace(first, dtype="bfloat16")
+    shown = render(replace(report, time=replace(report.time, collectives=(half, *rest))))
+    assert f"\n  group {first.group}, bfloat16\n  {first.kind} " in shown
+    assert f"\n  group {rest[0].group}, {rest[0].dtype}\n  {rest[0].kind} " in shown
+
+
+def test_a_backend_that_nobody_named_is_left_out() -> None:
+    report = slower()
+    alone = replace(report, run=replace(report.run, backend="none", engine="unknown", device="cuda"))
+    (line,) = [line for line in render(alone).splitlines() if line.startswith("  run ")]
+    assert "2 ranks, cuda, steps" in line

@@ -86,7 +86,7 @@ def _no_waits(rank: int) -> Gap:
         what="exposed time",
         rank=rank,
         reason="no wait for a collective was recorded: holes between operators stand for it, an upper bound",
-        remedy="record with zprof.record, or write ::wait ranges (docs/recording.md)",
+        remedy="an engine can write ::wait ranges (docs/recording.md); those of DDP stay unseen",
     )
 
 

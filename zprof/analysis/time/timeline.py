@@ -84,8 +84,11 @@ def _no_window(rank: int, absent: list[str]) -> Gap:
     return Gap(
         what="time",
         rank=rank,
-        reason=f"this rank has no table {', '.join(absent)}" if absent else "no step of a time window ended",
-        remedy="record at least one step of the time window: zprof.steps(time=…)",
+        reason=f"no time window was recorded (no table {', '.join(absent)})"
+        if absent
+        else "no step of a time window ended",
+        remedy="let the program run into the time window, or make the earlier ones shorter (--memory-steps, "
+        "zprof.steps)",
     )
 
 

@@ -20,7 +20,7 @@ def measure_volume(
     """The mean over ranks and steps of the window, or None and why."""
     expected = volume_law(training)
     if expected is None:
-        return None, [_gap("the program did not say its stage, parameters, ranks and bytes an element")]
+        return None, [_gap(f"not known: {', '.join(_missing(training)) or 'the law of this stage'}")]
     if not rank_steps:
         return None, [_gap("no step of a time window was recorded")]
     if expected == 0:
@@ -43,6 +43,17 @@ def _data_parallel(groups: pd.Series, training: TrainingFacts) -> np.ndarray:
 def _same_part(group: str, stride: int) -> bool:
     ranks = group.split("#", 1)[0].split(",")
     return all(rank.isdecimal() for rank in ranks) and len({int(rank) % stride for rank in ranks}) == 1
+
+
+def _missing(training: TrainingFacts) -> list[str]:
+    """What the law needs and nobody said, in words."""
+    facts = {
+        "the sharding stage": training.stage,
+        "the number of parameters": training.parameters,
+        "the ranks that share the model": training.shard_ranks,
+        "one size of an element on the wire (gathered and reduced alike)": training.communication_bytes,
+    }
+    return [what for what, value in facts.items() if value is None]
 
 
 def _gap(reason: str) -> Gap:

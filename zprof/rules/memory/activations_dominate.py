@@ -33,15 +33,18 @@ _UNKNOWN_BLOCKS = (2, 32)
 _CHECKPOINT_SUBS = frozenset({"recomputed", "ckpt_input", "checkpoint", "pa_shard", "offload"})
 
 _CHECKPOINT = (
-    "for index, block in enumerate(model.layers):\n"
-    "    model.layers[index] = checkpoint_wrapper(block)  # before it is sharded or wrapped\n"
-    "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper"
+    "checkpoint each block, before the model is sharded or wrapped\n"
+    "    from torch.distributed.algorithms._checkpoint import \\\n"
+    "        checkpoint_wrapper as c\n"
+    "    for index, block in enumerate(model.layers):\n"
+    "        model.layers[index] = c.checkpoint_wrapper(block)"
 )
 _FIXES = {
     "FSDP2": _CHECKPOINT,
     "DeepSpeed": "model.gradient_checkpointing_enable()\n"
     '"activation_checkpointing": {"partition_activations": true}  (with tensor parallelism)',
     "DDP": _CHECKPOINT,
+    "pytorch": _CHECKPOINT,
     "reference": "ActivationConfig(checkpoint=True); with tensor parallelism partition=True too\n"
     "zprof train --checkpoint",
 }

@@ -78,7 +78,7 @@ def no_facts(cause: Cause) -> Gap:
     """Nobody said what the program is.  The same words in each rule: they become one line of the report."""
     return not_tested(
         cause,
-        "the sharding stage, its ranks or the number of parameters are not known",
+        "the sharding stage, its ranks, the number of parameters or their bytes are not known",
         "give the recorder the model, or the facts: zprof.record(training=TrainingFacts(...))",
     )
 

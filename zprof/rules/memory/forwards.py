@@ -53,7 +53,7 @@ def _by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
     begins = [time_ns for time_ns, _ in timeline.steps]
     steps: dict[int, list[int]] = {}
     ends = [time_ns for time_ns, _ in timeline.phases[1:]]
-    for (begin_ns, name), end_ns in zip(timeline.phases, [*ends, None], strict=True):
+    for (begin_ns, name), end_ns in itertools.zip_longest(timeline.phases, ends):
         step = bisect.bisect_right(begins, begin_ns) - 1
         if name == Phase.FORWARD.value and step >= 0:
             level = _level(timeline, begin_ns, end_ns)

@@ -59,7 +59,7 @@ def init_spike(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding |
     return not_tested(
         Cause.INIT_SPIKE,
         "the memory before the first step was not watched",
-        "start the program under it: zprof record -o RUN -- python train.py",
+        "start the program under it, in full mode: zprof record -o RUN -- python train.py",
     )
 
 

@@ -32,7 +32,7 @@ _TENANTS = frozenset({Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value})
 _FIX = (
     "the loss in pieces of the sequence, each recomputed in the backward:\n"
     "    for h, y in zip(hidden.chunk(8, 1), labels.chunk(8, 1)):\n"
-    "        loss = loss + checkpoint(loss_of_head, h, y, use_reentrant=False)\n"
+    "        loss += checkpoint(of_head, h, y, use_reentrant=False)\n"
     "or a fused linear cross entropy (Liger: LigerFusedLinearCrossEntropyLoss), which never makes them whole"
 )
 

@@ -38,8 +38,8 @@ _UNITS_AND_COPIES = 8
 _FIXES = {
     "FSDP2": "fully_shard each block, then the model, before the optimizer is made from model.parameters()",
     "DeepSpeed": '"zero_optimization": {"stage": 1}',
-    "DDP": "ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW)  # stage 1\n"
-    "or fully_shard(block) for each block, then fully_shard(model)  # stage 3",
+    "DDP": "stage 1: ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW)\n"
+    "or stage 3: fully_shard(block) for each block, then fully_shard(model)",
     "reference": "ZeroConfig(stage=1), then 2, then 3",
 }
 _COSTS = "stages 1 and 2 move as many bytes as data parallelism, stage 3 half as many again"

@@ -69,7 +69,9 @@ def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     forwards = forwards_of(analysis, big)
     if forwards is None:
         return not_tested(
-            Cause.RETAINED_GRADIENTS, "no forward was told apart", "give the recorder the model: model=model"
+            Cause.RETAINED_GRADIENTS,
+            "no forward was told apart: the model was not given to the recorder, or is compiled as a whole",
+            "record with model=model, and once without torch.compile",
         )
     retained = _kept_whole(analysis, big, forwards) or _not_dropped(analysis, big, forwards)
     if retained is None or not worth(retained.excess_bytes, big):

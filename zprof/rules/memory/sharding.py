@@ -20,6 +20,8 @@ SHARDED_FROM: Mapping[Tenant, int] = {
 class Sharding:
     """Stage and ranks, and the bytes of the whole model's parameters: as they are kept, and on the wire.
 
+    Where the wire's bytes an element are not one number (FSDP2 that gathers in 16 bit and reduces in 32),
+    the larger of a parameter's and a gradient's stand for them: a unit is rather too large than too small.
     ``unit_bytes`` is one block on the wire, or all of the model where no blocks are seen.
     """
 
@@ -39,14 +41,15 @@ class Sharding:
 def sharding_of(analysis: RunAnalysis) -> Sharding | None:
     """The run's sharding; None where a fact that it needs is not known."""
     facts = analysis.training
-    if facts.stage is None or not facts.shard_ranks or not facts.parameters or not facts.communication_bytes:
+    element = facts.communication_bytes or max(facts.parameter_bytes or 0, facts.gradient_bytes or 0)
+    if facts.stage is None or not facts.shard_ranks or not facts.parameters or not element:
         return None
-    wire = facts.parameters * facts.communication_bytes
+    wire = facts.parameters * element
     blocks = block_count(analysis)
     return Sharding(
         stage=facts.stage,
         ranks=facts.shard_ranks,
-        parameters_bytes=facts.parameters * (facts.parameter_bytes or facts.communication_bytes),
+        parameters_bytes=facts.parameters * (facts.parameter_bytes or element),
         wire_bytes=wire,
         unit_bytes=-(-wire // blocks) if blocks else wire,
         has_blocks=blocks is not None,

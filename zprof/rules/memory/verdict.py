@@ -27,7 +27,14 @@ def of_memory(memory: Memory, findings: Sequence[Finding]) -> tuple[VerdictStatu
     unknown = rank.untagged_bytes / max(1, rank.peak_bytes)
     if unknown >= _UNKNOWN_RATIO:
         return VerdictStatus.INCONCLUSIVE, f"{head}: {format_percent(unknown)} of it has no known owner"
-    return VerdictStatus.OK, f"{head}: none of the causes that were tested frees a tenth of it"
+    return VerdictStatus.OK, f"{head}: {_nothing_sure(rank, findings)}"
+
+
+def _nothing_sure(rank: RankMemory, findings: Sequence[Finding]) -> str:
+    perhaps = next((entry for entry in findings if _frees_much(entry, rank)), None)
+    if perhaps:
+        return f"nothing sure frees a tenth of it; {perhaps.id} below may"
+    return "none of the causes that were tested frees a tenth of it"
 
 
 def _is_risk(finding: Finding, rank: RankMemory) -> bool:
@@ -35,6 +42,10 @@ def _is_risk(finding: Finding, rank: RankMemory) -> bool:
         return False
     if finding.cause is Cause.ALLOCATOR_RETRIES:
         return True
+    return _frees_much(finding, rank)
+
+
+def _frees_much(finding: Finding, rank: RankMemory) -> bool:
     return finding.saving_bytes is not None and finding.saving_bytes[1] >= _RISK_RATIO * rank.peak_bytes
 
 

@@ -42,3 +42,11 @@ def test_a_group_of_unknown_ranks_is_not_counted_beside_tensor_parallelism() -> 
     volume, _ = measure_volume(frame, facts(model_parallel_ranks=2), rank_steps=1)
     assert volume is not None
     assert volume.seen_bytes == 400
+
+
+def test_the_gap_names_what_is_missing() -> None:
+    unsaid = TrainingFacts(stage=3, parameters=100, shard_ranks=2)
+    volume, (gap,) = measure_volume(rows(("all_gather", "0,1", 400)), unsaid, rank_steps=1)
+    assert volume is None
+    assert "size of an element on the wire" in gap.reason
+    assert "stage" not in gap.reason

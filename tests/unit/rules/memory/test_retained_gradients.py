@@ -136,3 +136,9 @@ def test_no_forward_is_not_tested() -> None:
 def test_healthy_runs_are_left_alone() -> None:
     assert retained_gradients(run((0,), (0,)), None) is None
     assert retained_gradients(memory_run(), None) is None
+
+
+def test_a_timeline_without_phases_has_no_forwards() -> None:
+    without = replace(timeline((8,)), phases=())
+    analysis = memory_run(phases=(phase("other", tenants()),), timelines=(without,))
+    assert isinstance(retained_gradients(analysis, None), Gap)
