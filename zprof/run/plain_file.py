@@ -6,11 +6,11 @@ A pipe, or a link to a device, in the place of a file would be waited for, or re
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> BufferedReader:
     """Open a regular file, or a link to one.
 
     Raises:
