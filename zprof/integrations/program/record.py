@@ -3,7 +3,8 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,8 +36,7 @@ def record_command(
         session = Session(Path(folder))
         with cleared_target(run, force=force):
             code = run_command(command, child_environment(replace(settings, session=folder)))
-        for note in all_notes(session.notes(), run, began_ns):
-            say(note)
+        _say_all(lambda: all_notes(session.notes(), run, began_ns), say)
     return code
 
 
@@ -73,5 +73,11 @@ def _record(command: Sequence[str], settings: ProgramSettings, say: Say) -> None
     finally:
         here.finish()
         if os.environ.get("RANK", "0") == "0":
-            for note in all_notes(here.notes, Path(settings.run), began_ns):
-                say(note)
+            _say_all(lambda: all_notes(here.notes, Path(settings.run), began_ns), say)
+
+
+def _say_all(notes: Callable[[], Iterable[str]], say: Say) -> None:
+    """The program is over, and its end is its own: nobody who reads our notes, say, must not change that."""
+    with suppress(Exception):
+        for note in notes():
+            say(note)

@@ -1,6 +1,7 @@
 """A script in zprof's own process: as ``python script.py`` would run it, to its last byte."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,21 @@ def test_what_runs_here() -> None:
 def test_what_cannot_run_is_said(command: list[str]) -> None:
     with pytest.raises(BadInput):
         check(command)
+
+
+@pytest.mark.parametrize("program", [["show.py"], [sys.executable, "show.py"]])
+@pytest.mark.parametrize("close", ["2>&-", "2>&1 | true"])
+def test_nobody_reads_the_notes(program: list[str], close: str, tmp_path: Path) -> None:
+    """Standard error is closed or its reader is gone: the exit code is the program's all the same."""
+    (tmp_path / "show.py").write_text("import sys, time\nprint('out')\ntime.sleep(0.2)\nsys.exit(5)\n")
+    command = shlex.join([sys.executable, *RECORD, *program])
+    shell = f"set +e; ({command} > out; echo $? > code) {close}; cat code"
+    done = subprocess.run(
+        ["bash", "-c", shell],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "5"
