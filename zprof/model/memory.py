@@ -49,7 +49,8 @@ class RankMemory:
 
     ``parts`` splits the same bytes by kind.  ``basis_bytes`` says what the tenants rest on and sums to the
     peak too; where it is not all ``tagged``, a face must not show the split without saying so.
-    ``upper_bound`` is true where frees may have been missed, so that the true peak can be lower.
+    ``upper_bound`` is true where frees may have been missed, so that the true peak can be lower,
+    ``lower_bound`` where allocations were, so that it can be higher; both can be.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class RankMemory:
     formula: StateLaw | None
     state_bytes: Mapping[Tenant, int] | None = None
     upper_bound: bool = False
+    lower_bound: bool = False
     method: str = ""
     parts: tuple[MemoryPart, ...] = ()
     basis_bytes: Mapping[Basis, int] | None = None

@@ -132,6 +132,7 @@ def _rank_memory(run: Run, rank: int, device: _Device, truth: Truth) -> RankMemo
         formula=state_law(run.manifest.training),
         state_bytes=device.lives.states(),
         upper_bound=truth.upper_bound,
+        lower_bound=truth.lower_bound,
         method=truth.method,
         parts=(*parts_at(device.lives, peak.time_ns), *([unseen] if truth.unseen_bytes else [])),
         basis_bytes=basis_bytes(size, untagged),

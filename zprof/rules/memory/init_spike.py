@@ -84,7 +84,9 @@ def _spikes(analysis: RunAnalysis) -> list[_Spike]:
 
 
 def _from_counters(analysis: RunAnalysis) -> list[_Spike]:
-    steady = {(entry.rank, entry.device): entry.peak_bytes for entry in analysis.memory.per_rank}
+    """Where the steps' peak is a lower bound, the maximum may be theirs."""
+    known = [entry for entry in analysis.memory.per_rank if not entry.lower_bound]
+    steady = {(entry.rank, entry.device): entry.peak_bytes for entry in known}
     above = [
         (entry.rank, entry.peak_allocated_bytes, steady[entry.rank, entry.device])
         for entry in analysis.memory.counters

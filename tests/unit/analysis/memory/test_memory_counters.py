@@ -93,6 +93,7 @@ def test_an_agreeing_counter_or_none_that_tells_is_no_gap(
     """5000 was reached before the window; without a sample before it, nobody knows when."""
     analysis = on_gpu(tmp_path / "a.zprof", before, after)
     assert not analysis.memory.per_rank[0].upper_bound
+    assert not analysis.memory.per_rank[0].lower_bound
     assert not {"allocated peak", "part of the allocated peak"} & set(whats(analysis))
 
 
@@ -108,7 +109,7 @@ def test_more_than_the_allocator_ever_had_is_an_upper_bound(
 def test_less_than_the_allocator_reached_in_the_window_is_a_gap(tmp_path: Path) -> None:
     analysis = on_gpu(tmp_path / "a.zprof", 500, 1020)
     memory = analysis.memory.per_rank[0]
-    assert (memory.peak_bytes, memory.upper_bound) == (1000, False)
+    assert (memory.peak_bytes, memory.upper_bound, memory.lower_bound) == (1000, False, True)
     (gap,) = [gap for gap in analysis.gaps if gap.what == "part of the allocated peak"]
     assert "20 B more" in gap.reason
 
@@ -129,7 +130,7 @@ def test_in_light_mode_without_a_counter_that_tells_the_coverage_is_unknown(
 ) -> None:
     analysis = on_gpu(tmp_path / "a.zprof", before, after, mode="light")
     memory = analysis.memory.per_rank[0]
-    assert (memory.peak_bytes, memory.untagged_bytes) == (1000, 0)
+    assert (memory.peak_bytes, memory.untagged_bytes, memory.lower_bound) == (1000, 0, True)
     assert "lower bound" in memory.method
     assert "coverage of memory" in whats(analysis)
 

@@ -71,6 +71,13 @@ def test_the_allocator_s_maximum_says_that_something_was_higher() -> None:
     assert init_spike(memory_run(counters=(counter(100),), init=(start(50),)), None) is None
 
 
+def test_steps_that_were_not_seen_whole_may_have_reached_the_maximum_themselves() -> None:
+    run = memory_run(counters=(counter(100),))
+    seen_in_part = tuple(replace(entry, lower_bound=True) for entry in run.memory.per_rank)
+    run = replace(run, memory=replace(run.memory, per_rank=seen_in_part))
+    assert isinstance(init_spike(run, None), Gap)
+
+
 def test_a_start_that_was_not_watched_is_not_tested() -> None:
     gap = init_spike(memory_run(), None)
     assert isinstance(gap, Gap)

@@ -22,6 +22,7 @@ class Truth:
 
     method: str
     upper_bound: bool
+    lower_bound: bool
     unseen_bytes: int
     gaps: tuple[Gap, ...]
 
@@ -35,6 +36,7 @@ def truth_of(rank: int, peak: Peak, mode: str, has_events: bool, counter: Counte
     return Truth(
         method=_FULL if has_events else _STORAGES,
         upper_bound=peak.open_bytes > 0 or (counter is not None and peak.bytes > _most(counter)),
+        lower_bound=not has_events or _is_short(peak.bytes, counter),
         unseen_bytes=0,
         gaps=(*gaps, *off),
     )
@@ -44,12 +46,17 @@ def _light(rank: int, peak: Peak, counter: CounterPeak | None) -> Truth:
     """The counter is the truth where it tells; what no hook saw is nobody's."""
     if counter is None or not counter.in_window:
         return Truth(
-            method=f"{_HOOKS}: a lower bound", upper_bound=False, unseen_bytes=0, gaps=(_unknown(rank),)
+            method=f"{_HOOKS}: a lower bound",
+            upper_bound=False,
+            lower_bound=True,
+            unseen_bytes=0,
+            gaps=(_unknown(rank),),
         )
     unseen = max(0, counter.bytes - peak.bytes)
     return Truth(
         method=f"{_HOOKS}; the peak is the allocator's own counter" if unseen else _HOOKS,
         upper_bound=peak.bytes > _most(counter),
+        lower_bound=False,
         unseen_bytes=unseen,
         gaps=_too_high(rank, peak.bytes, counter),
     )
@@ -58,7 +65,7 @@ def _light(rank: int, peak: Peak, counter: CounterPeak | None) -> Truth:
 def _disagreement(rank: int, peak_bytes: int, counter: CounterPeak | None) -> tuple[Gap, ...]:
     if counter is None:
         return ()
-    if counter.in_window and peak_bytes < counter.bytes * (1 - TOLERANCE):
+    if _is_short(peak_bytes, counter):
         return (
             Gap(
                 what="part of the allocated peak",
@@ -69,6 +76,10 @@ def _disagreement(rank: int, peak_bytes: int, counter: CounterPeak | None) -> tu
             ),
         )
     return _too_high(rank, peak_bytes, counter)
+
+
+def _is_short(peak_bytes: int, counter: CounterPeak | None) -> bool:
+    return counter is not None and counter.in_window and peak_bytes < counter.bytes * (1 - TOLERANCE)
 
 
 def _too_high(rank: int, peak_bytes: int, counter: CounterPeak) -> tuple[Gap, ...]:
