@@ -20,9 +20,13 @@ def cleared_target(path: Path, *, force: bool) -> Iterator[None]:
     if not _is_taken(path):
         yield
         return
+    path = path if path.name.strip(".") else path.resolve()
     aside = path.with_name(f".{path.name}.replaced")
     shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be replaced ({error.strerror})", hint="name another folder") from None
     try:
         yield
     finally:

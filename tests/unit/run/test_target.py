@@ -45,6 +45,22 @@ def test_a_run_is_overwritten_only_when_asked(run: Path) -> None:
     assert [path.name for path in run.parent.iterdir()] == [run.name]
 
 
+def test_the_folder_that_one_stands_in_can_be_a_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run)
+    with cleared_target(Path("."), force=True):
+        assert not run.exists()
+        write_run(run, world_size=7)
+    assert read_run_manifest(run).world_size == 7
+
+
+def test_a_run_that_cannot_be_put_aside_stays_with_one_line(run: Path) -> None:
+    """Something that nothing may take the place of stands where it would go."""
+    (run.parent / f".{run.name}.replaced").write_text("mine")
+    with pytest.raises(BadInput, match="cannot be replaced"), cleared_target(run, force=True):
+        pass
+    assert read_run_manifest(run).world_size == 1
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_old_run_comes_back_where_no_new_one_was_written(run: Path, begun: bool) -> None:
     def train() -> None:
