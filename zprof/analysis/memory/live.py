@@ -63,7 +63,7 @@ def live_memory(run: Run, rank: int) -> RankAnswer:
     around = device_memory(run, rank, own.name, own.peak.time_ns, owners_of(own.lives))
     memory = replace(
         _rank_memory(run, rank, own, truth),
-        reserved_unused_bytes=around.reserved_unused_bytes,
+        reserved_unused_bytes=_unused(around.reserved_unused_bytes, truth),
         non_pytorch_bytes=around.non_pytorch_bytes,
     )
     stacks = partial(stacks_of, run, rank, alloc)
@@ -137,6 +137,14 @@ def _rank_memory(run: Run, rank: int, device: _Device, truth: Truth) -> RankMemo
         parts=(*parts_at(device.lives, peak.time_ns), *([unseen] if truth.unseen_bytes else [])),
         basis_bytes=basis_bytes(size, untagged),
     )
+
+
+def _unused(reserved_beside_bytes: int | None, truth: Truth) -> int | None:
+    """Reserved and not live, of what is reserved beside the blocks that were seen."""
+    if reserved_beside_bytes is None or truth.lower_bound:
+        return None
+    unused = reserved_beside_bytes - truth.unseen_bytes
+    return unused if unused >= 0 else None
 
 
 def _init(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankMemory, ...]:

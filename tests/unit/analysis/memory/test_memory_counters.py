@@ -140,3 +140,19 @@ def test_a_light_recording_of_a_cpu_is_a_lower_bound(tmp_path: Path) -> None:
     assert "lower bound" in analysis.memory.per_rank[0].method
     assert whats(analysis).count("coverage of memory") == 1
     assert "allocator events" not in whats(analysis)
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "unused"), [("light", 500, 200), ("light", 1300, None), ("full", 1300, None)]
+)
+def test_what_no_hook_saw_is_not_reserved_and_unused(
+    tmp_path: Path, mode: str, before: int, unused: int | None
+) -> None:
+    """1500 reserved, 1000 seen: the allocator counted 1300 in the window, or nobody knows."""
+    tables = {"alloc": [alloc(0, 1000, device="cuda:0")], "role": [role(0, "parameters")], "mark": marks()}
+    counted = {"reserved_bytes": 1500, "peak_reserved_bytes": 1500, "retries": 0}
+    tables["samples"] = [
+        sample(-5, peak_allocated_bytes=before, **counted),
+        sample(999, peak_allocated_bytes=1300, **counted),
+    ]
+    assert analyse(tmp_path / "a.zprof", tables, mode=mode).memory.per_rank[0].reserved_unused_bytes == unused

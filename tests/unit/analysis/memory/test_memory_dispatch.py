@@ -35,7 +35,8 @@ def test_a_history_alone_is_a_snapshot(tmp_path: Path) -> None:
 
 def test_a_live_recording_with_a_history_knows_its_owners_and_what_is_reserved(tmp_path: Path) -> None:
     tables = full() | history()
-    tables["alloc"] = [alloc(0, 512, device="cuda:0", address=0x1000)]
+    gone = alloc(-1, 8, "profiler", freed=T0 - 2, device="cuda:0", address=7)
+    tables["alloc"] = [alloc(0, 512, device="cuda:0", address=0x1000), gone]
     tables["role"] = [role(0, "parameters")]
     memory = analysed(tmp_path / "a.zprof", tables).memory
     (rank,) = memory.per_rank
