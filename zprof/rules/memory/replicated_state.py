@@ -107,7 +107,9 @@ def _plain(analysis: RunAnalysis, big: Largest, states: Mapping[Tenant, int]) ->
 
 
 def _are_equal(analysis: RunAnalysis) -> bool:
-    totals = [sum((entry.state_bytes or {}).values()) for entry in analysis.memory.per_rank]
+    """Whether all ranks whose states are known hold as much; the largest is one of them."""
+    known = [entry.state_bytes for entry in analysis.memory.per_rank if entry.state_bytes is not None]
+    totals = [sum(states.values()) for states in known]
     return max(totals) - min(totals) <= _EQUAL_RATIO * max(totals)
 
 

@@ -56,6 +56,14 @@ def test_a_device_with_room_makes_it_a_choice() -> None:
     assert found(with_rank(full, state_bytes=WHOLE)).confidence is Confidence.MEDIUM
 
 
+def test_a_rank_whose_states_nobody_knows_excuses_no_other() -> None:
+    analysis = replicated()
+    *known, last = analysis.memory.per_rank
+    ranks = (*known, replace(last, state_bytes=None))
+    finding = found(replace(analysis, memory=replace(analysis.memory, per_rank=ranks)))
+    assert finding.saving_bytes == found(analysis).saving_bytes
+
+
 def test_ranks_that_differ_are_no_replicas() -> None:
     analysis = replicated()
     first, *others = analysis.memory.per_rank
