@@ -101,6 +101,8 @@ def _largest(top: Sequence[Allocation]) -> list[str]:
             lines += wrap(printable(frame), first="      ")
         if len(entry.stack) > len(shown):
             lines.append(f"      of {len(entry.stack)} frames: -f json")
+        if not entry.stack and not entry.operator:
+            lines.append("      no stack: made before it was watched, or outside of Python")
     return lines
 
 

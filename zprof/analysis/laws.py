@@ -99,10 +99,12 @@ def volume_law(facts: TrainingFacts) -> int | None:
     cannot wait for the last one.  One rank alone moves nothing.
     """
     psi, size, stage, ranks = facts.parameters, facts.communication_bytes, facts.stage, facts.shard_ranks
+    if ranks == 1:
+        return 0
     if psi is None or size is None or ranks is None or stage is None or stage not in _STAGES:
         return None
     times = {0: 2, 1: 2, 2: 1 + facts.micro_batches, 3: 3 * facts.micro_batches}[stage]
-    return times * (psi + facts.padding_elements) * size if ranks > 1 else 0
+    return times * (psi + facts.padding_elements) * size
 
 
 def _shares(facts: TrainingFacts, elements: int | None) -> dict[Tenant, int] | None:

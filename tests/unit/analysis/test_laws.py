@@ -79,3 +79,7 @@ def test_unknown_facts_give_no_law(missing: str) -> None:
 def test_unknown_stage_gives_no_law() -> None:
     assert state_law(replace(PAPER, stage=7)) is None
     assert volume_law(replace(PAPER, stage=7)) is None
+
+
+def test_one_rank_moves_nothing_whatever_else_is_unknown() -> None:
+    assert volume_law(replace(PAPER, shard_ranks=1, parameters=None)) == 0

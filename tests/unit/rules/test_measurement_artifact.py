@@ -71,3 +71,9 @@ def test_windows_without_a_common_step_spoil_the_answer() -> None:
 def test_no_steps_is_not_tested() -> None:
     analysis = analysis_of(Scenario())
     assert isinstance(measurement_artifact(replace(analysis, steps=analysis.steps.iloc[:0]), None), Gap)
+
+
+def test_a_snapshot_has_no_times_to_be_tested() -> None:
+    analysis = analysis_of(Scenario(steps=1))
+    snapshot = replace(analysis, steps=analysis.steps.iloc[:0], run=replace(analysis.run, source="snapshot"))
+    assert measurement_artifact(snapshot, None) is None

@@ -40,14 +40,17 @@ class RankTimeline:
 
 
 def load_timelines(run: Run) -> tuple[list[RankTimeline], list[Gap]]:
-    """The ranks that recorded a time window, and gaps for those that did not."""
+    """The ranks that recorded a time window, and gaps for those that did not.
+
+    A snapshot has no times, and nothing that its owner can do would add them: no gap.
+    """
     timelines: list[RankTimeline] = []
     gaps: list[Gap] = []
     for rank in run.ranks:
         absent = [name for name in _TABLES if not run.has_table(rank, name)]
         timeline = None if absent else _load(run, rank)
         if timeline is None or not len(timeline.steps):
-            gaps.append(_no_window(rank, absent))
+            gaps.extend([_no_window(rank, absent)] if run.manifest.source == "recording" else [])
         else:
             timelines.append(timeline)
             gaps.extend(_missing_steps(run, timeline))

@@ -41,7 +41,7 @@ _KEEPS = {
     "reference": "ZeroConfig(stage=2): stages 0 and 1 keep whole gradients in memory allocated once",
     "deepspeed": '"zero_optimization": {"stage": 2, "contiguous_gradients": false}',
 }
-_ZERO_GRAD = "optimizer.step()\noptimizer.zero_grad(set_to_none=True)  # before the next forward"
+_ZERO_GRAD = "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()"
 _REDUCE = {
     "FSDP2": "model.set_requires_gradient_sync(True)  # and set_requires_all_reduce(True) with replicas\n"
     "it moves gradients once for each micro-batch: fewer of them may be the better trade",

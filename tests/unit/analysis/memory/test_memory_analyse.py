@@ -32,6 +32,19 @@ def test_the_largest_allocations_come_first(tmp_path: Path) -> None:
     assert [allocation.bytes for allocation in top] == [5000, 400, 400, 400, 7]
 
 
+@pytest.mark.parametrize(("size", "is_said"), [(0, False), (10, True)])
+def test_memory_without_an_owner_is_a_gap_from_a_hundredth_on(
+    tmp_path: Path, size: int, *, is_said: bool
+) -> None:
+    """7 bytes of 1207 are less, 17 of 1217 are more."""
+    tables = full()
+    tables["alloc"] += [alloc(9, size)] * bool(size)
+    analysis = analyse(tmp_path / "a.zprof", tables)
+    assert [gap.what for gap in analysis.gaps if gap.what.startswith("owner of")] == (
+        ["owner of 17 B of the peak"] if is_said else []
+    )
+
+
 @pytest.mark.parametrize("missing", ["alloc", "role", "mark"])
 def test_a_missing_table_is_a_gap_and_no_number(tmp_path: Path, missing: str) -> None:
     tables = full()

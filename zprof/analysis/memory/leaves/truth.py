@@ -38,7 +38,7 @@ def truth_of(rank: int, peak: Peak, mode: str, has_events: bool, counter: Counte
         upper_bound=peak.open_bytes > 0 or (counter is not None and peak.bytes > _most(counter)),
         lower_bound=not has_events or _is_short(peak.bytes, counter),
         unseen_bytes=0,
-        gaps=(*gaps, *off),
+        gaps=(*gaps, *off, *_unowned(rank, peak)),
     )
 
 
@@ -110,6 +110,22 @@ def _open_ends(rank: int, peak: Peak) -> list[Gap]:
             reason=f"{format_bytes(peak.open_bytes)} of the peak were allocated in "
             f"{', '.join(peak.open_operators[:3])} and no free was seen: the peak is an upper bound",
             remedy="none on a CPU; on a GPU the allocator reports every free",
+        )
+    ]
+
+
+def _unowned(rank: int, peak: Peak) -> list[Gap]:
+    """From a hundredth of the peak on it is worth a look at what it is."""
+    if peak.untagged_bytes < max(1, TOLERANCE * peak.bytes):
+        return []
+    return [
+        Gap(
+            what=f"owner of {format_bytes(peak.untagged_bytes)} of the peak",
+            rank=rank,
+            reason="held by nothing that was watched: model, optimizer, autograd, collectives, operators of "
+            "the recorded steps; data sets and copies of weights that were made before are such",
+            remedy="look at untagged among the largest live at the peak; give the recorder all models and "
+            "optimizers",
         )
     ]
 
