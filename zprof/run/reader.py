@@ -32,6 +32,9 @@ from zprof.run.schema import TABLES
 
 _MAX_ROWS = 50_000_000
 _MAX_RANKS = 1 << 20
+#: What a table may unpack to: texts that repeat are kept once, so that few rows can have long ones.
+_MAX_TEXT_BYTES = 64 << 20
+_MAX_ROW_BYTES = 1 << 10
 #: Of the log of steps; its last whole line is in there.
 _LAST_LINES_BYTES = 1 << 16
 
@@ -194,6 +197,9 @@ def _check_digest(path: Path, file: TableFile) -> None:
 def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile) -> None:
     if parquet.metadata.num_rows != file.rows or not 0 <= file.rows <= _MAX_ROWS:
         raise BadInput(f"{path}: its row count is not the one that was written", hint="record the run again")
+    groups = (parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups))
+    if sum(group.total_byte_size for group in groups) > _MAX_TEXT_BYTES + _MAX_ROW_BYTES * file.rows:
+        raise BadInput(f"{path}: unpacks to more than its rows can hold", hint="record the run again")
     have = parquet.schema_arrow
     for want in TABLES[name]:
         index = have.get_field_index(want.name)

@@ -1,9 +1,13 @@
 """A run from a stranger: what stands in the place of its files is refused, never waited for or read on."""
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from test_run_directory import write
 
@@ -55,3 +59,19 @@ def test_a_link_to_a_regular_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "there")
     with open_plain(tmp_path / "link") as file:
         assert file.read() == b"x"
+
+
+def test_one_row_with_an_enormous_text_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """Compressed it is a file of a few kilobytes."""
+    write(tmp_path)
+    path = tmp_path / "rank00000" / "mark.parquet"
+    marks = load(tmp_path).table(0, "mark")
+    text = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array(["a" * (70 << 20)]))
+    pq.write_table(marks.set_column(3, marks.schema.field(3), text), path, compression="zstd")
+    manifest = path.with_name("rank.json")
+    tree = json.loads(manifest.read_text())
+    tree["files"]["mark"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(tree))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(BadInput, match="unpacks to more than its rows can hold"):
+        load(tmp_path).table(0, "mark")
