@@ -26,6 +26,9 @@ MAX_RANKS_COMPARED = 2
 #: Parameters, gradients, optimizer state.
 _STATES = 3
 
+#: How the analysis says that it knows no cause.
+_NO_CAUSE = frozenset({"", "not explained"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
@@ -66,7 +69,9 @@ class GapGroup:
 class StateCheck:
     """Measured model-state bytes of one rank against the stage's law.
 
-    ``rest_bytes`` is what neither the law, nor padding, nor the step counters explain.
+    ``rest_bytes`` is what neither the law, nor padding, nor the step counters explain; ``off_bytes`` the same
+    without a sign, state by state, so that too much of one and too little of another are not "to the byte".
+    ``has_cause``: a cause is known of all of it.
     """
 
     rank: int
@@ -75,6 +80,8 @@ class StateCheck:
     padding_bytes: int
     scalar_bytes: int
     rest_bytes: int
+    off_bytes: int
+    has_cause: bool
 
 
 def ledger(report: Report) -> tuple[LedgerRow, ...]:
@@ -185,6 +192,8 @@ def _state_check(rank: int, laws: Sequence[LawCheck]) -> StateCheck:
         padding_bytes=sum(law.padding_bytes for law in laws),
         scalar_bytes=sum(law.scalar_bytes for law in laws),
         rest_bytes=sum(law.unexplained_bytes for law in laws),
+        off_bytes=sum(abs(law.unexplained_bytes) for law in laws),
+        has_cause=all(law.cause not in _NO_CAUSE for law in laws if law.unexplained_bytes),
     )
 
 

@@ -114,8 +114,15 @@ def _state_line(check: StateCheck, who: str) -> list[str]:
         f"padding {_bytes(check.padding_bytes)}",
         f"step counters {_bytes(check.scalar_bytes)}",
     ]
-    verdict = "to the byte" if check.rest_bytes == 0 else f"not explained {signed_bytes(check.rest_bytes)}"
-    return wrap(f"states of {who}: {', '.join(parts)}: {verdict}")
+    return wrap(f"states of {who}: {', '.join(parts)}: {_agreement(check)}")
+
+
+def _agreement(check: StateCheck) -> str:
+    if not check.off_bytes:
+        return "to the byte"
+    if check.has_cause:
+        return f"{_bytes(check.off_bytes)} off, of known cause (--only memory)"
+    return f"not explained {signed_bytes(check.rest_bytes)}"
 
 
 def largest(top: Sequence[Allocation]) -> list[str]:

@@ -109,7 +109,7 @@ def _largest(top: Sequence[Allocation]) -> list[str]:
 def _laws(laws: Sequence[LawCheck]) -> list[str]:
     if not laws:
         return []
-    rows = [["state", "rank", "law", "measured", "padding", "counters", "not explained"]]
+    rows = [["state", "rank", "law", "measured", "padding", "counters", "difference"]]
     lines = ["", heading("STATES AGAINST THE LAW OF THE STAGE", "bytes of a rank")]
     for law in laws[:_LAWS]:
         sizes = (law.law_bytes, law.measured_bytes, law.padding_bytes, law.scalar_bytes)

@@ -70,6 +70,19 @@ def test_what_no_law_explains_is_the_rest() -> None:
     assert [check.rest_bytes for check in state_checks(more)] == [24]
 
 
+def test_too_much_of_one_state_does_not_hide_too_little_of_another() -> None:
+    rests = (8, 8, -16)
+    laws = [
+        replace(law, unexplained_bytes=b, cause="") for law, b in zip(memory_of(2).laws, rests, strict=False)
+    ]
+    (check,) = state_checks(laws)
+    assert (check.rest_bytes, check.off_bytes, check.has_cause) == (0, 32, False)
+    (known,) = state_checks([replace(law, cause="uneven shards") for law in laws])
+    assert known.has_cause
+    (unknown,) = state_checks([replace(law, cause="not explained") for law in laws])
+    assert not unknown.has_cause
+
+
 def test_a_rank_without_all_three_laws_has_no_check() -> None:
     assert state_checks(memory_of(2).laws[:2]) == ()
 
