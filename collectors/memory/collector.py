@@ -18,6 +18,7 @@ from zprof.collectors.memory.hooks.hooks import Hooks
 from zprof.collectors.memory.hooks.packing import PackWatch
 from zprof.collectors.memory.hooks.resize import ResizePatch
 from zprof.collectors.memory.hooks.tap import OperatorTap
+from zprof.collectors.memory.hooks.unstack import enter_mode, leave_mode
 from zprof.collectors.memory.hooks.works import WorkPatch
 from zprof.collectors.memory.lives.log import MemoryLog
 from zprof.collectors.memory.lives.phases import PhaseTracker
@@ -94,7 +95,7 @@ class MemoryCollector:
             if self.mode is MemoryMode.LIGHT:
                 self._begin("first step", self._first_step.install, self._first_step.remove)
             else:
-                self._tap.__enter__()  # type: ignore[no-untyped-call]
+                enter_mode(self._tap)
                 self._undo.append(self._leave_tap)
         except BaseException:
             self.stop()
@@ -181,11 +182,8 @@ class MemoryCollector:
         self._works.remove()
 
     def _leave_tap(self) -> None:
-        stack = torch._C._len_torch_dispatch_stack()
-        if stack and torch._C._get_dispatch_stack_at(stack - 1) is self._tap:
-            self._tap.__exit__(None, None, None)
-            return
-        raise RuntimeError("the program opened a dispatch mode within the window and has not closed it")
+        if not leave_mode(self._tap):
+            raise RuntimeError("the window ended on another thread than it began on: its mode stays there")
 
     def _read_allocator(self) -> list[Allocation]:
         if self._allocations is None:

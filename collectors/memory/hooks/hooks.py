@@ -70,8 +70,8 @@ class Hooks:
             self._log.gaps.append(
                 Gap(
                     what="saved-tensor hooks left in place",
-                    reason="the program opened hooks of its own within the window and has not closed them",
-                    remedy="open and close saved_tensors_hooks within one step",
+                    reason="the window ended on another thread than its own, or where torch forbids hooks",
+                    remedy="make the model on the thread that trains it",
                 )
             )
 

@@ -9,6 +9,7 @@ import torch
 
 from zprof.collectors.memory.hooks.originals import SavedOriginals
 from zprof.collectors.memory.hooks.packing import AnyPack
+from zprof.collectors.memory.hooks.unstack import enter_saving, leave_saving
 
 #: What we give autograd to keep: the tensor without its graph, and its version (None: not to be checked).
 Packed = tuple[torch.Tensor, int | None]
@@ -32,12 +33,12 @@ class SavedTensors:
 
     def install(self) -> None:
         """Hook autograd on this thread."""
-        self._hooks.__enter__()
+        enter_saving(self._hooks)
         self._wrap_switch()
         self._saved_originals.install()
 
     def remove(self) -> bool:
-        """Take everything off; false where hooks of the program lie on top of ours, which then stay."""
+        """Take everything off; false where ours are not on this thread, or cannot be taken off."""
         self._suspended.clear()
         self._saved_originals.remove()
         if self._originals is not None:
@@ -45,10 +46,7 @@ class SavedTensors:
             torch._C._autograd._saved_tensors_hooks_enable = self._originals[1]
             torch._C._autograd._push_saved_tensors_default_hooks = self._originals[2]
             self._originals = None
-        if not self._is_on_top():
-            return False
-        self._hooks.__exit__()
-        return True
+        return leave_saving(self._pack)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

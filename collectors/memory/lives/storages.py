@@ -107,7 +107,7 @@ class StorageTracker:
         if entry.generation >= 0:
             log.died(entry.generation)
             entry.generation, entry.claimed = -1, []
-        entry.bytes, entry.address = size, address = storage.nbytes(), storage.data_ptr()
+        entry.bytes, entry.address = size, address = _extent(storage)
         if size == 0 or address == 0:  # nothing there, or a tensor without memory (meta)
             return entry
         entry.generation = generation = log.next_generation()
@@ -130,6 +130,13 @@ class StorageTracker:
 
 
 leave_alone(StorageTracker._forget.__code__)  # it runs wherever a storage dies
+
+
+def _extent(storage: torch.UntypedStorage) -> tuple[int, int]:
+    try:
+        return storage.nbytes(), storage.data_ptr()
+    except RuntimeError:  # torch's own tensors of zeros have a size, and hold nothing
+        return 0, 0
 
 
 def _empty(entry: Storage) -> Storage:

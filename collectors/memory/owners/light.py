@@ -86,6 +86,9 @@ def _states_of(optimizer: torch.optim.Optimizer) -> int:
     return sum(len(state) for state in states.values() if isinstance(state, dict)) if states else 0
 
 
+_STEPS = (Phase.FORWARD, Phase.OPTIMIZER)
+
+
 class FirstStep:
     """Calls ``over`` once, after the optimizers' first step of the window."""
 
@@ -113,7 +116,8 @@ class FirstStep:
     def gaps(self) -> list[Gap]:
         """What later steps of the window did without being watched."""
         later = [] if self._over_at is None else self._log.phases[self._over_at :]
-        return [FIRST_STEP_ONLY] if any(phase is Phase.FORWARD for _, phase in later) else []
+        # A compiled model has no hooks that would tell of its forward; the step of its optimizer tells.
+        return [FIRST_STEP_ONLY] if any(phase in _STEPS for _, phase in later) else []
 
     def _step_done(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Over when all optimizers have stepped, or one has for the second time.

@@ -287,3 +287,18 @@ def test_a_mode_of_the_program_sees_none_of_our_operators() -> None:
     # Without hooks torch itself detaches what it saves of exp's output; ours do so out of the mode's sight.
     unwatched.remove("aten.detach.default")
     assert watched == unwatched
+
+
+def test_later_steps_of_a_compiled_model_are_not_passed_over() -> None:
+    """No hook tells of its forward: what its later steps save is unseen all the same."""
+    torch._dynamo.reset()
+    model = small_model()
+    model.compile(backend="eager")
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def body() -> None:
+        for number in range(2):
+            train_step(model, optimizer, number)
+
+    window = record(body, model, optimizer, MemoryCollector(model, optimizer, MemoryMode.LIGHT))
+    assert FIRST_STEP_ONLY in window.gaps

@@ -165,3 +165,14 @@ def test_a_subclass_without_dispatch_is_used_as_outside(use: Callable[[], torch.
     used: list[torch.Tensor] = []
     inside(lambda: used.append(use()))
     assert type(used[0]) is type(use())
+
+
+def test_tensors_of_zeros_that_hold_nothing() -> None:
+    """Of torch's own, in derivatives: they have a size, and refuse to say where."""
+
+    def body() -> None:
+        zeros = torch._efficientzerotensor((3, 4))
+        (zeros.t() * 2).sum()
+        zeros.view(12)
+
+    inside(body)
