@@ -13,6 +13,13 @@ def tenant_name(tenant: str) -> str:
     return tenant.replace("_", " ")
 
 
+def bound_mark(rank: RankMemory) -> str:
+    """What stands before a peak that is a bound; one that is both is neither, and the gaps say why."""
+    if rank.upper_bound == rank.lower_bound:
+        return "≈ " if rank.upper_bound else ""
+    return "≤ " if rank.upper_bound else "≥ "
+
+
 def signed_bytes(count_bytes: int) -> str:
     """A change: with its sign."""
     return f"+{format_bytes(count_bytes)}" if count_bytes > 0 else format_bytes(count_bytes)

@@ -7,7 +7,7 @@ from zprof.model.printable import printable
 from zprof.model.report import Report
 from zprof.model.units import format_bytes as _bytes
 from zprof.reports.layout import heading, table, wrap
-from zprof.reports.memory_names import basis_note, signed_bytes, tenant_bytes, tenant_name
+from zprof.reports.memory_names import basis_note, bound_mark, signed_bytes, tenant_bytes, tenant_name
 from zprof.reports.presenter import (
     MAX_RANKS,
     MAX_RANKS_COMPARED,
@@ -58,7 +58,7 @@ def _change_of(report: Report) -> Callable[[str], str]:
 
 
 def _peak(rank: RankMemory) -> str:
-    return f"{'≤ ' if rank.upper_bound else ''}{_bytes(rank.peak_bytes)}"
+    return f"{bound_mark(rank)}{_bytes(rank.peak_bytes)}"
 
 
 def _notes(report: Report) -> list[str]:

@@ -8,7 +8,7 @@ from zprof.model.printable import printable, shorten
 from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_ns
 from zprof.reports.layout import heading, table, wrap
-from zprof.reports.memory_names import tenant_bytes, tenant_name
+from zprof.reports.memory_names import bound_mark, tenant_bytes, tenant_name
 from zprof.reports.presenter import shown_ranks
 
 _RANKS = 4
@@ -90,4 +90,4 @@ def _peaks(ranks: Sequence[RankMemory], title: str, note: str) -> list[str]:
 
 
 def _peak(rank: RankMemory) -> str:
-    return f"{'≤ ' if rank.upper_bound else ''}{format_bytes(rank.peak_bytes)}"
+    return f"{bound_mark(rank)}{format_bytes(rank.peak_bytes)}"

@@ -163,3 +163,14 @@ def test_a_backend_that_nobody_named_is_left_out() -> None:
     alone = replace(report, run=replace(report.run, backend="none", engine="unknown", device="cuda"))
     (line,) = [line for line in render(alone).splitlines() if line.startswith("  run ")]
     assert "2 ranks, cuda, steps" in line
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "mark"), [(True, False, "≤ "), (False, True, "≥ "), (True, True, "≈ ")]
+)
+def test_a_peak_that_is_a_bound_is_marked(mark: str, *, upper: bool, lower: bool) -> None:
+    report = slower()
+    ranks = tuple(replace(r, upper_bound=upper, lower_bound=lower) for r in report.memory.per_rank)
+    shown = render(replace(report, memory=replace(report.memory, per_rank=ranks)))
+    (line,) = [line for line in shown.splitlines() if line.startswith("  = allocated peak")]
+    assert line.count(mark) == len(ranks)

@@ -94,6 +94,8 @@ def _finding(
 ) -> Finding:
     share = kept / big.peak_bytes
     sure = Confidence.HIGH if blocks and share >= _SURE_SHARE_RATIO else Confidence.MEDIUM
+    if big.memory.lower_bound:
+        sure = Confidence.LOW  # the true peak may be higher, and their share of it smaller
     evidence = [in_bytes("activations at the peak, without logits", kept, big.rank)]
     if blocks:
         evidence.append(in_bytes("of it one block, the mean", kept / blocks, big.rank))

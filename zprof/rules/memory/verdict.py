@@ -50,7 +50,9 @@ def _frees_much(finding: Finding, rank: RankMemory) -> bool:
 
 
 def _peak(rank: RankMemory) -> str:
-    most = "at most " if rank.upper_bound else ""
+    most = {(True, False): "at most ", (False, True): "at least "}.get(
+        (rank.upper_bound, rank.lower_bound), ""
+    )
     first = max(SHOWN, key=lambda tenant: rank.tenants.get(tenant, 0))
     held = rank.tenants.get(first, 0)
     share = f" ({first.value.replace('_', ' ')} {format_percent(held / rank.peak_bytes)})" if held else ""

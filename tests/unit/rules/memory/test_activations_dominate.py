@@ -78,3 +78,7 @@ def test_small_or_unknown_is_silent() -> None:
     small = {tenant: size // 1000 for tenant, size in HELD.items()}
     assert activations_dominate(memory_run(small), None) is None
     assert activations_dominate(memory_run(per_rank=()), None) is None
+
+
+def test_a_share_of_a_peak_that_may_be_higher_is_a_guess() -> None:
+    assert found(with_rank(memory_run(HELD), lower_bound=True)).confidence is Confidence.LOW
