@@ -4,8 +4,6 @@ Every interpreter that a command starts comes here, of any version and with or w
 nothing, and what fails in it is never seen.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,5 +1,6 @@
 """The sitecustomize of recorded children: it runs the user's own as Python would, and watches for torch."""
 
+import ast
 import json
 import os
 import subprocess
@@ -125,3 +126,10 @@ print(before - len(sys.meta_path), 'exec_module' in vars(torch.__spec__.loader))
     assert lines[0] == "0"
     assert lines[1].startswith("seen True")
     assert lines[2:] == ["1 False"]
+
+
+def test_old_interpreters_can_read_it() -> None:
+    """Tools of the system that a command starts may be of Python 3.6, which has no such future."""
+    source = (STARTUP / "sitecustomize.py").read_text()
+    ast.parse(source, feature_version=(3, 6))
+    assert "__future__" not in source
