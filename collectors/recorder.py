@@ -41,6 +41,8 @@ from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
 OFF_SWITCH = "ZPROF"
+#: What stands for the step before the first one.
+_BEFORE = -1
 
 
 def record(
@@ -135,6 +137,7 @@ class Recorder:
         self._first_step = self._step = first_step
         self._schedule = replace(self._schedule, skip=max(self._schedule.skip, first_step))
         self._windows.pings = ClockPings(self._marks, schedule=str(self._schedule))
+        self._guard.run("counters", lambda: self._samples.add(_BEFORE))
         self._enter_step()
 
     def step(self) -> None:
@@ -277,5 +280,6 @@ def _cut_short(steps: int, scheduled: int) -> Gap:
     return Gap(
         what="recording cut short",
         reason=f"the program ended after {steps} of {scheduled} scheduled steps",
-        remedy="let it run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…)",
+        remedy="let it run longer, or record fewer steps: zprof.steps(skip=…, memory=…, time=…), or "
+        "zprof record --skip-steps … --memory-steps … --time-steps …",
     )

@@ -16,6 +16,7 @@ from zprof.collectors.memory.allocators.events import Allocation, AllocatorEvent
 from zprof.collectors.memory.allocators.history import CudaHistory, with_history
 from zprof.collectors.memory.hooks.hooks import Hooks
 from zprof.collectors.memory.hooks.packing import PackWatch
+from zprof.collectors.memory.hooks.random_state import RandomStatePatch
 from zprof.collectors.memory.hooks.resize import ResizePatch
 from zprof.collectors.memory.hooks.tap import OperatorTap
 from zprof.collectors.memory.hooks.unstack import enter_mode, leave_mode
@@ -72,6 +73,7 @@ class MemoryCollector:
         self._first_step = FirstStep(self._log, _several(optimizer), self._end_saving)
         self._tap = OperatorTap(self._log, self._storages, packs)
         self._resize = ResizePatch(self._log, self._storages)
+        self._random = RandomStatePatch(self._log, self._storages)
         self._works = WorkPatch(self._log, self._hooks)
         self._allocator = AllocatorEvents()
         self._history = CudaHistory()
@@ -89,6 +91,8 @@ class MemoryCollector:
             self._log.active = True
             self._scanner.boundary(first=True)
             self._begin("storage resize", self._resize.install, self._resize.remove)
+            if self.mode is MemoryMode.FULL:
+                self._begin("random state", self._random.install, self._random.remove)
             self._begin("collectives", self._works.install, self._works.remove)
             self._undo.append(self._hooks.remove)
             self._hooks.install(self._model)
@@ -139,6 +143,7 @@ class MemoryCollector:
             self._hooks.remove,
             self._works.remove,
             self._resize.remove,
+            self._random.remove,
         ):
             self._attempt("clean-up", undo)
         self._attempt("clean-up", self._allocator.abandon)

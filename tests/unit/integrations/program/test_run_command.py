@@ -43,6 +43,8 @@ def test_a_signal_to_the_parent_reaches_the_child(number: signal.Signals) -> Non
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
+        # A shell cannot trap what was ignored when it began: tests in the background ignore SIGINT.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     try:
         assert parent.stdout is not None
