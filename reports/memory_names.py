@@ -6,6 +6,8 @@ from zprof.model.units import format_bytes, format_percent
 
 #: Stands before a size that rests on a rule, not on what was seen.
 BY_RULE = "~"
+#: Stands where rules found nothing of a tenant, which does not mean that there is none.
+UNKNOWN = "-"
 
 
 def tenant_name(tenant: str) -> str:
@@ -26,7 +28,10 @@ def signed_bytes(count_bytes: int) -> str:
 
 
 def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
-    """A tenant's bytes, marked where a rule gave any of them to it."""
+    """A tenant's bytes, marked where a rule gave any of them to it; a dash where nothing could have told."""
+    basis = rank.basis_bytes
+    if basis and not basis.get(Basis.TAGGED) and not rank.tenants.get(tenant):
+        return UNKNOWN
     ruled = any(part.tenant == tenant.value and part.basis is not Basis.TAGGED for part in rank.parts)
     return f"{BY_RULE if ruled else ''}{format_bytes(rank.tenants.get(tenant, 0))}"
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.memories import HOSTILE, memory_of
-from tests.support.reports import SITUATIONS, memory_only, slower, straggler
+from tests.support.reports import SITUATIONS, memory_only, slower, snapshot, straggler
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.printable import display_width
 from zprof.model.report import Report
+from zprof.model.tenants import Tenant
 from zprof.reports.text import render
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -174,3 +175,14 @@ def test_a_peak_that_is_a_bound_is_marked(mark: str, *, upper: bool, lower: bool
     shown = render(replace(report, memory=replace(report.memory, per_rank=ranks)))
     (line,) = [line for line in shown.splitlines() if line.startswith("  = allocated peak")]
     assert line.count(mark) == len(ranks)
+
+
+def test_a_tenant_that_rules_did_not_find_is_unknown_and_not_zero() -> None:
+    report = snapshot()
+    rank = report.memory.per_rank[1]
+    without = replace(rank, tenants={**rank.tenants, Tenant.GRADIENTS: 0})
+    text = render(replace(report, memory=replace(report.memory, per_rank=(without,))))
+    assert next(line for line in text.splitlines() if "gradients" in line).split() == ["gradients", "-"]
+    seen = replace(without, basis_bytes=None, parts=())
+    text = render(replace(report, memory=replace(report.memory, per_rank=(seen,))))
+    assert next(line for line in text.splitlines() if "gradients" in line).split() == ["gradients", "0", "B"]
