@@ -111,7 +111,7 @@ class Recorder:
         self._windows = Windows(collectors, self._marks, self._guard)
         self._writer: RankWriter | None = None
         self._manifest: RunManifest | None = None
-        self._first_step, self._step, self._step_begin_ns = 0, 0, 0
+        self._step, self._step_begin_ns = 0, 0
         self._process_id = 0
 
     def __enter__(self) -> Self:
@@ -134,10 +134,12 @@ class Recorder:
 
     def begin(self, first_step: int = 0) -> None:
         """The first step that is seen begins now; what the schedule skips counts from step 0."""
-        self._first_step = self._step = first_step
+        self._step = first_step
         self._schedule = replace(self._schedule, skip=max(self._schedule.skip, first_step))
         self._windows.pings = ClockPings(self._marks, schedule=str(self._schedule))
         self._guard.run("counters", lambda: self._samples.add(_BEFORE))
+        if first_step:
+            self._guard.run("training facts", self._describe_again)
         self._enter_step()
 
     def step(self) -> None:
@@ -207,7 +209,7 @@ class Recorder:
         self._samples.add(self._step)
         self._writer.step_done(self._step, self._step_begin_ns, end_ns)
         self._windows.step_done(self._step)
-        if self._step == self._first_step:
+        if self._step == 0:
             self._describe_again()
 
     def _describe_again(self) -> None:

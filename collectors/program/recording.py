@@ -117,9 +117,9 @@ class ProgramRecording(StandsDown):
         elif self._cycle.repeated and step_over and not self._waits():
             self._cycle.settle()
             self._began = True
-            recorder.begin(self._cycle.closings)
             if (trained := self._find()).by_size:
                 recorder.add({}, [_found_by_size(trained)])
+            recorder.begin(self._cycle.closings)  # last: what takes time here must not lie in a recorded step
         if recorder is not None and not recorder.active:
             self._end()
 

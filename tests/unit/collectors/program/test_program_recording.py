@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import zprof
+from zprof.collectors.program.discovery import Trained
 from zprof.collectors.program.presence import MARK
 from zprof.collectors.program.recording import Plan, ProgramRecording
 from zprof.collectors.schedule import Schedule
@@ -164,3 +166,22 @@ def test_a_fork_does_not_record(outside: Outside) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     program.train(3)
     assert load(outside.path).rank_manifests[0].status == "complete"
+
+
+def test_what_takes_time_is_done_before_the_first_recorded_step(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    find = ProgramRecording._find
+
+    def timed(recording: ProgramRecording) -> Trained:
+        looked.append(time.time_ns())
+        return find(recording)
+
+    monkeypatch.setattr(ProgramRecording, "_find", timed)
+    outside.record()
+    Program().train(7)
+    mark = load(outside.path).frame(0, "mark")
+    first_ns = int(mark.loc[mark["kind"] == "step_begin", "time_ns"].min())
+    assert looked
+    assert max(looked) < first_ns
