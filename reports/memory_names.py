@@ -15,11 +15,13 @@ def tenant_name(tenant: str) -> str:
     return tenant.replace("_", " ")
 
 
-def bound_mark(rank: RankMemory) -> str:
-    """What stands before a peak that is a bound; one that is both is neither, and the gaps say why."""
-    if rank.upper_bound == rank.lower_bound:
-        return "≈ " if rank.upper_bound else ""
-    return "≤ " if rank.upper_bound else "≥ "
+def peak_text(rank: RankMemory) -> str:
+    """A rank's peak, marked where it is a bound; one that is both is neither, and the gaps say why."""
+    if rank.upper_bound and rank.lower_bound:
+        mark = "≈ "
+    else:
+        mark = "≤ " if rank.upper_bound else "≥ " if rank.lower_bound else ""
+    return f"{mark}{format_bytes(rank.peak_bytes)}"
 
 
 def signed_bytes(count_bytes: int) -> str:

@@ -7,7 +7,7 @@ from zprof.model.printable import printable
 from zprof.model.report import Report
 from zprof.model.units import format_bytes as _bytes
 from zprof.reports.layout import heading, table, wrap
-from zprof.reports.memory_names import basis_note, bound_mark, signed_bytes, tenant_bytes, tenant_name
+from zprof.reports.memory_names import basis_note, peak_text, signed_bytes, tenant_bytes, tenant_name
 from zprof.reports.presenter import (
     MAX_RANKS,
     MAX_RANKS_COMPARED,
@@ -45,7 +45,7 @@ def _rows(report: Report) -> list[list[str]]:
         for tenant in shown_tenants(ranks)
     ]
     rows.append(["untagged", *[_bytes(rank.untagged_bytes) for rank in shown], change("untagged_bytes")])
-    rows.append(["= allocated peak", *[_peak(rank) for rank in shown], change("peak_bytes")])
+    rows.append(["= allocated peak", *[peak_text(rank) for rank in shown], change("peak_bytes")])
     if not before:
         return [row[:-1] for row in rows]
     sides = ["baseline"] * len(shown_ranks(before, most)) + ["this run"] * len(shown_ranks(ranks, most))
@@ -55,10 +55,6 @@ def _rows(report: Report) -> list[list[str]]:
 def _change_of(report: Report) -> Callable[[str], str]:
     delta = report.comparison.memory_delta if report.comparison else {}
     return lambda name: signed_bytes(delta[name]) if name in delta else ""
-
-
-def _peak(rank: RankMemory) -> str:
-    return f"{bound_mark(rank)}{_bytes(rank.peak_bytes)}"
 
 
 def _notes(report: Report) -> list[str]:

@@ -8,7 +8,7 @@ from zprof.model.printable import printable, shorten
 from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_ns
 from zprof.reports.layout import heading, table, wrap
-from zprof.reports.memory_names import bound_mark, tenant_bytes, tenant_name
+from zprof.reports.memory_names import peak_text, tenant_bytes, tenant_name
 from zprof.reports.presenter import shown_ranks
 
 _RANKS = 4
@@ -85,9 +85,5 @@ def _peaks(ranks: Sequence[RankMemory], title: str, note: str) -> list[str]:
     rows = [["", *[f"rank {rank.rank}" for rank in shown]]]
     rows += [[tenant_name(tenant.value), *[tenant_bytes(rank, tenant) for rank in shown]] for tenant in SHOWN]
     rows.append(["untagged", *[format_bytes(rank.untagged_bytes) for rank in shown]])
-    rows.append(["= peak", *[_peak(rank) for rank in shown]])
+    rows.append(["= peak", *[peak_text(rank) for rank in shown]])
     return ["", heading(title, note), *table(rows)]
-
-
-def _peak(rank: RankMemory) -> str:
-    return f"{bound_mark(rank)}{format_bytes(rank.peak_bytes)}"

@@ -87,12 +87,11 @@ class MemoryCollector:
             if self.mode is MemoryMode.FULL:
                 self._begin("allocator events", self._allocator.start, self._allocator.stop)
                 self._begin("allocator history", self._history.start, self._history.stop)
+                self._begin("random state", self._random.install, self._random.remove)
                 self._undo.append(self._works.settle)
             self._log.active = True
             self._scanner.boundary(first=True)
             self._begin("storage resize", self._resize.install, self._resize.remove)
-            if self.mode is MemoryMode.FULL:
-                self._begin("random state", self._random.install, self._random.remove)
             self._begin("collectives", self._works.install, self._works.remove)
             self._undo.append(self._hooks.remove)
             self._hooks.install(self._model)

@@ -46,29 +46,16 @@ def state_law(facts: TrainingFacts) -> StateLaw | None:
     A share that is no whole number is rounded up.  What the engine adds stands apart:
     ``padding_bytes`` over all three states, and the optimizer's 4-byte step counters.
     """
-    law = _shares(facts, facts.parameters)
-    if law is None or facts.parameters is None:
+    laws = tenant_laws(facts)
+    if len(laws) < len(_SHARDED_FROM):
         return None
-    padded = _shares(facts, facts.parameters + facts.padding_elements)
-    assert padded is not None
     return StateLaw(
-        parameters=law[Tenant.PARAMETERS],
-        gradients=law[Tenant.GRADIENTS],
-        optimizer_state=law[Tenant.OPTIMIZER_STATE],
-        padding_bytes=sum(padded.values()) - sum(law.values()),
-        scalar_bytes=facts.step_counters * _COUNTER_BYTES,
+        parameters=laws[Tenant.PARAMETERS].law_bytes,
+        gradients=laws[Tenant.GRADIENTS].law_bytes,
+        optimizer_state=laws[Tenant.OPTIMIZER_STATE].law_bytes,
+        padding_bytes=sum(law.padding_bytes for law in laws.values()),
+        scalar_bytes=sum(law.scalar_bytes for law in laws.values()),
     )
-
-
-def expected_state(facts: TrainingFacts) -> Mapping[Tenant, int] | None:
-    """Bytes of each state that one rank must show, with the stated padding and step counters."""
-    if facts.parameters is None:
-        return None
-    shares = _shares(facts, facts.parameters + facts.padding_elements)
-    if shares is None:
-        return None
-    shares[Tenant.OPTIMIZER_STATE] += facts.step_counters * _COUNTER_BYTES
-    return shares
 
 
 def tenant_laws(facts: TrainingFacts) -> Mapping[Tenant, TenantLaw]:
@@ -105,18 +92,6 @@ def volume_law(facts: TrainingFacts) -> int | None:
         return None
     times = {0: 2, 1: 2, 2: 1 + facts.micro_batches, 3: 3 * facts.micro_batches}[stage]
     return times * (psi + facts.padding_elements) * size
-
-
-def _shares(facts: TrainingFacts, elements: int | None) -> dict[Tenant, int] | None:
-    stage, ranks = facts.stage, facts.shard_ranks
-    if elements is None or stage is None or stage not in _STAGES or not ranks:
-        return None
-    shares: dict[Tenant, int] = {}
-    for tenant, size in _element_sizes(facts).items():
-        if size is None:
-            return None
-        shares[tenant] = _share(elements, size, ranks if stage >= _SHARDED_FROM[tenant] else 1)
-    return shares
 
 
 def _element_sizes(facts: TrainingFacts) -> Mapping[Tenant, int | None]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from case_names import ENGINE, HIDING, PROGRAMS
 
-from zprof.analysis.laws import expected_state
+from tests.support.expected_states import expected_state
 from zprof.analysis.memory.rank.curve import live_curve
 from zprof.model.tenants import Tenant
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.analysis.laws import expected_state, state_law, volume_law
+from tests.support.expected_states import expected_state
+from zprof.analysis.laws import state_law, volume_law
 from zprof.model.memory import StateLaw
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
