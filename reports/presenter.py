@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from zprof.model.gaps import Gap
 from zprof.model.memory import LawCheck, RankMemory
-from zprof.model.report import RankTime, Report, RunFacts
+from zprof.model.report import Report, RunFacts
 from zprof.model.tenants import SHOWN, Tenant
+from zprof.model.time import RankTime
 
 #: Terms of the step ledger, and what they are called.
 LEDGER: tuple[tuple[str, str], ...] = (

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from zprof.model.printable import printable, shorten
-from zprof.model.report import CollectiveTime, RankTime, Report, Volume
+from zprof.model.report import Report, Volume
+from zprof.model.time import CollectiveTime, RankTime
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.reports.layout import WIDTH, bar, heading, table, wrap
 from zprof.reports.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns

@@ -14,7 +14,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
-from zprof.model.report import Alignment, CollectiveTime, RankTime, RunFacts, Time, Volume
+from zprof.model.report import RunFacts, Volume
+from zprof.model.time import Alignment, CollectiveTime, RankTime, Time
 from zprof.model.training import TrainingFacts
 
 MS = 1_000_000

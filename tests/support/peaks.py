@@ -15,8 +15,8 @@ from zprof.model.memory import (
     PhasePeak,
     RankMemory,
 )
-from zprof.model.report import Time
 from zprof.model.tenants import Tenant
+from zprof.model.time import Time
 from zprof.model.training import TrainingFacts
 
 MIB = 1 << 20

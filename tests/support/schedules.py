@@ -287,7 +287,7 @@ def _write_rank(
     kept = [c for c in truth.collectives if not drop(rank, c)]
     rows = [_collective_row(spec, index, c, offset) for index, c in enumerate(kept)]
     writer.write_table(
-        "collectives", {name: [row[name] for row in rows] for name in TABLES["collectives"].names}
+        "collectives", {name: [row.get(name) for row in rows] for name in TABLES["collectives"].names}
     )
     writer.write_table("mark", _marks(truth, offset))
     writer.finish(memory_steps=(), time_steps=range(spec.steps), gaps=(), status="complete")

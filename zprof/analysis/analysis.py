@@ -11,7 +11,8 @@ from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
-from zprof.model.report import RunFacts, Time, Volume
+from zprof.model.report import RunFacts, Volume
+from zprof.model.time import Time, WindowPolicy
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
 
@@ -34,13 +35,13 @@ class RunAnalysis:
     gaps: tuple[Gap, ...]
 
 
-def analyse(run: Run) -> RunAnalysis:
-    """Measure memory and time of a run.
+def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
+    """Measure memory and time of a run: of its steps, or of all of it as one stretch.
 
     Raises:
         BadInput: a table of the run is damaged.
     """
-    time, memory = analyse_time(run), analyse_memory(run)
+    time, memory = analyse_time(run, policy), analyse_memory(run)
     return RunAnalysis(
         run=run_facts(run),
         training=run.manifest.training,

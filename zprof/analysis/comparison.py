@@ -17,8 +17,9 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap
 from zprof.model.memory import RankMemory
-from zprof.model.report import LEDGER_TERMS, Comparison, RankTime, StepTimeChange
+from zprof.model.report import Comparison, StepTimeChange
 from zprof.model.tenants import Tenant
+from zprof.model.time import LEDGER_TERMS, RankTime
 
 #: Fewer steps than this say nothing about how much a step varies.
 MIN_STEPS = 3

@@ -33,6 +33,12 @@ class ReportCommand:
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
         parser.add_argument("--only", choices=("memory",), help="one side of the report, with all its pages")
         parser.add_argument(
+            "--window",
+            choices=("step", "trace"),
+            default="step",
+            help="measure the steps, or all of the recording as one stretch (default: step)",
+        )
+        parser.add_argument(
             "--expected-busbw",
             metavar="GB_PER_S",
             type=_positive,
@@ -66,6 +72,7 @@ class ReportCommand:
 
 
 def _diagnosed(arguments: argparse.Namespace) -> "Report":
+    from zprof.model.time import WindowPolicy
     from zprof.rules.diagnose import diagnose, diagnose_memory
 
     baseline = open_run(arguments.baseline) if arguments.baseline else None
@@ -73,7 +80,8 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
     if arguments.only == "memory":
         return diagnose_memory(run, baseline)
     expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
-    return diagnose(run, baseline, expected_bus_bytes_per_s=expected)
+    policy = WindowPolicy(arguments.window)
+    return diagnose(run, baseline, expected_bus_bytes_per_s=expected, policy=policy)
 
 
 def _positive(text: str) -> float:

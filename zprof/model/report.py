@@ -11,17 +11,9 @@ from enum import StrEnum
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, RankMemory
+from zprof.model.time import RankTime, Time
 
 REPORT_SCHEMA = "zprof.report/1"
-#: Terms of the step ledger: they sum to the wall time.
-LEDGER_TERMS = (
-    "compute_ns",
-    "exposed_wait_ns",
-    "exposed_transfer_ns",
-    "exposed_memcpy_ns",
-    "idle_ns",
-    "unexplained_ns",
-)
 
 
 class VerdictStatus(StrEnum):
@@ -60,81 +52,6 @@ class RunFacts:
     engine: str
     stage: int | None
     modelled: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTime:
-    """The step ledger of one rank: means over the steps of the window, so that the terms sum.
-
-    wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained.
-    ``overlapped_ns`` is the part of ``collective_ns`` that is hidden: collective = overlapped +
-    exposed_wait + exposed_transfer.
-    ``overlap_ratio`` is None where the rank ran no collective.  ``method`` says how exposure was
-    found, ``noise_floor_ns`` below which size a term means nothing.  ``upper_bound`` is true where the
-    exposed terms are the most that it can be, because not every wait was seen.
-    """
-
-    rank: int
-    steps: int
-    wall_ns: int
-    compute_ns: int
-    overlapped_ns: int
-    exposed_wait_ns: int
-    exposed_transfer_ns: int
-    exposed_memcpy_ns: int
-    idle_ns: int
-    unexplained_ns: int
-    wall_median_ns: int
-    collective_ns: int
-    overlap_ratio: float | None
-    method: str
-    noise_floor_ns: int
-    upper_bound: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTime:
-    """One kind of collective in one group: sums of a step, as the mean over the loaded ranks.
-
-    ``launch_delay_ns`` is the median of one collective, from its launch to its start.
-    ``bytes`` are those of the full tensors (the gathered size).  Waits are lower and transfers upper
-    bounds where ranks are missing; ``method`` says so.  Bandwidths come from the intrinsic time (last
-    start to first end), in bytes a second, None where that is below the resolution of the clocks.
-    """
-
-    kind: str
-    group: str
-    dtype: str
-    count: float
-    bytes: int
-    total_ns: int
-    exposed_ns: int
-    wait_ns: int
-    transfer_ns: int
-    launch_delay_ns: int | None
-    algbw_bytes_per_s: float | None
-    busbw_bytes_per_s: float | None
-    method: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alignment:
-    """How the clocks of the ranks were brought together: local time minus offset is common time."""
-
-    method: str
-    offsets_ns: Mapping[int, int]
-    uncertainty_ns: int
-    matched: int
-    unmatched: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Time:
-    """The time side of the report."""
-
-    per_rank: tuple[RankTime, ...] = ()
-    collectives: tuple[CollectiveTime, ...] = ()
-    alignment: Alignment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

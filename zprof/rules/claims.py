@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.report import RankTime
+from zprof.model.time import RankTime
 from zprof.rules.rule import Rule
 
 

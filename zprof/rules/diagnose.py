@@ -7,6 +7,7 @@ from zprof.analysis.comparison import baseline_gaps, compare, comparison_gaps
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
+from zprof.model.time import WindowPolicy
 from zprof.rules.claims import disjoint, ordered
 from zprof.rules.registry import memory_rules, rules
 from zprof.rules.rule import Rule, grouped
@@ -20,6 +21,7 @@ def diagnose(
     baseline: Run | RunAnalysis | None = None,
     *,
     expected_bus_bytes_per_s: float | None = None,
+    policy: WindowPolicy = WindowPolicy.STEP,
 ) -> Report:
     """Say why a run is slow: the whole report, against ``baseline`` where one is given.
 
@@ -27,12 +29,13 @@ def diagnose(
         run: the recording, or its analysis where that is there already.
         baseline: what to compare with; the ledger is then split from baseline to run.
         expected_bus_bytes_per_s: bus bandwidth that the link should give large messages.
+        policy: what is measured: the steps, or all of the recording as one stretch.
 
     Raises:
         BadInput: a recording is damaged.
     """
-    analysis = _analysed(run)
-    before = _analysed(baseline) if baseline is not None else None
+    analysis = _analysed(run, policy)
+    before = _analysed(baseline, policy) if baseline is not None else None
     findings, gaps = _ask(rules(expected_bus_bytes_per_s), analysis, before)
     gaps += comparison_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
@@ -77,8 +80,8 @@ def _report(
     )
 
 
-def _analysed(run: Run | RunAnalysis) -> RunAnalysis:
-    return run if isinstance(run, RunAnalysis) else analyse(run)
+def _analysed(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:
+    return run if isinstance(run, RunAnalysis) else analyse(run, policy)
 
 
 def _ask(

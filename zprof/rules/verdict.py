@@ -12,7 +12,8 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
-from zprof.model.report import Comparison, RunFacts, StepTimeChange, Time, Verdict, VerdictStatus
+from zprof.model.report import Comparison, RunFacts, StepTimeChange, Verdict, VerdictStatus
+from zprof.model.time import Time
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.claims import spoils
 from zprof.rules.memory.verdict import of_memory

@@ -85,7 +85,7 @@ class Run:
             _check_digest(path, file)
             parquet = pq.ParquetFile(path)
             _check_table(path, parquet, name, file)
-            return parquet.read(columns=list(columns) if columns else None)
+            return _read(parquet, name, columns)
         except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0][:120]
             raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
@@ -203,5 +203,19 @@ def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile
     have = parquet.schema_arrow
     for want in TABLES[name]:
         index = have.get_field_index(want.name)
+        if index < 0 and want.nullable:
+            continue  # written before the column came to be
         if index < 0 or have.field(index).type != want.type:
             raise BadInput(f"{path}: column {want.name!r} is not as {name} needs it", hint="record again")
+
+
+def _read(parquet: pq.ParquetFile, name: str, columns: Sequence[str] | None) -> pa.Table:
+    """The wanted columns; those that the file is too old to have are null."""
+    wanted = list(columns) if columns else TABLES[name].names
+    have = set(parquet.schema_arrow.names)
+    table = parquet.read(columns=[column for column in wanted if column in have])
+    for column in wanted:
+        if column not in have:
+            field = TABLES[name].field(column)
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(wanted)

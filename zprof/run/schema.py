@@ -13,7 +13,9 @@ RUN_SCHEMA = "zprof.run/1"
 
 
 #: Everything with a duration: kernels, copies, CPU operators, annotations.  ``category`` is Kineto's
-#: ``cat`` (cpu_op, user_annotation, kernel, gpu_memcpy, ...).  ``stream`` is null off the device.
+#: ``cat`` (cpu_op, user_annotation, kernel, gpu_memcpy, ...), in today's words also where the file is older.
+#: ``stream`` is null off the device.  ``correlation`` ties a device's work to the host's call,
+#: ``external_id`` to the operator.  ``bytes`` are those of a copy.
 EVENTS = pa.schema(
     [
         column("start_ns", pa.int64()),
@@ -23,12 +25,15 @@ EVENTS = pa.schema(
         column("thread", pa.int64()),
         column("stream", pa.int64(), nullable=True),
         column("correlation", pa.int64(), nullable=True),
+        column("external_id", pa.int64(), nullable=True),
+        column("bytes", pa.int64(), nullable=True),
     ]
 )
 
 #: One row for each collective that this rank executed.  ``group`` is the sorted ranks, or the name of
 #: the process group; ``sequence`` counts within the group.  ``bytes`` is the full (gathered) tensor.
 #: start/end: when it ran.  launch_*: the host's call.  wait_*: the host blocked for its result.
+#: ``peer_rank`` is the global rank of the other side of a send or recv, and the root of a one-sided kind.
 #: ``method`` names the rung of the reader that made the row (range, gloo_fifo, nccl, ...).
 COLLECTIVES = pa.schema(
     [
@@ -46,15 +51,16 @@ COLLECTIVES = pa.schema(
         column("wait_end_ns", pa.int64(), nullable=True),
         column("unit", name, nullable=True),
         column("stream", pa.int64(), nullable=True),
+        column("peer_rank", pa.int64(), nullable=True),
         column("method", name),
     ]
 )
 
-#: Points in time: step_begin, step_end, window_begin, window_end (name: init, memory or time),
-#: phase (name: the phase that begins), ping_begin, ping_end (number: index of the ping).  Of a CUDA
-#: allocator's history: annotation_begin, annotation_end (name: what the program called the range, number: the
-#: device), oom (name: the device, number: its free bytes, -1 where unknown) and oom_request at the same time
-#: (number: the bytes asked for).
+#: Points in time: step_begin, step_end (name: what marked the step of an imported trace), window_begin,
+#: window_end (name: init, memory or time), phase (name: the phase that begins), ping_begin, ping_end (number:
+#: index of the ping).  Of a CUDA allocator's history: annotation_begin, annotation_end (name: what the
+#: program called the range, number: the device), oom (name: the device, number: its free bytes, -1 where
+#: unknown) and oom_request at the same time (number: the bytes asked for).
 MARK = pa.schema(
     [
         column("time_ns", pa.int64()),

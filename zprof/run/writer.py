@@ -65,8 +65,8 @@ class RankWriter:
             file.write(line + "\n")
 
     def write_table(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Write a whole table of ``zprof.run.schema``; columns must match it."""
-        table = pa.table(dict(columns), schema=TABLES[name])
+        """Write a whole table of ``zprof.run.schema``; columns must match it, but those that may be null."""
+        table = pa.table(_with_nulls(columns, TABLES[name]), schema=TABLES[name])
         target = self.folder / f"{name}.parquet"
         temporary = _temporary(target)
         pq.write_table(table, temporary, compression="zstd")
@@ -96,6 +96,13 @@ class RankWriter:
 
     def _write_manifest(self) -> None:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
+
+
+def _with_nulls(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) -> dict[str, Any]:
+    """The columns, and nulls for those that the writer knows nothing of."""
+    rows = len(next(iter(columns.values()), ()))
+    absent = [field for field in schema if field.nullable and field.name not in columns]
+    return dict(columns) | {field.name: pa.nulls(rows, field.type) for field in absent}
 
 
 def _refuse_foreign(run: Path, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zprof.model.report import LEDGER_TERMS
+from zprof.model.time import LEDGER_TERMS
 
 pytestmark = pytest.mark.ranks
 

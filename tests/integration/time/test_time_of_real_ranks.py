@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.model.report import LEDGER_TERMS
+from zprof.model.time import LEDGER_TERMS
 from zprof.run.reader import load
 
 pytestmark = pytest.mark.ranks

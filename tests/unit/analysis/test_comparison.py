@@ -15,7 +15,7 @@ from zprof.analysis.comparison import (
     memory_delta,
     step_times,
 )
-from zprof.model.report import LEDGER_TERMS
+from zprof.model.time import LEDGER_TERMS
 
 A = Scenario(name="a", stage=0, ranks=3)
 B = Scenario(name="b", prefetch=False, ranks=3, noise_ms=1.0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.support.analyses import Scenario, analysis_of
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.report import RankTime
+from zprof.model.time import RankTime
 from zprof.rules.claims import disjoint, ordered, spoils
 from zprof.rules.registry import rules
 from zprof.rules.rule import finding

@@ -7,7 +7,8 @@ import pytest
 from tests.support.analyses import MS, Scenario, analysis_of, without_rank
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence
-from zprof.model.report import Report, Time, VerdictStatus
+from zprof.model.report import Report, VerdictStatus
+from zprof.model.time import Time
 from zprof.rules.diagnose import diagnose
 
 HEALTHY = Scenario(name="healthy")

@@ -7,17 +7,17 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import covered
-from zprof.analysis.time.alignment import ClockOffsets, Stamps, align, stamps
-from zprof.analysis.time.bandwidth import collective_times
-from zprof.analysis.time.blocking import find_blocking
-from zprof.analysis.time.decomposition import decompose
+from zprof.analysis.time.activity.blocking import find_blocking
+from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
 from zprof.analysis.time.exposure import expose
 from zprof.analysis.time.ledger import STEP_COLUMNS, noise_floor, rank_time, step_rows
-from zprof.analysis.time.matching import is_full_sync, match, refuse, refuse_impossible
-from zprof.analysis.time.timeline import RankTimeline, load_collectives, load_timelines
-from zprof.analysis.time.volume import measure_volume
+from zprof.analysis.time.synchronise import Synchronised, synchronise
+from zprof.analysis.time.transfer.bandwidth import collective_times
+from zprof.analysis.time.transfer.decomposition import decompose
+from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.gaps import Gap
-from zprof.model.report import Alignment, RankTime, Time, Volume
+from zprof.model.report import Volume
+from zprof.model.time import Alignment, RankTime, Time, WindowPolicy
 from zprof.run.reader import Run
 
 COLLECTIVE_COLUMNS = (
@@ -47,7 +47,6 @@ COLLECTIVE_COLUMNS = (
     "matched",
     "first_of_window",
 )
-_TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,56 +72,33 @@ class _RankResult:
     gaps: list[Gap]
 
 
-def analyse_time(run: Run) -> TimeAnalysis:
-    """Measure the time window of a run."""
-    timelines, gaps = load_timelines(run)
+def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnalysis:
+    """Measure the time window of a run: its steps, or all of it as one stretch."""
+    timelines, gaps = load_timelines(run, policy)
     if not timelines:
         return _nothing(gaps)
-    frame, match_gaps = match(load_collectives(run, timelines), [t.rank for t in timelines])
-    clocks, clock_gaps = _align(timelines, frame)
-    timelines, frame = _on_common_clock(timelines, frame, clocks)
-    frame, impossible = refuse_impossible(frame, clocks.uncertainty_ns)
-    frame = decompose(frame, clocks.uncertainty_ns)
+    seen = synchronise(load_collectives(run, timelines), timelines)
+    clocks = seen.clocks
+    timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
+    frame = decompose(seen.collectives, clocks.uncertainty_ns)
     ranks = [_analyse_rank(t, frame[frame["rank"] == t.rank], clocks.uncertainty_ns) for t in timelines]
     collectives = pd.concat([rank.collectives for rank in ranks], ignore_index=True)
     rank_steps = sum(rank.time.steps for rank in ranks)
     volume, volume_gaps = measure_volume(collectives, run.manifest.training, rank_steps)
+    steps = pd.concat([rank.steps for rank in ranks], ignore_index=True)
     time = Time(
         per_rank=tuple(rank.time for rank in ranks),
         collectives=collective_times(collectives, rank_steps, clocks.uncertainty_ns),
-        alignment=_alignment(clocks, collectives),
+        alignment=_alignment(seen, collectives),
     )
     rank_gaps = [gap for rank in ranks for gap in rank.gaps]
     return TimeAnalysis(
         time=time,
-        steps=pd.concat([rank.steps for rank in ranks], ignore_index=True),
+        steps=steps,
         collectives=collectives[list(COLLECTIVE_COLUMNS)],
         volume=volume,
-        gaps=(*gaps, *match_gaps, *clock_gaps, *impossible, *rank_gaps, *volume_gaps),
+        gaps=(*gaps, *seen.gaps, *rank_gaps, *volume_gaps),
     )
-
-
-def _align(timelines: Sequence[RankTimeline], frame: pd.DataFrame) -> tuple[ClockOffsets, list[Gap]]:
-    usable = frame[(frame["instance"] >= 0) & is_full_sync(frame)]
-    collectives = {int(str(rank)): _stamps(rows) for rank, rows in usable.groupby("rank")}
-    hosts = {timeline.rank: timeline.host for timeline in timelines}
-    return align(hosts, {timeline.rank: timeline.pings for timeline in timelines}, collectives)
-
-
-def _stamps(rows: pd.DataFrame) -> Stamps:
-    return stamps(rows["instance"].tolist(), rows["start_ns"].tolist(), rows["end_ns"].tolist())
-
-
-def _on_common_clock(
-    timelines: Sequence[RankTimeline], frame: pd.DataFrame, clocks: ClockOffsets
-) -> tuple[list[RankTimeline], pd.DataFrame]:
-    """Shift everything; matches with a rank whose clock is unknown are refused."""
-    offsets = frame["rank"].map(clocks.offsets_ns)
-    unknown = frame.loc[offsets.isna(), "instance"].unique()
-    frame = refuse(frame, frame["instance"].isin(unknown))
-    shift = offsets.fillna(0).astype(np.int64)
-    frame = frame.assign(**{column: frame[column] - shift for column in _TIMES})
-    return [t.shifted(clocks.offsets_ns.get(t.rank, 0)) for t in timelines], frame
 
 
 def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: int) -> _RankResult:
@@ -164,17 +140,23 @@ def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> "pd.Ser
     return pd.Series(between, index=frame.index, dtype="Int64").where(known)
 
 
-def _alignment(clocks: ClockOffsets, collectives: pd.DataFrame) -> Alignment:
+def _alignment(seen: Synchronised, collectives: pd.DataFrame) -> Alignment:
     """Counts of matched and unmatched collectives are of instances, not of rows."""
     matched = collectives.loc[collectives["matched"], "instance"].nunique()
     alone = collectives[~collectives["matched"]]
     unmatched = alone.groupby(["group", "method", "sequence"]).ngroups
+    clocks = seen.clocks
     return Alignment(
         method=clocks.method,
-        offsets_ns=dict(clocks.offsets_ns),
+        offsets_ns=clocks.offsets_ns,
         uncertainty_ns=clocks.uncertainty_ns,
         matched=int(matched),
         unmatched=int(unmatched),
+        rank_uncertainty_ns=clocks.rank_uncertainty_ns,
+        interval_ns=clocks.interval_ns,
+        drift_ppb={rank: clock.drift_ppb for rank, clock in clocks.of_rank.items() if clock.drift_ppb},
+        excluded=seen.excluded,
+        shifts=seen.shifts,
     )
 
 

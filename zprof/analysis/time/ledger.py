@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking
+from zprof.analysis.time.activity.blocking import MIXED, UPPER_BOUND, Blocking
+from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.exposure import Exposure
-from zprof.analysis.time.timeline import RankTimeline
-from zprof.model.report import LEDGER_TERMS, RankTime
+from zprof.model.time import LEDGER_TERMS, RankTime
 
 STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "collective_ns")
 #: What the profiler's stamp adds to each edge of an interval.

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from zprof.analysis.time.alignment import SAME_HOST_UNCERTAINTY_NS, align
+from zprof.analysis.time.clocks.alignment import SAME_HOST_UNCERTAINTY_NS, align
 
 US, MS = 1_000, 1_000_000
 

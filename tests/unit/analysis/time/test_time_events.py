@@ -3,8 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
-from zprof.analysis.time.events import is_collective_kernel, read_activity
-from zprof.analysis.time.steps import StepWindows, device_windows
+from zprof.analysis.time.activity.events import read_activity
+from zprof.analysis.time.activity.steps import StepWindows, device_windows
+from zprof.model.kernels import is_collective_kernel
 from zprof.run.schema import EVENTS
 
 MAIN, OTHER = 1, 2
@@ -20,7 +21,7 @@ def table(*rows):
         "stream": [None] * len(rows),
         "correlation": [row[5] if len(row) > 5 else None for row in rows],
     }
-    return pa.table(columns, schema=EVENTS)
+    return pa.table(columns, schema=pa.schema([EVENTS.field(name) for name in columns]))
 
 
 def test_operators_compute_wrappers_do_not():

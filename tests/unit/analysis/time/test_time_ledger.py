@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.analysis.intervals import EMPTY, intervals
-from zprof.analysis.time.blocking import find_blocking
-from zprof.analysis.time.events import Activity
+from zprof.analysis.time.activity.blocking import find_blocking
+from zprof.analysis.time.activity.events import Activity
+from zprof.analysis.time.activity.steps import StepWindows
+from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.exposure import expose
 from zprof.analysis.time.ledger import step_rows, whole_means
-from zprof.analysis.time.steps import StepWindows
-from zprof.analysis.time.timeline import RankTimeline
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=7), st.integers(1, 50))

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.schedules import MS, Spec, expected, play, write
 from zprof.analysis.time.analyse import analyse_time
-from zprof.model.report import LEDGER_TERMS
+from zprof.model.time import LEDGER_TERMS
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import load
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from zprof.analysis.time.volume import measure_volume
+from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.training import TrainingFacts
 
 

@@ -10,7 +10,7 @@ import math
 import pandas as pd
 
 from zprof.model.collectives import CollectiveKind, bus_factor
-from zprof.model.report import CollectiveTime
+from zprof.model.time import CollectiveTime
 
 _SUMS = ("bytes", "total_ns", "exposed_ns", "wait_ns", "transfer_ns")
 
@@ -50,7 +50,11 @@ def _entry(
         algbw_bytes_per_s=algorithm,
         busbw_bytes_per_s=algorithm * factor if algorithm is not None and factor > 0 else None,
         method=_method(rows),
-        **per_step,
+        bytes=per_step["bytes"],
+        total_ns=per_step["total_ns"],
+        exposed_ns=per_step["exposed_ns"],
+        wait_ns=per_step["wait_ns"],
+        transfer_ns=per_step["transfer_ns"],
     )
 
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.intervals import EMPTY, Intervals, covered, intersect, intervals, subtract, union
-from zprof.analysis.time.events import Activity
-from zprof.analysis.time.steps import StepWindows
+from zprof.analysis.time.activity.events import Activity
+from zprof.analysis.time.activity.steps import StepWindows
 from zprof.model.gaps import Gap
 
 KERNELS = "kernels"

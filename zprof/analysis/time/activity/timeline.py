@@ -4,9 +4,11 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from zprof.analysis.time.events import Activity, read_activity
-from zprof.analysis.time.steps import StepWindows, device_windows, mark_times, step_windows
+from zprof.analysis.time.activity.events import Activity, read_activity
+from zprof.analysis.time.activity.steps import StepWindows, device_windows, mark_times, step_windows
+from zprof.analysis.time.clocks.offsets import RankClock
 from zprof.model.gaps import Gap
+from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "correlation")
@@ -29,18 +31,20 @@ class RankTimeline:
     activity: Activity
     pings: dict[int, tuple[int, int]]
 
-    def shifted(self, offset_ns: int) -> "RankTimeline":
-        """The same on a clock that is ``offset_ns`` behind; pings stay as they were stamped."""
+    def on(self, clock: RankClock) -> "RankTimeline":
+        """The same on the common clock; pings stay as they were stamped."""
         return replace(
             self,
-            steps=self.steps.shifted(offset_ns),
-            host_steps=self.host_steps.shifted(offset_ns),
-            activity=self.activity.shifted(offset_ns),
+            steps=self.steps.on(clock),
+            host_steps=self.host_steps.on(clock),
+            activity=self.activity.on(clock),
         )
 
 
-def load_timelines(run: Run) -> tuple[list[RankTimeline], list[Gap]]:
-    """The ranks that recorded a time window, and gaps for those that did not.
+def load_timelines(
+    run: Run, policy: WindowPolicy = WindowPolicy.STEP
+) -> tuple[list[RankTimeline], list[Gap]]:
+    """The ranks that recorded a time window, cut to ``policy``, and gaps for those that did not.
 
     A snapshot has no times, and nothing that its owner can do would add them: no gap.
     """

@@ -11,7 +11,7 @@ S is only known from below, so a wait is a lower and a transfer an upper bound.
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.matching import is_full_sync
+from zprof.analysis.time.matching.ladder import is_full_sync
 
 UNKNOWN_RANK = -1
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, subtract, union
+from zprof.analysis.time.clocks.offsets import RankClock
+from zprof.model.kernels import is_collective_kernel
 from zprof.run.ranges import RangeVerb, parse_range
 
 _OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function)\w+::\w", re.ASCII)
-_COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|cross_device_reduce|multimem_|(one|two)_shot_", re.IGNORECASE)
 _CALLS = frozenset({"cuda_runtime", "cuda_driver"})
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 _Mask = npt.NDArray[np.bool_]
@@ -41,16 +42,16 @@ class Activity:
     coverage: Intervals
     launched: Intervals
 
-    def shifted(self, offset_ns: int) -> "Activity":
-        """The same on a clock that is ``offset_ns`` behind."""
+    def on(self, clock: RankClock) -> "Activity":
+        """The same on the common clock."""
         return replace(
             self,
-            compute=self.compute - offset_ns,
-            waits=self.waits - offset_ns,
-            anonymous_waits=self.anonymous_waits - offset_ns,
-            copies=self.copies - offset_ns,
-            coverage=self.coverage - offset_ns,
-            launched=self.launched - offset_ns,
+            compute=clock.common(self.compute),
+            waits=clock.common(self.waits),
+            anonymous_waits=clock.common(self.anonymous_waits),
+            copies=clock.common(self.copies),
+            coverage=clock.common(self.coverage),
+            launched=clock.common(self.launched),
         )
 
 
@@ -129,11 +130,6 @@ def _device_activity(view: _Events) -> Activity:
         coverage=view.coverage,
         launched=view.launches(view.category_is("kernel", *_COPIES), view.category_is(*_CALLS)),
     )
-
-
-def is_collective_kernel(name: str) -> bool:
-    """Whether a kernel belongs to a communication library."""
-    return _COLLECTIVE_KERNEL.search(name) is not None
 
 
 def _is_operator(name: str) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.clocks.offsets import Clocks, RankClock
 from zprof.model.gaps import Gap
 
 SAME_HOST_UNCERTAINTY_NS = 2_000
@@ -28,15 +29,6 @@ Stamps = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockOffsets:
-    """Offsets of the ranks that could be aligned; ``uncertainty_ns`` is that of the worst of them."""
-
-    offsets_ns: Mapping[int, int]
-    uncertainty_ns: int
-    method: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
     """One rank aligned to another."""
 
@@ -47,7 +39,7 @@ class _Step:
 
 def align(
     hosts: Mapping[int, str], pings: Mapping[int, Stamps], collectives: Mapping[int, Stamps]
-) -> tuple[ClockOffsets, list[Gap]]:
+) -> tuple[Clocks, list[Gap]]:
     """Align every rank that can be reached from the first, one link after another.
 
     Args:
@@ -68,10 +60,11 @@ def align(
     return _result(aligned), [_unaligned(rank) for rank in waiting]
 
 
-def _result(aligned: Mapping[int, _Step]) -> ClockOffsets:
+def _result(aligned: Mapping[int, _Step]) -> Clocks:
     methods = sorted({step.method for step in aligned.values() if step.method})
-    return ClockOffsets(
-        offsets_ns={rank: step.offset_ns for rank, step in sorted(aligned.items())},
+    return Clocks(
+        of_rank={rank: RankClock(offset_ns=step.offset_ns) for rank, step in sorted(aligned.items())},
+        rank_uncertainty_ns={rank: step.uncertainty_ns for rank, step in sorted(aligned.items())},
         uncertainty_ns=max(step.uncertainty_ns for step in aligned.values()),
         method=", ".join(methods) or "one rank",
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, intervals
+from zprof.analysis.time.clocks.offsets import RankClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +26,9 @@ class StepWindows:
         """The steps as intervals."""
         return intervals(self.begin_ns, self.end_ns)
 
-    def shifted(self, offset_ns: int) -> "StepWindows":
-        """The same steps on a clock that is ``offset_ns`` behind."""
-        return replace(self, begin_ns=self.begin_ns - offset_ns, end_ns=self.end_ns - offset_ns)
+    def on(self, clock: RankClock) -> "StepWindows":
+        """The same steps on the common clock."""
+        return replace(self, begin_ns=clock.common(self.begin_ns), end_ns=clock.common(self.end_ns))
 
     def step_at(self, times_ns: Int64s) -> Int64s:
         """The step that holds each instant; -1 outside all of them."""

@@ -1,0 +1,1 @@
+"""Who made the others wait, and why it was late."""

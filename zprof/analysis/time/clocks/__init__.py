@@ -1,0 +1,1 @@
+"""The clocks of the ranks, brought together from the collectives themselves."""

@@ -1,0 +1,1 @@
+"""Which collectives of different ranks are one, and whether that can be."""
