@@ -3,8 +3,9 @@
 from pathlib import PurePath
 
 from zprof.model.errors import BadInput
-from zprof.reports import json_report, svg_memory, text
+from zprof.reports import json_report, svg_memory
 from zprof.reports.base import Format
+from zprof.reports.text import report as text
 
 FORMATS: tuple[Format, ...] = (
     Format(name="text", suffixes=(".txt", ".text"), render=text.render),

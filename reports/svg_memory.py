@@ -14,8 +14,8 @@ from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
 from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_ns
-from zprof.reports.memory_names import tenant_name
-from zprof.reports.memory_presenter import Areas, stacked_areas
+from zprof.reports.shown.memory_names import tenant_name
+from zprof.reports.shown.memory_presenter import Areas, stacked_areas
 
 WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66

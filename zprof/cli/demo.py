@@ -50,7 +50,7 @@ class DemoCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Record A and B, say why B is slower; record C, show that the fix holds."""
         from zprof.integrations.demo_scenes import BASELINE, FIXED, SLOWER
-        from zprof.reports import text
+        from zprof.reports.text import report as text
 
         folder: Path = arguments.output
         console.data(_INTRODUCTION)
@@ -86,8 +86,8 @@ def _report(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "R
 
 def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> list[str]:
     from zprof.model.units import format_bytes, format_ns, format_percent
-    from zprof.reports.layout import heading, table
-    from zprof.reports.presenter import exposure, peak_bytes, step_ns
+    from zprof.reports.shown.presenter import exposure, peak_bytes, step_ns
+    from zprof.reports.text.layout import heading, table
 
     rows = [("", "step", "collectives exposed", "peak memory")]
     for scene, report in zip(scenes, reports, strict=True):

@@ -10,7 +10,8 @@ from tests.support.memories import HOSTILE
 from tests.support.reports import SITUATIONS, slower, straggler
 from zprof.model.report import Report
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
-from zprof.reports import json_report, text
+from zprof.reports import json_report
+from zprof.reports.text import report as text
 
 #: Leaves of the contract: ``[]`` is any element.
 _CONTRACT = """

@@ -11,7 +11,7 @@ from tests.support.reports import memory_only, nothing_timed
 from zprof.model.errors import MissingData
 from zprof.model.report import Report
 from zprof.model.units import format_bytes
-from zprof.reports.memory_presenter import stacked_areas
+from zprof.reports.shown.memory_presenter import stacked_areas
 from zprof.reports.svg_memory import ORDER, render
 
 SVG = "{http://www.w3.org/2000/svg}"

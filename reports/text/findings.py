@@ -6,8 +6,8 @@ from zprof.model.findings import Evidence, Finding
 from zprof.model.printable import display_width, printable, printable_lines, shorten
 from zprof.model.report import Report
 from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
-from zprof.reports.layout import heading, wrap
-from zprof.reports.presenter import GapGroup, grouped_gaps
+from zprof.reports.shown.presenter import GapGroup, grouped_gaps
+from zprof.reports.text.layout import heading, wrap
 
 _UNITS: dict[str, Callable[[float], str]] = {
     "ns": format_ns,

@@ -6,8 +6,8 @@ from zprof.model.findings import Confidence
 from zprof.model.printable import printable, printable_lines
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.model.units import format_bytes, format_percent
-from zprof.reports.layout import wrap
-from zprof.reports.presenter import missing_ranks, peak_bytes, peak_change_ratio
+from zprof.reports.shown.presenter import missing_ranks, peak_bytes, peak_change_ratio
+from zprof.reports.text.layout import wrap
 
 _NAMED = 4
 #: What stands for a backend or an engine that nobody named.

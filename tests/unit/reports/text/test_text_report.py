@@ -18,9 +18,9 @@ from zprof.model.gaps import Gap
 from zprof.model.printable import display_width
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
-from zprof.reports.text import render
+from zprof.reports.text.report import render
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

@@ -6,8 +6,8 @@ from zprof.model.printable import printable, shorten
 from zprof.model.report import Report, Volume
 from zprof.model.time import CollectiveTime, RankTime
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
-from zprof.reports.layout import WIDTH, bar, heading, table, wrap
-from zprof.reports.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
+from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
+from zprof.reports.text.layout import WIDTH, bar, heading, table, wrap
 
 _BAR = 24
 _NAME = 12

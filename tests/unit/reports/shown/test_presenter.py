@@ -5,8 +5,8 @@ from dataclasses import replace
 from tests.support.memories import memory_of
 from tests.support.reports import slower, straggler
 from zprof.model.gaps import Gap
-from zprof.reports.memory_presenter import telling_frames
-from zprof.reports.presenter import (
+from zprof.reports.shown.memory_presenter import telling_frames
+from zprof.reports.shown.presenter import (
     exposure,
     grouped_gaps,
     ledger,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.model.printable import display_width
-from zprof.reports.layout import bar, heading, table, wrap
+from zprof.reports.text.layout import bar, heading, table, wrap
 
 
 @given(st.text(alphabet="ab 層…", max_size=400), st.integers(0, 30))

@@ -6,9 +6,8 @@ from zprof.model.memory import Allocation, RankMemory
 from zprof.model.printable import printable
 from zprof.model.report import Report
 from zprof.model.units import format_bytes as _bytes
-from zprof.reports.layout import heading, table, wrap
-from zprof.reports.memory_names import basis_note, peak_text, signed_bytes, tenant_bytes, tenant_name
-from zprof.reports.presenter import (
+from zprof.reports.shown.memory_names import basis_note, peak_text, signed_bytes, tenant_bytes, tenant_name
+from zprof.reports.shown.presenter import (
     MAX_RANKS,
     MAX_RANKS_COMPARED,
     StateCheck,
@@ -16,6 +15,7 @@ from zprof.reports.presenter import (
     shown_tenants,
     state_checks,
 )
+from zprof.reports.text.layout import heading, table, wrap
 
 _TOP = 4
 

@@ -2,12 +2,12 @@
 
 from zprof.model.printable import printable
 from zprof.model.report import Report
-from zprof.reports.text_findings import findings, gaps
-from zprof.reports.text_memory import largest, memory
-from zprof.reports.text_memory_detail import memory_details
-from zprof.reports.text_memory_device import memory_devices
-from zprof.reports.text_summary import summary
-from zprof.reports.text_time import time
+from zprof.reports.text.findings import findings, gaps
+from zprof.reports.text.memory import largest, memory
+from zprof.reports.text.memory_detail import memory_details
+from zprof.reports.text.memory_device import memory_devices
+from zprof.reports.text.summary import summary
+from zprof.reports.text.time import time
 
 
 def render(report: Report) -> str:

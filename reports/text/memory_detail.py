@@ -9,9 +9,9 @@ from zprof.model.memory import Allocation, LawCheck, Memory, RankMemory, RankSpr
 from zprof.model.printable import printable, shorten
 from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_percent
-from zprof.reports.layout import bar, heading, table, wrap
-from zprof.reports.memory_names import BY_RULE, signed_bytes, tenant_name
-from zprof.reports.memory_presenter import largest_rank, of_largest_rank, shares, telling_frames
+from zprof.reports.shown.memory_names import BY_RULE, signed_bytes, tenant_name
+from zprof.reports.shown.memory_presenter import largest_rank, of_largest_rank, shares, telling_frames
+from zprof.reports.text.layout import bar, heading, table, wrap
 
 _PARTS = 12
 _MODULES = 10

@@ -7,9 +7,9 @@ from zprof.model.memory import AllocatorCounters, DeviceMemory, Memory, RankMemo
 from zprof.model.printable import printable, shorten
 from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_ns
-from zprof.reports.layout import heading, table, wrap
-from zprof.reports.memory_names import peak_text, tenant_bytes, tenant_name
-from zprof.reports.presenter import shown_ranks
+from zprof.reports.shown.memory_names import peak_text, tenant_bytes, tenant_name
+from zprof.reports.shown.presenter import shown_ranks
+from zprof.reports.text.layout import heading, table, wrap
 
 _RANKS = 4
 _COLUMN = 16

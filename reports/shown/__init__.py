@@ -1,0 +1,1 @@
+"""What faces show beyond the leaves: sums, means, shares, names; computed here once."""

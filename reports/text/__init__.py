@@ -1,0 +1,1 @@
+"""The report as plain text in 80 columns, a module a part."""
