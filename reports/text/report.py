@@ -8,6 +8,7 @@ from zprof.reports.text.memory_detail import memory_details
 from zprof.reports.text.memory_device import memory_devices
 from zprof.reports.text.summary import summary
 from zprof.reports.text.time import time
+from zprof.reports.text.time_detail import time_details
 
 
 def render(report: Report) -> str:
@@ -21,7 +22,9 @@ def render(report: Report) -> str:
 
 
 def _middle(report: Report) -> list[str]:
-    """Time, and where the report has none of it, all of memory."""
+    """Time and memory; all of the one where the report has nothing of the other."""
+    if report.time.per_rank and not report.memory.per_rank:
+        return [*time(report), *time_details(report)]
     if report.time.per_rank:
         return [*largest(report.memory.top), *time(report)]
     return [*memory_details(report.memory), *memory_devices(report.memory)]

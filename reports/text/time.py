@@ -1,17 +1,21 @@
-"""The time part of the text report: ledger, exposed share, ranks, collectives, volume."""
+"""The time part of the text report: ledger, exposed share, ranks, who was late, collectives."""
 
 from collections.abc import Sequence
 
 from zprof.model.printable import printable, shorten
-from zprof.model.report import Report, Volume
-from zprof.model.time import CollectiveTime, RankTime
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.report import Report
+from zprof.model.time import RankTime, Time, WindowPolicy
+from zprof.model.units import format_ms, format_ns, format_percent
 from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
-from zprof.reports.text.layout import WIDTH, bar, heading, table, wrap
+from zprof.reports.shown.time_presenter import telling_ranks
+from zprof.reports.text.collectives import collectives
+from zprof.reports.text.late import late
+from zprof.reports.text.layout import bar, heading, table, wrap
 
 _BAR = 24
 _NAME = 12
 _MAX_RANKS = 8
+_LEFT_OUT = "8 of {} ranks, those that wait most and those that wait least; all: -f json"
 
 
 def time(report: Report) -> list[str]:
@@ -22,10 +26,10 @@ def time(report: Report) -> list[str]:
         "",
         *_ledger(report),
         *_exposed(report),
+        *_window(report.time),
         *_ranks(report),
-        *_collectives(report.time.collectives),
-        *_volume(report.volume),
-        *_clocks(report),
+        *late(report),
+        *collectives(report),
     ]
 
 
@@ -98,9 +102,9 @@ def _ranks(report: Report) -> list[str]:
             format_ms(rank.unexplained_ns),
             "-" if rank.overlap_ratio is None else format_percent(rank.overlap_ratio),
         ]
-        for rank in ranks[:_MAX_RANKS]
+        for rank in telling_ranks(ranks, _MAX_RANKS)
     ]
-    left_out = [] if len(ranks) <= _MAX_RANKS else wrap(f"{_MAX_RANKS} of {len(ranks)} ranks; all: -f json")
+    left_out = [] if len(ranks) <= _MAX_RANKS else wrap(_LEFT_OUT.format(len(ranks)))
     return [
         "",
         heading("BY RANK", "ms a step; transfer, wait, copies: the exposed part"),
@@ -109,65 +113,15 @@ def _ranks(report: Report) -> list[str]:
     ]
 
 
-def _collectives(collectives: Sequence[CollectiveTime]) -> list[str]:
-    if not collectives:
+def _window(time: Time) -> list[str]:
+    """What was measured, where that is not the steps as a recorder marked them."""
+    window = time.window
+    if window is None:
         return []
-    places = list(dict.fromkeys(_place(entry) for entry in collectives))
-    ordered = sorted(collectives, key=lambda entry: places.index(_place(entry)))
-    rows = [["kind", "count", "size", "total", "exposed", "wait", "transfer", "bus"]]
-    rows += [[printable(entry.kind), *_cells(entry)] for entry in ordered]
-    head, *lines = table(rows)
-    title = heading(
-        shorten(f"COLLECTIVES ({places[0]})" if len(places) == 1 else "COLLECTIVES", WIDTH - 42),
-        "a step, mean of the ranks; times in ms",
-    )
-    return ["", title, head, *(lines if len(places) == 1 else _by_place(ordered, lines))]
-
-
-def _place(entry: CollectiveTime) -> str:
-    return printable(f"group {entry.group}, {entry.dtype}")
-
-
-def _by_place(collectives: Sequence[CollectiveTime], lines: Sequence[str]) -> list[str]:
-    """Each line under the group and data type of its collective, which a cell has no room for."""
-    out: list[str] = []
-    place = ""
-    for entry, line in zip(collectives, lines, strict=True):
-        if _place(entry) != place:
-            place = _place(entry)
-            out.append(shorten(f"  {place}", WIDTH))
-        out.append(line)
-    return out
-
-
-def _cells(entry: CollectiveTime) -> list[str]:
-    return [
-        f"{entry.count:g}" if entry.count < 1e5 else f"{entry.count:.0f}",
-        format_bytes(entry.bytes),
-        format_ms(entry.total_ns),
-        format_ms(entry.exposed_ns),
-        format_ms(entry.wait_ns),
-        format_ms(entry.transfer_ns),
-        "-" if entry.busbw_bytes_per_s is None else format_rate(entry.busbw_bytes_per_s),
-    ]
-
-
-def _volume(volume: Volume | None) -> list[str]:
-    if volume is None:
-        return []
-    return wrap(
-        f"bytes a step: {format_bytes(volume.seen_bytes)}, the stage's law says "
-        f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})"
-    )
-
-
-def _clocks(report: Report) -> list[str]:
-    alignment = report.time.alignment
-    if alignment is None or len(report.time.per_rank) < 2:
-        return []
-    matched = f"{alignment.matched} collectives matched across ranks"
-    if alignment.unmatched:
-        matched += f", {alignment.unmatched} not"
-    return wrap(
-        printable(f"clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}; {matched}")
-    )
+    before = window.pre_window_ns
+    left_out = f"; {format_ns(before)} of device work outside the steps, left out" if before else ""
+    if window.policy is WindowPolicy.TRACE:
+        return wrap("measured: the whole recording as one stretch (--window trace)")
+    if window.source == "recorder":
+        return wrap(left_out.removeprefix("; ")) if left_out else []
+    return wrap(printable(f"measured: steps by {window.source}{left_out}"))

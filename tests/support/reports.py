@@ -5,6 +5,7 @@ from functools import cache
 
 from tests.support.analyses import Scenario, analysis_of, without_rank
 from tests.support.full_memories import by_rule, full_memory
+from tests.support.full_times import traced
 from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import Memory
@@ -55,6 +56,12 @@ def snapshot() -> Report:
     return diagnose(untimed(by_rule(full_memory()), source="snapshot"))
 
 
+@cache
+def trace() -> Report:
+    """A trace from elsewhere: all of time, no memory."""
+    return diagnose(traced(analysis_of(Scenario(ranks=2))))
+
+
 def untimed(memory: Memory, source: str = "recording") -> RunAnalysis:
     """Nothing was timed."""
     analysis = analysis_of(Scenario(ranks=1, steps=1))
@@ -70,4 +77,5 @@ SITUATIONS = {
     "nothing_timed": nothing_timed,
     "memory_only": memory_only,
     "snapshot": snapshot,
+    "trace": trace,
 }

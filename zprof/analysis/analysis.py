@@ -73,6 +73,25 @@ def analyse_memory_alone(run: Run) -> RunAnalysis:
     )
 
 
+def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
+    """Measure the time of a run, and nothing of its memory.
+
+    Raises:
+        BadInput: a table of the run is damaged.
+    """
+    time = analyse_time(run, policy)
+    return RunAnalysis(
+        run=run_facts(run),
+        training=run.manifest.training,
+        time=time.time,
+        memory=Memory(),
+        volume=time.volume,
+        steps=time.steps,
+        collectives=time.collectives,
+        gaps=(*run.gaps(), *time.gaps),
+    )
+
+
 def run_facts(run: Run) -> RunFacts:
     """What was recorded, from the manifests alone."""
     manifest, ranks = run.manifest, run.rank_manifests.values()

@@ -31,7 +31,9 @@ class ReportCommand:
             "run", metavar="RUN", type=Path, help="folder that a recording made, or a CUDA memory snapshot"
         )
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
-        parser.add_argument("--only", choices=("memory",), help="one side of the report, with all its pages")
+        parser.add_argument(
+            "--only", choices=("time", "memory"), help="one side of the report, with all its pages"
+        )
         parser.add_argument(
             "--window",
             choices=("step", "trace"),
@@ -73,7 +75,7 @@ class ReportCommand:
 
 def _diagnosed(arguments: argparse.Namespace) -> "Report":
     from zprof.model.time import WindowPolicy
-    from zprof.rules.diagnose import diagnose, diagnose_memory
+    from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
 
     baseline = open_run(arguments.baseline) if arguments.baseline else None
     run = open_run(arguments.run)
@@ -81,7 +83,8 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
         return diagnose_memory(run, baseline)
     expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
     policy = WindowPolicy(arguments.window)
-    return diagnose(run, baseline, expected_bus_bytes_per_s=expected, policy=policy)
+    ask = diagnose_time if arguments.only == "time" else diagnose
+    return ask(run, baseline, expected_bus_bytes_per_s=expected, policy=policy)
 
 
 def _positive(text: str) -> float:

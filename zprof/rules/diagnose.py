@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_alone
+from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_alone, analyse_time_alone
 from zprof.analysis.comparison import baseline_gaps, compare, comparison_gaps
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.rules.claims import disjoint, ordered
-from zprof.rules.registry import memory_rules, rules
+from zprof.rules.registry import memory_rules, rules, time_rules
 from zprof.rules.rule import Rule, grouped
 from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
@@ -36,7 +36,28 @@ def diagnose(
     """
     analysis = _analysed(run, policy)
     before = _analysed(baseline, policy) if baseline is not None else None
-    findings, gaps = _ask(rules(expected_bus_bytes_per_s), analysis, before)
+    return _judged(analysis, before, rules(expected_bus_bytes_per_s))
+
+
+def diagnose_time(
+    run: Run,
+    baseline: Run | None = None,
+    *,
+    expected_bus_bytes_per_s: float | None = None,
+    policy: WindowPolicy = WindowPolicy.STEP,
+) -> Report:
+    """The time side of the report alone: memory is neither read nor judged; arguments as of ``diagnose``.
+
+    Raises:
+        BadInput: a recording is damaged.
+    """
+    analysis = analyse_time_alone(run, policy)
+    before = analyse_time_alone(baseline, policy) if baseline is not None else None
+    return _judged(analysis, before, time_rules(expected_bus_bytes_per_s))
+
+
+def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[Rule]) -> Report:
+    findings, gaps = _ask(asked, analysis, before)
     gaps += comparison_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
     verdict = judge(

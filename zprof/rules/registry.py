@@ -39,6 +39,11 @@ def memory_rules() -> tuple[Rule, ...]:
 
 def rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
     """All rules; with an expected bus bandwidth that one is held against it."""
+    return (*time_rules(expected_bus_bytes_per_s), *_MEMORY)
+
+
+def time_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
+    """Those that read time."""
     bandwidth = against(expected_bus_bytes_per_s) if expected_bus_bytes_per_s else low_bus_bandwidth
     return (
         Rule(cause=Cause.MEASUREMENT_ARTIFACT, check=measurement_artifact),
@@ -49,5 +54,4 @@ def rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
             claims=("exposed_wait_ns", "exposed_transfer_ns"),
         ),
         Rule(cause=Cause.LOW_BUS_BANDWIDTH, check=bandwidth, claims=("exposed_transfer_ns", "idle_ns")),
-        *_MEMORY,
     )

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.full_times import full_time
 from tests.support.memories import HOSTILE, memory_of
-from tests.support.reports import SITUATIONS, memory_only, slower, snapshot, straggler
+from tests.support.reports import SITUATIONS, memory_only, slower, snapshot, straggler, trace
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
@@ -77,6 +78,14 @@ def hostile_memory() -> Report:
     )
 
 
+def hostile_trace() -> Report:
+    """Every name of the time pages hostile."""
+    name = HOSTILE + "層" * 60 + "x" * 200
+    report = trace()
+    time = full_time(report.time, name)
+    return replace(report, time=replace(time, units=tuple(replace(unit, kind=name) for unit in time.units)))
+
+
 def _hostile_finding(name: str) -> Finding:
     return Finding(
         id=name,
@@ -92,7 +101,10 @@ def _hostile_finding(name: str) -> Finding:
     )
 
 
-@pytest.mark.parametrize("report", [*[make() for make in SITUATIONS.values()], hostile(), hostile_memory()])
+HOSTILE_REPORTS = [hostile(), hostile_memory(), hostile_trace()]
+
+
+@pytest.mark.parametrize("report", [*[make() for make in SITUATIONS.values()], *HOSTILE_REPORTS])
 def test_fits_80_columns_and_steers_no_terminal(report: Report) -> None:
     text = render(report)
     for line in text.removesuffix("\n").split("\n"):

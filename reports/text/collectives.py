@@ -1,0 +1,108 @@
+"""The collectives of the text report: by kind and group, bytes against the law, and the clocks."""
+
+from collections.abc import Sequence
+
+from zprof.model.printable import printable, shorten
+from zprof.model.report import Report, Volume
+from zprof.model.time import Alignment, CollectiveTime
+from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.reports.text.layout import WIDTH, heading, table, wrap
+
+_MOST = 24
+_NAMED = 6
+
+
+def collectives(report: Report) -> list[str]:
+    """The table, and the lines under it."""
+    return [*_table(report.time.collectives), *_volume(report.volume), *_clocks(report)]
+
+
+def _table(found: Sequence[CollectiveTime]) -> list[str]:
+    if not found:
+        return []
+    shown = found[:_MOST]
+    places = list(dict.fromkeys(_place(entry) for entry in shown))
+    ordered = sorted(shown, key=lambda entry: places.index(_place(entry)))
+    rows = [["kind", "count", "size", "total", "exposed", "wait", "transfer", "bus"]]
+    rows += [[printable(entry.kind), *_cells(entry)] for entry in ordered]
+    head, *lines = table(rows)
+    title = heading(
+        shorten(f"COLLECTIVES ({places[0]})" if len(places) == 1 else "COLLECTIVES", WIDTH - 42),
+        "a step, mean of the ranks; times in ms",
+    )
+    body = lines if len(places) == 1 else _by_place(ordered, lines)
+    return ["", title, head, *body, *_notes(found)]
+
+
+def _notes(found: Sequence[CollectiveTime]) -> list[str]:
+    notes = []
+    if any(entry.bound for entry in found):
+        notes += wrap("≥ wait and ≤ transfer are bounds: not all ranks of the group were seen")
+    if len(found) > _MOST:
+        notes += wrap(f"{_MOST} of {len(found)} kinds and groups, those with most exposed time; all: -f json")
+    return notes
+
+
+def _place(entry: CollectiveTime) -> str:
+    return printable(f"group {entry.group}, {entry.dtype}")
+
+
+def _by_place(found: Sequence[CollectiveTime], lines: Sequence[str]) -> list[str]:
+    """Each line under the group and data type of its collective, which a cell has no room for."""
+    out: list[str] = []
+    place = ""
+    for entry, line in zip(found, lines, strict=True):
+        if _place(entry) != place:
+            place = _place(entry)
+            out.append(shorten(f"  {place}", WIDTH))
+        out.append(line)
+    return out
+
+
+def _cells(entry: CollectiveTime) -> list[str]:
+    least, most = ("≥ ", "≤ ") if entry.bound else ("", "")
+    return [
+        f"{entry.count:g}" if entry.count < 1e5 else f"{entry.count:.0f}",
+        format_bytes(entry.bytes),
+        format_ms(entry.total_ns),
+        format_ms(entry.exposed_ns),
+        least + format_ms(entry.wait_ns),
+        most + format_ms(entry.transfer_ns),
+        "-" if entry.busbw_bytes_per_s is None else format_rate(entry.busbw_bytes_per_s),
+    ]
+
+
+def _volume(volume: Volume | None) -> list[str]:
+    if volume is None:
+        return []
+    return wrap(
+        f"bytes a step: {format_bytes(volume.seen_bytes)}, the stage's law says "
+        f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})"
+    )
+
+
+def _clocks(report: Report) -> list[str]:
+    alignment = report.time.alignment
+    if alignment is None or len(report.time.per_rank) < 2:
+        return []
+    matched = f"{alignment.matched} collectives matched across ranks"
+    if alignment.unmatched:
+        matched += f", {alignment.unmatched} not"
+    lines = wrap(
+        printable(f"clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}; {matched}")
+    )
+    return lines + _repairs(alignment)
+
+
+def _repairs(alignment: Alignment) -> list[str]:
+    """What was done to a match that could not be."""
+    lines = []
+    if alignment.shifts:
+        moved = ", ".join(
+            f"rank {rank} by {shift:+d}" for rank, shift in sorted(alignment.shifts.items())[:4]
+        )
+        lines += wrap(f"order of collectives moved to fit: {moved}")
+    if alignment.excluded:
+        names = ", ".join(str(rank) for rank in alignment.excluded[:_NAMED])
+        lines += wrap(f"left out, because nothing made them fit: rank {names}")
+    return lines
