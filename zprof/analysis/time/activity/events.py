@@ -8,7 +8,7 @@ collective.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,21 @@ _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 _Mask = npt.NDArray[np.bool_]
 
 
+def _no_kernels() -> Int64s:
+    return np.empty((0, 3), dtype=np.int64)
+
+
+def _no_streams() -> Int64s:
+    return np.empty(0, dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """What a rank did when.  ``coverage`` spans its first to its last event.
 
     ``waits``: the main thread blocked for a collective.  ``anonymous_waits``: those of them, outside all
     others, that do not say which.  ``launched``: launch and end of each kernel and copy of a device.
+    ``kernels``: launch, start and end of each compute kernel, ``kernel_stream`` its stream beside it.
     """
 
     on_device: bool
@@ -41,6 +50,8 @@ class Activity:
     copies: Intervals
     coverage: Intervals
     launched: Intervals
+    kernels: Int64s = field(default_factory=_no_kernels)
+    kernel_stream: Int64s = field(default_factory=_no_streams)
 
     def on(self, clock: RankClock) -> "Activity":
         """The same on the common clock."""
@@ -52,6 +63,7 @@ class Activity:
             copies=clock.common(self.copies),
             coverage=clock.common(self.coverage),
             launched=clock.common(self.launched),
+            kernels=clock.common(self.kernels),
         )
 
 
@@ -71,6 +83,7 @@ class _Events:
         self.spans = intervals(start, start + events.column("duration_ns").to_numpy())
         self.thread: Int64s = events.column("thread").to_numpy()
         self.correlation: Int64s = pc.fill_null(events.column("correlation"), 0).to_numpy()
+        self.stream: Int64s = pc.fill_null(events.column("stream"), -1).to_numpy()
         self._categories, self._category = _encoded(events, "category")
         self._names, self._name = _encoded(events, "name")
 
@@ -82,15 +95,25 @@ class _Events:
 
     def launches(self, work: _Mask, calls: _Mask) -> Intervals:
         """Start of the call and end of the work, for work whose call is in the trace."""
+        starts, found = self._calls_of(work, calls)
+        return intervals(starts[found], self.spans[work, 1][found])
+
+    def kernels(self, work: _Mask, calls: _Mask) -> Int64s:
+        """Launch, start and end; where the call is not in the trace the start stands for the launch."""
+        starts, found = self._calls_of(work, calls)
+        spans = self.spans[work]
+        return np.column_stack((np.where(found, starts, spans[:, 0]), spans))
+
+    def _calls_of(self, work: _Mask, calls: _Mask) -> tuple[Int64s, _Mask]:
+        """For each row of work the start of its call, and whether that is in the trace."""
         calls = calls & (self.correlation > 0)
         order = np.argsort(self.correlation[calls], kind="stable")
         ids, starts = self.correlation[calls][order], self.spans[calls, 0][order]
-        wanted, ends = self.correlation[work], self.spans[work, 1]
+        wanted = self.correlation[work]
         if not len(ids):
-            return EMPTY
+            return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
         index = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        found = ids[index] == wanted
-        return intervals(starts[index][found], ends[found])
+        return starts[index], ids[index] == wanted
 
     @property
     def coverage(self) -> Intervals:
@@ -129,6 +152,8 @@ def _device_activity(view: _Events) -> Activity:
         copies=union(view.spans[view.category_is(*_COPIES)]),
         coverage=view.coverage,
         launched=view.launches(view.category_is("kernel", *_COPIES), view.category_is(*_CALLS)),
+        kernels=view.kernels(kernels, view.category_is(*_CALLS)),
+        kernel_stream=view.stream[kernels],
     )
 
 

@@ -11,7 +11,7 @@ from zprof.model.gaps import Gap
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run
 
-_EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "correlation")
+_EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
 _TABLES = ("events", "collectives", "mark")
 
 
