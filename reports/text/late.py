@@ -19,7 +19,7 @@ def late(report: Report) -> list[str]:
     found = late_ranks(shares, _MOST)
     if not found:
         return []
-    rows = [["rank", "others wait", "exposed", "comes last", "waits itself", "because of"]]
+    rows = [["rank", "others wait", "exposed", "last in", "own wait", "because of"]]
     rows += [_row(entry) for entry in found]
     title = heading("LATE RANKS", "ms a step, summed over the ranks that wait")
     return ["", title, *table(rows), *_rest(shares.tied_ns, shares.unjudged_ns)]
