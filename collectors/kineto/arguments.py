@@ -34,16 +34,34 @@ class Arguments(
         "dims": "Input Dims",
         "types": "Input type",
         "values": "Concrete Inputs",
+        "external_id": "External id",
         "collective": "Collective name",
         "elements_in": "In msg nelems",
         "elements_out": "Out msg nelems",
+        "split_in": "In split size",
+        "split_out": "Out split size",
         "group": "Process Group Name",
+        "group_id": "Process Group ID",
+        "group_description": "Process Group Description",
         "group_ranks": "Process Group Ranks",
         "group_size": "Group size",
         "sequence": "Seq",
+        "communicator": "Comms Id",
+        "rank": "Rank",
+        "source_rank": "Src Rank",
+        "destination_rank": "Dst Rank",
+        "first_global_rank": "Global rank start",
+        "global_rank_stride": "Global rank stride",
+        "sync_kind": "cuda_sync_kind",
+        "sync_stream": "wait_on_stream",
+        "sync_record": "wait_on_cuda_event_record_corr_id",
+        "sync_event": "wait_on_cuda_event_id",
     },
 ):
-    """Arguments of one event as they stand in the file: any of them may be of any type."""
+    """Arguments of one event as they stand in the file: any of them may be of any type.
+
+    ``kind`` is the direction of a copy as ROCm writes it; ``grid`` and ``block`` are those of a kernel.
+    """
 
     name: Any = None
     dims: Any = None
@@ -51,14 +69,34 @@ class Arguments(
     values: Any = None
     stream: Any = None
     correlation: Any = None
+    external_id: Any = None
+    device: Any = None
     collective: Any = None
     elements_in: Any = None
     elements_out: Any = None
+    split_in: Any = None
+    split_out: Any = None
     group: Any = None
+    group_id: Any = None
+    group_description: Any = None
     group_ranks: Any = None
     group_size: Any = None
     sequence: Any = None
+    communicator: Any = None
     dtype: Any = None
+    rank: Any = None
+    source_rank: Any = None
+    destination_rank: Any = None
+    first_global_rank: Any = None
+    global_rank_stride: Any = None
+    grid: Any = None
+    block: Any = None
+    kind: Any = None
+    bytes: Any = None
+    sync_kind: Any = None
+    sync_stream: Any = None
+    sync_record: Any = None
+    sync_event: Any = None
 
 
 _decoder = msgspec.json.Decoder(Arguments)
