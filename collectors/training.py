@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from zprof.collectors.optimizer_facts import optimizer_facts
-from zprof.collectors.wire import communication_bytes
+from zprof.collectors.wire import wire_sizes
 from zprof.model.training import TrainingFacts
 
 
@@ -32,6 +32,8 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
     state = optimizer_facts(
         optimizers, [parameter for parameter in parameters if parameter.requires_grad], partitioned=stage == 1
     )
+    wire = wire_sizes(model, size)
+    known = wire.gathered_bytes is not None and wire.reduced_bytes is not None
     return TrainingFacts(
         engine=engine,
         stage=stage,
@@ -40,7 +42,8 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
         parameter_bytes=size,
         gradient_bytes=size,
         optimizer_state_bytes=state.state_bytes,
-        communication_bytes=communication_bytes(model, size),
+        communication_bytes=wire.gathered_bytes if known else None,
+        reduction_bytes=wire.reduced_bytes if known else None,
         step_counters=state.step_counters,
     )
 

@@ -90,8 +90,14 @@ def volume_law(facts: TrainingFacts) -> int | None:
         return 0
     if psi is None or size is None or ranks is None or stage is None or stage not in _STAGES:
         return None
-    times = {0: 2, 1: 2, 2: 1 + facts.micro_batches, 3: 3 * facts.micro_batches}[stage]
-    return times * (psi + facts.padding_elements) * size
+    reduced = size if facts.reduction_bytes is None else facts.reduction_bytes
+    gathers, reductions = _times(stage, facts.micro_batches)
+    return (gathers * size + reductions * reduced) * (psi + facts.padding_elements)
+
+
+def _times(stage: int, micro_batches: int) -> tuple[int, int]:
+    """Gathers of all parameters and reductions of all gradients in a step; an all-reduce counts twice."""
+    return {0: (0, 2), 1: (1, 1), 2: (1, micro_batches), 3: (2 * micro_batches, micro_batches)}[stage]
 
 
 def _element_sizes(facts: TrainingFacts) -> Mapping[Tenant, int | None]:

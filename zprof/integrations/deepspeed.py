@@ -82,7 +82,8 @@ def deepspeed_facts(engine: Any) -> TrainingFacts:
         shard_ranks=int(engine.seq_dp_world_size),
         parameter_bytes=parameter,
         gradient_bytes=gradient,
-        communication_bytes=engine.communication_data_type.itemsize,
+        communication_bytes=parameter,
+        reduction_bytes=engine.communication_data_type.itemsize,
         micro_batches=int(engine.gradient_accumulation_steps()),
     )
 

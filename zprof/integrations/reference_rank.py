@@ -70,6 +70,7 @@ def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
         gradient_bytes=facts.gradient_bytes,
         optimizer_state_bytes=facts.optimizer_state_bytes,
         communication_bytes=facts.communication_bytes,
+        reduction_bytes=facts.reduce_bytes,
         padding_elements=facts.padding_elements,
         step_counters=facts.step_counters,
         micro_batches=config.zero.micro_batches,

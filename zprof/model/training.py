@@ -13,7 +13,8 @@ class TrainingFacts:
     ``parameters`` is the number of logical elements (the paper's capital psi; with tensor parallelism one
     rank's part), ``shard_ranks`` over how many ranks the states are split.  The three ``*_bytes`` are per
     element: parameter, gradient, and all optimizer state (fp32 master included).  ``communication_bytes``
-    is the size of an element on the wire.  ``padding_elements`` counts the engine's padding over the whole
+    is the size of an element on the wire, ``reduction_bytes`` that of a gradient where it is another one than
+    that of a gathered parameter.  ``padding_elements`` counts the engine's padding over the whole
     model, ``step_counters`` the 4-byte step tensors of one rank.  ``model_parallel_ranks`` is the size of
     a tensor-parallel group: of R ranks so arranged that neighbours share a model, each R-th holds the same
     part of it.  ``modelled`` names what is simulated rather than run.
@@ -27,6 +28,7 @@ class TrainingFacts:
     gradient_bytes: int | None = None
     optimizer_state_bytes: int | None = None
     communication_bytes: int | None = None
+    reduction_bytes: int | None = None
     padding_elements: int = 0
     step_counters: int = 0
     micro_batches: int = 1

@@ -66,6 +66,18 @@ def test_volume_law(stage: int, micro_batches: int, psis: int) -> None:
     assert volume_law(facts) == psis * 128 * 2
 
 
+@pytest.mark.parametrize(
+    ("stage", "expected"), [(0, 2 * 4), (1, 2 + 4), (2, 2 + 3 * 4), (3, 3 * (2 + 2 + 4))]
+)
+def test_gradients_may_be_reduced_in_another_size_than_parameters_are_gathered(
+    stage: int, expected: int
+) -> None:
+    facts = replace(
+        PAPER, stage=stage, parameters=100, padding_elements=0, micro_batches=3, reduction_bytes=4
+    )
+    assert volume_law(facts) == expected * 100
+
+
 def test_one_rank_alone_moves_nothing() -> None:
     assert volume_law(replace(PAPER, shard_ranks=1)) == 0
 

@@ -154,4 +154,8 @@ def test_what_is_cast_for_the_wire_is_not_taken_for_the_parameters_size() -> Non
     sharded.param_dtype = torch.bfloat16
     assert detect_training(sharded).communication_bytes == 2
     sharded.reduce_dtype = torch.float32
-    assert detect_training(sharded).communication_bytes is None, "gathered in 2 bytes, reduced in 4"
+    facts = detect_training(sharded)
+    assert (facts.communication_bytes, facts.reduction_bytes) == (2, 4), "gathered in 2 bytes, reduced in 4"
+    mixed = nn.Sequential(sharded, FSDPModule(nn.Linear(4, 4)))
+    facts = detect_training(mixed)
+    assert (facts.communication_bytes, facts.reduction_bytes) == (None, None), "units of different sizes"
