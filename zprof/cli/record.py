@@ -7,6 +7,7 @@ from pathlib import Path
 
 from zprof.cli import console
 from zprof.cli.command import Handover
+from zprof.cli.numbers import count_or_none
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
 
@@ -38,7 +39,11 @@ class RecordCommand:
             ("time", 8, "watched for time"),
         ):
             parser.add_argument(
-                f"--{name}-steps", metavar="N", type=_count, default=steps, help=f"steps {what} (%(default)s)"
+                f"--{name}-steps",
+                metavar="N",
+                type=count_or_none,
+                default=steps,
+                help=f"steps {what} (%(default)s)",
             )
         parser.add_argument(
             "--memory-mode", choices=("full", "light"), default="full",
@@ -79,9 +84,3 @@ def _command(given: Sequence[str]) -> Sequence[str]:
 
 def _say(note: str) -> None:
     console.note(f"zprof: {printable(note)}")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
-    return int(text)

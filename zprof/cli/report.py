@@ -4,7 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.cli.numbers import positive
 from zprof.cli.opening import open_run
+from zprof.cli.training_facts import add_training_options, stated
 
 if TYPE_CHECKING:
     from zprof.model.report import Report
@@ -43,7 +45,7 @@ class ReportCommand:
         parser.add_argument(
             "--expected-busbw",
             metavar="GB_PER_S",
-            type=_positive,
+            type=positive,
             help="bus bandwidth that large messages should reach, in 1e9 bytes a second",
         )
         parser.add_argument(
@@ -56,6 +58,7 @@ class ReportCommand:
             "-o", "--output", metavar="FILE", type=Path, help="write here; the suffix chooses the format"
         )
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
+        add_training_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Diagnose, render, deliver."""
@@ -79,19 +82,10 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
 
     baseline = open_run(arguments.baseline) if arguments.baseline else None
     run = open_run(arguments.run)
+    run = run.described(stated(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
         return diagnose_memory(run, baseline)
     expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
     policy = WindowPolicy(arguments.window)
     ask = diagnose_time if arguments.only == "time" else diagnose
     return ask(run, baseline, expected_bus_bytes_per_s=expected, policy=policy)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zprof.cli import console
+from zprof.cli.numbers import count, count_or_none
 from zprof.cli.progress import steps_progress
 from zprof.model.errors import BadInput, MissingData
 
@@ -39,14 +40,14 @@ class TrainCommand:
             "-o", "--output", metavar="RUN", type=Path, help="run to write (train.zprof, or CAUSE.zprof)"
         )
         group.add_argument("--force", action="store_true", help="overwrite RUN")
-        group.add_argument("--ranks", metavar="N", type=_count, help="processes (dp x mp, or 2)")
+        group.add_argument("--ranks", metavar="N", type=count, help="processes (dp x mp, or 2)")
         for name, steps, what in (
             ("skip", 2, "left alone at first"),
             ("memory", 2, "watched for memory"),
             ("time", 8, "watched for time"),
         ):
             group.add_argument(
-                f"--{name}-steps", metavar="N", type=_count_or_none, default=steps,
+                f"--{name}-steps", metavar="N", type=count_or_none, default=steps,
                 help=f"steps {what} (%(default)s)",
             )  # fmt: skip
         add_arguments(parser)
@@ -108,16 +109,3 @@ def _check_recorded(path: Path, ranks: int) -> None:
         raise MissingData(
             f"{path}: {len(recorded)} of {ranks} ranks were recorded", hint="is the folder writable?"
         )
-
-
-def _count(text: str) -> int:
-    value = _count_or_none(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
-
-
-def _count_or_none(text: str) -> int:
-    if not text.isdecimal() or int(text) > 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
-    return int(text)

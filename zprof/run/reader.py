@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
+from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     STEPS_NAME,
     RankManifest,
@@ -49,6 +51,12 @@ class Run:
         self.manifest: RunManifest = read_run_manifest(self.path)
         if not (isinstance(self.manifest.world_size, int) and 0 < self.manifest.world_size <= _MAX_RANKS):
             raise BadInput(f"{self.path}: impossible world size", hint="record the run again")
+
+    def described(self, training: TrainingFacts) -> "Run":
+        """The same run with other facts of its program than its manifest has."""
+        other = copy(self)
+        other.manifest = replace(self.manifest, training=training)
+        return other
 
     @cached_property
     def rank_manifests(self) -> dict[int, RankManifest]:

@@ -1,0 +1,39 @@
+"""Options that say what a trace cannot: how its program was sharded, and how large the model is."""
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from zprof.cli.numbers import count, elements
+from zprof.model.training import TrainingFacts
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """The facts that the law of volume needs."""
+    group = parser.add_argument_group(
+        "what a trace cannot say", "with it the bytes of a step are held against the law of the stage"
+    )
+    group.add_argument("--stage", type=int, choices=range(4), help="ZeRO stage: 0 is DDP, 3 is FSDP2")
+    group.add_argument("--parameters", metavar="N", type=elements, help="elements of the model, as 7e9")
+    group.add_argument("--shard-ranks", metavar="N", type=count, help="ranks that share the states (all)")
+    group.add_argument("--wire-bytes", metavar="N", type=count, help="bytes of an element that is gathered")
+    group.add_argument(
+        "--reduce-bytes", metavar="N", type=count, help="bytes of a gradient that is reduced (the same)"
+    )
+    group.add_argument("--micro-batches", metavar="N", type=count, help="forward passes of a step (1)")
+
+
+def stated(arguments: argparse.Namespace, known: TrainingFacts, world_size: int) -> TrainingFacts:
+    """``known`` with what was said on the command line."""
+    said: dict[str, Any] = {
+        "stage": arguments.stage,
+        "parameters": arguments.parameters,
+        "shard_ranks": arguments.shard_ranks,
+        "communication_bytes": arguments.wire_bytes,
+        "reduction_bytes": arguments.reduce_bytes,
+        "micro_batches": arguments.micro_batches,
+    }
+    said = {name: value for name, value in said.items() if value is not None}
+    if said and known.shard_ranks is None:
+        said.setdefault("shard_ranks", world_size)
+    return replace(known, **said)
