@@ -8,16 +8,18 @@ import pandas as pd
 
 from zprof.analysis.intervals import covered
 from zprof.analysis.time.activity.blocking import find_blocking
+from zprof.analysis.time.activity.claims import NOTHING_NS
+from zprof.analysis.time.activity.missing import no_collectives
 from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
 from zprof.analysis.time.exposure import expose
-from zprof.analysis.time.ledger import STEP_COLUMNS, noise_floor, rank_time, step_rows
+from zprof.analysis.time.ledger import STEP_COLUMNS, noise_floor, rank_time, step_rows, step_times
 from zprof.analysis.time.synchronise import Synchronised, synchronise
 from zprof.analysis.time.transfer.bandwidth import collective_times
 from zprof.analysis.time.transfer.decomposition import decompose
 from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.gaps import Gap
 from zprof.model.report import Volume
-from zprof.model.time import Alignment, RankTime, Time, WindowPolicy
+from zprof.model.time import Alignment, RankTime, Time, Window, WindowPolicy
 from zprof.run.reader import Run
 
 COLLECTIVE_COLUMNS = (
@@ -90,6 +92,8 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         per_rank=tuple(rank.time for rank in ranks),
         collectives=collective_times(collectives, rank_steps, clocks.uncertainty_ns),
         alignment=_alignment(seen, collectives),
+        window=_window(policy, timelines),
+        steps=step_times(steps),
     )
     rank_gaps = [gap for rank in ranks for gap in rank.gaps]
     return TimeAnalysis(
@@ -97,7 +101,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         steps=steps,
         collectives=collectives[list(COLLECTIVE_COLUMNS)],
         volume=volume,
-        gaps=(*gaps, *seen.gaps, *rank_gaps, *volume_gaps),
+        gaps=(*gaps, *seen.gaps, *rank_gaps, *_silent_ranks(run, collectives, timelines), *volume_gaps),
     )
 
 
@@ -105,25 +109,46 @@ def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: i
     frame = _with_steps(timeline, frame.sort_values(["start_ns", "end_ns"], kind="stable"))
     activity = timeline.activity
     blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, frame)
-    exposure = expose(frame, blocking.blocked)
+    exposure = expose(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
     frame = frame.assign(
         exposed_wait_ns=exposure.wait_ns,
         exposed_transfer_ns=exposure.transfer_ns,
         hidden_ns=covered(activity.compute, frame["start_ns"], frame["end_ns"]),
         compute_before_wait_ns=_compute_before_wait(timeline, frame),
     )
-    rows = step_rows(timeline, frame, blocking, exposure)
+    rows = step_rows(timeline, blocking, exposure)
     in_steps = frame[frame["step"] >= 0]
     floor = noise_floor(timeline, blocking, in_steps, uncertainty_ns)
     return _RankResult(
-        time=rank_time(rows, blocking.method, floor), steps=rows, collectives=in_steps, gaps=gaps
+        time=rank_time(rows, blocking.method, floor, _first_wait_ns(in_steps)),
+        steps=rows,
+        collectives=in_steps,
+        gaps=gaps,
     )
+
+
+def _window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) -> Window:
+    outside = sum(timeline.outside_ns for timeline in timelines)
+    sources = sorted({timeline.source for timeline in timelines})
+    return Window(policy=policy, source=", ".join(sources), pre_window_ns=outside // len(timelines))
+
+
+def _silent_ranks(run: Run, collectives: pd.DataFrame, timelines: Sequence[RankTimeline]) -> list[Gap]:
+    ranks = [timeline.rank for timeline in timelines]
+    heard = set(collectives["rank"].tolist())
+    return no_collectives(ranks, [rank for rank in ranks if rank not in heard], run.manifest.world_size)
+
+
+def _first_wait_ns(collectives: pd.DataFrame) -> int:
+    return int(collectives.loc[collectives["first_of_window"], "exposed_wait_ns"].sum())
 
 
 def _with_steps(timeline: RankTimeline, frame: pd.DataFrame) -> pd.DataFrame:
     """Add the step that launched each collective, and whether it is the first of its group in a window."""
-    launched = frame["launch_start_ns"].fillna(frame["start_ns"]).to_numpy(dtype=np.int64)
-    frame = frame.assign(step=timeline.host_steps.step_at(launched))
+    launched = frame["launch_start_ns"].fillna(NOTHING_NS).to_numpy(dtype=np.int64)
+    by_start = timeline.steps.step_at(frame["start_ns"].to_numpy(dtype=np.int64))
+    by_launch = timeline.host_steps.step_at(launched)
+    frame = frame.assign(step=np.where(launched == NOTHING_NS, by_start, by_launch))
     in_steps = frame[frame["step"] >= 0]
     first = in_steps.groupby(["group", "method"])["sequence"].transform("min") == in_steps["sequence"]
     return frame.assign(first_of_window=first.reindex(frame.index, fill_value=False).astype(bool))

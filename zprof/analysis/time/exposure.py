@@ -2,28 +2,18 @@
 
 Exposed is set arithmetic: what lies in the collectives and in the time in which the rank is blocked.  On
 a CPU rank that is the wait spans of the main thread, on a device everything without compute.  Several
-collectives may run at once, so each blocked instant goes to exactly one: to the collective that the
-thread waits for while that runs, else to the running one that started first (the queue in front of it).
-Summed over collectives that is the length of the union, never more.
+collectives may run at once, so each blocked instant goes to exactly one: to the running one that the
+thread, or the compute behind the gap, waits for; else to the running one that started first (the queue in
+front of it).  Summed over collectives that is the length of the union, never more.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from zprof.analysis.intervals import (
-    EMPTY,
-    Int64s,
-    Intervals,
-    covered,
-    intersect,
-    intervals,
-    subtract,
-    union,
-)
-
-_NEVER = np.iinfo(np.int64).min
+from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.time.activity.blocking import Blocking
+from zprof.analysis.time.activity.claims import first_start_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +26,19 @@ class Exposure:
     transfer_ns: Int64s
 
 
-def expose(collectives: pd.DataFrame, blocked: Intervals) -> Exposure:
+def expose(arrival_ns: Int64s, blocking: Blocking) -> Exposure:
     """Attribute the blocked time of one rank.
 
     Args:
-        collectives: Rows of the rank, with ``arrival_ns`` (the last rank's start).
-        blocked: When the rank is blocked.
+        arrival_ns: Of each collective the last rank's start.
+        blocking: When the rank is blocked, and what for.
     """
-    start, end = _column(collectives, "start_ns"), _column(collectives, "end_ns")
-    wait_start = _column(collectives, "wait_start_ns", missing=0)
-    wait_end = _column(collectives, "wait_end_ns", missing=0)
-    awaited = _first_claims(np.maximum(start, wait_start), np.minimum(end, wait_end))
-    queued = _first_claims(start, end)
-    unclaimed = subtract(blocked, awaited)
-    arrival = _column(collectives, "arrival_ns")
-    parts = [_split(awaited, arrival, blocked), _split(queued, arrival, unclaimed)]
+    queued = first_start_first(*blocking.running.T)
+    unclaimed = subtract(blocking.blocked, blocking.awaited)
+    parts = [
+        _split(blocking.awaited, arrival_ns, blocking.blocked),
+        _split(queued, arrival_ns, unclaimed),
+    ]
     return Exposure(
         waiting=union(*(part.waiting for part in parts)),
         moving=union(*(part.moving for part in parts)),
@@ -69,21 +57,3 @@ def _split(claims: Intervals, arrival: Int64s, blocked: Intervals) -> Exposure:
         wait_ns=covered(blocked, waiting[:, 0], waiting[:, 1]),
         transfer_ns=covered(blocked, moving[:, 0], moving[:, 1]),
     )
-
-
-def _first_claims(start: Int64s, end: Int64s) -> Intervals:
-    """Each span without what spans that started earlier still hold: disjoint, with the same union."""
-    if not len(start):
-        return EMPTY
-    end = np.maximum(start, end)
-    order = np.argsort(start, kind="stable")
-    held_until = np.concatenate(([_NEVER], np.maximum.accumulate(end[order])[:-1]))
-    claims = np.empty((len(start), 2), dtype=np.int64)
-    claims[order, 0] = np.maximum(start[order], held_until)
-    claims[:, 1] = np.maximum(claims[:, 0], end)
-    return claims
-
-
-def _column(frame: pd.DataFrame, name: str, missing: int | None = None) -> Int64s:
-    column = frame[name] if missing is None else frame[name].fillna(missing)
-    return column.to_numpy(dtype=np.int64)

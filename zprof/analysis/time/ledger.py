@@ -3,8 +3,9 @@
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained
 
 Idle is the rest: the main thread neither computes nor is blocked on a running collective (Python, launch
-and queue, waking up).  Unexplained is where the trace is silent: before its first and after its last
-event, and waits for which no collective was seen to run.
+and queue, waking up), the device has nothing to run.  Unexplained is where the trace is silent: before its
+first and after its last event, waits for which no collective was seen to run, and communication kernels
+that no collective stands for.
 
 Beside it stands collective = overlapped + exposed_wait + exposed_transfer: a collective that runs while a
 CPU rank works in Python rather than in an operator holds nothing up, and is overlapped.
@@ -12,27 +13,26 @@ CPU rank works in Python rather than in an operator holds nothing up, and is ove
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.intervals import Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.intervals import Intervals, covered, intersect, subtract, union
 from zprof.analysis.time.activity.blocking import MIXED, UPPER_BOUND, Blocking
 from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.exposure import Exposure
-from zprof.model.time import LEDGER_TERMS, RankTime
+from zprof.model.time import LEDGER_TERMS, RankTime, StepTime
 
-STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "collective_ns")
+STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "collective_ns", "memcpy_ns")
 #: What the profiler's stamp adds to each edge of an interval.
 STAMP_NS = 1_000
 
 
-def step_rows(
-    timeline: RankTimeline, collectives: pd.DataFrame, blocking: Blocking, exposure: Exposure
-) -> pd.DataFrame:
+def step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> pd.DataFrame:
     """One row for each step of a rank; columns are ``STEP_COLUMNS``."""
     steps, activity = timeline.steps, timeline.activity
-    ran = union(intervals(collectives["start_ns"], collectives["end_ns"]))
+    ran = union(blocking.running)
     known = union(activity.compute, exposure.waiting, exposure.moving)
     copies = subtract(activity.copies, union(known, ran))
     silent = subtract(union(blocking.unexplained, subtract(steps.spans, activity.coverage)), known)
@@ -51,11 +51,19 @@ def step_rows(
     rows["idle_ns"] = rows["wall_ns"] - rows[[term for term in LEDGER_TERMS if term != "idle_ns"]].sum(axis=1)
     rows["overlapped_ns"] = inside(subtract(ran, union(exposure.waiting, exposure.moving)))
     rows["collective_ns"] = inside(ran)
+    rows["memcpy_ns"] = inside(activity.copies)
     return rows[list(STEP_COLUMNS)]
 
 
-def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int) -> RankTime:
-    """Means over the steps of one rank, as whole nanoseconds that still sum."""
+def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_ns: int = 0) -> RankTime:
+    """Means over the steps of one rank, as whole nanoseconds that still sum.
+
+    Args:
+        rows: Its steps.
+        method: How exposure was found.
+        noise_floor_ns: Below which size a term means nothing.
+        first_wait_ns: The exposed wait of the first collective of each group, of all steps together.
+    """
     terms = dict(
         zip(
             LEDGER_TERMS,
@@ -75,8 +83,17 @@ def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int) -> RankTime:
         method=method,
         noise_floor_ns=noise_floor_ns,
         upper_bound=method in (UPPER_BOUND, MIXED),
+        memcpy_ns=int(rows["memcpy_ns"].sum()) // len(rows),
+        first_wait_ns=min(first_wait_ns // len(rows), terms["exposed_wait_ns"]),
         **terms,
     )
+
+
+def step_times(rows: pd.DataFrame) -> tuple[StepTime, ...]:
+    """The same rows as values of the report."""
+    names = [field.name for field in fields(StepTime)]
+    columns = [rows[name].tolist() for name in names]
+    return tuple(StepTime(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True))
 
 
 def whole_means(sums: Sequence[int], count: int) -> list[int]:

@@ -1,11 +1,12 @@
 """Attribution of blocked time when several collectives run at once, against a loop over ticks."""
 
 import numpy as np
-import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.analysis.intervals import intervals, measure
+from zprof.analysis.intervals import EMPTY, intervals, measure
+from zprof.analysis.time.activity.blocking import Blocking
+from zprof.analysis.time.activity.claims import first_start_first
 from zprof.analysis.time.exposure import expose
 
 TICKS = 40
@@ -20,16 +21,16 @@ def collectives(draw):
     return {"start": start, "end": end, "wait": wait, "arrival": draw(st.integers(start, TICKS))}
 
 
-def as_frame(rows):
-    return pd.DataFrame(
-        {
-            "start_ns": pd.Series([row["start"] for row in rows], dtype="int64"),
-            "end_ns": pd.Series([row["end"] for row in rows], dtype="int64"),
-            "arrival_ns": pd.Series([row["arrival"] for row in rows], dtype="int64"),
-            "wait_start_ns": pd.array([row["wait"] and row["wait"][0] for row in rows], dtype="Int64"),
-            "wait_end_ns": pd.array([row["wait"] and row["wait"][1] for row in rows], dtype="Int64"),
-        }
+def exposed(rows, blocked):
+    running = rows_of([(row["start"], row["end"]) for row in rows])
+    waits = rows_of([row["wait"] or (0, 0) for row in rows])
+    awaited = first_start_first(
+        np.maximum(running[:, 0], waits[:, 0]), np.minimum(running[:, 1], waits[:, 1])
     )
+    blocking = Blocking(
+        blocked=rows_of(blocked), unexplained=EMPTY, method="", running=running, awaited=awaited
+    )
+    return expose(np.array([row["arrival"] for row in rows], dtype=np.int64), blocking)
 
 
 def rows_of(spans):
@@ -46,7 +47,7 @@ def awaited(row, now):
 
 @given(st.lists(collectives(), max_size=6), st.lists(spans, max_size=4))
 def test_each_blocked_instant_goes_to_exactly_one(rows, blocked):
-    exposure = expose(as_frame(rows), rows_of(blocked))
+    exposure = exposed(rows, blocked)
     total = int(exposure.wait_ns.sum() + exposure.transfer_ns.sum())
     ticks = [now for now in range(TICKS) if any(start <= now < end for start, end in blocked)]
     assert total == sum(any(running(row, now) for row in rows) for now in ticks)
@@ -70,7 +71,7 @@ def test_one_wait_at_a_time_goes_to_what_is_awaited(rows, blocked):
         if candidates:
             owner = min(candidates, key=lambda i: rows[i]["start"])
             want["wait" if now < rows[owner]["arrival"] else "transfer"][owner] += 1
-    exposure = expose(as_frame(rows), rows_of(blocked))
+    exposure = exposed(rows, blocked)
     assert exposure.wait_ns.tolist() == want["wait"]
     assert exposure.transfer_ns.tolist() == want["transfer"]
 
@@ -80,12 +81,12 @@ def test_a_queue_blocks_first_by_what_stands_in_front():
         {"start": 0, "end": 10, "wait": None, "arrival": 2},
         {"start": 10, "end": 20, "wait": (5, 20), "arrival": 13},
     ]
-    exposure = expose(as_frame(rows), rows_of([(5, 20)]))
+    exposure = exposed(rows, [(5, 20)])
     assert exposure.wait_ns.tolist() == [0, 3]
     assert exposure.transfer_ns.tolist() == [5, 7]
 
 
 def test_no_collectives():
-    exposure = expose(as_frame([]), rows_of([(0, 5)]))
+    exposure = exposed([], [(0, 5)])
     assert exposure.wait_ns.dtype == np.int64
     assert measure(exposure.waiting) == 0

@@ -3,10 +3,11 @@
 import numpy as np
 import pyarrow as pa
 
-from zprof.analysis.time.activity.events import read_activity
+from zprof.analysis.time.activity.device import device_activity
+from zprof.analysis.time.activity.host import host_activity
 from zprof.analysis.time.activity.steps import StepWindows, device_windows
 from zprof.model.kernels import is_collective_kernel
-from zprof.run.schema import EVENTS
+from zprof.run.schema import COLLECTIVES, EVENTS
 
 MAIN, OTHER = 1, 2
 
@@ -24,8 +25,14 @@ def table(*rows):
     return pa.table(columns, schema=pa.schema([EVENTS.field(name) for name in columns]))
 
 
+def collective_rows(*rows):
+    names = ("start_ns", "end_ns", "stream")
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    return pa.table(columns, schema=pa.schema([COLLECTIVES.field(name) for name in names]))
+
+
 def test_operators_compute_wrappers_do_not():
-    activity = read_activity(
+    activity = host_activity(
         table(
             (0, 100, "cpu_op", "autograd::engine::evaluate_function: AddmmBackward0"),
             (5, 95, "cpu_op", "AddmmBackward0"),
@@ -42,7 +49,7 @@ def test_operators_compute_wrappers_do_not():
 
 
 def test_waits_are_no_compute_and_compute_ranges_are():
-    activity = read_activity(
+    activity = host_activity(
         table(
             (0, 50, "user_annotation", "sim::compute forward unit=0"),
             (10, 20, "cpu_op", "aten::mm"),
@@ -58,7 +65,7 @@ def test_waits_are_no_compute_and_compute_ranges_are():
 
 
 def test_copy_ranges_are_copies_with_all_that_runs_in_them():
-    activity = read_activity(
+    activity = host_activity(
         table(
             (0, 10, "cpu_op", "aten::mm"),
             (10, 40, "user_annotation", "zero::copy checkpoint unit=blocks.0 bytes=64"),
@@ -72,7 +79,7 @@ def test_copy_ranges_are_copies_with_all_that_runs_in_them():
 
 
 def test_an_operator_named_like_a_range_is_no_range():
-    activity = read_activity(
+    activity = host_activity(
         table(
             (0, 9, "cpu_op", "aten::mm"),
             (10, 20, "cpu_op", "mylib::wait"),
@@ -84,13 +91,14 @@ def test_an_operator_named_like_a_range_is_no_range():
 
 
 def test_on_a_device_kernels_compute():
-    activity = read_activity(
+    activity = device_activity(
         table(
             (0, 10, "kernel", "gemm"),
             (5, 30, "kernel", "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
             (40, 50, "gpu_memcpy", "Memcpy HtoD"),
             (0, 90, "cpu_op", "aten::mm"),
-        )
+        ),
+        collective_rows(),
     )
     assert activity.on_device
     assert activity.compute.tolist() == [[0, 10]]
@@ -99,14 +107,15 @@ def test_on_a_device_kernels_compute():
 
 def test_work_of_a_device_belongs_to_the_step_that_launched_it():
     """The host's step ends at 100, the device works for it until 150."""
-    activity = read_activity(
+    activity = device_activity(
         table(
             (90, 95, "cuda_runtime", "cudaLaunchKernel", MAIN, 7),
             (105, 110, "cuda_runtime", "cudaLaunchKernel", MAIN, 8),
             (120, 150, "kernel", "gemm", 7, 7),
             (150, 230, "kernel", "gemm", 7, 8),
             (130, 135, "kernel", "launched before the window", 7, 3),
-        )
+        ),
+        collective_rows(),
     )
     assert activity.launched.tolist() == [[90, 150], [105, 230]]
     host = StepWindows(number=np.array([0, 1]), begin_ns=np.array([0, 100]), end_ns=np.array([100, 200]))
@@ -123,6 +132,6 @@ def test_collective_kernels_of_the_vendors():
 
 
 def test_no_events():
-    activity = read_activity(table())
-    assert not len(activity.compute)
-    assert not len(activity.coverage)
+    for activity in (host_activity(table()), device_activity(table(), collective_rows())):
+        assert not len(activity.compute)
+        assert not len(activity.coverage)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from zprof.analysis.intervals import EMPTY, intervals
 from zprof.analysis.time.activity.blocking import find_blocking
+from zprof.analysis.time.activity.claims import ANYTHING_NS
 from zprof.analysis.time.activity.events import Activity
 from zprof.analysis.time.activity.steps import StepWindows
 from zprof.analysis.time.activity.timeline import RankTimeline
@@ -32,6 +33,8 @@ def timeline(**activity):
         "launched": EMPTY,
         "coverage": intervals([0], [1000]),
     }
+    computed = len(activity.get("compute", EMPTY))
+    values["awaits_until"] = np.full(computed, ANYTHING_NS)
     steps = StepWindows(number=np.array([7]), begin_ns=np.array([0]), end_ns=np.array([1000]))
     return RankTimeline(
         rank=0,
@@ -49,6 +52,8 @@ def collectives(*rows):
         frame if len(frame) else pd.DataFrame({"start_ns": [], "end_ns": [], "arrival_ns": []}, dtype="int64")
     )
     return frame.assign(
+        stream=7,
+        launch_start_ns=pd.array([None] * len(frame), dtype="Int64"),
         wait_start_ns=pd.array([None] * len(frame), dtype="Int64"),
         wait_end_ns=pd.array([None] * len(frame), dtype="Int64"),
     )
@@ -56,7 +61,8 @@ def collectives(*rows):
 
 def ledger(timeline, frame):
     blocking, _ = find_blocking(0, timeline.activity, timeline.steps, frame)
-    return step_rows(timeline, frame, blocking, expose(frame, blocking.blocked)).iloc[0]
+    exposure = expose(frame["arrival_ns"].to_numpy(dtype="int64"), blocking)
+    return step_rows(timeline, blocking, exposure).iloc[0]
 
 
 def test_outside_of_the_trace_is_unexplained():

@@ -1,6 +1,7 @@
 """When a rank is blocked by communication, and by which method that is known.
 
-A CPU rank is blocked in the wait spans of its main thread.  Where nothing recorded the waits, holes
+A device is blocked by a collective wherever it does not compute.  A CPU rank is blocked in the wait spans of
+its main thread.  Where nothing recorded the waits, holes
 between operators longer than 300 µs stand for them: an upper bound, for the host may also have been
 busy with Python or with nothing.
 """
@@ -11,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from zprof.analysis.intervals import EMPTY, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.time.activity.claims import NOTHING_NS, first_start_first
 from zprof.analysis.time.activity.events import Activity
 from zprof.analysis.time.activity.steps import StepWindows
+from zprof.analysis.time.activity.waits import awaited_by_compute
 from zprof.model.gaps import Gap
 
 KERNELS = "kernels"
@@ -27,11 +30,17 @@ _FEW = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocking:
-    """``blocked``: when the rank is blocked.  ``unexplained``: blocked, but no known collective ran."""
+    """``blocked``: when the rank is blocked.  ``unexplained``: blocked, but no known collective ran.
+
+    A row a collective, in their order: ``running`` is when it can block the rank (empty for one of the host
+    on a rank that computes on a device), ``awaited`` when the rank is known to wait for just this one.
+    """
 
     blocked: Intervals
     unexplained: Intervals
     method: str
+    running: Intervals
+    awaited: Intervals
 
 
 def find_blocking(
@@ -39,9 +48,7 @@ def find_blocking(
 ) -> tuple[Blocking, list[Gap]]:
     """Blocked time of one rank in its steps."""
     if activity.on_device:
-        return Blocking(
-            blocked=subtract(steps.spans, activity.compute), unexplained=EMPTY, method=KERNELS
-        ), []
+        return _on_device(activity, steps, collectives), []
     inside = collectives[steps.step_at(collectives["start_ns"].to_numpy(dtype=np.int64)) >= 0]
     silent = inside[inside["wait_start_ns"].isna()]
     open_waits = activity.anonymous_waits[~_is_known(activity.anonymous_waits, inside)]
@@ -54,11 +61,42 @@ def find_blocking(
     return _from_waits(activity, collectives, behind, MIXED), [_some_waits(rank, len(silent))]
 
 
+def _on_device(activity: Activity, steps: StepWindows, collectives: pd.DataFrame) -> Blocking:
+    start = _times(collectives, "start_ns", None)
+    end = np.where(collectives["stream"].notna(), collectives["end_ns"].to_numpy(dtype=np.int64), start)
+    running = intervals(start, end)
+    launched = _times(collectives, "launch_start_ns", NOTHING_NS)
+    return Blocking(
+        blocked=subtract(steps.spans, activity.compute),
+        unexplained=subtract(activity.nameless, running),
+        method=KERNELS,
+        running=running,
+        awaited=awaited_by_compute(running, launched, activity.compute, activity.awaits_until),
+    )
+
+
 def _from_waits(activity: Activity, collectives: pd.DataFrame, holes: Intervals, method: str) -> Blocking:
     ran = _spans(collectives)
     waits = activity.waits
     explained = _is_known(waits, collectives) | (covered(ran, waits[:, 0], waits[:, 1]) > 0)
-    return Blocking(blocked=union(waits, holes), unexplained=waits[~explained], method=method)
+    return Blocking(
+        blocked=union(waits, holes),
+        unexplained=waits[~explained],
+        method=method,
+        running=ran,
+        awaited=_awaited_by_thread(collectives),
+    )
+
+
+def _awaited_by_thread(collectives: pd.DataFrame) -> Intervals:
+    wait_start, wait_end = (_times(collectives, name, 0) for name in ("wait_start_ns", "wait_end_ns"))
+    start, end = _spans(collectives).T
+    return first_start_first(np.maximum(start, wait_start), np.minimum(end, wait_end))
+
+
+def _times(collectives: pd.DataFrame, name: str, missing: int | None) -> Int64s:
+    column = collectives[name] if missing is None else collectives[name].fillna(missing)
+    return column.to_numpy(dtype=np.int64)
 
 
 def _is_known(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:

@@ -51,6 +51,12 @@ def step_windows(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows:
     return StepWindows(number=columns[:, 2], begin_ns=columns[:, 0], end_ns=columns[:, 1])
 
 
+def whole(number: int, begin_ns: int, end_ns: int) -> StepWindows:
+    """One stretch as a step."""
+    begin, end = np.array([begin_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
+    return StepWindows(number=np.array([number], dtype=np.int64), begin_ns=begin, end_ns=end)
+
+
 def device_windows(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -> StepWindows:
     """Steps as a device ran them: each boundary moves behind the work that was launched before it.
 

@@ -3,9 +3,15 @@
 from dataclasses import dataclass, replace
 
 import pandas as pd
+import pyarrow as pa
 
-from zprof.analysis.time.activity.events import Activity, read_activity
-from zprof.analysis.time.activity.steps import StepWindows, device_windows, mark_times, step_windows
+from zprof.analysis.intervals import measure, subtract
+from zprof.analysis.time.activity.device import device_activity, feeds_a_device, has_device_work
+from zprof.analysis.time.activity.events import Activity
+from zprof.analysis.time.activity.host import host_activity
+from zprof.analysis.time.activity.missing import missing_rank, missing_steps, no_work, unequal_steps
+from zprof.analysis.time.activity.steps import StepWindows, mark_times
+from zprof.analysis.time.activity.windows import Windows, step_windows_of, trace_windows_of
 from zprof.analysis.time.clocks.offsets import RankClock
 from zprof.model.gaps import Gap
 from zprof.model.time import WindowPolicy
@@ -20,8 +26,8 @@ class RankTimeline:
     """One rank's time window.
 
     ``host_steps`` are the steps by the host's marks, to which launches belong; ``steps`` those that the
-    ledger splits, on a device moved behind the work of each step.  ``pings``: begin and end of each
-    clock ping by its index.
+    ledger splits, on a device moved behind the work of each step.  ``source``: what marked them.
+    ``pings``: begin and end of each clock ping by its index.
     """
 
     rank: int
@@ -30,6 +36,7 @@ class RankTimeline:
     host_steps: StepWindows
     activity: Activity
     pings: dict[int, tuple[int, int]]
+    source: str = ""
 
     def on(self, clock: RankClock) -> "RankTimeline":
         """The same on the common clock; pings stay as they were stamped."""
@@ -39,6 +46,11 @@ class RankTimeline:
             host_steps=self.host_steps.on(clock),
             activity=self.activity.on(clock),
         )
+
+    @property
+    def outside_ns(self) -> int:
+        """How long the device worked outside of the window."""
+        return measure(subtract(self.activity.work, self.steps.spans))
 
 
 def load_timelines(
@@ -52,12 +64,15 @@ def load_timelines(
     gaps: list[Gap] = []
     for rank in run.ranks:
         absent = [name for name in _TABLES if not run.has_table(rank, name)]
-        timeline = None if absent else _load(run, rank)
-        if timeline is None or not len(timeline.steps):
-            gaps.extend([_no_window(rank, absent)] if run.manifest.source == "recording" else [])
+        timeline = None if absent else _load(run, rank, policy)
+        if isinstance(timeline, Gap):
+            gaps.append(timeline)
+        elif timeline is None or not len(timeline.steps):
+            gaps.extend(missing_rank(run, rank, absent))
         else:
             timelines.append(timeline)
-            gaps.extend(_missing_steps(run, timeline))
+            gaps.extend(missing_steps(run, rank, len(timeline.steps), policy))
+    gaps.extend(unequal_steps({t.rank: t.steps.number.tolist() for t in timelines}))
     return timelines, gaps
 
 
@@ -71,43 +86,33 @@ def load_collectives(run: Run, timelines: list[RankTimeline]) -> pd.DataFrame:
     return frame[frame["end_ns"] >= frame["start_ns"]].reset_index(drop=True)
 
 
-def _load(run: Run, rank: int) -> RankTimeline:
-    manifest = run.rank_manifests[rank]
+def _load(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
     marks = run.frame(rank, "mark")
+    events = run.table(rank, "events", _EVENT_COLUMNS)
+    activity = _activity(run, rank, events)
+    if activity is None:
+        return no_work(rank)
+    windows = _windows(run, rank, policy, marks, activity)
     begins, ends = mark_times(marks, "ping_begin"), mark_times(marks, "ping_end")
-    host_steps = step_windows(marks, manifest.time_steps)
-    activity = read_activity(run.table(rank, "events", _EVENT_COLUMNS))
     return RankTimeline(
         rank=rank,
-        host=manifest.host,
-        steps=device_windows(host_steps, *activity.launched.T) if activity.on_device else host_steps,
-        host_steps=host_steps,
+        host=run.rank_manifests[rank].host,
+        steps=windows.steps,
+        host_steps=windows.host_steps,
         activity=activity,
         pings={n: (begins[n], ends[n]) for n in begins.keys() & ends.keys() if ends[n] >= begins[n]},
+        source=windows.source,
     )
 
 
-def _no_window(rank: int, absent: list[str]) -> Gap:
-    return Gap(
-        what="time",
-        rank=rank,
-        reason=f"no time window was recorded (no table {', '.join(absent)})"
-        if absent
-        else "no step of a time window ended",
-        remedy="let the program run into the time window, or make the earlier ones shorter (--memory-steps, "
-        "zprof.steps)",
-    )
+def _activity(run: Run, rank: int, events: pa.Table) -> Activity | None:
+    """What the rank did; None where it has a device of which the trace shows nothing."""
+    if has_device_work(events):
+        return device_activity(events, run.table(rank, "collectives", ("start_ns", "end_ns", "stream")))
+    return None if feeds_a_device(events) else host_activity(events)
 
 
-def _missing_steps(run: Run, timeline: RankTimeline) -> list[Gap]:
-    wanted = len(run.rank_manifests[timeline.rank].time_steps)
-    if len(timeline.steps) == wanted:
-        return []
-    return [
-        Gap(
-            what="steps",
-            rank=timeline.rank,
-            reason=f"{wanted - len(timeline.steps)} of {wanted} steps lack their begin or end",
-            remedy="record again",
-        )
-    ]
+def _windows(run: Run, rank: int, policy: WindowPolicy, marks: pd.DataFrame, activity: Activity) -> Windows:
+    if policy is WindowPolicy.TRACE:
+        return trace_windows_of(activity)
+    return step_windows_of(marks, run.rank_manifests[rank].time_steps, activity)

@@ -1,0 +1,116 @@
+"""Sorts the events of a rank that computes on a device.
+
+Compute is every kernel that is no collective; copies and fills are neither compute nor communication.
+Ranges, synchronisation and the profiler's own overhead stand on the rows of streams too, but are no work.
+An event without length is none either: the profiler writes such where it lost the times of a kernel.
+"""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, union
+from zprof.analysis.time.activity.events import Activity, DeviceSteps
+from zprof.analysis.time.activity.launches import UNKNOWN_NS, Launches, find_launches
+from zprof.analysis.time.activity.view import NO_STREAM, EventView, Mask, categories_of, coverage_of
+from zprof.analysis.time.activity.waits import awaits_until
+from zprof.model.kernels import is_collective_kernel
+
+_CALLS = frozenset({"cuda_runtime", "cuda_driver"})
+_COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
+_WORK = frozenset({"kernel"}) | _COPIES
+_RANGES = "gpu_user_annotation"
+_SYNCHRONISATION = "cuda_sync"
+_STEP = re.compile(r"ProfilerStep#(\d{1,15})\Z", re.ASCII)
+_FEEDS_A_DEVICE = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)|nccl:", re.ASCII)
+
+
+def has_device_work(events: pa.Table) -> bool:
+    """Whether a device ran anything in this trace."""
+    return not _WORK.isdisjoint(categories_of(events))
+
+
+def feeds_a_device(events: pa.Table) -> bool:
+    """Whether the host gives work to a device, which then should have run some."""
+    view = EventView(events, _CALLS | {"user_annotation", "cpu_op"})
+    every = np.ones(len(view.spans), dtype=np.bool_)
+    return bool(view.name_is(every, lambda name: _FEEDS_A_DEVICE.match(name) is not None).any())
+
+
+def device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
+    """Sort the rows of an ``events`` table.
+
+    Args:
+        events: The table.
+        collectives: start_ns, end_ns and stream of the collectives of this rank.  Those that a device ran
+            are known among the events by these three.
+    """
+    view = EventView(events, _WORK | _CALLS | {_RANGES, _SYNCHRONISATION})
+    work = view.category_is(*_WORK) & (view.spans[:, 1] > view.spans[:, 0])
+    kernels = work & view.category_is("kernel")
+    described = _described(view, work, collectives)
+    communicates = view.name_is(kernels, is_collective_kernel)
+    compute = kernels & ~communicates & ~described
+    launches = find_launches(view, work, view.category_is(*_CALLS))
+    merged = union(view.spans[compute])
+    return Activity(
+        on_device=True,
+        compute=merged,
+        waits=EMPTY,
+        anonymous_waits=EMPTY,
+        copies=union(view.spans[work & view.category_is(*_COPIES) & ~described]),
+        coverage=coverage_of(events),
+        launched=launches.known,
+        work=union(view.spans[work]),
+        nameless=union(view.spans[communicates & ~described]),
+        unlaunched=launches.unknown,
+        unlaunched_stream=launches.unknown_stream,
+        steps=_steps(view),
+        awaits_until=_awaits_until(view, merged, compute, work, launches),
+        kernels=_kernels(view, compute, launches.call_ns[compute[work]]),
+        kernel_stream=view.stream[compute],
+    )
+
+
+def _kernels(view: EventView, compute: Mask, call_ns: Int64s) -> Int64s:
+    spans = view.spans[compute]
+    return np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans))
+
+
+def _described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
+    """Rows of ``work`` that are a collective: same start, end and stream."""
+    rows = _on_streams(collectives)
+    likely = np.flatnonzero(work & np.isin(view.spans[:, 0], rows["start_ns"]))
+    mine = pd.MultiIndex.from_arrays([view.spans[likely, 0], view.spans[likely, 1], view.stream[likely]])
+    found = np.zeros(len(work), dtype=np.bool_)
+    if len(likely):
+        found[likely] = mine.isin(pd.MultiIndex.from_frame(rows))
+    return found
+
+
+def _on_streams(collectives: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = collectives.select(["start_ns", "end_ns", "stream"]).drop_null().to_pandas()
+    return frame
+
+
+def _steps(view: EventView) -> DeviceSteps:
+    rows = view.name_is(view.category_is(_RANGES), lambda name: _STEP.match(name) is not None)
+    numbers = [int(name.rpartition("#")[2]) for name in view.names(rows)]
+    stream = np.where(view.stream[rows] == NO_STREAM, view.thread[rows], view.stream[rows])
+    return DeviceSteps(number=np.array(numbers, dtype=np.int64), spans=view.spans[rows], stream=stream)
+
+
+def _awaits_until(
+    view: EventView, merged: Intervals, compute: Mask, work: Mask, launches: Launches
+) -> Int64s:
+    waits = view.name_is(view.category_is(_SYNCHRONISATION), lambda name: name == "Stream Wait Event")
+    return awaits_until(
+        merged,
+        starts=view.spans[work, 0],
+        streams=view.stream[work],
+        launched=launches.call_ns,
+        computes=compute[work],
+        wait_calls=intervals(view.stream[waits], view.spans[waits, 0]),
+    )
