@@ -79,7 +79,7 @@ def load_timelines(
 def load_collectives(run: Run, timelines: list[RankTimeline]) -> pd.DataFrame:
     """The collectives of these ranks in one table with a ``rank`` column."""
     frames = [run.frame(t.rank, "collectives").assign(rank=t.rank) for t in timelines]
-    frame = pd.concat(frames, ignore_index=True)
+    frame = pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
     words = ["kind", "group", "dtype", "method"]
     frame[words] = frame[words].astype(str)
     frame["unit"] = frame["unit"].astype(object)
