@@ -37,3 +37,18 @@ def elements(text: str) -> int:
     if not 1 <= value < 1e18:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of elements")
     return round(value)
+
+
+def numbers(text: str) -> frozenset[int]:
+    """``3-5,8`` as 3, 4, 5 and 8."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, _, high = part.strip().partition("-")
+        try:
+            first, last = int(low), int(high or low)
+        except ValueError:
+            first, last = 0, -1
+        if not (0 <= first <= last and last - first < _MOST) or len(found) > _MOST:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no list of numbers such as 3, 3-5 or 3,7")
+        found.update(range(first, last + 1))
+    return frozenset(found)

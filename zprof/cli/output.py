@@ -2,7 +2,10 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from zprof.cli import console
 from zprof.model.errors import BadInput
@@ -35,11 +38,32 @@ def deliver(document: str, path: Path | None, *, force: bool = False) -> None:
     console.note(f"zprof: wrote {path}")
 
 
+@contextmanager
+def written_whole(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """A file to write to that becomes ``path`` when the context ends, or nothing where it fails.
+
+    Raises:
+        BadInput: the file exists and ``force`` is not given, or it cannot be written.
+    """
+    check_target(path, force=force)
+    try:
+        with _put_in_place(path) as file:
+            yield file
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="name another file") from None
+
+
 def _write(document: str, path: Path) -> None:
+    with _put_in_place(path) as file:
+        file.write(document.encode("utf-8", errors="backslashreplace"))
+
+
+@contextmanager
+def _put_in_place(path: Path) -> Iterator[BinaryIO]:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(document)
+        with open(handle, "wb") as file:
+            yield file
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:

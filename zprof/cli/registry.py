@@ -47,4 +47,14 @@ COMMANDS: tuple[Entry, ...] = (
         summary="say where memory and time of a run went, and what to change",
         home="zprof.cli.report:ReportCommand",
     ),
+    Entry(
+        name="verify",
+        summary="measure a trace with zprof and with HTA, and say where they differ",
+        home="zprof.cli.verify:VerifyCommand",
+    ),
+    Entry(
+        name="export",
+        summary="write all ranks of a run as one trace for Perfetto, on one clock",
+        home="zprof.cli.export:ExportCommand",
+    ),
 )

@@ -11,9 +11,10 @@ from zprof.analysis.time.activity.blocking import find_blocking
 from zprof.analysis.time.activity.claims import NOTHING_NS
 from zprof.analysis.time.activity.missing import no_collectives
 from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
-from zprof.analysis.time.exposure import expose
+from zprof.analysis.time.exposure import Exposure, expose
 from zprof.analysis.time.ledger import STEP_COLUMNS, noise_floor, rank_time, step_rows, step_times
 from zprof.analysis.time.synchronise import Synchronised, synchronise
+from zprof.analysis.time.tracks import RankTracks, rank_tracks
 from zprof.analysis.time.transfer.bandwidth import collective_times
 from zprof.analysis.time.transfer.decomposition import decompose
 from zprof.analysis.time.transfer.volume import measure_volume
@@ -46,6 +47,7 @@ COLLECTIVE_COLUMNS = (
     "compute_before_wait_ns",
     "last_rank",
     "lateness_ns",
+    "instance",
     "matched",
     "first_of_window",
 )
@@ -56,7 +58,8 @@ class TimeAnalysis:
     """What is known of a run's time.
 
     ``steps`` has one row per (rank, step), ``collectives`` one per collective of these steps and rank; a
-    collective belongs to the step that launched it.  Times of both are on the common clock.
+    collective belongs to the step that launched it.  Times of both are on the common clock.  ``tracks`` has
+    the instants behind the sums.
     """
 
     time: Time
@@ -64,6 +67,7 @@ class TimeAnalysis:
     collectives: pd.DataFrame
     volume: Volume | None
     gaps: tuple[Gap, ...]
+    tracks: tuple[RankTracks, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,7 @@ class _RankResult:
     time: RankTime
     steps: pd.DataFrame
     collectives: pd.DataFrame
+    exposure: Exposure
     gaps: list[Gap]
 
 
@@ -102,6 +107,10 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         collectives=collectives[list(COLLECTIVE_COLUMNS)],
         volume=volume,
         gaps=(*gaps, *seen.gaps, *rank_gaps, *_silent_ranks(run, collectives, timelines), *volume_gaps),
+        tracks=tuple(
+            rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure)
+            for timeline, rank in zip(timelines, ranks, strict=True)
+        ),
     )
 
 
@@ -123,6 +132,7 @@ def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: i
         time=rank_time(rows, blocking.method, floor, _first_wait_ns(in_steps)),
         steps=rows,
         collectives=in_steps,
+        exposure=exposure,
         gaps=gaps,
     )
 

@@ -1,0 +1,143 @@
+"""The exported trace against the report of the same run, to the nanosecond."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.support.chrome_trace import ChromeTrace, check_chrome_trace, read_chrome_trace
+from tests.support.device_ranks import Rows, write_run
+from tests.support.schedules import MS, Spec, play, write
+from zprof.analysis.time.analyse import analyse_time
+from zprof.integrations.perfetto import flows
+from zprof.integrations.perfetto.choice import Choice
+from zprof.integrations.perfetto.export import export
+from zprof.model.errors import BadInput, MissingData
+from zprof.run.reader import Run, load
+
+SPEC = Spec(
+    ranks=3, steps=4, prefetch=1, slow_rank=1, slow_ns=20 * MS, offsets_ns=(0, 5 * MS, -2 * MS),
+    hosts=("alpha", "beta", "gamma"),
+)  # fmt: skip
+LEAVES = {"exposed wait": "exposed_wait_ns", "exposed transfer": "exposed_transfer_ns"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load(write(tmp_path_factory.mktemp("exported") / "three.zprof", SPEC, play(SPEC)))
+
+
+def exported(run: Run, folder: Path, **choice: object) -> ChromeTrace:
+    target = folder / "trace.json"
+    with target.open("wb") as file:
+        export(run, Choice(**choice), file)
+    trace = read_chrome_trace(target)
+    check_chrome_trace(trace)
+    return trace
+
+
+def test_every_rank_is_a_process_with_its_rows(run, tmp_path):
+    trace = exported(run, tmp_path)
+    assert trace.processes == {0: "rank 0 (alpha)", 1: "rank 1 (beta)", 2: "rank 2 (gamma)"}
+    for rank in range(3):
+        titles = [title for (pid, _), title in sorted(trace.titles.items()) if pid == rank]
+        assert titles[0] == "steps"
+        assert {"exposed transfer", "collectives", "thread 100", "thread 200"} <= set(titles)
+    assert min(one.start_ns for slices in trace.slices.values() for one in slices) == 0
+
+
+def test_exposed_rows_sum_to_the_report_of_each_step(run, tmp_path):
+    trace = exported(run, tmp_path)
+    steps = analyse_time(run).time.steps
+    assert sum(step.exposed_wait_ns for step in steps) > 10 * MS
+    for step in steps:
+        for title, leaf in LEAVES.items():
+            mine = [one for one in trace.row(step.rank, title) if one.args["step"] == step.step]
+            assert sum(one.length_ns for one in mine) == getattr(step, leaf), (step.rank, step.step, title)
+
+
+def test_one_collective_ends_on_all_ranks_at_once(run, tmp_path):
+    trace = exported(run, tmp_path)
+    alignment = analyse_time(run).time.alignment
+    ends: dict[int, list[int]] = {}
+    for rank in range(3):
+        for one in trace.row(rank, "collectives"):
+            ends.setdefault(one.args["sequence"], []).append(one.end_ns)
+    assert {len(times) for times in ends.values()} == {3}
+    assert max(max(times) - min(times) for times in ends.values()) <= 2 * alignment.uncertainty_ns
+
+
+def test_collectives_say_what_they_waited_and_who_came_last(run, tmp_path):
+    trace = exported(run, tmp_path)
+    frame = analyse_time(run).collectives.set_index(["rank", "sequence"])
+    seen = trace.row(0, "collectives")
+    assert len(seen) == int((frame.index.get_level_values(0) == 0).sum())
+    for one in seen:
+        row = frame.loc[0, one.args["sequence"]]
+        assert (one.name, one.args["group"], one.args["bytes"]) == (row["kind"], row["group"], row["bytes"])
+        assert round(one.args["wait_us"] * 1000) == row["wait_ns"]
+        assert round(one.args["transfer_us"] * 1000) == row["transfer_ns"]
+        assert one.args.get("last_rank", -1) == row["last_rank"]
+    assert any(one.args.get("last_rank") == 1 for one in seen)
+
+
+def test_arrows_lead_from_the_last_rank_to_each_other_rank(run, tmp_path):
+    trace = exported(run, tmp_path)
+    collectives = len(trace.row(0, "collectives"))
+    assert len(trace.flows) == 2 * collectives
+    for (_, *begin), (_, *end) in trace.flows.values():
+        assert begin[0] != end[0]
+        assert begin[2] >= end[2]
+
+
+def test_arrows_are_bounded_and_the_rest_is_counted(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(flows, "MOST_ARROWS", 7)
+    out = io.BytesIO()
+    found = export(run, Choice(), out)
+    assert out.getvalue().count(b'"ph":"s"') == 7
+    assert any("arrows" in note and "left out" in note for note in found.notes)
+
+
+def test_chosen_steps_and_ranks_alone_are_written(run, tmp_path):
+    trace = exported(run, tmp_path, ranks=frozenset({0, 2}), steps=frozenset({2}))
+    assert set(trace.processes) == {0, 2}
+    whole = {step.rank: step for step in analyse_time(run).time.steps if step.step == 2}
+    for rank in (0, 2):
+        (step,) = trace.row(rank, "steps")
+        assert (step.name, step.length_ns) == ("step 2", whole[rank].wall_ns)
+        for title in ("thread 100", "exposed wait", "exposed transfer"):
+            for one in trace.row(rank, title):
+                assert step.start_ns <= one.start_ns <= one.end_ns <= step.end_ns
+
+
+def test_what_was_not_timed_is_refused(run, tmp_path):
+    with pytest.raises(BadInput, match="rank 9"):
+        export(run, Choice(ranks=frozenset({0, 9})), io.BytesIO())
+    with pytest.raises(BadInput, match="step 44"):
+        export(run, Choice(steps=frozenset({44})), io.BytesIO())
+
+
+def device_run(folder: Path) -> Run:
+    rows = Rows()
+    rows.kernel(1_000, 5_000).kernel(3_000, 9_000).kernel(10_000, 11_000)
+    rows.event(500, 12_000, "cpu_op", 'aten::"mm"\x1b[31m').event(600, 700, "python_function", "train.py: f")
+    rows.collective(2_000, 8_000).step(0, 400, 20_000)
+    return load(write_run(folder / "device.zprof", {0: rows}))
+
+
+def test_kernels_that_cross_go_to_a_second_lane_and_python_comes_when_asked(tmp_path):
+    run = device_run(tmp_path)
+    trace = exported(run, tmp_path)
+    titles = set(trace.titles.values())
+    assert {"stream 7", "stream 7 (2)", "stream 20"} <= titles
+    names = [one.name for slices in trace.slices.values() for one in slices]
+    assert "train.py: f" not in names
+    assert 'aten::"mm"\\x1b[31m' in names
+    names = [one.name for slices in exported(run, tmp_path, python=True).slices.values() for one in slices]
+    assert "train.py: f" in names
+
+
+def test_a_run_without_times_is_missing_data(tmp_path):
+    run = load(write_run(tmp_path / "none.zprof", {0: Rows().kernel(1, 2)}))
+    with pytest.raises(MissingData):
+        export(run, Choice(), io.BytesIO())

@@ -1,0 +1,82 @@
+"""``zprof export``: a run in, a trace for a viewer out."""
+
+import argparse
+import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from zprof.cli import console
+from zprof.cli.numbers import numbers
+from zprof.cli.opening import open_run
+from zprof.model.errors import BadInput
+from zprof.model.printable import printable
+
+_SUFFIXES = (".json", ".json.gz")
+#: Above this a better compression takes longer than writing it plain.
+_COMPRESSION = 5
+
+
+class ExportCommand:
+    """Write all ranks of a run as one trace on one clock, for ui.perfetto.dev or chrome://tracing.
+
+    Each rank is a process: its steps, its exposed waits and transfers, its collectives
+    with what they waited and moved, then its streams and threads. Arrows lead from the
+    rank that came last to a collective to those that waited for it.
+
+    examples:
+      zprof export zero3.zprof --perfetto zero3.json.gz
+      zprof export zero3.zprof --perfetto step4.json --steps 4 --ranks 0,3
+      zprof export traces/ --perfetto all.json.gz --steps 3-5 --force
+    """
+
+    name = "export"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """RUN, the file, and what of the run."""
+        parser.add_argument(
+            "run", metavar="RUN", type=Path, help="folder that a recording made, a trace, or a folder of them"
+        )
+        parser.add_argument(
+            "--perfetto", metavar="FILE", type=Path, help="write a Chrome JSON trace (.json or .json.gz)"
+        )
+        parser.add_argument("--steps", metavar="STEPS", type=numbers, help="steps such as 4, 3-5 or 3,7")
+        parser.add_argument("--ranks", metavar="RANKS", type=numbers, help="ranks such as 0, 0-3 or 0,8")
+        parser.add_argument("--python", action="store_true", help="also the frames of Python functions")
+        parser.add_argument("--force", action="store_true", help="overwrite FILE")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Analyse, write, say what was written."""
+        from zprof.cli.output import check_target, written_whole
+
+        target: Path | None = arguments.perfetto
+        if target is None:
+            raise BadInput("no format given", hint="--perfetto FILE is the one that there is")
+        if not target.name.endswith(_SUFFIXES):
+            raise BadInput(f"{target}: not .json or .json.gz", hint="Perfetto opens both")
+        check_target(target, force=arguments.force)
+        run = open_run(arguments.run)
+        from zprof.integrations.perfetto.choice import Choice
+        from zprof.integrations.perfetto.export import export
+
+        choice = Choice(ranks=arguments.ranks, steps=arguments.steps, python=arguments.python)
+        with written_whole(target, force=arguments.force) as file, _packed(file, target) as out:
+            exported = export(run, choice, out)
+        for note in exported.notes:
+            console.note(f"zprof: {printable(note)}")
+        ranks = "1 rank" if len(exported.ranks) == 1 else f"{len(exported.ranks)} ranks"
+        console.note(f"zprof: wrote {printable(target)} ({ranks}, {exported.slices} slices)")
+        console.note("zprof: next, open it at https://ui.perfetto.dev (it stays on your machine)")
+        return 0
+
+
+@contextmanager
+def _packed(file: BinaryIO, target: Path) -> Iterator[BinaryIO]:
+    """The file itself, or what compresses into it."""
+    if not target.name.endswith(".gz"):
+        yield file
+        return
+    # No name and no time: the same run gives the same bytes.
+    with gzip.GzipFile("", "wb", _COMPRESSION, file, mtime=0) as packed:
+        yield cast(BinaryIO, packed)

@@ -1,0 +1,1 @@
+"""Holistic Trace Analysis (HTA) as a second opinion: asked in a process of its own, never imported here."""

@@ -1,0 +1,135 @@
+"""What HTA's child says, checked: a line of JSON each, nothing in it is taken for granted."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+_LONGEST_TEXT = 400
+_Value = TypeVar("_Value")
+
+
+class NameRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What HTA takes the device rows of one name and category for."""
+
+    name: str
+    category: str
+    kind: str
+    count: int
+    total_ns: int
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """Device rows in the file, those that HTA kept, the step of its times, and the names."""
+
+    device: int
+    kept: int
+    resolution_ns: float
+    names: list[NameRow]
+
+
+class Overlap(msgspec.Struct, frozen=True, kw_only=True):
+    """None where nothing communicates."""
+
+    percent: float | None
+
+
+class Temporal(msgspec.Struct, frozen=True, kw_only=True):
+    """HTA's temporal breakdown."""
+
+    span_ns: int
+    idle_ns: int
+    compute_ns: int
+    non_compute_ns: int
+
+
+class Kinds(msgspec.Struct, frozen=True, kw_only=True):
+    """Union of what HTA takes for communication, and for memory."""
+
+    communication_ns: int
+    memory_ns: int
+
+
+class IdleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """HTA's idle time breakdown of one stream."""
+
+    stream: int
+    host_wait_ns: int
+    kernel_wait_ns: int
+    other_ns: int
+
+
+class Critical(msgspec.Struct, frozen=True, kw_only=True):
+    """HTA's critical path: what bounds it, as shares of its length."""
+
+    steps: int
+    steps_seen: int
+    length_ns: int
+    shares: dict[str, float]
+
+
+#: What the answer to each question looks like.
+ANSWER_TYPES: Mapping[str, Any] = {
+    "rows": Rows,
+    "overlap": Overlap,
+    "temporal": Temporal,
+    "kinds": Kinds,
+    "idle": list[IdleRow],
+    "critical": Critical,
+}
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    what: str
+    value: msgspec.Raw = msgspec.Raw(b"")
+    error: str = ""
+
+
+class Answers:
+    """What was answered; ``error`` says for what was not why."""
+
+    def __init__(self, lines: Mapping[str, _Line], ended: str) -> None:
+        self._lines, self._ended = lines, ended
+
+    def get(self, what: str, kind: type[_Value]) -> _Value | None:
+        """The answer to one question, None where there is none that can be used."""
+        line = self._lines.get(what)
+        if line is None or line.error:
+            return None
+        try:
+            return msgspec.json.decode(line.value, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def has(self, what: str) -> bool:
+        """Whether a question has an answer that can be used."""
+        return self.get(what, ANSWER_TYPES[what]) is not None
+
+    def error(self, what: str) -> str:
+        """Why a question has no answer."""
+        for name in ("load", what):
+            if (line := self._lines.get(name)) is not None and line.error:
+                return line.error[:_LONGEST_TEXT]
+        return self._ended or "it gave an answer that cannot be read"
+
+    @property
+    def version(self) -> str | None:
+        """HTA's version, None where it could not be loaded."""
+        return self.get("version", str)
+
+
+def read_answers(lines: Sequence[bytes], ended: str = "") -> Answers:
+    """The lines of a child that ended as ``ended`` says; empty where it ended by itself."""
+    found: dict[str, _Line] = {}
+    for line in lines:
+        try:
+            entry = msgspec.json.decode(line, type=_Line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        found[entry.what] = entry
+    return Answers(found, ended)
+
+
+def refused(reason: str) -> Answers:
+    """Answers of a child that was not started."""
+    return Answers({}, reason)

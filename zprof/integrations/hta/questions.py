@@ -1,0 +1,177 @@
+"""What is asked of HTA, in the child.  Times are handed on as integer nanoseconds.
+
+Only here is ``hta`` imported.  ``HTA_DISABLE_NS_ROUNDING=1`` is set before, and the last step is kept:
+otherwise HTA moves every edge inward to whole microseconds and drops a step.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from hta.analyzers.breakdown_analysis import BreakdownAnalysis
+from hta.analyzers.communication_analysis import CommunicationAnalysis
+from hta.analyzers.critical_path_analysis import CriticalPathAnalysis
+from hta.common.trace import Trace
+from hta.utils.utils import KernelType, get_kernel_type, merge_kernel_intervals
+from hta.version import __version_tuple__
+
+_MOST_NAMES = 2_000
+_LONGEST_NAME = 300
+_STEP = "ProfilerStep"
+#: What HTA takes for a launch delay between two kernels, in its microseconds.
+_KERNEL_DELAY_US = 30
+_IDLE_KINDS = ("host_wait", "kernel_wait", "other")
+
+
+class Loaded:
+    """One rank's trace as HTA has it after its filter, and how many device rows there were before."""
+
+    def __init__(self, trace: Any, rank: int, device_rows: int) -> None:
+        self.trace, self.rank, self.device_rows = trace, rank, device_rows
+
+    @property
+    def device(self) -> Any:
+        """Rows on a stream: what HTA takes for work of the device."""
+        frame = self.trace.traces[self.rank]
+        return frame[frame["stream"].ne(-1)]
+
+    def names(self) -> Mapping[int, str]:
+        """Texts by HTA's number for them."""
+        return {number: text for text, number in self.trace.symbol_table.get_sym_id_map().items()}
+
+
+def version() -> str:
+    """Which HTA this is."""
+    return ".".join(str(part) for part in __version_tuple__)
+
+
+def load(path: str, rank: int) -> Loaded:
+    """Parse one file, as ``TraceAnalysis`` with the last step does."""
+    trace = Trace({rank: path}, "/")
+    trace.parse_traces(use_multiprocessing=False, use_memory_profiling=False)
+    before = int(trace.traces[rank]["stream"].ne(-1).sum())
+    trace.align_and_filter_trace(True)
+    frame = trace.traces[rank].set_index("index", drop=False)
+    frame.index.names = [None]
+    trace.traces[rank] = frame
+    return Loaded(trace, rank, before)
+
+
+def rows(loaded: Loaded) -> dict[str, Any]:
+    """How many device rows HTA uses, how fine its times are, and what it takes each name for."""
+    device = loaded.device
+    names = loaded.names()
+    found = device.groupby(["name", "cat"])["dur"].agg(["count", "sum"]).reset_index()
+    found = found.sort_values("sum", ascending=False).head(_MOST_NAMES)
+    seen = [
+        {
+            "name": names[name][:_LONGEST_NAME],
+            "category": names[category],
+            "kind": get_kernel_type(names[name]),
+            "count": int(count),
+            "total_ns": _ns(total),
+        }
+        for name, category, count, total in found.itertuples(index=False)
+    ]
+    return {
+        "device": loaded.device_rows,
+        "kept": len(device),
+        "resolution_ns": _resolution_ns(loaded),
+        "names": seen,
+    }
+
+
+def overlap(loaded: Loaded) -> dict[str, Any]:
+    """Share of communication under computation, in percent; none where nothing communicates."""
+    frame = CommunicationAnalysis.get_comm_comp_overlap(loaded.trace, visualize=False)
+    percent = float(frame["comp_comm_overlap_pctg"].iloc[0])
+    return {"percent": percent if math.isfinite(percent) else None}
+
+
+def temporal(loaded: Loaded) -> dict[str, Any]:
+    """Span of the device's work, and its split into idle, compute and the rest."""
+    row = BreakdownAnalysis.get_temporal_breakdown(loaded.trace, visualize=False).iloc[0]
+    return {
+        "span_ns": _ns(row["kernel_time(us)"]),
+        "idle_ns": _ns(row["idle_time(us)"]),
+        "compute_ns": _ns(row["compute_time(us)"]),
+        "non_compute_ns": _ns(row["non_compute_time(us)"]),
+    }
+
+
+def kinds(loaded: Loaded) -> dict[str, Any]:
+    """Communication and memory by HTA's kinds and its merge; its own table cuts to whole microseconds."""
+    device, names = loaded.device.copy(), loaded.names()
+    device["kind"] = [get_kernel_type(names[number]) for number in device["name"]]
+    return {
+        "communication_ns": _merged_ns(device, KernelType.COMMUNICATION.name),
+        "memory_ns": _merged_ns(device, KernelType.MEMORY.name),
+    }
+
+
+def idle(loaded: Loaded) -> list[dict[str, Any]]:
+    """Idle time of each stream by what HTA thinks it waits for."""
+    frame, _ = BreakdownAnalysis.get_idle_time_breakdown(
+        loaded.trace, _KERNEL_DELAY_US, loaded.rank, None, visualize=False
+    )
+    return [
+        {
+            "stream": int(stream),
+            **{
+                f"{kind}_ns": _ns(rows.loc[rows["idle_category"] == kind, "idle_time"].sum())
+                for kind in _IDLE_KINDS
+            },
+        }
+        for stream, rows in frame.groupby("stream")
+    ]
+
+
+def critical(loaded: Loaded) -> dict[str, Any]:
+    """The longest path through the steps after the first, which lacks events; else through everything."""
+    texts = loaded.names().values()
+    steps = len({text for text in texts if _STEP in text})
+    first = min(1, max(0, steps - 1))
+    found = CriticalPathAnalysis.critical_path_analysis(
+        loaded.trace, loaded.rank, _STEP if steps else "", (first, max(first, steps - 1))
+    )
+    if found is None or not found[1]:
+        raise ValueError("HTA found no critical path")
+    frame = found[0].get_critical_path_breakdown()
+    total_us = float(frame["duration"].sum())
+    by = frame.groupby("bound_by")["duration"].sum()
+    return {
+        "steps": steps - first if steps else 0,
+        "steps_seen": steps,
+        "length_ns": _ns(total_us),
+        "shares": {str(kind): float(value) / total_us for kind, value in by.items() if kind and value > 0},
+    }
+
+
+QUESTIONS: dict[str, Callable[[Loaded], Any]] = {
+    "rows": rows,
+    "overlap": overlap,
+    "temporal": temporal,
+    "kinds": kinds,
+    "idle": idle,
+    "critical": critical,
+}
+
+
+def _ns(microseconds: Any) -> int:
+    value = float(microseconds)
+    if not math.isfinite(value):
+        raise ValueError(f"HTA says {value}")
+    return round(value * 1_000)
+
+
+def _merged_ns(device: Any, kind: str) -> int:
+    merged = merge_kernel_intervals(device[device["kind"] == kind].copy())
+    return _ns((merged["end"] - merged["ts"]).sum())
+
+
+def _resolution_ns(loaded: Loaded) -> float:
+    """The step of HTA's times: it keeps those with a fraction as doubles, before it moves them to zero."""
+    if loaded.trace.traces[loaded.rank]["ts"].dtype != np.float64:
+        return 1.0
+    return max(1.0, 1_000.0 * float(np.spacing(abs(float(loaded.trace.min_ts)))))

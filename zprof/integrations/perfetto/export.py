@@ -1,0 +1,110 @@
+"""Writes the trace: a process a rank, its rows one after the other; one rank is in memory at a time."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
+from zprof.integrations.perfetto.choice import Choice, RankWindow, windows
+from zprof.integrations.perfetto.entries import process_lines
+from zprof.integrations.perfetto.flows import Arrows
+from zprof.integrations.perfetto.measured import collectives_row, measured_rows, within
+from zprof.integrations.perfetto.recorded import recorded_rows
+from zprof.integrations.perfetto.rows import Process
+from zprof.model.errors import MissingData
+from zprof.run.reader import Run
+from zprof.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written, and what is worth saying about it."""
+
+    ranks: tuple[int, ...]
+    slices: int
+    notes: tuple[str, ...]
+
+
+def export(run: Run, choice: Choice, out: BinaryIO) -> Exported:
+    """Write the chosen part of a run as a Chrome JSON trace on the common clock.
+
+    Raises:
+        BadInput, MissingData: what is asked for was not timed.
+    """
+    analysis = analyse_time(run)
+    chosen = windows(analysis.tracks, choice)
+    if not chosen:
+        raise MissingData("no chosen rank has a chosen step", hint="choose others, or leave the choice out")
+    return _Writer(run, analysis, chosen, out).write(python=choice.python)
+
+
+class _Writer:
+    """One trace on its way out."""
+
+    def __init__(self, run: Run, analysis: TimeAnalysis, chosen: list[RankWindow], out: BinaryIO) -> None:
+        self._run, self._analysis, self._chosen, self._out = run, analysis, chosen, out
+        self._base_ns = min(window.begin_ns for window in chosen)
+        self._left_out = 0
+        self._arrows = Arrows(analysis.collectives, {}, self._base_ns)
+
+    def write(self, *, python: bool) -> Exported:
+        slices = 0
+        self._out.write(self._head().encode("ascii"))
+        separator = b"\n"
+        for line in self._lines(python=python):
+            self._out.write(separator + line.encode("ascii"))
+            separator = b",\n"
+            slices += line.startswith('{"ph":"X"')
+        self._out.write(b"\n]}\n")
+        ranks = tuple(window.tracks.rank for window in self._chosen)
+        return Exported(ranks=ranks, slices=slices, notes=tuple(self._notes()))
+
+    def _head(self) -> str:
+        """Everything but the events; the base makes the times absolute, as in the profiler's own traces."""
+        alignment = self._analysis.time.alignment
+        about = {
+            "producer": f"zprof {__version__}",
+            "clock": alignment.method if alignment else "unknown",
+            "clock_uncertainty_ns": alignment.uncertainty_ns if alignment else None,
+        }
+        head = {"displayTimeUnit": "ns", "baseTimeNanoseconds": self._base_ns, "otherData": about}
+        return json.dumps(head)[:-1] + ', "traceEvents": ['
+
+    def _lines(self, *, python: bool) -> Iterator[str]:
+        frame = self._analysis.collectives
+        places: dict[int, tuple[int, int]] = {}
+        for position, window in enumerate(self._chosen):
+            process = Process(window.tracks.rank)
+            yield from process_lines(process.pid, _title(window), position)
+            mine = within(frame, window)
+            for row in measured_rows(window, mine, self._base_ns):
+                yield from process.lines(row)
+            for tids, lines in process.placed(collectives_row(mine, self._base_ns)):
+                places |= {int(mine.index[index]): (process.pid, tid) for index, tid in tids.items()}
+                yield from lines
+            for row in recorded_rows(self._run, window, self._base_ns, python=python):
+                yield from process.lines(row)
+            self._left_out += process.left_out
+        self._arrows = Arrows(frame, places, self._base_ns)
+        yield from self._arrows.lines()
+
+    def _notes(self) -> Iterator[str]:
+        alone = sorted(window.tracks.rank for window in self._chosen if not self._is_aligned(window))
+        if alone:
+            yield f"ranks {alone} stand on their own clocks: nothing aligns them with the others"
+        if self._left_out:
+            yield f"{self._left_out} slices are left out: too many overlap on one row"
+        if self._arrows.left_out:
+            yield f"{self._arrows.left_out} arrows between ranks are left out"
+
+    def _is_aligned(self, window: RankWindow) -> bool:
+        alignment = self._analysis.time.alignment
+        return len(self._chosen) == 1 or (
+            alignment is not None and window.tracks.rank in alignment.offsets_ns
+        )
+
+
+def _title(window: RankWindow) -> str:
+    host = window.tracks.host
+    return f"rank {window.tracks.rank} ({host})" if host else f"rank {window.tracks.rank}"
