@@ -77,6 +77,12 @@ def test_the_last_to_end_before_the_compute_takes_what_it_covers():
     assert exposed(rows) == [10, 30]
 
 
+def test_each_gap_in_the_compute_has_a_dependency_of_its_own():
+    """The long one holds up the second gap; in the first another is done when the compute goes on."""
+    rows = Rows().kernel(-10, 0).kernel(10, 20).kernel(50, 60).collective(0, 8, 20).collective(0, 50, 21)
+    assert exposed(rows) == [8, 2 + 30]
+
+
 def test_without_compute_behind_it_the_first_to_start_takes_all():
     rows = Rows().kernel(0, 10).collective(10, 30, 20).collective(20, 50, 21)
     assert exposed(rows) == [20, 20]

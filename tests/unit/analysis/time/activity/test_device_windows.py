@@ -46,6 +46,11 @@ def test_work_without_a_launch_that_ran_first_was_launched_before():
     assert edges(windows_of(rows)) == [[125, 260], [260, 400]]
 
 
+def test_a_kernel_whose_times_were_lost_says_nothing_of_when_work_began():
+    rows = two_steps().call(111, 5).kernel(0, 0, correlation=5).kernel(90, 125, stream=8)
+    assert edges(windows_of(rows)) == [[125, 260], [260, 400]]
+
+
 def test_work_without_a_launch_that_ran_later_moves_nothing():
     rows = two_steps().kernel(131, 270, stream=8)
     assert edges(windows_of(rows)) == [[100, 260], [260, 400]]
