@@ -11,12 +11,20 @@ from zprof.analysis.time.activity.blocking import find_blocking
 from zprof.analysis.time.activity.claims import NOTHING_NS
 from zprof.analysis.time.activity.missing import no_collectives
 from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
-from zprof.analysis.time.exposure import Exposure, expose
+from zprof.analysis.time.blame.host_calls import read_host_calls
+from zprof.analysis.time.blame.judge import judge
+from zprof.analysis.time.blame.shares import wait_shares
+from zprof.analysis.time.blame.work import RankWork, rank_work
+from zprof.analysis.time.exposure import expose
 from zprof.analysis.time.ledger import STEP_COLUMNS, noise_floor, rank_time, step_rows, step_times
 from zprof.analysis.time.synchronise import Synchronised, synchronise
-from zprof.analysis.time.tracks import RankTracks, rank_tracks
 from zprof.analysis.time.transfer.bandwidth import collective_times
 from zprof.analysis.time.transfer.decomposition import decompose
+from zprof.analysis.time.transfer.fits import link_fits
+from zprof.analysis.time.transfer.launch import find_launch
+from zprof.analysis.time.transfer.members import Steps
+from zprof.analysis.time.transfer.messages import message_sizes
+from zprof.analysis.time.transfer.units import unit_times
 from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.gaps import Gap
 from zprof.model.report import Volume
@@ -45,9 +53,15 @@ COLLECTIVE_COLUMNS = (
     "wait_start_ns",
     "wait_end_ns",
     "compute_before_wait_ns",
+    "dependency_ns",
+    "intrinsic_ns",
+    "tail_ns",
+    "bound",
     "last_rank",
+    "blamed_rank",
+    "late_reason",
+    "origin_rank",
     "lateness_ns",
-    "instance",
     "matched",
     "first_of_window",
 )
@@ -58,8 +72,7 @@ class TimeAnalysis:
     """What is known of a run's time.
 
     ``steps`` has one row per (rank, step), ``collectives`` one per collective of these steps and rank; a
-    collective belongs to the step that launched it.  Times of both are on the common clock.  ``tracks`` has
-    the instants behind the sums.
+    collective belongs to the step that launched it.  Times of both are on the common clock.
     """
 
     time: Time
@@ -67,7 +80,6 @@ class TimeAnalysis:
     collectives: pd.DataFrame
     volume: Volume | None
     gaps: tuple[Gap, ...]
-    tracks: tuple[RankTracks, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +87,7 @@ class _RankResult:
     time: RankTime
     steps: pd.DataFrame
     collectives: pd.DataFrame
-    exposure: Exposure
+    work: RankWork
     gaps: list[Gap]
 
 
@@ -87,15 +99,23 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     seen = synchronise(load_collectives(run, timelines), timelines)
     clocks = seen.clocks
     timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
-    frame = decompose(seen.collectives, clocks.uncertainty_ns)
+    frame = decompose(seen.collectives, clocks)
     ranks = [_analyse_rank(t, frame[frame["rank"] == t.rank], clocks.uncertainty_ns) for t in timelines]
-    collectives = pd.concat([rank.collectives for rank in ranks], ignore_index=True)
-    rank_steps = sum(rank.time.steps for rank in ranks)
-    volume, volume_gaps = measure_volume(collectives, run.manifest.training, rank_steps)
+    collectives = judge(
+        pd.concat([rank.collectives for rank in ranks], ignore_index=True),
+        {rank.time.rank: rank.work for rank in ranks},
+        lambda rank: read_host_calls(run, rank).on(clocks.of(rank)),
+    )
+    count = Steps(of_rank={rank.time.rank: rank.time.steps for rank in ranks})
+    volume, volume_gaps = measure_volume(collectives, run.manifest.training, count)
     steps = pd.concat([rank.steps for rank in ranks], ignore_index=True)
     time = Time(
         per_rank=tuple(rank.time for rank in ranks),
-        collectives=collective_times(collectives, rank_steps, clocks.uncertainty_ns),
+        collectives=collective_times(collectives, count),
+        units=unit_times(collectives, count),
+        messages=message_sizes(collectives, count),
+        fits=link_fits(collectives),
+        blame=wait_shares(collectives, list(count.of_rank), count.each),
         alignment=_alignment(seen, collectives),
         window=_window(policy, timelines),
         steps=step_times(steps),
@@ -107,10 +127,6 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         collectives=collectives[list(COLLECTIVE_COLUMNS)],
         volume=volume,
         gaps=(*gaps, *seen.gaps, *rank_gaps, *_silent_ranks(run, collectives, timelines), *volume_gaps),
-        tracks=tuple(
-            rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure)
-            for timeline, rank in zip(timelines, ranks, strict=True)
-        ),
     )
 
 
@@ -119,7 +135,9 @@ def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: i
     activity = timeline.activity
     blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, frame)
     exposure = expose(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
+    launch = find_launch(frame, activity.kernels, activity.kernel_stream)
     frame = frame.assign(
+        **launch.columns(frame),
         exposed_wait_ns=exposure.wait_ns,
         exposed_transfer_ns=exposure.transfer_ns,
         hidden_ns=covered(activity.compute, frame["start_ns"], frame["end_ns"]),
@@ -132,7 +150,7 @@ def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: i
         time=rank_time(rows, blocking.method, floor, _first_wait_ns(in_steps)),
         steps=rows,
         collectives=in_steps,
-        exposure=exposure,
+        work=rank_work(activity, exposure),
         gaps=gaps,
     )
 

@@ -2,54 +2,78 @@
 
 Bandwidth comes from the intrinsic time T of a matched collective, last start to first end, so that
 waiting for a rank does not count as a slow link:  algbw = bytes / T, busbw = algbw times the bus factor.
-Medians over the window; None where T lies below the resolution of the clocks.
+Medians over the window without its first collectives; None where T lies below the resolution of the clocks.
 """
 
 import math
 
 import pandas as pd
 
+from zprof.analysis.time.transfer.members import Steps
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import CollectiveTime
 
 _SUMS = ("bytes", "total_ns", "exposed_ns", "wait_ns", "transfer_ns")
 
 
-def collective_times(frame: pd.DataFrame, rank_steps: int, uncertainty_ns: int) -> tuple[CollectiveTime, ...]:
+def collective_times(frame: pd.DataFrame, steps: Steps) -> tuple[CollectiveTime, ...]:
     """One entry a kind, group and dtype, the one with most exposed time first.
 
     Args:
         frame: Collectives of the window's steps.
-        rank_steps: Steps of the window, summed over ranks.
-        uncertainty_ns: Of the clocks.
+        steps: Steps of the window by rank.
     """
     frame = frame.assign(
         total_ns=frame["end_ns"] - frame["start_ns"],
         exposed_ns=frame["exposed_wait_ns"] + frame["exposed_transfer_ns"],
     )
     entries = [
-        _entry(str(kind), str(group), str(dtype), rows, max(1, rank_steps), uncertainty_ns)
+        _entry(str(kind), str(group), str(dtype), rows, steps.over(str(group), rows))
         for (kind, group, dtype), rows in frame.groupby(["kind", "group", "dtype"])
     ]
     return tuple(sorted(entries, key=lambda entry: (-entry.exposed_ns, entry.kind, entry.group, entry.dtype)))
 
 
-def _entry(
-    kind: str, group: str, dtype: str, rows: pd.DataFrame, rank_steps: int, uncertainty_ns: int
-) -> CollectiveTime:
-    per_step = {name: int(rows[name].sum()) // rank_steps for name in _SUMS}
-    delay = (rows["start_ns"] - rows["launch_start_ns"]).dropna()
+def resolved(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose intrinsic time says something: the clocks resolve it, and no profiler start is in it."""
+    good = (rows["intrinsic_ns"] > rows["doubt_ns"]) & ~rows["first_of_window"]
+    return rows[good]
+
+
+def algorithm_bandwidth(rows: pd.DataFrame) -> float | None:
+    """Bytes a second, the median of the resolved rows; None without one."""
+    good = resolved(rows)
+    good = good[good["bytes"] > 0]
+    if not len(good):
+        return None
+    median = float((good["bytes"] / good["intrinsic_ns"]).median())
+    return median * 1e9 if math.isfinite(median) else None
+
+
+def bus_bandwidth(rows: pd.DataFrame, kind: str, algorithm: float | None) -> float | None:
+    """The bus bandwidth of rows of one kind and group."""
     factor = bus_factor(CollectiveKind(kind), int(rows["group_size"].iloc[0]))
-    algorithm = _algorithm_bandwidth(rows, uncertainty_ns)
+    return algorithm * factor if algorithm is not None and factor > 0 else None
+
+
+def _entry(kind: str, group: str, dtype: str, rows: pd.DataFrame, rank_steps: int) -> CollectiveTime:
+    per_step = {name: int(rows[name].sum()) // rank_steps for name in _SUMS}
+    algorithm = algorithm_bandwidth(rows)
+    steady = rows[~rows["first_of_window"]]
     return CollectiveTime(
         kind=kind,
         group=group,
         dtype=dtype,
         count=len(rows) / rank_steps,
-        launch_delay_ns=int(delay.median()) if len(delay) else None,
+        launch_delay_ns=_median(rows["start_ns"] - rows["launch_start_ns"]),
         algbw_bytes_per_s=algorithm,
-        busbw_bytes_per_s=algorithm * factor if algorithm is not None and factor > 0 else None,
-        method=_method(rows),
+        busbw_bytes_per_s=bus_bandwidth(rows, kind, algorithm),
+        method=_method(kind, rows),
+        group_size=int(rows["group_size"].iloc[0]),
+        bound=bool(rows["bound"].any()),
+        dependency_ns=_median(rows["dependency_ns"]),
+        tail_ns=_median(steady["tail_ns"]),
+        intrinsic_ns=_median(resolved(rows)["intrinsic_ns"]),
         bytes=per_step["bytes"],
         total_ns=per_step["total_ns"],
         exposed_ns=per_step["exposed_ns"],
@@ -58,19 +82,18 @@ def _entry(
     )
 
 
-def _algorithm_bandwidth(rows: pd.DataFrame, uncertainty_ns: int) -> float | None:
-    good = rows[(rows["intrinsic_ns"] > 2 * uncertainty_ns) & (rows["bytes"] > 0) & ~rows["first_of_window"]]
-    if not len(good):
-        return None
-    median = float((good["bytes"] / good["intrinsic_ns"]).median())
-    return median * 1e9 if math.isfinite(median) else None
+def _median(values: "pd.Series[float]") -> int | None:
+    known = values.dropna()
+    return int(known.median()) if len(known) else None
 
 
-def _method(rows: pd.DataFrame) -> str:
-    """How the rows were found, and what their waits are worth."""
+def _method(kind: str, rows: pd.DataFrame) -> str:
+    """How the rows were found, and what their waits and bandwidth are worth."""
     found = ", ".join(sorted(set(rows["method"])))
+    if kind == CollectiveKind.REDUCE_SCATTER and rows["method"].str.startswith("gloo").any():
+        found += " (gloo reduce-scatters by an all-reduce: the wire carries twice the bus bandwidth)"
     matched = int(rows["matched"].sum())
-    if matched == len(rows):
+    if matched == len(rows) or not rows["bound"].any():
         return found
     if not matched:
         return f"{found}; not matched over all ranks: wait is a lower, transfer an upper bound"

@@ -1,37 +1,58 @@
 """Bytes that a rank moves in a step, against the law of its stage.
 
 As the law counts: an all-reduce moves its tensor twice, the others once; the ring's (N-1)/N is left out
-on both sides.  The law is that of data parallelism: collectives of a tensor-parallel group are not counted.
+on both sides.  The law is that of data parallelism over the ranks that share the states: collectives of a
+tensor-parallel group, messages between two ranks, and, where states are sharded within one group and
+replicated across another (HSDP), those of the other group are not counted; the last is stated.
 """
 
 import numpy as np
 import pandas as pd
 
 from zprof.analysis.laws import volume_law
+from zprof.analysis.time.transfer.instances import Mask
+from zprof.analysis.time.transfer.members import Steps, group_ranks
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.model.report import Volume
 from zprof.model.training import TrainingFacts
+from zprof.model.units import format_bytes
+
+_BETWEEN_TWO = (CollectiveKind.SEND, CollectiveKind.RECV)
+#: Of the law: below it other groups (a norm, a flag) are not worth a word.
+_WORTH_RATIO = 0.01
 
 
 def measure_volume(
-    frame: pd.DataFrame, training: TrainingFacts, rank_steps: int
+    frame: pd.DataFrame, training: TrainingFacts, steps: Steps
 ) -> tuple[Volume | None, list[Gap]]:
-    """The mean over ranks and steps of the window, or None and why."""
+    """The mean over the steps of the ranks that moved something, or None and why."""
     expected = volume_law(training)
     if expected is None:
         return None, [_gap(f"not known: {', '.join(_missing(training)) or 'the law of this stage'}")]
-    if not rank_steps:
+    if not sum(steps.of_rank.values()):
         return None, [_gap("no step of a time window was recorded")]
     if expected == 0:
         return None, []
+    between = frame["kind"].isin([str(kind) for kind in _BETWEEN_TWO]).to_numpy(bool)
+    counted = (frame["group_size"] != 1).to_numpy() & ~between & _data_parallel(frame["group"], training)
+    other = counted & _replicating(frame, training, counted)
+    seen = _mean(frame, counted & ~other, steps)
+    return (
+        Volume(expected_bytes=expected, seen_bytes=seen, ratio=seen / expected),
+        _replicated(_mean(frame, other, steps), expected),
+    )
+
+
+def _mean(frame: pd.DataFrame, rows: Mask, steps: Steps) -> int:
+    """Bytes a step of the rows, as the mean over the ranks that have any."""
     times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
-    moves = (frame["group_size"] != 1).to_numpy() & _data_parallel(frame["group"], training)
-    seen = int((frame["bytes"].to_numpy() * times * moves).sum()) // rank_steps
-    return Volume(expected_bytes=expected, seen_bytes=seen, ratio=seen / expected), []
+    total = int((frame["bytes"].to_numpy() * times)[rows].sum())
+    ranks = frame["rank"].to_numpy()[rows]
+    return total // max(1, sum(steps.of_rank.get(int(rank), 0) for rank in np.unique(ranks)))
 
 
-def _data_parallel(groups: pd.Series, training: TrainingFacts) -> np.ndarray:
+def _data_parallel(groups: pd.Series, training: TrainingFacts) -> Mask:
     """Rows of groups whose ranks hold the same part of the model; without tensor parallelism all."""
     stride = training.model_parallel_ranks
     if stride == 1:
@@ -41,8 +62,29 @@ def _data_parallel(groups: pd.Series, training: TrainingFacts) -> np.ndarray:
 
 
 def _same_part(group: str, stride: int) -> bool:
-    ranks = group.split("#", 1)[0].split(",")
-    return all(rank.isdecimal() for rank in ranks) and len({int(rank) % stride for rank in ranks}) == 1
+    ranks = group_ranks(group)
+    return bool(ranks) and len({rank % stride for rank in ranks}) == 1
+
+
+def _replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) -> Mask:
+    """Rows of all-reduces in groups of another size than those over which the states are sharded."""
+    sharing = (frame["group_size"] == training.shard_ranks).to_numpy(bool)
+    if not training.stage or not (sharing & counted).any():
+        return np.zeros(len(frame), dtype=bool)
+    return ~sharing & (frame["kind"] == str(CollectiveKind.ALL_REDUCE)).to_numpy(bool)
+
+
+def _replicated(other_bytes: int, expected: int) -> list[Gap]:
+    if other_bytes < _WORTH_RATIO * expected:
+        return []
+    return [
+        Gap(
+            what="volume",
+            reason="all-reduces in groups of another size than the one that shares the states move "
+            f"{format_bytes(other_bytes)} a step more (replicas of shards); the law is without them",
+            remedy="compare them with 2 x the bytes of a rank's shard",
+        )
+    ]
 
 
 def _missing(training: TrainingFacts) -> list[str]:
@@ -60,5 +102,5 @@ def _gap(reason: str) -> Gap:
     return Gap(
         what="volume",
         reason=reason,
-        remedy="give zprof.record(training=TrainingFacts(…)), or use an engine that it knows",
+        remedy="say it: report --stage --parameters …, or zprof.record(training=TrainingFacts(…))",
     )

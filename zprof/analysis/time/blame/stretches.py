@@ -1,0 +1,91 @@
+"""Where to begin to compare the late rank with the others: where all were last in step.
+
+That is an earlier collective c of the same group after which the rank had nothing left to catch up:
+
+    behind(c) = its lateness at c - the median exposed wait of the others at c
+
+for what the others are held up at c, they do not get ahead by.  The latest such c counts of the last
+few; all stretches begin with its last arrival, and in the program with each rank's own launch of it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.blame.cases import Cases, Rows
+from zprof.analysis.time.transfer.instances import Floats, Mask
+
+#: Of the lateness to be explained: less than that may still be left at the begin of the stretch.
+_LEFT_RATIO = 0.25
+_MOST_BACK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretches:
+    """One entry a row of a case whose rank was in the earlier collective too.
+
+    ``row`` and ``case``: which.  The stretch lasts from ``begin`` to ``end`` in time, in the program from
+    ``launched_from`` to ``launched_to``, which is known where ``launch_known``.
+    """
+
+    row: Int64s
+    case: Int64s
+    rank: Int64s
+    begin: Int64s
+    end: Int64s
+    launched_from: Int64s
+    launched_to: Int64s
+    launch_known: Mask
+
+
+def stretches_of(rows: Rows, cases: Cases) -> Stretches:
+    """Stretches of all ranks of all cases."""
+    earlier = _in_step(rows, cases)
+    row = np.flatnonzero(cases.of_row >= 0)
+    case = cases.of_row[row]
+    origin = earlier[case]
+    theirs = rows.finder.find(np.where(origin >= 0, rows.instance[origin], -1), rows.rank[row])
+    row, case, origin, theirs = (part[theirs >= 0] for part in (row, case, origin, theirs))
+    return Stretches(
+        row=row,
+        case=case,
+        rank=rows.rank[row],
+        begin=rows.arrival[origin],
+        end=rows.start[row],
+        launched_from=rows.launch[theirs],
+        launched_to=rows.launch[row],
+        launch_known=rows.launch_known[theirs] & rows.launch_known[row],
+    )
+
+
+def _in_step(rows: Rows, cases: Cases) -> Int64s:
+    """For each case the blamed rank's row of the collective at which it was in step; -1 where none is."""
+    order = np.lexsort((rows.arrival, rows.rank, rows.group))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    behind = _behind(rows)
+    found = np.full(len(cases), -1, dtype=np.int64)
+    open_ = np.arange(len(cases))
+    for back in range(1, _MOST_BACK + 1):
+        at = place[cases.row[open_]] - back
+        candidate = order[np.maximum(at, 0)]
+        mine = (at >= 0) & _same_queue(rows, candidate, cases.row[open_])
+        open_, candidate = open_[mine], candidate[mine]
+        usable = rows.together[candidate] & (rows.arrival[candidate] < cases.start[open_])
+        found[open_[usable]] = candidate[usable]
+        done = usable & (behind[candidate] <= _LEFT_RATIO * cases.late_ns[open_])
+        open_ = open_[~done]
+        if not len(open_):
+            break
+    return found
+
+
+def _behind(rows: Rows) -> Floats:
+    late = rows.start - rows.instances.median_of_others(rows.start)
+    return np.nan_to_num(late - rows.instances.median_of_others(rows.exposed_wait))
+
+
+def _same_queue(rows: Rows, a: Int64s, b: Int64s) -> Mask:
+    same: Mask = (rows.group[a] == rows.group[b]) & (rows.rank[a] == rows.rank[b])
+    return same

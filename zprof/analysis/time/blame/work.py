@@ -1,0 +1,62 @@
+"""What one rank did, as far as it can tell why the rank came late."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
+from zprof.analysis.time.activity.events import Activity
+from zprof.analysis.time.exposure import Exposure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWork:
+    """On the common clock.  ``blocked``: held up by a collective.  ``copies``: under neither of the others.
+
+    ``kernels``: launch and duration of each compute kernel of a device, by launch.
+    """
+
+    on_device: bool
+    compute: Intervals
+    copies: Intervals
+    blocked: Intervals
+    kernels: Int64s
+
+    def computed(self, starts: Int64s, ends: Int64s) -> Int64s:
+        """Compute of each stretch of time."""
+        return covered(self.compute, starts, ends)
+
+    def computed_in_program(self, launched_from: Int64s, launched_to: Int64s) -> Int64s:
+        """Duration of the kernels that each stretch of the program launched, whenever they ran."""
+        total = np.concatenate(([0], np.cumsum(self.kernels[:, 1])))
+        low, high = (np.searchsorted(self.kernels[:, 0], edge) for edge in (launched_from, launched_to))
+        computed: Int64s = np.maximum(0, total[high] - total[low])
+        return computed
+
+    def copied(self, starts: Int64s, ends: Int64s) -> Int64s:
+        """Exposed copies of each stretch of time."""
+        return covered(self.copies, starts, ends)
+
+    def held_up(self, starts: Int64s, ends: Int64s) -> Int64s:
+        """Blocked time of each stretch of time."""
+        return covered(self.blocked, starts, ends)
+
+    def idle(self, starts: Int64s, ends: Int64s) -> Int64s:
+        """What is left of each stretch of time."""
+        busy = union(self.compute, self.copies, self.blocked)
+        idle: Int64s = np.maximum(0, ends - starts) - covered(busy, starts, ends)
+        return idle
+
+
+def rank_work(activity: Activity, exposure: Exposure) -> RankWork:
+    """Keep what is needed of a rank that has been measured."""
+    blocked = union(exposure.waiting, exposure.moving)
+    order = np.argsort(activity.kernels[:, 0], kind="stable")
+    launch, start, end = activity.kernels[order].T
+    return RankWork(
+        on_device=activity.on_device,
+        compute=activity.compute,
+        copies=subtract(activity.copies, union(activity.compute, blocked)),
+        blocked=blocked,
+        kernels=np.column_stack((launch, end - start)),
+    )
