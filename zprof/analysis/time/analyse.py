@@ -15,9 +15,10 @@ from zprof.analysis.time.blame.host_calls import read_host_calls
 from zprof.analysis.time.blame.judge import judge
 from zprof.analysis.time.blame.shares import wait_shares
 from zprof.analysis.time.blame.work import RankWork, rank_work
-from zprof.analysis.time.exposure import expose
+from zprof.analysis.time.exposure import Exposure, expose
 from zprof.analysis.time.ledger import STEP_COLUMNS, noise_floor, rank_time, step_rows, step_times
 from zprof.analysis.time.synchronise import Synchronised, synchronise
+from zprof.analysis.time.tracks import RankTracks, rank_tracks
 from zprof.analysis.time.transfer.bandwidth import collective_times
 from zprof.analysis.time.transfer.decomposition import decompose
 from zprof.analysis.time.transfer.fits import link_fits
@@ -62,6 +63,7 @@ COLLECTIVE_COLUMNS = (
     "late_reason",
     "origin_rank",
     "lateness_ns",
+    "instance",
     "matched",
     "first_of_window",
 )
@@ -72,7 +74,8 @@ class TimeAnalysis:
     """What is known of a run's time.
 
     ``steps`` has one row per (rank, step), ``collectives`` one per collective of these steps and rank; a
-    collective belongs to the step that launched it.  Times of both are on the common clock.
+    collective belongs to the step that launched it.  Times of both are on the common clock.  ``tracks`` has
+    the instants behind the sums.
     """
 
     time: Time
@@ -80,6 +83,7 @@ class TimeAnalysis:
     collectives: pd.DataFrame
     volume: Volume | None
     gaps: tuple[Gap, ...]
+    tracks: tuple[RankTracks, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,7 @@ class _RankResult:
     time: RankTime
     steps: pd.DataFrame
     collectives: pd.DataFrame
+    exposure: Exposure
     work: RankWork
     gaps: list[Gap]
 
@@ -127,6 +132,10 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         collectives=collectives[list(COLLECTIVE_COLUMNS)],
         volume=volume,
         gaps=(*gaps, *seen.gaps, *rank_gaps, *_silent_ranks(run, collectives, timelines), *volume_gaps),
+        tracks=tuple(
+            rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure)
+            for timeline, rank in zip(timelines, ranks, strict=True)
+        ),
     )
 
 
@@ -150,6 +159,7 @@ def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: i
         time=rank_time(rows, blocking.method, floor, _first_wait_ns(in_steps)),
         steps=rows,
         collectives=in_steps,
+        exposure=exposure,
         work=rank_work(activity, exposure),
         gaps=gaps,
     )
