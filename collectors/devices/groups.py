@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from zprof.collectors.collectives import COLLECTIVE_METHODS
 from zprof.collectors.devices.rows import Reason
-from zprof.collectors.kineto.groups import ranks_name
+from zprof.collectors.kineto.collectives.groups import ranks_name
 
 #: Takes a sample of a device, reason and group; False: there is nothing to sample with.
 Read = Callable[[int, Reason, str], bool]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from zprof.collectors.kineto.convert import convert
-from zprof.collectors.kineto.trace import read_trace
+from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.kineto.waits import WaitRanges
 from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
 from zprof.model.gaps import Gap

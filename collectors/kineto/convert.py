@@ -4,55 +4,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zprof.collectors.kineto.arguments import Arguments, number
-from zprof.collectors.kineto.gloo import gloo_rows
-from zprof.collectors.kineto.groups import GroupNames
-from zprof.collectors.kineto.nccl import nccl_rows
-from zprof.collectors.kineto.ranged import ranged_rows
-from zprof.collectors.kineto.rows import (
-    CollectiveRow,
-    Identity,
-    RangeSpan,
-    by_identity,
-    collective_columns,
-    range_spans,
-)
-from zprof.collectors.kineto.trace import TraceColumns
+from zprof.collectors.kineto.collectives.groups import GroupNames
+from zprof.collectors.kineto.collectives.ranged import ranged_rows
+from zprof.collectors.kineto.collectives.rows import CollectiveRow, collective_columns
+from zprof.collectors.kineto.collectives.spans import Identity, RangeSpan, by_identity, range_spans
+from zprof.collectors.kineto.columns import Trace
+from zprof.collectors.kineto.device.rows import device_rows, find_device_collectives
+from zprof.collectors.kineto.events import event_columns
+from zprof.collectors.kineto.gloo.fifo import gloo_rows
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 
-#: The profiler's bookkeeping about itself.
-_NOT_EVENTS = frozenset({"Trace", ""})
-_NOTHING = Arguments()
 Tables = dict[str, Mapping[str, Sequence[Any]]]
 
 
-def convert(trace: TraceColumns) -> tuple[Tables, list[Gap]]:
-    """The tables that a trace fills, and what in it could not be used."""
+def convert(trace: Trace) -> tuple[Tables, list[Gap]]:
+    """The tables that a trace fills, and what in it could not be used.
+
+    Columns of ``events`` are arrays of pyarrow and numpy.
+    """
     spans = range_spans(trace)
-    used = {span.range.group for span in spans if span.range.group is not None}
-    groups = GroupNames(trace.groups, trace.world_size, used)
+    on_device = find_device_collectives(trace, spans)
+    header = trace.header
+    groups = GroupNames(header.groups, header.world_size, header.rank, on_device.groups())
     ranged, range_gaps = ranged_rows(spans, groups)
     joined, gloo_gaps = gloo_rows(trace, spans, groups)
-    rows = _with_ranges([*ranged, *joined, *nccl_rows(trace, groups)], spans, groups)
+    carried, device_gaps = device_rows(trace, on_device, groups)
+    rows = _with_ranges([*ranged, *joined, *carried], spans, groups)
     tables: Tables = {"events": event_columns(trace), "collectives": collective_columns(rows)}
-    return tables, range_gaps + gloo_gaps
-
-
-def event_columns(trace: TraceColumns) -> dict[str, Any]:
-    """The ``events`` table, by start."""
-    rows = [row for row, category in enumerate(trace.category) if category not in _NOT_EVENTS]
-    rows.sort(key=lambda row: int(trace.start_ns[row]))
-    arguments = [trace.arguments.get(row, _NOTHING) for row in rows]
-    return {
-        "start_ns": trace.start_ns[rows],
-        "duration_ns": trace.duration_ns[rows],
-        "category": [trace.category[row] for row in rows],
-        "name": [trace.name[row] for row in rows],
-        "thread": trace.thread[rows],
-        "stream": [number(entry.stream) for entry in arguments],
-        "correlation": [number(entry.correlation) for entry in arguments],
-    }
+    return tables, range_gaps + gloo_gaps + device_gaps
 
 
 def _with_ranges(

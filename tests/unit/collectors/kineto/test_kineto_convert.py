@@ -1,23 +1,19 @@
 """From trace events to rows of collectives: ranges, gloo's executions, NCCL's metadata."""
 
-import json
-
+import pyarrow as pa
 import pytest
 
+from tests.support.kineto_traces import MAIN, at, converted, span, thread_name, trace_of
+from zprof.collectors.kineto.columns import Group
 from zprof.collectors.kineto.convert import convert
-from zprof.collectors.kineto.trace import read_trace
+from zprof.run.schema import EVENTS
 
-BASE = 1_790_857_026_000_000_000
-MAIN, COMM, WORKER, WORKER2 = 10, 20, 30, 31
-PAIR = {"pg_name": "0", "ranks": [0, 1]}
-
-
-def span(name, start, end, tid=MAIN, cat="user_annotation", **args):
-    return {"ph": "X", "cat": cat, "name": name, "tid": tid, "ts": start, "dur": end - start, "args": args}
+COMM, WORKER, WORKER2 = 20, 30, 31
+PAIR = Group(name="0", description="default_pg", ranks=(0, 1))
 
 
 def launch_op(name, start, *dims):
-    return span(name, start, start + 2, cat="cpu_op", **{"Input Dims": [*dims, [], []]})
+    return span(name, start, start + 2, category="cpu_op", **{"Input Dims": [*dims, [], []]})
 
 
 def execution(op, start, end, elements, dtype="float", tid=WORKER):
@@ -25,29 +21,15 @@ def execution(op, start, end, elements, dtype="float", tid=WORKER):
 
 
 def workers():
-    return [
-        {"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": f"thread {tid} (pt_gloo_runloop)"}}
-        for tid in (WORKER, WORKER2)
-    ]
+    return [thread_name(tid, f"thread {tid} (pt_gloo_runloop)") for tid in (WORKER, WORKER2)]
 
 
 @pytest.fixture
-def rows_of(tmp_path):
+def rows_of():
     def run(*events, groups=(PAIR,)):
-        path = tmp_path / "trace.json"
-        info = {"world_size": 2, "pg_config": list(groups)}
-        content = {"baseTimeNanoseconds": BASE, "distributedInfo": info, "traceEvents": [*workers(), *events]}
-        path.write_text(json.dumps(content))
-        tables, gaps = convert(read_trace(path))
-        columns = tables["collectives"]
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        return rows, gaps
+        return converted(trace_of([*workers(), *events], groups, world_size=2))
 
     return run
-
-
-def at(microseconds):
-    return BASE + microseconds * 1000
 
 
 def test_a_modelled_collective_comes_from_its_ranges(rows_of):
@@ -76,6 +58,7 @@ def test_a_modelled_collective_comes_from_its_ranges(rows_of):
             "wait_end_ns": at(41),
             "unit": "b.1",
             "stream": None,
+            "peer_rank": None,
             "method": "range",
         }
     ]
@@ -229,7 +212,7 @@ def test_groups_over_different_ranks_are_not_guessed(rows_of):
     rows, gaps = rows_of(
         launch_op("c10d::allreduce_", 10, [[60]]),
         execution("all_reduce", 12, 15, 60),
-        groups=(PAIR, {"pg_name": "1", "ranks": [0]}),
+        groups=(PAIR, Group(name="1", description="", ranks=(0,))),
     )
     assert [(row["group"], row["group_size"]) for row in rows] == [("unknown", 0)]
     assert [gap.what for gap in gaps] == ["process group of collectives"]
@@ -240,7 +223,7 @@ def test_two_groups_over_the_same_ranks_keep_their_own_numbers(rows_of):
     rows, _ = rows_of(
         span(text.format("0"), 10, 20, COMM),
         span(text.format("7"), 30, 40, COMM),
-        groups=(PAIR, {"pg_name": "7", "ranks": [1, 0]}),
+        groups=(PAIR, Group(name="7", description="undefined", ranks=(0, 1))),
     )
     assert [(row["group"], row["group_size"]) for row in rows] == [("0,1", 2), ("0,1#7", 2)]
 
@@ -278,16 +261,27 @@ def test_kernels_with_metadata(rows_of):
     assert row["method"] == "nccl"
 
 
-def test_events_keep_what_ran_and_leave_out_bookkeeping(tmp_path):
-    path = tmp_path / "trace.json"
-    rows = [
-        span("b", 5, 9, cat="cpu_op"),
-        span("a", 1, 3, cat="kernel", stream=7, correlation=8),
-        span("PyTorch Profiler (0)", 0, 99, cat="Trace"),
-    ]
-    path.write_text(json.dumps({"baseTimeNanoseconds": BASE, "traceEvents": rows}))
-    events = convert(read_trace(path))[0]["events"]
-    assert list(events["name"]) == ["a", "b"]
-    assert list(events["start_ns"]) == [at(1), at(5)]
-    assert list(events["stream"]) == [7, None]
-    assert list(events["correlation"]) == [8, None]
+def test_events_keep_what_ran_and_leave_out_bookkeeping():
+    trace = trace_of(
+        [
+            span("b", 5, 9, category="cpu_op"),
+            span("a", 1, 3, category="kernel", stream=7, correlation=8, **{"External id": 4}),
+            span("Memcpy HtoD", 2, 3, category="gpu_memcpy", stream=7, bytes=64),
+            span("PyTorch Profiler (0)", 0, 99, category="Trace"),
+        ]
+    )
+    events = convert(trace)[0]["events"]
+    assert events["name"].to_pylist() == ["a", "Memcpy HtoD", "b"]
+    assert events["category"].to_pylist() == ["kernel", "gpu_memcpy", "cpu_op"]
+    assert events["start_ns"].tolist() == [at(1), at(2), at(5)]
+    assert events["stream"].to_pylist() == [7, 7, None]
+    assert events["correlation"].to_pylist() == [8, None, None]
+    assert events["external_id"].to_pylist() == [4, None, None]
+    assert events["bytes"].to_pylist() == [None, 64, None]
+
+
+def test_events_go_into_a_run_as_they_are():
+    trace = trace_of([span("caf\ud800é", 1, 2), span("b", 3, 4)])
+    columns = convert(trace)[0]["events"]
+    table = pa.table(columns, schema=EVENTS)
+    assert table.column("name").to_pylist() == ["caf?é", "b"]

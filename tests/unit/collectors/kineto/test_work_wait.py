@@ -55,7 +55,7 @@ def test_a_wait_leaves_a_range_and_the_window_leaves_nothing_behind(lone_group):
     dist.all_reduce(tensor)
     collector.stop()
     assert Work.wait is original
-    names = list(collector.tables()["events"]["name"])
+    names = collector.tables()["events"]["name"].to_pylist()
     assert names.count(WAIT_RANGE) == 2
     assert names.count("c10d::allreduce_") == 2
     assert list(collector.tables()["collectives"]["kind"]) == ["all_reduce", "all_reduce"]

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from zprof.collectors.kineto.groups import GroupNames
-from zprof.collectors.kineto.rows import CollectiveRow, RangeSpan, by_identity, identity
+from zprof.collectors.kineto.collectives.groups import GroupNames
+from zprof.collectors.kineto.collectives.rows import CollectiveRow
+from zprof.collectors.kineto.collectives.spans import RangeSpan, by_identity, identity
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 

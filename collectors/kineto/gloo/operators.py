@@ -15,7 +15,8 @@ class GlooOperator:
 
     ``executed`` is the name behind ``gloo:``.  The execution shows the elements of ``argument`` of the
     launch; None where it shows none that all ranks have.  ``repeats``: it executes once for each rank of
-    the group.  ``gathers``: the full tensor is as many times larger as the group has ranks.
+    the group.  ``gathers``: the full tensor is as many times larger as the group has ranks.  ``shards``: the
+    arguments that hold the full tensor and this rank's part, which tell how many ranks there are.
     """
 
     kind: CollectiveKind
@@ -23,17 +24,18 @@ class GlooOperator:
     argument: int | None
     repeats: bool = False
     gathers: bool = False
+    shards: tuple[int, int] | None = None
 
 
 OPERATORS: dict[str, GlooOperator] = {
     "c10d::_allgather_base_": GlooOperator(
-        kind=CollectiveKind.ALL_GATHER, executed="all_gather", argument=1, gathers=True
+        kind=CollectiveKind.ALL_GATHER, executed="all_gather", argument=1, gathers=True, shards=(0, 1)
     ),
     "c10d::allgather_": GlooOperator(
-        kind=CollectiveKind.ALL_GATHER, executed="all_gather", argument=1, gathers=True
+        kind=CollectiveKind.ALL_GATHER, executed="all_gather", argument=1, gathers=True, shards=(0, 1)
     ),
     "c10d::_reduce_scatter_base_": GlooOperator(
-        kind=CollectiveKind.REDUCE_SCATTER, executed="all_reduce", argument=1
+        kind=CollectiveKind.REDUCE_SCATTER, executed="all_reduce", argument=1, shards=(1, 0)
     ),
     "c10d::reduce_scatter_": GlooOperator(
         kind=CollectiveKind.REDUCE_SCATTER, executed="all_reduce", argument=0, repeats=True

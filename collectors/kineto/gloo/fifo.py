@@ -13,47 +13,71 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from zprof.collectors.kineto.groups import UNKNOWN_GROUP, GroupNames
-from zprof.collectors.kineto.launches import Execution, GlooKey, Launch, find_executions, find_launches
-from zprof.collectors.kineto.rows import CollectiveRow, Identity, RangeSpan, by_identity, identity
-from zprof.collectors.kineto.trace import TraceColumns
-from zprof.model.collectives import CollectiveKind
+from zprof.collectors.kineto.collectives.groups import GroupNames
+from zprof.collectors.kineto.collectives.rows import CollectiveRow
+from zprof.collectors.kineto.collectives.spans import Identity, RangeSpan, by_identity, identity
+from zprof.collectors.kineto.columns import Trace
+from zprof.collectors.kineto.gloo.alone import rows_of_executions
+from zprof.collectors.kineto.gloo.gaps import gaps_of_rows, unmatched
+from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
+from zprof.collectors.kineto.gloo.threads import with_groups_of_threads
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 
 METHOD = "gloo_fifo"
 METHOD_BY_ORDER = "gloo_fifo_order"
-_Pairs = list[tuple[Launch, Execution]]
+Pairs = list[tuple[Launch, Execution]]
 
 
 def gloo_rows(
-    trace: TraceColumns, spans: Sequence[RangeSpan], groups: GroupNames
+    trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """A row for each execution of gloo that no ``::comm`` range stands for."""
     executions = find_executions(trace)
-    if not executions and "kernel" in trace.category:
+    if not executions and trace.category.where("kernel".__eq__).any():
         return [], []  # the collectives of this trace ran on a device
-    waits = by_identity(spans, RangeVerb.WAIT)
-    rows: list[CollectiveRow] = []
-    gaps: list[Gap] = []
-    for key, launches in _by_key(find_launches(trace, spans, groups)).items():
-        executed = executions.get(key, [])
-        pairs = _pair(_without_unfinished(launches, len(executed), waits), executed)
-        if pairs is not None:
-            rows.extend(_row(launch, execution) for launch, execution in pairs if not launch.covered)
-        elif not all(launch.covered for launch in launches):
-            gaps.append(_unmatched(key, len(launches), len(executed)))
-    if any(row.group == UNKNOWN_GROUP for row in rows):
-        gaps.append(_unknown_group())
-    if any(row.bytes == 0 and row.kind != CollectiveKind.BARRIER for row in rows):
-        gaps.append(_unknown_bytes())
-    return _merge(rows), gaps
+    launches = find_launches(trace, spans, groups)
+    if not launches:
+        return rows_of_executions(executions, groups)
+    launches = with_groups_of_threads(launches, executions)
+    pairs, gaps = _join(launches, executions, by_identity(spans, RangeVerb.WAIT))
+    numbers = _ordinals(launches)
+    rows = [_row(launch, execution, numbers) for launch, execution in pairs if not launch.covered]
+    return _merge(rows), gaps + gaps_of_rows(rows)
+
+
+def _join(
+    launches: Sequence[Launch], executions: Sequence[Execution], waits: Mapping[Identity, RangeSpan]
+) -> tuple[Pairs, list[Gap]]:
+    executed: dict[GlooKey, list[Execution]] = defaultdict(list)
+    for execution in executions:
+        executed[execution.key].append(execution)
+    pairs, gaps = Pairs(), []
+    for key, launched in _by_key(launches).items():
+        found = executed.get(key, [])
+        joined = _pair(_without_unfinished(launched, len(found), waits), found)
+        if joined is not None:
+            pairs += joined
+        elif not all(launch.covered for launch in launched):
+            gaps.append(unmatched(key, len(launched), len(found)))
+    return pairs, gaps
 
 
 def _by_key(launches: Sequence[Launch]) -> Mapping[GlooKey, list[Launch]]:
     found: dict[GlooKey, list[Launch]] = defaultdict(list)
     for launch in launches:
         found[launch.key].append(launch)
+    return found
+
+
+def _ordinals(launches: Sequence[Launch]) -> Mapping[int, int]:
+    """Numbers within each group of the launches that no range encloses."""
+    counts: dict[str, int] = defaultdict(int)
+    found: dict[int, int] = {}
+    for launch in launches:
+        if launch.index not in found:
+            found[launch.index] = counts[launch.group]
+            counts[launch.group] += launch.stated is None and not launch.covered
     return found
 
 
@@ -70,7 +94,7 @@ def _without_unfinished(
     return kept
 
 
-def _pair(launches: Sequence[Launch], executions: Sequence[Execution]) -> _Pairs | None:
+def _pair(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs | None:
     if len(launches) != len(executions):
         return None
     pairs = list(zip(launches, executions, strict=True))
@@ -78,17 +102,17 @@ def _pair(launches: Sequence[Launch], executions: Sequence[Execution]) -> _Pairs
     return pairs if in_order else None
 
 
-def _row(launch: Launch, execution: Execution) -> CollectiveRow:
+def _row(launch: Launch, execution: Execution, ordinals: Mapping[int, int]) -> CollectiveRow:
     stated = launch.stated
     count = execution.elements or 0
     full = count * max(1, launch.group_size) if launch.operator.gathers else count
     dtype, size = execution.dtype or ("none", 0)
-    sequence = launch.ordinal if stated is None or stated.sequence is None else stated.sequence
+    ordinal = ordinals[launch.index]
     return CollectiveRow(
         kind=str((stated.kind if stated else None) or launch.operator.kind),
         group=launch.group,
         group_size=launch.group_size,
-        sequence=sequence,
+        sequence=ordinal if stated is None or stated.sequence is None else stated.sequence,
         dtype=dtype,
         bytes=full * size,
         start_ns=execution.start_ns,
@@ -117,30 +141,3 @@ def _merge(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
             )
         merged[key] = row
     return list(merged.values())
-
-
-def _unmatched(key: GlooKey, launched: int, executed: int) -> Gap:
-    operator, count = key
-    of = "" if count is None else f" of {count} elements"
-    return Gap(
-        what="collectives of gloo",
-        reason=f"{launched} launches and {executed} executions of {operator}{of} do not pair up; "
-        "none of them is counted",
-        remedy="record again; a ::launch range per collective (docs/recording.md) makes them unambiguous",
-    )
-
-
-def _unknown_bytes() -> Gap:
-    return Gap(
-        what="bytes of collectives",
-        reason="some collectives of gloo show no tensor: shapes were not recorded",
-        remedy="profile with record_shapes=True",
-    )
-
-
-def _unknown_group() -> Gap:
-    return Gap(
-        what="process group of collectives",
-        reason="this program has several process groups over different ranks, and gloo's events name none",
-        remedy="write a ::launch range with pg=… around each collective (docs/recording.md)",
-    )

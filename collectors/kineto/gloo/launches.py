@@ -5,11 +5,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zprof.collectors.kineto.arguments import Arguments, dtype_of, elements
-from zprof.collectors.kineto.gloo_operators import OPERATORS, WITHOUT_TENSOR, GlooOperator
-from zprof.collectors.kineto.groups import GroupNames
-from zprof.collectors.kineto.rows import RangeSpan, identity
-from zprof.collectors.kineto.trace import TraceColumns
+from zprof.collectors.kineto.arguments import Arguments, elements
+from zprof.collectors.kineto.collectives.element_types import element_type
+from zprof.collectors.kineto.collectives.finding import Enclosing, rows_of
+from zprof.collectors.kineto.collectives.groups import GroupNames
+from zprof.collectors.kineto.collectives.spans import RangeSpan, identity
+from zprof.collectors.kineto.columns import Trace
+from zprof.collectors.kineto.gloo.operators import OPERATORS, WITHOUT_TENSOR, GlooOperator
 from zprof.run.ranges import EngineRange, RangeVerb
 
 _WORKER = "pt_gloo_runloop"
@@ -24,7 +26,7 @@ GlooKey = tuple[str, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One c10d operator.  ``ordinal`` counts those of a group that no range encloses.
+    """One c10d operator; ``index`` counts them by start.
 
     ``stated``: what the ``::launch`` range around it says.  ``covered``: a ``::comm`` range stands for
     the collective, because it encloses this operator or because its engine writes such ranges.
@@ -39,7 +41,7 @@ class Launch:
     wait: RangeSpan | None
     group: str
     group_size: int
-    ordinal: int
+    index: int
     key: GlooKey
 
 
@@ -47,6 +49,7 @@ class Launch:
 class Execution:
     """One ``gloo:<op>`` on a worker thread.  ``dtype`` is torch's name and the bytes of an element."""
 
+    thread: int
     start_ns: int
     end_ns: int
     elements: int | None
@@ -54,45 +57,74 @@ class Execution:
     key: GlooKey
 
 
-def find_launches(trace: TraceColumns, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
-    """All launches by start."""
-    enclosing, waits = _Enclosing(spans), _NextWaits(spans)
-    carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
-    ordinals: dict[str, int] = defaultdict(int)
-    launches: list[Launch] = []
-    for row in _rows_by_start(trace, "c10d::"):
-        operator = OPERATORS.get(trace.name[row])
-        if operator is None:
-            continue
-        start, end = _times(trace, row)
-        span = enclosing.find(int(trace.thread[row]), start, end)
+def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
+    """All launches by start, without those that went to another backend."""
+    find = _Launches(trace, spans, groups)
+    return [launch for index, row in enumerate(_launch_rows(trace)) for launch in find.of(int(row), index)]
+
+
+class _Launches:
+    """Makes launches of the rows of operators."""
+
+    def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
+        self._trace, self._groups = trace, groups
+        self._enclosing, self._waits = _Enclosing(spans), _NextWaits(spans)
+        self._carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
+
+    def of(self, row: int, index: int) -> list[Launch]:
+        """The launch, as often as it executes."""
+        operator, thread = OPERATORS[self._trace.name[row]], int(self._trace.thread[row])
+        start, end = _times(self._trace, row)
+        span = self._enclosing.find(thread, start, end)
         stated = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
-        covered = span is not None and span.range.engine in carrying
-        group, size = groups.resolve(stated.group if stated else None)
-        arguments = trace.arguments.get(row, _NOTHING)
+        arguments = self._trace.arguments.get(row, _NOTHING)
+        group, size = self._group(stated, operator, arguments)
         launch = Launch(
             start_ns=start,
             end_ns=end,
             operator=operator,
             stated=stated,
-            covered=covered,
-            wait=waits.find(int(trace.thread[row]), end) if _is_synchronous(arguments) else None,
+            covered=span is not None and span.range.engine in self._carrying,
+            wait=self._waits.find(thread, end) if _is_synchronous(arguments) else None,
             group=group,
             group_size=size,
-            ordinal=ordinals[group],
+            index=index,
             key=_launch_key(operator, arguments),
         )
-        launches.extend([launch] * (max(1, min(size, _MOST_REPEATS)) if operator.repeats else 1))
-        ordinals[group] += stated is None and not covered
-    return launches
+        return [launch] * (max(1, min(size, _MOST_REPEATS)) if operator.repeats else 1)
+
+    def _group(
+        self, stated: EngineRange | None, operator: GlooOperator, arguments: Arguments
+    ) -> tuple[str, int]:
+        if stated is not None:
+            return self._groups.resolve(stated.group)
+        return self._groups.of_size(_ranks_by_shape(operator, arguments))
 
 
-def find_executions(trace: TraceColumns) -> dict[GlooKey, list[Execution]]:
-    """All executions by key and start."""
+def _launch_rows(trace: Trace) -> list[int]:
+    """Rows of operators; what encloses a ``record_param_comms`` went to NCCL or RCCL."""
+    rows = rows_of(trace, ("cpu_op",), OPERATORS.__contains__)
+    elsewhere = rows_of(trace, ("cpu_op",), "record_param_comms".__eq__)
+    taken = Enclosing(trace, rows).at(trace.thread[elsewhere], trace.start_ns[elsewhere])
+    gone = set(taken.tolist())
+    return [row for row in rows.tolist() if row not in gone]
+
+
+def _ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int | None:
+    """How many ranks a gather or reduce-scatter spans: the full tensor over one part."""
+    if operator.shards is None:
+        return None
+    parts, part = (elements(arguments.dims, argument) for argument in operator.shards)
+    return parts // part if parts and part and not parts % part else None
+
+
+def find_executions(trace: Trace) -> list[Execution]:
+    """All executions by start."""
     workers = {t for t, names in trace.thread_names.items() if any(_WORKER in name for name in names)}
-    found: dict[GlooKey, list[Execution]] = defaultdict(list)
-    for row in _rows_by_start(trace, "gloo:"):
-        if int(trace.thread[row]) not in workers:
+    found: list[Execution] = []
+    for row in rows_of(trace, ("user_annotation", "cpu_op"), _is_execution).tolist():
+        thread = int(trace.thread[row])
+        if thread not in workers:
             continue
         start, end = _times(trace, row)
         arguments = trace.arguments.get(row, _NOTHING)
@@ -100,10 +132,15 @@ def find_executions(trace: TraceColumns) -> dict[GlooKey, list[Execution]]:
         count = elements(arguments.dims)
         key = (executed, None if executed in WITHOUT_TENSOR else count)
         types = arguments.types if isinstance(arguments.types, list) and arguments.types else [None]
-        found[key].append(
-            Execution(start_ns=start, end_ns=end, elements=count, dtype=dtype_of(types[0]), key=key)
+        dtype = element_type(types[0])
+        found.append(
+            Execution(thread=thread, start_ns=start, end_ns=end, elements=count, dtype=dtype, key=key)
         )
     return found
+
+
+def _is_execution(name: str) -> bool:
+    return name.startswith("gloo:")
 
 
 class _Enclosing:
@@ -149,11 +186,6 @@ def _launch_key(operator: GlooOperator, arguments: Arguments) -> GlooKey:
     return operator.executed, elements(arguments.dims, operator.argument)
 
 
-def _rows_by_start(trace: TraceColumns, prefix: str) -> list[int]:
-    rows = [row for row, name in enumerate(trace.name) if name.startswith(prefix)]
-    return sorted(rows, key=lambda row: int(trace.start_ns[row]))
-
-
-def _times(trace: TraceColumns, row: int) -> tuple[int, int]:
+def _times(trace: Trace, row: int) -> tuple[int, int]:
     start = int(trace.start_ns[row])
     return start, start + int(trace.duration_ns[row])

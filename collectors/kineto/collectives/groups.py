@@ -1,0 +1,116 @@
+"""Names process groups alike on all ranks: by their sorted global ranks, as "0,1,2,3".
+
+Sequence numbers count per process group.  Where several groups span the same ranks, the first keeps the bare
+ranks (the default group, else the lowest number), and the others have their description behind them, as
+"0,1,2,3#mesh_fsdp"; their name where they have none of their own.  Every member lists the same groups over
+its ranks, so all of them find the same names.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from zprof.collectors.kineto.columns import Group
+
+#: How torch calls the group that spans all ranks, and a group that nobody described.
+_DEFAULT_NAME, _DEFAULT, _UNDESCRIBED = "0", "default_pg", ("", "undefined")
+_MOST_RANKS = 1 << 16
+UNKNOWN_GROUP = "unknown"
+
+
+class GroupNames:
+    """Resolves the groups that one trace names to (name, size).  Size 0 is unknown.
+
+    Args:
+        listed: What the trace lists; groups without ranks span the whole world.
+        world_size: As the trace says, or None.
+        rank: Whose trace it is, or None.
+        seen: Groups that only collectives name, with the ranks they say.
+    """
+
+    def __init__(
+        self,
+        listed: Sequence[Group],
+        world_size: int | None,
+        rank: int | None = None,
+        seen: Iterable[Group] = (),
+    ) -> None:
+        world = tuple(range(world_size)) if world_size is not None and 0 < world_size <= _MOST_RANKS else ()
+        self._ranks = {group.name: group.ranks or world for group in listed}
+        known = [Group(name=g.name, description=g.description, ranks=g.ranks or world) for g in listed]
+        if _DEFAULT_NAME not in self._ranks:
+            self._ranks[_DEFAULT_NAME] = world
+            known.append(Group(name=_DEFAULT_NAME, description=_DEFAULT, ranks=world))
+        self._shown = _shown([*known, *seen])
+        spans = {ranks for ranks in self._ranks.values() if ranks}
+        self._own = {ranks for ranks in spans if rank is None or rank in ranks}
+        self._are_listed = bool(listed)
+        self._names = {
+            name: (self.shown(name, ranks), len(ranks)) for name, ranks in self._ranks.items() if ranks
+        }
+
+    def resolve(self, name: str | None) -> tuple[str, int]:
+        """The name and size of a group; without its name, of all groups where they span the same ranks."""
+        if name is None:
+            return _only(self._own) or (UNKNOWN_GROUP, 0)
+        return self._names.get(name, (name, 0))
+
+    def of_size(self, size: int | None) -> tuple[str, int]:
+        """The group of so many ranks, if all groups of that size span the same ones."""
+        return _only({ranks for ranks in self._own if len(ranks) == size}) or self.resolve(None)
+
+    def listed(self) -> tuple[str, int] | None:
+        """All groups that the trace lists, where they span the same ranks."""
+        return _only(self._own) if self._are_listed else None
+
+    def ranks_of(self, name: str) -> tuple[int, ...]:
+        """The ranks of a group that the trace lists, else none."""
+        return self._ranks.get(name, ())
+
+    def shown(self, name: str, ranks: Sequence[int]) -> str:
+        """What a group of known ranks is called in tables."""
+        key = tuple(sorted(ranks))
+        return self._shown.get((key, name)) or ranks_name(key)
+
+
+def _only(spans: set[tuple[int, ...]]) -> tuple[str, int] | None:
+    if len(spans) != 1:
+        return None
+    (ranks,) = spans
+    return ranks_name(ranks), len(ranks)
+
+
+def ranks_name(ranks: Iterable[int]) -> str:
+    """``(1, 0)`` as ``0,1``."""
+    return ",".join(str(rank) for rank in sorted(ranks))
+
+
+def _shown(groups: Sequence[Group]) -> dict[tuple[tuple[int, ...], str], str]:
+    spanning: dict[tuple[int, ...], dict[str, str]] = defaultdict(dict)
+    for group in groups:
+        if group.ranks:
+            spanning[tuple(sorted(group.ranks))].setdefault(group.name, group.description)
+    return {
+        (ranks, name): shown
+        for ranks, members in spanning.items()
+        for name, shown in _apart(ranks_name(ranks), members)
+    }
+
+
+def _apart(ranks: str, members: dict[str, str]) -> Iterable[tuple[str, str]]:
+    """Names for groups over the same ranks, from their descriptions by name."""
+    descriptions = list(members.values())
+    for place, name in enumerate(sorted(members, key=lambda name: _order(name, members[name]))):
+        description = members[name]
+        if not place:
+            yield name, ranks
+        elif description in _UNDESCRIBED:
+            yield name, f"{ranks}#{name}"
+        elif descriptions.count(description) > 1:
+            yield name, f"{ranks}#{description}:{name}"
+        else:
+            yield name, f"{ranks}#{description}"
+
+
+def _order(name: str, description: str) -> tuple[bool, int, str]:
+    number = int(name) if name.isascii() and name.isdigit() and len(name) < 18 else 1 << 62
+    return description != _DEFAULT, number, name

@@ -1,0 +1,1 @@
+"""Collectives that ran on a device: kernels and copies of NCCL, RCCL and others."""

@@ -1,0 +1,1 @@
+"""Collectives that gloo ran on threads of the host."""
