@@ -70,14 +70,21 @@ class TraceHeader:
 class ReadReport:
     """How reading went.  Counts that are not 0 are told to the user.
 
-    ``events``: all objects of ``traceEvents``, of any ``ph``.  ``repaired``: events that were not JSON as it
-    should be and could be mended; ``dropped``: that could not.  ``cut_short``: the file ends within the
-    events.  ``resolution_ns``: 1, or more where the file's own times are coarser.
+    ``events``: all objects of ``traceEvents`` that could be read, of any ``ph``.  ``repaired``: those of them
+    that were not JSON as it should be and were mended; ``dropped``: pieces that could not be.  ``timeless``:
+    events that should have a duration, but have no place in time, and so are in no column: ``ts`` or ``dur``
+    is missing, negative or beyond any clock, or both are 0, as for work whose times the device never gave.
+    ``unkept_names``, ``unkept_arguments``: events whose name or arguments were beyond all measure.
+    ``cut_short``: the file ends early or its packing is damaged.  ``resolution_ns``: 1, or more where the
+    file's own times are coarser.
     """
 
     events: int = 0
     repaired: int = 0
     dropped: int = 0
+    timeless: int = 0
+    unkept_names: int = 0
+    unkept_arguments: int = 0
     cut_short: bool = False
     resolution_ns: int = 1
 

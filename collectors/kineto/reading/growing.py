@@ -1,0 +1,41 @@
+"""One column while it grows: blocks, so that neither many small arrays nor copies of a large one are kept."""
+
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+_BLOCK_ROWS = 1 << 16
+_Number = TypeVar("_Number", np.int32, np.int64)
+
+
+class Growing(Generic[_Number]):
+    """Takes rows at its end."""
+
+    def __init__(self, kind: type[_Number]) -> None:
+        self._kind: type[_Number] = kind
+        self._blocks: list[npt.NDArray[_Number]] = []
+        self._used = _BLOCK_ROWS
+
+    def __len__(self) -> int:
+        return len(self._blocks) * _BLOCK_ROWS - (_BLOCK_ROWS - self._used if self._blocks else 0)
+
+    def append(self, rows: npt.NDArray[_Number]) -> None:
+        """Copies them."""
+        while len(rows):
+            if self._used == _BLOCK_ROWS:
+                self._blocks.append(np.empty(_BLOCK_ROWS, dtype=self._kind))
+                self._used = 0
+            taken = rows[: _BLOCK_ROWS - self._used]
+            self._blocks[-1][self._used : self._used + len(taken)] = taken
+            self._used, rows = self._used + len(taken), rows[len(taken) :]
+
+    def finish(self) -> npt.NDArray[_Number]:
+        """The column; it cannot grow after."""
+        size, blocks = len(self), self._blocks
+        self._blocks = []
+        whole = np.empty(size, dtype=self._kind)
+        for index, block in enumerate(blocks):
+            part = whole[index * _BLOCK_ROWS : (index + 1) * _BLOCK_ROWS]
+            part[:] = block[: len(part)]
+        return whole

@@ -1,0 +1,181 @@
+"""The columns of a trace while they grow, some hundred events at a time."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from zprof.collectors.kineto.columns import ABSENT, Int64s, Mask
+from zprof.collectors.kineto.reading.categories import Categories
+from zprof.collectors.kineto.reading.events import (
+    EVENTS,
+    EXACT_EVENTS,
+    TEXTS,
+    Event,
+    ExactEvent,
+    FewArguments,
+)
+from zprof.collectors.kineto.reading.growing import Growing
+from zprof.collectors.kineto.reading.mend import Mended
+from zprof.collectors.kineto.reading.numbers import (
+    microseconds_to_ns,
+    nanoseconds,
+    whole_number,
+    whole_numbers,
+)
+from zprof.collectors.kineto.reading.texts import Texts
+from zprof.collectors.kineto.reading.wanted import Wanted
+from zprof.model.errors import BadInput
+
+#: From here on (in µs) a double does not hold three decimals.  Between 2023 and April 2024 traces have such.
+_COARSE = float(1 << 43)
+_FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d+\.')
+_MANY = 64
+_MOST_ROWS = 1 << 26
+_MOST_NAMES, _LONG_NAME = 1 << 16, 1 << 10
+Int32s = npt.NDArray[np.int32]
+_COLUMNS = ("start", "duration", "process", "thread", "stream", "correlation", "external_id", "bytes")
+_AnyEvent = Event | ExactEvent
+
+
+class Rows:
+    """``events``: objects read, of any kind.  ``timeless``: with a duration, but not at a place in time."""
+
+    def __init__(self) -> None:
+        self.events = self.timeless = self.repaired = 0
+        self.phases = False
+        self.names, self.categories, self.wanted = Texts(), Categories(), Wanted()
+        self.thread_names: dict[int, set[str]] = {}
+        self.columns = {name: Growing(np.int64) for name in _COLUMNS}
+        self.codes = {name: Growing(np.int32) for name in ("category", "name")}
+        self._exact = False
+
+    def add(self, array: memoryview) -> None:
+        """A JSON array of events; all of it or nothing.
+
+        Raises:
+            NOT_DECODED: something in it is not as it should be.
+        """
+        events: Sequence[_AnyEvent] = (EXACT_EVENTS if self._exact else EVENTS).decode(array)
+        self._add(events, lambda: TEXTS.decode(array), lambda: EXACT_EVENTS.decode(array), array)
+
+    def add_mended(self, mended: Mended) -> None:
+        """One event that ``add`` refuses."""
+        self.repaired += mended.changed
+        event = mended.exact_event() if self._exact else mended.event()
+        self._add([event], lambda: [mended.text], lambda: [mended.exact_event()], mended.text)
+
+    def _add(
+        self,
+        events: Sequence[_AnyEvent],
+        texts: Callable[[], Sequence[msgspec.Raw | bytes]],
+        exact: Callable[[], Sequence[ExactEvent]],
+        source: memoryview | bytes,
+    ) -> None:
+        spans = [event for event in events if event.ph == "X"]
+        start = None if self._exact else self._from_doubles(spans, source)
+        if start is None:
+            events, self._exact = (events if self._exact else exact()), True
+            spans = [event for event in events if event.ph == "X"]
+            start = _from_digits(spans)
+        self.events += len(events)
+        if len(spans) < len(events):
+            self._note_others(event for event in events if event.ph != "X")
+        if spans:
+            self.phases = True
+            self._add_spans(
+                spans, start, lambda: [t for e, t in zip(events, texts(), strict=True) if e.ph == "X"]
+            )
+
+    @staticmethod
+    def _from_doubles(spans: Sequence[Any], source: memoryview | bytes) -> Int64s | None:
+        """None where doubles are too coarse; of many events that have fractions some show it."""
+        doubles = np.array([event.ts for event in spans], dtype=np.float64)
+        coarse = np.abs(doubles) >= _COARSE
+        if coarse.any():
+            fractions = bool((coarse & (doubles != np.floor(doubles))).any())
+            if fractions or (len(spans) < _MANY and _FRACTION.search(source)):
+                return None
+        return nanoseconds(doubles)
+
+    def _note_others(self, others: Iterable[_AnyEvent]) -> None:
+        for event in others:
+            self.phases = self.phases or event.ph is not None
+            name = event.args.name
+            if event.ph == "M" and event.name == "thread_name" and name is not None:
+                self._note_thread(whole_number(event.tid), name)
+
+    def _note_thread(self, thread: int, name: str) -> None:
+        if sum(map(len, self.thread_names.values())) < _MOST_NAMES and len(name) < _LONG_NAME:
+            self.thread_names.setdefault(thread, set()).add(name)
+
+    def _add_spans(
+        self, spans: Sequence[_AnyEvent], start: Int64s, texts: Callable[[], Sequence[msgspec.Raw | bytes]]
+    ) -> None:
+        few = [event.args for event in spans]
+        names, categories = self.names, self.categories.texts
+        codes = {
+            "category": np.fromiter([categories[e.cat] for e in spans], np.int32, len(spans)),
+            "name": np.fromiter([names[e.name] for e in spans], np.int32, len(spans)),
+        }
+        columns = _identities(spans, few)
+        columns["start"] = start
+        columns["duration"] = nanoseconds(np.array([e.dur for e in spans], dtype=np.float64))
+        columns["stream"] = self.categories.streams(codes["category"], columns["stream"], columns["thread"])
+        wanted = self.wanted.mask((names.texts, codes["name"]), (categories.texts, codes["category"]), few)
+        placed = _placed(columns["start"], columns["duration"])
+        self._keep_arguments(wanted & placed, placed, texts)
+        self._append(codes, columns, placed)
+
+    def _keep_arguments(
+        self, wanted: Mask, placed: Mask, texts: Callable[[], Sequence[msgspec.Raw | bytes]]
+    ) -> None:
+        if wanted.any():
+            rows = len(self.columns["start"]) + np.cumsum(placed) - 1
+            every = texts()
+            for index in np.flatnonzero(wanted).tolist():
+                self.wanted.keep(int(rows[index]), every[index])
+
+    def _append(self, codes: Mapping[str, Int32s], columns: Mapping[str, Int64s], placed: Mask) -> None:
+        whole = bool(placed.all())
+        self.timeless += 0 if whole else int((~placed).sum())
+        for name, column in columns.items():
+            self.columns[name].append(column if whole else column[placed])
+        for name, code in codes.items():
+            self.codes[name].append(code if whole else code[placed])
+        if len(self.columns["start"]) > _MOST_ROWS:
+            raise BadInput(f"more than {_MOST_ROWS} events", hint="record fewer steps")
+
+
+def _identities(spans: Sequence[_AnyEvent], few: Sequence[FewArguments]) -> dict[str, Int64s]:
+    columns = {
+        "process": whole_numbers([event.pid for event in spans]),
+        "thread": whole_numbers([event.tid for event in spans]),
+        "stream": whole_numbers([each.stream for each in few]),
+        "correlation": whole_numbers([each.correlation for each in few]),
+        "external_id": whole_numbers([each.external_id for each in few]),
+        "bytes": whole_numbers([each.bytes for each in few]),
+    }
+    old = [each.external_id_2021 for each in few]
+    if old.count(None) != len(old):
+        missing = columns["external_id"] == ABSENT
+        columns["external_id"] = np.where(missing, whole_numbers(old), columns["external_id"])
+    return columns
+
+
+def _from_digits(spans: Sequence[Any]) -> Int64s:
+    found = (microseconds_to_ns(bytes(event.ts)) for event in spans)
+    return np.fromiter((ABSENT if each is None else each for each in found), np.int64, len(spans))
+
+
+def _placed(start: Int64s, duration: Int64s) -> Mask:
+    """Those that have a place in time.
+
+    Work whose times the device never reported is written as ``ts: 0, dur: 0``: it is no work of no length
+    at the begin of the trace.
+    """
+    found: Mask = (start != ABSENT) & (duration >= 0) & ((start != 0) | (duration != 0))
+    return found

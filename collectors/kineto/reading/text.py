@@ -1,0 +1,143 @@
+"""The text of a trace file, whatever it is packed in: plain, gzip or zstd, told apart by content.
+
+A compressed file that ends early or is damaged gives what there is, to the last byte before the damage.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from itertools import chain
+from typing import Any, Protocol
+
+from isal import igzip
+from isal.igzip_lib import IsalError
+
+from zprof.model.errors import BadInput
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+#: Read and unpacked at a time where a file is damaged.
+_SMALL_BYTES = 4096
+#: Real traces shrink by 10 to 60; a file of a few kilobytes that becomes gigabytes is no trace.
+_LEAST_LIMIT_BYTES, _MOST_EXPANSION = 256 << 20, 128
+
+
+class _Unpacked(Protocol):
+    def readinto(self, target: memoryview, /) -> int: ...
+
+
+class TraceText:
+    """Unpacks into a buffer of the caller.  ``damaged``: not all of it could be unpacked.
+
+    Args:
+        file: Open at its begin.
+        on_bytes: Told how many bytes of the file have been read so far.
+    """
+
+    def __init__(self, file: BufferedReader, on_bytes: Callable[[int], None] | None = None) -> None:
+        self.damaged = False
+        self._file = file
+        self._on_bytes = on_bytes
+        self._given_bytes = 0
+        self._magic = file.peek(4)[:4]
+        self._unpacked = _unpacked(file, self._magic)
+
+    def readinto(self, target: memoryview) -> int:
+        """Fill the begin of ``target``; 0 at the end of the text.
+
+        Raises:
+            BadInput: far more text than a trace of this size has.
+            OSError: the file itself cannot be read.
+        """
+        try:
+            size = self._unpacked.readinto(target)
+        except (EOFError, OSError, zlib.error, IsalError) as error:
+            if self.damaged or not self._is_packed():
+                raise OSError(getattr(error, "errno", None), str(error)) from None
+            size = self._go_on_slowly(target)
+        self._given_bytes += size
+        self._bound()
+        if self._on_bytes is not None:
+            self._on_bytes(self._file.tell())
+        return size
+
+    def _is_packed(self) -> bool:
+        return self._magic.startswith((_GZIP, _ZSTD))
+
+    def _go_on_slowly(self, target: memoryview) -> int:
+        """The fast readers lose what they have unpacked of the block with the damage."""
+        self.damaged = True
+        self._file.seek(0)
+        pieces = _zstd_pieces(self._file) if self._magic.startswith(_ZSTD) else _gzip_pieces(self._file)
+        self._unpacked = _Pieces(_without(pieces, self._given_bytes))
+        return self._unpacked.readinto(target)
+
+    def _bound(self) -> None:
+        limit = max(_LEAST_LIMIT_BYTES, _MOST_EXPANSION * self._file.tell())
+        if self._is_packed() and self._given_bytes > limit:
+            raise BadInput(
+                f"it unpacks to more than {_MOST_EXPANSION} times its size", hint="unpack it and look inside"
+            )
+
+
+class _Pieces:
+    """Pieces of any size, read into a buffer."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def readinto(self, target: memoryview, /) -> int:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = piece
+        size = min(len(self._rest), len(target))
+        target[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+def _unpacked(file: BufferedReader, magic: bytes) -> _Unpacked:
+    if magic.startswith(_GZIP):
+        packed: _Unpacked = igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
+        return packed
+    return _zstd(file) if magic.startswith(_ZSTD) else file
+
+
+def _zstd(file: BufferedReader) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
+
+
+def _gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
+    """All members, up to the damage; what follows the last member is none."""
+    packed = file.read(_SMALL_BYTES)
+    while packed.startswith(b"\x1f"):
+        member = zlib.decompressobj(wbits=31)
+        while packed and not member.eof:
+            try:
+                piece = member.decompress(packed, _SMALL_BYTES)
+            except zlib.error:
+                return
+            packed = member.unconsumed_tail or (b"" if member.eof else file.read(_SMALL_BYTES))
+            yield piece
+        packed = (member.unused_data or file.read(_SMALL_BYTES)).lstrip(b"\0")
+
+
+def _zstd_pieces(file: BufferedReader) -> Iterator[bytes]:
+    packed = _zstd(file)
+    try:
+        while piece := packed.read(_SMALL_BYTES):
+            yield piece
+    except OSError:
+        return
+
+
+def _without(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """All but the first ``size`` bytes."""
+    for piece in pieces:
+        if len(piece) > size:
+            return chain((piece[size:],), pieces)
+        size -= len(piece)
+    return iter(())
