@@ -5,11 +5,11 @@ a step of them: 1 ns today, 256 ns in traces without a base time.  Times are equ
 device row, and never less than 1 µs; the overlap is equal within 0.01 points, to which HTA rounds it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.analysis.time.totals import DeviceTotals
 from zprof.integrations.hta.answers import Answers, Kinds, Overlap, Rows, Temporal
+from zprof.integrations.hta.gaps import unanswered
 from zprof.integrations.hta.reasons import reasons
 from zprof.model.gaps import Gap
 from zprof.model.verification import Figure, FigureStatus, RankVerification
@@ -55,23 +55,6 @@ def compare(totals: DeviceTotals, answers: Answers) -> tuple[RankVerification, l
         reasons=tuple(reasons(rows)) if differ and rows else (),
     )
     return verified, unanswered(totals.rank, answers, QUESTIONS)
-
-
-def unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> list[Gap]:
-    """A gap for each way in which HTA failed on a rank."""
-    failed: dict[str, list[str]] = {}
-    for question in questions:
-        if not answers.has(question):
-            failed.setdefault(answers.error(question), []).append(question)
-    return [
-        Gap(
-            what=f"HTA ({', '.join(asked)})",
-            rank=rank,
-            reason=f"HTA failed: {error}",
-            remedy="zprof's own figures do not need it; HTA wants whole JSON files with work of a GPU",
-        )
-        for error, asked in failed.items()
-    ]
 
 
 def _overlap(totals: DeviceTotals, answers: Answers) -> Figure:

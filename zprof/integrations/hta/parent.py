@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,12 @@ def ask_all(
                 answers[rank] = running.pop(rank).answers()
             time.sleep(_POLL_S)
     return answers
+
+
+def source_name(answers: Iterable[Answers]) -> str:
+    """HTA with the version that answered."""
+    versions = [entry.version for entry in answers if entry.version]
+    return f"HTA {versions[0]}" if versions else "HTA"
 
 
 def _source(path: Path) -> _Source | str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from zprof.analysis.time.totals import DeviceTotals, device_totals
 from zprof.integrations.hta.answers import Answers
 from zprof.integrations.hta.comparison import QUESTIONS, compare
-from zprof.integrations.hta.parent import ask_all
+from zprof.integrations.hta.parent import ask_all, source_name
 from zprof.integrations.importing import import_paths
 from zprof.model.errors import BadInput, MissingData
 from zprof.model.gaps import Gap
@@ -17,7 +17,6 @@ from zprof.run.reader import load
 from zprof.version import __version__
 
 _SETTINGS = "HTA_DISABLE_NS_ROUNDING=1, include_last_profiler_step=True"
-_NAME = "HTA"
 
 
 def verify(
@@ -44,17 +43,16 @@ def verify(
         imported = import_paths([path], Path(folder) / "trace.zprof")
         for said in imported.notes:
             note(said)
+        run = load(imported.run)
+        if run.manifest.source != "trace":
+            raise BadInput(
+                f"{path}: no trace, a {run.manifest.source}", hint="give a Kineto trace (.json, .json.gz)"
+            )
         files = _chosen({file.rank: file.path for file in imported.files}, ranks)
-        totals, gaps = device_totals(load(imported.run), tuple(files))
+        totals, gaps = device_totals(run, tuple(files))
     measured = {entry.rank: entry for entry in totals}
     answers = ask_all({rank: files[rank] for rank in measured}, QUESTIONS, wall_s)
     return _verification(measured, answers, [gap for gap in gaps if gap.rank in files])
-
-
-def source_name(answers: Sequence[Answers]) -> str:
-    """HTA with the version that answered."""
-    versions = [entry.version for entry in answers if entry.version]
-    return f"{_NAME} {versions[0]}" if versions else _NAME
 
 
 def _verification(
@@ -63,7 +61,7 @@ def _verification(
     compared = [compare(entry, answers[rank]) for rank, entry in sorted(measured.items())]
     return Verification(
         zprof_version=__version__,
-        source=source_name(tuple(answers.values())),
+        source=source_name(answers.values()),
         settings=_SETTINGS,
         window="whole trace",
         ranks=tuple(rank for rank, _ in compared),

@@ -1,0 +1,131 @@
+"""Figures of both side by side: when they are equal, when not, what is unknown, and known reasons."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from zprof.analysis.time.totals import DeviceTotals
+from zprof.integrations.hta.answers import Answers, Rows, read_answers
+from zprof.integrations.hta.comparison import compare
+from zprof.integrations.hta.reasons import reasons
+from zprof.model.verification import FigureStatus, Verification
+
+TOTALS = DeviceTotals(
+    rank=3, span_ns=10_000_000, compute_ns=6_000_000, communication_ns=4_000_000, memory_ns=500_000,
+    overlapped_ns=1_000_000, idle_ns=1_000_000,
+)  # fmt: skip
+ROWS = {"device": 4_000, "kept": 4_000, "resolution_ns": 1.0, "names": []}
+SAME = {
+    "rows": ROWS,
+    "overlap": {"percent": 25.0},
+    "temporal": {
+        "span_ns": 10_000_000,
+        "idle_ns": 1_000_000,
+        "compute_ns": 6_000_000,
+        "non_compute_ns": 3_000_000,
+    },
+    "kinds": {"communication_ns": 4_000_000, "memory_ns": 500_000},
+}
+EQUAL, DIFFERS, UNKNOWN = FigureStatus.EQUAL, FigureStatus.DIFFERS, FigureStatus.UNKNOWN
+
+
+def said(**values) -> Answers:
+    lines = [{"what": name, "value": value} for name, value in (SAME | values).items() if value is not None]
+    return read_answers([json.dumps(line).encode() for line in lines], ended="it was ended")
+
+
+def statuses(answers: Answers, totals: DeviceTotals = TOTALS) -> dict[str, FigureStatus]:
+    verified, _ = compare(totals, answers)
+    return {figure.name: figure.status for figure in verified.figures}
+
+
+def test_the_same_figures_are_equal_and_need_no_reason():
+    verified, gaps = compare(TOTALS, said())
+    assert {figure.status for figure in verified.figures} == {EQUAL}
+    assert {figure.difference for figure in verified.figures} == {0}
+    assert (verified.rank, verified.device_rows, verified.reasons, gaps) == (3, 4_000, (), [])
+    assert [figure.name for figure in verified.figures] == [
+        "overlap", "kernel span", "compute", "non-compute", "communication", "memory", "idle",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("off_ns", "status"), [(4_000, EQUAL), (-4_000, EQUAL), (4_001, DIFFERS)])
+def test_times_are_equal_within_a_step_of_a_double_for_each_row(off_ns, status):
+    temporal = SAME["temporal"] | {"compute_ns": 6_000_000 + off_ns}
+    found = statuses(said(temporal=temporal))
+    assert found["compute"] is status
+    assert found["idle"] is EQUAL
+
+
+def test_a_coarse_clock_and_few_rows_forgive_what_they_must():
+    temporal = SAME["temporal"] | {"compute_ns": 6_900_000}
+    coarse = ROWS | {"resolution_ns": 250.0}
+    assert statuses(said(temporal=temporal, rows=coarse))["compute"] is EQUAL
+    near = SAME["temporal"] | {"compute_ns": 6_000_999}
+    assert statuses(said(temporal=near, rows=ROWS | {"device": 3}))["compute"] is EQUAL
+    assert statuses(said(temporal=near, rows=ROWS | {"device": 3}))["compute"] is EQUAL
+    far = SAME["temporal"] | {"compute_ns": 6_001_001}
+    assert statuses(said(temporal=far, rows=ROWS | {"device": 3}))["compute"] is DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("percent", "status"), [(25.01, EQUAL), (24.99, EQUAL), (25.02, DIFFERS), (None, DIFFERS)]
+)
+def test_overlap_is_equal_within_its_rounding(percent, status):
+    assert statuses(said(overlap={"percent": percent}))["overlap"] is status
+
+
+def test_no_communication_for_both_is_equal():
+    quiet = replace(TOTALS, communication_ns=0, overlapped_ns=0)
+    assert statuses(said(overlap={"percent": None}), quiet)["overlap"] is EQUAL
+    assert statuses(said(overlap={"percent": 3.0}), quiet)["overlap"] is DIFFERS
+
+
+def test_what_hta_did_not_say_is_unknown_and_one_gap_a_failure():
+    verified, gaps = compare(TOTALS, said(temporal=None, overlap=None))
+    found = {figure.name: figure for figure in verified.figures}
+    assert {name for name, figure in found.items() if figure.status is UNKNOWN} == {
+        "overlap", "kernel span", "compute", "non-compute", "idle",
+    }  # fmt: skip
+    assert found["compute"].zprof == 6_000_000
+    assert found["compute"].other is found["compute"].difference is None
+    (gap,) = gaps
+    assert (gap.rank, gap.what) == (3, "HTA (overlap, temporal)")
+    assert "it was ended" in gap.reason
+
+
+def test_the_whole_differs_where_one_figure_does_and_is_unknown_where_none_is_known():
+    def verification(*answers: Answers) -> FigureStatus:
+        ranks = tuple(compare(TOTALS, answer)[0] for answer in answers)
+        return Verification(zprof_version="0", source="HTA", settings="", window="", ranks=ranks).status
+
+    nothing = said(rows=None, overlap=None, temporal=None, kinds=None)
+    assert verification(said(), nothing) is EQUAL
+    assert verification(said(), said(overlap={"percent": 1.0})) is DIFFERS
+    assert verification(nothing) is UNKNOWN
+    assert verification() is UNKNOWN
+
+
+def test_reasons_name_what_hta_takes_for_something_else():
+    def row(name, category, kind, total_ns=5_000, count=2):
+        return {"name": name, "category": category, "kind": kind, "count": count, "total_ns": total_ns}
+
+    names = [
+        row("dma_compute_kernel", "kernel", "MEMORY"),
+        row("multimem_all_reduce_kernel", "kernel", "COMPUTATION", 9_000),
+        row("ncclDevKernel_AllGather_RING_LL(x)", "kernel", "COMMUNICATION"),
+        row("Memcpy DtoH", "gpu_memcpy", "MEMORY"),
+        row("Stream Wait Event", "cuda_sync", "COMPUTATION"),
+        row("Event Sync", "cuda_sync", "OTHER"),
+    ]
+    answers = said(rows=ROWS | {"kept": 3_990, "names": names}, overlap={"percent": 1.0})
+    found = list(reasons(answers.get("rows", Rows)))
+    assert "10 of 4000 device rows" in found[0]
+    assert "4 rows of cuda_sync" in found[1]
+    assert "multimem_all_reduce_kernel" in found[2]
+    assert "dma_compute_kernel" in found[3]
+    assert len(found) == 4
+    assert list(compare(TOTALS, answers)[0].reasons) == found
+    many = [row(f"dma{n}", "kernel", "MEMORY") for n in range(20)]
+    assert len(list(reasons(said(rows=ROWS | {"names": many}).get("rows", Rows)))) < 10
