@@ -17,7 +17,10 @@ from zprof.model.collectives import FULL_SYNC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Columns of the collectives of all ranks as arrays, and how rows go together."""
+    """Columns of the collectives of all ranks as arrays, and how rows go together.
+
+    ``late``: the start minus the median start of the other ranks, NaN where there are none.
+    """
 
     instances: Instances
     finder: RowFinder
@@ -25,6 +28,7 @@ class Rows:
     rank: Int64s
     group: Int64s
     start: Int64s
+    late: Floats
     arrival: Int64s
     launch: Int64s
     launch_known: Mask
@@ -60,6 +64,8 @@ def rows_of(frame: pd.DataFrame) -> Rows:
     """Arrays of a table of collectives, with a verdict on each row."""
     instance, rank = _whole(frame, "instance"), _whole(frame, "rank")
     instances = Instances(instance)
+    start = _whole(frame, "start_ns")
+    base = start.min(initial=np.iinfo(np.int64).max)
     first = frame["first_of_window"].to_numpy(np.bool_)
     first = instances.spread(instances.reduce(np.logical_or, first), first)
     judged = (instance >= 0) & ~first & ~frame["bound"].to_numpy(np.bool_)
@@ -70,7 +76,8 @@ def rows_of(frame: pd.DataFrame) -> Rows:
         instance=instance,
         rank=rank,
         group=pd.factorize(frame["group"])[0].astype(np.int64),
-        start=_whole(frame, "start_ns"),
+        start=start,
+        late=(start - base) - instances.median_of_others(start - base),
         arrival=_whole(frame, "arrival_ns"),
         launch=_whole(frame, "launch_ns"),
         launch_known=frame["launch_start_ns"].notna().to_numpy(np.bool_),
@@ -92,13 +99,12 @@ def cases_of(rows: Rows) -> Cases:
     of_instance = np.full(len(rows.instances.ids), -1, dtype=np.int64)
     of_instance[chosen] = np.arange(len(chosen))
     of_row = rows.instances.spread(of_instance, np.full(len(rows.rank), -1, dtype=np.int64))
-    late = rows.start - rows.instances.median_of_others(rows.start)
     return Cases(
         instance=rows.instances.ids[chosen],
         blamed=blamed[chosen],
         row=row[chosen],
         start=rows.start[row[chosen]],
-        late_ns=np.nan_to_num(late[row[chosen]]),
+        late_ns=np.nan_to_num(rows.late[row[chosen]]),
         of_row=of_row,
     )
 

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.time.blame.cases import cases_of, rows_of
+from zprof.analysis.time.blame.host_reasons import CallsOf
 from zprof.analysis.time.blame.origins import find_origins
-from zprof.analysis.time.blame.reasons import CallsOf, find_reasons
+from zprof.analysis.time.blame.reasons import find_reasons
 from zprof.analysis.time.blame.stretches import stretches_of
 from zprof.analysis.time.blame.work import RankWork
 from zprof.analysis.time.transfer.arrival import UNKNOWN_RANK

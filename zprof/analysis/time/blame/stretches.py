@@ -82,8 +82,7 @@ def _in_step(rows: Rows, cases: Cases) -> Int64s:
 
 
 def _behind(rows: Rows) -> Floats:
-    late = rows.start - rows.instances.median_of_others(rows.start)
-    return np.nan_to_num(late - rows.instances.median_of_others(rows.exposed_wait))
+    return np.nan_to_num(rows.late - rows.instances.median_of_others(rows.exposed_wait))
 
 
 def _same_queue(rows: Rows, a: Int64s, b: Int64s) -> Mask:

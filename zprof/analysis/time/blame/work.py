@@ -41,10 +41,14 @@ class RankWork:
         """Blocked time of each stretch of time."""
         return covered(self.blocked, starts, ends)
 
+    @property
+    def busy(self) -> Intervals:
+        """All of it together."""
+        return union(self.compute, self.copies, self.blocked)
+
     def idle(self, starts: Int64s, ends: Int64s) -> Int64s:
         """What is left of each stretch of time."""
-        busy = union(self.compute, self.copies, self.blocked)
-        idle: Int64s = np.maximum(0, ends - starts) - covered(busy, starts, ends)
+        idle: Int64s = np.maximum(0, ends - starts) - covered(self.busy, starts, ends)
         return idle
 
 
