@@ -13,7 +13,9 @@ from pathlib import Path
 
 _COPIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
 _KERNELS = ("kernel", "Kernel")
-_COMMUNICATION = re.compile(r"^(void )?(nccl|rccl|mscclKernel|.*cross_device_reduce)", re.IGNORECASE)
+#: Kernels of the libraries of collectives; and with those by which GPUs reach into each other's memory.
+LIBRARIES = r"nccl|rccl|cross_device_reduce"
+EVERY = LIBRARIES + r"|multimem_"
 
 
 @dataclass(frozen=True)
@@ -38,23 +40,24 @@ class Work:
     what: str
 
 
-def work_of(path: Path) -> list[Work]:
-    """All device work of a trace file that lasted."""
+def work_of(path: Path, communication: str = EVERY) -> list[Work]:
+    """All device work of a trace file that lasted; kernels with ``communication`` in their name are that."""
     with gzip.open(path) as file:
         content = json.loads(file.read().decode(errors="replace"), parse_float=str)
     events = content["traceEvents"] if isinstance(content, dict) else content
-    found = (_work(event) for event in events if event.get("ph") == "X")
+    names = re.compile(communication)
+    found = (_work(event, names) for event in events if event.get("ph") == "X")
     return [work for work in found if work is not None and work.end > work.start]
 
 
-def _work(event: dict[str, object]) -> Work | None:
+def _work(event: dict[str, object], names: re.Pattern[str]) -> Work | None:
     category = event.get("cat")
     if category not in _COPIES and category not in _KERNELS:
         return None
     start, length = (int(Decimal(str(event[name])) * 1000) for name in ("ts", "dur"))
     if category in _COPIES:
         return Work(start, start + length, "mem")
-    return Work(start, start + length, "comm" if _COMMUNICATION.match(str(event["name"])) else "compute")
+    return Work(start, start + length, "comm" if names.search(str(event["name"])) else "compute")
 
 
 def totals(work: Iterable[Work]) -> Totals:

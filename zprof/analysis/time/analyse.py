@@ -105,7 +105,8 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     clocks = seen.clocks
     timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
     frame = decompose(seen.collectives, clocks)
-    ranks = [_analyse_rank(t, frame[frame["rank"] == t.rank], clocks.uncertainty_ns) for t in timelines]
+    mine = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
+    ranks = [_analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns) for t in timelines]
     collectives = judge(
         pd.concat([rank.collectives for rank in ranks], ignore_index=True),
         {rank.time.rank: rank.work for rank in ranks},
