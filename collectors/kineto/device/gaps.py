@@ -33,7 +33,7 @@ def without_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> list[Gap
     """Collectives that the host launched and no work of a device belongs to."""
     if rows:
         return []
-    calls = _records(trace) or len(rows_of(trace, ("user_annotation", "cpu_op"), is_annotation))
+    calls = _calls(trace)
     if not calls:
         return []
     device = bool(trace.category.where(lambda name: name in ("kernel", "gpu_memcpy")).any())
@@ -47,11 +47,14 @@ def without_device_work(trace: Trace, rows: Sequence[CollectiveRow]) -> list[Gap
     ]
 
 
-def _records(trace: Trace) -> int:
-    """Launches that say what they are, of groups with somebody to talk to."""
+def _calls(trace: Trace) -> int:
+    """Collectives that the host launched; those of one rank alone have nobody to talk to."""
     records = rows_of(trace, ("cpu_op",), "record_param_comms".__eq__).tolist()
-    found = (described(trace.arguments[row]) for row in records if row in trace.arguments)
-    return sum(d is not None and d.group_size != 1 and len(d.ranks) != 1 for d in found)
+    found = [described(trace.arguments[row]) for row in records if row in trace.arguments]
+    known = [entry for entry in found if entry is not None]
+    if known:
+        return sum(entry.group_size != 1 and len(entry.ranks) != 1 for entry in known)
+    return len(rows_of(trace, ("user_annotation", "cpu_op"), is_annotation))
 
 
 def _without_metadata(count: int, rows: int) -> Gap | None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from zprof.collectors.kineto.collectives.groups import GroupNames
 from zprof.collectors.kineto.collectives.names import kind_of
 from zprof.collectors.kineto.collectives.rows import CollectiveRow
+from zprof.collectors.kineto.gloo.executions import Execution
 from zprof.collectors.kineto.gloo.gaps import gaps_of_rows, without_launches
-from zprof.collectors.kineto.gloo.launches import Execution
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 

@@ -18,8 +18,10 @@ from zprof.collectors.kineto.collectives.rows import CollectiveRow
 from zprof.collectors.kineto.collectives.spans import Identity, RangeSpan, by_identity, identity
 from zprof.collectors.kineto.columns import Trace
 from zprof.collectors.kineto.gloo.alone import rows_of_executions
+from zprof.collectors.kineto.gloo.executions import Execution, find_executions
 from zprof.collectors.kineto.gloo.gaps import gaps_of_rows, unmatched
-from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
+from zprof.collectors.kineto.gloo.launches import Launch, find_launches
+from zprof.collectors.kineto.gloo.operators import GlooKey
 from zprof.collectors.kineto.gloo.threads import with_groups_of_threads
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb

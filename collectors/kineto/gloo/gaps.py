@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zprof.collectors.kineto.collectives.groups import UNKNOWN_GROUP
 from zprof.collectors.kineto.collectives.rows import CollectiveRow
-from zprof.collectors.kineto.gloo.launches import GlooKey
+from zprof.collectors.kineto.gloo.operators import GlooKey
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 

@@ -1,4 +1,4 @@
-"""Launches and executions of gloo's collectives, as a trace shows them."""
+"""Launches of gloo's collectives: the operators of c10d on the thread that called them."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -6,22 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.collectors.kineto.arguments import Arguments, elements
-from zprof.collectors.kineto.collectives.element_types import element_type
 from zprof.collectors.kineto.collectives.finding import Enclosing, rows_of
 from zprof.collectors.kineto.collectives.groups import GroupNames
 from zprof.collectors.kineto.collectives.spans import RangeSpan, identity
 from zprof.collectors.kineto.columns import Trace
-from zprof.collectors.kineto.gloo.operators import OPERATORS, WITHOUT_TENSOR, GlooOperator
+from zprof.collectors.kineto.gloo.operators import OPERATORS, GlooKey, GlooOperator
 from zprof.run.ranges import EngineRange, RangeVerb
 
-_WORKER = "pt_gloo_runloop"
 _NOTHING = Arguments()
 _MOST_REPEATS = 1 << 12
 #: Between the launch of a synchronous call and its wait lie a few lines of Python.
 _DIRECTLY_NS = 1_000_000
-
-#: What a launch and its execution have in common: the operator that gloo runs, and its elements.
-GlooKey = tuple[str, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +37,6 @@ class Launch:
     group: str
     group_size: int
     index: int
-    key: GlooKey
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """One ``gloo:<op>`` on a worker thread.  ``dtype`` is torch's name and the bytes of an element."""
-
-    thread: int
-    start_ns: int
-    end_ns: int
-    elements: int | None
-    dtype: tuple[str, int] | None
     key: GlooKey
 
 
@@ -116,31 +99,6 @@ def _ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int | None:
         return None
     parts, part = (elements(arguments.dims, argument) for argument in operator.shards)
     return parts // part if parts and part and not parts % part else None
-
-
-def find_executions(trace: Trace) -> list[Execution]:
-    """All executions by start."""
-    workers = {t for t, names in trace.thread_names.items() if any(_WORKER in name for name in names)}
-    found: list[Execution] = []
-    for row in rows_of(trace, ("user_annotation", "cpu_op"), _is_execution).tolist():
-        thread = int(trace.thread[row])
-        if thread not in workers:
-            continue
-        start, end = _times(trace, row)
-        arguments = trace.arguments.get(row, _NOTHING)
-        executed = trace.name[row].removeprefix("gloo:")
-        count = elements(arguments.dims)
-        key = (executed, None if executed in WITHOUT_TENSOR else count)
-        types = arguments.types if isinstance(arguments.types, list) and arguments.types else [None]
-        dtype = element_type(types[0])
-        found.append(
-            Execution(thread=thread, start_ns=start, end_ns=end, elements=count, dtype=dtype, key=key)
-        )
-    return found
-
-
-def _is_execution(name: str) -> bool:
-    return name.startswith("gloo:")
 
 
 class _Enclosing:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from zprof.model.collectives import CollectiveKind
 
+#: What a launch and its execution have in common: the operator that gloo runs, and its elements.
+GlooKey = tuple[str, int | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlooOperator:

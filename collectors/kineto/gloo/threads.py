@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zprof.collectors.kineto.collectives.groups import UNKNOWN_GROUP
-from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch
+from zprof.collectors.kineto.gloo.executions import Execution
+from zprof.collectors.kineto.gloo.launches import Launch
+from zprof.collectors.kineto.gloo.operators import GlooKey
 
 _Group = tuple[str, int]
 _UNKNOWN: _Group = (UNKNOWN_GROUP, 0)
