@@ -56,7 +56,7 @@ def _with_range(
         return row
     key = row.group, row.sequence, row.kind
     launch, wait = launches.get(key), waits.get(key)
-    if launch is not None:
+    if launch is not None and row.stream is None:  # a device's call is nearer than the range around it
         row = replace(row, launch_start_ns=launch.start_ns, launch_end_ns=launch.end_ns)
     if wait is not None:
         row = replace(row, wait_start_ns=wait.start_ns, wait_end_ns=wait.end_ns)

@@ -1,0 +1,170 @@
+"""Every spelling of a collective's metadata, on the kernel that carries it."""
+
+import pytest
+
+from tests.support.kineto_traces import converted, span, trace_of
+from zprof.collectors.kineto.columns import Group
+from zprof.collectors.kineto.device.metadata import numbers_of
+
+KERNEL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
+RANKS = "[0, 1, 2, 3]"
+
+
+def one(name=KERNEL, groups=(), world_size=None, **args):
+    args = {"stream": 40, "correlation": 7, "Process Group Name": "5", "Group size": 4} | args
+    args = {key: value for key, value in args.items() if value is not None}
+    (row,), gaps = converted(trace_of([span(name, 20, 50, 40, "kernel", **args)], groups, world_size))
+    return row, gaps
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("allreduce", "all_reduce"),
+        ("all_reduce", "all_reduce"),
+        ("allreduce_coalesced", "all_reduce"),
+        ("_allgather_base", "all_gather"),
+        ("allgather", "all_gather"),
+        ("all_gather_into_tensor", "all_gather"),
+        ("allgather_into_tensor_coalesced", "all_gather"),
+        ("_reduce_scatter_base", "reduce_scatter"),
+        ("reduce_scatter", "reduce_scatter"),
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("all_to_all", "all_to_all"),
+        ("all_to_allv", "all_to_all"),
+        ("alltoall_base", "all_to_all"),
+        ("broadcast", "broadcast"),
+        ("_broadcast_oop", "broadcast"),
+        ("reduce", "reduce"),
+        ("_reduce_oop", "reduce"),
+        ("gather", "gather"),
+        ("scatter", "scatter"),
+        ("send", "send"),
+        ("recv", "recv"),
+        ("batch_isend_irecv", "other"),
+        ("barrier", "barrier"),
+        ("something_new", "other"),
+    ],
+)
+def test_kinds(name, kind):
+    row, _ = one(**{"Collective name": name})
+    assert row["kind"] == kind
+    assert row["method"] == "nccl_order"
+
+
+@pytest.mark.parametrize("name", ["wait", "init", "", None, 3, [], "comm_split"])
+def test_entries_that_move_nothing_describe_no_kernel(name):
+    row, gaps = one(**{"Collective name": name, "Process Group Ranks": RANKS})
+    assert (row["kind"], row["group"], row["group_size"]) == ("other", "stream:40", 0)
+    assert row["method"] == "kernel_name_order"
+    assert "1 of 1 collectives on the device carry no metadata" in gaps[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "result", "dtype", "expected", "shown"),
+    [
+        ("_allgather_base", 25136, 201088, "BFloat16", 402176, "bfloat16"),
+        ("_reduce_scatter_base", 800, 200, "Float", 3200, "float32"),
+        ("_allgather_base", 200, None, "Half", 1600, "float16"),
+        ("_reduce_scatter_base", None, 200, "Double", 6400, "float64"),
+        ("allreduce", 10, 10, "Float8_e4m3fn", 10, "float8_e4m3fn"),
+        ("allreduce", 10, 10, "Float8_e5m2fnuz", 10, "float8_e5m2fnuz"),
+        ("allreduce", 10, 10, "Long", 80, "int64"),
+        ("allreduce", 10, 10, "Byte", 10, "uint8"),
+        ("allreduce", 10, 10, "Bool", 10, "bool"),
+        ("allreduce", 10, 10, "ComplexFloat", 80, "complex64"),
+        ("all_to_all", 12, 40, "Int", 48, "int32"),
+        ("gather", 10, 40, "Float", 160, "float32"),
+        ("barrier", 3, 3, "Byte", 0, "uint8"),
+        ("allreduce", 10, 10, "Quaternion", 0, "unknown"),
+        ("allreduce", "many", None, "Float", 0, "float32"),
+    ],
+)
+def test_bytes_are_those_of_the_full_tensor(name, given, result, dtype, expected, shown):
+    args = {"Collective name": name, "In msg nelems": given, "Out msg nelems": result, "dtype": dtype}
+    row, _ = one(**args, **{"Process Group Ranks": RANKS})
+    assert (row["bytes"], row["dtype"]) == (expected, shown)
+
+
+def test_an_uneven_all_to_all_counts_what_it_sends():
+    args = {"Collective name": "all_to_allv", "dtype": "Float", "In split size": "[3, 0, 5, 1]"}
+    assert one(**args)[0]["bytes"] == 36
+    assert one(**args | {"In msg nelems": 90})[0]["bytes"] == 360
+    assert one(**args | {"In split size": "[3, 0, ...]"})[0]["bytes"] == 0
+
+
+def test_a_stated_sequence_is_kept():
+    row, _ = one(**{"Collective name": "allreduce", "Seq": 6, "Process Group Ranks": RANKS})
+    assert (row["sequence"], row["method"]) == (6, "nccl")
+
+
+@pytest.mark.parametrize(
+    ("args", "group", "size"),
+    [
+        ({"Process Group Ranks": "[3, 1]"}, "1,3", 2),
+        ({"Process Group Ranks": "[0, 1, ...]"}, "4,5,6,7", 4),
+        ({"Process Group Ranks": "[1, 1]"}, "4,5,6,7", 4),
+        ({"Process Group Ranks": None}, "4,5,6,7", 4),
+        ({"Process Group Name": "9", "Process Group Ranks": "[0, ...]"}, "pg:9", 4),
+        ({"Process Group Name": "9", "Global rank start": 2, "Global rank stride": 2}, "2,4,6,8", 4),
+        ({"Process Group Name": "9", "Global rank start": -1, "Global rank stride": -1}, "pg:9", 4),
+        ({"Process Group Name": None, "Process Group ID": 0}, "0,1,2,3,4,5,6,7", 8),
+        ({"Process Group Name": "0"}, "0,1,2,3,4,5,6,7", 8),
+        ({"Process Group Name": None, "Group size": None}, "stream:40", 0),
+    ],
+)
+def test_groups(args, group, size):
+    groups = [
+        Group(name="0", description="default_pg", ranks=()),
+        Group(name="5", description="tp", ranks=(4, 5, 6, 7)),
+    ]
+    row, _ = one(groups=groups, world_size=8, **{"Collective name": "allreduce"} | args)
+    assert (row["group"], row["group_size"]) == (group, size)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "peer"),
+    [
+        ("broadcast", {"Rank": 1}, 5),
+        ("reduce", {"Rank": 0}, 4),
+        ("broadcast", {"Rank": 9}, None),
+        ("broadcast", {"Rank": -1}, None),
+        ("send", {"Dst Rank": 6, "Rank": 2}, 6),
+        ("recv", {"Src Rank": 5}, 5),
+        ("allreduce", {"Rank": 1}, None),
+        ("send", {}, None),
+    ],
+)
+def test_the_other_side_is_a_global_rank(name, args, peer):
+    row, _ = one(**{"Collective name": name, "Process Group Ranks": "[4, 5, 6]"} | args)
+    assert row["peer_rank"] == peer
+
+
+def test_sends_are_numbered_per_peer_as_the_other_side_counts_them():
+    """torch counts per process: rank 1 of a pipeline has sent to 2 as often as it received from 0."""
+    stated = [("recv", "Src Rank", 0, 1), ("send", "Dst Rank", 2, 2), ("recv", "Src Rank", 0, 3)]
+    events = [
+        span(KERNEL, 10 * seq, 10 * seq + 5, 40, "kernel", **{"Collective name": name, key: peer, "Seq": seq})
+        for name, key, peer, seq in stated
+    ]
+    rows, _ = converted(trace_of(events))
+    assert [(row["kind"], row["peer_rank"], row["sequence"]) for row in rows] == [
+        ("recv", 0, 0),
+        ("send", 2, 0),
+        ("recv", 0, 1),
+    ]
+    assert {row["method"] for row in rows} == {"nccl_order"}
+
+
+@pytest.mark.parametrize(
+    "text", ["[0, 1, ...]", "0, 1", "[a]", "[", None, 3, "[-1]", "[1,,2]", "[" + "9" * 99 + "]"]
+)
+def test_what_is_no_list_of_ranks(text):
+    assert numbers_of(text) is None
+
+
+def test_lists_of_ranks():
+    assert numbers_of("[0, 1]") == (0, 1)
+    assert numbers_of("[]") == ()
+    assert numbers_of([2, 3]) == (2, 3)
+    assert numbers_of([2, "3"]) is None
