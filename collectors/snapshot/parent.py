@@ -20,8 +20,8 @@ import msgspec
 import pyarrow as pa
 
 import zprof
+from zprof.collectors.kinds import FileKind, kind_of
 from zprof.collectors.snapshot.inflate import inflate
-from zprof.collectors.snapshot.kinds import FileKind, kind_of
 from zprof.collectors.snapshot.limits import LARGEST_FILE_BYTES, Limits, largest_inflated, limits_for
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
@@ -127,10 +127,10 @@ def refuse_other(kind: FileKind) -> None:
     Raises:
         BadInput: always, but for snapshots.
     """
-    if kind is FileKind.TRACE:
+    if kind in (FileKind.TRACE, FileKind.JSON):
         raise BadInput(
-            "a Kineto trace: not yet read by this version",
-            hint="record with zprof, or give a CUDA memory snapshot (torch.cuda.memory._dump_snapshot)",
+            "a Kineto trace, or other JSON: no memory snapshot",
+            hint="dump one with torch.cuda.memory._dump_snapshot",
         )
     if kind is FileKind.TORCH_ARCHIVE:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""A path that the user gave, as a run: a recording, or a snapshot that is imported on the way."""
+"""A path that the user gave, as a run: a recording, or traces or snapshots that are imported on the way."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def open_run(path: Path) -> "Run":
     """The run at ``path``, with at least one rank that can be read.
 
-    A CUDA memory snapshot, or a folder of them, is imported into a cache beside it.
+    A Kineto trace or a CUDA memory snapshot, or a folder of them, is imported into a cache beside it.
 
     Raises:
         BadInput: there is no run and nothing to make one of, or it is damaged.
@@ -39,4 +39,7 @@ def _imported(path: Path) -> Path:
 
     if not is_raw(path):
         return path
-    return cached_import(path, lambda text: console.note(f"zprof: {printable(text)}"))
+    from zprof.cli.import_progress import import_progress
+
+    with import_progress() as watch:
+        return cached_import(path, lambda text: console.note(f"zprof: {printable(text)}"), watch)

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from zprof.integrations.importing import SNAPSHOTS, import_paths, kind_at, snapshot_files
+from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.origin import write_origin
+from zprof.integrations.imports.sources import Sources, holds_sources, sources_at
+from zprof.integrations.imports.watch import ImportWatch
 from zprof.model.errors import BadInput
 from zprof.run.manifest import MANIFEST_NAME, read_run_manifest
 from zprof.run.schema import RUN_SCHEMA
@@ -22,57 +25,71 @@ from zprof.version import __version__
 
 _KEY = "key.json"
 #: Counts up when the same file gives other tables.
-_CONVERSION = 1
+_CONVERSION = 2
 
 
 def is_raw(path: Path) -> bool:
-    """Whether ``path`` is no run but something to import: any file, or a folder of snapshots."""
+    """Whether ``path`` is no run but something to import: any file, or a folder of traces or snapshots."""
     if not path.is_dir():
-        return path.is_file()
-    if (path / MANIFEST_NAME).exists():
-        return False
-    with suppress(BadInput, OSError):
-        return any(file.is_file() and kind_at(file) in SNAPSHOTS for file in path.iterdir())
-    return False
+        return path.exists()
+    return not (path / MANIFEST_NAME).exists() and holds_sources(path)
 
 
-def cached_import(path: Path, note: Callable[[str], None]) -> Path:
-    """The run of a snapshot or a folder of them, from the cache or imported into it.
+def cached_import(path: Path, note: Callable[[str], None], watch: ImportWatch) -> Path:
+    """The run of a trace, of a snapshot, or of a folder of them, from the cache or imported into it.
 
     ``note`` is told where it is.
 
     Raises:
         BadInput: it cannot be imported.
     """
-    files = snapshot_files([path])
-    key = _key(path, files)
-    name = f"{path.resolve().name.split('.')[0] or 'snapshot'}.zprof"
+    sources = sources_at([path])
+    key = _key(path, sources.files)
+    name = f"{path.resolve().name.split('.')[0] or sources.kind}.zprof"
     for cache in _places(path):
         if _is_ours(cache) and _holds(cache, name, key):
-            note(f"{path}: a snapshot, imported before into {cache / name}")
+            note(f"{path}: {_said(sources)}, imported before into {cache / name}")
             return cache / name
-    return _import(path, name, key, note)
-
-
-def _import(path: Path, name: str, key: str, note: Callable[[str], None]) -> Path:
+    note(f"{path}: {_said(sources)}, importing")
     for cache in _places(path):
-        if os.path.lexists(cache) and not _is_ours(cache):
-            continue
-        try:
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            made = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
-        except OSError:
-            continue
-        try:
-            note(f"{path}: a snapshot, importing it into {cache / name}")
-            for said in import_paths([path], made / name).notes:
-                note(said)
-            (made / _KEY).write_text(key, encoding="utf-8")
-            _swap(made, cache)
-            return cache / name
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-    raise BadInput(f"{path}: no place to import it to", hint="zprof import FILE -o RUN names one")
+        made = _made(cache)
+        if made is not None:
+            try:
+                _fill(made, path, name, key, note, watch)
+                _swap(made, cache)
+                note(f"{path}: imported into {cache / name}")
+                return cache / name
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
+    raise BadInput(f"{path}: no place to import it to", hint="zprof import PATH -o RUN names one")
+
+
+def _said(sources: Sources) -> str:
+    count = len(sources.files)
+    return f"a {sources.kind}" if count == 1 else f"{count} {sources.kind}s"
+
+
+def _made(cache: Path) -> Path | None:
+    """A folder beside ``cache`` to fill; None where nothing of ours can be written there."""
+    if os.path.lexists(cache) and not _is_ours(cache):
+        return None
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
+    except OSError:
+        return None
+
+
+def _fill(
+    made: Path, path: Path, name: str, key: str, note: Callable[[str], None], watch: ImportWatch
+) -> None:
+    """Import; what went wrong for now only (a reader that was killed) is tried again the next time."""
+    imported = import_paths([path], made / name, watch=watch)
+    for said in imported.notes:
+        note(said)
+    if imported.lasting:
+        write_origin(made, imported.files)
+        (made / _KEY).write_text(key, encoding="utf-8")
 
 
 def _swap(made: Path, cache: Path) -> None:

@@ -27,7 +27,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
-    """Facts that every rank of the run knows alike.  ``source``: recording, or snapshot (imported)."""
+    """Facts that every rank of the run knows alike.
+
+    ``source``: recording, or snapshot or trace (imported).  ``gaps`` are of no rank: files that could not be
+    used, ranks that had to be guessed.
+    """
 
     schema: str = RUN_SCHEMA
     zprof_version: str
@@ -39,6 +43,7 @@ class RunManifest:
     environment: dict[str, str] = field(default_factory=dict)
     run_id: str = ""
     source: str = "recording"
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

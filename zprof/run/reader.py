@@ -7,6 +7,7 @@ a table that would not fit in memory is refused by its declared size.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -34,6 +35,7 @@ from zprof.run.schema import TABLES
 
 _MAX_ROWS = 50_000_000
 _MAX_RANKS = 1 << 20
+_RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
 #: What a table may unpack to: texts that repeat are kept once, so that few rows can have long ones.
 _MAX_TEXT_BYTES = 64 << 20
 _MAX_ROW_BYTES = 1 << 10
@@ -61,7 +63,7 @@ class Run:
     @cached_property
     def rank_manifests(self) -> dict[int, RankManifest]:
         """Manifests of the ranks whose tables are on disk."""
-        found = {rank: self._found(rank) for rank in range(self.manifest.world_size)}
+        found = {rank: self._found(rank) for rank in self._folders()}
         return {rank: m for rank, m in found.items() if m is not None and m.status != "recording"}
 
     @property
@@ -71,13 +73,16 @@ class Run:
 
     def gaps(self) -> tuple[Gap, ...]:
         """What the recorders could not measure, and the ranks that are missing."""
-        found = [
+        found = list(self.manifest.gaps)
+        found += [
             replace(gap, rank=rank) if gap.rank is None else gap
             for rank, manifest in self.rank_manifests.items()
             for gap in manifest.gaps
         ]
         absent = [rank for rank in range(self.manifest.world_size) if rank not in self.rank_manifests]
-        found += self._not_given(absent) if self.manifest.source == "snapshot" else map(self._missing, absent)
+        found += (
+            map(self._missing, absent) if self.manifest.source == "recording" else self._not_given(absent)
+        )
         found += [self._cut_short(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"]
         return tuple(found)
 
@@ -141,6 +146,11 @@ class Run:
             except (ValueError, KeyError, TypeError):
                 continue
         return None
+
+    def _folders(self) -> list[int]:
+        """The ranks of this run that have a folder: a job may have many more."""
+        numbers = [int(match[1]) for name in os.listdir(self.path) if (match := _RANK_FOLDER.fullmatch(name))]
+        return sorted(number for number in numbers if number < self.manifest.world_size)
 
     def _found(self, rank: int) -> RankManifest | None:
         """What a rank left of this run; a rank of an earlier run on the same path is none of it."""

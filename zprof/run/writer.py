@@ -5,18 +5,13 @@ exception on purpose: one appended line a finished step, so that a killed rank s
 came.
 """
 
-import hashlib
 import json
-import os
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
@@ -26,12 +21,11 @@ from zprof.run.manifest import (
     STEPS_NAME,
     RankManifest,
     RunManifest,
-    TableFile,
     rank_folder,
     read_run_manifest,
     to_json,
 )
-from zprof.run.schema import TABLES
+from zprof.run.tables import write_atomically, write_table
 
 
 class RankWriter:
@@ -66,12 +60,7 @@ class RankWriter:
 
     def write_table(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write a whole table of ``zprof.run.schema``; columns must match it, but those that may be null."""
-        table = pa.table(_with_nulls(columns, TABLES[name]), schema=TABLES[name])
-        target = self.folder / f"{name}.parquet"
-        temporary = _temporary(target)
-        pq.write_table(table, temporary, compression="zstd")
-        digest = _sync_and_rename(temporary, target)
-        files = self._manifest.files | {name: TableFile(rows=table.num_rows, sha256=digest)}
+        files = self._manifest.files | {name: write_table(self.folder, name, columns)}
         self._manifest = replace(self._manifest, files=files)
 
     def finish(
@@ -98,13 +87,6 @@ class RankWriter:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())
 
 
-def _with_nulls(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) -> dict[str, Any]:
-    """The columns, and nulls for those that the writer knows nothing of."""
-    rows = len(next(iter(columns.values()), ()))
-    absent = [field for field in schema if field.nullable and field.name not in columns]
-    return dict(columns) | {field.name: pa.nulls(rows, field.type) for field in absent}
-
-
 def _refuse_foreign(run: Path, folder: Path) -> None:
     """Never delete what zprof did not write: others use names like ``rank00000`` too."""
     if folder.exists() and not (folder / RANK_NAME).is_file():
@@ -121,20 +103,12 @@ def _drop_ranks_from(run: Path, world_size: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write a small file so that readers see the old or the new content, never a part."""
-    temporary = _temporary(target)
-    temporary.write_bytes(content)
-    _sync_and_rename(temporary, target)
+def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
+    """Make a folder of tables, written before its rank was known, that rank's part of ``run``.
 
-
-def _temporary(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
-
-
-def _sync_and_rename(temporary: Path, target: Path) -> str:
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    temporary.rename(target)
-    return digest
+    Raises:
+        OSError: it cannot be moved.
+    """
+    folder = rank_folder(run, manifest.rank)
+    provisional.rename(folder)
+    write_atomically(folder / RANK_NAME, to_json(manifest).encode())

@@ -94,7 +94,7 @@ def edit(path: Path, **changes: object) -> None:
 DAMAGES: dict[Callable[[Path], None], str] = {
     no_such_run: "no such run",
     not_a_run: "manifest.json: no such file",
-    a_file: "neither a run nor a CUDA memory snapshot",
+    a_file: "neither a run nor a Kineto trace",
     truncated_table: "cannot be read",
     flipped_byte: "checksum",
     missing_table: "cannot be read",

@@ -108,11 +108,11 @@ FILES: dict[Callable[[Path], None], str] = {
     empty: "neither a run nor",
     old_protocol: "neither a run nor",
     archive: "torch.save",
-    trace: "Kineto trace",
-    packed_trace: "Kineto trace",
+    trace: "no event with a duration",
+    packed_trace: "no event with a duration",
     cut_gzip: "damaged gzip",
     gzip_bomb: "unpacks to more than",
-    pipe: "no such file",
+    pipe: "no plain file",
 }
 
 

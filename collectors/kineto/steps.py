@@ -1,0 +1,144 @@
+"""The steps of a trace as marks: the ranges that ``prof.step()`` leaves, or the whole trace as one step."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zprof.collectors.kineto.columns import ABSENT, Int64s, Trace
+from zprof.model.gaps import Gap
+
+WHOLE_TRACE = "whole trace"
+#: torch's own, and what loops that mark their own steps tend to call them; the first that is there is taken.
+_STEP_NAMES = ("ProfilerStep", "Iteration")
+_STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
+#: Old traces have the ranges of the user among the operators.
+_HOST = frozenset({"user_annotation", "cpu_op"})
+_DEVICE = frozenset({"gpu_user_annotation"})
+_BOOKKEEPING = frozenset({"Trace", ""})
+#: Steps follow each other without a break: their clock ticks may overlap.
+_TICKS_NS = 2_000
+_REMEDY = "call prof.step() once at the end of each step, on one thread"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMarks:
+    """The ``mark`` table of a trace, the numbers of its steps, and what is odd about them."""
+
+    columns: dict[str, Sequence[Any]]
+    numbers: tuple[int, ...]
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    number: int
+    begin_ns: int
+    end_ns: int
+
+
+def step_marks(trace: Trace) -> StepMarks:
+    """Where the steps of ``trace`` begin and end."""
+    for categories, of_device in ((_HOST, False), (_DEVICE, True)):
+        for name in _STEP_NAMES:
+            found, elsewhere = _on_one_thread(trace, name, categories)
+            if found:
+                steps = list(_apart(_once(found)))
+                left_out = len(found) - len(steps) + elsewhere
+                return _marks(name, steps, _oddities(left_out, of_device))
+    return _whole(trace)
+
+
+def _on_one_thread(trace: Trace, name: str, categories: frozenset[str]) -> tuple[list[_Step], int]:
+    """The steps of the thread that has most of them, by begin, and how many numbers are on others only."""
+    read = {code: _number(text, name) for code, text in enumerate(trace.name.texts)}
+    numbers = {code: number for code, number in read.items() if number is not None}
+    named = np.isin(trace.name.codes, np.fromiter(numbers, np.int32, len(numbers)))
+    rows = np.flatnonzero(named & trace.category.where(lambda category: category in categories))
+    if not len(rows):
+        return [], 0
+    _, lane_of, counts = np.unique(
+        np.stack([trace.process[rows], trace.thread[rows]]), axis=1, return_inverse=True, return_counts=True
+    )
+    chosen = rows[lane_of.reshape(-1) == int(np.argmax(counts))]
+    chosen = chosen[np.argsort(trace.start_ns[chosen], kind="stable")]
+    steps = [_step(trace, int(row), numbers[int(trace.name.codes[row])]) for row in chosen]
+    others = {numbers[int(trace.name.codes[row])] for row in rows} - {step.number for step in steps}
+    return steps, len(others)
+
+
+def _number(text: str, name: str) -> int | None:
+    match = _STEP.fullmatch(text)
+    return int(match[2]) if match and match[1] == name else None
+
+
+def _step(trace: Trace, row: int, number: int) -> _Step:
+    begin_ns = int(trace.start_ns[row])
+    return _Step(number=number, begin_ns=begin_ns, end_ns=begin_ns + int(trace.duration_ns[row]))
+
+
+def _once(steps: Sequence[_Step]) -> list[_Step]:
+    """Each number once: its longest range."""
+    best: dict[int, _Step] = {}
+    for step in steps:
+        kept = best.setdefault(step.number, step)
+        if step.end_ns - step.begin_ns > kept.end_ns - kept.begin_ns:
+            best[step.number] = step
+    return sorted(best.values(), key=lambda step: (step.begin_ns, -step.end_ns))
+
+
+def _apart(steps: Sequence[_Step]) -> Iterator[_Step]:
+    """The steps that lie in no other and overlap none; those that only touch are cut to fit."""
+    end_ns = ABSENT
+    for position, step in enumerate(steps):
+        following = steps[position + 1].begin_ns if position + 1 < len(steps) else step.end_ns
+        touching = 0 < step.end_ns - following <= _TICKS_NS < step.end_ns - step.begin_ns
+        last_ns = following if touching else step.end_ns
+        if step.begin_ns >= end_ns and last_ns > step.begin_ns:
+            yield _Step(number=step.number, begin_ns=step.begin_ns, end_ns=last_ns)
+            end_ns = last_ns
+
+
+def _oddities(left_out: int, of_device: bool) -> tuple[Gap, ...]:
+    gaps = []
+    if left_out:
+        reason = f"{left_out} marked steps overlap others, come twice, or are on another thread: left out"
+        gaps.append(Gap(what="steps", reason=reason, remedy=_REMEDY))
+    if of_device:
+        reason = "only the device's copies of the steps are there: they begin and end with its work"
+        gaps.append(Gap(what="steps", reason=reason, remedy="profile ProfilerActivity.CPU too"))
+    return tuple(gaps)
+
+
+def _whole(trace: Trace) -> StepMarks:
+    """One step over everything; without anything in the trace, none."""
+    begin_ns, end_ns = _extent(trace)
+    gap = Gap(
+        what="steps",
+        reason="the trace marks no step: all of it counts as one",
+        remedy="call prof.step() at the end of each step (torch.profiler.profile(schedule=...))",
+    )
+    steps = [_Step(number=0, begin_ns=begin_ns, end_ns=end_ns)] if end_ns > begin_ns else []
+    return _marks(WHOLE_TRACE, steps, (gap,))
+
+
+def _extent(trace: Trace) -> tuple[int, int]:
+    """First begin and last end; events that a failing profiler leaves at time 0 tell nothing."""
+    real = ~trace.category.where(lambda category: category in _BOOKKEEPING)
+    real &= (trace.start_ns > trace.header.base_ns) | (trace.duration_ns > 0)
+    if not real.any():
+        return 0, 0
+    ends: Int64s = trace.start_ns[real] + trace.duration_ns[real]
+    return int(trace.start_ns[real].min()), int(ends.max())
+
+
+def _marks(name: str, steps: Sequence[_Step], gaps: tuple[Gap, ...]) -> StepMarks:
+    columns: dict[str, Sequence[Any]] = {
+        "time_ns": [time for step in steps for time in (step.begin_ns, step.end_ns)],
+        "kind": ["step_begin", "step_end"] * len(steps),
+        "number": [step.number for step in steps for _ in range(2)],
+        "name": [name] * (2 * len(steps)),
+    }
+    return StepMarks(columns=columns, numbers=tuple(step.number for step in steps), gaps=gaps)

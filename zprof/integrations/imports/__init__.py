@@ -1,0 +1,1 @@
+"""Files of other programs as a run: which there are, which rank each is of, and their tables."""

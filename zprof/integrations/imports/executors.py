@@ -1,0 +1,125 @@
+"""One task a file over any ``concurrent.futures`` executor; the results as they come.
+
+Own processes start from a clean server process (forkserver): no threads, locks or open files of the caller
+are copied.  A process that dies takes its pool down, so the files that were being read are then read alone,
+one process each: the file that kills its reader is found, and the others are not lost.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from typing import TypeVar
+
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
+#: How often a caller's executor is asked whether it is still there, when nothing comes.
+_ASK_S = 20.0
+
+
+def usable_processors() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def map_here(
+    work: Callable[[_Job], _Result], jobs: Iterable[_Job], workers: int
+) -> Iterator[tuple[_Job, _Result | BaseException]]:
+    """Do ``work`` on each job in ``workers`` processes of this machine.
+
+    Yields each job with its result, or with the error that it raised; ``BrokenExecutor`` where its process
+    died.
+    """
+    waiting = deque(jobs)
+    while waiting:
+        flying: dict[Future[_Result], _Job] = {}
+        with _pool(min(workers, len(waiting))) as pool:
+            try:
+                yield from _keep_flying(pool, work, waiting, flying, workers)
+            except BrokenExecutor:
+                pass  # ``flying`` has the jobs that were in the pool
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        suspects = list(flying.values()) or [waiting.popleft() for _ in range(min(1, len(waiting)))]
+        for job in suspects:
+            yield job, _alone(work, job)
+
+
+def map_there(
+    executor: Executor,
+    work: Callable[[_Job], _Result],
+    jobs: Iterable[_Job],
+    alive: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[_Job, _Result | BaseException]]:
+    """The same over the caller's executor, all jobs at once; ``alive`` raises where nobody can work."""
+    flying = {executor.submit(work, job): job for job in jobs}
+    try:
+        while flying:
+            done, _ = wait(flying, timeout=_ASK_S, return_when=FIRST_COMPLETED)
+            if not done:
+                alive()
+            for future in done:
+                outcome: _Result | BaseException = _outcome(future)
+                yield flying.pop(future), outcome
+    finally:
+        for future in flying:
+            future.cancel()
+
+
+def _keep_flying(
+    pool: Executor,
+    work: Callable[[_Job], _Result],
+    waiting: deque[_Job],
+    flying: dict[Future[_Result], _Job],
+    workers: int,
+) -> Iterator[tuple[_Job, _Result | BaseException]]:
+    """No more jobs in the pool than it has processes, so that few are suspected when one of them dies.
+
+    Raises:
+        BrokenExecutor: one died; ``flying`` holds the jobs that have no result.
+    """
+    while waiting or flying:
+        while waiting and len(flying) < workers:
+            future = pool.submit(work, waiting[0])
+            flying[future] = waiting.popleft()
+        done, _ = wait(flying, return_when=FIRST_COMPLETED)
+        for future in done:
+            outcome = _outcome(future)
+            if isinstance(outcome, BrokenExecutor):
+                raise outcome
+            yield flying.pop(future), outcome
+
+
+def _alone(work: Callable[[_Job], _Result], job: _Job) -> _Result | BaseException:
+    with _pool(1) as pool:
+        return _outcome(pool.submit(work, job))
+
+
+def _outcome(future: Future[_Result]) -> _Result | BaseException:
+    if future.cancelled():
+        return BrokenExecutor("cancelled")
+    error = future.exception()
+    return error if error is not None else future.result()
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("forkserver")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+
+
+def _begin() -> None:
+    """The first thing in a process of the pool, before numpy is there."""
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A pool's idle process does not notice that its owner was killed: it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,39 @@
+"""Which file each rank of a cached import was made of.
+
+It stands beside the run in the cache, which belongs to this machine, and never in the run, which may be
+given away: a path tells more of a machine than its owner wants to say.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from zprof.integrations.imports.names import RankedFile
+
+ORIGIN_NAME = "files.json"
+_CACHE_ENDING = ".zprof-cache"
+_MOST_BYTES = 64 << 20
+
+
+def write_origin(cache: Path, files: Sequence[RankedFile]) -> None:
+    """Remember the files in the folder of the cache."""
+    by_rank = {str(file.rank): os.fspath(file.path.absolute()) for file in files}
+    (cache / ORIGIN_NAME).write_text(json.dumps(by_rank), encoding="ascii")
+
+
+def read_origin(run: Path) -> Mapping[int, Path] | None:
+    """The files by rank; None where ``run`` is in no cache of ours, or that does not say."""
+    cache = run.parent
+    path = cache / ORIGIN_NAME
+    try:
+        if not cache.name.endswith(_CACHE_ENDING) or cache.stat().st_uid != os.geteuid():
+            return None
+        if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
+            return None
+        found = msgspec.json.decode(path.read_bytes(), type=dict[int, str])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return {rank: Path(name) for rank, name in found.items()}
