@@ -28,36 +28,37 @@ _DTYPES = {
 }
 
 
-class Arguments(
-    msgspec.Struct,
-    rename={
-        "dims": "Input Dims",
-        "types": "Input type",
-        "values": "Concrete Inputs",
-        "external_id": "External id",
-        "collective": "Collective name",
-        "elements_in": "In msg nelems",
-        "elements_out": "Out msg nelems",
-        "split_in": "In split size",
-        "split_out": "Out split size",
-        "group": "Process Group Name",
-        "group_id": "Process Group ID",
-        "group_description": "Process Group Description",
-        "group_ranks": "Process Group Ranks",
-        "group_size": "Group size",
-        "sequence": "Seq",
-        "communicator": "Comms Id",
-        "rank": "Rank",
-        "source_rank": "Src Rank",
-        "destination_rank": "Dst Rank",
-        "first_global_rank": "Global rank start",
-        "global_rank_stride": "Global rank stride",
-        "sync_kind": "cuda_sync_kind",
-        "sync_stream": "wait_on_stream",
-        "sync_record": "wait_on_cuda_event_record_corr_id",
-        "sync_event": "wait_on_cuda_event_id",
-    },
-):
+#: How traces write the fields of ``Arguments``, where it is not the field's own name.
+FILE_NAMES = {
+    "dims": "Input Dims",
+    "types": "Input type",
+    "values": "Concrete Inputs",
+    "external_id": "External id",
+    "collective": "Collective name",
+    "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems",
+    "split_in": "In split size",
+    "split_out": "Out split size",
+    "group": "Process Group Name",
+    "group_id": "Process Group ID",
+    "group_description": "Process Group Description",
+    "group_ranks": "Process Group Ranks",
+    "group_size": "Group size",
+    "sequence": "Seq",
+    "communicator": "Comms Id",
+    "rank": "Rank",
+    "source_rank": "Src Rank",
+    "destination_rank": "Dst Rank",
+    "first_global_rank": "Global rank start",
+    "global_rank_stride": "Global rank stride",
+    "sync_kind": "cuda_sync_kind",
+    "sync_stream": "wait_on_stream",
+    "sync_record": "wait_on_cuda_event_record_corr_id",
+    "sync_event": "wait_on_cuda_event_id",
+}
+
+
+class Arguments(msgspec.Struct, gc=False, rename=FILE_NAMES):
     """Arguments of one event as they stand in the file: any of them may be of any type.
 
     ``kind`` is the direction of a copy as ROCm writes it; ``grid`` and ``block`` are those of a kernel.

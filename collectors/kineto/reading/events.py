@@ -1,34 +1,60 @@
 """One event as it stands in the file, typed: only what every row needs, so that the rest costs nothing."""
 
+from typing import Any
+
 import msgspec
 
+from zprof.collectors.kineto.arguments import FILE_NAMES
 from zprof.collectors.kineto.columns import ABSENT
 
 Identity = int | str | None
-_NO_DIGITS = msgspec.Raw(b"")
+NO_TEXT = msgspec.Raw(b"")
 
 
 class FewArguments(
-    msgspec.Struct,
-    gc=False,
-    frozen=True,
-    rename={
-        "external_id": "External id",
-        "external_id_2021": "external id",
-        "collective": "Collective name",
-        "group": "Process Group Name",
-    },
+    msgspec.Struct, gc=False, frozen=True, rename=FILE_NAMES | {"external_id_2021": "external id"}
 ):
-    """The arguments of a column each; ``collective`` and ``group`` mark rows that need the others too."""
+    """What zprof reads of ``args``: four columns, then what is kept of rows that are about collectives.
+
+    One decoding for both: to find the few rows of the second kind again would cost more than to read them.
+    Lists, which operators of all kinds have, stay text.
+    """
 
     stream: Identity = ABSENT
     correlation: Identity = ABSENT
     external_id: Identity = ABSENT
     external_id_2021: Identity = None
     bytes: Identity = ABSENT
-    collective: Identity = None
-    group: Identity = None
-    name: str | None = None
+    collective: Any = None
+    group: Any = None
+    name: Any = None
+    dims: msgspec.Raw = NO_TEXT
+    types: msgspec.Raw = NO_TEXT
+    values: msgspec.Raw = NO_TEXT
+    grid: msgspec.Raw = NO_TEXT
+    block: msgspec.Raw = NO_TEXT
+    device: Any = None
+    elements_in: Any = None
+    elements_out: Any = None
+    split_in: Any = None
+    split_out: Any = None
+    group_id: Any = None
+    group_description: Any = None
+    group_ranks: Any = None
+    group_size: Any = None
+    sequence: Any = None
+    communicator: Any = None
+    dtype: Any = None
+    rank: Any = None
+    source_rank: Any = None
+    destination_rank: Any = None
+    first_global_rank: Any = None
+    global_rank_stride: Any = None
+    kind: Any = None
+    sync_kind: Any = None
+    sync_stream: Any = None
+    sync_record: Any = None
+    sync_event: Any = None
 
 
 NO_ARGUMENTS = FewArguments()
@@ -53,7 +79,7 @@ class ExactEvent(msgspec.Struct, gc=False):
     ph: str | None = None
     cat: str | None = None
     name: str | None = None
-    ts: msgspec.Raw = _NO_DIGITS
+    ts: msgspec.Raw = NO_TEXT
     dur: float | None = None
     pid: Identity = None
     tid: Identity = None
@@ -63,7 +89,6 @@ class ExactEvent(msgspec.Struct, gc=False):
 #: ``strict=False``: ``"12"`` and ``1.0`` are identities, ``"1.5"`` is a time.
 EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent], strict=False)
-TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 #: What decoding raises for text that is not as it should be.
 NOT_DECODED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -11,11 +11,15 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from zprof.collectors.kineto.reading.events import NO_ARGUMENTS, Event, ExactEvent, FewArguments
+from zprof.collectors.kineto.arguments import FILE_NAMES
+from zprof.collectors.kineto.reading.events import NO_ARGUMENTS, NO_TEXT, Event, ExactEvent, FewArguments
 from zprof.collectors.kineto.reading.numbers import whole_number
 
 _MOST_BYTES = 1 << 20
 _MOST_DIGITS = 64
+_LISTS = ("dims", "types", "values", "grid", "block")
+_COLUMNS = ("stream", "correlation", "external_id", "external_id_2021", "bytes")
+_OTHERS = tuple(f.name for f in msgspec.structs.fields(FewArguments) if f.name not in (*_COLUMNS, *_LISTS))
 _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.)*+"|[-+]?\b(?:nan|inf|infinity)\b(?:\([^()"]*\))?', re.DOTALL | re.IGNORECASE
 )
@@ -130,17 +134,25 @@ def _plain(value: object) -> object:
     return _number(value) if isinstance(value, _Digits) else value
 
 
+def _any(value: object) -> object:
+    return _text(value) if isinstance(value, str) else value
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return NO_TEXT if value is None else msgspec.Raw(msgspec.json.encode(_without_surrogates(value)))
+
+
 def _few(arguments: object) -> FewArguments:
     if not isinstance(arguments, dict):
         return NO_ARGUMENTS
     old = arguments.get("external id")
+    others: dict[str, Any] = {name: _any(arguments.get(FILE_NAMES.get(name, name))) for name in _OTHERS}
+    others |= {name: _raw(arguments.get(FILE_NAMES.get(name, name))) for name in _LISTS}
     return FewArguments(
         stream=whole_number(_plain(arguments.get("stream"))),
         correlation=whole_number(_plain(arguments.get("correlation"))),
         external_id=whole_number(_plain(arguments.get("External id"))),
         external_id_2021=None if old is None else whole_number(_plain(old)),
         bytes=whole_number(_plain(arguments.get("bytes"))),
-        collective=_text(arguments.get("Collective name")),
-        group=_text(arguments.get("Process Group Name")),
-        name=_text(arguments.get("name")),
+        **others,
     )

@@ -1,10 +1,9 @@
 """The columns of a trace while they grow, some hundred events at a time."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +12,6 @@ from zprof.collectors.kineto.reading.categories import Categories
 from zprof.collectors.kineto.reading.events import (
     EVENTS,
     EXACT_EVENTS,
-    TEXTS,
     Event,
     ExactEvent,
     FewArguments,
@@ -60,18 +58,17 @@ class Rows:
             NOT_DECODED: something in it is not as it should be.
         """
         events: Sequence[_AnyEvent] = (EXACT_EVENTS if self._exact else EVENTS).decode(array)
-        self._add(events, lambda: TEXTS.decode(array), lambda: EXACT_EVENTS.decode(array), array)
+        self._add(events, lambda: EXACT_EVENTS.decode(array), array)
 
     def add_mended(self, mended: Mended) -> None:
         """One event that ``add`` refuses."""
         self.repaired += mended.changed
         event = mended.exact_event() if self._exact else mended.event()
-        self._add([event], lambda: [mended.text], lambda: [mended.exact_event()], mended.text)
+        self._add([event], lambda: [mended.exact_event()], mended.text)
 
     def _add(
         self,
         events: Sequence[_AnyEvent],
-        texts: Callable[[], Sequence[msgspec.Raw | bytes]],
         exact: Callable[[], Sequence[ExactEvent]],
         source: memoryview | bytes,
     ) -> None:
@@ -82,13 +79,10 @@ class Rows:
             spans = [event for event in events if event.ph == "X"]
             start = _from_digits(spans)
         self.events += len(events)
-        if len(spans) < len(events):
-            self._note_others(event for event in events if event.ph != "X")
+        self.phases = self.phases or bool(spans) or any(event.ph is not None for event in events)
+        self._note_threads([event for event in events if event.ph == "M"])
         if spans:
-            self.phases = True
-            self._add_spans(
-                spans, start, lambda: [t for e, t in zip(events, texts(), strict=True) if e.ph == "X"]
-            )
+            self._add_spans(spans, start)
 
     @staticmethod
     def _from_doubles(spans: Sequence[Any], source: memoryview | bytes) -> Int64s | None:
@@ -101,20 +95,17 @@ class Rows:
                 return None
         return nanoseconds(doubles)
 
-    def _note_others(self, others: Iterable[_AnyEvent]) -> None:
-        for event in others:
-            self.phases = self.phases or event.ph is not None
+    def _note_threads(self, events: Sequence[_AnyEvent]) -> None:
+        for event in events:
             name = event.args.name
-            if event.ph == "M" and event.name == "thread_name" and name is not None:
+            if event.name == "thread_name" and isinstance(name, str):
                 self._note_thread(whole_number(event.tid), name)
 
     def _note_thread(self, thread: int, name: str) -> None:
         if sum(map(len, self.thread_names.values())) < _MOST_NAMES and len(name) < _LONG_NAME:
             self.thread_names.setdefault(thread, set()).add(name)
 
-    def _add_spans(
-        self, spans: Sequence[_AnyEvent], start: Int64s, texts: Callable[[], Sequence[msgspec.Raw | bytes]]
-    ) -> None:
+    def _add_spans(self, spans: Sequence[_AnyEvent], start: Int64s) -> None:
         few = [event.args for event in spans]
         names, categories = self.names, self.categories.texts
         codes = {
@@ -127,17 +118,14 @@ class Rows:
         columns["stream"] = self.categories.streams(codes["category"], columns["stream"], columns["thread"])
         wanted = self.wanted.mask((names.texts, codes["name"]), (categories.texts, codes["category"]), few)
         placed = _placed(columns["start"], columns["duration"])
-        self._keep_arguments(wanted & placed, placed, texts)
+        self._keep_arguments(wanted & placed, placed, few)
         self._append(codes, columns, placed)
 
-    def _keep_arguments(
-        self, wanted: Mask, placed: Mask, texts: Callable[[], Sequence[msgspec.Raw | bytes]]
-    ) -> None:
+    def _keep_arguments(self, wanted: Mask, placed: Mask, few: Sequence[FewArguments]) -> None:
         if wanted.any():
             rows = len(self.columns["start"]) + np.cumsum(placed) - 1
-            every = texts()
             for index in np.flatnonzero(wanted).tolist():
-                self.wanted.keep(int(rows[index]), every[index])
+                self.wanted.keep(int(rows[index]), few[index])
 
     def _append(self, codes: Mapping[str, Int32s], columns: Mapping[str, Int64s], placed: Mask) -> None:
         whole = bool(placed.all())

@@ -15,6 +15,8 @@ from isal.igzip_lib import IsalError
 from zprof.model.errors import BadInput
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+#: Of the three packers; the type of isal's is not known to type checkers.
+_DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, IsalError)  # type: ignore[assignment]
 #: Read and unpacked at a time where a file is damaged.
 _SMALL_BYTES = 4096
 #: Real traces shrink by 10 to 60; a file of a few kilobytes that becomes gigabytes is no trace.
@@ -50,7 +52,7 @@ class TraceText:
         """
         try:
             size = self._unpacked.readinto(target)
-        except (EOFError, OSError, zlib.error, IsalError) as error:
+        except _DAMAGE as error:
             if self.damaged or not self._is_packed():
                 raise OSError(getattr(error, "errno", None), str(error)) from None
             size = self._go_on_slowly(target)

@@ -1,41 +1,27 @@
 """Keeps the other arguments of the few rows that need them: collectives, and waits for devices."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from zprof.collectors.kineto.arguments import Arguments
+from zprof.collectors.kineto.columns import ABSENT, Mask
 from zprof.collectors.kineto.reading.events import NOT_DECODED, FewArguments
 from zprof.collectors.kineto.reading.texts import Answers
 
 _PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms")
 _CATEGORY = "cuda_sync"
 #: What a hostile file can make of them; decoded, a list takes twenty times its text.
-_MOST_EVENT_BYTES, _MOST_BYTES = 256 << 10, 64 << 20
-_REPEATED = (
-    "collective",
-    "dtype",
-    "group",
-    "group_description",
-    "group_ranks",
-    "split_in",
-    "split_out",
-    "kind",
-    "sync_kind",
-)
-
-
-class _Holder(msgspec.Struct):
-    args: Arguments
-
-
-_HOLDER = msgspec.json.Decoder(_Holder)
+_MOST_VALUE_BYTES, _MOST_BYTES = 64 << 10, 64 << 20
+_FIELDS = tuple(field.name for field in msgspec.structs.fields(Arguments))
+_TextAndCodes = tuple[list[str], npt.NDArray[np.int32]]
 
 
 class Wanted:
-    """``rows``: the arguments by row.  ``unkept``: rows whose arguments were beyond the bounds."""
+    """``rows``: the arguments by row.  ``unkept``: rows some of whose arguments were beyond the bounds."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Arguments] = {}
@@ -45,33 +31,41 @@ class Wanted:
         self._names = Answers(lambda name: name.startswith(_PREFIXES))
         self._categories = Answers(lambda category: category == _CATEGORY)
 
-    def mask(
-        self,
-        names: tuple[list[str], npt.NDArray[np.int32]],
-        categories: tuple[list[str], npt.NDArray[np.int32]],
-        few: Sequence[FewArguments],
-    ) -> npt.NDArray[np.bool_]:
+    def mask(self, names: _TextAndCodes, categories: _TextAndCodes, few: Sequence[FewArguments]) -> Mask:
         """The rows that need them; names and categories as texts and codes."""
         found = self._names.of(*names) | self._categories.of(*categories)
-        collectives, groups = [each.collective for each in few], [each.group for each in few]
-        for stated in (collectives, groups):
+        for stated in ([each.collective for each in few], [each.group for each in few]):
             if stated.count(None) != len(stated):
-                found |= np.fromiter((each is not None for each in stated), np.bool_, len(stated))
+                found[[row for row, each in enumerate(stated) if each is not None]] = True
         return found
 
-    def keep(self, row: int, event: msgspec.Raw | bytes) -> None:
-        """Take the arguments out of the text of an event."""
-        size = len(memoryview(event))
-        if size > _MOST_EVENT_BYTES or self._kept_bytes + size > _MOST_BYTES:
+    def keep(self, row: int, few: FewArguments) -> None:
+        """Keep what a row has."""
+        values, size, too_large = {}, 0, False
+        for name in _FIELDS:
+            value = getattr(few, name)
+            if isinstance(value, str | msgspec.Raw):
+                length = len(value) if isinstance(value, str) else len(memoryview(value))
+                size += length
+                too_large = too_large or length > _MOST_VALUE_BYTES
+            values[name] = value
+        if too_large or self._kept_bytes + size > _MOST_BYTES:
             self.unkept += 1
             return
-        try:
-            arguments = _HOLDER.decode(event).args
-        except NOT_DECODED:
-            return
         self._kept_bytes += size
-        for field in _REPEATED:
-            value = getattr(arguments, field)
-            if isinstance(value, str):
-                setattr(arguments, field, self._repeated.setdefault(value, value))
-        self.rows[row] = arguments
+        self.rows[row] = Arguments(**{name: self._kept(value) for name, value in values.items()})
+
+    def _kept(self, value: Any) -> Any:
+        """A plain value, each text once, or a decoded list; None for everything else."""
+        if isinstance(value, str):
+            return self._repeated.setdefault(value, value)
+        if isinstance(value, msgspec.Raw):
+            return _list(value)
+        return value if isinstance(value, int | float) and value != ABSENT else None
+
+
+def _list(text: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(text) if len(memoryview(text)) else None
+    except NOT_DECODED:
+        return None
