@@ -1,0 +1,1 @@
+"""Runs a program on all ranks at once, and keeps when everything happened."""

@@ -1,0 +1,129 @@
+"""Ranks without a device, over gloo: the main thread computes and waits, a worker runs the collectives."""
+
+from functools import singledispatchmethod
+
+import numpy as np
+
+from zprof.model.collectives import CollectiveKind
+from zprof.model.time import LateReason
+from zprof.simulator.engine.instants import after, later
+from zprof.simulator.engine.machine import State
+from zprof.simulator.engine.schedule import Line
+from zprof.simulator.plan import Plan
+from zprof.simulator.program.instructions import (
+    Begin,
+    Collective,
+    Copy,
+    End,
+    HostWork,
+    Instruction,
+    Kernel,
+    Reallocate,
+    Sync,
+    Wait,
+)
+from zprof.simulator.program.mesh import Mesh
+
+#: From the end of a collective until the main thread goes on, and from a launch until a worker takes it.
+_WAKE_NS = 30_000
+_PICK_UP_NS = 60_000
+#: A fast reading costs this much when there is nothing to wait for.
+_TOUCH_NS = 2_000
+
+
+class CpuMachine:
+    """Carries out instructions one by one, on all ranks at once."""
+
+    def __init__(self, plan: Plan, mesh: Mesh) -> None:
+        self.state = State(plan, mesh)
+        self._unwaited: set[str] = set()
+
+    @singledispatchmethod
+    def carry_out(self, instruction: Instruction) -> None:
+        """Do one instruction."""
+        raise TypeError(f"a CPU rank cannot {type(instruction).__name__}")
+
+    @carry_out.register
+    def _(self, kernel: Kernel) -> None:
+        state = self.state
+        self._wait_for(kernel.after)
+        state.host = after(state.host, LateReason.HOST, state.plan.host.launch_ns)
+        begin = state.host[0].copy()
+        state.host = after(state.host, LateReason.COMPUTE, state.work_ns(kernel))
+        state.done[kernel.key] = state.host
+        state.note(kernel, begin)
+
+    @carry_out.register
+    def _(self, collective: Collective) -> None:
+        state = self.state
+        self._wait_for(collective.after)
+        groups = state.mesh.groups(collective.axis)
+        begun = state.host[0].copy()
+        called = after(state.host, LateReason.HOST, _PICK_UP_NS)
+        state.host = after(state.host, LateReason.HOST, state.plan.host.collective_launch_ns)
+        begin = later(called, state.lanes[groups.name])
+        meeting = state.meetings.meet(collective, groups, begin)
+        state.lanes[groups.name] = state.done[collective.key] = meeting.end
+        self._unwaited.add(collective.key)
+        state.lines.append(
+            Line(
+                instruction=collective,
+                step=state.step,
+                host_begin=begun,
+                host_end=state.host[0].copy(),
+                launch=begun,
+                begin=begin[0],
+                end=meeting.end[0],
+                groups=groups,
+                sequence=state.sequence(groups),
+                arrival=meeting.arrival,
+                late=meeting.late,
+                lane=groups.name,
+            )
+        )
+
+    @carry_out.register
+    def _(self, sync: Sync) -> None:
+        self._wait_for(sync.after)
+
+    @carry_out.register
+    def _(self, copy: Copy) -> None:
+        """Host memory is the only memory."""
+
+    @carry_out.register
+    def _(self, retry: Reallocate) -> None:
+        self.state.host_work(
+            HostWork(ns=retry.malloc_ns, reason=LateReason.ALLOCATOR, name="", ranks=retry.ranks)
+        )
+
+    @carry_out.register
+    def _(self, work: HostWork) -> None:
+        self.state.host_work(work)
+
+    @carry_out.register(Begin)
+    @carry_out.register(End)
+    def _(self, mark: Begin | End) -> None:
+        self.state.mark(mark)
+
+    def finish(self) -> None:
+        """Nothing runs on when the main thread is done, but what nobody waited for."""
+        for lane in self.state.lanes.values():
+            self.state.host = later(self.state.host, lane)
+
+    def _wait_for(self, keys: tuple[str, ...]) -> None:
+        """Block on each collective once, as ``Work.wait`` does."""
+        state = self.state
+        for key in keys:
+            if key in self._unwaited:
+                self._unwaited.discard(key)
+                begin = state.host[0].copy()
+                touched = after(state.host, LateReason.HOST, _TOUCH_NS)
+                woken = after(state.done[key], LateReason.HOST, _WAKE_NS)
+                late = state.done[key][0] > state.host[0]
+                state.host = later(touched, np.where(late, woken, touched))
+                state.note(Wait(key=key), begin)
+
+
+def runs_as(kind: CollectiveKind) -> CollectiveKind:
+    """What gloo runs for a collective: a reduce-scatter is an all-reduce of the whole."""
+    return CollectiveKind.ALL_REDUCE if kind is CollectiveKind.REDUCE_SCATTER else kind

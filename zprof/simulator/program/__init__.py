@@ -1,0 +1,1 @@
+"""What every rank's host does in a step, as a list of instructions."""

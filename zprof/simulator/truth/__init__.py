@@ -1,0 +1,1 @@
+"""What really happened, computed from the schedule."""

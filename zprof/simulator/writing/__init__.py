@@ -1,0 +1,1 @@
+"""Writes a schedule down as the traces of one vendor."""

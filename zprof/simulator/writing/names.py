@@ -1,0 +1,148 @@
+"""Names as they stand in traces: of kernels, operators and collectives."""
+
+from dataclasses import dataclass
+
+from zprof.model.collectives import CollectiveKind
+from zprof.simulator.knobs import DType
+from zprof.simulator.program.instructions import Shape
+
+_K = CollectiveKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelName:
+    """How a kernel is called.  ``cuda``, ``hip``: its names; ``module``: hip launches it from a module."""
+
+    operator: str
+    backward: str
+    cuda: str
+    hip: str
+    grid: int
+    block: int
+    registers: int
+    module: bool = False
+
+
+_BF16 = "c10::BFloat16"
+_ELEMENTWISE = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
+)
+_ADAM = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+    "FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4, "
+    "(at::native::ADAM_MODE)1, false> >(at::native::(anonymous namespace)::"
+    "FusedOptimizerTensorListMetadata<4>)"
+)
+KERNELS = {
+    Shape.GEMM: KernelName(
+        operator="aten::mm",
+        backward="MmBackward0",
+        cuda="nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
+        hip="Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN",
+        grid=132,
+        block=384,
+        registers=168,
+        module=True,
+    ),
+    Shape.ATTENTION: KernelName(
+        operator="aten::_flash_attention_forward",
+        backward="aten::_flash_attention_backward",
+        cuda="void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128, 128, 64, 4> >",
+        hip="attn_fwd",
+        grid=1024,
+        block=128,
+        registers=255,
+        module=True,
+    ),
+    Shape.NORM: KernelName(
+        operator="aten::native_layer_norm",
+        backward="aten::native_layer_norm_backward",
+        cuda="void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>",
+        hip="void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>",
+        grid=8192,
+        block=128,
+        registers=32,
+    ),
+    Shape.ELEMENTWISE: KernelName(
+        operator="aten::add", backward="AddBackward0", cuda=_ELEMENTWISE, hip=_ELEMENTWISE,
+        grid=16384, block=128, registers=28,
+    ),
+    Shape.OPTIMIZER: KernelName(
+        operator="aten::_fused_adamw_", backward="", cuda=_ADAM, hip=_ADAM, grid=320, block=512, registers=40
+    ),
+    Shape.SPLIT: KernelName(
+        operator="fsdp::split_with_sizes_copy",
+        backward="",
+        cuda="void at::native::(anonymous namespace)::split_with_sizes_copy_out_contiguous_no_cast_kernel",
+        hip="void at::native::(anonymous namespace)::split_with_sizes_copy_out_contiguous_no_cast_kernel",
+        grid=2048,
+        block=128,
+        registers=24,
+    ),
+    Shape.PAD: KernelName(
+        operator="fsdp::chunk_cat",
+        backward="",
+        cuda="void at::native::detail::chunk_cat_cuda_kernel<c10::BFloat16, c10::BFloat16>",
+        hip="void at::native::detail::chunk_cat_cuda_kernel<c10::BFloat16, c10::BFloat16>",
+        grid=2048,
+        block=128,
+        registers=24,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveName:
+    """How a collective is called, at each layer."""
+
+    operator: str
+    metadata: str
+    annotation: str
+    kernel: str
+    old_kernel: str
+    gloo: str
+
+
+COLLECTIVES = {
+    _K.ALL_GATHER: CollectiveName(
+        operator="c10d::_allgather_base_",
+        metadata="_allgather_base",
+        annotation="nccl:_all_gather_base",
+        kernel="ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        old_kernel="ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+        gloo="gloo:all_gather",
+    ),
+    _K.REDUCE_SCATTER: CollectiveName(
+        operator="c10d::_reduce_scatter_base_",
+        metadata="_reduce_scatter_base",
+        annotation="nccl:_reduce_scatter_base",
+        kernel="ncclDevKernel_ReduceScatter_Sum_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        old_kernel="ncclKernel_ReduceScatter_RING_LL_Sum_{}(ncclDevComm*, unsigned long, ncclWork*)",
+        gloo="gloo:all_reduce",
+    ),
+    _K.ALL_REDUCE: CollectiveName(
+        operator="c10d::allreduce_",
+        metadata="allreduce",
+        annotation="nccl:all_reduce",
+        kernel="ncclDevKernel_AllReduce_Sum_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        old_kernel="ncclKernel_AllReduce_RING_LL_Sum_{}(ncclDevComm*, unsigned long, ncclWork*)",
+        gloo="gloo:all_reduce",
+    ),
+}
+RCCL_KERNEL = "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeName:
+    """How a type is called in metadata, in kernels' names and in shapes."""
+
+    metadata: str
+    kernel: str
+    shape: str
+
+
+TYPES = {
+    DType.FLOAT32: TypeName(metadata="Float", kernel="f32", shape="float"),
+    DType.BFLOAT16: TypeName(metadata="BFloat16", kernel="bf16", shape=_BF16),
+}

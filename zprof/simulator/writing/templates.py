@@ -1,0 +1,148 @@
+"""Templates of one rank's events, made once each."""
+
+from collections.abc import Callable, Sequence
+
+from zprof.simulator.engine.schedule import Line
+from zprof.simulator.program.instructions import Collective, Copy
+from zprof.simulator.writing.dialect import Dialect
+from zprof.simulator.writing.layout import Layout
+from zprof.simulator.writing.metadata import elements_in_out, group_ranks, metadata_arguments
+from zprof.simulator.writing.names import COLLECTIVES, TYPES, KernelName
+
+_CHANNELS, _THREADS, _REGISTERS = 16, 512, 96
+_OPERATOR = ('"External id": %s', '"Record function id": 0', '"Ev Idx": %s')
+_PYTHON = ('"Python parent id": null', '"Python id": %s', '"Ev Idx": %s')
+
+
+class Templates:
+    """Makes and keeps them.  Values are ts and dur, then those that each method names."""
+
+    def __init__(self, rank: int, dialect: Dialect, layout: Layout, metadata: bool, sequence: bool) -> None:
+        self._rank = rank
+        self._dialect = dialect
+        self._layout = layout
+        self._metadata = metadata
+        self._sequence = metadata and sequence
+        self._host = str(process_of(rank))
+        self._device = str(dialect.pid(rank))
+        self._made: dict[object, str] = {}
+        self.launch_arrow = layout.flow(False, self._host, self._host)
+
+    def arrow(self, stream: int) -> str:
+        """Where the arrow of a launch ends; values: id, ts."""
+        return self._once(("arrow", stream), lambda: self._layout.flow(True, self._device, str(stream)))
+
+    def operator(self, category: str, name: str) -> str:
+        """An event of the main thread; values: external id, index."""
+        return self._once((category, name), lambda: self._on_host(category, name, _OPERATOR))
+
+    def python(self, name: str) -> str:
+        """A function of Python; values: its id, index."""
+        return self._once(("python", name), lambda: self._on_host("python_function", name, _PYTHON))
+
+    def call(self, what: str) -> str:
+        """A call of the runtime; values: external id, correlation."""
+        return self._once(("call", what), lambda: self._on_host("cuda_runtime", *self._dialect.call(what)))
+
+    def launch(self, name: str, shape: KernelName | None) -> str:
+        """The call that launches a kernel; values: external id, correlation."""
+        return self._once(
+            ("launch", name), lambda: self._on_host("cuda_runtime", *self._dialect.launch(name, shape))
+        )
+
+    def kernel(self, name: KernelName, stream: int) -> str:
+        """A kernel; values: external id, correlation."""
+        return self._once(
+            ("kernel", name.operator, stream),
+            lambda: self._on_device(
+                "kernel",
+                self._dialect.kernel(name),
+                stream,
+                self._dialect.kernel_arguments(self._rank, stream, name.grid, name.block, name.registers),
+            ),
+        )
+
+    def copy(self, copy: Copy, stream: int) -> str:
+        """A copy; values: external id, correlation."""
+        key = ("copy", copy.direction, copy.bytes, copy.rate_bytes_per_s, stream)
+        name, arguments = self._dialect.copy(self._rank, copy, stream)
+        return self._once(key, lambda: self._on_device("gpu_memcpy", name, stream, arguments))
+
+    def collective(self, collective: Collective, line: Line, stream: int) -> str:
+        """A collective's kernel; values: external id, correlation, sequence if there is one."""
+        key = ("collective", *_identity(collective, line), stream)
+        return self._once(key, lambda: self._collective(collective, line, stream))
+
+    def parameters(self, collective: Collective, line: Line) -> str:
+        """PyTorch's record of a collective's parameters; values: external id, sequence, index."""
+        key = ("parameters", *_identity(collective, line))
+        return self._once(key, lambda: self._parameters(collective, line))
+
+    def annotation(self, name: str, stream: int) -> str:
+        """An annotation of the host, as seen on a stream; value: external id."""
+        return self._once(
+            ("annotation", name, stream),
+            lambda: self._on_device("gpu_user_annotation", name, stream, ['"External id": %s']),
+        )
+
+    def synchronisation(self, kind: str, stream: int, waits_on: int) -> str:
+        """A synchronisation as CUPTI sees it; values: external id, correlation."""
+        arguments = [
+            f'"External id": %s, "cuda_sync_kind": "{kind}"',
+            f'"wait_on_stream": {waits_on}, "wait_on_cuda_event_record_corr_id": -1, '
+            '"wait_on_cuda_event_id": -1',
+            f'"stream": {stream}, "correlation": %s',
+            f'"device": {self._device}, "context": 1',
+        ]
+        key = ("sync", kind, stream, waits_on)
+        return self._once(key, lambda: self._on_device("cuda_sync", kind, stream, arguments))
+
+    def _collective(self, collective: Collective, line: Line, stream: int) -> str:
+        arguments = self._dialect.kernel_arguments(self._rank, stream, _CHANNELS, _THREADS, _REGISTERS)
+        if self._metadata:
+            arguments += metadata_arguments(line, group_ranks(line, self._rank), self._sequence)
+        return self._on_device("kernel", self.collective_name(collective), stream, arguments)
+
+    def collective_name(self, collective: Collective) -> str:
+        """The name of its kernel."""
+        return self._dialect.collective(collective.kind, collective.dtype, self._metadata)
+
+    def _parameters(self, collective: Collective, line: Line) -> str:
+        ranks = group_ranks(line, self._rank)
+        shape, (put_in, _) = TYPES[collective.dtype].shape, elements_in_out(collective, len(ranks))
+        stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+        arguments = (
+            *_OPERATOR[:2],
+            *metadata_arguments(line, ranks, self._sequence),
+            f'"Rank": {ranks.index(self._rank)}',
+            f'"Input type": ["{shape}"], "Input Dims": [[{put_in}]]',
+            f'"Global rank start": {ranks[0]}, "Global rank stride": {stride}',
+            _OPERATOR[2],
+        )
+        return self._on_host("cpu_op", "record_param_comms", arguments)
+
+    def _on_host(self, category: str, name: str, arguments: Sequence[str]) -> str:
+        return self._layout.complete(category, name, self._host, self._host, *arguments)
+
+    def _on_device(self, category: str, name: str, stream: int, arguments: Sequence[str]) -> str:
+        return self._layout.complete(category, name, self._device, str(stream), *arguments)
+
+    def _once(self, key: object, make: Callable[[], str]) -> str:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+
+def process_of(rank: int) -> int:
+    """The process number of a rank: they differ within a host."""
+    return 20_000 + 111 * (rank % 8)
+
+
+def annotation_of(collective: Collective) -> str:
+    """What PyTorch annotates a collective of NCCL with."""
+    return COLLECTIVES[collective.kind].annotation
+
+
+def _identity(collective: Collective, line: Line) -> tuple[object, ...]:
+    assert line.groups is not None
+    return collective.kind, collective.elements, collective.dtype, line.groups.name

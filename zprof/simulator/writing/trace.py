@@ -1,0 +1,81 @@
+"""Writes the trace of one rank to a file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from isal import igzip
+
+from zprof.simulator.engine.schedule import Schedule
+from zprof.simulator.plan import Vendor
+from zprof.simulator.writing import file
+from zprof.simulator.writing.amd import Amd
+from zprof.simulator.writing.cpu import CpuWriter
+from zprof.simulator.writing.device import DeviceWriter
+from zprof.simulator.writing.moments import Times
+from zprof.simulator.writing.nvidia import Nvidia
+from zprof.simulator.writing.padding import padding
+from zprof.simulator.writing.sheet import Sheet
+from zprof.simulator.writing.templates import process_of
+
+#: A byte of text costs little to write at this level, and the file is a tenth of it.
+_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """One file.  ``lost``: by number, the rank's collectives that are not in it."""
+
+    file: str
+    events: int
+    dropped: int
+    lost: frozenset[int]
+
+
+def write_trace(schedule: Schedule, times: Times, rank: int, folder: Path) -> Written:
+    """Write ``folder/rank{N}.json.gz`` for one rank."""
+    recording = schedule.plan.recording
+    sheet, lost, text = _text(schedule, times, rank)
+    digits = len(str(schedule.plan.ranks - 1))
+    name = f"rank{rank:0{digits}d}.json" + (".gz" if recording.compress else "")
+    data = text.encode()
+    (folder / name).write_bytes(igzip.compress(data, _LEVEL, mtime=0) if recording.compress else data)
+    return Written(file=name, events=len(sheet.texts), dropped=sheet.dropped, lost=frozenset(lost))
+
+
+def _text(schedule: Schedule, times: Times, rank: int) -> tuple[Sheet, set[int], str]:
+    plan = schedule.plan
+    random = np.random.Generator(np.random.PCG64([plan.seed, 1 + rank]))
+    sheet = Sheet(
+        times.local_opening(rank), file.base_ns(), plan.recording.stamps, (plan.drop_probability, random)
+    )
+    moments = times.moments(rank)
+    process = process_of(rank)
+    rows: Sequence[tuple[int, str]]
+    if plan.vendor is Vendor.GLOO:
+        cpu = CpuWriter(schedule, rank, sheet)
+        for moment in moments:
+            cpu.write(moment)
+        properties, extras, device, lost = "[]", [], None, cpu.lost
+        rows = cpu.rows
+    else:
+        dialect = Nvidia() if plan.vendor is Vendor.NVIDIA else Amd()
+        writer = DeviceWriter(schedule, rank, dialect, sheet)
+        for moment in moments:
+            writer.write(moment)
+        properties, extras, device, lost = (
+            dialect.properties(),
+            dialect.extras(),
+            dialect.pid(rank),
+            writer.lost,
+        )
+        rows = [
+            (process, f"thread {process} (python3)"),
+            *((stream, f"stream {stream} ") for stream in writer.streams),
+        ]
+    file.frame(plan, sheet, process, device, rows)
+    head, tail = file.head(schedule, rank, properties, extras), file.tail(plan, rank)
+    padding(plan, sheet, process, len(head) + len(tail))
+    separator = ",\n" if plan.recording.indented else ","
+    return sheet, lost, head + separator.join(sheet.texts) + tail
