@@ -9,7 +9,7 @@ import pandas as pd
 from zprof.analysis.intervals import covered
 from zprof.analysis.time.activity.blocking import find_blocking
 from zprof.analysis.time.activity.claims import NOTHING_NS
-from zprof.analysis.time.activity.missing import no_collectives
+from zprof.analysis.time.activity.missing import no_collectives, not_split
 from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
 from zprof.analysis.time.blame.host_calls import read_host_calls
 from zprof.analysis.time.blame.judge import judge
@@ -132,7 +132,12 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         steps=steps,
         collectives=collectives[list(COLLECTIVE_COLUMNS)],
         volume=volume,
-        gaps=(*gaps, *seen.gaps, *rank_gaps, *_silent_ranks(run, collectives, timelines), *volume_gaps),
+        gaps=(
+            *(*gaps, *seen.gaps, *rank_gaps),
+            *_silent_ranks(run, collectives, timelines),
+            *_not_split(collectives),
+            *volume_gaps,
+        ),
         tracks=tuple(
             rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure)
             for timeline, rank in zip(timelines, ranks, strict=True)
@@ -176,6 +181,11 @@ def _silent_ranks(run: Run, collectives: pd.DataFrame, timelines: Sequence[RankT
     ranks = [timeline.rank for timeline in timelines]
     heard = set(collectives["rank"].tolist())
     return no_collectives(ranks, [rank for rank in ranks if rank not in heard], run.manifest.world_size)
+
+
+def _not_split(collectives: pd.DataFrame) -> list[Gap]:
+    exposed = collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]
+    return not_split(int(exposed.sum()), int(exposed[collectives["bound"]].sum()))
 
 
 def _first_wait_ns(collectives: pd.DataFrame) -> int:

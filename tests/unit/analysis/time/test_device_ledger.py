@@ -215,3 +215,13 @@ def test_kernels_alone_make_a_ledger(tmp_path):
     assert (entry.wall_ns, entry.compute_ns, entry.collective_ns, entry.overlapped_ns) == (250, 140, 120, 20)
     assert entry.idle_ns == 10
     assert analysis.collectives["step"].tolist() == [0]
+
+
+def test_what_is_exposed_in_collectives_of_unseen_ranks_is_not_split(tmp_path):
+    both = two_ranks(late=100)
+    whole = analyse_time(load(write_run(tmp_path / "both", both)))
+    assert not [gap for gap in whole.gaps if gap.what == "exposed wait"]
+    one = analyse_time(load(write_run(tmp_path / "one", {0: both[0]}, world_size=2)))
+    (gap,) = [gap for gap in one.gaps if gap.what == "exposed wait"]
+    assert gap.reason.startswith("100% of the exposed communication")
+    assert one.time.per_rank[0].exposed_wait_ns == 0

@@ -63,3 +63,21 @@ def no_collectives(ranks: Sequence[int], silent: Sequence[int], world_size: int)
         Gap(what="collectives", rank=rank, reason="no collectives found in its window", remedy=remedy)
         for rank in silent
     ]
+
+
+def not_split(exposed_ns: int, unsplit_ns: int) -> list[Gap]:
+    """Exposed communication of which nobody can say how much of it is waiting.
+
+    Args:
+        exposed_ns: All of it.
+        unsplit_ns: That in collectives of which not all ranks were seen, or could be matched.
+    """
+    if 100 * unsplit_ns <= exposed_ns:
+        return []
+    reason = (
+        f"{unsplit_ns / exposed_ns:.0%} of the exposed communication lies in collectives of which not all "
+        "ranks could be compared: there waiting for a late rank and moving bytes are not told apart, and "
+        "exposed wait is the least, exposed transfer the most that it can be"
+    )
+    remedy = "give the traces of all ranks, recorded by a torch that writes their groups (2.4 or newer)"
+    return [Gap(what="exposed wait", reason=reason, remedy=remedy)]
