@@ -30,11 +30,18 @@ EVENTS = pa.schema(
     ]
 )
 
-#: One row for each collective that this rank executed.  ``group`` is the sorted ranks, or the name of
-#: the process group; ``sequence`` counts within the group.  ``bytes`` is the full (gathered) tensor.
-#: start/end: when it ran.  launch_*: the host's call.  wait_*: the host blocked for its result.
+#: One row for each collective that this rank executed.
+#: ``group`` is the sorted global ranks ("0,1,2"), and what tells groups over the same ranks apart behind them
+#: ("0,1,2#mesh_fsdp"); "pg:<name>" where its ranks are not known, "stream:<id>" (size 0) where nothing is.
+#: ``sequence`` counts within the group; of sends and receives, per peer.  ``bytes`` is the full (gathered)
+#: tensor, 0 where it is not known (a gap says so).
+#: start/end: when it ran.  A kernel's row has exactly the start, end and stream of its event.  A collective
+#: that copy engines carry out has one row from the start of its first copy to the end of its last, on the
+#: stream of the first (method "copies"); its copies lie within it.
+#: launch_*: the host's call.  wait_*: the host blocked for its result.
 #: ``peer_rank`` is the global rank of the other side of a send or recv, and the root of a one-sided kind.
-#: ``method`` names the rung of the reader that made the row (range, gloo_fifo, nccl, ...).
+#: ``method`` names the rung of the reader that made the row (range, gloo_fifo, nccl, copies, operator,
+#: kernel_name, ...), with "_order" behind it where ``sequence`` is only the order on this rank.
 COLLECTIVES = pa.schema(
     [
         column("kind", name),

@@ -5,6 +5,7 @@ all-gather: underscores and case do not count, and the beginning decides.  Anoth
 """
 
 import re
+from functools import lru_cache
 
 from zprof.model.collectives import CollectiveKind
 
@@ -44,8 +45,11 @@ _PREFIXES = re.compile(
 
 def kind_of(name: object) -> CollectiveKind | None:
     """The kind that a name says, OTHER where it is a collective of no known kind, None where it is none."""
-    if not isinstance(name, str):
-        return None
+    return _kind_of(name) if isinstance(name, str) else None
+
+
+@lru_cache(maxsize=1 << 10)
+def _kind_of(name: str) -> CollectiveKind | None:
     plain = _PREFIXES.sub("", name).replace("_", "").lower()
     if not plain:
         return None

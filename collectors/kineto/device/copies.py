@@ -10,7 +10,7 @@ import numpy as np
 from zprof.collectors.kineto.collectives.finding import rows_of
 from zprof.collectors.kineto.columns import Int64s, Trace
 from zprof.collectors.kineto.device.kernels import Found, describe
-from zprof.collectors.kineto.device.links import Links, links_of
+from zprof.collectors.kineto.device.links import Host, Links
 from zprof.collectors.kineto.device.metadata import Described
 
 BY_COPIES = "copies"
@@ -23,9 +23,9 @@ def copy_rows(trace: Trace) -> Int64s:
     return rows_of(trace, ("gpu_memcpy",), lambda name: any(word in name for word in _WITHIN))
 
 
-def find_copies(trace: Trace, kernels: Links) -> list[Found]:
+def find_copies(trace: Trace, host: Host, kernels: Links) -> list[Found]:
     """The collectives that consist of copies, each with all of its copies."""
-    links = links_of(trace, copy_rows(trace))
+    links = host.links(copy_rows(trace))
     taken = set(_owners(kernels).tolist()) - {-1}
     copies: dict[int, list[int]] = defaultdict(list)
     for index, owner in enumerate(_owners(links).tolist()):

@@ -33,7 +33,9 @@ def kernel_rows(trace: Trace) -> Int64s:
     stated = [
         row
         for row, arguments in trace.arguments.items()
-        if kind_of(arguments.collective) is not None and trace.category[row] == "kernel"
+        if arguments.collective is not None
+        and trace.category[row] == "kernel"
+        and kind_of(arguments.collective) is not None
     ]
     found = np.union1d(named, np.array(stated, dtype=np.int64))
     return found[np.argsort(trace.start_ns[found], kind="stable")]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.collectors.kineto.collectives.finding import Enclosing, rows_of
-from zprof.collectors.kineto.columns import ABSENT, Int64s, Trace
+from zprof.collectors.kineto.columns import Int64s, Trace
 from zprof.collectors.kineto.device.operators import is_annotation, is_operator
 
 _RECORD = "record_param_comms"
@@ -33,36 +33,41 @@ class Links:
     annotation: Int64s
 
 
-def links_of(trace: Trace, rows: Int64s) -> Links:
-    """Where the work in some rows comes from."""
-    call = _calls(trace, rows)
-    records = rows_of(trace, ("cpu_op", "user_annotation"), _RECORD.__eq__)
-    operators = rows_of(trace, ("cpu_op",), is_operator)
-    annotations = rows_of(trace, ("user_annotation", "cpu_op"), is_annotation)
-    around = _around(trace, call, records)
-    by_id = _by_external_id(trace, rows, call, records)
-    return Links(
-        rows=rows,
-        call=call,
-        record=np.where(by_id >= 0, by_id, around),
-        operator=_around(trace, call, operators),
-        annotation=_around(trace, call, annotations),
-    )
+class Host:
+    """The rows of a trace's host that launch a device's work or say something of it."""
 
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._calls = np.flatnonzero(trace.category.where(lambda category: category.endswith(_ENDINGS)))
+        self._records = rows_of(trace, ("cpu_op", "user_annotation"), _RECORD.__eq__)
+        operators = rows_of(trace, ("cpu_op",), is_operator)
+        annotations = rows_of(trace, ("user_annotation", "cpu_op"), is_annotation)
+        self._around = [Enclosing(trace, rows) for rows in (self._records, operators, annotations)]
 
-def launched_at(trace: Trace, links: Links) -> tuple[Int64s, Int64s]:
-    """Thread and time of each launch; ``ABSENT`` where it is not in the trace."""
-    known = links.call >= 0
-    return (
-        np.where(known, trace.thread[links.call], ABSENT),
-        np.where(known, trace.start_ns[links.call], ABSENT),
-    )
+    def links(self, rows: Int64s) -> Links:
+        """Where the work in some rows comes from."""
+        trace = self._trace
+        call = _with_same(trace.correlation[rows], self._calls, trace.correlation[self._calls])
+        around, operator, annotation = (self._enclosing(found, call) for found in self._around)
+        by_id = self._by_external_id(rows, call)
+        record = np.where(by_id >= 0, by_id, around)
+        return Links(rows=rows, call=call, record=record, operator=operator, annotation=annotation)
 
+    def _enclosing(self, intervals: Enclosing, call: Int64s) -> Int64s:
+        known = call >= 0
+        found = np.full(len(call), NONE)
+        calls = call[known]
+        found[known] = intervals.at(self._trace.thread[calls], self._trace.start_ns[calls])
+        return found
 
-def _calls(trace: Trace, rows: Int64s) -> Int64s:
-    """The call with the same correlation."""
-    calls = np.flatnonzero(trace.category.where(lambda category: category.endswith(_ENDINGS)))
-    return _with_same(trace.correlation[rows], calls, trace.correlation[calls])
+    def _by_external_id(self, rows: Int64s, call: Int64s) -> Int64s:
+        trace = self._trace
+        record = _with_same(trace.external_id[rows], self._records, trace.external_id[self._records])
+        begun = trace.start_ns[record]
+        ended = begun + trace.duration_ns[record]
+        within = (trace.start_ns[call] >= begun) & (trace.start_ns[call] <= ended)
+        unlaunched = (trace.external_id[rows] != trace.correlation[rows]) & (trace.start_ns[rows] >= begun)
+        return np.where(np.where(call >= 0, within, unlaunched), record, NONE)
 
 
 def _with_same(wanted: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
@@ -77,18 +82,3 @@ def _with_same(wanted: Int64s, rows: Int64s, numbers: Int64s) -> Int64s:
         return np.full(len(wanted), NONE)
     place = np.minimum(np.searchsorted(numbers, wanted), len(rows) - 1)
     return np.where((numbers[place] == wanted) & (wanted > 0), rows[place], NONE)
-
-
-def _around(trace: Trace, call: Int64s, rows: Int64s) -> Int64s:
-    known = call >= 0
-    found = np.full(len(call), NONE)
-    found[known] = Enclosing(trace, rows).at(trace.thread[call[known]], trace.start_ns[call[known]])
-    return found
-
-
-def _by_external_id(trace: Trace, rows: Int64s, call: Int64s, records: Int64s) -> Int64s:
-    record = _with_same(trace.external_id[rows], records, trace.external_id[records])
-    began = trace.start_ns[record]
-    within = (trace.start_ns[call] >= began) & (trace.start_ns[call] <= began + trace.duration_ns[record])
-    unlaunched = (trace.external_id[rows] != trace.correlation[rows]) & (trace.start_ns[rows] >= began)
-    return np.where(np.where(call >= 0, within, unlaunched), record, NONE)

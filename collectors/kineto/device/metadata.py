@@ -6,7 +6,7 @@ Seen from 2.2 on, first with ``Process Group ID`` instead of a name; ``Seq`` sin
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from zprof.collectors.kineto.arguments import Arguments, number
 from zprof.collectors.kineto.collectives.element_types import element_type
@@ -14,6 +14,7 @@ from zprof.collectors.kineto.collectives.names import kind_of
 from zprof.model.collectives import CollectiveKind
 
 _MOST_RANKS = 1 << 16
+_MISSING = (None, "", ())
 _LIST = re.compile(r"\[\s*(?:\d{1,15}(?:\s*,\s*\d{1,15})*)?\s*\]", re.ASCII)
 _ROOTED = frozenset(
     {CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER}
@@ -40,9 +41,12 @@ class Described:
 
     def completed(self, other: "Described") -> "Described":
         """With what another description of the same collective knows more."""
-        missing = (None, "", ())
-        more = {f.name: getattr(other, f.name) for f in fields(self) if getattr(self, f.name) in missing}
-        return replace(self, **more)
+        more = {
+            name: value
+            for name in self.__slots__
+            if getattr(self, name) in _MISSING and (value := getattr(other, name)) not in _MISSING
+        }
+        return replace(self, **more) if more else self
 
 
 def described(arguments: Arguments) -> Described | None:

@@ -15,7 +15,7 @@ from zprof.collectors.kineto.columns import ABSENT, Group, Trace
 from zprof.collectors.kineto.device.copies import find_copies
 from zprof.collectors.kineto.device.gaps import gaps_of, without_device_work
 from zprof.collectors.kineto.device.kernels import BY_NAME, Found, find_kernels, kernel_rows
-from zprof.collectors.kineto.device.links import links_of
+from zprof.collectors.kineto.device.links import Host
 from zprof.collectors.kineto.device.places import Place, places_of
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
@@ -44,8 +44,9 @@ class DeviceCollectives:
 
 def find_device_collectives(trace: Trace, spans: Sequence[RangeSpan]) -> DeviceCollectives:
     """All kernels and copies that are collectives, by start."""
-    links = links_of(trace, kernel_rows(trace))
-    found = [*find_kernels(trace, links), *find_copies(trace, links)]
+    host = Host(trace)
+    links = host.links(kernel_rows(trace))
+    found = [*find_kernels(trace, links), *find_copies(trace, host, links)]
     found.sort(key=lambda collective: int(trace.start_ns[collective.rows[0]]))
     return DeviceCollectives(found=found, places=places_of(trace, found, spans))
 
