@@ -87,7 +87,7 @@ class Document:
 
     def _read_value(self, key: bytes, kind: int) -> bool:
         if kind in (_OPEN, _CURLY_OPEN):
-            value = self._bracketed(keep=key in self._asked)
+            value = bracketed(self._window, keep=key in self._asked)
         else:
             found = self._match(_TEXT if kind == _QUOTE else _SCALAR)
             value = found.group() if found else None
@@ -108,23 +108,24 @@ class Document:
         window.start = found.end()
         return copied
 
-    def _bracketed(self, *, keep: bool) -> bytes | None:
-        """Move behind the list or object that begins here, of any size; its text where it is to be kept."""
-        window, kept, depth, in_string = self._window, bytearray(), 0, False
-        while True:
-            stop = _without_backslashes(window)
-            found = brackets(window.data, window.start, stop, in_string=in_string)
-            ends = (found.depth + depth == 0).nonzero()[0]
-            stop = int(found.position[ends[0]]) + 1 if len(ends) else stop
-            if keep and len(kept) <= _MOST_VALUE_BYTES:
-                kept += window.data[window.start : stop]
-            window.start = stop
-            if len(ends):
-                return bytes(kept) if len(kept) <= _MOST_VALUE_BYTES else b""
-            depth += int(found.depth[-1]) if len(found.depth) else 0
-            in_string = found.in_string
-            if not window.more():
-                return None
+
+def bracketed(window: Window, *, keep: bool) -> bytes | None:
+    """Move behind the list or object that begins here, of any size; its text where it is to be kept."""
+    kept, depth, in_string = bytearray(), 0, False
+    while True:
+        stop = _without_backslashes(window)
+        found = brackets(window.data, window.start, stop, in_string=in_string)
+        ends = (found.depth + depth == 0).nonzero()[0]
+        stop = int(found.position[ends[0]]) + 1 if len(ends) else stop
+        if keep and len(kept) <= _MOST_VALUE_BYTES:
+            kept += window.data[window.start : stop]
+        window.start = stop
+        if len(ends):
+            return bytes(kept) if len(kept) <= _MOST_VALUE_BYTES else b""
+        depth += int(found.depth[-1]) if len(found.depth) else 0
+        in_string = found.in_string
+        if not window.more():
+            return None
 
 
 def _without_backslashes(window: Window) -> int:

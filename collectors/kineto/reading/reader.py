@@ -14,6 +14,7 @@ from zprof.collectors.kineto.reading.array import EventArray
 from zprof.collectors.kineto.reading.document import Document, refuse_without_events
 from zprof.collectors.kineto.reading.header import ASKED, header
 from zprof.collectors.kineto.reading.numbers import LIMIT
+from zprof.collectors.kineto.reading.refusals import refusing
 from zprof.collectors.kineto.reading.rows import Rows
 from zprof.collectors.kineto.reading.text import TraceText
 from zprof.collectors.kineto.reading.window import Text, Window
@@ -31,16 +32,9 @@ def read_trace(path: Path, on_bytes: Callable[[int], None] | None = None) -> Tra
     Raises:
         BadInput: it cannot be read, or is not such a trace.
     """
-    try:
-        with open_plain(path) as file:
-            text = TraceText(file, on_bytes)
-            return read_text(text, lambda: text.damaged)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BadInput(f"{path}: cannot be read ({reason})", hint="give a trace file") from None
-    except BadInput as error:
-        hint = error.hint or "export the trace again"
-        raise BadInput(f"{path}: not a Kineto trace ({error.message})", hint=hint) from None
+    with refusing(path), open_plain(path) as file:
+        text = TraceText(file, on_bytes)
+        return read_text(text, lambda: text.damaged)
 
 
 def read_text(text: Text, damaged: Callable[[], bool] = lambda: False, block_bytes: int = 256 << 10) -> Trace:

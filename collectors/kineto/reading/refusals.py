@@ -1,5 +1,9 @@
 """Says what a file is that is no trace."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from zprof.collectors.kineto.reading.window import Window
 from zprof.model.errors import BadInput
 
@@ -25,3 +29,20 @@ def no_trace(window: Window) -> BadInput:
         hint = "it may be a memory timeline: zprof reads memory from a snapshot"
         return BadInput("it is a list of lists, not of events", hint=hint)
     return BadInput("it is not a JSON object or a list of events", hint=_EXPORT)
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Puts the name of the file into what goes wrong with it.
+
+    Raises:
+        BadInput: instead of OSError, and of BadInput without the name.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"{path}: cannot be read ({reason})", hint="give a trace file") from None
+    except BadInput as error:
+        hint = error.hint or "export the trace again"
+        raise BadInput(f"{path}: not a Kineto trace ({error.message})", hint=hint) from None

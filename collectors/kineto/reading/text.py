@@ -28,7 +28,7 @@ class _Unpacked(Protocol):
 
 
 class TraceText:
-    """Unpacks into a buffer of the caller.  ``damaged``: not all of it could be unpacked.
+    """Unpacks into a buffer of the caller.  ``packed``: compressed; ``damaged``: not all of it could be unpacked.
 
     Args:
         file: Open at its begin.
@@ -37,10 +37,11 @@ class TraceText:
 
     def __init__(self, file: BufferedReader, on_bytes: Callable[[int], None] | None = None) -> None:
         self.damaged = False
+        self._magic = file.peek(4)[:4]
+        self.packed = self._magic.startswith((_GZIP, _ZSTD))
         self._file = file
         self._on_bytes = on_bytes
         self._given_bytes = 0
-        self._magic = file.peek(4)[:4]
         self._unpacked = _unpacked(file, self._magic)
 
     def readinto(self, target: memoryview) -> int:
@@ -53,7 +54,7 @@ class TraceText:
         try:
             size = self._unpacked.readinto(target)
         except _DAMAGE as error:
-            if self.damaged or not self._is_packed():
+            if self.damaged or not self.packed:
                 raise OSError(getattr(error, "errno", None), str(error)) from None
             size = self._go_on_slowly(target)
         self._given_bytes += size
@@ -61,9 +62,6 @@ class TraceText:
         if self._on_bytes is not None:
             self._on_bytes(self._file.tell())
         return size
-
-    def _is_packed(self) -> bool:
-        return self._magic.startswith((_GZIP, _ZSTD))
 
     def _go_on_slowly(self, target: memoryview) -> int:
         """The fast readers lose what they have unpacked of the block with the damage."""
@@ -75,7 +73,7 @@ class TraceText:
 
     def _bound(self) -> None:
         limit = max(_LEAST_LIMIT_BYTES, _MOST_EXPANSION * self._file.tell())
-        if self._is_packed() and self._given_bytes > limit:
+        if self.packed and self._given_bytes > limit:
             raise BadInput(
                 f"it unpacks to more than {_MOST_EXPANSION} times its size", hint="unpack it and look inside"
             )
