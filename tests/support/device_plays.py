@@ -45,7 +45,10 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class Collect:
-    """A collective of a group; ``after_compute``: it waits for the compute launched before it."""
+    """A collective of a group; ``after_compute``: it waits for the compute launched before it.
+
+    ``lane``: the stream that it shares with others of that name, else its group has one of its own.
+    """
 
     key: str
     group: tuple[int, ...]
@@ -53,6 +56,12 @@ class Collect:
     kind: str = "all_gather"
     bytes: int = 1 << 20
     after_compute: bool = True
+    lane: str = ""
+
+    @property
+    def stream(self) -> str:
+        """What it queues on."""
+        return self.lane or str(self.group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +89,7 @@ class Rank:
     host: int = 0
     compute: int = 0
     at: int = 0
-    streams: dict[tuple[int, ...], int] = field(default_factory=dict)
+    streams: dict[str, int] = field(default_factory=dict)
     spans: list[tuple[int, int, str, str, int | None, int]] = field(default_factory=list)
     starts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -97,7 +106,7 @@ def play(programs: Mapping[int, Sequence[Op]]) -> dict[int, Rank]:
                 ends[key] = max(ranks[member].starts[key][1] for member in op.group) + op.ns
                 moved.append(True)
                 for member in op.group:
-                    ranks[member].streams[op.group] = ends[key]
+                    ranks[member].streams[op.stream] = ends[key]
         assert any(moved), "deadlock in the programs"
     return ranks
 
@@ -111,11 +120,11 @@ def _advance(rank: Rank, members: Mapping[str, Collect], ends: Mapping[str, int]
                 break
             rank.compute = max(rank.compute, ends[op.key])
         elif isinstance(op, Collect):
-            queued = [key for key in rank.starts if members[key].group == op.group]
+            queued = [key for key in rank.starts if members[key].stream == op.stream]
             if any(key not in ends for key in queued):
                 break
             launch, number = _call(rank, "cudaLaunchKernelExC")
-            ready = [launch + _START_NS, rank.streams.get(op.group, 0)]
+            ready = [launch + _START_NS, rank.streams.get(op.stream, 0)]
             rank.starts[op.key] = (launch, max([*ready, rank.compute] if op.after_compute else ready))
             rank.spans.append((number, 0, "collective", op.key, None, number))
         else:
@@ -175,7 +184,7 @@ def _write_rank(
     writer: RankWriter, rank: Rank, members: Mapping[str, Collect], ranks: Mapping[int, Rank], steps: int
 ) -> None:
     order: dict[tuple[int, ...], int] = {}
-    groups = sorted({op.group for op in members.values()})
+    streams = sorted({op.stream for op in members.values()})
     spans, rows = [], []
     for span in rank.spans:
         if span[2] != "collective":
@@ -184,7 +193,7 @@ def _write_rank(
         op = members[span[3]]
         launch, start = rank.starts[op.key]
         end = max(ranks[member].starts[op.key][1] for member in op.group) + op.ns
-        stream = FIRST_COMM + groups.index(op.group)
+        stream = FIRST_COMM + streams.index(op.stream)
         spans.append((start, end, "kernel", f"ncclDevKernel_{op.kind}", stream, span[5]))
         order[op.group] = order.get(op.group, -1) + 1
         rows.append(_row(op, launch, start, end, stream, order[op.group]))

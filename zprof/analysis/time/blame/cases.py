@@ -32,6 +32,7 @@ class Rows:
     arrival: Int64s
     launch: Int64s
     launch_known: Mask
+    computed: Int64s
     previous: Int64s
     previous_instance: Int64s
     wait: Int64s
@@ -81,6 +82,7 @@ def rows_of(frame: pd.DataFrame) -> Rows:
         arrival=_whole(frame, "arrival_ns"),
         launch=_whole(frame, "launch_ns"),
         launch_known=frame["launch_start_ns"].notna().to_numpy(np.bool_),
+        computed=_whole(frame, "computed_ns"),
         previous=_whole(frame, "previous_ns"),
         previous_instance=_whole(frame, "previous_instance"),
         wait=_whole(frame, "wait_ns"),

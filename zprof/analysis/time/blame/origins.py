@@ -36,13 +36,14 @@ def find_origins(rows: Rows, cases: Cases, reasons: Reasons) -> Origins:
     queued = passed_on[reasons.queued[passed_on]]
     cause[queued] = _case_of(rows, cases, rows.previous_instance[cases.row[queued]])
     earlier = (cause >= 0) & (cases.start[cause] < cases.start) if len(cases) else cause >= 0
-    root = _roots(np.where(earlier, cause, np.arange(len(cases))))
+    root = roots(np.where(earlier, cause, np.arange(len(cases))))
     origin = cases.blamed[root]
     began_here = earlier & (origin == cases.blamed)
     return Origins(rank=origin, reason=np.where(began_here, reasons.reason[root], reasons.reason))
 
 
-def _roots(cause: Int64s) -> Int64s:
+def roots(cause: Int64s) -> Int64s:
+    """The end of each chain of pointers; an end points to itself."""
     for _ in range(_MOST_ROUNDS):
         further = cause[cause]
         if (further == cause).all():

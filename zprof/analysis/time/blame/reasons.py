@@ -52,11 +52,10 @@ def find_reasons(
     done = _measured(stretches, work)
     queue = _queue(rows, cases, stretches, excess)
     held_up, idle = excess.of(done["held_up"]), excess.of(done["idle"])
-    deep = np.column_stack(
-        (excess.of(done["compute"]), excess.of(done["copies"]), np.maximum(held_up, queue))
-    )
-    host = np.maximum(idle, _launch(rows, cases, stretches, excess, work))
     most = _MOST * np.maximum(cases.late_ns, 1)
+    compute = np.where((queue >= most) & ~_after_compute(rows, cases), -np.inf, excess.of(done["compute"]))
+    deep = np.column_stack((compute, excess.of(done["copies"]), np.maximum(held_up, queue)))
+    host = np.maximum(idle, _launch(rows, cases, stretches, excess, work))
     reason = np.where(host >= most, LateReason.HOST, LateReason.UNKNOWN).astype(object)
     deepest = np.array(_DEEP, dtype=object)[np.argmax(deep, axis=1)]
     reason = np.where(deep.max(axis=1) >= most, deepest, reason)
@@ -105,6 +104,12 @@ def _queue(rows: Rows, cases: Cases, stretches: Stretches, excess: Excess) -> Fl
     right_after &= free > rows.launch[cases.row]
     later = excess.of(_from_start(rows.previous[stretches.row], cases, stretches))
     return np.where(right_after, np.minimum(later, cases.late_ns), -np.inf)
+
+
+def _after_compute(rows: Rows, cases: Cases) -> Mask:
+    """Cases that started right after compute ended: others did not wait for it, however long it ran."""
+    right_after: Mask = cases.start - rows.computed[cases.row] <= _RIGHT_BEFORE * cases.late_ns
+    return right_after
 
 
 def _launch(
