@@ -101,7 +101,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     timelines, gaps = load_timelines(run, policy)
     if not timelines:
         return _nothing(gaps)
-    seen = synchronise(load_collectives(run, timelines), timelines)
+    seen = synchronise(load_collectives(run, timelines), timelines, run.manifest.world_size)
     clocks = seen.clocks
     timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
     frame = decompose(seen.collectives, clocks)
@@ -216,7 +216,7 @@ def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> "pd.Ser
 
 def _alignment(seen: Synchronised, collectives: pd.DataFrame) -> Alignment:
     """Counts of matched and unmatched collectives are of instances, not of rows."""
-    matched = collectives.loc[collectives["matched"], "instance"].nunique()
+    by_rung = collectives[collectives["matched"]].groupby("rung")["instance"].nunique()
     alone = collectives[~collectives["matched"]]
     unmatched = alone.groupby(["group", "method", "sequence"]).ngroups
     clocks = seen.clocks
@@ -224,11 +224,12 @@ def _alignment(seen: Synchronised, collectives: pd.DataFrame) -> Alignment:
         method=clocks.method,
         offsets_ns=clocks.offsets_ns,
         uncertainty_ns=clocks.uncertainty_ns,
-        matched=int(matched),
+        matched=int(by_rung.sum()),
         unmatched=int(unmatched),
         rank_uncertainty_ns=clocks.rank_uncertainty_ns,
         interval_ns=clocks.interval_ns,
         drift_ppb={rank: clock.drift_ppb for rank, clock in clocks.of_rank.items() if clock.drift_ppb},
+        rungs={str(rung): int(count) for rung, count in by_rung.items()},
         excluded=seen.excluded,
         shifts=seen.shifts,
     )

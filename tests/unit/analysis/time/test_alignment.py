@@ -4,9 +4,24 @@ import random
 
 import pytest
 
-from zprof.analysis.time.clocks.alignment import SAME_HOST_UNCERTAINTY_NS, align
+from zprof.analysis.time.clocks.alignment import Source
+from zprof.analysis.time.clocks.alignment import align as align_sources
+from zprof.analysis.time.clocks.graph import SAME_HOST_UNCERTAINTY_NS
+from zprof.analysis.time.clocks.table import ping_table
 
 US, MS = 1_000, 1_000_000
+
+
+def align(hosts, pings, collectives):
+    """From stamps by rank and name."""
+    base = dict.fromkeys(hosts, 0)
+    named = [("clock pings", pings), ("collectives", collectives)]
+    sources = [
+        Source(name=name, sharpness=place, table=ping_table(stamps, base))
+        for place, (name, stamps) in enumerate(named)
+        if stamps
+    ]
+    return align_sources(hosts, base, sources)
 
 
 def played(offsets, count=6, duration=20 * US, spread=600, late=0, seed=1):

@@ -1,132 +1,108 @@
-"""Matches the collectives of different ranks, and refuses what does not fit.
+"""Matches the collectives of different ranks, rung by rung, and says what it could not match.
 
-Rows match by group, sequence and the way in which the sequence was found.  A match must agree in kind,
-dtype and bytes, and no rank can leave a collective before another has entered it (:func:`refuse_impossible`,
-after clocks are aligned).  Where a sequence is only an order, one event more on one rank shifts all
-later ones: then the whole group is refused.  A refused row stands alone, and nobody is blamed for it.
+1. Group and sequence, where the program states it; kind, dtype and bytes must agree.
+2. The order within a group, where signatures and marked steps of the ranks agree.
+3. Signatures and times, where ranks lack rows or their windows differ.
+4. The order on the stream, where the ranks of a group are not known.
+
+Each match must be possible whatever the clocks (:mod:`feasible`).  A refused row stands alone, and nobody
+is blamed for it.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from zprof.model.collectives import FULL_SYNC
-from zprof.model.gaps import Gap
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.clocks.table import Table
+from zprof.analysis.time.matching.feasible import checked
+from zprof.analysis.time.matching.lanes import Lane
+from zprof.analysis.time.matching.ordered import Hints, place
+from zprof.analysis.time.matching.placement import ALONE, Placement, table_of
+from zprof.analysis.time.matching.rows import Rows, Rung, is_full_sync
+from zprof.analysis.time.matching.stated import by_sequence
 
-#: A group with a larger share of bad matches than this is not believed at all.
-_TOLERATED_SHARE = 0.1
-_GROUP = ["group", "method"]
-_KEY = ["group", "method", "sequence"]
-_REMEDY = "record again; no rank is blamed from these collectives"
-
-
-def match(frame: pd.DataFrame, ranks: Sequence[int]) -> tuple[pd.DataFrame, list[Gap]]:
-    """Add ``instance`` (equal on all rows of a match, -1 where refused) and ``matched``.
-
-    Args:
-        frame: Collectives of all ranks.
-        ranks: The ranks that are loaded.
-    """
-    frame = frame.assign(instance=frame.groupby(_KEY, sort=False).ngroup().astype(np.int64))
-    loaded = frame["group"].map({name: _members(name, ranks) for name in frame["group"].unique()})
-    expected = loaded.map(len).astype(np.int64)
-    unequal = _unequal_orders(frame, loaded)
-    conflict = _conflicts(frame)
-    frame["instance"] = frame["instance"].where(~unequal & ~conflict & (expected > 0), -1)
-    present = _present(frame)
-    partial = (frame["instance"] >= 0) & (present < expected)
-    frame["matched"] = (frame["instance"] >= 0) & (present == frame["group_size"])
-    missing = (frame["instance"] >= 0) & (expected < frame["group_size"])
-    return frame, [
-        *_gap(unequal, frame, "the ranks recorded different numbers of them, so their order says nothing"),
-        *_gap(conflict & ~unequal, frame, "the ranks disagree on kind, dtype or bytes"),
-        *_gap(partial, frame, "some ranks have no event for them"),
-        *_bounds_gap(missing, frame),
-    ]
+__all__ = ["Matching", "is_full_sync", "joined", "match_ordered", "match_stated", "refuse", "with_instances"]
 
 
-def refuse_impossible(frame: pd.DataFrame, uncertainty_ns: int) -> tuple[pd.DataFrame, list[Gap]]:
-    """Refuse matches in which a rank leaves before another enters, on the common clock."""
-    first_end = frame.groupby("instance")["end_ns"].transform("min")
-    last_start = frame.groupby("instance")["start_ns"].transform("max")
-    impossible = (
-        (frame["instance"] >= 0) & is_full_sync(frame) & (first_end < last_start - 2 * uncertainty_ns)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matching:
+    """Placed lanes, and rows that ranks disagree on."""
+
+    placements: tuple[Placement, ...]
+    conflicts: Int64s
+
+    def tables(self, rows: Rows) -> list[Table]:
+        """What clocks are read from."""
+        return [table_of(placement, rows) for placement in self.placements]
+
+    @property
+    def shifts(self) -> dict[int, int]:
+        """The largest shift of each rank that was shifted."""
+        found: dict[int, int] = {}
+        for placement in self.placements:
+            for rank, shift in placement.shifts.items():
+                found[rank] = max(found.get(rank, 0), shift, key=abs)
+        return dict(sorted(found.items()))
+
+    @property
+    def excluded(self) -> tuple[int, ...]:
+        """Ranks that fit nowhere in at least one group."""
+        return tuple(sorted({rank for placement in self.placements for rank in placement.excluded}))
+
+
+def match_stated(lanes: Sequence[Lane], rows: Rows, hints: Hints) -> Matching:
+    """Lanes with a sequence that the program stated."""
+    placements, conflicts = [], []
+    for lane in lanes:
+        if lane.stated:
+            placement, bad = by_sequence(lane, rows)
+            placements.append(checked(placement, rows, hints))
+            conflicts.append(lane.rows[bad])
+    return Matching(placements=tuple(placements), conflicts=_joined(conflicts))
+
+
+def match_ordered(lanes: Sequence[Lane], rows: Rows, hints: Hints) -> Matching:
+    """Lanes whose sequence is only an order."""
+    found = [checked(place(lane, rows, hints), rows, hints) for lane in lanes if not lane.stated]
+    return Matching(placements=tuple(found), conflicts=_joined([]))
+
+
+def joined(one: Matching, other: Matching) -> Matching:
+    """Both."""
+    return Matching(
+        placements=one.placements + other.placements, conflicts=_joined([one.conflicts, other.conflicts])
     )
-    impossible = _spread(frame, impossible)
-    return refuse(frame, impossible), _gap(impossible, frame, "a rank left before another had entered")
 
 
-def refuse(frame: pd.DataFrame, rows: pd.Series) -> pd.DataFrame:
+def _joined(parts: Sequence[Int64s]) -> Int64s:
+    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+
+
+def with_instances(frame: pd.DataFrame, matching: Matching) -> pd.DataFrame:
+    """Add ``instance`` (equal on all rows of a match, -1 where alone), ``matched`` and ``rung``."""
+    instance = np.full(len(frame), ALONE, dtype=np.int64)
+    rung = np.full(len(frame), str(Rung.ALONE), dtype=object)
+    size = np.zeros(len(frame), dtype=np.int64)
+    used = 0
+    for placement in matching.placements:
+        placed = placement.slot >= 0
+        mine = placement.lane.rows[placed]
+        instance[mine] = placement.slot[placed] + used
+        rung[mine] = str(placement.rung)
+        size[mine] = placement.lane.size
+        used += int(placement.slot.max(initial=ALONE)) + 1
+    present = np.bincount(instance + 1, minlength=used + 1)[instance + 1]
+    matched = (instance >= 0) & (present == size)
+    return frame.assign(instance=instance, matched=matched, rung=rung)
+
+
+def refuse(frame: pd.DataFrame, rows: "pd.Series[bool]") -> pd.DataFrame:
     """The frame with these rows standing alone."""
-    return frame.assign(instance=frame["instance"].where(~rows, -1), matched=frame["matched"] & ~rows)
-
-
-def is_full_sync(frame: pd.DataFrame) -> pd.Series:
-    """Rows of kinds that no rank can leave before all have entered."""
-    return frame["kind"].isin([str(kind) for kind in FULL_SYNC])
-
-
-def _members(group: str, ranks: Sequence[int]) -> frozenset[int]:
-    """Loaded ranks of a group "0,1" (or "0,1#name"); none where its ranks are not known."""
-    words = group.split("#", 1)[0].split(",")
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        return frozenset()
-    return frozenset(int(word) for word in words) & frozenset(ranks)
-
-
-def _unequal_orders(frame: pd.DataFrame, loaded: pd.Series) -> pd.Series:
-    """Rows of groups with a sequence by order whose ranks have different numbers of rows."""
-    counts = frame.groupby([*_GROUP, "rank"]).size().groupby(level=[0, 1])
-    unequal = (counts.min() != counts.max()) | (counts.size() != _loaded_counts(frame, loaded))
-    by_order = frame["method"].str.endswith("_order")
-    return by_order & _of_groups(frame, unequal)
-
-
-def _loaded_counts(frame: pd.DataFrame, loaded: pd.Series) -> pd.Series:
-    return loaded.map(len).groupby([frame["group"], frame["method"]]).max()
-
-
-def _conflicts(frame: pd.DataFrame) -> pd.Series:
-    """Rows of keys with a rank twice or with unequal signatures, and of groups with many such."""
-    grouped = frame.groupby("instance")
-    conflict = grouped["rank"].transform("size") != grouped["rank"].transform("nunique")
-    for column in ("kind", "dtype", "bytes", "group_size"):
-        conflict |= grouped[column].transform("nunique") > 1
-    return _spread(frame, conflict)
-
-
-def _spread(frame: pd.DataFrame, bad: pd.Series) -> pd.Series:
-    """Bad rows, and all rows of groups where they are many or where one shifts all that follow."""
-    share = bad.groupby([frame["group"], frame["method"]]).mean()
-    by_order = frame["method"].str.endswith("_order")
-    whole_group = _of_groups(frame, share > _TOLERATED_SHARE) | (by_order & _of_groups(frame, share > 0))
-    return bad | whole_group
-
-
-def _of_groups(frame: pd.DataFrame, answers: pd.Series) -> pd.Series:
-    """A yes or no per group and method, on each row."""
-    keys = pd.MultiIndex.from_frame(frame[_GROUP])
-    return pd.Series(answers.reindex(keys).to_numpy(dtype=bool), index=frame.index)
-
-
-def _present(frame: pd.DataFrame) -> pd.Series:
-    return frame.groupby("instance")["rank"].transform("nunique")
-
-
-def _gap(rows: pd.Series, frame: pd.DataFrame, reason: str) -> list[Gap]:
-    return [
-        Gap(what="matching of collectives", reason=f"{int(count)} in group {group}: {reason}", remedy=_REMEDY)
-        for group, count in frame[rows].groupby("group")["sequence"].nunique().items()
-    ]
-
-
-def _bounds_gap(rows: pd.Series, frame: pd.DataFrame) -> list[Gap]:
-    return [
-        Gap(
-            what="wait and transfer",
-            reason=f"not all ranks of group {group} are loaded: waits are lower, transfers upper bounds",
-            remedy="load the run with all of its ranks",
-        )
-        for group in frame[rows]["group"].unique()
-    ]
+    return frame.assign(
+        instance=frame["instance"].where(~rows, ALONE),
+        matched=frame["matched"] & ~rows,
+        rung=frame["rung"].where(~rows, str(Rung.ALONE)),
+    )

@@ -1,0 +1,145 @@
+"""Matches lanes whose sequence is only an order: the rank with the commonest order gives the slots.
+
+Ranks with the same signatures in the same steps take the same slots at once, if at the clocks that follow
+each row also shares its time with its partner.  Every other rank is laid on the slots by its times.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.clocks.table import Bools, Floats
+from zprof.analysis.time.clocks.votes import weighted_medians
+from zprof.analysis.time.matching.lanes import Lane
+from zprof.analysis.time.matching.overlap import Line, shares_enough
+from zprof.analysis.time.matching.placement import ALONE, Placement
+from zprof.analysis.time.matching.registration import Hint, register
+from zprof.analysis.time.matching.rows import NO_STEP, Rows, Rung
+
+#: What is known of the clock of one rank against another's.
+Hints = Callable[[int, int], Hint]
+#: So many ranks are tried as the one that gives the slots.
+_TRIES = 3
+
+
+def place(lane: Lane, rows: Rows, hints: Hints) -> Placement:
+    """The slot of each row of a lane."""
+    lines = lines_of(lane, rows)
+    if len(lines) < 2:
+        return Placement(lane=lane, slot=np.arange(len(lane.rows)), rung=Rung.ORDER)
+    found: dict[int, Int64s] = {}
+    for fixed in _givers(lines):
+        tried = _on(fixed, lines, hints)
+        found = max(found, tried, key=_placed)
+        if len(found) > len(lines) / 2 and len(found) > 1:
+            break
+    return _placement(lane, rows, lines, found)
+
+
+def _placed(found: Mapping[int, Int64s]) -> int:
+    return sum(int((slots >= 0).sum()) for slots in found.values()) if len(found) > 1 else 0
+
+
+def lines_of(lane: Lane, rows: Rows) -> dict[int, Line]:
+    """Each rank's rows of a lane, in its order."""
+    rank = rows.rank[lane.rows]
+    cuts = np.flatnonzero(np.diff(rank)) + 1
+    return {
+        int(rows.rank[mine[0]]): Line(
+            signature=rows.signature[mine],
+            start=rows.start[mine],
+            end=rows.end[mine],
+            step=rows.step[mine],
+            sync=rows.sync[mine],
+        )
+        for mine in np.split(lane.rows, cuts)
+        if len(mine)
+    }
+
+
+def _givers(lines: Mapping[int, Line]) -> list[int]:
+    """Ranks that may give the slots: of the commonest orders, then of the longest."""
+    key = {rank: (line.signature.tobytes(), line.step.tobytes()) for rank, line in lines.items()}
+    count = Counter(key.values())
+    by_worth = sorted(lines, key=lambda rank: (-count[key[rank]], -len(lines[rank]), rank))
+    return by_worth[:_TRIES]
+
+
+def _on(fixed: int, lines: Mapping[int, Line], hints: Hints) -> dict[int, Int64s]:
+    """Slots by rank for those that fit onto ``fixed``."""
+    slots = np.arange(len(lines[fixed]), dtype=np.int64)
+    found = {fixed: slots} | {rank: slots for rank in _alike(fixed, lines, hints)}
+    for rank, line in lines.items():
+        if rank not in found:
+            partner = register(lines[fixed], line, hints(fixed, rank))
+            if partner is not None:
+                found[rank] = partner
+    return found
+
+
+def _alike(fixed: int, lines: Mapping[int, Line], hints: Hints) -> list[int]:
+    """Ranks with the same rows in the same steps, whose times agree too."""
+    first = lines[fixed]
+    ranks = [rank for rank, line in lines.items() if rank != fixed and _equal(first, line)]
+    anchored = bool((first.step != NO_STEP).any()) and len(np.unique(first.step)) > 1
+    measured = {rank: hints(fixed, rank).measured for rank in ranks}
+    ranks = [rank for rank in ranks if anchored or measured[rank] is not None]
+    if not ranks or not first.sync.any():
+        return ranks if anchored else []
+    on_clock = {r: lines[r].moved(0.0, m.drift if (m := measured[r]) is not None else 0.0) for r in ranks}
+    start, end = (np.array([getattr(on_clock[rank], name) for rank in ranks]) for name in ("start", "end"))
+    shorter = np.minimum(end - start, first.end - first.start).clip(min=1.0)
+    voted = weighted_medians(end - first.end, np.where(first.sync, 1.0 / shorter, 0.0))
+    offset = np.array(
+        [m.offset if (m := measured[rank]) is not None else voted[row] for row, rank in enumerate(ranks)]
+    )
+    doubt = np.array([m.doubt_ns if (m := measured[rank]) is not None else 0.0 for rank in ranks])
+    fits = _fits(first, start - offset[:, None], end - offset[:, None], doubt)
+    return [rank for rank, good in zip(ranks, fits, strict=True) if good]
+
+
+def _equal(one: Line, other: Line) -> bool:
+    return (
+        len(one) == len(other)
+        and bool((one.signature == other.signature).all())
+        and bool((one.step == other.step).all())
+    )
+
+
+def _fits(first: Line, start: Floats, end: Floats, doubt: Floats) -> Bools:
+    moved = Line(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
+    enough = shares_enough(first, moved, doubt[:, None]) | ~first.sync
+    return np.asarray(enough.all(axis=1), dtype=bool)
+
+
+def _placement(lane: Lane, rows: Rows, lines: Mapping[int, Line], found: Mapping[int, Int64s]) -> Placement:
+    ranks = rows.rank[lane.rows]
+    slot = np.full(len(lane.rows), ALONE, dtype=np.int64)
+    for rank, mine in found.items():
+        slot[ranks == rank] = mine
+    shifts = {rank: shift_of(_moves(mine)) for rank, mine in found.items()}
+    plain = all(len(mine) == len(lines[r]) and not _moved(mine) for r, mine in found.items())
+    whole = plain and len(found) == len(lines) and len({len(line) for line in lines.values()}) == 1
+    rung = Rung.STREAM if lane.stream else Rung.ORDER if whole else Rung.SIGNATURE
+    return Placement(
+        lane=lane,
+        slot=slot if len(found) > 1 else np.full(len(slot), ALONE, dtype=np.int64),
+        rung=rung,
+        shifts={rank: shift for rank, shift in sorted(shifts.items()) if shift},
+        excluded=tuple(sorted(set(lines) - set(found))) if len(found) > 1 else (),
+    )
+
+
+def _moved(slots: Int64s) -> bool:
+    return bool((slots != np.arange(len(slots))).any())
+
+
+def _moves(slots: Int64s) -> Int64s:
+    return (slots - np.arange(len(slots)))[slots >= 0]
+
+
+def shift_of(moves: Int64s) -> int:
+    """The largest of the moves, 0 where there is none."""
+    return int(moves[np.abs(moves).argmax()]) if len(moves) else 0

@@ -1,0 +1,119 @@
+"""Pairs of two ranks' collectives at a given difference of their clocks.
+
+Both ranks are inside a collective while it moves bytes, and a rank's collectives of one group follow one
+another.  So two rows of equal signature that share at least half of the shorter one are the same, and rows
+of different ones share next to nothing.  A row with two such partners is decided by the order between
+pairs that are certain, or not at all.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.clocks.table import Bools, Floats
+from zprof.analysis.time.matching.placement import ALONE
+
+_SHARE = 0.5
+#: Of doubt about the clocks at most this much is granted, as a share of the shorter row, and this length.
+_GRANTED_SHARE = 0.25
+_GRANTED_NS = 1_000.0
+#: Rows that overlap with more partners than this are not looked at.
+_MOST_PARTNERS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One rank's rows of a lane, in its order."""
+
+    signature: Int64s
+    start: Floats
+    end: Floats
+    step: Int64s
+    sync: Bools
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def moved(self, offset: float, drift: float = 0.0) -> "Line":
+        """The same on another clock."""
+        return Line(
+            signature=self.signature,
+            start=self.start * (1 - drift) - offset,
+            end=self.end * (1 - drift) - offset,
+            step=self.step,
+            sync=self.sync,
+        )
+
+
+def shares_enough(first: Line, second: Line, doubt_ns: float | Floats) -> Bools:
+    """Whether rows at the same places (broadcast) share at least half of the shorter one."""
+    shorter = np.minimum(first.end - first.start, second.end - second.start)
+    shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
+    granted = np.minimum(doubt_ns, _GRANTED_SHARE * shorter + _GRANTED_NS)
+    enough: Bools = shared >= _SHARE * shorter - granted
+    return enough
+
+
+def pairs(fixed: Line, moved: Line, doubt_ns: float) -> Int64s:
+    """For each row of ``moved`` its row of ``fixed``, -1 where there is none or it is not certain."""
+    left, right = _candidates(fixed, moved, doubt_ns)
+    partner = _certain(left, right, len(fixed), len(moved))
+    return _filled(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
+
+
+def _candidates(fixed: Line, moved: Line, doubt_ns: float) -> tuple[Int64s, Int64s]:
+    order = np.argsort(fixed.start, kind="stable")
+    reach = np.maximum.accumulate(fixed.end[order])
+    low = np.searchsorted(reach, moved.start - _GRANTED_NS, side="left")
+    high = np.searchsorted(fixed.start[order], moved.end + _GRANTED_NS, side="right")
+    count = np.clip(high - low, 0, _MOST_PARTNERS)
+    right = np.repeat(np.arange(len(moved)), count)
+    within = np.arange(len(right)) - np.repeat(np.cumsum(count) - count, count)
+    left = order[np.repeat(low, count) + within]
+    same = fixed.signature[left] == moved.signature[right]
+    left, right = left[same], right[same]
+    enough = shares_enough(_take(fixed, left), _take(moved, right), doubt_ns)
+    return left[enough], right[enough]
+
+
+def _take(line: Line, where: Int64s) -> Line:
+    return Line(
+        signature=line.signature[where],
+        start=line.start[where],
+        end=line.end[where],
+        step=line.step[where],
+        sync=line.sync[where],
+    )
+
+
+def _certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s:
+    """Rows with one partner that has no other, as long as both orders agree."""
+    alone = (np.bincount(left, minlength=fixed)[left] == 1) & (
+        np.bincount(right, minlength=moved)[right] == 1
+    )
+    left, right = left[alone], right[alone]
+    order = np.argsort(right)
+    left, right = left[order], right[order]
+    if len(left):
+        below = np.maximum.accumulate(left) == left
+        above = np.minimum.accumulate(left[::-1])[::-1] == left
+        left, right = left[below & above], right[below & above]
+    partner = np.full(moved, ALONE, dtype=np.int64)
+    partner[right] = left
+    return partner
+
+
+def _filled(partner: Int64s, fixed: Line, moved: Line, possible: set[tuple[int, int]]) -> Int64s:
+    """Decide stretches between certain pairs by their order, where both sides have equally many rows."""
+    sure = np.flatnonzero(partner >= 0)
+    rights = np.concatenate(([-1], sure, [len(moved)]))
+    lefts = np.concatenate(([-1], partner[sure], [len(fixed)]))
+    open_ = (np.diff(rights) > 1) & (np.diff(rights) == np.diff(lefts))
+    found = partner.copy()
+    for index in np.flatnonzero(open_):
+        left = range(int(lefts[index]) + 1, int(lefts[index + 1]))
+        right = range(int(rights[index]) + 1, int(rights[index + 1]))
+        if all(pair in possible for pair in zip(left, right, strict=True)):
+            found[right.start : right.stop] = np.arange(left.start, left.stop)
+    return found
