@@ -6,6 +6,7 @@ from zprof.reports.text.findings import findings, gaps
 from zprof.reports.text.memory import largest, memory
 from zprof.reports.text.memory_detail import memory_details
 from zprof.reports.text.memory_device import memory_devices
+from zprof.reports.text.second_opinion import second_opinion
 from zprof.reports.text.summary import summary
 from zprof.reports.text.time import time
 from zprof.reports.text.time_detail import time_details
@@ -17,7 +18,8 @@ def render(report: Report) -> str:
     Names are escaped where they are laid out, because that changes their width; what is escaped here
     again is the net under that.
     """
-    lines = [*summary(report), *memory(report), *_middle(report), *findings(report), *gaps(report)]
+    lines = [*summary(report), *memory(report), *_middle(report), *second_opinion(report)]
+    lines += [*findings(report), *gaps(report)]
     return "\n".join(printable(line) for line in lines) + "\n"
 
 

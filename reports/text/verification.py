@@ -29,7 +29,7 @@ def render(found: Verification) -> str:
 def _rank(rank: RankVerification, source: str) -> list[str]:
     cells = [["", "zprof", source, "difference", "within", ""]]
     cells += [_cells(figure) for figure in rank.figures]
-    title = heading(f"RANK {rank.rank}", f"{rank.device_rows} rows of the device; times in us")
+    title = heading(f"RANK {rank.rank}", f"{rank.device_rows} rows of the device; times in µs")
     reasons = [line for reason in rank.reasons for line in wrap(printable(reason), first="  - ")]
     return [title, *table(cells), *reasons]
 
@@ -44,7 +44,8 @@ def _cells(figure: Figure) -> list[str]:
 
 def _number(value: float, *, percent: bool) -> str:
     """Microseconds as other programs show them, and hundredths of a percent."""
-    return f"{value:.2f}" if percent else f"{value / 1000:.3f}"
+    text = f"{value:.2f}" if percent else f"{value / 1000:.3f}"
+    return text if text.strip("-0.") else text.lstrip("-")
 
 
 def _gaps(gaps: Sequence[Gap]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from zprof.cli.numbers import positive
 from zprof.cli.opening import open_run
 from zprof.cli.training_facts import add_training_options, stated
+from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
     from zprof.model.report import Report
@@ -30,7 +31,7 @@ class ReportCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """RUN, and how to write the report."""
         parser.add_argument(
-            "run", metavar="RUN", type=Path, help="folder that a recording made, or a CUDA memory snapshot"
+            "run", metavar="RUN", type=Path, help="folder that a recording made, a trace, a memory snapshot"
         )
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="recording to compare with")
         parser.add_argument(
@@ -58,6 +59,11 @@ class ReportCommand:
             "-o", "--output", metavar="FILE", type=Path, help="write here; the suffix chooses the format"
         )
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
+        parser.add_argument(
+            "--hta",
+            action="store_true",
+            help="add what HTA says of a trace's GPU ranks: critical path, idle times",
+        )
         add_training_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -84,8 +90,21 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
     run = open_run(arguments.run)
     run = run.described(stated(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
+        _refuse_hta(arguments)
         return diagnose_memory(run, baseline)
     expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
     policy = WindowPolicy(arguments.window)
     ask = diagnose_time if arguments.only == "time" else diagnose
-    return ask(run, baseline, expected_bus_bytes_per_s=expected, policy=policy)
+    report = ask(run, baseline, expected_bus_bytes_per_s=expected, policy=policy)
+    return _with_hta(report, run.path) if arguments.hta else report
+
+
+def _refuse_hta(arguments: argparse.Namespace) -> None:
+    if arguments.hta:
+        raise BadInput("--hta says nothing of memory", hint="leave out --hta, or --only memory")
+
+
+def _with_hta(report: "Report", run: Path) -> "Report":
+    from zprof.integrations.hta.opinion import with_second_opinion
+
+    return with_second_opinion(report, run)

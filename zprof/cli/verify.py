@@ -15,9 +15,9 @@ class VerifyCommand:
 
     HTA (Holistic Trace Analysis) runs in a process of its own, with its rounding off and
     its last step kept, on the same window: the whole trace, each rank by itself. Times
-    are equal within 1 us for each 1000 rows of the device (within a step of HTA's
-    doubles, where that is coarser), the overlap within 0.01 points. The exit code is 0
-    where all agree, 1 where something differs, 3 where HTA could say nothing.
+    are equal within 1 us for each 1000 rows of the device (more where HTA's doubles are
+    coarser), the overlap within 0.01 points. The exit code is 0 where all agree, 1 where
+    something differs, 3 where HTA could say nothing.
 
     examples:
       zprof verify rank0.pt.trace.json.gz

@@ -11,6 +11,7 @@ from enum import StrEnum
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, RankMemory
+from zprof.model.second_opinion import SecondOpinion
 from zprof.model.time import RankTime, Time
 
 REPORT_SCHEMA = "zprof.report/1"
@@ -104,3 +105,4 @@ class Report:
     comparison: Comparison | None = None
     findings: tuple[Finding, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    second_opinion: SecondOpinion | None = None

@@ -5,6 +5,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+#: Categories of rows in which a device works; HTA takes every row on a stream for work.
+KERNELS = frozenset({"kernel", "Kernel"})
+COPIES = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
+WORK = KERNELS | COPIES
 _LONGEST_TEXT = 400
 _Value = TypeVar("_Value")
 
@@ -50,6 +54,14 @@ class Kinds(msgspec.Struct, frozen=True, kw_only=True):
     memory_ns: int
 
 
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures again, from rows of work alone."""
+
+    overlap: Overlap
+    temporal: Temporal
+    kinds: Kinds
+
+
 class IdleRow(msgspec.Struct, frozen=True, kw_only=True):
     """HTA's idle time breakdown of one stream."""
 
@@ -74,6 +86,7 @@ ANSWER_TYPES: Mapping[str, Any] = {
     "overlap": Overlap,
     "temporal": Temporal,
     "kinds": Kinds,
+    "work": Work,
     "idle": list[IdleRow],
     "critical": Critical,
 }

@@ -4,6 +4,7 @@ Only here is ``hta`` imported.  ``HTA_DISABLE_NS_ROUNDING=1`` is set before, and
 otherwise HTA moves every edge inward to whole microseconds and drops a step.
 """
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from hta.analyzers.critical_path_analysis import CriticalPathAnalysis
 from hta.common.trace import Trace
 from hta.utils.utils import KernelType, get_kernel_type, merge_kernel_intervals
 from hta.version import __version_tuple__
+
+from zprof.integrations.hta.answers import WORK
 
 _MOST_NAMES = 2_000
 _LONGEST_NAME = 300
@@ -110,6 +113,16 @@ def kinds(loaded: Loaded) -> dict[str, Any]:
     }
 
 
+def work(loaded: Loaded) -> dict[str, Any]:
+    """The figures again, from rows of work alone: without waits for events and the like."""
+    frame, names = loaded.trace.traces[loaded.rank], loaded.names()
+    numbers = [number for number, text in names.items() if text in WORK]
+    only = copy.copy(loaded.trace)
+    only.traces = {loaded.rank: frame[frame["stream"].eq(-1) | frame["cat"].isin(numbers)]}
+    again = Loaded(only, loaded.rank, loaded.device_rows)
+    return {"overlap": overlap(again), "temporal": temporal(again), "kinds": kinds(again)}
+
+
 def idle(loaded: Loaded) -> list[dict[str, Any]]:
     """Idle time of each stream by what HTA thinks it waits for."""
     frame, _ = BreakdownAnalysis.get_idle_time_breakdown(
@@ -153,6 +166,7 @@ QUESTIONS: dict[str, Callable[[Loaded], Any]] = {
     "overlap": overlap,
     "temporal": temporal,
     "kinds": kinds,
+    "work": work,
     "idle": idle,
     "critical": critical,
 }

@@ -80,8 +80,8 @@ class _Writer:
             mine = within(frame, window)
             for row in measured_rows(window, mine, self._base_ns):
                 yield from process.lines(row)
-            for tids, lines in process.placed(collectives_row(mine, self._base_ns)):
-                places |= {int(mine.index[index]): (process.pid, tid) for index, tid in tids.items()}
+            for tid, chosen, lines in process.placed(collectives_row(mine, self._base_ns)):
+                places |= {int(mine.index[index]): (process.pid, tid) for index in chosen}
                 yield from lines
             for row in recorded_rows(self._run, window, self._base_ns, python=python):
                 yield from process.lines(row)

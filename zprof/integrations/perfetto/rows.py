@@ -35,19 +35,19 @@ class Process:
 
     def lines(self, row: Row) -> Iterator[str]:
         """The row's slices, lane by lane, each lane in the order of time."""
-        for _, lines in self.placed(row):
+        for _, _, lines in self.placed(row):
             yield from lines
 
-    def placed(self, row: Row) -> Iterator[tuple[dict[int, int], Iterator[str]]]:
-        """As :meth:`lines`, with the thread of each slice by its index."""
+    def placed(self, row: Row) -> Iterator[tuple[int, list[int], Iterator[str]]]:
+        """As :meth:`lines`, by lane: its thread, the indices of its slices, and its lines."""
         sequence = order(row.start_ns, row.end_ns)
         lane = lanes(row.start_ns[sequence], row.end_ns[sequence])
         self.left_out += int((lane == NO_LANE).sum())
         for number in range(int(lane.max(initial=NO_LANE)) + 1):
             tid, self._next_tid = self._next_tid, self._next_tid + 1
-            chosen = sequence[lane == number]
+            chosen = sequence[lane == number].tolist()
             title = row.title if number == 0 else f"{row.title} ({number + 1})"
-            yield dict.fromkeys(chosen.tolist(), tid), self._lane(row, tid, title, chosen.tolist())
+            yield tid, chosen, self._lane(row, tid, title, chosen)
 
     def _lane(self, row: Row, tid: int, title: str, chosen: Sequence[int]) -> Iterator[str]:
         yield from thread_lines(self.pid, tid, title)
