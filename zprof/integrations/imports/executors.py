@@ -42,7 +42,7 @@ def map_here(
             except BrokenExecutor:
                 pass  # ``flying`` has the jobs that were in the pool
             finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+                pool.shutdown(cancel_futures=True)
         suspects = list(flying.values()) or [waiting.popleft() for _ in range(min(1, len(waiting)))]
         for job in suspects:
             yield job, _alone(work, job)

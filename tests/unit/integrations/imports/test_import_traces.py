@@ -136,9 +136,7 @@ def test_a_damaged_file_does_not_take_the_rank_of_a_good_one(tmp_path: Path) -> 
 def test_only_damaged_files_are_refused(tmp_path: Path) -> None:
     for rank in range(2):
         write_trace(tmp_path / f"t/rank{rank}.json", {"traceEvents": []})
-    with pytest.raises(
-        BadInput, match=r"none of 2 files can be used; .*rank0.json: no event with"
-    ):
+    with pytest.raises(BadInput, match=r"none of 2 files can be used; .*rank0.json: no event with"):
         imported(tmp_path / "t", tmp_path / "r.zprof")
     with pytest.raises(BadInput, match=r"^/.*rank0.json: no event with a duration"):
         import_paths([tmp_path / "t/rank0.json"], tmp_path / "r.zprof")

@@ -1,0 +1,121 @@
+"""Steps of a trace: marked, odd, only on the device, or not there at all."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.kineto_traces import BASE, trace_of
+from zprof.collectors.kineto.steps import WHOLE_TRACE, StepMarks, step_marks
+
+
+def ranged(name: str, start_us: int, length_us: int, tid: int = 1, cat: str = "user_annotation") -> dict:
+    where = {"ph": "X", "pid": 9, "tid": tid, "args": {}}
+    return {**where, "cat": cat, "name": name, "ts": start_us, "dur": length_us}
+
+
+def steps(*events: dict) -> StepMarks:
+    trace = trace_of(events)
+    return step_marks(replace(trace, header=replace(trace.header, base_ns=BASE)))
+
+
+def spans(marks: StepMarks) -> list[tuple[int, int, int]]:
+    """Number, begin and end in microseconds."""
+    columns = marks.columns
+    assert list(columns["kind"]) == ["step_begin", "step_end"] * len(marks.numbers)
+    times = [(time - BASE) // 1000 for time in columns["time_ns"]]
+    return list(zip(marks.numbers, times[::2], times[1::2], strict=True))
+
+
+def test_steps_are_those_of_prof_step_once() -> None:
+    marks = steps(
+        ranged("ProfilerStep#4", 100, 50),
+        ranged("ProfilerStep#5", 150, 60),
+        ranged("ProfilerStep#4", 103, 90, tid=7, cat="gpu_user_annotation"),
+        ranged("ProfilerStep*", 100, 110),
+        ranged("## forward ##", 101, 5),
+    )
+    assert spans(marks) == [(4, 100, 150), (5, 150, 210)]
+    assert set(marks.columns["name"]) == {"ProfilerStep"}
+    assert list(marks.columns["number"]) == [4, 4, 5, 5]
+    assert marks.gaps == ()
+
+
+@pytest.mark.parametrize("name", ["Iteration 3", "Iteration#3", "Iteration_3", "Iteration: 3"])
+def test_other_names_of_steps(name: str) -> None:
+    marks = steps(ranged(name, 10, 5), ranged("Iterations", 0, 99), ranged("Iteration Start: X", 0, 9))
+    assert spans(marks) == [(3, 10, 15)]
+    assert set(marks.columns["name"]) == {"Iteration"}
+
+
+def test_profiler_steps_go_before_iterations() -> None:
+    iterations = [ranged("Iteration 1", 0, 10), ranged("Iteration 2", 10, 10)]
+    marks = steps(*iterations, ranged("ProfilerStep#9", 0, 20))
+    assert marks.numbers == (9,)
+
+
+def test_old_traces_have_them_among_the_operators() -> None:
+    assert spans(steps(ranged("ProfilerStep#2", 10, 5, cat="cpu_op"))) == [(2, 10, 15)]
+
+
+def test_the_thread_that_has_most_is_taken_and_the_rest_is_told() -> None:
+    marks = steps(
+        ranged("ProfilerStep#1", 0, 10, tid=3),
+        ranged("ProfilerStep#1", 0, 10),
+        ranged("ProfilerStep#2", 10, 10),
+        ranged("ProfilerStep#7", 70, 10, tid=3),
+        ranged("ProfilerStep#3", 20, 10),
+    )
+    assert marks.numbers == (1, 2, 3)
+    assert "1 marked steps" in marks.gaps[0].reason
+
+
+def test_steps_within_steps_are_left_out() -> None:
+    marks = steps(
+        ranged("ProfilerStep#1", 0, 100), ranged("ProfilerStep#2", 10, 10), ranged("ProfilerStep#3", 90, 30)
+    )
+    assert spans(marks) == [(1, 0, 100)]
+    assert "2 marked steps overlap others" in marks.gaps[0].reason
+
+
+def test_steps_that_only_touch_are_cut_to_fit() -> None:
+    marks = steps(ranged("ProfilerStep#1", 0, 101), ranged("ProfilerStep#2", 100, 50))
+    assert spans(marks) == [(1, 0, 100), (2, 100, 150)]
+    assert marks.gaps == ()
+
+
+def test_a_number_that_comes_twice_counts_once() -> None:
+    marks = steps(ranged("ProfilerStep#1", 0, 5), ranged("ProfilerStep#1", 50, 40))
+    assert spans(marks) == [(1, 50, 90)]
+    assert len(marks.gaps) == 1
+
+
+def test_the_device_stands_in_where_the_host_was_not_profiled() -> None:
+    marks = steps(ranged("ProfilerStep#1", 0, 5, cat="gpu_user_annotation"), ranged("k", 0, 5, cat="kernel"))
+    assert spans(marks) == [(1, 0, 5)]
+    assert "only the device's copies" in marks.gaps[0].reason
+
+
+def test_without_steps_the_whole_trace_is_one() -> None:
+    marks = steps(
+        ranged("k", 500, 7, cat="kernel"),
+        ranged("op", 100, 50, cat="cpu_op"),
+        ranged("PyTorch Profiler (0)", 1, 99_999, cat="Trace"),
+        ranged("lost", 0, 0, cat="kernel"),
+    )
+    assert spans(marks) == [(0, 100, 507)]
+    assert set(marks.columns["name"]) == {WHOLE_TRACE}
+    assert "prof.step()" in marks.gaps[0].remedy
+
+
+def test_an_event_at_time_zero_with_a_length_is_real() -> None:
+    assert spans(steps(ranged("a", 0, 4, cat="cpu_op"), ranged("b", 5, 1, cat="cpu_op"))) == [(0, 0, 6)]
+
+
+def test_nothing_but_bookkeeping_is_no_step() -> None:
+    marks = steps(ranged("PyTorch Profiler (0)", 1, 99, cat="Trace"))
+    assert marks.numbers == ()
+    assert marks.gaps
+
+
+def test_a_number_beyond_all_bounds_is_no_step() -> None:
+    assert steps(ranged("ProfilerStep#" + "9" * 400, 0, 5)).numbers == (0,)

@@ -1,0 +1,134 @@
+"""Traces in the place of a run: imported once, and again when anything that they are has changed."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.trace_folders import trace_document, write_ranks, write_trace
+from zprof.integrations import import_cache
+from zprof.integrations.import_cache import cached_import
+from zprof.integrations.imports import traces
+from zprof.integrations.imports.watch import Unwatched
+from zprof.run.reader import load
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    write_ranks(tmp_path / "t", 1)
+    return tmp_path / "t"
+
+
+def opened(path: Path) -> tuple[Path, bool]:
+    """The run, and whether it came from the cache."""
+    notes: list[str] = []
+    run = cached_import(path, notes.append, Unwatched())
+    return run, "imported before" in notes[0]
+
+
+def touched(folder: Path) -> None:
+    status = (folder / "rank0.json").stat()
+    os.utime(folder / "rank0.json", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+
+
+def resized(folder: Path) -> None:
+    """Another size with the same time."""
+    path = folder / "rank0.json"
+    status = path.stat()
+    path.write_bytes(path.read_bytes() + b"\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def one_more(folder: Path) -> None:
+    write_trace(folder / "rank1.json", trace_document(1, 1))
+
+
+def renamed(folder: Path) -> None:
+    (folder / "rank0.json").rename(folder / "rank00.json")
+
+
+CHANGES: list[Callable[[Path], None]] = [touched, resized, one_more, renamed]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_file_makes_another_run(change: Callable[[Path], None], folder: Path) -> None:
+    assert opened(folder)[1] is False
+    run, again = opened(folder)
+    assert again is True
+    assert run == folder.parent / ".t.zprof-cache/t.zprof"
+    change(folder)
+    assert opened(folder)[1] is False
+    assert opened(folder)[1] is True
+
+
+@pytest.mark.parametrize("part", ["__version__", "RUN_SCHEMA", "_CONVERSION"])
+def test_another_zprof_makes_another_run(part: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(folder)
+    monkeypatch.setattr(import_cache, part, "zprof.run/other")
+    assert opened(folder)[1] is False
+
+
+def test_another_place_makes_another_run(folder: Path) -> None:
+    opened(folder)
+    shutil.copytree(folder.parent, folder.parent / "moved", symlinks=True)
+    assert opened(folder.parent / "moved/t")[1] is False
+
+
+def test_the_cache_beside_the_files_is_not_taken_for_one_of_them(folder: Path) -> None:
+    opened(folder)
+    opened(folder / "rank0.json")
+    assert sorted(os.listdir(folder)) == [".rank0.json.zprof-cache", "rank0.json"]
+    assert opened(folder)[1] is True
+
+
+def test_where_nothing_can_be_written_the_users_cache_serves(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = import_cache.tempfile.mkdtemp
+
+    def refusing(*arguments: object, **options: object) -> str:
+        if options.get("dir") == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(import_cache.tempfile, "mkdtemp", refusing)
+    run, _ = opened(folder)
+    assert run.is_relative_to(tmp_path / "home/zprof/imports")
+    assert opened(folder) == (run, True)
+    assert set(os.listdir(tmp_path)) == {"home", "t"}
+
+
+def test_a_reader_that_was_killed_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_trace(folder / "rank1.json", trace_document(1, 1 + 1))
+    write_trace(folder / "rank0.json", trace_document(0, 2))
+    facts = traces._facts
+
+    def killed(path: Path, *rest: object) -> object:
+        return traces._KILLED if path.name == "rank1.json" else facts(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(traces, "_facts", killed)
+        run, _ = opened(folder)
+        assert load(run).ranks == (0,)
+        assert "was killed" in next(g for g in load(run).gaps() if g.what == "file not imported").reason
+    run, again = opened(folder)
+    assert again is False
+    assert load(run).ranks == (0, 1)
+
+
+def test_a_damaged_file_is_not_tried_again(folder: Path) -> None:
+    write_trace(folder / "rank1.json", {"traceEvents": []})
+    opened(folder)
+    assert opened(folder)[1] is True
+
+
+def test_the_key_has_every_file(folder: Path) -> None:
+    run, _ = opened(folder)
+    key = json.loads((run.parent / "key.json").read_text())
+    status = (folder / "rank0.json").stat()
+    assert key["files"] == [["rank0.json", status.st_size, status.st_mtime_ns]]
+    assert key["path"] == str(folder)
