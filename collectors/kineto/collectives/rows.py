@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+#: Shapes in a file may multiply to anything.
+_MOST_BYTES = 1 << 62
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRow:
@@ -30,4 +33,5 @@ class CollectiveRow:
 def collective_columns(rows: Sequence[CollectiveRow]) -> dict[str, list[Any]]:
     """The ``collectives`` table, by start."""
     rows = sorted(rows, key=lambda row: (row.start_ns, row.end_ns))
-    return {field.name: [getattr(row, field.name) for row in rows] for field in fields(CollectiveRow)}
+    columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(CollectiveRow)}
+    return columns | {"bytes": [min(size, _MOST_BYTES) for size in columns["bytes"]]}

@@ -55,19 +55,18 @@ def described(arguments: Arguments) -> Described | None:
     if kind is None:
         return None
     dtype, element_bytes = element_type(arguments.dtype) or (None, None)
-    group = arguments.group if isinstance(arguments.group, str) else _text(arguments.group_id)
     description = arguments.group_description
-    ranks = _ranks(arguments)
+    ranks, size = _ranks(arguments), _size(arguments)
     return Described(
         kind=kind,
         dtype=dtype,
         element_bytes=element_bytes,
-        elements=_elements(kind, arguments, len(ranks) or number(arguments.group_size)),
-        group=group,
+        elements=_elements(kind, arguments, len(ranks) or size),
+        group=_text(arguments.group) or _text(arguments.group_id),
         description=description if isinstance(description, str) else "",
         ranks=ranks,
-        group_size=number(arguments.group_size),
-        sequence=number(arguments.sequence),
+        group_size=size,
+        sequence=_natural(arguments.sequence),
         peer=_peer(kind, arguments, ranks),
     )
 
@@ -106,25 +105,30 @@ def _ranks(arguments: Arguments) -> tuple[int, ...]:
     if listed:
         return listed if len(set(listed)) == len(listed) else ()
     first, stride = number(arguments.first_global_rank), number(arguments.global_rank_stride)
-    size = number(arguments.group_size) or 0
-    if first is None or stride is None or first < 0 or stride <= 0 or not 0 < size <= _MOST_RANKS:
+    size = _size(arguments)
+    if first is None or stride is None or size is None or first < 0 or stride <= 0:
         return ()
     return tuple(range(first, first + stride * size, stride))
+
+
+def _size(arguments: Arguments) -> int | None:
+    size = number(arguments.group_size)
+    return size if size is not None and 0 < size <= _MOST_RANKS else None
 
 
 def _peer(kind: CollectiveKind, arguments: Arguments, ranks: tuple[int, ...]) -> int | None:
     """The other side, in global ranks; a root stands there as its place in the group."""
     if kind is CollectiveKind.SEND:
-        return _rank(arguments.destination_rank)
+        return _natural(arguments.destination_rank)
     if kind is CollectiveKind.RECV:
-        return _rank(arguments.source_rank)
-    root = _rank(arguments.rank) if kind in _ROOTED else None
+        return _natural(arguments.source_rank)
+    root = _natural(arguments.rank) if kind in _ROOTED else None
     return ranks[root] if root is not None and root < len(ranks) else None
 
 
-def _rank(value: object) -> int | None:
-    rank = number(value)
-    return rank if rank is not None and rank >= 0 else None
+def _natural(value: object) -> int | None:
+    found = number(value)
+    return found if found is not None and found >= 0 else None
 
 
 def _text(value: object) -> str | None:

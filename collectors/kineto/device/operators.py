@@ -42,6 +42,8 @@ def _type(arguments: Arguments | None) -> tuple[str | None, int | None]:
 
 def _elements(name: str, kind: CollectiveKind | None, arguments: Arguments | None) -> int | None:
     """The largest tensor; of an all-to-all the input.  An annotation shows inputs only."""
+    if kind is CollectiveKind.BARRIER:
+        return 0
     dims = arguments.dims if arguments is not None and isinstance(arguments.dims, list) else []
     if name.startswith(ANNOTATIONS):
         return None if kind is CollectiveKind.ALL_GATHER else elements(dims)

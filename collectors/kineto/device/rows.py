@@ -89,7 +89,7 @@ def _row(trace: Trace, found: Found, place: Place, groups: GroupNames) -> Collec
         group_size=size,
         sequence=0,
         dtype=described.dtype or "unknown",
-        bytes=max(0, min(full, 1 << 62)),
+        bytes=max(0, full),
         start_ns=int(trace.start_ns[found.rows[0]]),
         end_ns=max(_end(trace, row) for row in found.rows),
         launch_start_ns=min((int(trace.start_ns[call]) for call in found.calls), default=None),

@@ -93,6 +93,12 @@ def test_an_uneven_all_to_all_counts_what_it_sends():
     assert one(**args | {"In split size": "[3, 0, ...]"})[0]["bytes"] == 0
 
 
+@pytest.mark.parametrize("stated", [-1, "6", None, True, 1 << 70])
+def test_what_is_no_sequence(stated):
+    row, _ = one(**{"Collective name": "allreduce", "Seq": stated, "Process Group Ranks": RANKS})
+    assert (row["sequence"], row["method"]) == (0, "nccl_order")
+
+
 def test_a_stated_sequence_is_kept():
     row, _ = one(**{"Collective name": "allreduce", "Seq": 6, "Process Group Ranks": RANKS})
     assert (row["sequence"], row["method"]) == (6, "nccl")
@@ -110,6 +116,9 @@ def test_a_stated_sequence_is_kept():
         ({"Process Group Name": "9", "Global rank start": -1, "Global rank stride": -1}, "pg:9", 4),
         ({"Process Group Name": None, "Process Group ID": 0}, "0,1,2,3,4,5,6,7", 8),
         ({"Process Group Name": "0"}, "0,1,2,3,4,5,6,7", 8),
+        ({"Process Group Name": 5}, "4,5,6,7", 4),
+        ({"Process Group Name": "9", "Group size": 1 << 40}, "pg:9", 0),
+        ({"Process Group Name": "9", "Group size": -4}, "pg:9", 0),
         ({"Process Group Name": None, "Group size": None}, "stream:40", 0),
     ],
 )

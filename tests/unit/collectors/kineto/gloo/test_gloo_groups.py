@@ -100,3 +100,9 @@ def test_operators_that_went_to_nccl_are_not_gloo_s():
     )
     assert [row["method"] for row in rows] == ["gloo_fifo_order"]
     assert [gap.what for gap in gaps] == ["collectives on the device"]
+
+
+def test_shapes_of_any_size_are_bounded():
+    shapes = {"Input Dims": [[1 << 39, 1 << 39]], "Input type": ["float"]}
+    (row,), _ = rows_of(span("gloo:all_reduce", 1, 2, WIDE, **shapes))
+    assert row["bytes"] == 1 << 62
