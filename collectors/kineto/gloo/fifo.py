@@ -123,7 +123,7 @@ def _row(launch: Launch, execution: Execution, ordinals: Mapping[int, int]) -> C
         launch_end_ns=launch.end_ns,
         wait_start_ns=launch.wait.start_ns if launch.wait else None,
         wait_end_ns=launch.wait.end_ns if launch.wait else None,
-        unit=stated.unit if stated else None,
+        unit=launch.unit,
         method=METHOD if stated else METHOD_BY_ORDER,
     )
 

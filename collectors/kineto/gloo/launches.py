@@ -9,6 +9,7 @@ from zprof.collectors.kineto.arguments import Arguments, elements
 from zprof.collectors.kineto.collectives.finding import Enclosing, rows_of
 from zprof.collectors.kineto.collectives.groups import GroupNames
 from zprof.collectors.kineto.collectives.spans import RangeSpan, identity
+from zprof.collectors.kineto.collectives.units import units_at
 from zprof.collectors.kineto.columns import Trace
 from zprof.collectors.kineto.gloo.operators import OPERATORS, GlooKey, GlooOperator
 from zprof.run.ranges import EngineRange, RangeVerb
@@ -25,6 +26,7 @@ class Launch:
 
     ``stated``: what the ``::launch`` range around it says.  ``covered``: a ``::comm`` range stands for
     the collective, because it encloses this operator or because its engine writes such ranges.
+    ``unit``: as the range says, or another annotation around it.
     ``wait``: a synchronous call blocks right behind its launch, so the next wait of the thread is its own.
     """
 
@@ -32,6 +34,7 @@ class Launch:
     end_ns: int
     operator: GlooOperator
     stated: EngineRange | None
+    unit: str | None
     covered: bool
     wait: RangeSpan | None
     group: str
@@ -43,7 +46,13 @@ class Launch:
 def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
     """All launches by start, without those that went to another backend."""
     find = _Launches(trace, spans, groups)
-    return [launch for index, row in enumerate(_launch_rows(trace)) for launch in find.of(int(row), index)]
+    rows = _launch_rows(trace)
+    units = units_at(trace, trace.thread[rows], trace.start_ns[rows])
+    return [
+        launch
+        for index, (row, unit) in enumerate(zip(rows, units, strict=True))
+        for launch in find.of(row, index, unit)
+    ]
 
 
 class _Launches:
@@ -54,7 +63,7 @@ class _Launches:
         self._enclosing, self._waits = _Enclosing(spans), _NextWaits(spans)
         self._carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
 
-    def of(self, row: int, index: int) -> list[Launch]:
+    def of(self, row: int, index: int, unit: str | None) -> list[Launch]:
         """The launch, as often as it executes."""
         operator, thread = OPERATORS[self._trace.name[row]], int(self._trace.thread[row])
         start, end = _times(self._trace, row)
@@ -67,6 +76,7 @@ class _Launches:
             end_ns=end,
             operator=operator,
             stated=stated,
+            unit=(stated.unit if stated else None) or unit,
             covered=span is not None and span.range.engine in self._carrying,
             wait=self._waits.find(thread, end) if _is_synchronous(arguments) else None,
             group=group,
