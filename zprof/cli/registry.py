@@ -57,4 +57,9 @@ COMMANDS: tuple[Entry, ...] = (
         summary="write all ranks of a run as one trace for Perfetto, on one clock",
         home="zprof.cli.export:ExportCommand",
     ),
+    Entry(
+        name="simulate",
+        summary="write traces of a sharded job with a known truth, of 1 to 1024 ranks",
+        home="zprof.cli.simulate:SimulateCommand",
+    ),
 )

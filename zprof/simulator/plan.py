@@ -116,6 +116,7 @@ class Plan:
         """
         for wrong, what in (
             (not 1 <= self.ranks <= MOST_RANKS, f"ranks: 1 to {MOST_RANKS}, not {self.ranks}"),
+            (not isinstance(self.vendor, Vendor), f"vendor: a Vendor, not {self.vendor!r}"),
             (not 0 <= self.stage <= 3, f"stage: 0 to 3, not {self.stage}"),
             (min(self.steps, self.units, self.micro_batches) < 1, "steps, units, micro-batches: at least 1"),
             (self.prefetch < 0, f"prefetch: 0 or more, not {self.prefetch}"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.model.time import LateReason
-from zprof.simulator.engine.instants import Instant, after, story_of
+from zprof.simulator.engine.instants import Instant, after, reason_of
 from zprof.simulator.engine.network import Links
 from zprof.simulator.engine.schedule import Times
 from zprof.simulator.plan import Plan
@@ -33,22 +33,21 @@ class Meetings:
         self._network = plan.network
         self._random = random
 
-    def meet(self, collective: Collective, groups: Groups, begin: Instant) -> Meeting:
-        """Let all groups along an axis meet."""
+    def meet(self, collective: Collective, groups: Groups, begin: Instant, since: Instant) -> Meeting:
+        """Let all groups along an axis meet; a late rank is judged by what it did since ``since``."""
         members = groups.members
         starts = begin[0][members]
         last = np.take_along_axis(members, starts.argmax(axis=1)[:, None], axis=1)
         transfer = self._links.transfer_ns(collective, groups)
-        together, arrival, duration = (np.empty_like(begin), np.empty_like(begin[0]), np.empty_like(begin[0]))
-        together[:, members] = begin[:, last]
+        arrival, duration = np.empty_like(begin[0]), np.empty_like(begin[0])
         arrival[members] = begin[0][last]
         duration[members] = transfer[:, None]
         duration += self._spread(duration)
         return Meeting(
-            end=after(together, LateReason.PREVIOUS_COLLECTIVE, duration),
+            end=after(begin, LateReason.PREVIOUS_COLLECTIVE, arrival + duration - begin[0]),
             arrival=arrival,
             late=tuple(
-                (int(rank), story_of(begin, int(rank), group[group != rank]))
+                (int(rank), reason_of(begin - since, int(rank), group[group != rank]))
                 for rank, group in zip(last[:, 0], members, strict=True)
             ),
         )

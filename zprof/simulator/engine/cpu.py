@@ -62,7 +62,7 @@ class CpuMachine:
         called = after(state.host, LateReason.HOST, _PICK_UP_NS)
         state.host = after(state.host, LateReason.HOST, state.plan.host.collective_launch_ns)
         begin = later(called, state.lanes[groups.name])
-        meeting = state.meetings.meet(collective, groups, begin)
+        meeting = state.meetings.meet(collective, groups, begin, state.step_begin)
         state.lanes[groups.name] = state.done[collective.key] = meeting.end
         self._unwaited.add(collective.key)
         state.lines.append(

@@ -79,7 +79,7 @@ class DeviceMachine:
         begin = state.latest(later(ready, state.lanes[lane]), collective.after)
         if self._compute.blocks_collectives:
             begin = later(begin, state.lanes[Lane.COMPUTE])
-        meeting = state.meetings.meet(collective, groups, begin)
+        meeting = state.meetings.meet(collective, groups, begin, state.step_begin)
         state.lanes[lane] = state.done[collective.key] = meeting.end
         self._contention.add(begin[0], meeting.end[0])
         state.lines.append(

@@ -2,8 +2,8 @@
 
 An instant is an integer array of shape (1 + causes, ranks): row 0 is the time, the other rows say how much
 of it went to computing, to the host, to a collective ... along the chain of things that it waited for.
-Taking the later of two instants takes the story of the later one.  At a collective all ranks take over the
-story of the last one, so what differs between ranks since then is why one of them is late.
+Taking the later of two instants takes the story of the later one.  Time in a collective, waiting included,
+goes to that collective, so a rank that kept others waiting has more of something else than they have.
 """
 
 import numpy as np
@@ -34,7 +34,9 @@ def after(instant: Instant, reason: LateReason, ns: NDArray[np.int64] | int) -> 
     return moved
 
 
-def story_of(instant: Instant, rank: int, others: NDArray[np.int64]) -> LateReason:
+def reason_of(instant: Instant, rank: int, others: NDArray[np.int64]) -> LateReason:
     """What ``rank`` did longer than the median of ``others``, above all."""
+    if not len(others):
+        return LateReason.UNKNOWN
     excess = instant[1:, rank] - np.median(instant[1:, others], axis=1)
     return REASONS[int(np.argmax(excess))]

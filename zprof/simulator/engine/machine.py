@@ -27,6 +27,7 @@ class State:
         self.done: dict[str, Instant] = {}
         self.lines: list[Line] = []
         self.step = 0
+        self.step_begin = self.host
         self._sequences: dict[str, int] = defaultdict(int)
         speed = np.ones(plan.ranks)
         for rank, value in plan.speed.items():
@@ -50,6 +51,10 @@ class State:
         if self.plan.network.per_kind_streams and collective.lane is not Lane.WORLD:
             return f"{groups.name}.{collective.lane}"
         return groups.name
+
+    def begin_step(self, step: int) -> None:
+        """What follows belongs to this step."""
+        self.step, self.step_begin = step, self.host
 
     def sequence(self, groups: Groups) -> int:
         """The next number in a group."""

@@ -15,7 +15,7 @@ def run(plan: Plan) -> Schedule:
     mesh = Mesh(plan)
     machine = CpuMachine(plan, mesh) if plan.vendor is Vendor.GLOO else DeviceMachine(plan, mesh)
     for step in range(plan.steps):
-        machine.state.step = step
+        machine.state.begin_step(step)
         for instruction in step_instructions(plan, step):
             machine.carry_out(instruction)
     machine.finish()

@@ -81,11 +81,17 @@ class _Step:
             out.add(Begin(name=f"FSDP::{verb} {unit}"))
         self._retry(index)
         self._delays(phase)
-        self._gather_ahead(phase)
+        full = plan.compute.blocks_collectives
+        self._gather_until(phase, 0 if full else plan.prefetch)
         after = self._ready(phase)
         if sharded:
             out.add(End(name=f"FSDP::{verb} {unit}"))
-        out.add(*phase_kernels(plan, phase, after))
+        kernels = phase_kernels(plan, phase, after)
+        # where kernels fill the device, what is gathered ahead starts behind those that are queued
+        middle = len(kernels) // 2 if full else len(kernels)
+        out.add(*kernels[:middle])
+        self._gather_until(phase, plan.prefetch)
+        out.add(*kernels[middle:])
         if plan.tensor > 1:
             out.add(tensor_reduce(plan, phase))
         if phase.kind is Pass.FORWARD:
@@ -113,12 +119,12 @@ class _Step:
         index = self._phases.index(phase)
         return self._phases[index - 1 : index] if index else []
 
-    def _gather_ahead(self, phase: Phase) -> None:
-        """Launch the gather of this phase and of those that the prefetch depth allows."""
+    def _gather_until(self, phase: Phase, ahead: int) -> None:
+        """Launch the gather of this phase and of so many ahead, where they are not yet."""
         if not phase.gathers or self._plan.shard_size == 1:
             return
         own = self._gathering.index(phase)
-        until = min(own + self._plan.prefetch + 1, len(self._gathering))
+        until = min(own + ahead + 1, len(self._gathering))
         while self._launched < until:
             self._gather(self._launched, ahead=self._launched > own)
             self._launched += 1

@@ -86,6 +86,10 @@ class Amd:
         name, number = _CALLS[what]
         return name, ['"External id": %s', f'"cid": {number}, "correlation": %s']
 
+    def sees_synchronisation(self) -> bool:
+        """Roctracer does not."""
+        return False
+
     def properties(self) -> str:
         """Eight MI300X."""
         return json.dumps(

@@ -36,6 +36,7 @@ class DeviceWriter:
         self.lost: set[int] = set()
         self._metadata, self._sequence = recording.metadata, recording.metadata and recording.sequence
         self._templates = Templates(rank, dialect, layout, recording.metadata, recording.sequence)
+        self._synchronises = dialect.sees_synchronisation()
         self._numbers = dialect.streams()
         self._streams = {Lane.COMPUTE.value: self._numbers[0], Lane.COPY.value: self._numbers[1]}
         self._id = 1024 * (1 + rank % 16)
@@ -172,6 +173,8 @@ class DeviceWriter:
         self.sheet.complete(self._templates.call(what), begin, end, self._id, self._id)
 
     def _seen(self, kind: str, begin: int, end: int, stream: int) -> None:
+        if not self._synchronises:
+            return
         waits_on = self._streams[Lane.COMPUTE] if kind == "Stream Wait Event" else stream
         template = self._templates.synchronisation(kind, stream, waits_on)
         self.sheet.complete(template, begin, end, self._id, self._id)

@@ -39,6 +39,9 @@ class Dialect(Protocol):
     def call(self, what: str) -> tuple[str, list[str]]:
         """Name and arguments of another call of the runtime, by its name without a prefix."""
 
+    def sees_synchronisation(self) -> bool:
+        """Whether the profiler records waits of streams and of the host as events of the device."""
+
     def properties(self) -> str:
         """The devices of a host, as JSON."""
 

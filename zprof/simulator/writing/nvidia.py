@@ -81,6 +81,10 @@ class Nvidia:
         """With its callback id."""
         return f"cuda{what}", ['"External id": %s', f'"cbid": {_CALLS[what]}, "correlation": %s']
 
+    def sees_synchronisation(self) -> bool:
+        """CUPTI does."""
+        return True
+
     def properties(self) -> str:
         """Eight H100."""
         return json.dumps(
