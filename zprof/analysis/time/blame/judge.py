@@ -8,6 +8,7 @@ import pandas as pd
 from zprof.analysis.time.blame.cases import cases_of, rows_of
 from zprof.analysis.time.blame.host_reasons import CallsOf
 from zprof.analysis.time.blame.origins import find_origins
+from zprof.analysis.time.blame.progress import lag_of
 from zprof.analysis.time.blame.reasons import find_reasons
 from zprof.analysis.time.blame.stretches import stretches_of
 from zprof.analysis.time.blame.work import RankWork
@@ -26,7 +27,7 @@ def judge(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: CallsOf) -> 
     frame = frame.reset_index(drop=True)
     rows = rows_of(frame)
     cases = cases_of(rows)
-    reasons = find_reasons(rows, cases, stretches_of(rows, cases), work, calls)
+    reasons = find_reasons(rows, cases, stretches_of(rows, cases, lag_of(rows, work)), work, calls)
     origins = find_origins(rows, cases, reasons)
     blamed = rows.blamed != UNKNOWN_RANK
     case = np.where(blamed, cases.of_row, -1)

@@ -1,11 +1,8 @@
 """Where to begin to compare the late rank with the others: where all were last in step.
 
-That is an earlier collective c of the same group after which the rank had nothing left to catch up:
-
-    behind(c) = its lateness at c - the median exposed wait of the others at c
-
-for what the others are held up at c, they do not get ahead by.  The latest such c counts of the last
-few; all stretches begin with its last arrival, and in the program with each rank's own launch of it.
+That is the latest earlier collective of the same group, of a bounded number, at whose last arrival the rank
+did not lag behind the others (:mod:`...progress`): what it had been late by before, they had waited for.
+All stretches begin with that arrival, and in the program with each rank's own launch of it.
 """
 
 from dataclasses import dataclass
@@ -39,9 +36,9 @@ class Stretches:
     launch_known: Mask
 
 
-def stretches_of(rows: Rows, cases: Cases) -> Stretches:
-    """Stretches of all ranks of all cases."""
-    earlier = _in_step(rows, cases)
+def stretches_of(rows: Rows, cases: Cases, lag: Floats) -> Stretches:
+    """Stretches of all ranks of all cases; ``lag``: of each row."""
+    earlier = _in_step(rows, cases, lag)
     row = np.flatnonzero(cases.of_row >= 0)
     case = cases.of_row[row]
     origin = earlier[case]
@@ -59,12 +56,11 @@ def stretches_of(rows: Rows, cases: Cases) -> Stretches:
     )
 
 
-def _in_step(rows: Rows, cases: Cases) -> Int64s:
+def _in_step(rows: Rows, cases: Cases, lag: Floats) -> Int64s:
     """For each case the blamed rank's row of the collective at which it was in step; -1 where none is."""
     order = np.lexsort((rows.arrival, rows.rank, rows.group))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    behind = _behind(rows)
     found = np.full(len(cases), -1, dtype=np.int64)
     open_ = np.arange(len(cases))
     for back in range(1, _MOST_BACK + 1):
@@ -74,15 +70,11 @@ def _in_step(rows: Rows, cases: Cases) -> Int64s:
         open_, candidate = open_[mine], candidate[mine]
         usable = rows.together[candidate] & (rows.arrival[candidate] < cases.start[open_])
         found[open_[usable]] = candidate[usable]
-        done = usable & (behind[candidate] <= _LEFT_RATIO * cases.late_ns[open_])
+        done = usable & (lag[candidate] <= _LEFT_RATIO * cases.late_ns[open_])
         open_ = open_[~done]
         if not len(open_):
             break
     return found
-
-
-def _behind(rows: Rows) -> Floats:
-    return np.nan_to_num(rows.late - rows.instances.median_of_others(rows.exposed_wait))
 
 
 def _same_queue(rows: Rows, a: Int64s, b: Int64s) -> Mask:

@@ -8,12 +8,14 @@ from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
 from zprof.analysis.time.activity.events import Activity
 from zprof.analysis.time.exposure import Exposure
 
+_NEVER = np.iinfo(np.int64).min
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWork:
     """On the common clock.  ``blocked``: held up by a collective.  ``copies``: under neither of the others.
 
-    ``kernels``: launch and duration of each compute kernel of a device, by launch.
+    ``kernels``: launch, duration and end of each compute kernel of a device, by launch.
     """
 
     on_device: bool
@@ -32,6 +34,13 @@ class RankWork:
         low, high = (np.searchsorted(self.kernels[:, 0], edge) for edge in (launched_from, launched_to))
         computed: Int64s = np.maximum(0, total[high] - total[low])
         return computed
+
+    def reached(self, launches: Int64s) -> Int64s:
+        """When each place of the program was reached: launched, and the compute before it done."""
+        done = np.concatenate(([_NEVER], np.maximum.accumulate(self.kernels[:, 2])))
+        before = np.searchsorted(self.kernels[:, 0], launches, side="left")
+        reached: Int64s = np.maximum(launches, done[before])
+        return reached
 
     def copied(self, starts: Int64s, ends: Int64s) -> Int64s:
         """Exposed copies of each stretch of time."""
@@ -62,5 +71,5 @@ def rank_work(activity: Activity, exposure: Exposure) -> RankWork:
         compute=activity.compute,
         copies=subtract(activity.copies, union(activity.compute, blocked)),
         blocked=blocked,
-        kernels=np.column_stack((launch, end - start)),
+        kernels=np.column_stack((launch, end - start, end)),
     )

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.collective_rows import clocks, collective, table
 from tests.support.device_plays import MS, US, Collect, Join, Kernel, write
+from tests.support.matched_rows import clocks, collective, table
 from tests.support.schedules import Spec, play
 from tests.support.schedules import write as write_schedule
 from zprof.analysis.intervals import EMPTY
@@ -23,7 +23,7 @@ from zprof.run.reader import load
 RANKS = (0, 1, 2)
 NO_KERNELS, NO_STREAMS = np.empty((0, 3), np.int64), np.empty(0, np.int64)
 QUIET = RankWork(
-    on_device=True, compute=EMPTY, copies=EMPTY, blocked=EMPTY, kernels=np.empty((0, 2), np.int64)
+    on_device=True, compute=EMPTY, copies=EMPTY, blocked=EMPTY, kernels=np.empty((0, 3), np.int64)
 )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.collective_rows import clocks, collective, table
+from tests.support.matched_rows import clocks, collective, table
 from zprof.analysis.time.transfer.decomposition import decompose
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.collective_rows import clocks, collective, table
+from tests.support.matched_rows import clocks, collective, table
 from zprof.analysis.time.transfer.bandwidth import collective_times
 from zprof.analysis.time.transfer.decomposition import decompose
 from zprof.analysis.time.transfer.members import Steps, group_ranks

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.collective_rows import BASE_NS, collective, table
+from tests.support.matched_rows import BASE_NS, collective, table
 from zprof.analysis.time.transfer.launch import NEVER, find_launch
 
 NO_KERNELS = np.empty((0, 3), np.int64)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.collective_rows import clocks, collective, table
+from tests.support.matched_rows import clocks, collective, table
 from zprof.analysis.time.transfer.decomposition import decompose
 from zprof.analysis.time.transfer.fits import fit_line, link_fits
 
