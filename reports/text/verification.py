@@ -18,8 +18,8 @@ _ANSWERS = {
 def render(found: Verification) -> str:
     """The answer, each rank's figures with the reasons, and what could not be compared."""
     source = printable(found.source)
-    lines = [f"{_ANSWERS[found.status]} zprof {found.zprof_version} beside {source}, {found.window}"]
-    lines += wrap(f"HTA ran with {found.settings}")
+    lines = [_ANSWERS[found.status]]
+    lines += wrap(f"zprof {found.zprof_version} beside {source}, {found.window}; HTA with {found.settings}")
     for rank in found.ranks:
         lines += ["", *_rank(rank, source)]
     lines += _gaps(found.gaps)

@@ -24,6 +24,7 @@ class ReportCommand:
       zprof report zero3.zprof --baseline ddp.zprof
       zprof report zero3.zprof --baseline ddp.zprof -o report.json
       zprof report zero3.zprof --only memory
+      zprof report traces/ --hta
     """
 
     name = "report"
@@ -86,22 +87,18 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
     from zprof.model.time import WindowPolicy
     from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
 
+    if arguments.hta and arguments.only == "memory":
+        raise BadInput("--hta says nothing of memory", hint="leave out --hta, or --only memory")
     baseline = open_run(arguments.baseline) if arguments.baseline else None
     run = open_run(arguments.run)
     run = run.described(stated(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
-        _refuse_hta(arguments)
         return diagnose_memory(run, baseline)
     expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
     policy = WindowPolicy(arguments.window)
     ask = diagnose_time if arguments.only == "time" else diagnose
     report = ask(run, baseline, expected_bus_bytes_per_s=expected, policy=policy)
     return _with_hta(report, run.path) if arguments.hta else report
-
-
-def _refuse_hta(arguments: argparse.Namespace) -> None:
-    if arguments.hta:
-        raise BadInput("--hta says nothing of memory", hint="leave out --hta, or --only memory")
 
 
 def _with_hta(report: "Report", run: Path) -> "Report":

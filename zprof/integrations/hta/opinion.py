@@ -17,7 +17,7 @@ _QUESTIONS = ("rows", "idle", "critical")
 
 def with_second_opinion(report: Report, run: Path, wall_s: float | None = None) -> Report:
     """The report with HTA's opinion on the traces that ``run`` was made of; gaps where it has none."""
-    files = read_origin(run)
+    files = read_origin(run) if report.run.source == "trace" else None
     if files is None:
         return replace(report, gaps=(*report.gaps, not_asked()))
     wanted = {rank: path for rank, path in files.items() if rank in report.run.ranks_loaded}

@@ -9,8 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from zprof.integrations.imports.names import RankedFile
 
 ORIGIN_NAME = "files.json"
@@ -33,7 +31,7 @@ def read_origin(run: Path) -> Mapping[int, Path] | None:
             return None
         if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
             return None
-        found = msgspec.json.decode(path.read_bytes(), type=dict[int, str])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        found = json.loads(path.read_text(encoding="ascii"))
+        return {int(rank): Path(name) for rank, name in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    return {rank: Path(name) for rank, name in found.items()}

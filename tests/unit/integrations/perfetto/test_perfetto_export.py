@@ -67,6 +67,15 @@ def test_one_collective_ends_on_all_ranks_at_once(run, tmp_path):
     assert max(max(times) - min(times) for times in ends.values()) <= 2 * alignment.uncertainty_ns
 
 
+def test_recorded_events_stand_on_the_same_clock(run, tmp_path):
+    """Those of the communication thread are the collectives, which the analysis has brought to it."""
+    trace = exported(run, tmp_path)
+    for rank in range(3):
+        recorded = {(one.start_ns, one.end_ns) for one in trace.row(rank, "thread 200")}
+        measured = {(one.start_ns, one.end_ns) for one in trace.row(rank, "collectives")}
+        assert measured <= recorded
+
+
 def test_collectives_say_what_they_waited_and_who_came_last(run, tmp_path):
     trace = exported(run, tmp_path)
     frame = analyse_time(run).collectives.set_index(["rank", "sequence"])
