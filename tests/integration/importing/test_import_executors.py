@@ -25,6 +25,8 @@ KILLER = "rank2.json"
 def import_or_die(job: TraceJob) -> RankFacts | Refusal:
     """A file of this name takes the process that reads it with it, as the system does when memory ends."""
     if job.path.endswith(KILLER):
+        Path(job.folder).mkdir(exist_ok=True)
+        (Path(job.folder) / ".events.parquet.tmp").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return import_trace(job)
 
@@ -33,7 +35,7 @@ def import_or_die(job: TraceJob) -> RankFacts | Refusal:
 def cluster() -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", host="127.0.0.1"
     ) as running:
         yield running
 
@@ -97,7 +99,7 @@ def test_a_cluster_without_workers_is_not_waited_for(tmp_path: Path, monkeypatch
     monkeypatch.setattr("zprof.integrations.imports.cluster._WORKERS_S", 0.2)
     write_ranks(tmp_path / "t", 2)
     with (
-        distributed.LocalCluster(n_workers=0, dashboard_address=None, host="127.0.0.1") as empty,
+        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", host="127.0.0.1") as empty,
         pytest.raises(BadInput, match="the cluster has no workers"),
     ):
         import_paths([tmp_path / "t"], tmp_path / "r.zprof", options=dask_of(empty))

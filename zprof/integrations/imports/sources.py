@@ -118,7 +118,7 @@ def _by_kind(folder: Path) -> dict[SourceKind, list[Path]]:
     """The files of a folder that can be imported; what cannot be read is left alone."""
     found: dict[SourceKind, list[Path]] = {kind: [] for kind in SourceKind}
     for path in _visible(folder):
-        kind = _KINDS.get(_kind_or_other(path)) if path.is_file() else None
+        kind = _KINDS.get(_kind_or_other(path))
         if kind is not None:
             found[kind].append(path)
     return found

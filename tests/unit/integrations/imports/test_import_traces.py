@@ -15,6 +15,7 @@ from zprof.integrations.importing import Imported, import_paths
 from zprof.integrations.imports import work
 from zprof.integrations.imports.options import ImportOptions
 from zprof.integrations.imports.work import RankFacts, TraceJob, import_trace
+from zprof.integrations.imports.world import Read, Reads
 from zprof.model.errors import BadInput
 from zprof.run.reader import Run, load
 
@@ -97,6 +98,17 @@ def test_two_files_of_one_rank_are_refused(workers: int, tmp_path: Path) -> None
     with pytest.raises(BadInput, match=r"a.json and .*b.json: both are of rank 3$"):
         imported(tmp_path / "t", tmp_path / "r.zprof", workers)
     assert os.listdir(tmp_path) == ["t"]
+
+
+def test_two_files_of_one_rank_end_the_import_when_the_second_is_there() -> None:
+    facts = RankFacts(
+        version="", rank=3, world_size=None, backend="", device="cpu", host="", files={}, steps=(),
+        collectives=0, gaps=(),
+    )  # fmt: skip
+    reads = Reads()
+    reads.add(Read(position=1, path=Path("b"), folder=Path("x"), facts=facts))
+    with pytest.raises(BadInput, match="a and b: both are of rank 3"):
+        reads.add(Read(position=0, path=Path("a"), folder=Path("x"), facts=facts))
 
 
 def test_files_of_two_jobs_are_refused(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def test_a_silent_file_goes_by_its_name_and_then_where_there_is_room() -> None:
     by_order = ranked([Path("a.json"), Path("b.json"), Path("c.json")], [1, None, None])
     assert {file.path.name: file.rank for file in by_order.files} == {"a.json": 1, "b.json": 0, "c.json": 2}
     assert "so the order does" in by_order.notes[1]
+    taken = ranked([Path("a.json"), Path("x_1.json"), Path("y_2.json")], [1, None, None])
+    assert {file.path.name: file.rank for file in taken.files} == {"a.json": 1, "x_1.json": 0, "y_2.json": 2}
 
 
 def test_the_folder_may_say_the_rank() -> None:
