@@ -27,11 +27,15 @@ def first_start_first(start: Int64s, end: Int64s) -> Intervals:
     return claims
 
 
-def last_end_first(start: Int64s, end: Int64s, chosen: Mask) -> Intervals:
-    """Of the chosen each without what those with a later end hold; of the others nothing."""
+def last_end_first(start: Int64s, end: Int64s, not_before: Int64s, chosen: Mask) -> Intervals:
+    """Of the chosen each without what those with a later end hold, and what lies before ``not_before``.
+
+    Of two that end together the first to start holds all.  Those that are not chosen hold nothing.
+    """
     claims = intervals(start, start)
     rows = np.flatnonzero(chosen)
     rows = rows[np.lexsort((start[rows], -end[rows]))]
-    held_from = np.concatenate(([ANYTHING_NS], np.minimum.accumulate(start[rows])))[: len(rows)]
-    claims[rows, 1] = np.maximum(start[rows], np.minimum(end[rows], held_from))
+    begin = np.maximum(start, not_before)[rows]
+    held_from = np.concatenate(([ANYTHING_NS], np.minimum.accumulate(begin)))[: len(rows)]
+    claims[rows] = intervals(begin, np.maximum(begin, np.minimum(end[rows], held_from)))
     return claims

@@ -23,8 +23,8 @@ _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 _WORK = frozenset({"kernel"}) | _COPIES
 _RANGES = "gpu_user_annotation"
 _SYNCHRONISATION = "cuda_sync"
-_STEP = re.compile(r"ProfilerStep#(\d{1,15})\Z", re.ASCII)
-_FEEDS_A_DEVICE = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)|nccl:", re.ASCII)
+_STEP = re.compile(r"(?:ProfilerStep|Iteration)[ #:_-]{0,3}(\d{1,15})\s*", re.ASCII)
+_GIVES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
 
 
 def has_device_work(events: pa.Table) -> bool:
@@ -35,8 +35,9 @@ def has_device_work(events: pa.Table) -> bool:
 def feeds_a_device(events: pa.Table) -> bool:
     """Whether the host gives work to a device, which then should have run some."""
     view = EventView(events, _CALLS | {"user_annotation", "cpu_op"})
-    every = np.ones(len(view.spans), dtype=np.bool_)
-    return bool(view.name_is(every, lambda name: _FEEDS_A_DEVICE.match(name) is not None).any())
+    calls = view.category_is(*_CALLS)
+    gives = view.name_is(calls, lambda name: _GIVES_WORK.match(name) is not None)
+    return bool((gives | view.name_is(~calls, lambda name: name.startswith("nccl:"))).any())
 
 
 def device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
@@ -96,8 +97,8 @@ def _on_streams(collectives: pa.Table) -> pd.DataFrame:
 
 
 def _steps(view: EventView) -> DeviceSteps:
-    rows = view.name_is(view.category_is(_RANGES), lambda name: _STEP.match(name) is not None)
-    numbers = [int(name.rpartition("#")[2]) for name in view.names(rows)]
+    rows = view.name_is(view.category_is(_RANGES), lambda name: _STEP.fullmatch(name) is not None)
+    numbers = [int(found[1]) for name in view.names(rows) if (found := _STEP.fullmatch(name))]
     stream = np.where(view.stream[rows] == NO_STREAM, view.thread[rows], view.stream[rows])
     return DeviceSteps(number=np.array(numbers, dtype=np.int64), spans=view.spans[rows], stream=stream)
 

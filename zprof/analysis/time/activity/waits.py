@@ -79,4 +79,4 @@ def awaited_by_compute(running: Intervals, launched: Int64s, compute: Intervals,
     gap_begin = np.where(next_ > 0, compute[np.maximum(next_ - 1, 0), 1], NOTHING_NS)
     done = (next_ < len(compute)) & (gap_begin < end) & (end <= bound) & (end > start)
     done &= launched < np.append(awaits, NOTHING_NS)[next_]
-    return last_end_first(np.maximum(start, gap_begin), end, done)
+    return last_end_first(start, end, gap_begin, done)

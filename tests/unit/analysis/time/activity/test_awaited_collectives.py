@@ -83,6 +83,11 @@ def test_each_gap_in_the_compute_has_a_dependency_of_its_own():
     assert exposed(rows) == [8, 2 + 30]
 
 
+def test_of_two_that_end_together_the_first_to_start_takes_it():
+    rows = Rows().kernel(0, 1).kernel(12, 13).collective(1, 12, 20).collective(0, 12, 21)
+    assert exposed(rows) == [0, 11]
+
+
 def test_without_compute_behind_it_the_first_to_start_takes_all():
     rows = Rows().kernel(0, 10).collective(10, 30, 20).collective(20, 50, 21)
     assert exposed(rows) == [20, 20]

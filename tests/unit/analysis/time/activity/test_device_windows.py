@@ -142,6 +142,8 @@ def test_no_work_is_told_from_a_rank_without_a_device():
     host = Rows().event(0, 9, "cpu_op", "aten::mm").event(0, 9, "user_annotation", "gloo:all_reduce")
     assert not has_device_work(host.events_table())
     assert not feeds_a_device(host.events_table())
+    assert not feeds_a_device(host.event(0, 9, "cpu_op", "customLaunch").events_table())
+    assert not feeds_a_device(host.call(3, 1, "cudaGetDeviceCount").events_table())
     assert feeds_a_device(host.call(3, 1, "hipLaunchKernel").events_table())
     named = Rows().event(0, 9, "user_annotation", "nccl:all_to_all")
     assert feeds_a_device(named.events_table())
