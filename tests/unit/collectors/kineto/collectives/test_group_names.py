@@ -23,6 +23,14 @@ def test_groups_over_the_same_ranks_are_told_apart_by_what_they_are():
     assert names.resolve("12") == ("0,1#12", 2)
 
 
+def test_the_default_group_keeps_the_bare_ranks_whatever_it_is_called():
+    names = GroupNames(
+        [group("3", (0, 1), "dp"), Group(name="9", description="default_pg", ranks=(0, 1))], None
+    )
+    assert names.resolve("9") == ("0,1", 2)
+    assert names.resolve("3") == ("0,1#dp", 2)
+
+
 def test_a_description_that_two_share_tells_nothing_apart():
     names = GroupNames([WORLD, group("3", (0, 1), "dp"), group("4", (0, 1), "dp")], 2)
     assert {names.resolve("3")[0], names.resolve("4")[0]} == {"0,1#dp:3", "0,1#dp:4"}

@@ -85,6 +85,20 @@ def test_the_kernel_speaks_first_and_the_operator_completes_it():
     assert (row["kind"], row["dtype"], row["sequence"], row["group"]) == ("all_reduce", "float16", 4, "2,3")
 
 
+def test_shapes_complete_metadata_without_a_size():
+    shapes = {"Input Dims": [[64], [16], []], "Input type": ["float", "float", ""]}
+    (row,), _ = converted(
+        trace_of(
+            [
+                span("c10d::_allgather_base_", 5, 18, MAIN, "cpu_op", **shapes),
+                call(10, 12, 77),
+                kernel(20, 30, correlation=77, **{"Collective name": "_allgather_base", "Seq": 3}),
+            ]
+        )
+    )
+    assert (row["bytes"], row["dtype"], row["sequence"], row["method"]) == (256, "float32", 3, "nccl")
+
+
 def test_a_wait_around_a_launch_describes_nothing():
     (row,), _ = converted(
         trace_of(
@@ -134,6 +148,10 @@ def test_an_annotation_alone_says_the_kind_and_its_input():
     annotation = span("nccl:all_reduce", 7, 16, MAIN, **{"Input Dims": [[5], [3]], "Input type": ["float"]})
     (row,), _ = converted(trace_of([annotation, call(10, 12, 77), kernel(20, 30, correlation=77)]))
     assert (row["kind"], row["bytes"], row["group"]) == ("all_reduce", 32, "stream:40")
+    annotation = span("nccl:_all_gather_base", 7, 16, MAIN, **{"Input Dims": [[5]], "Input type": ["float"]})
+    (row,), gaps = converted(trace_of([annotation, call(10, 12, 77), kernel(20, 30, correlation=77)]))
+    assert (row["kind"], row["bytes"]) == ("all_gather", 0), "its input is one part of nobody knows how many"
+    assert "the size of 1 of 1 collectives" in gaps[1].reason
 
 
 def test_kernels_without_anything_are_rows_with_a_gap():

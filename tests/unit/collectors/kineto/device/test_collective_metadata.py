@@ -43,6 +43,7 @@ def one(name=KERNEL, groups=(), world_size=None, **args):
         ("recv", "recv"),
         ("batch_isend_irecv", "other"),
         ("barrier", "barrier"),
+        ("all_reduce_barrier", "barrier"),
         ("something_new", "other"),
     ],
 )

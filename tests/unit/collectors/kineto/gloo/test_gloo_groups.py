@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.kineto_traces import converted, span, thread_name, trace_of
+from tests.support.kineto_traces import MAIN, converted, span, thread_name, trace_of
 from zprof.collectors.kineto.columns import Group
 
 WORLD = Group(name="0", description="default_pg", ranks=(0, 1, 2, 3))
@@ -80,6 +80,7 @@ def test_executions_alone_make_rows(named):
         execution("all_reduce", 20, 7, WIDE),
         execution("all_gather", 10, 7, NARROW),
         span("aten::mm", 1, 2, category="cpu_op"),
+        execution("broadcast", 30, 9, MAIN),
         groups=[WORLD],
         named=named,
     )
