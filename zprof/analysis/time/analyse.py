@@ -166,7 +166,7 @@ def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: i
         steps=rows,
         collectives=in_steps,
         exposure=exposure,
-        work=rank_work(activity, exposure),
+        work=rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
         gaps=gaps,
     )
 

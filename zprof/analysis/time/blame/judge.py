@@ -27,7 +27,9 @@ def judge(frame: pd.DataFrame, work: Mapping[int, RankWork], calls: CallsOf) -> 
     frame = frame.reset_index(drop=True)
     rows = rows_of(frame)
     cases = cases_of(rows)
-    reasons = find_reasons(rows, cases, stretches_of(rows, cases, lag_of(rows, work)), work, calls)
+    begins = {rank: did.begin_ns for rank, did in work.items()}
+    stretches = stretches_of(rows, cases, lag_of(rows, work), begins)
+    reasons = find_reasons(rows, cases, stretches, work, calls)
     origins = find_origins(rows, cases, reasons)
     blamed = rows.blamed != UNKNOWN_RANK
     case = np.where(blamed, cases.of_row, -1)

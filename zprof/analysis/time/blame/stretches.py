@@ -5,6 +5,7 @@ did not lag behind the others (:mod:`...progress`): what it had been late by bef
 All stretches begin with that arrival, and in the program with each rank's own launch of it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,37 +37,50 @@ class Stretches:
     launch_known: Mask
 
 
-def stretches_of(rows: Rows, cases: Cases, lag: Floats) -> Stretches:
-    """Stretches of all ranks of all cases; ``lag``: of each row."""
-    earlier = _in_step(rows, cases, lag)
+def stretches_of(rows: Rows, cases: Cases, lag: Floats, begins: Mapping[int, int]) -> Stretches:
+    """Stretches of all ranks of all cases.
+
+    Args:
+        rows, cases: As elsewhere.
+        lag: Of each row.
+        begins: Begin of each rank's window; where a group has no such collective all begin with the last.
+    """
+    earlier, exhausted = _in_step(rows, cases, lag)
     row = np.flatnonzero(cases.of_row >= 0)
-    case = cases.of_row[row]
-    origin = earlier[case]
+    origin = earlier[cases.of_row[row]]
+    from_begin = exhausted[cases.of_row[row]]
     theirs = rows.finder.find(np.where(origin >= 0, rows.instance[origin], -1), rows.rank[row])
-    row, case, origin, theirs = (part[theirs >= 0] for part in (row, case, origin, theirs))
+    kept = (theirs >= 0) | from_begin
+    row, origin, theirs, from_begin = row[kept], origin[kept], theirs[kept], from_begin[kept]
+    begin = max(begins.values(), default=0)
     return Stretches(
         row=row,
-        case=case,
+        case=cases.of_row[row],
         rank=rows.rank[row],
-        begin=rows.arrival[origin],
+        begin=np.where(from_begin, begin, rows.arrival[origin]),
         end=rows.start[row],
-        launched_from=rows.launch[theirs],
+        launched_from=np.where(from_begin, begin, rows.launch[theirs]),
         launched_to=rows.launch[row],
-        launch_known=rows.launch_known[theirs] & rows.launch_known[row],
+        launch_known=(rows.launch_known[theirs] | from_begin) & rows.launch_known[row],
     )
 
 
-def _in_step(rows: Rows, cases: Cases, lag: Floats) -> Int64s:
-    """For each case the blamed rank's row of the collective at which it was in step; -1 where none is."""
+def _in_step(rows: Rows, cases: Cases, lag: Floats) -> tuple[Int64s, Mask]:
+    """The blamed rank's row of the collective at which it was in step, else the earliest looked at.
+
+    And whether there is none in all of the window; then the first is -1.
+    """
     order = np.lexsort((rows.arrival, rows.rank, rows.group))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     found = np.full(len(cases), -1, dtype=np.int64)
+    exhausted = np.zeros(len(cases), dtype=np.bool_)
     open_ = np.arange(len(cases))
     for back in range(1, _MOST_BACK + 1):
         at = place[cases.row[open_]] - back
         candidate = order[np.maximum(at, 0)]
         mine = (at >= 0) & _same_queue(rows, candidate, cases.row[open_])
+        exhausted[open_[~mine]] = True
         open_, candidate = open_[mine], candidate[mine]
         usable = rows.together[candidate] & (rows.arrival[candidate] < cases.start[open_])
         found[open_[usable]] = candidate[usable]
@@ -74,7 +88,7 @@ def _in_step(rows: Rows, cases: Cases, lag: Floats) -> Int64s:
         open_ = open_[~done]
         if not len(open_):
             break
-    return found
+    return np.where(exhausted, -1, found), exhausted
 
 
 def _same_queue(rows: Rows, a: Int64s, b: Int64s) -> Mask:

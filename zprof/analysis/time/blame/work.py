@@ -16,9 +16,11 @@ class RankWork:
     """On the common clock.  ``blocked``: held up by a collective.  ``copies``: under neither of the others.
 
     ``kernels``: launch, duration and end of each compute kernel of a device, by launch.
+    ``begin_ns``: of the window.
     """
 
     on_device: bool
+    begin_ns: int
     compute: Intervals
     copies: Intervals
     blocked: Intervals
@@ -61,13 +63,14 @@ class RankWork:
         return idle
 
 
-def rank_work(activity: Activity, exposure: Exposure) -> RankWork:
+def rank_work(activity: Activity, exposure: Exposure, begin_ns: int) -> RankWork:
     """Keep what is needed of a rank that has been measured."""
     blocked = union(exposure.waiting, exposure.moving)
     order = np.argsort(activity.kernels[:, 0], kind="stable")
     launch, start, end = activity.kernels[order].T
     return RankWork(
         on_device=activity.on_device,
+        begin_ns=begin_ns,
         compute=activity.compute,
         copies=subtract(activity.copies, union(activity.compute, blocked)),
         blocked=blocked,

@@ -23,7 +23,7 @@ from zprof.run.reader import load
 RANKS = (0, 1, 2)
 NO_KERNELS, NO_STREAMS = np.empty((0, 3), np.int64), np.empty(0, np.int64)
 QUIET = RankWork(
-    on_device=True, compute=EMPTY, copies=EMPTY, blocked=EMPTY, kernels=np.empty((0, 3), np.int64)
+    on_device=True, begin_ns=0, compute=EMPTY, copies=EMPTY, blocked=EMPTY, kernels=np.empty((0, 3), np.int64)
 )
 
 
