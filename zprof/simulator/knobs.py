@@ -177,7 +177,8 @@ class Recording:
     """The form of the files.
 
     ``metadata``: kernels of collectives carry theirs; without it they have their old names, too.
-    ``sequence``: ``Seq`` is among it.  ``wait_ranges``: gloo's waits are visible.  ``pad_to_bytes``: fill
+    ``sequence``: ``Seq`` is among it.  ``wait_ranges``: gloo's waits are visible.
+    ``synchronisation``: CUPTI's cuda_sync events are recorded, too.  ``pad_to_bytes``: fill
     each file with events of the host up to about that size.  ``compress``: .json.gz instead of .json.
     """
 
@@ -187,4 +188,5 @@ class Recording:
     indented: bool = True
     compress: bool = True
     wait_ranges: bool = True
+    synchronisation: bool = False
     pad_to_bytes: int = 0

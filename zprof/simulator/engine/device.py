@@ -110,7 +110,9 @@ class DeviceMachine:
     def _(self, retry: Reallocate) -> None:
         state = self.state
         begun = state.host[0].copy()
-        freed = after(self._finished(state.host, ()), LateReason.ALLOCATOR, retry.free_ns + retry.malloc_ns)
+        # the free waits for the device, and without the retry the host would have gone on
+        drained = self._finished(state.host, ())[0] - begun
+        freed = after(state.host, LateReason.ALLOCATOR, drained + retry.free_ns + retry.malloc_ns)
         taken = state.on(retry.ranks, 1).astype(bool)
         state.host = np.where(taken, freed, state.host)
         state.note(retry, begun, did=retry.ranks)

@@ -34,7 +34,7 @@ def read_truth(folder: Path) -> Truth:
     path = folder / NAME
     try:
         document: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-        if document.get("schema") != SCHEMA:
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise BadInput(f"{path}: not a truth of schema {SCHEMA}", hint="simulate again")
         groups = document.pop("groups")
         for row in document["collectives"]:

@@ -36,7 +36,7 @@ class DeviceWriter:
         self.lost: set[int] = set()
         self._metadata, self._sequence = recording.metadata, recording.metadata and recording.sequence
         self._templates = Templates(rank, dialect, layout, recording.metadata, recording.sequence)
-        self._synchronises = dialect.sees_synchronisation()
+        self._synchronises = recording.synchronisation and dialect.sees_synchronisation()
         self._numbers = dialect.streams()
         self._streams = {Lane.COMPUTE.value: self._numbers[0], Lane.COPY.value: self._numbers[1]}
         self._id = 1024 * (1 + rank % 16)
