@@ -105,6 +105,7 @@ def test_steps_and_what_lies_outside_are_the_whole_trace(name: str, tmp_path: Pa
     time = analysed(path, tmp_path, WindowPolicy.STEP).time
     assert time.window is not None
     assert time.window.source == "ProfilerStep"
+    assert time.window.pre_window_ns == 0, "steps launched all of it, also what ran behind their marks"
     busy = sum(step.wall_ns - step.idle_ns - step.unexplained_ns for step in time.steps)
     assert busy + time.window.pre_window_ns == want.span - want.idle
     assert all(step.wall_ns == sum(getattr(step, term) for term in LEDGER_TERMS) for step in time.steps)
