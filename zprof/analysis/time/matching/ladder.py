@@ -10,7 +10,7 @@ is blamed for it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -59,6 +59,9 @@ def match_stated(lanes: Sequence[Lane], rows: Rows, hints: Hints) -> Matching:
     for lane in lanes:
         if lane.stated:
             placement, bad = by_sequence(lane, rows)
+            if bad.all():
+                placement = place(replace(lane, stated=False), rows, hints)
+                bad = placement.slot == ALONE
             placements.append(checked(placement, rows, hints))
             conflicts.append(lane.rows[bad])
     return Matching(placements=tuple(placements), conflicts=_joined(conflicts))

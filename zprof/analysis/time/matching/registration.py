@@ -16,6 +16,7 @@ from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS
 from zprof.analysis.time.clocks.drift import slope
 from zprof.analysis.time.clocks.table import Floats
 from zprof.analysis.time.matching.overlap import Line, pairs
+from zprof.analysis.time.matching.piles import piles
 
 #: The least share of the rows in the common window that must find their partner.
 _LEAST_SCORE = 0.8
@@ -25,12 +26,15 @@ _FEWEST_PAIRS = 3
 _RIVAL = 0.6
 #: ... unless its ends lie this many times further apart.
 _SHARPER = 4.0
-#: Clocks are roughly right: the smallest difference wins where the next is this many times larger.
-_ROUGHLY = 4.0
-_MOST_VOTES = 300_000
-_CANDIDATES = 8
-_LEAST_WIDTH_NS = 10_000.0
-_END_SHARE = 0.25
+#: Clocks of different hosts are roughly right, those of one host almost: the smallest difference wins where
+#: it is at most this, and every other one this many times larger.
+_ROUGHLY_NS = 10_000_000.0
+_ALMOST_NS = 100_000.0
+_FAR = 10.0
+#: A place that leaves this much more of the common window over is no rival by clocks alone.
+_WORSE = 0.1
+#: Share of the pairs whose marked steps must have one number.
+_SAME_STEPS = 0.98
 _ROUNDS = 2
 
 
@@ -75,12 +79,38 @@ def register(fixed: Line, moved: Line, hint: Hint) -> Int64s | None:
         fit = _fit(fixed, moved, hint.measured, rounds=0)
         if _good(fit, 1):
             return fit.partner
+    marked = bool((fixed.step >= 0).any() and (moved.step >= 0).any())
+    fits = _distinct([_fit(fixed, moved, _at(offset)) for offset in _places(fixed, moved, hint)])
+    fewest = 1 if marked or hint.one_host else _FEWEST_PAIRS
+    fits = [fit for fit in fits if _good(fit, fewest) and _same_steps(fit, fixed, moved)]
+    chosen = _decided(fits, hint)
+    return None if chosen is None else chosen.partner
+
+
+def _places(fixed: Line, moved: Line, hint: Hint) -> list[float]:
+    """Differences of the clocks that are worth trying."""
     stepped = _by_steps(fixed, moved)
-    if stepped is not None:
-        fit = _fit(fixed, moved, _at(stepped))
-        if _good(fit, 1):
-            return fit.partner
-    return _voted(fixed, moved, hint)
+    return [
+        *([0.0] if hint.one_origin else []),
+        *([] if stepped is None else [stepped]),
+        *piles(fixed, moved),
+    ]
+
+
+def _same_steps(fit: Fit, fixed: Line, moved: Line) -> bool:
+    """Whether what was launched in marked steps lies in steps of one number on both ranks."""
+    right = np.flatnonzero(fit.partner >= 0)
+    here, there = fixed.step[fit.partner[right]], moved.step[right]
+    known = (here >= 0) & (there >= 0)
+    return not known.any() or float((here == there)[known].mean()) >= _SAME_STEPS
+
+
+def _distinct(fits: Sequence[Fit]) -> list[Fit]:
+    found: list[Fit] = []
+    for fit in fits:
+        if not any(_same(fit, other) for other in found):
+            found.append(fit)
+    return found
 
 
 def _good(fit: Fit, fewest: int) -> bool:
@@ -139,82 +169,31 @@ def _by_steps(fixed: Line, moved: Line) -> float | None:
     return float(np.median(votes)) if len(votes) else None
 
 
-def _voted(fixed: Line, moved: Line, hint: Hint) -> Int64s | None:
-    fits = [fit for fit in _tried(fixed, moved, _piles(fixed, moved)) if _good(fit, _FEWEST_PAIRS)]
-    if hint.one_origin:
-        fits += [
-            fit for fit in _tried(fixed, moved, [0.0]) if _good(fit, 1 if hint.one_host else _FEWEST_PAIRS)
-        ]
-    if not fits:
-        return None
-    best = max(fits, key=lambda fit: (fit.count, -fit.spread_ns))
-    rivals = [fit for fit in fits if fit.count >= _RIVAL * best.count and not _same(fit, best)]
-    chosen = _decided(best, rivals, hint)
-    return None if chosen is None else chosen.partner
-
-
-def _tried(fixed: Line, moved: Line, offsets: Sequence[float]) -> list[Fit]:
-    return [_fit(fixed, moved, _at(offset)) for offset in offsets]
-
-
 def _same(one: Fit, other: Fit) -> bool:
     both = (one.partner >= 0) & (other.partner >= 0)
     return bool(both.any() and (one.partner[both] == other.partner[both]).all())
 
 
-def _decided(best: Fit, rivals: Sequence[Fit], hint: Hint) -> Fit | None:
-    everyone = [best, *rivals]
-    sharpest = min(everyone, key=lambda fit: fit.spread_ns)
-    if all(
-        fit.spread_ns > _SHARPER * max(sharpest.spread_ns, 1.0) for fit in everyone if fit is not sharpest
-    ):
+def _decided(fits: Sequence[Fit], hint: Hint) -> Fit | None:
+    """The only place that times allow, the one whose ends agree best, or the one that clocks make likely."""
+    if not fits:
+        return None
+    most = max(fit.count for fit in fits)
+    rivals = [fit for fit in fits if fit.count >= _RIVAL * most]
+    sharpest = min(rivals, key=lambda fit: fit.spread_ns)
+    others = [fit for fit in rivals if fit is not sharpest]
+    if all(fit.spread_ns > _SHARPER * max(sharpest.spread_ns, 1.0) for fit in others):
         return sharpest
     if not hint.one_origin:
         return None
-    nearest, *others = sorted(everyone, key=lambda fit: abs(fit.offset))
-    if all(abs(fit.offset) >= _ROUGHLY * abs(nearest.offset) for fit in others):
-        return nearest
-    return None
+    return _near(rivals, _ALMOST_NS if hint.one_host else _ROUGHLY_NS)
 
 
-def _piles(fixed: Line, moved: Line) -> list[float]:
-    """Where the differences of ends of equal signatures pile up, the highest piles first."""
-    left, right = _votes(fixed, moved)
-    votes = np.sort(moved.end[right] - fixed.end[left])
-    if not len(votes):
-        return []
-    lengths = np.concatenate((fixed.end - fixed.start, moved.end - moved.start))
-    width = max(_LEAST_WIDTH_NS, _END_SHARE * float(np.quantile(lengths, 0.25)))
-    height = np.searchsorted(votes, votes + width, side="right") - np.arange(len(votes))
-    found: list[float] = []
-    for index in np.argsort(-height, kind="stable"):
-        if len(found) >= _CANDIDATES or height[index] < _FEWEST_PAIRS:
-            break
-        middle = float(np.median(votes[index : index + height[index]]))
-        if all(abs(middle - other) > width for other in found):
-            found.append(middle)
-    return found
-
-
-def _votes(fixed: Line, moved: Line) -> tuple[Int64s, Int64s]:
-    """All pairs of equal signature, the rarest signatures first, up to a bound."""
-    names, left_count = np.unique(fixed.signature[fixed.sync], return_counts=True)
-    counts = {int(name): int(count) for name, count in zip(names, left_count, strict=True)}
-    mine, right_count = np.unique(moved.signature[moved.sync], return_counts=True)
-    shared = sorted(
-        (counts[int(s)] * int(n), int(s)) for s, n in zip(mine, right_count, strict=True) if int(s) in counts
+def _near(fits: Sequence[Fit], near_ns: float) -> Fit | None:
+    """The one fit near no difference at all, of those that leave about as few rows over as the best."""
+    best = max(fit.score for fit in fits)
+    nearest, *others = sorted(
+        (fit for fit in fits if fit.score >= best - _WORSE), key=lambda fit: abs(fit.offset)
     )
-    lefts, rights, total = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)], 0
-    for product, signature in shared:
-        left = np.flatnonzero((fixed.signature == signature) & fixed.sync)
-        right = np.flatnonzero((moved.signature == signature) & moved.sync)
-        if total + product > _MOST_VOTES:
-            if total:
-                break
-            keep = max(1, _MOST_VOTES // len(right))
-            middle = max(0, (len(left) - keep) // 2)
-            left = left[middle : middle + keep]
-        total += len(left) * len(right)
-        lefts.append(np.repeat(left, len(right)))
-        rights.append(np.tile(right, len(left)))
-    return np.concatenate(lefts), np.concatenate(rights)
+    told_apart = all(abs(fit.offset) >= _FAR * near_ns for fit in others)
+    return nearest if abs(nearest.offset) <= near_ns and told_apart else None
