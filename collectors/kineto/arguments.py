@@ -8,26 +8,6 @@ import msgspec
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver"})
 _PREFIXES = ("c10d::", "gloo:")
 
-#: Names of element types in traces (of C++, and of NCCL's metadata), in torch's spelling.
-_DTYPES = {
-    "float": ("float32", 4),
-    "double": ("float64", 8),
-    "c10::bfloat16": ("bfloat16", 2),
-    "bfloat16": ("bfloat16", 2),
-    "c10::half": ("float16", 2),
-    "half": ("float16", 2),
-    "long int": ("int64", 8),
-    "long": ("int64", 8),
-    "int": ("int32", 4),
-    "short": ("int16", 2),
-    "signed char": ("int8", 1),
-    "char": ("int8", 1),
-    "unsigned char": ("uint8", 1),
-    "byte": ("uint8", 1),
-    "bool": ("bool", 1),
-}
-
-
 #: How traces write the fields of ``Arguments``, where it is not the field's own name.
 FILE_NAMES = {
     "dims": "Input Dims",
@@ -131,11 +111,6 @@ def elements(dims: Any, argument: int | None = None) -> int | None:
         return None
     counts = list(_tensor_elements(dims))
     return sum(counts) if counts else None
-
-
-def dtype_of(name: object) -> tuple[str, int] | None:
-    """Torch's name and the bytes of an element for a type as traces spell it."""
-    return _DTYPES.get(name.lower()) if isinstance(name, str) else None
 
 
 def _tensor_elements(dims: list[Any]) -> Iterator[int]:

@@ -12,7 +12,7 @@ from zprof.collectors.kineto.columns import ABSENT, Mask
 from zprof.collectors.kineto.reading.events import NOT_DECODED, FewArguments
 from zprof.collectors.kineto.reading.texts import Answers
 
-_PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms")
+_PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "symm_mem::")
 _CATEGORY = "cuda_sync"
 #: What a hostile file can make of them; decoded, a list takes twenty times its text.
 _MOST_VALUE_BYTES, _MOST_BYTES = 64 << 10, 64 << 20
