@@ -29,12 +29,32 @@ def write_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | 
     Raises:
         OSError: it cannot be written.
     """
-    table = _fitted(columns, TABLES[name])
     target = folder / f"{name}.parquet"
     temporary = temporary_of(target)
+    rows = _write(temporary, name, columns)
+    return TableFile(rows=rows, sha256=sync_and_rename(temporary, target))
+
+
+def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
+    """The same in a folder that nobody reads before it is whole, of data that can be had again.
+
+    It does not wait for the disk: a thousand ranks would wait for half a minute.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target = folder / f"{name}.parquet"
+    rows = _write(target, name, columns)
+    with target.open("rb") as file:
+        return TableFile(rows=rows, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _write(path: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> int:
+    """Rows written."""
+    table = _fitted(columns, TABLES[name])
     options = _encodings(TABLES[name]) if name in _OF_TRACES else {}
-    pq.write_table(table, temporary, compression="zstd", compression_level=3, **options)
-    return TableFile(rows=table.num_rows, sha256=sync_and_rename(temporary, target))
+    pq.write_table(table, path, compression="zstd", compression_level=3, **options)
+    return int(table.num_rows)
 
 
 def write_atomically(target: Path, content: bytes) -> None:

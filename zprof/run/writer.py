@@ -111,4 +111,4 @@ def place_rank(run: Path, provisional: Path, manifest: RankManifest) -> None:
     """
     folder = rank_folder(run, manifest.rank)
     provisional.rename(folder)
-    write_atomically(folder / RANK_NAME, to_json(manifest).encode())
+    (folder / RANK_NAME).write_text(to_json(manifest), encoding="utf-8")

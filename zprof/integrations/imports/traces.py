@@ -26,6 +26,8 @@ _KILLED = Refusal(
 )
 #: What dask raises for a task whose workers died.
 _DEATHS = frozenset({"KilledWorker", "CancelledError"})
+#: So little is read sooner than a pool of processes has started.
+_SMALL_BYTES = 2 << 20
 _Outcome = RankFacts | Refusal | BaseException
 
 
@@ -78,8 +80,18 @@ def _outcomes(
             yield from map_there(executor, import_trace, largest_first, check_alive)
     elif len(jobs) == 1:
         yield jobs[0], import_trace(jobs[0], watch.bytes_read)
+    elif sum(job.bytes for job in jobs) <= _SMALL_BYTES:
+        yield from ((job, _tried(job)) for job in jobs)
     else:
         yield from map_here(import_trace, largest_first, options.workers or usable_processors())
+
+
+def _tried(job: TraceJob) -> _Outcome:
+    """One of several files: where reading it fails, the others are still good."""
+    try:
+        return import_trace(job)
+    except Exception as error:
+        return error
 
 
 def _watched(

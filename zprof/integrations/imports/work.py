@@ -17,7 +17,7 @@ from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.printable import printable, shorten
 from zprof.run.manifest import TableFile
-from zprof.run.tables import write_table
+from zprof.run.tables import write_provisional
 from zprof.version import __version__
 
 _MOST_GAPS = 200
@@ -85,7 +85,7 @@ def _written(trace: Trace, folder: Path) -> RankFacts:
     tables["mark"] = steps.columns
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    files = {name: write_table(folder, name, columns) for name, columns in tables.items()}
+    files = {name: write_provisional(folder, name, columns) for name, columns in tables.items()}
     header = trace.header
     return RankFacts(
         version=__version__,
