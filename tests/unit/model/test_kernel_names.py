@@ -93,7 +93,8 @@ def test_a_word_in_a_name_makes_no_collective(name):
 
 def test_the_function_is_found_in_its_signature():
     assert function_name("void a::(anonymous namespace)::f<nccl::T<int>, (b)2>(c::d)") == "a::f"
-    assert function_name("std::enable_if<(x > 1), void>::type g<4>(int)") != ""
+    assert function_name("std::enable_if<A<1>::b, void>::type g<4>(int)") == "g"
+    assert function_name("void f<&g<int>::operator()>(int)") == "f"
     assert function_name("_ZN1a1b3cccEv") == "a::b::ccc"
 
 
