@@ -5,9 +5,6 @@ from typing import Any
 
 import msgspec
 
-_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver"})
-_PREFIXES = ("c10d::", "gloo:")
-
 #: How traces write the fields of ``Arguments``, where it is not the field's own name.
 FILE_NAMES = {
     "dims": "Input Dims",
@@ -78,19 +75,6 @@ class Arguments(msgspec.Struct, gc=False, rename=FILE_NAMES):
     sync_stream: Any = None
     sync_record: Any = None
     sync_event: Any = None
-
-
-_decoder = msgspec.json.Decoder(Arguments)
-
-
-def decode_arguments(category: str, name: str, raw: msgspec.Raw) -> Arguments | None:
-    """The arguments of an event whose kind has some that zprof reads, else None."""
-    if not (category in _DEVICE or name.startswith(_PREFIXES) or name == "thread_name"):
-        return None
-    try:
-        return _decoder.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 def number(value: object) -> int | None:

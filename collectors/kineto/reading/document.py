@@ -14,8 +14,9 @@ from zprof.model.errors import BadInput
 
 EVENTS = b"traceEvents"
 _SPACE, _BETWEEN = re.compile(rb"\s+"), re.compile(rb"[\s,]+")
-_KEY = re.compile(rb'"((?:[^"\\]|\\.)*+)"\s*+:', re.DOTALL)
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_PADDING = re.compile(rb"[\s\0]+")
+_KEY = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:', re.DOTALL)
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}]++")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _QUOTE, _OPEN, _CURLY_OPEN, _CURLY_CLOSE, _BACKSLASH = b'"[{}\\'
@@ -51,14 +52,13 @@ class Document:
         if first not in (_OPEN, _CURLY_OPEN):
             raise no_trace(self._window)
         self._window.start += 1
-        if first == _OPEN:
-            self.complete = self._read_list()
-        else:
-            self.complete = self._read_object()
+        closed = self._read_list() if first == _OPEN else self._read_object()
+        self.complete = closed and self._window.skip(_PADDING) is None
 
     def _pass_byte_order_mark(self) -> None:
         window = self._window
-        window.more()
+        while window.end - window.start < len(_BYTE_ORDER_MARK) and window.more():
+            pass
         if window.data.startswith(_BYTE_ORDER_MARK, window.start):
             window.start += len(_BYTE_ORDER_MARK)
 
@@ -71,6 +71,7 @@ class Document:
     def _read_object(self) -> bool:
         while (first := self._window.skip(_BETWEEN)) is not None:
             if first == _CURLY_CLOSE:
+                self._window.start += 1
                 return True
             key = self._match(_KEY) if first == _QUOTE else None
             if key is None:

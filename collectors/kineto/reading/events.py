@@ -74,13 +74,13 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """With the digits of its begin, for files whose times a double is too coarse for."""
+    """With the digits of its times, for files whose times a double is too coarse for."""
 
     ph: str | None = None
     cat: str | None = None
     name: str | None = None
     ts: msgspec.Raw = NO_TEXT
-    dur: float | None = None
+    dur: msgspec.Raw = NO_TEXT
     pid: Identity = None
     tid: Identity = None
     args: FewArguments = NO_ARGUMENTS

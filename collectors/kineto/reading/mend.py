@@ -21,7 +21,7 @@ _LISTS = ("dims", "types", "values", "grid", "block")
 _COLUMNS = ("stream", "correlation", "external_id", "external_id_2021", "bytes")
 _OTHERS = tuple(f.name for f in msgspec.structs.fields(FewArguments) if f.name not in (*_COLUMNS, *_LISTS))
 _TOKEN = re.compile(
-    r'"(?:[^"\\]|\\.)*+"|[-+]?\b(?:nan|inf|infinity)\b(?:\([^()"]*\))?', re.DOTALL | re.IGNORECASE
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+]?\b(?:nan|inf|infinity)\b(?:\([^()"]*\))?', re.DOTALL | re.IGNORECASE
 )
 _BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))', re.DOTALL)
 
@@ -49,14 +49,14 @@ class Mended:
         )
 
     def exact_event(self) -> ExactEvent:
-        """Typed, with the digits of its begin."""
+        """Typed, with the digits of its times."""
         event = self.event()
         return ExactEvent(
             ph=event.ph,
             cat=event.cat,
             name=event.name,
-            ts=msgspec.Raw(str(self.values.get("ts")).encode(errors="replace")),
-            dur=event.dur,
+            ts=_digits(self.values.get("ts")),
+            dur=_digits(self.values.get("dur")),
             pid=event.pid,
             tid=event.tid,
             args=event.args,
@@ -119,6 +119,11 @@ def _without_surrogates(value: Any) -> Any:
 
 def _text(value: object) -> str | None:
     return str(value).encode(errors="replace").decode() if isinstance(value, str) else None
+
+
+def _digits(value: object) -> msgspec.Raw:
+    plain = isinstance(value, int | str) and not isinstance(value, bool)
+    return msgspec.Raw(str(value).encode(errors="replace")) if plain else NO_TEXT
 
 
 def _number(value: object) -> float | None:

@@ -63,7 +63,7 @@ class _Reading:
     def trace(self, *, damaged: bool) -> Trace:
         refuse_without_events(self.document)
         rows, array, complete = self._rows, self._array, self.document.complete
-        if not rows.phases and (rows.events or array.dropped or array.strangers or not complete):
+        if not rows.phases and not (array.empty and complete):
             raise BadInput("none of its entries is an event")
         return _trace(rows, self.document, array.dropped, cut_short=damaged or not complete)
 

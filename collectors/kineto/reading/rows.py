@@ -73,27 +73,28 @@ class Rows:
         source: memoryview | bytes,
     ) -> None:
         spans = [event for event in events if event.ph == "X"]
-        start = None if self._exact else self._from_doubles(spans, source)
-        if start is None:
+        times = None if self._exact else self._from_doubles(spans, source)
+        if times is None:
             events, self._exact = (events if self._exact else exact()), True
             spans = [event for event in events if event.ph == "X"]
-            start = _from_digits(spans)
+            times = _from_digits([e.ts for e in spans]), _from_digits([e.dur for e in spans])
         self.events += len(events)
         self.phases = self.phases or bool(spans) or any(event.ph is not None for event in events)
         self._note_threads([event for event in events if event.ph == "M"])
         if spans:
-            self._add_spans(spans, start)
+            self._add_spans(spans, *times)
 
     @staticmethod
-    def _from_doubles(spans: Sequence[Any], source: memoryview | bytes) -> Int64s | None:
-        """None where doubles are too coarse; of many events that have fractions some show it."""
-        doubles = np.array([event.ts for event in spans], dtype=np.float64)
-        coarse = np.abs(doubles) >= _COARSE
+    def _from_doubles(spans: Sequence[Any], source: memoryview | bytes) -> tuple[Int64s, Int64s] | None:
+        """Begin and duration; None where doubles are too coarse: of many with fractions some show it."""
+        start = np.array([event.ts for event in spans], dtype=np.float64)
+        duration = np.array([event.dur for event in spans], dtype=np.float64)
+        coarse = (np.abs(start) >= _COARSE) | (np.abs(duration) >= _COARSE)
         if coarse.any():
-            fractions = bool((coarse & (doubles != np.floor(doubles))).any())
-            if fractions or (len(spans) < _MANY and _FRACTION.search(source)):
+            fractions = coarse & ((start != np.floor(start)) | (duration >= _COARSE))
+            if fractions.any() or (len(spans) < _MANY and _FRACTION.search(source)):
                 return None
-        return nanoseconds(doubles)
+        return nanoseconds(start), nanoseconds(duration)
 
     def _note_threads(self, events: Sequence[_AnyEvent]) -> None:
         for event in events:
@@ -105,7 +106,7 @@ class Rows:
         if sum(map(len, self.thread_names.values())) < _MOST_NAMES and len(name) < _LONG_NAME:
             self.thread_names.setdefault(thread, set()).add(name)
 
-    def _add_spans(self, spans: Sequence[_AnyEvent], start: Int64s) -> None:
+    def _add_spans(self, spans: Sequence[_AnyEvent], start: Int64s, duration: Int64s) -> None:
         few = [event.args for event in spans]
         names, categories = self.names, self.categories.texts
         codes = {
@@ -113,8 +114,7 @@ class Rows:
             "name": np.fromiter([names[e.name] for e in spans], np.int32, len(spans)),
         }
         columns = _identities(spans, few)
-        columns["start"] = start
-        columns["duration"] = nanoseconds(np.array([e.dur for e in spans], dtype=np.float64))
+        columns["start"], columns["duration"] = start, duration
         columns["stream"] = self.categories.streams(codes["category"], columns["stream"], columns["thread"])
         wanted = self.wanted.mask((names.texts, codes["name"]), (categories.texts, codes["category"]), few)
         placed = _placed(columns["start"], columns["duration"])
@@ -154,9 +154,9 @@ def _identities(spans: Sequence[_AnyEvent], few: Sequence[FewArguments]) -> dict
     return columns
 
 
-def _from_digits(spans: Sequence[Any]) -> Int64s:
-    found = (microseconds_to_ns(bytes(event.ts)) for event in spans)
-    return np.fromiter((ABSENT if each is None else each for each in found), np.int64, len(spans))
+def _from_digits(numbers: Sequence[Any]) -> Int64s:
+    found = (microseconds_to_ns(bytes(digits)) for digits in numbers)
+    return np.fromiter((ABSENT if each is None else each for each in found), np.int64, len(numbers))
 
 
 def _placed(start: Int64s, duration: Int64s) -> Mask:

@@ -35,7 +35,10 @@ class Separators:
         found = text.rfind(self._sign, start, stop) if self._sign else -1
         return (found + 1, found + self._skip) if found >= 0 else None
 
-    def following(self, text: bytearray, start: int, stop: int) -> int | None:
-        """Where the next event begins."""
-        found = text.find(self._sign, start, stop) if self._sign else -1
-        return found + self._skip if found >= 0 else None
+    def spans(self, text: bytearray, start: int, stop: int) -> tuple[list[tuple[int, int]], int]:
+        """All between separators, as (start, stop), and the begin of what follows the last."""
+        spans: list[tuple[int, int]] = []
+        while self._sign and (found := text.find(self._sign, start, stop)) >= 0:
+            spans.append((start, found + 1))
+            start = found + self._skip
+        return spans, start

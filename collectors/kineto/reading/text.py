@@ -5,6 +5,7 @@ A compressed file that ends early or is damaged gives what there is, to the last
 
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import BufferedReader
 from itertools import chain
 from typing import Any, Protocol
@@ -28,7 +29,9 @@ class _Unpacked(Protocol):
 
 
 class TraceText:
-    """Unpacks into a buffer of the caller.  ``packed``: compressed; ``damaged``: not all of it could be unpacked.
+    """Unpacks into a buffer of the caller.
+
+    ``packed``: it is compressed; ``damaged``: not all of it could be unpacked.
 
     Args:
         file: Open at its begin.
@@ -107,7 +110,19 @@ def _unpacked(file: BufferedReader, magic: bytes) -> _Unpacked:
 def _zstd(file: BufferedReader) -> Any:
     import pyarrow
 
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(_Lent(file), mode="r"), "zstd")
+
+
+class _Lent:
+    """A file that pyarrow, which closes what it is done with, leaves open."""
+
+    closed = False
+
+    def __init__(self, file: BufferedReader) -> None:
+        self.read = file.read
+
+    def close(self) -> None:
+        """Not ours to close."""
 
 
 def _gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
@@ -116,13 +131,23 @@ def _gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
     while packed.startswith(b"\x1f"):
         member = zlib.decompressobj(wbits=31)
         while packed and not member.eof:
+            before = member.copy()
             try:
                 piece = member.decompress(packed, _SMALL_BYTES)
             except zlib.error:
+                yield from _letters(before, packed)
                 return
             packed = member.unconsumed_tail or (b"" if member.eof else file.read(_SMALL_BYTES))
             yield piece
         packed = (member.unused_data or file.read(_SMALL_BYTES)).lstrip(b"\0")
+
+
+def _letters(member: Any, packed: bytes) -> Iterator[bytes]:
+    """One byte after the other, up to the damage."""
+    with suppress(zlib.error):
+        for _ in range(_SMALL_BYTES):
+            yield member.decompress(packed, 1)
+            packed = member.unconsumed_tail
 
 
 def _zstd_pieces(file: BufferedReader) -> Iterator[bytes]:

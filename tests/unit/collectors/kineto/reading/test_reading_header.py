@@ -1,0 +1,150 @@
+"""The header of a trace: every variant of it, and how it is found without reading the events."""
+
+import gzip
+import io
+import json
+
+import pytest
+
+from tests.support.kineto_oracle import PACKINGS, REAL, pack
+from zprof.collectors.kineto.columns import Group, TraceHeader
+from zprof.collectors.kineto.reading.head import read_header
+from zprof.collectors.kineto.reading.reader import read_text, read_trace
+from zprof.model.errors import BadInput
+
+EVENT = {
+    "ph": "X",
+    "cat": "kernel",
+    "name": "k",
+    "ts": 1,
+    "dur": 1,
+    "pid": 0,
+    "tid": 7,
+    "args": {"x": "y" * 40},
+}
+INFO = {"backend": "nccl", "rank": 3, "world_size": 8, "pg_config": [{"pg_name": "0", "ranks": [1, 0]}]}
+
+
+def header(**keys):
+    return read_text(io.BytesIO(json.dumps({"traceEvents": [EVENT], **keys}).encode())).header
+
+
+def test_all_of_it():
+    info = {**INFO, "pg_count": 2, "nccl_version": "2.27.5"}
+    info["pg_config"] = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 2, "ranks": [1, 0]}]
+    devices = [{"id": 0, "name": "NVIDIA H100", "numSms": 132}, {"id": 1, "name": ""}, 3]
+    found = header(
+        distributedInfo=info,
+        deviceProperties=devices,
+        host_name="node7",
+        record_shapes=1,
+        baseTimeNanoseconds=5,
+    )
+    assert found == TraceHeader(
+        base_ns=5,
+        rank=3,
+        world_size=8,
+        backend="nccl",
+        groups=(Group(name="0", description="default_pg", ranks=(0, 1)),),
+        devices=("NVIDIA H100", ""),
+        host="node7",
+        with_shapes=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("info", "rank", "world_size", "backend", "groups"),
+    [
+        (None, None, None, "", []),
+        ([], None, None, "", []),
+        ("x", None, None, "", []),
+        ({"rank": 0}, 0, None, "", []),
+        ({"backend": "mtia:hccl,cpu:gloo", "rank": "5", "world_size": "6"}, 5, 6, "mtia:hccl,cpu:gloo", []),
+        ({"rank": -1, "world_size": 2**70}, None, None, "", []),
+        ({"rank": True, "world_size": 1.5, "backend": 7}, None, None, "7", []),
+        ({"pg_config": {"a": 1}}, None, None, "", []),
+        ({"pg_config": [{"pg_name": 4, "uid": 0, "ranks": [0]}]}, None, None, "", [("4", "", (0,))]),
+        (
+            {"pg_config": [{"pg_name": "a", "pg_desc": "d", "ranks": "[2, 1]"}]},
+            None,
+            None,
+            "",
+            [("a", "d", (1, 2))],
+        ),
+        ({"pg_config": [{"pg_name": "a", "ranks": "[0, 1, ..."}, {"ranks": ["x"]}, 3]}, None, None, "", []),
+        ({"pg_config": [{"pg_name": "a"}, {"pg_name": "b", "ranks": []}]}, None, None, "", []),
+    ],
+)
+def test_variants_of_distributed_information(info, rank, world_size, backend, groups):
+    found = header(distributedInfo=info)
+    assert (found.rank, found.world_size, found.backend) == (rank, world_size, backend)
+    assert [(group.name, group.description, group.ranks) for group in found.groups] == groups
+
+
+@pytest.mark.parametrize("base", [None, "x", -5, 2**63, [], 1.5])
+def test_no_base(base):
+    assert header(baseTimeNanoseconds=base).base_ns == 0
+
+
+def test_long_texts_are_cut_and_damaged_values_are_absent():
+    assert len(header(host_name="x" * 10_000).host) == 256
+    text = b'{"distributedInfo": {"rank": nope}, "host_name": "a\xffb", "traceEvents": [{"ph": "M"}]}'
+    found = read_text(io.BytesIO(text)).header
+    assert (found.rank, found.host) == (None, "a\ufffdb")
+
+
+def large(first, last):
+    """About nine megabytes of events, with keys before and after."""
+    rows = json.dumps([EVENT] * 60_000)
+    return (
+        json.dumps(first)[:-1] + ("," if first else "") + f'"traceEvents":{rows},' + json.dumps(last)[1:]
+    ).encode()
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_the_rank_is_found_before_the_events(packing, tmp_path):
+    path = tmp_path / "trace"
+    path.write_bytes(pack(large({"distributedInfo": INFO}, {"host_name": "h"}), packing))
+    found = read_header(path)
+    assert found is not None
+    assert (found.rank, found.world_size, found.groups[0].ranks) == (3, 8, (0, 1))
+
+
+def test_the_rank_is_found_behind_the_events_of_a_plain_file(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(
+        large({"schemaVersion": 1}, {"distributedInfo": INFO, "baseTimeNanoseconds": 17, "x": 1})
+    )
+    found = read_header(path)
+    assert found is not None
+    assert (found.rank, found.base_ns) == (3, 17)
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_a_packed_file_with_the_rank_at_its_end_must_be_read(packing, tmp_path):
+    path = tmp_path / "trace"
+    path.write_bytes(pack(large({}, {"distributedInfo": INFO}), packing))
+    assert read_header(path) is None
+    assert read_trace(path).header.rank == 3
+
+
+def test_a_small_file_without_a_rank_has_a_header_all_the_same(tmp_path):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": [EVENT], "host_name": "h"}).encode()))
+    assert read_header(path) == TraceHeader(host="h")
+
+
+def test_what_is_no_trace_has_no_header(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(b"<html>")
+    with pytest.raises(BadInput, match=r"trace\.json: not a Kineto trace"):
+        read_header(path)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in REAL if path.stat().st_size < 10**6], ids=lambda path: path.name
+)
+def test_the_header_alone_agrees_with_the_whole(path):
+    found, whole = read_header(path), read_trace(path).header
+    if found is not None:
+        assert (found.rank, found.world_size, found.groups) == (whole.rank, whole.world_size, whole.groups)
