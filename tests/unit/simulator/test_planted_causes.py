@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.simulator.causes import PRESETS, Cause, plant, victim
+from zprof.simulator.causes import PRESETS, Cause, plant
+from zprof.simulator.changes import victim
 from zprof.simulator.plan import Plan, Vendor
 from zprof.simulator.simulate import simulate
 
