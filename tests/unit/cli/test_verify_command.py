@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.hta_trace import hta_trace
 from tests.support.schedules import Spec, play, write
+from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
 from zprof.cli import main
 from zprof.integrations.hta import verify
 from zprof.integrations.hta.answers import Answers, read_answers, refused
@@ -97,6 +98,14 @@ def test_a_run_has_no_trace(capsys, hta, tmp_path):
     code, out, err = outcome(capsys, "verify", run)
     assert (code, out, len(err.splitlines())) == (3, "", 1)
     assert "trace" in err
+
+
+def test_a_memory_snapshot_is_no_trace(capsys, hta, tmp_path):
+    allocator = Allocator()
+    allocator.alloc(1 << 20)
+    snapshot = write_snapshot(tmp_path / "a.pickle", snapshot_of(allocator))
+    code, out, err = outcome(capsys, "verify", snapshot)
+    assert (code, out, "snapshot" in err) == (2, "", True)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x04K\x01.", b'{"a": 1}'])

@@ -43,7 +43,8 @@ class _Events:
         start = table.column("start_ns").to_numpy()
         clock = window.tracks.clock
         begin, end = clock.common(start), clock.common(start + table.column("duration_ns").to_numpy())
-        self.inside: npt.NDArray[np.bool_] = (begin < window.end_ns) & (end >= window.begin_ns)
+        reaches = (end > window.begin_ns) | (begin >= window.begin_ns)
+        self.inside: npt.NDArray[np.bool_] = (begin < window.end_ns) & reaches
         self._start = np.clip(begin, window.begin_ns, window.end_ns) - base_ns
         self._end = np.maximum(np.clip(end, window.begin_ns, window.end_ns) - base_ns, self._start)
         self._names, self._name = _encoded(table, "name")

@@ -119,6 +119,16 @@ def test_chosen_steps_and_ranks_alone_are_written(run, tmp_path):
                 assert step.start_ns <= one.start_ns <= one.end_ns <= step.end_ns
 
 
+def test_of_recorded_events_those_are_written_that_lie_in_the_chosen_steps(run, tmp_path):
+    whole, chosen = exported(run, tmp_path), exported(run, tmp_path, steps=frozenset({1, 2}))
+    for rank in range(3):
+        begin = chosen.row(rank, "steps")[0].start_ns + chosen.base_ns - whole.base_ns
+        end = chosen.row(rank, "steps")[-1].end_ns + chosen.base_ns - whole.base_ns
+        for title in ("thread 100", "thread 200"):
+            inside = [one for one in whole.row(rank, title) if one.start_ns < end and one.end_ns > begin]
+            assert [one.name for one in chosen.row(rank, title)] == [one.name for one in inside]
+
+
 def test_what_was_not_timed_is_refused(run, tmp_path):
     with pytest.raises(BadInput, match="rank 9"):
         export(run, Choice(ranks=frozenset({0, 9})), io.BytesIO())
