@@ -150,7 +150,7 @@ def disk_full(job: TraceJob) -> RankFacts | Refusal:
 
 def test_many_ranks(tmp_path: Path) -> None:
     write_ranks(tmp_path / "t", 64, kernels=20)
-    made = import_paths([tmp_path / "t"], tmp_path / "r.zprof")
+    made = import_paths([tmp_path / "t"], tmp_path / "r.zprof", options=ImportOptions(workers=2))
     run = load(made.run)
     assert run.ranks == tuple(range(64))
     assert run.manifest.world_size == 64

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from typing import TypeVar
 
+from zprof.model.errors import BadInput
+
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 #: How often a caller's executor is asked whether it is still there, when nothing comes.
@@ -32,8 +34,12 @@ def map_here(
 
     Yields each job with its result, or with the error that it raised; ``BrokenExecutor`` where its process
     died.
+
+    Raises:
+        BadInput: no process can be started at all.
     """
     waiting = deque(jobs)
+    known_to_start = False
     while waiting:
         flying: dict[Future[_Result], _Job] = {}
         with _pool(min(workers, len(waiting))) as pool:
@@ -44,6 +50,9 @@ def map_here(
             finally:
                 pool.shutdown(cancel_futures=True)
         suspects = list(flying.values()) or [waiting.popleft() for _ in range(min(1, len(waiting)))]
+        if suspects and not known_to_start:
+            _check_that_processes_start()
+            known_to_start = True
         for job in suspects:
             yield job, _alone(work, job)
 
@@ -96,6 +105,19 @@ def _keep_flying(
 def _alone(work: Callable[[_Job], _Result], job: _Job) -> _Result | BaseException:
     with _pool(1) as pool:
         return _outcome(pool.submit(work, job))
+
+
+def _check_that_processes_start() -> None:
+    """A script without a guard runs again in each process, which ends there: no file is to blame."""
+    if isinstance(_alone(_nothing, None), BaseException):
+        raise BadInput(
+            "processes that read the files cannot be started",
+            hint="in a script, work below if __name__ == '__main__':",
+        )
+
+
+def _nothing(_: None) -> None:
+    """What can go wrong here is the start of the process."""
 
 
 def _outcome(future: Future[_Result]) -> _Result | BaseException:

@@ -80,7 +80,7 @@ def _outcomes(
             yield from map_there(executor, import_trace, largest_first, check_alive)
     elif len(jobs) == 1:
         yield jobs[0], import_trace(jobs[0], watch.bytes_read)
-    elif sum(job.bytes for job in jobs) <= _SMALL_BYTES:
+    elif not options.workers and sum(job.bytes for job in jobs) <= _SMALL_BYTES:
         yield from ((job, _tried(job)) for job in jobs)
     else:
         yield from map_here(import_trace, largest_first, options.workers or usable_processors())

@@ -20,7 +20,7 @@ from zprof.model.errors import BadInput
 from zprof.run.reader import Run, load
 
 
-def imported(folder: Path, run: Path, workers: int = 1) -> tuple[Imported, Run]:
+def imported(folder: Path, run: Path, workers: int = 0) -> tuple[Imported, Run]:
     made = import_paths([folder], run, options=ImportOptions(workers=workers))
     return made, load(made.run)
 
@@ -91,7 +91,7 @@ def test_a_rank_beyond_the_world_widens_it(tmp_path: Path) -> None:
     assert "state 2 ranks, but one of them is of rank 7" in run.gaps()[0].reason
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_two_files_of_one_rank_are_refused(workers: int, tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         write_trace(tmp_path / "t" / name, trace_document(3, 8))

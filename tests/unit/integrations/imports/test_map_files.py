@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 
@@ -71,6 +73,20 @@ def test_an_abandoned_map_leaves_no_process() -> None:
     next(results)
     results.close()
     assert multiprocessing.active_children() == []
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from zprof.integrations.imports.executors import map_here\n"
+        "with open('runs', 'a') as file: file.write('x')\n"
+        "list(map_here(len, ['a'] * 50, 2))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "processes that read the files cannot be started" in done.stderr
+    assert len((tmp_path / "runs").read_text()) <= 5, "the script is not run again for every file"
 
 
 class Direct(Executor):
