@@ -53,11 +53,9 @@ def members_of(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _groups(frame: pd.DataFrame, rows: Rows, where: Int64s, ranks: Sequence[int]) -> list[Lane]:
-    part = frame.iloc[where]
     sizes = frame["group_size"].to_numpy(dtype=np.int64)
-    code = part.groupby(["group", "method"], sort=False).ngroup().to_numpy().astype(np.int64)
     found = []
-    for mine in _split(where, code):
+    for mine in _split(where, rows.counting[where]):
         group, method = str(frame["group"].iat[mine[0]]), str(frame["method"].iat[mine[0]])
         members = members_of(group, ranks)
         if members:
@@ -80,7 +78,7 @@ def _messages(frame: pd.DataFrame, rows: Rows, where: Int64s, ranks: Sequence[in
     sends = (frame["kind"].iloc[where] == _SEND).to_numpy()
     ends = pd.DataFrame(
         {
-            "group": frame["group"].iloc[where].to_numpy(),
+            "group": rows.group[where],
             "sender": np.where(sends, rows.rank[where], rows.peer[where]),
             "receiver": np.where(sends, rows.peer[where], rows.rank[where]),
         }
@@ -89,21 +87,23 @@ def _messages(frame: pd.DataFrame, rows: Rows, where: Int64s, ranks: Sequence[in
     for mine in _split(
         np.arange(len(where)), ends.groupby(list(ends), sort=False).ngroup().to_numpy().astype(np.int64)
     ):
-        group, sender, receiver = ends.iloc[mine[0]]
+        _, sender, receiver = ends.iloc[mine[0]]
+        group = str(frame["group"].iat[int(where[mine[0]])])
         members = tuple(sorted({int(sender), int(receiver)} & set(ranks)))
         if sender != receiver:
             mine = _ordered(where[mine], rows)
-            found.append(Lane(group=str(group), members=members, size=2, stated=False, rows=mine))
+            found.append(Lane(group=group, members=members, size=2, stated=False, rows=mine))
     return found
 
 
 def _streams(frame: pd.DataFrame, rows: Rows, ranks: Sequence[int], world_size: int | None) -> Lane | None:
     """The streams of collectives without a group, where every loaded rank has exactly one of them."""
-    names = [name for name in frame["group"].unique() if str(name).startswith(_STREAM)]
-    where = np.flatnonzero(frame["group"].isin(names).to_numpy()) if names else np.empty(0, dtype=np.int64)
+    first = np.unique(rows.group, return_index=True)[1]
+    streams = [int(rows.group[row]) for row in first if str(frame["group"].iat[row]).startswith(_STREAM)]
+    where = np.flatnonzero(np.isin(rows.group, streams))
     if not len(where) or len(ranks) < 2:
         return None
-    of_rank = frame.iloc[where].groupby("rank")["group"].nunique()
+    of_rank = pd.Series(rows.group[where]).groupby(rows.rank[where]).nunique()
     if set(of_rank.index) != set(ranks) or (of_rank != 1).any():
         return None
     known = world_size if world_size == len(ranks) else 0

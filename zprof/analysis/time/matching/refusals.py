@@ -24,7 +24,7 @@ def refuse_impossible(frame: pd.DataFrame, rows: Rows, uncertainty_ns: int) -> t
         grouped["end_ns"].transform("min") < grouped["start_ns"].transform("max") - slack
     )
     impossible = (frame["instance"] >= 0) & (sync | _one_sided(frame, rows, slack))
-    impossible |= _of_bad_groups(frame, impossible)
+    impossible |= _of_bad_groups(frame, rows, impossible)
     return refuse(frame, impossible), _by_group(
         frame, impossible.to_numpy(), "a rank left before another had entered"
     )
@@ -42,9 +42,9 @@ def _one_sided(frame: pd.DataFrame, rows: Rows, slack: int) -> "pd.Series[bool]"
     return spread
 
 
-def _of_bad_groups(frame: pd.DataFrame, bad: "pd.Series[bool]") -> "pd.Series[bool]":
+def _of_bad_groups(frame: pd.DataFrame, rows: Rows, bad: "pd.Series[bool]") -> "pd.Series[bool]":
     """All rows of groups in which more is bad than chance explains."""
-    share = bad.groupby([frame["group"], frame["method"]]).transform("mean")
+    share = bad.groupby(rows.counting).transform("mean")
     return (share > TOLERATED_SHARE) & (frame["instance"] >= 0)
 
 

@@ -20,10 +20,11 @@ from zprof.analysis.time.matching.piles import piles
 
 #: The least share of the rows in the common window that must find their partner.
 _LEAST_SCORE = 0.8
+_LEAST_SCORE_OF_RIVALS = 0.5
 #: Fewer pairs than this prove nothing where nobody vouches for the clocks.
 _FEWEST_PAIRS = 3
 #: Another place counts as equally good from this share of the best one's pairs on ...
-_RIVAL = 0.6
+_RIVAL = 0.25
 #: ... unless its ends lie this many times further apart.
 _SHARPER = 4.0
 #: Clocks of different hosts are roughly right, those of one host almost: the smallest difference wins where
@@ -33,6 +34,8 @@ _ALMOST_NS = 100_000.0
 _FAR = 10.0
 #: A place that leaves this much more of the common window over is no rival by clocks alone.
 _WORSE = 0.1
+#: Without a sharper look than others a place may leave this share of its rows over.
+_LEFT_OVER = 0.1
 #: Share of the pairs whose marked steps must have one number.
 _SAME_STEPS = 0.98
 _ROUNDS = 2
@@ -82,7 +85,7 @@ def register(fixed: Line, moved: Line, hint: Hint) -> Int64s | None:
     marked = bool((fixed.step >= 0).any() and (moved.step >= 0).any())
     fits = _distinct([_fit(fixed, moved, _at(offset)) for offset in _places(fixed, moved, hint)])
     fewest = 1 if marked or hint.one_host else _FEWEST_PAIRS
-    fits = [fit for fit in fits if _good(fit, fewest) and _same_steps(fit, fixed, moved)]
+    fits = [fit for fit in fits if _worth_a_look(fit, fewest) and _same_steps(fit, fixed, moved)]
     chosen = _decided(fits, hint)
     return None if chosen is None else chosen.partner
 
@@ -115,6 +118,11 @@ def _distinct(fits: Sequence[Fit]) -> list[Fit]:
 
 def _good(fit: Fit, fewest: int) -> bool:
     return fit.count >= fewest and fit.score >= _LEAST_SCORE
+
+
+def _worth_a_look(fit: Fit, fewest: int) -> bool:
+    """What lacks many rows may still be the place: its ends tell."""
+    return fit.count >= fewest and fit.score >= _LEAST_SCORE_OF_RIVALS
 
 
 def _at(offset: float) -> Measured:
@@ -182,11 +190,18 @@ def _decided(fits: Sequence[Fit], hint: Hint) -> Fit | None:
     rivals = [fit for fit in fits if fit.count >= _RIVAL * most]
     sharpest = min(rivals, key=lambda fit: fit.spread_ns)
     others = [fit for fit in rivals if fit is not sharpest]
-    if all(fit.spread_ns > _SHARPER * max(sharpest.spread_ns, 1.0) for fit in others):
+    if others and all(fit.spread_ns > _SHARPER * max(sharpest.spread_ns, 1.0) for fit in others):
         return sharpest
-    if not hint.one_origin:
-        return None
-    return _near(rivals, _ALMOST_NS if hint.one_host else _ROUGHLY_NS)
+    if not others:
+        return sharpest if _complete(sharpest) else None
+    nearest = _near(rivals, _ALMOST_NS if hint.one_host else _ROUGHLY_NS) if hint.one_origin else None
+    return nearest if nearest is not None and _complete(nearest) else None
+
+
+def _complete(fit: Fit) -> bool:
+    """Whether at most one row of the common window, or a tenth, is left over."""
+    left_over = fit.count / fit.score - fit.count if fit.score else np.inf
+    return left_over <= max(1.5, _LEFT_OVER * fit.count)
 
 
 def _near(fits: Sequence[Fit], near_ns: float) -> Fit | None:

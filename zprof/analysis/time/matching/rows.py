@@ -39,7 +39,8 @@ class Rows:
     ``signature`` is equal where kind, dtype and bytes are.  ``step``: the marked step that launched the row,
     -1 outside of steps and where its launch is not known.  ``source``: the rank whose start the others'
     ends follow (root of a broadcast, sender); ``sink``: the rank whose end follows all starts; else -1.
-    ``peer``: the other side or root, -1 where it is not known.
+    ``peer``: the other side or root, -1 where it is not known.  ``group`` numbers the groups, ``counting``
+    each group in each way of counting.
     """
 
     rank: Int64s
@@ -52,6 +53,8 @@ class Rows:
     peer: Int64s
     source: Int64s
     sink: Int64s
+    group: Int64s
+    counting: Int64s
 
 
 def is_full_sync(frame: pd.DataFrame) -> pd.Series:
@@ -78,6 +81,8 @@ def rows_of(frame: pd.DataFrame, timelines: Sequence[RankTimeline], base: Mappin
     kind = frame["kind"].to_numpy()
     send, recv = kind == str(CollectiveKind.SEND), kind == str(CollectiveKind.RECV)
     source = np.where(send, rank, np.where(recv | (kind == str(CollectiveKind.BROADCAST)), peer, NOBODY))
+    group = numbered(frame["group"])
+    method = numbered(frame["method"])
     return Rows(
         rank=rank,
         sequence=frame["sequence"].to_numpy(dtype=np.int64),
@@ -89,7 +94,18 @@ def rows_of(frame: pd.DataFrame, timelines: Sequence[RankTimeline], base: Mappin
         peer=peer,
         source=source.astype(np.int64),
         sink=np.where(kind == str(CollectiveKind.REDUCE), peer, NOBODY).astype(np.int64),
+        group=group,
+        counting=numbered(pd.Series(group * (int(method.max(initial=0)) + 1) + method)),
     )
+
+
+def numbered(values: pd.Series) -> Int64s:
+    """A small number for each value, by first appearance.
+
+    A name of a thousand ranks is long: pandas would read each of them to the end, a dict only each object.
+    """
+    seen: dict[object, int] = {}
+    return np.array([seen.setdefault(value, len(seen)) for value in values.tolist()], dtype=np.int64)
 
 
 def _earlier(first: dict[int, int], rank: int, times: Iterable[int]) -> None:
