@@ -12,6 +12,7 @@ import pandas as pd
 from zprof.analysis.intervals import Int64s
 from zprof.analysis.time.transfer.arrival import UNKNOWN_RANK
 from zprof.analysis.time.transfer.instances import Floats, Instances, Mask, RowFinder
+from zprof.analysis.time.transfer.texts import codes_of
 from zprof.model.collectives import FULL_SYNC
 
 
@@ -76,7 +77,7 @@ def rows_of(frame: pd.DataFrame) -> Rows:
         finder=RowFinder(instance, rank),
         instance=instance,
         rank=rank,
-        group=pd.factorize(frame["group"])[0].astype(np.int64),
+        group=codes_of(frame["group"])[0],
         start=start,
         late=(start - base) - instances.median_of_others(start - base),
         arrival=_whole(frame, "arrival_ns"),

@@ -7,6 +7,10 @@ import pandas as pd
 from zprof.analysis.time.transfer.arrival import UNKNOWN_RANK
 from zprof.model.time import Blame, WaitShares
 
+_COLUMNS = (
+    "rank", "instance", "judged", "blamed_rank", "late_reason", "origin_rank", "wait_ns", "exposed_wait_ns",
+)  # fmt: skip
+
 
 def wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> WaitShares:
     """Sums of a step, the rank that most exposed wait is charged to first.
@@ -16,6 +20,7 @@ def wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> WaitSh
         ranks: The ranks that are loaded.
         steps: Steps of the window.
     """
+    frame = frame[list(_COLUMNS)]
     blamed = frame["blamed_rank"] != UNKNOWN_RANK
     judged = frame["judged"] & (frame["instance"] >= 0)
     exposed = frame["exposed_wait_ns"]

@@ -10,10 +10,17 @@ import math
 import pandas as pd
 
 from zprof.analysis.time.transfer.members import Steps
+from zprof.analysis.time.transfer.texts import grouped
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import CollectiveTime
 
-_SUMS = ("bytes", "total_ns", "exposed_ns", "wait_ns", "transfer_ns")
+#: What a bandwidth comes from.
+MOVED = ("bytes", "intrinsic_ns", "doubt_ns", "first_of_window", "group_size")
+_EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns")
+_COLUMNS = (
+    *MOVED, *_EXPOSED, "rank", "method", "matched", "bound", "start_ns", "end_ns", "launch_start_ns",
+    "wait_ns", "transfer_ns", "dependency_ns", "tail_ns",
+)  # fmt: skip
 
 
 def collective_times(frame: pd.DataFrame, steps: Steps) -> tuple[CollectiveTime, ...]:
@@ -23,13 +30,9 @@ def collective_times(frame: pd.DataFrame, steps: Steps) -> tuple[CollectiveTime,
         frame: Collectives of the window's steps.
         steps: Steps of the window by rank.
     """
-    frame = frame.assign(
-        total_ns=frame["end_ns"] - frame["start_ns"],
-        exposed_ns=frame["exposed_wait_ns"] + frame["exposed_transfer_ns"],
-    )
     entries = [
-        _entry(str(kind), str(group), str(dtype), rows, steps.over(str(group), rows))
-        for (kind, group, dtype), rows in frame.groupby(["kind", "group", "dtype"])
+        _entry(kind, group, dtype, rows, steps.over(group, rows))
+        for (kind, group, dtype), rows in grouped(frame, ("kind", "group", "dtype"), _COLUMNS)
     ]
     return tuple(sorted(entries, key=lambda entry: (-entry.exposed_ns, entry.kind, entry.group, entry.dtype)))
 
@@ -57,7 +60,6 @@ def bus_bandwidth(rows: pd.DataFrame, kind: str, algorithm: float | None) -> flo
 
 
 def _entry(kind: str, group: str, dtype: str, rows: pd.DataFrame, rank_steps: int) -> CollectiveTime:
-    per_step = {name: int(rows[name].sum()) // rank_steps for name in _SUMS}
     algorithm = algorithm_bandwidth(rows)
     steady = rows[~rows["first_of_window"]]
     return CollectiveTime(
@@ -74,12 +76,17 @@ def _entry(kind: str, group: str, dtype: str, rows: pd.DataFrame, rank_steps: in
         dependency_ns=_median(rows["dependency_ns"]),
         tail_ns=_median(steady["tail_ns"]),
         intrinsic_ns=_median(resolved(rows)["intrinsic_ns"]),
-        bytes=per_step["bytes"],
-        total_ns=per_step["total_ns"],
-        exposed_ns=per_step["exposed_ns"],
-        wait_ns=per_step["wait_ns"],
-        transfer_ns=per_step["transfer_ns"],
+        bytes=int(rows["bytes"].sum()) // rank_steps,
+        total_ns=int((rows["end_ns"] - rows["start_ns"]).sum()) // rank_steps,
+        exposed_ns=exposed_ns(rows) // rank_steps,
+        wait_ns=int(rows["wait_ns"].sum()) // rank_steps,
+        transfer_ns=int(rows["transfer_ns"].sum()) // rank_steps,
     )
+
+
+def exposed_ns(rows: pd.DataFrame) -> int:
+    """All exposed time of the rows."""
+    return int(sum(rows[name].sum() for name in _EXPOSED))
 
 
 def _median(values: "pd.Series[float]") -> int | None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.transfer.bandwidth import resolved
+from zprof.analysis.time.transfer.bandwidth import MOVED, resolved
 from zprof.analysis.time.transfer.instances import Floats
+from zprof.analysis.time.transfer.texts import grouped
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.time import LinkFit
 
@@ -37,18 +38,18 @@ class Line:
 
 def link_fits(frame: pd.DataFrame) -> tuple[LinkFit, ...]:
     """One entry a kind and group of which enough is known, by kind and group."""
-    return tuple(_fits(frame))
+    return tuple(sorted(_fits(frame), key=lambda fit: (fit.kind, fit.group)))
 
 
 def _fits(frame: pd.DataFrame) -> Iterator[LinkFit]:
-    good = resolved(frame)
-    good = good[(good["bytes"] > 0) & (good["instance"] >= 0)].drop_duplicates(["instance", "kind", "group"])
-    for (kind, group), rows in good.groupby(["kind", "group"]):
+    for (kind, group), of_both in grouped(frame, ("kind", "group"), (*MOVED, "instance")):
+        good = resolved(of_both)
+        rows = good[(good["bytes"] > 0) & (good["instance"] >= 0)].drop_duplicates("instance")
         sizes, times = rows["bytes"].to_numpy(np.float64), rows["intrinsic_ns"].to_numpy(np.float64)
         line = fit_line(sizes, times)
-        factor = bus_factor(CollectiveKind(str(kind)), int(rows["group_size"].iloc[0]))
         if line is not None:
-            yield _entry(str(kind), str(group), line, sizes, times, factor)
+            factor = bus_factor(CollectiveKind(kind), int(rows["group_size"].iloc[0]))
+            yield _entry(kind, group, line, sizes, times, factor)
 
 
 def _entry(kind: str, group: str, line: Line, sizes: Floats, times: Floats, factor: float) -> LinkFit:

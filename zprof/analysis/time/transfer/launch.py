@@ -13,11 +13,14 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.transfer.texts import codes_of
 
 #: In place of the end of something that was not there: before everything.
 NEVER = -(1 << 62)
 #: Kernels of one stream may overlap by the jitter of their stamps.
 _OVERLAP_NS = 5_000
+#: Numbers of groups stand far below those of streams.
+_NO_STREAM = -(1 << 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +75,9 @@ def find_launch(frame: pd.DataFrame, kernels: Int64s, kernel_stream: Int64s) -> 
 def _queues(frame: pd.DataFrame) -> Int64s:
     """A number for the stream of each row; for the group where there is no stream."""
     stream = frame["stream"].fillna(NEVER).to_numpy(np.int64)
-    by_group = pd.factorize(frame["group"])[0].astype(np.int64) - len(frame) - (1 << 40)
-    return np.where(stream == NEVER, by_group, stream)
+    if not (stream == NEVER).any():
+        return stream
+    return np.where(stream == NEVER, codes_of(frame["group"])[0] + _NO_STREAM, stream)
 
 
 def _previous(queue: Int64s, start: Int64s, end: Int64s) -> Int64s:

@@ -3,16 +3,19 @@
 import pandas as pd
 
 from zprof.analysis.time.transfer.members import Steps
+from zprof.analysis.time.transfer.texts import grouped
 from zprof.model.time import UnitTime
+
+_COLUMNS = ("rank", "bytes", "exposed_wait_ns", "exposed_transfer_ns")
 
 
 def unit_times(frame: pd.DataFrame, steps: Steps) -> tuple[UnitTime, ...]:
     """One entry a unit, kind and group, the one with most exposed time first; rows without a unit are out."""
     named = frame[frame["unit"].notna()]
-    named = named[named["unit"].astype(str) != ""]
     entries = [
-        _entry(str(unit), str(kind), str(group), rows, steps.over(str(group), rows))
-        for (unit, kind, group), rows in named.groupby(["unit", "kind", "group"])
+        _entry(unit, kind, group, rows, steps.over(group, rows))
+        for (unit, kind, group), rows in grouped(named, ("unit", "kind", "group"), _COLUMNS)
+        if unit
     ]
     return tuple(
         sorted(
