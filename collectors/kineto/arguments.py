@@ -22,7 +22,6 @@ FILE_NAMES = {
     "group_ranks": "Process Group Ranks",
     "group_size": "Group size",
     "sequence": "Seq",
-    "communicator": "Comms Id",
     "rank": "Rank",
     "source_rank": "Src Rank",
     "destination_rank": "Dst Rank",
@@ -38,7 +37,7 @@ FILE_NAMES = {
 class Arguments(msgspec.Struct, gc=False, rename=FILE_NAMES):
     """Arguments of one event as they stand in the file: any of them may be of any type.
 
-    ``kind`` is the direction of a copy as ROCm writes it; ``grid`` and ``block`` are those of a kernel.
+    ``kind`` is the direction of a copy as ROCm writes it; ``grid`` is that of a kernel.
     """
 
     name: Any = None
@@ -48,7 +47,6 @@ class Arguments(msgspec.Struct, gc=False, rename=FILE_NAMES):
     stream: Any = None
     correlation: Any = None
     external_id: Any = None
-    device: Any = None
     collective: Any = None
     elements_in: Any = None
     elements_out: Any = None
@@ -60,7 +58,6 @@ class Arguments(msgspec.Struct, gc=False, rename=FILE_NAMES):
     group_ranks: Any = None
     group_size: Any = None
     sequence: Any = None
-    communicator: Any = None
     dtype: Any = None
     rank: Any = None
     source_rank: Any = None
@@ -68,7 +65,6 @@ class Arguments(msgspec.Struct, gc=False, rename=FILE_NAMES):
     first_global_rank: Any = None
     global_rank_stride: Any = None
     grid: Any = None
-    block: Any = None
     kind: Any = None
     bytes: Any = None
     sync_kind: Any = None

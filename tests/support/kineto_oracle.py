@@ -74,7 +74,7 @@ def _row(event, base):
         stream,
         _whole(arguments.get("correlation")),
         _whole(arguments.get("external id")) if external == ABSENT else external,
-        _whole(arguments.get("bytes")),
+        _whole(arguments.get("bytes")) if category in (*_DEVICE, "cuda_sync") else ABSENT,
         category,
         name if isinstance(name, str) else "",
     )

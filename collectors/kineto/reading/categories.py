@@ -29,11 +29,16 @@ class Categories:
         self._on_a_stream = Answers(_ON_A_STREAM.__contains__)
         self._stream_is_thread = Answers(_STREAM_IS_THREAD.__contains__)
 
-    def streams(self, codes: npt.NDArray[np.int32], stated: Int64s, thread: Int64s) -> Int64s:
-        """The stream of each event: what the arguments of work on a device state, else the row it stands on.
+    def device_rows(self, codes: npt.NDArray[np.int32]) -> Int64s:
+        """The rows of work on a device, and of waits for one."""
+        return np.flatnonzero(self._on_a_stream.of(self.texts.texts, codes))
+
+    def streams(self, codes: npt.NDArray[np.int32], rows: Int64s, stated: Int64s, thread: Int64s) -> Int64s:
+        """The stream of each event: ``stated`` of the ``rows`` on a device, else the thread it stands on.
 
         What ROCm's arguments of calls have as stream is the address of a handle.
         """
-        texts = self.texts.texts
-        stated = np.where(self._on_a_stream.of(texts, codes), stated, ABSENT)
-        return np.where(self._stream_is_thread.of(texts, codes) & (stated == ABSENT), thread, stated)
+        found = np.full(len(codes), ABSENT, dtype=np.int64)
+        found[rows] = stated
+        falls_back = self._stream_is_thread.of(self.texts.texts, codes) & (found == ABSENT)
+        return np.where(falls_back, thread, found)

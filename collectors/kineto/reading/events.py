@@ -32,8 +32,6 @@ class FewArguments(
     types: msgspec.Raw = NO_TEXT
     values: msgspec.Raw = NO_TEXT
     grid: msgspec.Raw = NO_TEXT
-    block: msgspec.Raw = NO_TEXT
-    device: Any = None
     elements_in: Any = None
     elements_out: Any = None
     split_in: Any = None
@@ -43,7 +41,6 @@ class FewArguments(
     group_ranks: Any = None
     group_size: Any = None
     sequence: Any = None
-    communicator: Any = None
     dtype: Any = None
     rank: Any = None
     source_rank: Any = None

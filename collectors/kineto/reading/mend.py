@@ -17,7 +17,7 @@ from zprof.collectors.kineto.reading.numbers import whole_number
 
 _MOST_BYTES = 1 << 20
 _MOST_DIGITS = 64
-_LISTS = ("dims", "types", "values", "grid", "block")
+_LISTS = ("dims", "types", "values", "grid")
 _COLUMNS = ("stream", "correlation", "external_id", "external_id_2021", "bytes")
 _OTHERS = tuple(f.name for f in msgspec.structs.fields(FewArguments) if f.name not in (*_COLUMNS, *_LISTS))
 _TOKEN = re.compile(

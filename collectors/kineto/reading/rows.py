@@ -115,11 +115,23 @@ class Rows:
         }
         columns = _identities(spans, few)
         columns["start"], columns["duration"] = start, duration
-        columns["stream"] = self.categories.streams(codes["category"], columns["stream"], columns["thread"])
-        wanted = self.wanted.mask((names.texts, codes["name"]), (categories.texts, codes["category"]), few)
+        device = self.categories.device_rows(codes["category"])
+        columns |= self._of_a_device(
+            codes["category"], device, [few[row] for row in device.tolist()], columns
+        )
+        texts = (names.texts, codes["name"]), (categories.texts, codes["category"])
+        wanted = self.wanted.mask(*texts, few, device)
         placed = _placed(columns["start"], columns["duration"])
         self._keep_arguments(wanted & placed, placed, few)
         self._append(codes, columns, placed)
+
+    def _of_a_device(
+        self, codes: Int32s, rows: Int64s, few: Sequence[FewArguments], columns: Mapping[str, Int64s]
+    ) -> dict[str, Int64s]:
+        size = np.full(len(codes), ABSENT, dtype=np.int64)
+        size[rows] = whole_numbers([each.bytes for each in few])
+        stated = whole_numbers([each.stream for each in few])
+        return {"bytes": size, "stream": self.categories.streams(codes, rows, stated, columns["thread"])}
 
     def _keep_arguments(self, wanted: Mask, placed: Mask, few: Sequence[FewArguments]) -> None:
         if wanted.any():
@@ -142,10 +154,8 @@ def _identities(spans: Sequence[_AnyEvent], few: Sequence[FewArguments]) -> dict
     columns = {
         "process": whole_numbers([event.pid for event in spans]),
         "thread": whole_numbers([event.tid for event in spans]),
-        "stream": whole_numbers([each.stream for each in few]),
         "correlation": whole_numbers([each.correlation for each in few]),
         "external_id": whole_numbers([each.external_id for each in few]),
-        "bytes": whole_numbers([each.bytes for each in few]),
     }
     old = [each.external_id_2021 for each in few]
     if old.count(None) != len(old):

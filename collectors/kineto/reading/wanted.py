@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.collectors.kineto.arguments import Arguments
-from zprof.collectors.kineto.columns import ABSENT, Mask
-from zprof.collectors.kineto.reading.events import NOT_DECODED, FewArguments
+from zprof.collectors.kineto.columns import ABSENT, Int64s, Mask
+from zprof.collectors.kineto.reading.events import NO_TEXT, NOT_DECODED, FewArguments
 from zprof.collectors.kineto.reading.texts import Answers
 
 _PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "symm_mem::")
 _CATEGORY = "cuda_sync"
 #: What a hostile file can make of them; decoded, a list takes twenty times its text.
 _MOST_VALUE_BYTES, _MOST_BYTES = 64 << 10, 64 << 20
-_FIELDS = tuple(field.name for field in msgspec.structs.fields(Arguments))
+_NOT_KEPT = "external_id_2021"
 _TextAndCodes = tuple[list[str], npt.NDArray[np.int32]]
 
 
@@ -31,29 +31,26 @@ class Wanted:
         self._names = Answers(lambda name: name.startswith(_PREFIXES))
         self._categories = Answers(lambda category: category == _CATEGORY)
 
-    def mask(self, names: _TextAndCodes, categories: _TextAndCodes, few: Sequence[FewArguments]) -> Mask:
-        """The rows that need them; names and categories as texts and codes."""
+    def mask(
+        self, names: _TextAndCodes, categories: _TextAndCodes, few: Sequence[FewArguments], device: Int64s
+    ) -> Mask:
+        """The rows that need them; names and categories as texts and codes, and rows of device work."""
         found = self._names.of(*names) | self._categories.of(*categories)
-        for stated in ([each.collective for each in few], [each.group for each in few]):
-            if stated.count(None) != len(stated):
-                found[[row for row, each in enumerate(stated) if each is not None]] = True
+        for row in device.tolist():
+            if few[row].collective is not None or few[row].group is not None:
+                found[row] = True
         return found
 
     def keep(self, row: int, few: FewArguments) -> None:
         """Keep what a row has."""
-        values, size, too_large = {}, 0, False
-        for name in _FIELDS:
-            value = getattr(few, name)
-            if isinstance(value, str | msgspec.Raw):
-                length = len(value) if isinstance(value, str) else len(memoryview(value))
-                size += length
-                too_large = too_large or length > _MOST_VALUE_BYTES
-            values[name] = value
-        if too_large or self._kept_bytes + size > _MOST_BYTES:
+        stated = {k: v for k, v in msgspec.structs.asdict(few).items() if v is not None and v is not NO_TEXT}
+        stated.pop(_NOT_KEPT, None)
+        sizes = [_size(value) for value in stated.values()]
+        if max(sizes) > _MOST_VALUE_BYTES or self._kept_bytes + sum(sizes) > _MOST_BYTES:
             self.unkept += 1
             return
-        self._kept_bytes += size
-        self.rows[row] = Arguments(**{name: self._kept(value) for name, value in values.items()})
+        self._kept_bytes += sum(sizes)
+        self.rows[row] = Arguments(**{name: self._kept(value) for name, value in stated.items()})
 
     def _kept(self, value: Any) -> Any:
         """A plain value, each text once, or a decoded list; None for everything else."""
@@ -62,6 +59,12 @@ class Wanted:
         if isinstance(value, msgspec.Raw):
             return _list(value)
         return value if isinstance(value, int | float) and value != ABSENT else None
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    return len(memoryview(value)) if isinstance(value, msgspec.Raw) else 0
 
 
 def _list(text: msgspec.Raw) -> Any:
