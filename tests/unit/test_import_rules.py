@@ -77,7 +77,7 @@ def all_imports() -> list[tuple[str, Path, str]]:
 
 def test_every_folder_has_code() -> None:
     seen = {part for part, _, _ in all_imports()}
-    assert seen >= set(FOLDERS) - {"model", "simulator"}
+    assert seen >= set(FOLDERS) - {"model"}
 
 
 def test_data_flows_one_way() -> None:

@@ -50,7 +50,8 @@ def test_the_same_plan_gives_the_same_bytes_whatever_the_hash_seed(vendor: Vendo
     code = (
         "import sys; from pathlib import Path; from zprof.simulator.plan import *; "
         "from zprof.simulator.simulate import simulate; "
-        f"simulate(Plan(ranks=2, units=2, seed=5, vendor=Vendor.{vendor.name}), Path(sys.argv[1]))"
+        f"plan = Plan(ranks=2, units=2, seed=5, drop_probability=0.05, vendor=Vendor.{vendor.name}); "
+        "simulate(plan, Path(sys.argv[1]))"
     )
     found = []
     for seed in ("1", "2"):

@@ -10,10 +10,12 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.model.time import LateReason
-from zprof.simulator.plan import Allocator, Compute, HostDelay, Network, Offload, Plan, Vendor, Window
+from zprof.simulator.plan import Allocator, Compute, Host, HostDelay, Network, Offload, Plan, Vendor, Window
 from zprof.simulator.simulate import simulate
 from zprof.simulator.truth.model import StepTruth, Truth
+from zprof.simulator.truth.spans import Blocked
 from zprof.simulator.truth.store import read_truth
+from zprof.simulator.truth.sweep import Running, StepSums, Sweep
 
 Spans = list[tuple[int, int]]
 SMALL = Compute(forward_ns=200_000, backward_ns=400_000, optimizer_ns=100_000, forward_kernels=2)
@@ -131,13 +133,35 @@ def test_exposed_parts_of_collectives_sum_to_those_of_steps(name: str, tmp_path:
 
 
 def test_device_steps_follow_each_other_and_hold_all_work(tmp_path: Path) -> None:
-    truth = simulate(PLANS["exposed"], tmp_path)
+    plan = replace(PLANS["exposed"], steps=3, host=Host(sync_each_step=False, run_ahead=200))
+    truth = simulate(plan, tmp_path)
     for rank in range(truth.ranks):
-        first, second = (step for step in truth.per_step if step.rank == rank)
-        assert first.end_ns <= second.begin_ns
-        assert first.begin_ns == first.host_begin_ns
-        ends = [row.end_ns for row in truth.collectives if row.rank == rank]
-        assert second.end_ns >= max(ends)
+        found = events(tmp_path, rank)
+        calls = {e["args"]["correlation"]: e["begin"] for e in found if e["cat"] == "cuda_runtime"}
+        work = [e for e in found if e["cat"] in ("kernel", "gpu_memcpy")]
+        ends = [(calls[e["args"]["correlation"]], e["end"]) for e in work]
+        for step in (step for step in truth.per_step if step.rank == rank):
+            before = [end for launch, end in ends if launch < step.host_begin_ns]
+            within = [end for launch, end in ends if launch < step.host_end_ns]
+            assert step.begin_ns == max([step.host_begin_ns, *before])
+            assert step.end_ns == max([step.host_end_ns, *within]) > step.host_end_ns
+            assert all(launch != step.host_end_ns for launch, _ in ends)
+
+
+def test_what_is_waited_for_is_what_holds_up_and_else_the_first_to_start() -> None:
+    collectives = [
+        Running(begin_ns=0, arrival_ns=50, end_ns=100),
+        Running(begin_ns=20, arrival_ns=20, end_ns=80),
+    ]
+    found = {}
+    for awaited in ((), (1,), (0, 1)):
+        step = StepSums(begin_ns=0, end_ns=200)
+        sweep = Sweep(collectives, [step])
+        sweep.over([(0, 30), (90, 200)], [], [Blocked(begin_ns=30, end_ns=90, awaited=awaited)])
+        found[awaited] = (*sweep.sums.wait_ns, *sweep.sums.transfer_ns, step.ambiguous_ns)
+        assert step.wait_ns + step.transfer_ns == 60
+    # 30 to 90 is blocked: the first waits until 50, the second moves data until 80
+    assert found == {(): (20, 0, 40, 0, 20), (1,): (0, 0, 10, 50, 20), (0, 1): (20, 0, 40, 0, 20)}
 
 
 def exposed(truth: Truth) -> int:
