@@ -19,6 +19,9 @@ class ImportCommand:
     Traces are read in parallel, one process each.  With --executor the workers of
     a Dask cluster read them: they need zprof, and the traces and RUN on a file
     system that they share with this machine (pip install 'zprof[dask]').
+    Dask's own setting of the allocator costs them a tenth to a fifth of their
+    speed; started with MALLOC_MMAP_THRESHOLD_=33554432 and
+    MALLOC_TRIM_THRESHOLD_=134217728 in their environment, they keep it.
 
     A snapshot (torch.cuda.memory._dump_snapshot) is a pickle: it is read in a
     process of its own, with limits on memory and time, and nothing in it is ever
