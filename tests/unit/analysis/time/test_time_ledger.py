@@ -96,7 +96,7 @@ def test_on_a_device_everything_without_compute_is_blocked():
 
 def test_a_wait_that_has_its_collective_stands_for_no_other():
     """Eight collectives without a wait, and eight waits: but those belong to eight others."""
-    us = 1_000
+    us = 10_000
     waits = intervals([i * 100 * us for i in range(8)], [i * 100 * us + 10 * us for i in range(8)])
     whole = intervals([0], [1000 * us])
     activity = timeline(waits=waits, anonymous_waits=waits, coverage=whole).activity
@@ -104,9 +104,26 @@ def test_a_wait_that_has_its_collective_stands_for_no_other():
     frame = collectives(*[(i * 50 * us, i * 50 * us + 5 * us) for i in range(16)])
     frame.loc[::2, "wait_start_ns"] = waits[:, 0]
     frame.loc[::2, "wait_end_ns"] = waits[:, 1]
-    assert find_blocking(0, activity, steps, frame)[1]
+    blocking, gaps = find_blocking(0, activity, steps, frame)
+    assert "8 collectives" in gaps[0].reason
+    assert "upper bound" in blocking.method
     frame["wait_start_ns"] = frame["wait_start_ns"].fillna(-1)
     assert not find_blocking(0, activity, steps, frame)[1]
+
+
+def test_a_collective_that_ends_within_some_wait_was_waited_for():
+    """Waits one behind the other run together, so there are fewer of them than collectives."""
+    us = 10_000
+    waits = intervals([100 * us], [500 * us])
+    activity = timeline(waits=waits, anonymous_waits=waits, coverage=intervals([0], [1000 * us])).activity
+    steps = StepWindows(number=np.array([0]), begin_ns=np.array([0]), end_ns=np.array([1000 * us]))
+    queued = [(100 * us + i * 50 * us, 150 * us + i * 50 * us) for i in range(8)]
+    blocking, gaps = find_blocking(0, activity, steps, collectives(*queued))
+    assert (blocking.method, gaps) == ("wait spans", [])
+    late = [(start + 450 * us, end + 450 * us) for start, end in queued]
+    blocking, gaps = find_blocking(0, activity, steps, collectives(*late))
+    assert "upper bound" in blocking.method
+    assert "8 collectives" in gaps[0].reason
 
 
 def test_waits_unseen_in_part_give_a_mixed_bound():

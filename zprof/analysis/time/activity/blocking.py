@@ -1,9 +1,9 @@
 """When a rank is blocked by communication, and by which method that is known.
 
 A device is blocked by a collective wherever it does not compute.  A CPU rank is blocked in the wait spans of
-its main thread.  Where nothing recorded the waits, holes
-between operators longer than 300 µs stand for them: an upper bound, for the host may also have been
-busy with Python or with nothing.
+its main thread.  Where nothing recorded the waits, holes between operators longer than 300 µs stand for
+them: an upper bound, for the host may also have been busy with Python or with nothing.  A collective that
+ends within a wait was waited for, also where the wait does not say for which.
 """
 
 from dataclasses import dataclass
@@ -57,8 +57,11 @@ def find_blocking(
     holes = _holes(activity, steps)
     if not _count(activity.waits, steps):
         return _from_waits(activity, collectives, holes, UPPER_BOUND), [_no_waits(rank)]
-    behind = intersect(holes, _spans(silent))
-    return _from_waits(activity, collectives, behind, MIXED), [_some_waits(rank, len(silent))]
+    unseen = silent[~_ends_within(activity.waits, silent)]
+    behind = intersect(holes, _spans(unseen))
+    if not len(behind):
+        return _from_waits(activity, collectives, EMPTY, WAIT_SPANS), []
+    return _from_waits(activity, collectives, behind, MIXED), [_some_waits(rank, len(unseen))]
 
 
 def _on_device(activity: Activity, steps: StepWindows, collectives: pd.DataFrame) -> Blocking:
@@ -102,6 +105,15 @@ def _times(collectives: pd.DataFrame, name: str, missing: int | None) -> Int64s:
 def _is_known(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which waits begin as that of a collective does."""
     return np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
+
+
+def _ends_within(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which collectives end in a wait, which goes on until they do."""
+    merged = union(waits)
+    end = collectives["end_ns"].to_numpy(dtype=np.int64)
+    index = np.searchsorted(merged[:, 0], end, side="right") - 1
+    inside: npt.NDArray[np.bool_] = (index >= 0) & (end <= merged[np.maximum(index, 0), 1])
+    return inside
 
 
 def _count(waits: Intervals, steps: StepWindows) -> int:
