@@ -116,3 +116,29 @@ def test_a_missing_rank_leaves_everything_unjudged(tmp_path):
     assert all(entry.exposed_wait_ns == 0 and not entry.reasons for entry in shares.per_rank)
     assert (analysis.collectives["blamed_rank"] == -1).all()
     assert analysis.collectives["bound"].all()
+
+
+def reason_at(analysis, unit):
+    """The one reason for which somebody is blamed at a collective."""
+    rows = analysis.collectives[analysis.collectives["unit"] == unit]
+    (reason,) = set(rows["late_reason"])
+    return reason
+
+
+def test_a_delay_that_the_others_have_waited_for_explains_nothing_later(tmp_path):
+    programs = with_late([])
+    begin = programs[1].index(Join(key="g3"))
+    later = programs[1].index(Join(key="g4"))
+    programs[1].insert(later + 1, Host(ns=LATE))
+    programs[1].insert(later + 1, Drain())
+    programs[1].insert(begin + 1, Kernel(ns=3 * LATE))
+    analysis = analysed(tmp_path, programs)
+    assert (reason_at(analysis, "g4"), reason_at(analysis, "g5")) == ("compute", "host")
+
+
+def test_a_call_under_which_the_device_was_busy_is_not_why_it_ran_dry(tmp_path):
+    programs = {}
+    for rank in RANKS:
+        late = [Host(ns=2 * LATE, name="cudaMalloc"), Drain(), Host(ns=LATE)] if rank == 1 else []
+        programs[rank] = program(Kernel(ns=4 * LATE), *late)
+    assert reason_at(analysed(tmp_path, programs), "g4") == "host"
