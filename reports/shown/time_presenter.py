@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from zprof.model.time import Blame, LinkFit, MessageSizes, RankTime, StepTime, Time, UnitTime, WaitShares
 
 _EACH_SIDE = 2
+#: A share of the exposed time that changes no reading of the split.
+_TRIFLE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,15 @@ def telling_ranks(ranks: Sequence[RankTime], most: int) -> tuple[RankTime, ...]:
     by_wait = sorted(ranks, key=lambda rank: (-rank.exposed_wait_ns, rank.rank))
     half = most // _EACH_SIDE
     return tuple(sorted((*by_wait[:half], *by_wait[-(most - half) :]), key=lambda rank: rank.rank))
+
+
+def unsplit_ns(ranks: Sequence[RankTime]) -> int:
+    """Exposed time of a step, mean over the ranks, whose split is not known; 0 where it is a trifle."""
+    if not ranks:
+        return 0
+    unsplit = sum(rank.unsplit_ns for rank in ranks)
+    exposed = sum(rank.exposed_wait_ns + rank.exposed_transfer_ns for rank in ranks)
+    return unsplit // len(ranks) if unsplit > _TRIFLE * exposed else 0
 
 
 def late_ranks(shares: WaitShares, most: int) -> tuple[LateRank, ...]:

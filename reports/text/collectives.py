@@ -88,10 +88,13 @@ def _clocks(report: Report) -> list[str]:
     matched = f"{alignment.matched} collectives matched across ranks"
     if alignment.unmatched:
         matched += f", {alignment.unmatched} not"
-    lines = wrap(
-        printable(f"clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}; {matched}")
-    )
-    return lines + _repairs(alignment)
+    return [*wrap(printable(f"{_aligned(alignment)}; {matched}")), *_repairs(alignment)]
+
+
+def _aligned(alignment: Alignment) -> str:
+    if len(alignment.offsets_ns) < 2:
+        return "clocks not aligned: the ranks share no collective that could do it"
+    return f"clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}"
 
 
 def _repairs(alignment: Alignment) -> list[str]:

@@ -7,13 +7,15 @@ from zprof.model.report import Report
 from zprof.model.time import RankTime, Time, WindowPolicy
 from zprof.model.units import format_ms, format_ns, format_percent
 from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
-from zprof.reports.shown.time_presenter import telling_ranks
+from zprof.reports.shown.time_presenter import telling_ranks, unsplit_ns
 from zprof.reports.text.collectives import collectives
 from zprof.reports.text.late import late
 from zprof.reports.text.layout import bar, heading, table, wrap
 
 _BAR = 24
 _NAME = 12
+#: What the split is worth where ranks are missing.
+_BOUNDS = {"exposed transfer": "≤ ", "exposed wait": "≥ "}
 _MAX_RANKS = 8
 _LEFT_OUT = "8 of {} ranks, those that wait most and those that wait least; all: -f json"
 
@@ -26,6 +28,7 @@ def time(report: Report) -> list[str]:
         "",
         *_ledger(report),
         *_exposed(report),
+        *_unsplit(report),
         *_window(report.time),
         *_ranks(report),
         *late(report),
@@ -39,7 +42,8 @@ def _ledger(report: Report) -> list[str]:
     times = report.comparison.step_time if report.comparison else None
     if change is None or times is None or report.comparison is None:
         title = heading("WHERE A STEP GOES", "ms a step, mean of the ranks")
-        cells = [[row.name, format_ms(row.this_ns), _bar(row)] for row in rows]
+        marks = _BOUNDS if unsplit_ns(report.time.per_rank) else {}
+        cells = [[row.name, marks.get(row.name, "") + format_ms(row.this_ns), _bar(row)] for row in rows]
         return [title, *table([*cells, ["= step", format_ms(step_ns(report.time.per_rank)), ""]])]
     title = heading(f"WHERE THE {_signed(change)} ms WENT", "ms a step, mean of the ranks")
     names = [shorten(printable(name), _NAME) for name in (report.comparison.baseline, report.run.name)]
@@ -85,6 +89,25 @@ def _exposure_line(who: str, ranks: Sequence[RankTime]) -> list[str]:
     )
 
 
+def _unsplit(report: Report) -> list[str]:
+    """That waiting and moving bytes are not told apart, and for how much of the step."""
+    unknown = unsplit_ns(report.time.per_rank)
+    if not unknown:
+        return []
+    return wrap(
+        f"{format_ns(unknown)} of it in collectives of which not all ranks were seen: there a late rank and "
+        "a slow link look alike (≥ and ≤ are bounds)"
+    )
+
+
+def _most(rank: RankTime) -> str:
+    return _BOUNDS["exposed transfer"] if unsplit_ns([rank]) else ""
+
+
+def _least(rank: RankTime) -> str:
+    return _BOUNDS["exposed wait"] if unsplit_ns([rank]) else ""
+
+
 def _ranks(report: Report) -> list[str]:
     if report.run.world_size < 2:
         return []
@@ -95,8 +118,8 @@ def _ranks(report: Report) -> list[str]:
             str(rank.rank),
             format_ms(rank.wall_ns),
             format_ms(rank.compute_ns),
-            format_ms(rank.exposed_transfer_ns),
-            format_ms(rank.exposed_wait_ns),
+            _most(rank) + format_ms(rank.exposed_transfer_ns),
+            _least(rank) + format_ms(rank.exposed_wait_ns),
             format_ms(rank.exposed_memcpy_ns),
             format_ms(rank.idle_ns),
             format_ms(rank.unexplained_ns),

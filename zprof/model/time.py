@@ -59,7 +59,8 @@ class RankTime:
     ``overlapped_ns`` is the part of ``collective_ns`` that is hidden: collective = overlapped +
     exposed_wait + exposed_transfer.  ``memcpy_ns`` are all copies and fills of the device, hidden or not.
     ``first_wait_ns``: the part of exposed_wait that lies in the first collective of each group, which
-    carries the start of the profiler.
+    carries the start of the profiler.  ``unsplit_ns``: the part of the exposed time that lies in collectives
+    of which not all ranks were seen; there waiting is the least and transfer the most that it can be.
     ``overlap_ratio`` is None where the rank ran no collective.  ``method`` says how exposure was
     found, ``noise_floor_ns`` below which size a term means nothing.  ``upper_bound`` is true where the
     exposed terms are the most that it can be, because not every wait was seen.
@@ -83,6 +84,7 @@ class RankTime:
     upper_bound: bool = False
     memcpy_ns: int = 0
     first_wait_ns: int = 0
+    unsplit_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +185,8 @@ class LinkFit:
 class Blame:
     """Waiting that a late rank caused on the other ranks: sums of a step over all waiting ranks.
 
-    ``last_ratio``: the share of the judged collectives to which this rank came last, beyond the doubt of
-    the clocks.  ``own_wait_ns``: its own exposed wait of a step.  ``reasons``: the exposed wait by why the
+    ``last_ratio``: of the judged collectives that this rank took part in, ties among them, the share to which
+    it came last, beyond the doubt of the clocks.  ``own_wait_ns``: its own exposed wait of a step.  ``reasons``: the exposed wait by why the
     rank was late (values of :class:`LateReason`).  ``origins``: the exposed wait by the rank where the
     delay began, which another rank may have passed on.
     """

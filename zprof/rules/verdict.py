@@ -101,7 +101,8 @@ def _alone(run: RunFacts, time: Time, sure: list[Finding], gaps: Sequence[Gap]) 
     not_tested = {word for gap in gaps if gap.what.startswith("rule") for word in _words(gap.what)}
     untested = [cause.value for cause in _NEEDED if cause.value in not_tested]
     if untested:
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: not tested: {', '.join(untested)}")
+        seen = _unsplit(time)
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {seen}not tested: {', '.join(untested)}")
     return _verdict(VerdictStatus.OK, f"{head}: no cause of lost time found{_exposure(time)}")
 
 
@@ -121,6 +122,19 @@ def _largest_term(comparison: Comparison) -> str:
 def _step(time: Time) -> str:
     walls = [rank.wall_ns for rank in time.per_rank]
     return f"{format_ns(sum(walls) / len(walls))} a step"
+
+
+def _unsplit(time: Time) -> str:
+    """How much of the step is communication of which nobody can say whether it waited, where that is most."""
+    ranks = time.per_rank
+    unsplit = sum(rank.unsplit_ns for rank in ranks)
+    exposed = sum(rank.exposed_wait_ns + rank.exposed_transfer_ns for rank in ranks)
+    if 2 * unsplit <= exposed:
+        return ""
+    return (
+        f"{format_ns(exposed / len(ranks))} of it is exposed communication, and without the other ranks, "
+        "waiting and moving bytes cannot be told apart; "
+    )
 
 
 def _exposure(time: Time) -> str:

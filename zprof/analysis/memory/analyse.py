@@ -32,6 +32,8 @@ def analyse_memory(run: Run) -> MemoryAnalysis:
     Raises:
         BadInput: a table is damaged.
     """
+    if run.manifest.source == "trace" and not any(run.has_table(rank, "alloc") for rank in run.ranks):
+        return MemoryAnalysis(memory=Memory(), gaps=(_only_time(),))
     return together(run.manifest.training, [_answer(run, rank) for rank in run.ranks])
 
 
@@ -40,6 +42,14 @@ def _answer(run: Run, rank: int) -> RankAnswer:
     if run.has_table(rank, "block") and not run.has_table(rank, "alloc"):
         return snapshot_memory(run, rank)
     return live_memory(run, rank)
+
+
+def _only_time() -> Gap:
+    return Gap(
+        what="memory",
+        reason="a trace has the times of a job and not its memory",
+        remedy="zprof record -o RUN -- COMMAND, or a CUDA memory snapshot of the same job",
+    )
 
 
 def together(facts: TrainingFacts, answers: Sequence[RankAnswer]) -> MemoryAnalysis:

@@ -162,7 +162,7 @@ def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: i
     in_steps = frame[frame["step"] >= 0]
     floor = noise_floor(timeline, blocking, in_steps, uncertainty_ns)
     return _RankResult(
-        time=rank_time(rows, blocking.method, floor, _first_wait_ns(in_steps)),
+        time=rank_time(rows, blocking.method, floor, _first_wait_ns(in_steps), _unsplit_ns(in_steps)),
         steps=rows,
         collectives=in_steps,
         exposure=exposure,
@@ -185,7 +185,12 @@ def _silent_ranks(run: Run, collectives: pd.DataFrame, timelines: Sequence[RankT
 
 def _not_split(collectives: pd.DataFrame) -> list[Gap]:
     exposed = collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]
-    return not_split(int(exposed.sum()), int(exposed[collectives["bound"]].sum()))
+    return not_split(int(exposed.sum()), _unsplit_ns(collectives))
+
+
+def _unsplit_ns(collectives: pd.DataFrame) -> int:
+    bound = collectives[collectives["bound"]]
+    return int((bound["exposed_wait_ns"] + bound["exposed_transfer_ns"]).sum())
 
 
 def _first_wait_ns(collectives: pd.DataFrame) -> int:

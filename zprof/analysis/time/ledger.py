@@ -55,7 +55,9 @@ def step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) ->
     return rows[list(STEP_COLUMNS)]
 
 
-def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_ns: int = 0) -> RankTime:
+def rank_time(
+    rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
+) -> RankTime:
     """Means over the steps of one rank, as whole nanoseconds that still sum.
 
     Args:
@@ -63,6 +65,7 @@ def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_n
         method: How exposure was found.
         noise_floor_ns: Below which size a term means nothing.
         first_wait_ns: The exposed wait of the first collective of each group, of all steps together.
+        unsplit_ns: The exposed time of collectives of which not all ranks were seen, of all steps together.
     """
     terms = dict(
         zip(
@@ -85,6 +88,7 @@ def rank_time(rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_n
         upper_bound=method in (UPPER_BOUND, MIXED),
         memcpy_ns=int(rows["memcpy_ns"].sum()) // len(rows),
         first_wait_ns=min(first_wait_ns // len(rows), terms["exposed_wait_ns"]),
+        unsplit_ns=min(unsplit_ns // len(rows), terms["exposed_wait_ns"] + terms["exposed_transfer_ns"]),
         **terms,
     )
 
