@@ -186,9 +186,9 @@ class Blame:
     """Waiting that a late rank caused on the other ranks: sums of a step over all waiting ranks.
 
     ``last_ratio``: of the judged collectives that this rank took part in, ties among them, the share to which
-    it came last, beyond the doubt of the clocks.  ``own_wait_ns``: its own exposed wait of a step.  ``reasons``: the exposed wait by why the
-    rank was late (values of :class:`LateReason`).  ``origins``: the exposed wait by the rank where the
-    delay began, which another rank may have passed on.
+    it came last, beyond the doubt of the clocks.  ``own_wait_ns``: its own exposed wait of a step.
+    ``reasons``: the exposed wait by why the rank was late (values of :class:`LateReason`).  ``origins``: the
+    exposed wait by the rank where the delay began, which another rank may have passed on.
     """
 
     rank: int
