@@ -3,33 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from zprof.analysis.intervals import covered
-from zprof.analysis.time.activity.blocking import find_blocking
-from zprof.analysis.time.activity.claims import NOTHING_NS
 from zprof.analysis.time.activity.missing import no_collectives, not_split
 from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
 from zprof.analysis.time.blame.host_calls import read_host_calls
 from zprof.analysis.time.blame.judge import judge
 from zprof.analysis.time.blame.shares import wait_shares
-from zprof.analysis.time.blame.work import RankWork, rank_work
-from zprof.analysis.time.exposure import Exposure, expose
-from zprof.analysis.time.ledger import STEP_COLUMNS, noise_floor, rank_time, step_rows, step_times
+from zprof.analysis.time.ledger import STEP_COLUMNS, step_times
+from zprof.analysis.time.rank import analyse_rank, unsplit_ns
 from zprof.analysis.time.synchronise import Synchronised, synchronise
 from zprof.analysis.time.tracks import RankTracks, rank_tracks
 from zprof.analysis.time.transfer.bandwidth import collective_times
 from zprof.analysis.time.transfer.decomposition import decompose
 from zprof.analysis.time.transfer.fits import link_fits
-from zprof.analysis.time.transfer.launch import find_launch
 from zprof.analysis.time.transfer.members import Steps
 from zprof.analysis.time.transfer.messages import message_sizes
 from zprof.analysis.time.transfer.units import unit_times
 from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.gaps import Gap
 from zprof.model.report import Volume
-from zprof.model.time import Alignment, RankTime, Time, Window, WindowPolicy
+from zprof.model.time import Alignment, Time, Window, WindowPolicy
 from zprof.run.reader import Run
 
 COLLECTIVE_COLUMNS = (
@@ -86,16 +80,6 @@ class TimeAnalysis:
     tracks: tuple[RankTracks, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RankResult:
-    time: RankTime
-    steps: pd.DataFrame
-    collectives: pd.DataFrame
-    exposure: Exposure
-    work: RankWork
-    gaps: list[Gap]
-
-
 def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnalysis:
     """Measure the time window of a run: its steps, or all of it as one stretch."""
     timelines, gaps = load_timelines(run, policy)
@@ -106,7 +90,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
     frame = decompose(seen.collectives, clocks)
     mine = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
-    ranks = [_analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns) for t in timelines]
+    ranks = [analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns) for t in timelines]
     collectives = judge(
         pd.concat([rank.collectives for rank in ranks], ignore_index=True),
         {rank.time.rank: rank.work for rank in ranks},
@@ -145,32 +129,6 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     )
 
 
-def _analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: int) -> _RankResult:
-    frame = _with_steps(timeline, frame.sort_values(["start_ns", "end_ns"], kind="stable"))
-    activity = timeline.activity
-    blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, frame)
-    exposure = expose(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
-    launch = find_launch(frame, activity.kernels, activity.kernel_stream)
-    frame = frame.assign(
-        **launch.columns(frame),
-        exposed_wait_ns=exposure.wait_ns,
-        exposed_transfer_ns=exposure.transfer_ns,
-        hidden_ns=covered(activity.compute, frame["start_ns"], frame["end_ns"]),
-        compute_before_wait_ns=_compute_before_wait(timeline, frame),
-    )
-    rows = step_rows(timeline, blocking, exposure)
-    in_steps = frame[frame["step"] >= 0]
-    floor = noise_floor(timeline, blocking, in_steps, uncertainty_ns)
-    return _RankResult(
-        time=rank_time(rows, blocking.method, floor, _first_wait_ns(in_steps), _unsplit_ns(in_steps)),
-        steps=rows,
-        collectives=in_steps,
-        exposure=exposure,
-        work=rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
-        gaps=gaps,
-    )
-
-
 def _window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) -> Window:
     outside = sum(timeline.outside_ns for timeline in timelines)
     sources = sorted({timeline.source for timeline in timelines})
@@ -185,38 +143,7 @@ def _silent_ranks(run: Run, collectives: pd.DataFrame, timelines: Sequence[RankT
 
 def _not_split(collectives: pd.DataFrame) -> list[Gap]:
     exposed = collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]
-    return not_split(int(exposed.sum()), _unsplit_ns(collectives))
-
-
-def _unsplit_ns(collectives: pd.DataFrame) -> int:
-    bound = collectives[collectives["bound"]]
-    return int((bound["exposed_wait_ns"] + bound["exposed_transfer_ns"]).sum())
-
-
-def _first_wait_ns(collectives: pd.DataFrame) -> int:
-    return int(collectives.loc[collectives["first_of_window"], "exposed_wait_ns"].sum())
-
-
-def _with_steps(timeline: RankTimeline, frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the step that launched each collective, and whether it is the first of its group in a window."""
-    launched = frame["launch_start_ns"].fillna(NOTHING_NS).to_numpy(dtype=np.int64)
-    by_start = timeline.steps.step_at(frame["start_ns"].to_numpy(dtype=np.int64))
-    by_launch = timeline.host_steps.step_at(launched)
-    frame = frame.assign(step=np.where(launched == NOTHING_NS, by_start, by_launch))
-    in_steps = frame[frame["step"] >= 0]
-    first = in_steps.groupby(["group", "method"])["sequence"].transform("min") == in_steps["sequence"]
-    return frame.assign(first_of_window=first.reindex(frame.index, fill_value=False).astype(bool))
-
-
-def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> "pd.Series[int]":
-    launch_end, wait_start = frame["launch_end_ns"], frame["wait_start_ns"]
-    known = launch_end.notna() & wait_start.notna()
-    between = covered(
-        timeline.activity.compute,
-        launch_end.fillna(0).to_numpy(dtype=np.int64),
-        wait_start.fillna(0).to_numpy(dtype=np.int64),
-    )
-    return pd.Series(between, index=frame.index, dtype="Int64").where(known)
+    return not_split(int(exposed.sum()), unsplit_ns(collectives))
 
 
 def _alignment(seen: Synchronised, collectives: pd.DataFrame) -> Alignment:
