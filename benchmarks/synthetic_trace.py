@@ -13,7 +13,8 @@ from isal import igzip
 
 _DISTRIBUTED = (
     '{"backend": "nccl", "rank": 0, "world_size": 8, "pg_count": 1, "pg_config": [{"pg_name": "0", '
-    '"pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 8, "ranks": [0, 1, 2, 3, 4, 5, 6, 7]}], '
+    '"pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 8, '
+    '"ranks": [0, 1, 2, 3, 4, 5, 6, 7]}], '
     '"nccl_version": "2.27.5"}'
 )
 _HEAD = f"""

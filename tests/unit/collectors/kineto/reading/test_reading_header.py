@@ -8,8 +8,11 @@ import pytest
 
 from tests.support.kineto_oracle import PACKINGS, REAL, pack
 from zprof.collectors.kineto.columns import Group, TraceHeader
+from zprof.collectors.kineto.reading.document import Document
 from zprof.collectors.kineto.reading.head import read_header
+from zprof.collectors.kineto.reading.header import ASKED
 from zprof.collectors.kineto.reading.reader import read_text, read_trace
+from zprof.collectors.kineto.reading.window import Window
 from zprof.model.errors import BadInput
 
 EVENT = {
@@ -84,6 +87,14 @@ def test_variants_of_distributed_information(info, rank, world_size, backend, gr
 @pytest.mark.parametrize("base", [None, "x", -5, 2**63, [], 1.5])
 def test_no_base(base):
     assert header(baseTimeNanoseconds=base).base_ns == 0
+
+
+def test_nothing_else_of_a_trace_is_kept():
+    """Some programs write their environment, with its secrets, into a trace."""
+    top = {"metadata": {"TOKEN": "hunter2"}, "env": "x", "distributedInfo": INFO, "n": 3}
+    document = Document(Window(io.BytesIO(json.dumps(top).encode())), ASKED, lambda: True)
+    document.read()
+    assert list(document.values) == [b"distributedInfo"]
 
 
 def test_long_texts_are_cut_and_damaged_values_are_absent():
