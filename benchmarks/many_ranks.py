@@ -5,8 +5,8 @@
 Simulates a job with one late rank, each rank's trace padded to about that size, and runs ``zprof import``
 and ``zprof report`` on it as a user would, each in processes of its own.  Prints and writes
 ``benchmarks/results/many-ranks-DATE.json``: seconds, ranks and megabytes of JSON a second, the peak memory of
-the command's own process (readers of an import have their own), and whether the report names the late rank and
-no other.
+the command's own process (readers of an import have their own), and whether the report names the late rank
+and no other.
 """
 
 import argparse
