@@ -93,6 +93,7 @@ class _Ranks:
         return {
             "rank": rank, "step": self.step, "kind": kind.value, "group": "0",
             "group_size": self.plan.ranks, "sequence": self.sequence, "dtype": "float32",
+            "instance": self.sequence,
             "bytes": self.plan.unit_bytes, "unit": f"blocks.{unit}", "start_ns": start, "end_ns": end,
             "wait_ns": last - start, "transfer_ns": end - last, "exposed_wait_ns": 0,
             "exposed_transfer_ns": 0, "hidden_ns": end - start,

@@ -10,7 +10,7 @@ from zprof.rules.rows import INSTANCE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """One row for each collective: INSTANCE columns, last_rank, late_ns."""
+    """One row for each collective: INSTANCE, step, last_rank, late_ns."""
 
     table: pd.DataFrame
     ranks: tuple[int, ...]
@@ -23,9 +23,9 @@ class Arrivals:
 
 def arrivals(matched: pd.DataFrame) -> Arrivals:
     """Arrivals at collectives that all ranks of their group took part in (starts on the common clock)."""
-    base = matched["start_ns"].min()
-    rows = matched.assign(late_ns=matched["start_ns"] - base, kind=matched["kind"].astype(str))
-    rows = rows.assign(group=rows["group"].astype(str))
+    if matched.empty:
+        return Arrivals(table=pd.DataFrame(columns=[INSTANCE, "step", "last_rank", "late_ns"]), ranks=())
+    rows = matched.assign(late_ns=matched["start_ns"] - matched["start_ns"].min())
     starts = rows.pivot_table(index=INSTANCE, columns="rank", values="late_ns", aggfunc="min")
     starts = starts[starts.notna().sum(axis=1) >= 2]
     values = starts.to_numpy(dtype=np.float64)
@@ -35,6 +35,7 @@ def arrivals(matched: pd.DataFrame) -> Arrivals:
     others = values.copy()
     others[row, last] = np.nan
     table = starts.index.to_frame(index=False)
+    table["step"] = rows.groupby(INSTANCE)["step"].min().reindex(starts.index).to_numpy()
     table["last_rank"] = starts.columns.to_numpy()[last]
     table["late_ns"] = latest - np.nanmedian(others, axis=1)
     return Arrivals(table=table, ranks=tuple(int(rank) for rank in starts.columns))

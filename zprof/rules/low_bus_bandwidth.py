@@ -122,7 +122,7 @@ def _reached(baseline: RunAnalysis | None, kind: CollectiveKind, size: float) ->
 def _bandwidths(analysis: RunAnalysis, kind: CollectiveKind) -> pd.DataFrame:
     """Bytes and bus bandwidth of each matched collective whose time the clocks can resolve."""
     rows = of_kind(steady(analysis), kind)
-    rows = rows[rows["matched"].astype(bool)].astype({"kind": str, "group": str})
+    rows = rows[rows["matched"].astype(bool)]
     each = rows.groupby(INSTANCE).agg(
         start=("start_ns", "max"), end=("end_ns", "min"), bytes=("bytes", "max"), size=("group_size", "max")
     )

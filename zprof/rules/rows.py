@@ -5,8 +5,8 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 
-#: What names one collective across the ranks.
-INSTANCE = ["step", "group", "kind", "sequence"]
+#: What names one collective across the ranks.  Where ranks lack rows their sequences count other things.
+INSTANCE = "instance"
 
 
 def steady(analysis: RunAnalysis) -> pd.DataFrame:

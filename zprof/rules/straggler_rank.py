@@ -63,10 +63,10 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     if rows.empty:
         return None
     matched = rows[rows["matched"].astype(bool)]
-    missing = _missing_input(analysis, matched)
+    seen = arrivals(matched)
+    missing = _missing_input(analysis, seen)
     if missing:
         return missing
-    seen = arrivals(matched)
     suspect = suspect_of(analysis, seen)
     cost = _cost(analysis, matched, seen, suspect)
     if not _is_there(suspect, cost, wall_ns(analysis)):
@@ -74,8 +74,8 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     return _finding(analysis, suspect, cost)
 
 
-def _missing_input(analysis: RunAnalysis, matched: pd.DataFrame) -> Gap | None:
-    steps = matched["step"].nunique()
+def _missing_input(analysis: RunAnalysis, seen: Arrivals) -> Gap | None:
+    steps = seen.table["step"].nunique()
     if steps >= _MIN_STEPS:
         return None
     if len(analysis.run.ranks_loaded) < analysis.run.world_size:
@@ -88,7 +88,7 @@ def _missing_input(analysis: RunAnalysis, matched: pd.DataFrame) -> Gap | None:
 def _cost(analysis: RunAnalysis, matched: pd.DataFrame, seen: Arrivals, suspect: Suspect) -> _Cost:
     table = seen.table
     blamed = table[(table["last_rank"] == suspect.rank) & (table["late_ns"] > suspect.floor_ns)]
-    waiting = matched[matched["rank"] != suspect.rank].merge(blamed[INSTANCE], on=INSTANCE)
+    waiting = matched[matched["rank"] != suspect.rank].merge(blamed[[INSTANCE]], on=INSTANCE)
     sums = waiting.groupby("rank")[["wait_ns", "exposed_wait_ns"]].sum()
     steps = max(1, suspect.steps)
     others = [rank for rank in analysis.time.per_rank if rank.rank != suspect.rank]

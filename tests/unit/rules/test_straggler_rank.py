@@ -129,6 +129,32 @@ def test_an_early_rank_makes_no_late_one() -> None:
     assert straggler_rank(analysis_of(plan), None) is None
 
 
+def shifted(analysis: RunAnalysis, rank: int) -> RunAnalysis:
+    """The same where the rank lost an early row: its own count is one behind from there on."""
+    rows = analysis.collectives
+    return replace(analysis, collectives=rows.assign(sequence=rows["sequence"] - (rows["rank"] == rank)))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lost_row_accuses_nobody(rank: int) -> None:
+    analysis = analysis_of(Scenario(ranks=2))
+    assert straggler_rank(shifted(analysis, rank), None) is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lost_row_hides_nobody(rank: int) -> None:
+    analysis = analysis_of(Scenario(ranks=2, delay_ms={1: 40}))
+    assert found(shifted(analysis, rank)) == found(analysis)
+
+
+def test_rows_of_which_no_two_ranks_are_left_are_not_tested() -> None:
+    """The first rows of a window are left out, on each rank its own: another may be alone then."""
+    analysis = analysis_of(Scenario(ranks=2))
+    rows = analysis.collectives
+    alone = rows.assign(first_of_window=rows["rank"] == 1)
+    assert isinstance(straggler_rank(replace(analysis, collectives=alone), None), Gap)
+
+
 def test_missing_rank_is_not_tested() -> None:
     answer = straggler_rank(without_rank(analysis_of(Scenario(ranks=3, delay_ms={1: 40})), 2), None)
     assert isinstance(answer, Gap)
