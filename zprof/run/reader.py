@@ -110,12 +110,7 @@ class Run:
 
     def frame(self, rank: int, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """One table as a DataFrame; columns that may be null become pandas' nullable Int64."""
-        table = self.table(rank, name, columns)
-        nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
-        frame = table.drop_columns(sorted(nullable)).to_pandas()
-        for column in nullable:
-            frame[column] = table.column(column).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-        return pd.DataFrame(frame[table.column_names])
+        return as_frame(self.table(rank, name, columns))
 
     def events(self, rank: int) -> pd.DataFrame:
         """Kernels, operators and annotations of one rank."""
@@ -195,6 +190,15 @@ class Run:
         if name not in files:
             raise BadInput(f"{self.path}: rank {rank} has no table {name!r}", hint="record the run again")
         return files[name]
+
+
+def as_frame(table: pa.Table) -> pd.DataFrame:
+    """A table as a DataFrame; columns that may be null become pandas' nullable Int64."""
+    nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
+    frame = table.drop_columns(sorted(nullable)).to_pandas()
+    for column in nullable:
+        frame[column] = table.column(column).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    return pd.DataFrame(frame[table.column_names])
 
 
 def load(path: str | Path) -> Run:

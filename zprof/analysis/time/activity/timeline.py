@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from zprof.analysis.time.activity.windows import Windows, step_windows_of, trace
 from zprof.analysis.time.clocks.offsets import RankClock
 from zprof.model.gaps import Gap
 from zprof.model.time import WindowPolicy
-from zprof.run.reader import Run
+from zprof.run.reader import Run, as_frame
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
 _TABLES = ("events", "collectives", "mark")
@@ -78,12 +79,17 @@ def load_timelines(
 
 def load_collectives(run: Run, timelines: list[RankTimeline]) -> pd.DataFrame:
     """The collectives of these ranks in one table with a ``rank`` column."""
-    frames = [run.frame(t.rank, "collectives").assign(rank=t.rank) for t in timelines]
-    frame = pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
-    words = ["kind", "group", "dtype", "method"]
-    frame[words] = frame[words].astype(str)
-    frame["unit"] = frame["unit"].astype(object)
+    frame = as_frame(pa.concat_tables(_collectives(run, t.rank) for t in timelines).unify_dictionaries())
+    # as objects: numpy's own strings would give each row the room of the longest group
+    words = ["kind", "group", "dtype", "method", "unit"]
+    frame[words] = frame[words].astype(object)
     return frame[frame["end_ns"] >= frame["start_ns"]].reset_index(drop=True)
+
+
+def _collectives(run: Run, rank: int) -> pa.Table:
+    table = run.table(rank, "collectives")
+    ranks = pa.array(np.full(table.num_rows, rank, dtype=np.int64))
+    return table.append_column(pa.field("rank", pa.int64(), nullable=False), ranks)
 
 
 def _load(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
