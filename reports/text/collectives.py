@@ -6,6 +6,7 @@ from zprof.model.printable import printable, shorten
 from zprof.model.report import Report, Volume
 from zprof.model.time import Alignment, CollectiveTime
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.reports.shown.groups import group_name
 from zprof.reports.text.layout import WIDTH, heading, table, wrap
 
 _MOST = 24
@@ -44,7 +45,7 @@ def _notes(found: Sequence[CollectiveTime]) -> list[str]:
 
 
 def _place(entry: CollectiveTime) -> str:
-    return printable(f"group {entry.group}, {entry.dtype}")
+    return printable(f"group {group_name(entry.group)}, {entry.dtype}")
 
 
 def _by_place(found: Sequence[CollectiveTime], lines: Sequence[str]) -> list[str]:

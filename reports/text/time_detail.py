@@ -9,6 +9,7 @@ from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
 from zprof.model.time import Alignment, LinkFit, MessageSizes, StepTime, Time, UnitTime
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.reports.shown.groups import group_name
 from zprof.reports.shown.time_presenter import (
     most_exposed_units,
     telling_fits,
@@ -87,7 +88,7 @@ def _messages(bars: Sequence[MessageSizes], count: int) -> list[str]:
     rows += [
         [
             shorten(printable(entry.kind), _GROUP),
-            shorten(printable(entry.group), _GROUP),
+            shorten(printable(group_name(entry.group)), _GROUP),
             format_bytes(entry.at_least_bytes),
             format_bytes(entry.below_bytes),
             f"{entry.count:g}" if entry.count < 1e5 else f"{entry.count:.0f}",
@@ -107,7 +108,7 @@ def _fits(fits: Sequence[LinkFit]) -> list[str]:
     rows += [
         [
             shorten(printable(fit.kind), _GROUP),
-            shorten(printable(fit.group), _GROUP),
+            shorten(printable(group_name(fit.group)), _GROUP),
             format_ns(fit.latency_ns),
             "-" if fit.algbw_bytes_per_s is None else format_rate(fit.algbw_bytes_per_s),
             "-" if fit.busbw_bytes_per_s is None else format_rate(fit.busbw_bytes_per_s),
