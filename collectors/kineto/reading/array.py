@@ -43,6 +43,7 @@ class EventArray:
             cut = self._separators.last(window.data, window.start, window.end)
             if cut is not None and self._decodes(window.start, cut[0]):
                 window.start = cut[1]
+                window.more()  # One event is left, and hardly all of it.
             elif not self._read_slowly() and not window.more():
                 break
         return False
