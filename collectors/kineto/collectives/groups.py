@@ -41,6 +41,7 @@ class GroupNames:
             self._ranks[_DEFAULT_NAME] = world
             known.append(Group(name=_DEFAULT_NAME, description=_DEFAULT, ranks=world))
         self._shown = _shown([*known, *seen])
+        self._asked: dict[tuple[tuple[int, ...] | range, str], str] = {}
         spans = {ranks for ranks in self._ranks.values() if ranks}
         self._own = {ranks for ranks in spans if rank is None or rank in ranks}
         self._are_listed = bool(listed)
@@ -66,10 +67,13 @@ class GroupNames:
         """The ranks of a group that the trace lists, else none."""
         return self._ranks.get(name, ())
 
-    def shown(self, name: str, ranks: Sequence[int]) -> str:
-        """What a group of known ranks is called in tables."""
-        key = tuple(sorted(ranks))
-        return self._shown.get((key, name)) or ranks_name(key)
+    def shown(self, name: str, ranks: tuple[int, ...] | range) -> str:
+        """What a group of known ranks is called in tables; to sort them costs too much for each row."""
+        found = self._asked.get((ranks, name))
+        if found is None:
+            key = tuple(sorted(ranks))
+            found = self._asked[ranks, name] = self._shown.get((key, name)) or ranks_name(key)
+        return found
 
 
 def _only(spans: set[tuple[int, ...]]) -> tuple[str, int] | None:

@@ -5,7 +5,7 @@ Seen from 2.2 on, first with ``Process Group ID`` instead of a name; ``Seq`` sin
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from zprof.collectors.kineto.arguments import Arguments, number
@@ -25,7 +25,8 @@ _ROOTED = frozenset(
 class Described:
     """A collective as its launch describes it; None and empty where it does not.
 
-    ``ranks`` are global, in the order of the group.  ``peer`` is global too.
+    ``ranks`` are global, in the order of the group: a range where that is how they are stated, for each of
+    thousands of collectives names each of thousands of ranks.  ``peer`` is global too.
     """
 
     kind: CollectiveKind | None = None
@@ -34,7 +35,7 @@ class Described:
     elements: int | None = None
     group: str | None = None
     description: str = ""
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...] | range = ()
     group_size: int | None = None
     sequence: int | None = None
     peer: int | None = None
@@ -100,7 +101,7 @@ def _sum(splits: tuple[int, ...] | None) -> int | None:
     return sum(splits) if splits else None
 
 
-def _ranks(arguments: Arguments) -> tuple[int, ...]:
+def _ranks(arguments: Arguments) -> tuple[int, ...] | range:
     listed = numbers_of(arguments.group_ranks)
     if listed:
         return listed if len(set(listed)) == len(listed) else ()
@@ -108,7 +109,7 @@ def _ranks(arguments: Arguments) -> tuple[int, ...]:
     size = _size(arguments)
     if first is None or stride is None or size is None or first < 0 or stride <= 0:
         return ()
-    return tuple(range(first, first + stride * size, stride))
+    return range(first, first + stride * size, stride)
 
 
 def _size(arguments: Arguments) -> int | None:
@@ -116,7 +117,7 @@ def _size(arguments: Arguments) -> int | None:
     return size if size is not None and 0 < size <= _MOST_RANKS else None
 
 
-def _peer(kind: CollectiveKind, arguments: Arguments, ranks: tuple[int, ...]) -> int | None:
+def _peer(kind: CollectiveKind, arguments: Arguments, ranks: Sequence[int]) -> int | None:
     """The other side, in global ranks; a root stands there as its place in the group."""
     if kind is CollectiveKind.SEND:
         return _natural(arguments.destination_rank)

@@ -33,12 +33,12 @@ class DeviceCollectives:
     places: Sequence[Place]
 
     def groups(self) -> list[Group]:
-        """Groups whose ranks the collectives themselves say."""
+        """Groups whose ranks the collectives themselves say, each once."""
         described = (collective.described for collective in self.found)
+        groups = dict.fromkeys((d.group or "", d.description, d.ranks) for d in described if d.ranks)
         return [
-            Group(name=d.group or "", description=d.description, ranks=tuple(sorted(d.ranks)))
-            for d in described
-            if d.ranks
+            Group(name=name, description=description, ranks=tuple(sorted(ranks)))
+            for name, description, ranks in groups
         ]
 
 

@@ -48,14 +48,22 @@ def read_text(text: Text, damaged: Callable[[], bool] = lambda: False, block_byt
     return reading.trace(damaged=damaged())
 
 
+#: Each costs a look at the whole window.
+_MOST_ARRAYS = 64
+
+
 class _Reading:
     """One file.  Of a key ``traceEvents`` that stands there twice the last counts, as for all of JSON."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
+        self._arrays = 0
         self.document = Document(window, ASKED, self._read_events)
 
     def _read_events(self) -> bool:
+        self._arrays += 1
+        if self._arrays > _MOST_ARRAYS:
+            raise BadInput(f"it has traceEvents more than {_MOST_ARRAYS} times")
         self._rows = Rows()
         self._array = EventArray(self._window, self._rows)
         return self._array.read()

@@ -47,6 +47,7 @@ class Rows:
         self.phases = False
         self.names, self.categories, self.wanted = Texts(), Categories(), Wanted()
         self.thread_names: dict[int, set[str]] = {}
+        self._thread_names = 0
         self.columns = {name: Growing(np.int64) for name in _COLUMNS}
         self.codes = {name: Growing(np.int32) for name in ("category", "name")}
         self._exact = False
@@ -103,8 +104,10 @@ class Rows:
                 self._note_thread(whole_number(event.tid), name)
 
     def _note_thread(self, thread: int, name: str) -> None:
-        if sum(map(len, self.thread_names.values())) < _MOST_NAMES and len(name) < _LONG_NAME:
-            self.thread_names.setdefault(thread, set()).add(name)
+        if self._thread_names < _MOST_NAMES and len(name) < _LONG_NAME:
+            names = self.thread_names.setdefault(thread, set())
+            self._thread_names += name not in names
+            names.add(name)
 
     def _add_spans(self, spans: Sequence[_AnyEvent], start: Int64s, duration: Int64s) -> None:
         few = [event.args for event in spans]

@@ -16,6 +16,8 @@ _PREFIXES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "symm_mem::")
 _CATEGORY = "cuda_sync"
 #: What a hostile file can make of them; decoded, a list takes twenty times its text.
 _MOST_VALUE_BYTES, _MOST_BYTES = 64 << 10, 64 << 20
+#: A rank in a list, and in the name of its group.
+_RANK_BYTES, _MOST_RANKS = 32, 1 << 16
 _NOT_KEPT = "external_id_2021"
 _TextAndCodes = tuple[list[str], npt.NDArray[np.int32]]
 
@@ -28,6 +30,7 @@ class Wanted:
         self.unkept = 0
         self._kept_bytes = 0
         self._repeated: dict[str, str] = {}
+        self._strided: set[tuple[int | str | None, ...]] = set()
         self._names = Answers(lambda name: name.startswith(_PREFIXES))
         self._categories = Answers(lambda category: category == _CATEGORY)
 
@@ -46,11 +49,21 @@ class Wanted:
         stated = {k: v for k, v in msgspec.structs.asdict(few).items() if v is not None and v is not NO_TEXT}
         stated.pop(_NOT_KEPT, None)
         sizes = [_size(value) for value in stated.values()]
-        if max(sizes) > _MOST_VALUE_BYTES or self._kept_bytes + sum(sizes) > _MOST_BYTES:
+        size = sum(sizes) + self._bytes_of_stride(few)
+        if max(sizes) > _MOST_VALUE_BYTES or self._kept_bytes + size > _MOST_BYTES:
             self.unkept += 1
             return
-        self._kept_bytes += sum(sizes)
+        self._kept_bytes += size
+        if few.global_rank_stride is not None:
+            self._strided.add(_strided_group(few))
         self.rows[row] = Arguments(**{name: self._kept(value) for name, value in stated.items()})
+
+    def _bytes_of_stride(self, few: FewArguments) -> int:
+        """What a few numbers become, once for each group: the list of its ranks."""
+        size = few.group_size
+        if few.global_rank_stride is None or not isinstance(size, int) or size <= 0:
+            return 0
+        return 0 if _strided_group(few) in self._strided else _RANK_BYTES * min(size, _MOST_RANKS)
 
     def _kept(self, value: Any) -> Any:
         """A plain value, each text once, or a decoded list; None for everything else."""
@@ -59,6 +72,12 @@ class Wanted:
         if isinstance(value, msgspec.Raw):
             return _list(value)
         return value if isinstance(value, int | float) and value != ABSENT else None
+
+
+def _strided_group(few: FewArguments) -> tuple[int | str | None, ...]:
+    """Its names, and the numbers that its ranks are made of."""
+    values = (few.group, few.group_id, few.group_description, few.first_global_rank, few.global_rank_stride)
+    return tuple(each if isinstance(each, int | str) else None for each in (*values, few.group_size))
 
 
 def _size(value: Any) -> int:

@@ -6,12 +6,15 @@ import json
 import os
 import pickle
 import re
+import time
 import tracemalloc
 import zlib
 
 import pytest
 
 from tests.support.kineto_oracle import pack
+from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.reading import rows as rows_module
 from zprof.collectors.kineto.reading import text as text_module
 from zprof.collectors.kineto.reading import texts as texts_module
 from zprof.collectors.kineto.reading import wanted as wanted_module
@@ -185,3 +188,60 @@ def test_repeated_texts_of_arguments_are_kept_once():
     row = SPAN.replace('"stream":7', '"Collective name":"allreduce","Process Group Ranks":"[0, 1]"')
     found = read_text(io.BytesIO(f"[{row},{row}]".encode())).arguments
     assert found[0].group_ranks is found[1].group_ranks
+
+
+def test_names_of_many_threads_cost_no_more_than_events_do():
+    def seconds(text):
+        begin = time.process_time()
+        trace = read_text(io.BytesIO(text.encode()))
+        return time.process_time() - begin, trace
+
+    name = '{"ph":"M","name":"thread_name","pid":1,"tid":%d,"args":{"name":"t"}}'
+    count = 20_000
+    spans, _ = seconds("[" + ",".join([SPAN] * count) + "]")
+    names, trace = seconds("[" + ",".join([name % thread for thread in range(count)]) + "]")
+    assert len(trace.thread_names) == count
+    assert names < 20 * spans
+
+
+def test_names_of_threads_are_bounded_and_told_apart(monkeypatch):
+    monkeypatch.setattr(rows_module, "_MOST_NAMES", 3)
+    name = '{"ph":"M","name":"thread_name","pid":1,"tid":%d,"args":{"name":"%s"}}'
+    rows = [name % at for at in [(1, "a"), (1, "a"), (1, "b"), (2, "a"), (2, "late"), (3, "late")]]
+    trace = read_text(io.BytesIO(("[" + ",".join(rows) + "]").encode()))
+    assert trace.thread_names == {1: {"a", "b"}, 2: {"a"}}
+
+
+def test_events_that_come_again_and_again_are_refused():
+    array = f'"traceEvents":[{SPAN}]'
+    trace = read_text(io.BytesIO(("{" + ",".join([array] * 64) + "}").encode()))
+    assert trace.report.events == 1
+    with pytest.raises(BadInput, match="traceEvents more than 64 times"):
+        read_text(io.BytesIO(("{" + ",".join([array] * 65) + "}").encode()))
+
+
+def strided(first, size=1000):
+    group = f'"Collective name":"allreduce","Process Group Name":"1","Group size":{size}'
+    stride = f'"Global rank start":{first},"Global rank stride":1'
+    return SPAN.replace('"stream":7', f'"stream":7,{group},{stride}')
+
+
+def test_groups_that_few_numbers_make_large_are_counted_once_each(monkeypatch):
+    monkeypatch.setattr(wanted_module, "_MOST_BYTES", 100_000)
+    rows = [strided(0)] * 50 + [strided(first) for first in range(10)]
+    trace = read_text(io.BytesIO(("[" + ",".join(rows) + "]").encode()))
+    assert trace.report.unkept_arguments == 10 - 3
+    assert trace.arguments[52].first_global_rank == 2
+    assert 53 not in trace.arguments
+
+
+def test_many_collectives_of_a_large_group_hold_its_ranks_once():
+    rows = [strided(5, size=50_000)] * 200
+    trace = read_text(io.BytesIO(("[" + ",".join(rows) + "]").encode()))
+    tracemalloc.start()
+    tables, _ = convert(trace)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert set(tables["collectives"]["group_size"]) == {50_000}
+    assert tables["collectives"]["group"][199].startswith("5,6,7,")
+    assert peak_bytes < 48 << 20
