@@ -9,7 +9,6 @@ import pandas as pd
 
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.integrations.importing import import_paths
-from zprof.integrations.imports.options import ImportOptions
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run, load
 from zprof.simulator.plan import Network, Plan, Vendor
@@ -34,7 +33,7 @@ class Simulated:
 def simulated(plan: Plan, folder: Path, policy: WindowPolicy = WindowPolicy.STEP) -> Simulated:
     """Simulate, import the traces in this process, analyse."""
     truth = simulate(plan, folder / "traces")
-    import_paths([folder / "traces"], folder / "run.zprof", options=ImportOptions(workers=1))
+    import_paths([folder / "traces"], folder / "run.zprof")
     run = load(folder / "run.zprof")
     return Simulated(plan=plan, truth=truth, run=run, analysis=analyse_time(run, policy))
 

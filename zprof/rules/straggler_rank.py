@@ -75,12 +75,13 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
 
 
 def _missing_input(analysis: RunAnalysis, seen: Arrivals) -> Gap | None:
+    if len(analysis.run.ranks_loaded) < analysis.run.world_size:
+        # Groups that are whole do not help: a rank that is late there may only pass a delay on.
+        reason = "ranks are missing: who came last is not known where not all were seen"
+        return not_tested(Cause.STRAGGLER_RANK, reason, "record again with all ranks alive")
     steps = seen.table["step"].nunique()
     if steps >= _MIN_STEPS:
         return None
-    if len(analysis.run.ranks_loaded) < analysis.run.world_size:
-        reason = "ranks are missing: who came last is not known where not all were seen"
-        return not_tested(Cause.STRAGGLER_RANK, reason, "record again with all ranks alive")
     reason = f"collectives of all ranks were matched in {steps} steps, {_MIN_STEPS} are needed"
     return not_tested(Cause.STRAGGLER_RANK, reason, "record more steps: zprof.steps(time=8)")
 

@@ -161,6 +161,13 @@ def test_missing_rank_is_not_tested() -> None:
     assert "missing" in answer.reason
 
 
+def test_groups_that_are_whole_name_nobody_where_ranks_are_missing() -> None:
+    """The late rank of such a group may only pass on what a rank of another group did."""
+    analysis = analysis_of(Scenario(ranks=3, delay_ms={1: 40}))
+    rest = replace(without_rank(analysis, 2), collectives=analysis.collectives.query("rank != 2"))
+    assert isinstance(straggler_rank(rest, None), Gap)
+
+
 def test_too_few_steps_are_not_tested() -> None:
     answer = straggler_rank(analysis_of(Scenario(steps=2, delay_ms={1: 40})), None)
     assert isinstance(answer, Gap)
