@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zprof.model.collectives import CollectiveKind
 from zprof.model.time import Blame, LinkFit, MessageSizes, RankTime, StepTime, Time, UnitTime, WaitShares
 
 _EACH_SIDE = 2
@@ -40,6 +41,23 @@ def unsplit_ns(ranks: Sequence[RankTime]) -> int:
     return unsplit // len(ranks) if unsplit > _TRIFLE * exposed else 0
 
 
+def is_unknown_size(kind: str, size_bytes: int) -> bool:
+    """Whether 0 bytes mean that the trace does not say them: only a barrier moves none."""
+    return size_bytes == 0 and kind != CollectiveKind.BARRIER
+
+
+def sized_messages(time: Time) -> tuple[MessageSizes, ...]:
+    """Bars of the histogram, without kinds and groups that have no known size, and barriers."""
+    known = {(entry.kind, entry.group) for entry in time.collectives if entry.bytes > 0}
+    unknown = {(entry.kind, entry.group) for entry in time.collectives} - known
+    return tuple(bar for bar in time.messages if (bar.kind, bar.group) not in unknown)
+
+
+def bounded(time: Time) -> frozenset[tuple[str, str]]:
+    """Kinds and groups of which waits are at least, and transfers at most, what is shown."""
+    return frozenset((entry.kind, entry.group) for entry in time.collectives if entry.bound)
+
+
 def late_ranks(shares: WaitShares, most: int) -> tuple[LateRank, ...]:
     """The ranks that cause most waiting, hidden or not, first."""
     total = exposed_wait_ns(shares)
@@ -66,9 +84,9 @@ def most_exposed_units(time: Time, most: int) -> tuple[UnitTime, ...]:
     return tuple(sorted(time.units, key=lambda unit: (-_exposed(unit), unit.unit, unit.kind))[:most])
 
 
-def telling_messages(time: Time, most: int) -> tuple[MessageSizes, ...]:
+def telling_messages(bars: Sequence[MessageSizes], most: int) -> tuple[MessageSizes, ...]:
     """Bars of the histogram with the most exposed time, in order of kind, group and size."""
-    ordered = sorted(time.messages, key=lambda bar: (-bar.exposed_ns, -bar.count, bar.kind, bar.group))[:most]
+    ordered = sorted(bars, key=lambda bar: (-bar.exposed_ns, -bar.count, bar.kind, bar.group))[:most]
     return tuple(sorted(ordered, key=lambda bar: (bar.kind, bar.group, bar.at_least_bytes)))
 
 

@@ -7,6 +7,7 @@ from zprof.model.report import Report, Volume
 from zprof.model.time import Alignment, CollectiveTime
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.reports.shown.groups import group_name
+from zprof.reports.shown.time_presenter import is_unknown_size
 from zprof.reports.text.layout import WIDTH, heading, table, wrap
 
 _MOST = 24
@@ -38,7 +39,7 @@ def _table(found: Sequence[CollectiveTime]) -> list[str]:
 def _notes(found: Sequence[CollectiveTime]) -> list[str]:
     notes = []
     if any(entry.bound for entry in found):
-        notes += wrap("≥ wait and ≤ transfer are bounds: not all ranks of the group were seen")
+        notes += wrap("≥ wait and ≤ transfer are bounds: not all ranks of the group could be compared")
     if len(found) > _MOST:
         notes += wrap(f"{_MOST} of {len(found)} kinds and groups, those with most exposed time; all: -f json")
     return notes
@@ -64,7 +65,7 @@ def _cells(entry: CollectiveTime) -> list[str]:
     least, most = ("≥ ", "≤ ") if entry.bound else ("", "")
     return [
         f"{entry.count:g}" if entry.count < 1e5 else f"{entry.count:.0f}",
-        format_bytes(entry.bytes),
+        "unknown" if is_unknown_size(entry.kind, entry.bytes) else format_bytes(entry.bytes),
         format_ms(entry.total_ns),
         format_ms(entry.exposed_ns),
         least + format_ms(entry.wait_ns),

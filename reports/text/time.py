@@ -1,6 +1,6 @@
 """The time part of the text report: ledger, exposed share, ranks, who was late, collectives."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
@@ -42,21 +42,26 @@ def _ledger(report: Report) -> list[str]:
     times = report.comparison.step_time if report.comparison else None
     if change is None or times is None or report.comparison is None:
         title = heading("WHERE A STEP GOES", "ms a step, mean of the ranks")
-        marks = _BOUNDS if unsplit_ns(report.time.per_rank) else {}
+        marks = _marks(report.time.per_rank)
         cells = [[row.name, marks.get(row.name, "") + format_ms(row.this_ns), _bar(row)] for row in rows]
         return [title, *table([*cells, ["= step", format_ms(step_ns(report.time.per_rank)), ""]])]
     title = heading(f"WHERE THE {_signed(change)} ms WENT", "ms a step, mean of the ranks")
     names = [shorten(printable(name), _NAME) for name in (report.comparison.baseline, report.run.name)]
-    cells = [["", *names, "change", ""], *[_changed(row) for row in rows]]
+    before, after = (_marks(ranks) for ranks in (report.comparison.baseline_time, report.time.per_rank))
+    cells = [["", *names, "change", ""], *[_changed(row, before, after) for row in rows]]
     total = ["= step", format_ms(times.a_ns), format_ms(times.b_ns), _signed(change), ""]
     return [title, *table([*cells, total])]
 
 
-def _changed(row: LedgerRow) -> list[str]:
-    before = "" if row.baseline_ns is None else format_ms(row.baseline_ns)
+def _marks(ranks: Sequence[RankTime]) -> Mapping[str, str]:
+    return _BOUNDS if unsplit_ns(ranks) else {}
+
+
+def _changed(row: LedgerRow, marks_before: Mapping[str, str], marks: Mapping[str, str]) -> list[str]:
+    before = "" if row.baseline_ns is None else marks_before.get(row.name, "") + format_ms(row.baseline_ns)
     change = 0 if row.change_ns is None else row.change_ns
     shown = _bar(row) if change > 0 else ""
-    return [row.name, before, format_ms(row.this_ns), _signed(change), shown]
+    return [row.name, before, marks.get(row.name, "") + format_ms(row.this_ns), _signed(change), shown]
 
 
 def _bar(row: LedgerRow) -> str:
@@ -95,8 +100,8 @@ def _unsplit(report: Report) -> list[str]:
     if not unknown:
         return []
     return wrap(
-        f"{format_ns(unknown)} of it in collectives of which not all ranks were seen: there a late rank and "
-        "a slow link look alike (≥ and ≤ are bounds)"
+        f"{format_ns(unknown)} of it in collectives of which not all ranks could be compared: there a late "
+        "rank and a slow link look alike (≥ and ≤ are bounds)"
     )
 
 

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
-from zprof.model.time import Alignment, LinkFit, MessageSizes, StepTime, Time, UnitTime
+from zprof.model.time import Alignment, LinkFit, StepTime, Time, UnitTime
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.reports.shown.groups import group_name
 from zprof.reports.shown.time_presenter import (
+    bounded,
+    is_unknown_size,
     most_exposed_units,
+    sized_messages,
     telling_fits,
     telling_messages,
+    unsplit_ns,
     worst_steps,
 )
 from zprof.reports.text.layout import heading, table, wrap
@@ -32,8 +36,8 @@ def time_details(report: Report) -> list[str]:
     time = report.time
     return [
         *_steps(time),
-        *_units(most_exposed_units(time, _UNITS), len(time.units)),
-        *_messages(telling_messages(time, _MESSAGES), len(time.messages)),
+        *_units(time),
+        *_messages(time),
         *_fits(telling_fits(time, _FITS)),
         *_clocks(time.alignment),
     ]
@@ -44,44 +48,58 @@ def _steps(time: Time) -> list[str]:
     if not shown:
         return []
     rows = [["step", "rank", "wall", "compute", "transfer", "wait", "copies", "idle", "unexpl."]]
-    rows += [_step(step) for step in shown]
+    unsplit = {rank.rank for rank in time.per_rank if unsplit_ns([rank])}
+    rows += [_step(step, step.rank in unsplit) for step in shown]
     rest = _of(len(shown), len(time.steps), "steps of ranks, the longest ones")
     return ["", heading("BY STEP", "ms; transfer, wait, copies: the exposed part"), *table(rows), *rest]
 
 
-def _step(step: StepTime) -> list[str]:
-    terms = (
-        step.wall_ns,
-        step.compute_ns,
-        step.exposed_transfer_ns,
-        step.exposed_wait_ns,
-        step.exposed_memcpy_ns,
-        step.idle_ns,
-        step.unexplained_ns,
-    )
-    return [str(step.step), str(step.rank), *[format_ms(term) for term in terms]]
+def _step(step: StepTime, bound: bool) -> list[str]:
+    most, least = _bounds(bound)
+    return [
+        str(step.step),
+        str(step.rank),
+        format_ms(step.wall_ns),
+        format_ms(step.compute_ns),
+        most + format_ms(step.exposed_transfer_ns),
+        least + format_ms(step.exposed_wait_ns),
+        format_ms(step.exposed_memcpy_ns),
+        format_ms(step.idle_ns),
+        format_ms(step.unexplained_ns),
+    ]
 
 
-def _units(units: Sequence[UnitTime], count: int) -> list[str]:
+def _bounds(bound: bool) -> tuple[str, str]:
+    """Marks of a transfer and of a wait."""
+    return ("≤ ", "≥ ") if bound else ("", "")
+
+
+def _units(time: Time) -> list[str]:
+    units = most_exposed_units(time, _UNITS)
     if not units:
         return []
     rows = [["unit", "kind", "count", "size", "exposed transfer", "wait"]]
-    rows += [
-        [
-            printable(unit.unit),
-            shorten(printable(unit.kind), _GROUP),
-            f"{unit.count:g}" if unit.count < 1e5 else f"{unit.count:.0f}",
-            format_bytes(unit.bytes),
-            format_ms(unit.exposed_transfer_ns),
-            format_ms(unit.exposed_wait_ns),
-        ]
-        for unit in units
-    ]
-    rest = _of(len(units), count, "units, those with most exposed time")
+    bound = bounded(time)
+    rows += [_unit(unit, (unit.kind, unit.group) in bound) for unit in units]
+    rest = _of(len(units), len(time.units), "units, those with most exposed time")
     return ["", heading("BY UNIT", "ms a step, mean of the ranks of the group"), *table(rows), *rest]
 
 
-def _messages(bars: Sequence[MessageSizes], count: int) -> list[str]:
+def _unit(unit: UnitTime, bound: bool) -> list[str]:
+    most, least = _bounds(bound)
+    return [
+        printable(unit.unit),
+        shorten(printable(unit.kind), _GROUP),
+        f"{unit.count:g}" if unit.count < 1e5 else f"{unit.count:.0f}",
+        "unknown" if is_unknown_size(unit.kind, unit.bytes) else format_bytes(unit.bytes),
+        most + format_ms(unit.exposed_transfer_ns),
+        least + format_ms(unit.exposed_wait_ns),
+    ]
+
+
+def _messages(time: Time) -> list[str]:
+    known = sized_messages(time)
+    bars = telling_messages(known, _MESSAGES)
     if not bars:
         return []
     rows = [["kind", "group", "from", "to", "count", "exposed", "bus"]]
@@ -97,7 +115,7 @@ def _messages(bars: Sequence[MessageSizes], count: int) -> list[str]:
         ]
         for entry in bars
     ]
-    rest = _of(len(bars), count, "rows, those with most exposed time")
+    rest = _of(len(bars), len(known), "rows, those with most exposed time")
     return ["", heading("BY MESSAGE SIZE", "a step; exposed in ms"), *table(rows), *rest]
 
 
