@@ -9,6 +9,7 @@ before those that are more general.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
@@ -113,6 +114,12 @@ def is_collective_kernel(name: str) -> bool:
 
 def collective_of(name: str) -> KnownKernel | None:
     """What is known of a kernel by its name, or None where it is none of a communication library."""
+    return _known(name[:_LONGEST])
+
+
+@lru_cache(maxsize=1 << 12)
+def _known(name: str) -> KnownKernel | None:
+    """Thousands of ranks run the same some hundred kernels."""
     function = function_name(name)
     found = _ANY.fullmatch(function) if len(function) <= _LONGEST_FUNCTION else None
     return KERNELS[int((found.lastgroup or "r0")[1:])] if found is not None else None

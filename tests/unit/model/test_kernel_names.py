@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from zprof.model import kernels
 from zprof.model.collectives import CollectiveKind as Kind
 from zprof.model.kernels import KERNELS, collective_of, function_name, is_collective_kernel
 
@@ -101,6 +102,20 @@ def test_the_function_is_found_in_its_signature():
 @pytest.mark.parametrize("text", ["<" * 5000, "a<" * 2000 + ">" * 2000, "_Z" + "9" * 50, "nccl" * 1500])
 def test_hostile_names_are_read_in_time(text):
     assert collective_of(text) is None
+
+
+def test_a_name_that_all_ranks_have_is_read_once_and_long_ones_are_not_kept(monkeypatch):
+    read = []
+
+    def reading(name):
+        read.append(name)
+        return function_name(name)
+
+    monkeypatch.setattr(kernels, "function_name", reading)
+    for _ in range(100):
+        assert collective_of("".join(["ncclDevKernel_AllGather_", "read_once"])) is not None
+        assert collective_of("x" * 1_000_000) is None
+    assert [len(name) for name in read] == [33, 4096]
 
 
 def test_every_row_says_who_waits():
