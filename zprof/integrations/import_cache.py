@@ -5,6 +5,7 @@ it.  A cache of another key is made anew.  Beside the files nothing is trusted t
 put there; where nothing can be written there, the user's cache folder is used.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from zprof.version import __version__
 _KEY = "key.json"
 #: Counts up when the same file gives other tables.
 _CONVERSION = 2
+_MOST_SWAPS = 8
 
 
 def is_raw(path: Path) -> bool:
@@ -96,13 +98,27 @@ def _swap(made: Path, cache: Path) -> None:
     """Put the new cache where the old one is; who reads the old one meanwhile keeps its files."""
     aside = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
     try:
-        with suppress(FileNotFoundError):
-            cache.rename(aside / "old")
-        made.rename(cache)
+        for attempt in range(_MOST_SWAPS):
+            with suppress(FileNotFoundError):
+                cache.rename(aside / str(attempt))
+            if _is_placed(made, cache):
+                return
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
     except OSError as error:
         raise BadInput(f"{cache}: cannot be written ({error.strerror})", hint="remove it") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_placed(made: Path, cache: Path) -> bool:
+    """False where another process, importing the same, was faster: its cache is now the old one."""
+    try:
+        made.rename(cache)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
 
 
 def _places(path: Path) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from zprof.integrations import import_cache
 from zprof.integrations.import_cache import cached_import
 from zprof.integrations.imports import traces
 from zprof.integrations.imports.watch import Unwatched
+from zprof.model.errors import BadInput
 from zprof.run.reader import load
 
 
@@ -132,3 +133,25 @@ def test_the_key_has_every_file(folder: Path) -> None:
     status = (folder / "rank0.json").stat()
     assert key["files"] == [["rank0.json", status.st_size, status.st_mtime_ns]]
     assert key["path"] == str(folder)
+
+
+@pytest.mark.parametrize(("faster", "made"), [(2, True), (100, False)])
+def test_another_process_may_put_its_cache_there_first(
+    faster: int, made: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between the moment when the old cache is gone and the one when the new one is put there."""
+    rename, others = Path.rename, list(range(faster))
+
+    def late(self: Path, target: Path) -> Path:
+        if target.name == ".t.zprof-cache" and others:
+            others.pop()
+            (target / "t.zprof").mkdir(parents=True)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    if not made:
+        with pytest.raises(BadInput, match="cannot be written"):
+            opened(folder)
+    else:
+        assert load(opened(folder)[0]).ranks
+    assert [path.name for path in folder.parent.iterdir() if ".zprof-cache." in path.name] == []
