@@ -17,6 +17,8 @@ _NAME = 12
 #: What the split is worth where ranks are missing.
 _BOUNDS = {"exposed transfer": "≤ ", "exposed wait": "≥ "}
 _MAX_RANKS = 8
+#: The source of a window over a trace without steps.
+_NO_STEPS = "whole trace"
 _LEFT_OUT = "8 of {} ranks, those that wait most and those that wait least; all: -f json"
 
 
@@ -152,4 +154,6 @@ def _window(time: Time) -> list[str]:
         return wrap("measured: the whole recording as one stretch (--window trace)")
     if window.source == "recorder":
         return wrap(left_out.removeprefix("; ")) if left_out else []
+    if window.source == _NO_STEPS:
+        return wrap(f"measured: the whole trace as one step, since it marks none{left_out}")
     return wrap(printable(f"measured: steps by {window.source}{left_out}"))

@@ -28,7 +28,7 @@ def test_it_writes_traces_and_truth_and_says_what_was_planted(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines()[0] == (
-        "zprof: simulated 2 ranks, 1 steps, stage 2, amd; planted straggler_rank: one rank computes slower"
+        "zprof: simulated 2 ranks, 1 step, stage 2, amd; planted straggler_rank: one rank computes slower"
     )
     truth = read_truth(folder)
     assert (truth.cause, truth.seed, truth.stage, truth.vendor) == ("straggler_rank", 3, 2, "amd")

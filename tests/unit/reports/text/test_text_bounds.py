@@ -57,6 +57,16 @@ def test_a_barrier_moves_nothing() -> None:
     assert "0 B" in page[1]
 
 
+def test_a_trace_without_steps_is_said_to_have_none() -> None:
+    report = trace()
+    window = report.time.window
+    assert window is not None
+    whole = replace(window, source="whole trace")
+    text = render(replace(report, time=replace(report.time, window=whole)))
+    assert "measured: the whole trace as one step, since it marks none" in text
+    assert "steps by whole trace" not in text
+
+
 def _unsplit(ranks: tuple[RankTime, ...]) -> tuple[RankTime, ...]:
     return tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns + 1) for rank in ranks)
 
