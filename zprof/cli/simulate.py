@@ -74,8 +74,8 @@ class SimulateCommand:
         written = sum(rank.file is not None for rank in truth.per_rank)
         says = PRESETS[Cause(plan.cause)].says
         console.note(
-            f"zprof: simulated {_counted(written, 'rank')}, {_counted(plan.steps, 'step')}, stage {plan.stage}, "
-            f"{plan.vendor}; planted {plan.cause}: {says}"
+            f"zprof: simulated {_counted(written, 'rank')}, {_counted(plan.steps, 'step')}, "
+            f"stage {plan.stage}, {plan.vendor}; planted {plan.cause}: {says}"
         )
         console.note(f"zprof: wrote {printable(folder)}; next, zprof report {printable(folder)}")
         return 0
