@@ -8,6 +8,7 @@ halves of halves are decoded until the events are found that are to blame.  No e
 import re
 from collections.abc import Callable
 
+from zprof.collectors.kineto.reading.decoding import MendedPiece, Piece
 from zprof.collectors.kineto.reading.events import NOT_DECODED
 from zprof.collectors.kineto.reading.mend import mend
 from zprof.collectors.kineto.reading.rows import Rows
@@ -54,7 +55,7 @@ class EventArray:
         around = data[start - 1], data[stop]
         data[start - 1], data[stop] = _OPEN, _CLOSE
         try:
-            self._rows.add(memoryview(data)[start - 1 : stop + 1])
+            self._rows.add(Piece(data, start, stop, self._separators))
         except NOT_DECODED:
             return False
         finally:
@@ -126,5 +127,6 @@ class EventArray:
     def _mend(self, start: int, stop: int) -> bool:
         mended = mend(bytes(self._window.data[start:stop]))
         if mended is not None:
-            self._rows.add_mended(mended)
+            self._rows.repaired += mended.changed
+            self._rows.add(MendedPiece(mended))
         return mended is not None

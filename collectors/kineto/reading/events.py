@@ -83,8 +83,70 @@ class ExactEvent(msgspec.Struct, gc=False):
     args: FewArguments = NO_ARGUMENTS
 
 
+class SpanArguments(
+    msgspec.Struct, gc=False, frozen=True, rename=FILE_NAMES | {"external_id_2021": "external id"}
+):
+    """What every row needs, and what tells rows about collectives: the other fields cost as much again."""
+
+    stream: Identity = ABSENT
+    correlation: Identity = ABSENT
+    external_id: Identity = ABSENT
+    external_id_2021: Identity = None
+    bytes: Identity = ABSENT
+    collective: Any = None
+    group: Any = None
+
+
+NO_SPAN_ARGUMENTS = SpanArguments()
+
+
+class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """An event with a duration."""
+
+    cat: str | None = None
+    name: str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    pid: Identity = None
+    tid: Identity = None
+    args: SpanArguments = NO_SPAN_ARGUMENTS
+
+
+class Named(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+    """Says how a thread is called, or a process."""
+
+    name: str | None = None
+    tid: Identity = None
+    args: FewArguments = NO_ARGUMENTS
+
+
+class _Begin(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """Of a flow; of this and the following nothing is read."""
+
+
+class _Through(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
+    """A point on the way of a flow."""
+
+
+class _End(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+    """Of a flow."""
+
+
+class _Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    """A moment."""
+
+
+class _Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
+    """A value at a moment."""
+
+
+Usual = Span | Named | _Begin | _Through | _End | _Instant | _Counter
+
 #: ``strict=False``: ``"12"`` and ``1.0`` are identities, ``"1.5"`` is a time.
 EVENTS = msgspec.json.Decoder(list[Event], strict=False)
+#: Refuses events of other kinds, and takes two thirds of the time.
+USUAL_EVENTS = msgspec.json.Decoder(list[Usual], strict=False)
+EVENT = msgspec.json.Decoder(Event, strict=False)
 EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent], strict=False)
 
 #: What decoding raises for text that is not as it should be.

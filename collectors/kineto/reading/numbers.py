@@ -28,6 +28,14 @@ def whole_numbers(values: Sequence[object]) -> Int64s:
     return np.where(beyond, ABSENT, column) if beyond.any() else column
 
 
+def doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
+    """Times as they stand in the file; NaN for those that are none."""
+    try:
+        return np.frombuffer(struct.pack(f"{len(values)}d", *values), dtype=np.float64)
+    except struct.error:
+        return np.array(values, dtype=np.float64)
+
+
 def whole_number(value: object) -> int:
     """``12``, ``"12"`` and ``1.0`` are numbers; in 2021 ``"stream 7"`` was the thread of stream 7."""
     if isinstance(value, str):

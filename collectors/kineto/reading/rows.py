@@ -1,7 +1,7 @@
 """The columns of a trace while they grow, some hundred events at a time."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,16 +9,11 @@ import numpy.typing as npt
 
 from zprof.collectors.kineto.columns import ABSENT, Int64s, Mask
 from zprof.collectors.kineto.reading.categories import Categories
-from zprof.collectors.kineto.reading.events import (
-    EVENTS,
-    EXACT_EVENTS,
-    Event,
-    ExactEvent,
-    FewArguments,
-)
+from zprof.collectors.kineto.reading.decoding import Decoded, MendedPiece, Piece
+from zprof.collectors.kineto.reading.events import Event, ExactEvent, FewArguments, Span, SpanArguments
 from zprof.collectors.kineto.reading.growing import Growing
-from zprof.collectors.kineto.reading.mend import Mended
 from zprof.collectors.kineto.reading.numbers import (
+    doubles,
     microseconds_to_ns,
     nanoseconds,
     whole_number,
@@ -36,7 +31,8 @@ _MOST_ROWS = 1 << 26
 _MOST_NAMES, _LONG_NAME = 1 << 16, 1 << 10
 Int32s = npt.NDArray[np.int32]
 _COLUMNS = ("start", "duration", "process", "thread", "stream", "correlation", "external_id", "bytes")
-_AnyEvent = Event | ExactEvent
+_AnyEvent = Span | Event | ExactEvent
+_FewArguments = SpanArguments | FewArguments
 
 
 class Rows:
@@ -50,46 +46,41 @@ class Rows:
         self._thread_names = 0
         self.columns = {name: Growing(np.int64) for name in _COLUMNS}
         self.codes = {name: Growing(np.int32) for name in ("category", "name")}
-        self._exact = False
+        self._exact, self._usual = False, True
 
-    def add(self, array: memoryview) -> None:
-        """A JSON array of events; all of it or nothing.
+    def add(self, piece: Piece | MendedPiece) -> None:
+        """All events of a piece, or nothing.
 
         Raises:
             NOT_DECODED: something in it is not as it should be.
         """
-        events: Sequence[_AnyEvent] = (EXACT_EVENTS if self._exact else EVENTS).decode(array)
-        self._add(events, lambda: EXACT_EVENTS.decode(array), array)
-
-    def add_mended(self, mended: Mended) -> None:
-        """One event that ``add`` refuses."""
-        self.repaired += mended.changed
-        event = mended.exact_event() if self._exact else mended.event()
-        self._add([event], lambda: [mended.exact_event()], mended.text)
-
-    def _add(
-        self,
-        events: Sequence[_AnyEvent],
-        exact: Callable[[], Sequence[ExactEvent]],
-        source: memoryview | bytes,
-    ) -> None:
-        spans = [event for event in events if event.ph == "X"]
-        times = None if self._exact else self._from_doubles(spans, source)
+        decoded = piece.exact() if self._exact else self._decode(piece)
+        times = None if self._exact else self._from_doubles(decoded.spans, piece.array)
         if times is None:
-            events, self._exact = (events if self._exact else exact()), True
-            spans = [event for event in events if event.ph == "X"]
+            decoded, self._exact = (decoded if self._exact else piece.exact()), True
+            spans = decoded.spans
             times = _from_digits([e.ts for e in spans]), _from_digits([e.dur for e in spans])
-        self.events += len(events)
-        self.phases = self.phases or bool(spans) or any(event.ph is not None for event in events)
-        self._note_threads([event for event in events if event.ph == "M"])
-        if spans:
-            self._add_spans(spans, *times)
+        if decoded.spans:
+            self._add_spans(decoded, piece, *times)
+        self.events += decoded.number
+        self.phases = self.phases or decoded.phased
+        self._note_threads(decoded.named)
+
+    def _decode(self, piece: Piece | MendedPiece) -> Decoded:
+        """Cheaply, until the file has an event of an unusual kind."""
+        if isinstance(piece, MendedPiece):
+            return piece.any()
+        decoded = piece.usual() if self._usual else None
+        if decoded is None:
+            decoded = piece.any()
+            self._usual = False
+        return decoded
 
     @staticmethod
     def _from_doubles(spans: Sequence[Any], source: memoryview | bytes) -> tuple[Int64s, Int64s] | None:
         """Begin and duration; None where doubles are too coarse: of many with fractions some show it."""
-        start = np.array([event.ts for event in spans], dtype=np.float64)
-        duration = np.array([event.dur for event in spans], dtype=np.float64)
+        start = doubles([event.ts for event in spans])
+        duration = doubles([event.dur for event in spans])
         coarse = (np.abs(start) >= _COARSE) | (np.abs(duration) >= _COARSE)
         if coarse.any():
             fractions = coarse & ((start != np.floor(start)) | (duration >= _COARSE))
@@ -97,7 +88,7 @@ class Rows:
                 return None
         return nanoseconds(start), nanoseconds(duration)
 
-    def _note_threads(self, events: Sequence[_AnyEvent]) -> None:
+    def _note_threads(self, events: Sequence[Any]) -> None:
         for event in events:
             name = event.args.name
             if event.name == "thread_name" and isinstance(name, str):
@@ -109,7 +100,10 @@ class Rows:
             self._thread_names += name not in names
             names.add(name)
 
-    def _add_spans(self, spans: Sequence[_AnyEvent], start: Int64s, duration: Int64s) -> None:
+    def _add_spans(
+        self, decoded: Decoded, piece: Piece | MendedPiece, start: Int64s, duration: Int64s
+    ) -> None:
+        spans = decoded.spans
         few = [event.args for event in spans]
         names, categories = self.names, self.categories.texts
         codes = {
@@ -125,22 +119,23 @@ class Rows:
         texts = (names.texts, codes["name"]), (categories.texts, codes["category"])
         wanted = self.wanted.mask(*texts, few, device)
         placed = _placed(columns["start"], columns["duration"])
-        self._keep_arguments(wanted & placed, placed, few)
+        kept = np.flatnonzero(wanted & placed).tolist()
+        self._keep_arguments(kept, placed, piece.arguments(decoded, kept))
         self._append(codes, columns, placed)
 
     def _of_a_device(
-        self, codes: Int32s, rows: Int64s, few: Sequence[FewArguments], columns: Mapping[str, Int64s]
+        self, codes: Int32s, rows: Int64s, few: Sequence[_FewArguments], columns: Mapping[str, Int64s]
     ) -> dict[str, Int64s]:
         size = np.full(len(codes), ABSENT, dtype=np.int64)
         size[rows] = whole_numbers([each.bytes for each in few])
         stated = whole_numbers([each.stream for each in few])
         return {"bytes": size, "stream": self.categories.streams(codes, rows, stated, columns["thread"])}
 
-    def _keep_arguments(self, wanted: Mask, placed: Mask, few: Sequence[FewArguments]) -> None:
-        if wanted.any():
+    def _keep_arguments(self, kept: list[int], placed: Mask, few: Sequence[FewArguments]) -> None:
+        if kept:
             rows = len(self.columns["start"]) + np.cumsum(placed) - 1
-            for index in np.flatnonzero(wanted).tolist():
-                self.wanted.keep(int(rows[index]), few[index])
+            for row, each in zip(rows[kept].tolist(), few, strict=True):
+                self.wanted.keep(row, each)
 
     def _append(self, codes: Mapping[str, Int32s], columns: Mapping[str, Int64s], placed: Mask) -> None:
         whole = bool(placed.all())
@@ -153,7 +148,7 @@ class Rows:
             raise BadInput(f"more than {_MOST_ROWS} events", hint="record fewer steps")
 
 
-def _identities(spans: Sequence[_AnyEvent], few: Sequence[FewArguments]) -> dict[str, Int64s]:
+def _identities(spans: Sequence[_AnyEvent], few: Sequence[_FewArguments]) -> dict[str, Int64s]:
     columns = {
         "process": whole_numbers([event.pid for event in spans]),
         "thread": whole_numbers([event.tid for event in spans]),

@@ -35,6 +35,15 @@ class Separators:
         found = text.rfind(self._sign, start, stop) if self._sign else -1
         return (found + 1, found + self._skip) if found >= 0 else None
 
+    def around(self, text: bytearray, start: int, place: int, stop: int) -> tuple[int, int]:
+        """Begin and end of the event at ``place`` between two separators, or the ends."""
+        before, behind = (
+            (text.rfind(self._sign, start, place), text.find(self._sign, place, stop))
+            if self._sign
+            else (-1, -1)
+        )
+        return before + self._skip if before >= 0 else start, behind + 1 if behind >= 0 else stop
+
     def spans(self, text: bytearray, start: int, stop: int) -> tuple[list[tuple[int, int]], int]:
         """All between separators, as (start, stop), and the begin of what follows the last."""
         spans: list[tuple[int, int]] = []

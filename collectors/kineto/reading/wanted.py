@@ -35,7 +35,7 @@ class Wanted:
         self._categories = Answers(lambda category: category == _CATEGORY)
 
     def mask(
-        self, names: _TextAndCodes, categories: _TextAndCodes, few: Sequence[FewArguments], device: Int64s
+        self, names: _TextAndCodes, categories: _TextAndCodes, few: Sequence[Any], device: Int64s
     ) -> Mask:
         """The rows that need them; names and categories as texts and codes, and rows of device work."""
         found = self._names.of(*names) | self._categories.of(*categories)
