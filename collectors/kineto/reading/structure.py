@@ -9,6 +9,8 @@ _QUOTE, _BACKSLASH = 0x22, 0x5C
 #: ``[`` and ``{`` differ from each other in this bit only, and so do ``]`` and ``}``.
 _CURLY = 0x20
 _OPEN, _CLOSE = 0x7B, 0x7D
+#: What is looked at takes some ten times its size for the time.
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +25,20 @@ class Brackets:
 
 def brackets(text: bytearray, start: int, stop: int, *, in_string: bool = False) -> Brackets:
     """All brackets of ``text[start:stop]`` outside strings, by position from the begin of ``text``."""
-    letters = np.frombuffer(text, dtype=np.uint8)[start:stop]
-    quotes = _closing_and_opening(letters)
-    folded = letters | _CURLY
-    position = np.flatnonzero((folded == _OPEN) | (folded == _CLOSE))
-    outside = (np.searchsorted(quotes, position) + in_string) % 2 == 0
-    position = position[outside]
-    opens = folded[position] == _OPEN
-    return Brackets(
-        position=position + start,
-        depth=np.cumsum(np.where(opens, 1, -1)),
-        opens=opens,
-        in_string=bool((len(quotes) + in_string) % 2),
-    )
+    letters = np.frombuffer(text, dtype=np.uint8)
+    found, escaped = [np.zeros(0, dtype=np.int64)], False
+    for begin in range(start, stop, _PIECE_BYTES):
+        piece = letters[begin : min(begin + _PIECE_BYTES, stop)]
+        quotes, escaped = _closing_and_opening(piece, escaped)
+        folded = piece | _CURLY
+        position = np.flatnonzero((folded == _OPEN) | (folded == _CLOSE))
+        outside = (np.searchsorted(quotes, position) + in_string) % 2 == 0
+        found.append(position[outside] + begin)
+        in_string = bool((len(quotes) + in_string) % 2)
+    positions = np.concatenate(found)
+    opens = letters[positions] | _CURLY == _OPEN
+    depth = np.cumsum(np.where(opens, np.int8(1), np.int8(-1)), dtype=np.int64)
+    return Brackets(position=positions, depth=depth, opens=opens, in_string=in_string)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +63,17 @@ def elements(text: bytearray, start: int, stop: int) -> Elements:
     )
 
 
-def _closing_and_opening(letters: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Where strings begin and end."""
+def _closing_and_opening(letters: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.NDArray[np.int64], bool]:
+    """Where strings begin and end, and whether the letter behind is escaped, as the first one may be."""
     quotes = np.flatnonzero(letters == _QUOTE)
     slashes = np.flatnonzero(letters == _BACKSLASH)
+    if escaped and len(quotes) and quotes[0] == 0:
+        quotes = quotes[1:]
     if not len(slashes):
-        return quotes
+        return quotes, False
     first = slashes[np.diff(slashes, prepend=-2) > 1]
     last = slashes[np.diff(slashes, append=len(letters) + 2) > 1]
-    escaped = (last + 1)[(last - first) % 2 == 0]
-    return np.setdiff1d(quotes, escaped, assume_unique=True)
+    if escaped and first[0] == 0:
+        first[0] = 1  # escaped itself, it escapes nothing
+    behind = (last + 1)[(last - first) % 2 == 0]
+    return np.setdiff1d(quotes, behind, assume_unique=True), bool(len(behind) and behind[-1] == len(letters))
