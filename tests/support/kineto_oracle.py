@@ -5,14 +5,13 @@ It reads a whole text of good JSON and shares no code with the product.
 
 import gzip
 import json
-import os
 from decimal import ROUND_HALF_EVEN, Decimal
-from pathlib import Path
 
 import pyarrow
 
+from tests.support.real_traces import TRACES
+
 ABSENT = -(2**62)
-TRACES = Path(os.environ.get("ZPROF_TEST_DATA", Path(__file__).parents[3] / "shared/data")) / "traces"
 REAL = sorted(TRACES.glob("**/*.json.gz")) if TRACES.is_dir() else []
 _WORDS = {"Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
 _WORDS |= {"Runtime": "cuda_runtime", "async": "ac2g", "async_cpu_to_gpu": "ac2g"}

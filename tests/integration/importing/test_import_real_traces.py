@@ -1,15 +1,14 @@
 """Public traces, as far as they are beside the checkout."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.support.real_traces import TRACES as DATA
 from zprof.integrations.importing import import_paths
 from zprof.run.reader import load
 
-DATA = Path(os.environ.get("ZPROF_TEST_DATA") or Path(__file__).parents[3].parent / "shared/data") / "traces"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the public traces are not there")
 
 

@@ -1,7 +1,6 @@
 """Real traces of other people: the whole trace against an exact sweep, known values, and HTA."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.interval_oracle import LIBRARIES, Totals, totals, work_of
+from tests.support.real_traces import TRACES
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.integrations.importing import import_paths
 from zprof.model.errors import BadInput
 from zprof.model.time import LEDGER_TERMS, RankTime, WindowPolicy
 from zprof.run.reader import load
 
-TRACES = Path(os.environ.get("ZPROF_TEST_DATA", Path(__file__).parents[3].parent / "shared/data/traces"))
 pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason="the traces are not here")
 
 SAMPLED = "hta_trace_filter_2of128/sampled_rank-{}"

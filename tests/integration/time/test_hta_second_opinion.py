@@ -2,13 +2,13 @@
 
 import gzip
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support.hta_trace import ROWS, hta_trace
+from tests.support.real_traces import TRACES as DATA
 from zprof.cli import main
 from zprof.integrations.hta.verify import verify
 from zprof.model.verification import FigureStatus, RankVerification, Verification
@@ -25,7 +25,6 @@ BY_HAND = {
     "memory": 20_000,
     "idle": 370_000,
 }
-DATA = Path(os.environ.get("ZPROF_TEST_DATA", Path(__file__).parents[3] / "../shared/data/traces"))
 #: Real traces on which HTA finds every figure as zprof does; all that the two disagree on is elsewhere.
 AGREED = (
     "hta_nccl_data.json.gz",

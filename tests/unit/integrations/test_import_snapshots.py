@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hostile_pickles import good
+from tests.support.real_traces import TRACES
 from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
 from zprof.cli import main
 from zprof.integrations import import_cache
@@ -18,7 +19,7 @@ from zprof.integrations.importing import import_paths
 from zprof.model.errors import BadInput
 from zprof.run.reader import load
 
-SHARED = Path(__file__).parents[4] / "shared/data/snapshots/mosaic_output.pickle"
+SHARED = TRACES.with_name("snapshots") / "mosaic_output.pickle"
 
 
 def sized(blocks: int) -> dict[str, object]:

@@ -2,16 +2,14 @@
 
 import gzip
 import json
-import os
-from pathlib import Path
 
 import pytest
 
+from tests.support.real_traces import TRACES
 from zprof.model import kernels
 from zprof.model.collectives import CollectiveKind as Kind
 from zprof.model.kernels import KERNELS, collective_of, function_name, is_collective_kernel
 
-TRACES = Path(os.environ.get("ZPROF_TEST_DATA", Path(__file__).parents[4] / "shared/data")) / "traces"
 FUSED = "flashinfer::trtllm_allreduce_fusion"
 KNOWN = [
     ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "nccl", Kind.ALL_REDUCE, True),

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.real_traces import TRACES
 from zprof.simulator.plan import Compute, Plan, Recording, Stamps, Vendor, Window
 from zprof.simulator.simulate import simulate
 
 TINY = Plan(ranks=2, units=2, steps=2, compute=Compute(forward_kernels=2, backward_kernels=3))
 ROOT = Path(__file__).parents[3]
-TRACES = Path(os.environ.get("ZPROF_TEST_DATA", ROOT.parent / "shared/data")) / "traces"
 #: Real traces of each vendor.
 REAL = {
     Vendor.NVIDIA: (
