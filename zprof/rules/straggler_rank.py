@@ -71,7 +71,17 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     cost = _cost(analysis, matched, seen, suspect)
     if not _is_there(suspect, cost, wall_ns(analysis)):
         return None
+    if _passed_on(matched, suspect.rank):
+        reason = f"rank {suspect.rank} is late because of another rank, which few were compared with"
+        return not_tested(Cause.STRAGGLER_RANK, reason, "record again, and see what was not matched")
     return _finding(analysis, suspect, cost)
+
+
+def _passed_on(matched: pd.DataFrame, rank: int) -> bool:
+    """Whether most of the waiting that the rank is blamed for began on another rank."""
+    waits = matched[matched["blamed_rank"] == rank]
+    elsewhere = waits.loc[waits["origin_rank"] != rank, "wait_ns"].sum()
+    return bool(elsewhere > waits["wait_ns"].sum() / 2)
 
 
 def _missing_input(analysis: RunAnalysis, seen: Arrivals) -> Gap | None:

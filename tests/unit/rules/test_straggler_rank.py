@@ -168,6 +168,13 @@ def test_groups_that_are_whole_name_nobody_where_ranks_are_missing() -> None:
     assert isinstance(straggler_rank(rest, None), Gap)
 
 
+def test_a_rank_that_passes_a_delay_on_is_not_named() -> None:
+    analysis = analysis_of(Scenario(ranks=3, delay_ms={1: 40}))
+    answer = straggler_rank(replace(analysis, collectives=analysis.collectives.assign(origin_rank=2)), None)
+    assert isinstance(answer, Gap)
+    assert "another rank" in answer.reason
+
+
 def test_too_few_steps_are_not_tested() -> None:
     answer = straggler_rank(analysis_of(Scenario(steps=2, delay_ms={1: 40})), None)
     assert isinstance(answer, Gap)
