@@ -37,7 +37,7 @@ def read_trace(path: Path, on_bytes: Callable[[int], None] | None = None) -> Tra
         return read_text(text, lambda: text.damaged)
 
 
-def read_text(text: Text, damaged: Callable[[], bool] = lambda: False, block_bytes: int = 256 << 10) -> Trace:
+def read_text(text: Text, damaged: Callable[[], bool] = lambda: False, block_bytes: int = 512 << 10) -> Trace:
     """Read the text of a trace, ``block_bytes`` at a time.
 
     Raises:

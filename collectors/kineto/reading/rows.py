@@ -107,8 +107,8 @@ class Rows:
         few = [event.args for event in spans]
         names, categories = self.names, self.categories.texts
         codes = {
-            "category": np.fromiter([categories[e.cat] for e in spans], np.int32, len(spans)),
-            "name": np.fromiter([names[e.name] for e in spans], np.int32, len(spans)),
+            "category": _codes(categories, [event.cat for event in spans]),
+            "name": _codes(names, [event.name for event in spans]),
         }
         columns = _identities(spans, few)
         columns["start"], columns["duration"] = start, duration
@@ -146,6 +146,10 @@ class Rows:
             self.codes[name].append(code if whole else code[placed])
         if len(self.columns["start"]) > _MOST_ROWS:
             raise BadInput(f"more than {_MOST_ROWS} events", hint="record fewer steps")
+
+
+def _codes(texts: Texts, words: Sequence[str | None]) -> Int32s:
+    return np.fromiter(map(texts.__getitem__, words), np.int32, len(words))
 
 
 def _identities(spans: Sequence[_AnyEvent], few: Sequence[_FewArguments]) -> dict[str, Int64s]:

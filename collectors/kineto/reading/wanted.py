@@ -19,6 +19,7 @@ _MOST_VALUE_BYTES, _MOST_BYTES = 64 << 10, 64 << 20
 #: A rank in a list, and in the name of its group.
 _RANK_BYTES, _MOST_RANKS = 32, 1 << 16
 _NOT_KEPT = "external_id_2021"
+_FIELDS = FewArguments.__struct_fields__
 _TextAndCodes = tuple[list[str], npt.NDArray[np.int32]]
 
 
@@ -46,11 +47,15 @@ class Wanted:
 
     def keep(self, row: int, few: FewArguments) -> None:
         """Keep what a row has."""
-        stated = {k: v for k, v in msgspec.structs.asdict(few).items() if v is not None and v is not NO_TEXT}
+        stated = {
+            name: value
+            for name, value in zip(_FIELDS, msgspec.structs.astuple(few), strict=True)
+            if value is not None and value is not NO_TEXT
+        }
         stated.pop(_NOT_KEPT, None)
-        sizes = [_size(value) for value in stated.values()]
+        sizes = [_size(value) for value in stated.values() if not isinstance(value, int)]
         size = sum(sizes) + self._bytes_of_stride(few)
-        if max(sizes) > _MOST_VALUE_BYTES or self._kept_bytes + size > _MOST_BYTES:
+        if max(sizes, default=0) > _MOST_VALUE_BYTES or self._kept_bytes + size > _MOST_BYTES:
             self.unkept += 1
             return
         self._kept_bytes += size

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from zprof.model.errors import BadInput
 
-_BLOCK_BYTES = 256 << 10
+_BLOCK_BYTES = 512 << 10
 #: One event, or one value of the header, may be this large.
 _MOST_BYTES = 64 << 20
 
