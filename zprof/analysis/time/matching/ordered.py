@@ -22,6 +22,9 @@ from zprof.analysis.time.matching.rows import NO_STEP, Rows, Rung
 Hints = Callable[[int, int], Hint]
 #: So many ranks are tried as the one that gives the slots.
 _TRIES = 3
+#: Share of the rows that may share only so much of the shorter one with their partner (seen on two busy
+#: processors: up to an eighth of the rows, each at least an eighth).
+_LITTLE_TOGETHER, _LITTLE = 0.25, 0.1
 
 
 def place(lane: Lane, rows: Rows, hints: Hints) -> Placement:
@@ -96,7 +99,7 @@ def _alike(fixed: int, lines: Mapping[int, Line], hints: Hints) -> list[int]:
         [m.offset if (m := measured[rank]) is not None else voted[row] for row, rank in enumerate(ranks)]
     )
     doubt = np.array([m.doubt_ns if (m := measured[rank]) is not None else 0.0 for rank in ranks])
-    fits = _fits(first, start - offset[:, None], end - offset[:, None], doubt)
+    fits = fits_together(first, start - offset[:, None], end - offset[:, None], doubt)
     return [rank for rank, good in zip(ranks, fits, strict=True) if good]
 
 
@@ -108,10 +111,17 @@ def _equal(one: Line, other: Line) -> bool:
     )
 
 
-def _fits(first: Line, start: Floats, end: Floats, doubt: Floats) -> Bools:
+def fits_together(first: Line, start: Floats, end: Floats, doubt: Floats) -> Bools:
+    """Ranks whose rows each share enough of their time with their partner.
+
+    Where processors are short, gloo's thread may leave a collective late on one rank, and enter the next one
+    late.  So a few rows may share little; what was paired wrongly shares next to nothing.
+    """
     moved = Line(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     enough = shares_enough(first, moved, doubt[:, None]) | ~first.sync
-    return np.asarray(enough.all(axis=1), dtype=bool)
+    little = shares_enough(first, moved, doubt[:, None], _LITTLE) | ~first.sync
+    few = (~enough).sum(axis=1) <= _LITTLE_TOGETHER * first.sync.sum()
+    return np.asarray(little.all(axis=1) & few, dtype=bool)
 
 
 def _placement(lane: Lane, rows: Rows, lines: Mapping[int, Line], found: Mapping[int, Int64s]) -> Placement:

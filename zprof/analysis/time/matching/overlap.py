@@ -46,12 +46,12 @@ class Line:
         )
 
 
-def shares_enough(first: Line, second: Line, doubt_ns: float | Floats) -> Bools:
-    """Whether rows at the same places (broadcast) share at least half of the shorter one."""
+def shares_enough(first: Line, second: Line, doubt_ns: float | Floats, share: float = _SHARE) -> Bools:
+    """Whether rows at the same places (broadcast) share at least ``share`` of the shorter one."""
     shorter = np.minimum(first.end - first.start, second.end - second.start)
     shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
     granted = np.minimum(doubt_ns, _GRANTED_SHARE * shorter + _GRANTED_NS)
-    enough: Bools = shared >= _SHARE * shorter - granted
+    enough: Bools = shared >= share * shorter - granted
     return enough
 
 

@@ -1,0 +1,49 @@
+"""How much of their time two ranks' rows must share to be believed the same collectives."""
+
+import numpy as np
+import pytest
+
+from zprof.analysis.time.matching.ordered import fits_together
+from zprof.analysis.time.matching.overlap import Line
+
+MS = 1e6
+ROWS = 12
+
+
+def line(start: np.ndarray, end: np.ndarray) -> Line:
+    ordinal = np.zeros(len(start), dtype=np.int64)
+    return Line(signature=ordinal, start=start, end=end, step=ordinal, sync=np.ones(len(start), dtype=bool))
+
+
+def fits(moved_start: np.ndarray, moved_end: np.ndarray) -> bool:
+    start = np.arange(ROWS) * 20 * MS
+    first = line(start, start + 10 * MS)
+    return bool(fits_together(first, moved_start[None, :], moved_end[None, :], np.zeros(1))[0])
+
+
+def late(rows: int, by_ms: float) -> tuple[np.ndarray, np.ndarray]:
+    """The first ``rows`` enter and leave that much later on the other rank."""
+    start = np.arange(ROWS) * 20 * MS
+    shift = np.where(np.arange(ROWS) < rows, by_ms * MS, 0.0)
+    return start + shift, start + 10 * MS + shift
+
+
+@pytest.mark.parametrize(
+    ("rows", "by_ms", "believed"),
+    [(0, 0.0, True), (ROWS, 4.0, True), (3, 8.5, True), (4, 8.5, False), (1, 9.5, False), (1, 20.0, False)],
+)
+def test_a_few_rows_may_share_little_but_none_next_to_nothing(
+    rows: int, by_ms: float, believed: bool
+) -> None:
+    assert fits(*late(rows, by_ms)) is believed
+
+
+def test_a_stretch_that_is_paired_with_its_neighbours_is_refused() -> None:
+    """Each rank lost another event: between them all rows move by one, and only their ends touch."""
+    start = np.arange(ROWS) * 10 * MS
+    moved = start.copy()
+    moved[4:7] += 10 * MS
+    touching = 0.02 * MS
+    first = line(start, start + 10 * MS + touching)
+    believed = fits_together(first, moved[None, :], moved[None, :] + 10 * MS, np.zeros(1))
+    assert not believed[0]
