@@ -1,5 +1,6 @@
 """One column while it grows: blocks, so that neither many small arrays nor copies of a large one are kept."""
 
+import mmap
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -24,18 +25,22 @@ class Growing(Generic[_Number]):
         """Copies them."""
         while len(rows):
             if self._used == _BLOCK_ROWS:
-                self._blocks.append(np.empty(_BLOCK_ROWS, dtype=self._kind))
+                self._blocks.append(self._block())
                 self._used = 0
             taken = rows[: _BLOCK_ROWS - self._used]
             self._blocks[-1][self._used : self._used + len(taken)] = taken
             self._used, rows = self._used + len(taken), rows[len(taken) :]
 
+    def _block(self) -> npt.NDArray[_Number]:
+        """Of its own pages: they go back to the system at once when it is done with, others may not."""
+        pages = mmap.mmap(-1, _BLOCK_ROWS * np.dtype(self._kind).itemsize)
+        return np.frombuffer(pages, dtype=self._kind)
+
     def finish(self) -> npt.NDArray[_Number]:
         """The column; it cannot grow after."""
-        size, blocks = len(self), self._blocks
-        self._blocks = []
-        whole = np.empty(size, dtype=self._kind)
-        for index, block in enumerate(blocks):
-            part = whole[index * _BLOCK_ROWS : (index + 1) * _BLOCK_ROWS]
-            part[:] = block[: len(part)]
+        whole = np.empty(len(self), dtype=self._kind)
+        blocks, self._blocks = self._blocks[::-1], []
+        for begin in range(0, len(whole), _BLOCK_ROWS):
+            part = whole[begin : begin + _BLOCK_ROWS]
+            part[:] = blocks.pop()[: len(part)]
         return whole
