@@ -73,6 +73,10 @@ class Arguments(msgspec.Struct, gc=False, rename=FILE_NAMES):
     sync_event: Any = None
 
 
+#: What the profiler calls the type of an argument that is no tensor.
+_NO_TENSORS = ("", "Scalar", "ScalarList", "GenericList", "TensorList")
+
+
 def number(value: object) -> int | None:
     """A whole number that an int64 column can hold, else None."""
     if not isinstance(value, int) or isinstance(value, bool):
@@ -80,27 +84,35 @@ def number(value: object) -> int | None:
     return value if abs(value) < 1 << 62 else None
 
 
-def elements(dims: Any, argument: int | None = None) -> int | None:
+def elements(dims: Any, argument: int | None = None, types: Any = None) -> int | None:
     """Elements of one argument of an operator, or of all tensors; a list of tensors is summed.
 
-    ``[[6, 10], []]`` has 60 elements in argument 0; ``[[[8], [8]]]``, a tensor list, has 16.
+    ``[[6, 10], []]`` has 60 elements in argument 0; ``[[[8], [8]]]``, a tensor list, has 16.  A scalar has no
+    extents, as arguments that are no tensors: in a list of tensors it has 1, and beside them where ``types``
+    names its type.
     """
-    if argument is not None:
-        dims = dims[argument : argument + 1] if isinstance(dims, list) else None
+    types = types if isinstance(types, list) else []
     if not isinstance(dims, list):
         return None
-    counts = list(_tensor_elements(dims))
+    chosen = range(len(dims)) if argument is None else range(argument, min(argument + 1, len(dims)))
+    named = [row < len(types) and types[row] not in _NO_TENSORS for row in chosen]
+    counts = [
+        count
+        for row, scalar in zip(chosen, named, strict=True)
+        for count in _tensor_elements(dims[row], scalar)
+    ]
     return sum(counts) if counts else None
 
 
-def _tensor_elements(dims: list[Any]) -> Iterator[int]:
-    for entry in dims:
-        if not isinstance(entry, list) or not entry:
-            continue
-        if all(isinstance(extent, int) for extent in entry):
-            yield _product(entry)
-        else:
-            yield from _tensor_elements(entry)
+def _tensor_elements(entry: Any, scalar: bool) -> Iterator[int]:
+    """Elements of the tensors of one argument; ``scalar``: without extents it is one of one element."""
+    if not isinstance(entry, list) or not (entry or scalar):
+        return
+    if all(isinstance(extent, int) for extent in entry):
+        yield _product(entry)
+        return
+    for inner in entry:
+        yield from _tensor_elements(inner, True)
 
 
 def _product(extents: list[int]) -> int:

@@ -17,6 +17,7 @@ _STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
 #: Old traces have the ranges of the user among the operators.
 _HOST = frozenset({"user_annotation", "cpu_op"})
 _DEVICE = frozenset({"gpu_user_annotation"})
+_WORK = frozenset({"cpu_op", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset"})
 _BOOKKEEPING = frozenset({"Trace", ""})
 #: Steps follow each other without a break: their clock ticks may overlap.
 _TICKS_NS = 2_000
@@ -47,7 +48,8 @@ def step_marks(trace: Trace) -> StepMarks:
             if found:
                 steps = list(_apart(_once(found)))
                 left_out = len(found) - len(steps) + elsewhere
-                return _marks(name, steps, _oddities(left_out, of_device))
+                steps, unused = _without_unused(trace, steps)
+                return _marks(name, steps, (*unused, *_oddities(left_out, of_device)))
     return _whole(trace)
 
 
@@ -99,6 +101,19 @@ def _apart(steps: Sequence[_Step]) -> Iterator[_Step]:
         if step.begin_ns >= end_ns and last_ns > step.begin_ns:
             yield _Step(number=step.number, begin_ns=step.begin_ns, end_ns=last_ns)
             end_ns = last_ns
+
+
+def _without_unused(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
+    """Without the last step if nothing was done in it: the profiler was stopped right after it began."""
+    if len(steps) < 2 or _works_in(trace, steps[-1]) or not _works_in(trace, steps[-2]):
+        return steps, ()
+    reason = f"step {steps[-1].number} ended as soon as it had begun, with nothing in it: left out"
+    return steps[:-1], (Gap(what="steps", reason=reason, remedy="stop the profiler within prof.step()"),)
+
+
+def _works_in(trace: Trace, step: _Step) -> bool:
+    within = (trace.start_ns >= step.begin_ns) & (trace.start_ns < step.end_ns)
+    return bool((within & trace.category.where(lambda category: category in _WORK)).any())
 
 
 def _oddities(left_out: int, of_device: bool) -> tuple[Gap, ...]:

@@ -43,10 +43,15 @@ def _ledger(report: Report) -> list[str]:
     change = step_change_ns(report)
     times = report.comparison.step_time if report.comparison else None
     if change is None or times is None or report.comparison is None:
-        title = heading("WHERE A STEP GOES", "ms a step, mean of the ranks")
+        whole = report.time.window is not None and report.time.window.policy is WindowPolicy.TRACE
+        what = ("WHERE THE TIME GOES", "ms in all") if whole else ("WHERE A STEP GOES", "ms a step")
+        title = heading(what[0], f"{what[1]}, mean of the ranks")
         marks = _marks(report.time.per_rank)
         cells = [[row.name, marks.get(row.name, "") + format_ms(row.this_ns), _bar(row)] for row in rows]
-        return [title, *table([*cells, ["= step", format_ms(step_ns(report.time.per_rank)), ""]])]
+        return [
+            title,
+            *table([*cells, ["= all" if whole else "= step", format_ms(step_ns(report.time.per_rank)), ""]]),
+        ]
     title = heading(f"WHERE THE {_signed(change)} ms WENT", "ms a step, mean of the ranks")
     names = [shorten(printable(name), _NAME) for name in (report.comparison.baseline, report.run.name)]
     before, after = (_marks(ranks) for ranks in (report.comparison.baseline_time, report.time.per_rank))

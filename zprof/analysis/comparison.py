@@ -126,5 +126,5 @@ def _few_steps(run: RunAnalysis) -> Gap:
     return Gap(
         what="step time interval",
         reason=f"{run.run.name} has {len(step_times(run.steps))} timed steps, an interval needs {MIN_STEPS}",
-        remedy="record more steps: zprof.steps(time=8)",
+        remedy="record more steps",
     )

@@ -25,6 +25,7 @@ from zprof.run.schema import RUN_SCHEMA
 from zprof.version import __version__
 
 _KEY = "key.json"
+_ENDINGS = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
 #: Counts up when the same file gives other tables.
 _CONVERSION = 2
 _MOST_SWAPS = 8
@@ -47,7 +48,7 @@ def cached_import(path: Path, note: Callable[[str], None], watch: ImportWatch) -
     """
     sources = sources_at([path])
     key = _key(path, sources.files)
-    name = f"{path.resolve().name.split('.')[0] or sources.kind}.zprof"
+    name = f"{_plain_name(path) or sources.kind}.zprof"
     for cache in _places(path):
         if _is_ours(cache) and _holds(cache, name, key):
             note(f"{path}: {_said(sources)}, imported before into {cache / name}")
@@ -64,6 +65,14 @@ def cached_import(path: Path, note: Callable[[str], None], watch: ImportWatch) -
             finally:
                 shutil.rmtree(made, ignore_errors=True)
     raise BadInput(f"{path}: no place to import it to", hint="zprof import PATH -o RUN names one")
+
+
+def _plain_name(path: Path) -> str:
+    """The name without the endings of such files: ``qwen_0.5b.pt.trace.json.gz`` is ``qwen_0.5b``."""
+    name = path.resolve().name
+    while (ending := next((end for end in _ENDINGS if name.lower().endswith(end)), "")) != "":
+        name = name[: -len(ending)]
+    return name
 
 
 def _said(sources: Sources) -> str:

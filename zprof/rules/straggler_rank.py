@@ -88,12 +88,12 @@ def _missing_input(analysis: RunAnalysis, seen: Arrivals) -> Gap | None:
     if len(analysis.run.ranks_loaded) < analysis.run.world_size:
         # Groups that are whole do not help: a rank that is late there may only pass a delay on.
         reason = "ranks are missing: who came last is not known where not all were seen"
-        return not_tested(Cause.STRAGGLER_RANK, reason, "record again with all ranks alive")
+        return not_tested(Cause.STRAGGLER_RANK, reason, "record, or import, all ranks")
     steps = seen.table["step"].nunique()
     if steps >= _MIN_STEPS:
         return None
     reason = f"collectives of all ranks were matched in {steps} steps, {_MIN_STEPS} are needed"
-    return not_tested(Cause.STRAGGLER_RANK, reason, "record more steps: zprof.steps(time=8)")
+    return not_tested(Cause.STRAGGLER_RANK, reason, "record more steps")
 
 
 def _cost(analysis: RunAnalysis, matched: pd.DataFrame, seen: Arrivals, suspect: Suspect) -> _Cost:

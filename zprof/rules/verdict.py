@@ -13,7 +13,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
 from zprof.model.report import Comparison, RunFacts, StepTimeChange, Verdict, VerdictStatus
-from zprof.model.time import Time
+from zprof.model.time import Time, WindowPolicy
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.claims import spoils
 from zprof.rules.memory.verdict import of_memory
@@ -101,9 +101,15 @@ def _alone(run: RunFacts, time: Time, sure: list[Finding], gaps: Sequence[Gap]) 
     not_tested = {word for gap in gaps if gap.what.startswith("rule") for word in _words(gap.what)}
     untested = [cause.value for cause in _NEEDED if cause.value in not_tested]
     if untested:
-        seen = _unsplit(time)
+        seen = _unsplit(run, time)
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {seen}not tested: {', '.join(untested)}")
-    return _verdict(VerdictStatus.OK, f"{head}: no cause of lost time found{_exposure(time)}")
+    idle = _idle(time)
+    if idle is not None:
+        why = "and no rule says yet what the host does meanwhile"
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {why}")
+    whole = len(run.ranks_loaded) >= run.world_size
+    status = VerdictStatus.OK if whole else VerdictStatus.INCONCLUSIVE
+    return _verdict(status, f"{head}: no cause of lost time found{_exposure(time)}")
 
 
 def _words(text: str) -> list[str]:
@@ -121,18 +127,28 @@ def _largest_term(comparison: Comparison) -> str:
 
 def _step(time: Time) -> str:
     walls = [rank.wall_ns for rank in time.per_rank]
-    return f"{format_ns(sum(walls) / len(walls))} a step"
+    whole = time.window is not None and time.window.policy is WindowPolicy.TRACE
+    return f"{format_ns(sum(walls) / len(walls))} {'in all' if whole else 'a step'}"
 
 
-def _unsplit(time: Time) -> str:
+def _idle(time: Time) -> str | None:
+    """How much of the time is idle, where that is more than half of it."""
+    idle = sum(rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
+    wall = sum(rank.wall_ns for rank in time.per_rank)
+    return format_percent(idle / wall) if 2 * idle > wall > 0 else None
+
+
+def _unsplit(run: RunFacts, time: Time) -> str:
     """How much of the step is communication of which nobody can say whether it waited, where that is most."""
     ranks = time.per_rank
     unsplit = sum(rank.unsplit_ns for rank in ranks)
     exposed = sum(rank.exposed_wait_ns + rank.exposed_transfer_ns for rank in ranks)
     if 2 * unsplit <= exposed:
         return ""
+    missing = len(run.ranks_loaded) < run.world_size
+    lacking = "without the other ranks" if missing else "as long as the ranks' collectives are not matched"
     return (
-        f"{format_ns(exposed / len(ranks))} of it is exposed communication, and without the other ranks, "
+        f"{format_ns(exposed / len(ranks))} of it is exposed communication, and {lacking}, "
         "waiting and moving bytes cannot be told apart; "
     )
 

@@ -38,7 +38,7 @@ def find_executions(trace: Trace) -> list[Execution]:
         start = int(trace.start_ns[row])
         arguments = trace.arguments.get(row, _NOTHING)
         executed = trace.name[row].removeprefix("gloo:")
-        count = elements(arguments.dims)
+        count = elements(arguments.dims, types=arguments.types)
         key = (executed, None if executed in WITHOUT_TENSOR else count)
         types = arguments.types if isinstance(arguments.types, list) and arguments.types else [None]
         dtype = element_type(types[0])

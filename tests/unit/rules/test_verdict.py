@@ -1,10 +1,14 @@
 """The verdict follows the interval, not the mean alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
+from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, StepTimeChange
 from zprof.model.report import VerdictStatus as Status
+from zprof.model.time import Window, WindowPolicy
 from zprof.rules.verdict import judge
 
 RUN = analysis_of(Scenario(steps=1))
@@ -37,3 +41,39 @@ def test_status(change_ms: float, interval_ms: tuple[float, float], status: Stat
     assert verdict.status is status
     assert verdict.sentence.startswith(f"{status.value.upper()} ")
     assert f"[{low:+.1f}, {high:+.1f}]" in verdict.sentence
+
+
+def test_a_run_that_mostly_idles_is_not_ok() -> None:
+    """No rule says yet why a host keeps its device waiting."""
+    busy = RUN.time.per_rank[0]
+    half = busy.wall_ns // 2
+    for idle_ns, status in ((half - 1, Status.OK), (half + 2, Status.INCONCLUSIVE)):
+        rank = replace(busy, idle_ns=idle_ns, unexplained_ns=0)
+        verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), None, findings=(), gaps=())
+        assert verdict.status is status
+    assert "of it nothing runs" in verdict.sentence
+
+
+def test_few_ranks_without_a_finding_do_not_make_a_run_ok() -> None:
+    few = replace(RUN.run, world_size=8)
+    verdict = judge(few, RUN.time, None, findings=(), gaps=())
+    assert verdict.status is Status.INCONCLUSIVE
+    assert "on 2 of 8 ranks" in verdict.sentence
+
+
+def test_all_of_a_recording_is_no_step() -> None:
+    window = Window(policy=WindowPolicy.TRACE, source="whole trace")
+    verdict = judge(RUN.run, replace(RUN.time, window=window), None, findings=(), gaps=())
+    assert " in all" in verdict.sentence
+    assert "a step" not in verdict.sentence
+
+
+def test_what_is_not_told_apart_has_its_reason() -> None:
+    """Ranks are missing, or they are all there and could not be matched."""
+    rank = RUN.time.per_rank[0]
+    unsplit = replace(rank, unsplit_ns=rank.exposed_wait_ns + rank.exposed_transfer_ns)
+    time = replace(RUN.time, per_rank=(unsplit,))
+    gap = Gap(what="rule straggler_rank not tested", reason="", remedy="")
+    for world_size, words in ((2, "are not matched"), (8, "without the other ranks")):
+        run = replace(RUN.run, world_size=world_size)
+        assert words in judge(run, time, None, findings=(), gaps=(gap,)).sentence

@@ -137,3 +137,14 @@ def test_waits_unseen_in_part_give_a_mixed_bound():
     assert "upper bound" in blocking.method
     assert gaps
     assert gaps[0].what == "exposed time"
+
+
+def test_not_one_wait_recorded_is_no_proof_that_nothing_waited():
+    """Two collectives, a loop of a few steps: where nobody was seen to wait, holes bound it."""
+    us = 10_000
+    activity = timeline(coverage=intervals([0], [1000 * us])).activity
+    steps = StepWindows(number=np.array([0]), begin_ns=np.array([0]), end_ns=np.array([1000 * us]))
+    blocking, gaps = find_blocking(0, activity, steps, collectives((100 * us, 200 * us)))
+    assert blocking.method == "aten gap upper bound"
+    assert gaps
+    assert find_blocking(0, activity, steps, collectives())[0].method == "wait spans"

@@ -97,3 +97,13 @@ def test_the_mean_is_over_the_ranks_that_moved_something() -> None:
     volume, _ = measure_volume(frame, facts(), Steps(of_rank={0: 1, 1: 1, 2: 8}))
     assert volume is not None
     assert volume.seen_bytes == 500
+
+
+def test_sizes_that_no_trace_states_are_a_gap_and_not_zero() -> None:
+    frame = rows(("all_gather", "0,1", 400), ("all_gather", "0,1", 0), ("barrier", "0,1", 0))
+    volume, (gap,) = measure_volume(frame, facts(), steps=ONE)
+    assert volume is None
+    assert "1 of 3 collectives" in gap.reason
+    volume, gaps = measure_volume(frame.drop(index=1), facts(), steps=ONE)
+    assert volume is not None
+    assert not gaps

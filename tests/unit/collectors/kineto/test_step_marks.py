@@ -119,3 +119,14 @@ def test_nothing_but_bookkeeping_is_no_step() -> None:
 
 def test_a_number_beyond_all_bounds_is_no_step() -> None:
     assert steps(ranged("ProfilerStep#" + "9" * 400, 0, 5)).numbers == (0,)
+
+
+def test_a_last_step_that_nothing_was_done_in_is_left_out_and_told() -> None:
+    work = ranged("aten::mm", 120, 5, cat="cpu_op"), ranged("aten::mm", 170, 5, cat="cpu_op")
+    marked = ranged("ProfilerStep#4", 100, 50), ranged("ProfilerStep#5", 150, 60)
+    marks = steps(*work, *marked, ranged("ProfilerStep#6", 210, 2))
+    assert marks.numbers == (4, 5)
+    assert "step 6" in marks.gaps[0].reason
+    worked = ranged("aten::mm", 211, 1, cat="cpu_op")
+    assert steps(*work, *marked, ranged("ProfilerStep#6", 210, 2), worked).numbers == (4, 5, 6)
+    assert steps(*marked).numbers == (4, 5), "where operators were not recorded at all nothing tells"

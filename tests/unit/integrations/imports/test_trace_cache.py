@@ -155,3 +155,21 @@ def test_another_process_may_put_its_cache_there_first(
     else:
         assert load(opened(folder)[0]).ranks
     assert [path.name for path in folder.parent.iterdir() if ".zprof-cache." in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "run"),
+    [
+        ("qwen_0.5b.pt.trace.json.gz", "qwen_0.5b.zprof"),
+        ("rank0.JSON", "rank0.zprof"),
+        ("snap.pickle", "snap.zprof"),
+        ("a.b", "a.b.zprof"),
+        (".json", "trace.zprof"),
+    ],
+)
+def test_a_run_is_called_as_its_file_without_what_all_such_files_end_in(
+    file: str, run: str, tmp_path: Path
+) -> None:
+    path = tmp_path / file
+    kind = "trace"
+    assert f"{import_cache._plain_name(path) or kind}.zprof" == run

@@ -52,10 +52,11 @@ def find_blocking(
     inside = collectives[steps.step_at(collectives["start_ns"].to_numpy(dtype=np.int64)) >= 0]
     silent = inside[inside["wait_start_ns"].isna()]
     open_waits = activity.anonymous_waits[~_is_known(activity.anonymous_waits, inside)]
-    if len(silent) - _count(open_waits, steps) <= max(_FEW, len(inside) // 10):
+    some = _count(activity.waits, steps) > 0 or not len(silent)
+    if some and len(silent) - _count(open_waits, steps) <= max(_FEW, len(inside) // 10):
         return _from_waits(activity, collectives, EMPTY, WAIT_SPANS), []
     holes = _holes(activity, steps)
-    if not _count(activity.waits, steps):
+    if not some:
         return _from_waits(activity, collectives, holes, UPPER_BOUND), [_no_waits(rank)]
     unseen = silent[~_ends_within(activity.waits, silent)]
     behind = intersect(holes, _spans(unseen))

@@ -37,10 +37,27 @@ def measure_volume(
     between = frame["kind"].isin([str(kind) for kind in _BETWEEN_TWO]).to_numpy(bool)
     counted = (frame["group_size"] != 1).to_numpy() & ~between & _data_parallel(frame["group"], training)
     other = counted & _replicating(frame, training, counted)
+    silent = int((counted & _without_size(frame)).sum())
+    if silent:
+        return None, [_no_sizes(silent, int(counted.sum()))]
     seen = _mean(frame, counted & ~other, steps)
     return (
         Volume(expected_bytes=expected, seen_bytes=seen, ratio=seen / expected),
         _replicated(_mean(frame, other, steps), expected),
+    )
+
+
+def _without_size(frame: pd.DataFrame) -> Mask:
+    """Rows that move something, and the trace does not say how much."""
+    moves = (frame["kind"] != str(CollectiveKind.BARRIER)).to_numpy(bool)
+    return moves & (frame["bytes"] == 0).to_numpy(bool)
+
+
+def _no_sizes(silent: int, counted: int) -> Gap:
+    return Gap(
+        what="volume",
+        reason=f"{silent} of {counted} collectives do not say how many bytes they moved",
+        remedy="profile with record_shapes=True",
     )
 
 
