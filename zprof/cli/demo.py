@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli import console
-from zprof.cli.progress import steps_progress
+from zprof.cli.terminal import console
+from zprof.cli.terminal.progress import steps_progress
 
 if TYPE_CHECKING:
     from zprof.integrations.demo_scenes import Scene

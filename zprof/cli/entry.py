@@ -9,9 +9,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from zprof.cli import console
 from zprof.cli.command import Handover
 from zprof.cli.parser import parse
+from zprof.cli.terminal import console
 from zprof.model.errors import BadInput, ZprofError
 from zprof.model.printable import printable
 

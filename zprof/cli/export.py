@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from zprof.cli import console
-from zprof.cli.numbers import numbers
 from zprof.cli.opening import open_run
+from zprof.cli.options.numbers import numbers
+from zprof.cli.terminal import console
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
 
@@ -48,7 +48,7 @@ class ExportCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Analyse, write, say what was written."""
-        from zprof.cli.output import check_target, written_whole
+        from zprof.cli.terminal.output import check_target, written_whole
 
         target: Path | None = arguments.perfetto
         if target is None:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from zprof.cli import console
+from zprof.cli.terminal import console
 from zprof.model.printable import printable
 
 
@@ -65,7 +65,7 @@ class ImportCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Import, and say of what ranks."""
-        from zprof.cli.import_progress import import_progress
+        from zprof.cli.terminal.import_progress import import_progress
         from zprof.integrations.importing import import_paths
         from zprof.integrations.imports.options import ImportOptions
 

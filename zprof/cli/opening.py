@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli import console
+from zprof.cli.terminal import console
 from zprof.model.errors import MissingData
 from zprof.model.printable import printable
 
@@ -39,7 +39,7 @@ def _imported(path: Path) -> Path:
 
     if not is_raw(path):
         return path
-    from zprof.cli.import_progress import import_progress
+    from zprof.cli.terminal.import_progress import import_progress
 
     with import_progress() as watch:
         return cached_import(path, lambda text: console.note(f"zprof: {printable(text)}"), watch)

@@ -5,9 +5,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from zprof.cli import console
 from zprof.cli.command import Handover
-from zprof.cli.numbers import count_or_none
+from zprof.cli.options.numbers import count_or_none
+from zprof.cli.terminal import console
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
 

@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.numbers import positive
 from zprof.cli.opening import open_run
-from zprof.cli.training_facts import add_training_options, stated
+from zprof.cli.options.numbers import positive
+from zprof.cli.options.training_facts import add_training_options, stated
 from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ReportCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Diagnose, render, deliver."""
-        from zprof.cli.output import check_target, deliver
+        from zprof.cli.terminal.output import check_target, deliver
         from zprof.reports.registry import by_name, by_path
 
         output: Path | None = arguments.output

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from zprof.cli import console
+from zprof.cli.terminal import console
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
 
@@ -59,7 +59,7 @@ class SimulateCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate, and say what was planted."""
-        from zprof.cli.simulating import plan_of, room_for
+        from zprof.cli.options.simulating import plan_of, room_for
         from zprof.simulator.causes import PRESETS, Cause
         from zprof.simulator.simulate import simulate
 

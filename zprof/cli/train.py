@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zprof.cli import console
-from zprof.cli.numbers import count, count_or_none
-from zprof.cli.progress import steps_progress
+from zprof.cli.options.numbers import count, count_or_none
+from zprof.cli.terminal import console
+from zprof.cli.terminal.progress import steps_progress
 from zprof.model.errors import BadInput, MissingData
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from zprof.cli import console
-from zprof.cli.numbers import numbers, positive
+from zprof.cli.options.numbers import numbers, positive
+from zprof.cli.terminal import console
 from zprof.model.errors import MissingData
 from zprof.model.printable import printable
 from zprof.model.verification import FigureStatus

@@ -28,7 +28,7 @@ def test_two_of_128_ranks(tmp_path: Path) -> None:
 TRACES = {
     "hta_cpu_only_gloo_rank-34.pt.trace.json.gz": (34, 300, "cpu", 1),
     "hta_df_index_resolver.json.gz": (1, 2, "cuda", 5),
-    "hta_mi250_minitoy.json.gz": (0, 1, "hip", 2),
+    "hta_mi250_minitoy.json.gz": (0, 1, "hip", 1),
     "hta_nccl_data.json.gz": (0, 2, "cuda", 3),
     "hta_rank_non_gpu.json.gz": (0, 1, "cpu", 1),
     "kineto_2021_resnet50.pt.trace.json.gz": (0, 1, "cuda", 6),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from zprof.cli import console
+from zprof.cli.terminal import console
 from zprof.model.errors import BadInput
 
 

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from zprof.cli.numbers import count, elements
+from zprof.cli.options.numbers import count, elements
 from zprof.model.training import TrainingFacts
 
 

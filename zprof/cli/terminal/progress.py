@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from zprof.cli import console
+from zprof.cli.terminal import console
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from zprof.cli.training_facts import add_training_options, stated
+from zprof.cli.options.training_facts import add_training_options, stated
 from zprof.model.training import TrainingFacts
 
 
