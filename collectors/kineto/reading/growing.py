@@ -33,7 +33,8 @@ class Growing(Generic[_Number]):
 
     def _block(self) -> npt.NDArray[_Number]:
         """Of its own pages: they go back to the system at once when it is done with, others may not."""
-        pages = mmap.mmap(-1, _BLOCK_ROWS * np.dtype(self._kind).itemsize)
+        size = _BLOCK_ROWS * np.dtype(self._kind).itemsize
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return np.frombuffer(pages, dtype=self._kind)
 
     def finish(self) -> npt.NDArray[_Number]:

@@ -24,8 +24,9 @@ def whole_numbers(values: Sequence[object]) -> Int64s:
         column = np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)
     except struct.error:
         return np.fromiter(map(whole_number, values), dtype=np.int64, count=len(values))
-    beyond = (column >= LIMIT) | (column < ABSENT)
-    return np.where(beyond, ABSENT, column) if beyond.any() else column
+    if column.max(initial=0) < LIMIT and column.min(initial=0) >= ABSENT:
+        return column
+    return np.where((column >= LIMIT) | (column < ABSENT), ABSENT, column)
 
 
 def doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
