@@ -68,7 +68,7 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return not_tested(
             Cause.NO_PREFETCH,
             "no all_gather has both its launch and the wait for it",
-            "record with an engine that writes launch and wait ranges",
+            "on CPU ranks an engine can write launch and wait ranges; device ranks are not judged yet",
         )
     seen = _measure(analysis, timed)
     return _finding(analysis, seen) if _is_there(seen, wall_ns(analysis)) else None
