@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.model.collectives import CollectiveKind
-from zprof.model.time import Blame, LinkFit, MessageSizes, RankTime, StepTime, Time, UnitTime, WaitShares
+from zprof.model.time import (
+    Blame,
+    LinkFit,
+    MessageSizes,
+    RankTime,
+    StepTime,
+    Time,
+    UnitTime,
+    WaitShares,
+    WindowPolicy,
+)
 
 _EACH_SIDE = 2
 #: A share of the exposed time that changes no reading of the split.
@@ -30,6 +40,12 @@ def telling_ranks(ranks: Sequence[RankTime], most: int) -> tuple[RankTime, ...]:
     by_wait = sorted(ranks, key=lambda rank: (-rank.exposed_wait_ns, rank.rank))
     half = most // _EACH_SIDE
     return tuple(sorted((*by_wait[:half], *by_wait[-(most - half) :]), key=lambda rank: rank.rank))
+
+
+def per(time: Time) -> str:
+    """What the figures are of: one step, or all of a recording taken as one stretch."""
+    whole = time.window is not None and time.window.policy is WindowPolicy.TRACE
+    return "in all" if whole else "a step"
 
 
 def unsplit_ns(ranks: Sequence[RankTime]) -> int:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report, Volume
-from zprof.model.time import Alignment, CollectiveTime
+from zprof.model.time import Alignment, CollectiveTime, Time
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.reports.shown.groups import group_name
-from zprof.reports.shown.time_presenter import is_unknown_size
+from zprof.reports.shown.time_presenter import is_unknown_size, per
 from zprof.reports.text.layout import WIDTH, heading, table, wrap
 
 _MOST = 24
@@ -16,10 +16,11 @@ _NAMED = 6
 
 def collectives(report: Report) -> list[str]:
     """The table, and the lines under it."""
-    return [*_table(report.time.collectives), *_volume(report.volume), *_clocks(report)]
+    return [*_table(report.time), *_volume(report.volume), *_clocks(report)]
 
 
-def _table(found: Sequence[CollectiveTime]) -> list[str]:
+def _table(time: Time) -> list[str]:
+    found = time.collectives
     if not found:
         return []
     shown = found[:_MOST]
@@ -30,7 +31,7 @@ def _table(found: Sequence[CollectiveTime]) -> list[str]:
     head, *lines = table(rows)
     title = heading(
         shorten(f"COLLECTIVES ({places[0]})" if len(places) == 1 else "COLLECTIVES", WIDTH - 42),
-        "a step, mean of the ranks; times in ms",
+        f"{per(time)}, mean of the ranks; times in ms",
     )
     body = lines if len(places) == 1 else _by_place(ordered, lines)
     return ["", title, head, *body, *_notes(found)]

@@ -3,7 +3,7 @@
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
 from zprof.model.units import format_ms, format_ns, format_percent
-from zprof.reports.shown.time_presenter import LateRank, late_ranks
+from zprof.reports.shown.time_presenter import LateRank, late_ranks, per
 from zprof.reports.text.layout import heading, table, wrap
 
 _MOST = 4
@@ -21,7 +21,7 @@ def late(report: Report) -> list[str]:
         return []
     rows = [["rank", "others wait", "exposed", "last in", "own wait", "because of"]]
     rows += [_row(entry) for entry in found]
-    title = heading("LATE RANKS", "ms a step, summed over the ranks that wait")
+    title = heading("LATE RANKS", f"ms {per(report.time)}, summed over the ranks that wait")
     return ["", title, *table(rows), *_rest(shares.tied_ns, shares.unjudged_ns)]
 
 

@@ -7,7 +7,7 @@ from zprof.model.report import Report
 from zprof.model.time import RankTime, Time, WindowPolicy
 from zprof.model.units import format_ms, format_ns, format_percent
 from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
-from zprof.reports.shown.time_presenter import telling_ranks, unsplit_ns
+from zprof.reports.shown.time_presenter import per, telling_ranks, unsplit_ns
 from zprof.reports.text.collectives import collectives
 from zprof.reports.text.late import late
 from zprof.reports.text.layout import bar, heading, table, wrap
@@ -81,22 +81,23 @@ def _signed(change_ns: int) -> str:
 
 
 def _exposed(report: Report) -> list[str]:
-    lines = _exposure_line("collectives", report.time.per_rank)
+    of = per(report.time)
+    lines = _exposure_line("collectives", report.time.per_rank, of)
     comparison = report.comparison
     if comparison is None or not comparison.baseline_time:
         return lines
     return lines + _exposure_line(
-        f"in {shorten(printable(comparison.baseline), 24)}", comparison.baseline_time
+        f"in {shorten(printable(comparison.baseline), 24)}", comparison.baseline_time, of
     )
 
 
-def _exposure_line(who: str, ranks: Sequence[RankTime]) -> list[str]:
+def _exposure_line(who: str, ranks: Sequence[RankTime], of: str) -> list[str]:
     seen = exposure(ranks)
     if seen.ratio is None:
         return wrap(f"{who}: none ran in these steps")
     most, least = ("at most ", "at least ") if seen.at_most else ("", "")
     return wrap(
-        f"{who} {format_ns(seen.collective_ns)} a step: {most}{format_ns(seen.exposed_ns)} exposed "
+        f"{who} {format_ns(seen.collective_ns)} {of}: {most}{format_ns(seen.exposed_ns)} exposed "
         f"({format_percent(seen.ratio)}), {least}{format_ns(seen.hidden_ns)} hidden"
     )
 
@@ -142,7 +143,7 @@ def _ranks(report: Report) -> list[str]:
     left_out = [] if len(ranks) <= _MAX_RANKS else wrap(_LEFT_OUT.format(len(ranks)))
     return [
         "",
-        heading("BY RANK", "ms a step; transfer, wait, copies: the exposed part"),
+        heading("BY RANK", f"ms {per(report.time)}; transfer, wait, copies: the exposed part"),
         *table(rows),
         *left_out,
     ]

@@ -82,7 +82,7 @@ def _units(time: Time) -> list[str]:
     bound = bounded(time)
     rows += [_unit(unit, (unit.kind, unit.group) in bound) for unit in units]
     rest = _of(len(units), len(time.units), "units, those with most exposed time")
-    return ["", heading("BY UNIT", "ms a step, mean of the ranks of the group"), *table(rows), *rest]
+    return ["", heading("BY UNIT", f"ms {per(time)}, mean of the ranks of the group"), *table(rows), *rest]
 
 
 def _unit(unit: UnitTime, bound: bool) -> list[str]:
@@ -116,7 +116,7 @@ def _messages(time: Time) -> list[str]:
         for entry in bars
     ]
     rest = _of(len(bars), len(known), "rows, those with most exposed time")
-    return ["", heading("BY MESSAGE SIZE", "a step; exposed in ms"), *table(rows), *rest]
+    return ["", heading("BY MESSAGE SIZE", f"{per(time)}; exposed in ms"), *table(rows), *rest]
 
 
 def _fits(fits: Sequence[LinkFit]) -> list[str]:

@@ -19,6 +19,7 @@ from zprof.model.gaps import Gap
 from zprof.model.printable import display_width
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
+from zprof.model.time import WindowPolicy
 from zprof.reports.text.report import render
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -198,3 +199,13 @@ def test_a_tenant_that_rules_did_not_find_is_unknown_and_not_zero() -> None:
     seen = replace(without, basis_bytes=None, parts=())
     text = render(replace(report, memory=replace(report.memory, per_rank=(seen,))))
     assert next(line for line in text.splitlines() if "gradients" in line).split() == ["gradients", "0", "B"]
+
+
+def test_a_recording_taken_as_one_stretch_is_nowhere_called_a_step() -> None:
+    report = trace()
+    assert report.time.window is not None
+    window = replace(report.time.window, policy=WindowPolicy.TRACE)
+    shown = render(replace(report, time=replace(report.time, window=window), findings=(), gaps=()))
+    figures = shown[shown.index("WHERE THE TIME GOES") : shown.index("FINDINGS")]
+    assert "a step" not in figures
+    assert "in all" in figures
