@@ -14,6 +14,7 @@ from zprof.reports.shown.time_presenter import (
     bounded,
     is_unknown_size,
     most_exposed_units,
+    per,
     sized_messages,
     telling_fits,
     telling_messages,
