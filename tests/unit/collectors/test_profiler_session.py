@@ -113,7 +113,7 @@ def test_two_recorders_of_time_leave_the_first_whole() -> None:
     second.stop()
     work()
     first.stop()
-    assert "work" in first.tables()["events"]["name"]
+    assert "work" in first.tables()["events"]["name"].to_pylist()
 
 
 def test_the_profiler_writes_nothing_of_its_own() -> None:
