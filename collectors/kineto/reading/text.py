@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BufferedReader
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from isal import igzip
 from isal.igzip_lib import IsalError
 
-from zprof.collectors.kineto.reading.ahead import Ahead, Unpacked
 from zprof.model.errors import BadInput
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -23,6 +22,10 @@ _DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, IsalError
 _SMALL_BYTES = 4096
 #: Real traces shrink by 10 to 60; a file of a few kilobytes that becomes gigabytes is no trace.
 _LEAST_LIMIT_BYTES, _MOST_EXPANSION = 256 << 20, 128
+
+
+class _Unpacked(Protocol):
+    def readinto(self, target: memoryview, /) -> int: ...
 
 
 class TraceText:
@@ -97,9 +100,10 @@ class _Pieces:
         return size
 
 
-def _unpacked(file: BufferedReader, magic: bytes) -> Unpacked:
+def _unpacked(file: BufferedReader, magic: bytes) -> _Unpacked:
     if magic.startswith(_GZIP):
-        return Ahead(igzip.IGzipFile(fileobj=file, mode="rb"))  # type: ignore[no-untyped-call]
+        packed: _Unpacked = igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
+        return packed
     return _zstd(file) if magic.startswith(_ZSTD) else file
 
 
