@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.schedules import Spec, play, write
-from zprof.cli.registry import COMMANDS
 from zprof.cli import entry, main
+from zprof.cli.registry import COMMANDS
 from zprof.cli.terminal import console
 from zprof.model.errors import CheckFailed, MissingData
 from zprof.version import __version__
