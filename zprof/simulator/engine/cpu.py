@@ -4,7 +4,6 @@ from functools import singledispatchmethod
 
 import numpy as np
 
-from zprof.model.collectives import CollectiveKind
 from zprof.model.time import LateReason
 from zprof.simulator.engine.instants import after, later
 from zprof.simulator.engine.machine import State
@@ -122,8 +121,3 @@ class CpuMachine:
                 late = state.done[key][0] > state.host[0]
                 state.host = later(touched, np.where(late, woken, touched))
                 state.note(Wait(key=key), begin)
-
-
-def runs_as(kind: CollectiveKind) -> CollectiveKind:
-    """What gloo runs for a collective: a reduce-scatter is an all-reduce of the whole."""
-    return CollectiveKind.ALL_REDUCE if kind is CollectiveKind.REDUCE_SCATTER else kind

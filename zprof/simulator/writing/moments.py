@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.simulator.clocks import ORIGIN_NS, clock_of
+from zprof.simulator.clocks import clock_of
 from zprof.simulator.engine.schedule import Line, Schedule
 from zprof.simulator.writing.sheet import Opening
 
@@ -59,8 +59,3 @@ class Times:
         common = self.common_opening(rank)
         stamps = clock_of(self._schedule.plan, rank).stamps(np.array([common.opens_ns, common.closes_ns]))
         return Opening(opens_ns=int(stamps[0]), closes_ns=int(stamps[1]))
-
-
-def on_common_clock(opening: Opening) -> tuple[int, int]:
-    """Nanoseconds since 1970."""
-    return ORIGIN_NS + opening.opens_ns, ORIGIN_NS + opening.closes_ns
