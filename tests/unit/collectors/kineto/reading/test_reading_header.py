@@ -1,19 +1,15 @@
 """The header of a trace: every variant of it, and how it is found without reading the events."""
 
-import gzip
 import io
 import json
 
 import pytest
 
-from tests.support.kineto_oracle import PACKINGS, REAL, pack
 from zprof.collectors.kineto.columns import Group, TraceHeader
 from zprof.collectors.kineto.reading.document import Document
-from zprof.collectors.kineto.reading.head import read_header
 from zprof.collectors.kineto.reading.header import ASKED
-from zprof.collectors.kineto.reading.reader import read_text, read_trace
+from zprof.collectors.kineto.reading.reader import read_text
 from zprof.collectors.kineto.reading.window import Window
-from zprof.model.errors import BadInput
 
 EVENT = {
     "ph": "X",
@@ -102,60 +98,3 @@ def test_long_texts_are_cut_and_damaged_values_are_absent():
     text = b'{"distributedInfo": {"rank": nope}, "host_name": "a\xffb", "traceEvents": [{"ph": "M"}]}'
     found = read_text(io.BytesIO(text)).header
     assert (found.rank, found.host) == (None, "a\ufffdb")
-
-
-def large(first, last):
-    """About nine megabytes of events, with keys before and after."""
-    rows = json.dumps([EVENT] * 60_000)
-    return (
-        json.dumps(first)[:-1] + ("," if first else "") + f'"traceEvents":{rows},' + json.dumps(last)[1:]
-    ).encode()
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_the_rank_is_found_before_the_events(packing, tmp_path):
-    path = tmp_path / "trace"
-    path.write_bytes(pack(large({"distributedInfo": INFO}, {"host_name": "h"}), packing))
-    found = read_header(path)
-    assert found is not None
-    assert (found.rank, found.world_size, found.groups[0].ranks) == (3, 8, (0, 1))
-
-
-def test_the_rank_is_found_behind_the_events_of_a_plain_file(tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_bytes(
-        large({"schemaVersion": 1}, {"distributedInfo": INFO, "baseTimeNanoseconds": 17, "x": 1})
-    )
-    found = read_header(path)
-    assert found is not None
-    assert (found.rank, found.base_ns) == (3, 17)
-
-
-@pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_a_packed_file_with_the_rank_at_its_end_must_be_read(packing, tmp_path):
-    path = tmp_path / "trace"
-    path.write_bytes(pack(large({}, {"distributedInfo": INFO}), packing))
-    assert read_header(path) is None
-    assert read_trace(path).header.rank == 3
-
-
-def test_a_small_file_without_a_rank_has_a_header_all_the_same(tmp_path):
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(json.dumps({"traceEvents": [EVENT], "host_name": "h"}).encode()))
-    assert read_header(path) == TraceHeader(host="h")
-
-
-def test_what_is_no_trace_has_no_header(tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_bytes(b"<html>")
-    with pytest.raises(BadInput, match=r"trace\.json: not a Kineto trace"):
-        read_header(path)
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in REAL if path.stat().st_size < 10**6], ids=lambda path: path.name
-)
-def test_the_header_alone_agrees_with_the_whole(path):
-    found, whole = read_header(path), read_trace(path).header
-    if found is not None:
-        assert (found.rank, found.world_size, found.groups) == (whole.rank, whole.world_size, whole.groups)
