@@ -159,10 +159,11 @@ def _identities(spans: Sequence[_AnyEvent], few: Sequence[_FewArguments]) -> dic
         "correlation": whole_numbers([each.correlation for each in few]),
         "external_id": whole_numbers([each.external_id for each in few]),
     }
-    old = [each.external_id_2021 for each in few]
+    missing = np.flatnonzero(columns["external_id"] == ABSENT)
+    old = [few[row].external_id_2021 for row in missing.tolist()]
     if old.count(None) != len(old):
-        missing = columns["external_id"] == ABSENT
-        columns["external_id"] = np.where(missing, whole_numbers(old), columns["external_id"])
+        columns["external_id"] = columns["external_id"].copy()
+        columns["external_id"][missing] = whole_numbers(old)
     return columns
 
 
