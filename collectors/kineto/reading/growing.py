@@ -1,4 +1,4 @@
-"""One column while it grows: blocks, so that neither many small arrays nor copies of a large one are kept."""
+"""One column while it grows, in pages of its own that are moved and not copied."""
 
 import mmap
 from typing import Generic, TypeVar
@@ -6,42 +6,49 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-_BLOCK_ROWS = 1 << 16
+_FIRST_ROWS = 1 << 14
 _Number = TypeVar("_Number", np.int32, np.int64)
 
 
 class Growing(Generic[_Number]):
-    """Takes rows at its end."""
+    """Takes rows at its end.
+
+    Its pages go back to the system at once when it is done with, which those of the heap may not.
+    """
 
     def __init__(self, kind: type[_Number]) -> None:
         self._kind: type[_Number] = kind
-        self._blocks: list[npt.NDArray[_Number]] = []
-        self._used = _BLOCK_ROWS
+        self._pages = _pages(_FIRST_ROWS * np.dtype(kind).itemsize)
+        self._rows: npt.NDArray[_Number] = np.frombuffer(self._pages, dtype=kind)
+        self._used = 0
 
     def __len__(self) -> int:
-        return len(self._blocks) * _BLOCK_ROWS - (_BLOCK_ROWS - self._used if self._blocks else 0)
+        return self._used
 
     def append(self, rows: npt.NDArray[_Number]) -> None:
         """Copies them."""
-        while len(rows):
-            if self._used == _BLOCK_ROWS:
-                self._blocks.append(self._block())
-                self._used = 0
-            taken = rows[: _BLOCK_ROWS - self._used]
-            self._blocks[-1][self._used : self._used + len(taken)] = taken
-            self._used, rows = self._used + len(taken), rows[len(taken) :]
+        end = self._used + len(rows)
+        if end > len(self._rows):
+            self._grow(max(2 * len(self._rows), end))
+        self._rows[self._used : end] = rows
+        self._used = end
 
-    def _block(self) -> npt.NDArray[_Number]:
-        """Of its own pages: they go back to the system at once when it is done with, others may not."""
-        size = _BLOCK_ROWS * np.dtype(self._kind).itemsize
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return np.frombuffer(pages, dtype=self._kind)
+    def _grow(self, rows: int) -> None:
+        """Pages that nobody has written to take no memory, so that doubling costs none."""
+        size = rows * np.dtype(self._kind).itemsize
+        self._rows = np.empty(0, dtype=self._kind)  # A view of the pages would hold them in place.
+        try:
+            self._pages.resize(size)
+        except SystemError:  # Only Linux moves pages.
+            larger = _pages(size)
+            larger[: len(self._pages)] = self._pages[:]
+            self._pages = larger
+        self._rows = np.frombuffer(self._pages, dtype=self._kind)
 
     def finish(self) -> npt.NDArray[_Number]:
         """The column; it cannot grow after."""
-        whole = np.empty(len(self), dtype=self._kind)
-        blocks, self._blocks = self._blocks[::-1], []
-        for begin in range(0, len(whole), _BLOCK_ROWS):
-            part = whole[begin : begin + _BLOCK_ROWS]
-            part[:] = blocks.pop()[: len(part)]
-        return whole
+        return self._rows[: self._used]
+
+
+def _pages(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
