@@ -3,7 +3,7 @@
 Tables of single collectives and steps stand beside the summed leaves that the report shows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -23,6 +23,9 @@ class RunAnalysis:
 
     ``steps`` has one row per (rank, step) with the terms of the ledger in nanoseconds.
     ``collectives`` has one row per collective and rank, on the common clock.
+    ``host`` says what the host did while its device had nothing to run, a row a rank and step; ``kernels``
+    sums the kernels of a device by name; ``passes`` says to which pass of which unit a gather belongs.
+    They are empty where the recording does not show it.
     """
 
     run: RunFacts
@@ -33,6 +36,9 @@ class RunAnalysis:
     steps: pd.DataFrame
     collectives: pd.DataFrame
     gaps: tuple[Gap, ...]
+    host: pd.DataFrame = field(default_factory=pd.DataFrame)
+    kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
+    passes: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
@@ -51,6 +57,9 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         steps=time.steps,
         collectives=time.collectives,
         gaps=(*run.gaps(), *time.gaps, *memory.gaps),
+        host=time.host,
+        kernels=time.kernels,
+        passes=time.passes,
     )
 
 
@@ -89,6 +98,9 @@ def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Ru
         steps=time.steps,
         collectives=time.collectives,
         gaps=(*run.gaps(), *time.gaps),
+        host=time.host,
+        kernels=time.kernels,
+        passes=time.passes,
     )
 
 

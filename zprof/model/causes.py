@@ -21,9 +21,32 @@ class Cause(StrEnum):
     INIT_SPIKE = "init_spike"
     OUTSIDE_ALLOCATOR = "outside_allocator"
     STRAGGLER_RANK = "straggler_rank"
+    ROTATING_STRAGGLER = "rotating_straggler"
     NO_PREFETCH = "no_prefetch"
     LOW_BUS_BANDWIDTH = "low_bus_bandwidth"
+    LATENCY_BOUND_COLLECTIVES = "latency_bound_collectives"
+    UNITS_TOO_SMALL = "units_too_small"
+    SINGLE_UNIT = "single_unit"
+    RATE_LIMITED_PREFETCH = "rate_limited_prefetch"
+    COMPUTE_BLOCKS_COMM = "compute_blocks_comm"
+    SHARDING_SPANS_NODES = "sharding_spans_nodes"
+    FP32_REDUCE = "fp32_reduce"
+    FP32_GATHER = "fp32_gather"
+    ACCUMULATION_SYNCS = "accumulation_syncs"
+    ACCUMULATION_REGATHERS = "accumulation_regathers"
+    NEEDLESS_RESHARD_AFTER_FORWARD = "needless_reshard_after_forward"
+    LAST_UNIT_REGATHERED = "last_unit_regathered"
+    CHECKPOINT_REGATHERS = "checkpoint_regathers"
+    UNHIDDEN_OPTIMIZER_GATHER = "unhidden_optimizer_gather"
+    UNEVEN_SHAPES = "uneven_shapes"
     ALLOCATOR_RETRIES = "allocator_retries"
+    CPU_BOUND_LAUNCH = "cpu_bound_launch"
+    BLOCKING_SYNC = "blocking_sync"
+    DATA_LOADER = "data_loader"
+    OFFLOAD_ON_CRITICAL_PATH = "offload_on_critical_path"
+    COMM_SLOWS_COMPUTE = "comm_slows_compute"
+    COPY_OVERHEAD = "copy_overhead"
+    LOST_COMPUTE_EFFICIENCY = "lost_compute_efficiency"
 
 
 FINDING_IDS: dict[Cause, str] = {
@@ -38,7 +61,30 @@ FINDING_IDS: dict[Cause, str] = {
     Cause.INIT_SPIKE: "ZP208",
     Cause.OUTSIDE_ALLOCATOR: "ZP209",
     Cause.STRAGGLER_RANK: "ZP301",
+    Cause.ROTATING_STRAGGLER: "ZP302",
     Cause.NO_PREFETCH: "ZP401",
     Cause.LOW_BUS_BANDWIDTH: "ZP402",
+    Cause.LATENCY_BOUND_COLLECTIVES: "ZP403",
+    Cause.UNITS_TOO_SMALL: "ZP404",
+    Cause.SINGLE_UNIT: "ZP405",
+    Cause.RATE_LIMITED_PREFETCH: "ZP406",
+    Cause.COMPUTE_BLOCKS_COMM: "ZP407",
+    Cause.SHARDING_SPANS_NODES: "ZP408",
+    Cause.FP32_REDUCE: "ZP409",
+    Cause.FP32_GATHER: "ZP410",
+    Cause.ACCUMULATION_SYNCS: "ZP411",
+    Cause.ACCUMULATION_REGATHERS: "ZP412",
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: "ZP413",
+    Cause.LAST_UNIT_REGATHERED: "ZP414",
+    Cause.CHECKPOINT_REGATHERS: "ZP415",
+    Cause.UNHIDDEN_OPTIMIZER_GATHER: "ZP416",
+    Cause.UNEVEN_SHAPES: "ZP417",
     Cause.ALLOCATOR_RETRIES: "ZP501",
+    Cause.CPU_BOUND_LAUNCH: "ZP502",
+    Cause.BLOCKING_SYNC: "ZP503",
+    Cause.DATA_LOADER: "ZP504",
+    Cause.OFFLOAD_ON_CRITICAL_PATH: "ZP505",
+    Cause.COMM_SLOWS_COMPUTE: "ZP506",
+    Cause.COPY_OVERHEAD: "ZP507",
+    Cause.LOST_COMPUTE_EFFICIENCY: "ZP508",
 }

@@ -93,7 +93,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything that zprof says about one run."""
+    """Everything that zprof says about one run.
+
+    ``unclaimed``: what the largest rank loses in a step and no finding claims, by ledger term.
+    """
 
     schema: str = REPORT_SCHEMA
     zprof_version: str
@@ -106,3 +109,4 @@ class Report:
     findings: tuple[Finding, ...] = ()
     gaps: tuple[Gap, ...] = ()
     second_opinion: SecondOpinion | None = None
+    unclaimed: Mapping[str, int] = field(default_factory=dict)

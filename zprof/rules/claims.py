@@ -1,16 +1,21 @@
-"""Savings share no time: each finding takes what it claims from the ledger, the largest first.
+"""Savings share no time: each finding takes what it claims from the ledger, what explains others first.
 
-Two findings can see the same exposed transfer (no prefetch on a slow link); its time can be won once.
+Two findings can see the same exposed transfer (no prefetch on a slow link); its time can be won once.  One
+cause can make the signal of another (a single unit leaves nothing to prefetch): what explains another
+finding, and is sure, takes its time before that.  Among the rest the largest saving takes first.
 A ledger term holds the largest rank's mean a step, because a wait lies on the ranks that do not cause it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.time import RankTime
 from zprof.rules.rule import Rule
+
+#: What is lost: compute is no loss, until a rule says how much of it is.
+_LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns")
 
 
 def spoils(finding: Finding) -> bool:
@@ -21,13 +26,17 @@ def spoils(finding: Finding) -> bool:
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
     """What spoils the measurement first, then by time saved, then by memory freed; notes last.
 
-    Among findings about memory those of low confidence come after the others: what they free is a guess.
+    Those of low confidence come after all others that save time, and after all others that free memory: what
+    they win is a guess.
     """
 
-    def key(finding: Finding) -> tuple[bool, int, bool, bool, int, str]:
+    def key(finding: Finding) -> tuple[bool, bool, bool, int, bool, bool, int, str]:
         low, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
+        timed = finding.saving_ns[1] > 0
         return (
             not spoils(finding),
+            not timed,
+            timed and low,
             -finding.saving_ns[1],
             bytes_freed is None,
             bytes_freed is not None and low,
@@ -41,17 +50,54 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 def disjoint(
     findings: Sequence[Finding], rules: Sequence[Rule], ranks: Sequence[RankTime]
 ) -> tuple[Finding, ...]:
-    """``findings`` in their order, no nanosecond of a ledger term claimed twice."""
+    """``findings`` with no nanosecond of a ledger term claimed twice.
+
+    A finding about time of which others, that explain it, leave nothing is dropped: it is their signal.
+    """
     claims = {rule.cause: rule.claims for rule in rules}
-    terms = {term for rule in rules for term in rule.claims}
-    left = {term: max((getattr(rank, term) for rank in ranks), default=0) for term in terms}
-    trimmed = []
+    causes = _explained(findings, rules)
+    left = _terms(rules, ranks)
+    kept = []
+    for finding in _explaining_first(ordered(findings), causes):
+        high = _take(left, claims.get(finding.cause, ()), finding.saving_ns[1])
+        nothing_left = finding.saving_ns[1] > 0 and high == 0
+        if not (nothing_left and finding.cause in causes):
+            kept.append(replace(finding, saving_ns=(min(finding.saving_ns[0], high), high)))
+    return tuple(ordered(kept))
+
+
+def unclaimed(
+    findings: Sequence[Finding], rules: Sequence[Rule], ranks: Sequence[RankTime]
+) -> Mapping[str, int]:
+    """What is lost on the largest rank and no finding claims, by ledger term."""
+    claims = {rule.cause: rule.claims for rule in rules}
+    left = {term: max((int(getattr(rank, term)) for rank in ranks), default=0) for term in _LOST}
     for finding in findings:
-        wanted = finding.saving_ns[1]
-        for term in claims.get(finding.cause, ()):
-            taken = min(wanted, left[term])
-            left[term] -= taken
-            wanted -= taken
-        high = finding.saving_ns[1] - wanted
-        trimmed.append(replace(finding, saving_ns=(min(finding.saving_ns[0], high), high)))
-    return tuple(ordered(trimmed))
+        terms = [term for term in claims.get(finding.cause, ()) if term in left]
+        _take(left, terms, finding.saving_ns[1])
+    return left
+
+
+def _explained(findings: Sequence[Finding], rules: Sequence[Rule]) -> frozenset[Cause]:
+    """Causes whose signal a sure finding makes as well."""
+    sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}
+    return frozenset(cause for rule in rules if rule.cause in sure for cause in rule.explains)
+
+
+def _explaining_first(findings: Sequence[Finding], explained: frozenset[Cause]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: finding.cause in explained)
+
+
+def _terms(rules: Sequence[Rule], ranks: Sequence[RankTime]) -> dict[str, int]:
+    terms = {term for rule in rules for term in rule.claims}
+    return {term: max((int(getattr(rank, term)) for rank in ranks), default=0) for term in terms}
+
+
+def _take(left: dict[str, int], terms: Sequence[str], wanted: int) -> int:
+    """Take as much as there is of the terms, in their order; how much that was."""
+    got = 0
+    for term in terms:
+        taken = min(wanted - got, left[term])
+        left[term] -= taken
+        got += taken
+    return got

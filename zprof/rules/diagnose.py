@@ -1,6 +1,7 @@
 """Asks the rules and builds the report: verdict first, then what it rests on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_alone, analyse_time_alone
 from zprof.analysis.comparison import baseline_gaps, compare, comparison_gaps
@@ -8,7 +9,7 @@ from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
-from zprof.rules.claims import disjoint, ordered
+from zprof.rules.claims import disjoint, unclaimed
 from zprof.rules.registry import memory_rules, rules, time_rules
 from zprof.rules.rule import Rule, grouped
 from zprof.rules.verdict import judge, judge_memory
@@ -63,7 +64,8 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
     verdict = judge(
         analysis.run, analysis.time, comparison, findings=findings, gaps=gaps, memory=analysis.memory
     )
-    return _report(analysis, verdict, comparison, findings, gaps)
+    report = _report(analysis, verdict, comparison, findings, gaps)
+    return replace(report, unclaimed=unclaimed(findings, asked, analysis.time.per_rank))
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
@@ -110,6 +112,6 @@ def _ask(
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
     answers = [rule.check(analysis, baseline) for rule in asked]
-    findings = ordered(answer for answer in answers if isinstance(answer, Finding))
+    findings = [answer for answer in answers if isinstance(answer, Finding)]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
     return disjoint(findings, asked, analysis.time.per_rank), [*analysis.gaps, *untested]

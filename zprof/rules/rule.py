@@ -22,11 +22,16 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A cause, its check, and the ledger terms that its saving is taken from, in that order."""
+    """A cause, its check, and the ledger terms that its saving is taken from, in that order.
+
+    ``explains``: causes whose signal this one makes as well.  Where both are found, and this one is sure, it
+    takes its time first, and the other one is only what is left.
+    """
 
     cause: Cause
     check: Check
     claims: tuple[str, ...] = ()
+    explains: tuple[Cause, ...] = ()
 
 
 def not_tested(cause: Cause, reason: str, remedy: str) -> Gap:

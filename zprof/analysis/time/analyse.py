@@ -1,7 +1,7 @@
 """Measures the time side of a run: tables in, frozen values out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -69,7 +69,7 @@ class TimeAnalysis:
 
     ``steps`` has one row per (rank, step), ``collectives`` one per collective of these steps and rank; a
     collective belongs to the step that launched it.  Times of both are on the common clock.  ``tracks`` has
-    the instants behind the sums.
+    the instants behind the sums.  ``host``, ``kernels`` and ``passes`` are described where they are made.
     """
 
     time: Time
@@ -78,6 +78,9 @@ class TimeAnalysis:
     volume: Volume | None
     gaps: tuple[Gap, ...]
     tracks: tuple[RankTracks, ...] = ()
+    host: pd.DataFrame = field(default_factory=pd.DataFrame)
+    kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
+    passes: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnalysis:

@@ -8,7 +8,7 @@ from tests.support.analyses import MS, Scenario, analysis_of, without_rank
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.straggler_rank import straggler_rank
+from zprof.rules.waiting.straggler_rank import straggler_rank
 
 
 def found(analysis: RunAnalysis) -> Finding:

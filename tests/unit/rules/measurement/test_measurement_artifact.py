@@ -8,7 +8,7 @@ from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
-from zprof.rules.measurement_artifact import measurement_artifact
+from zprof.rules.measurement.measurement_artifact import measurement_artifact
 
 
 def found(analysis: RunAnalysis) -> Finding:

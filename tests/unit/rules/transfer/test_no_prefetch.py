@@ -9,7 +9,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.no_prefetch import no_prefetch
+from zprof.rules.transfer.no_prefetch import no_prefetch
 
 SLOW_LINK = 180e6
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.analyses import Scenario, analysis_of
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.low_bus_bandwidth import against, low_bus_bandwidth
+from zprof.rules.transfer.low_bus_bandwidth import against, low_bus_bandwidth
 
 FAST = Scenario(name="fast", bytes_per_s=500e6)
 SLOW = Scenario(name="slow", bytes_per_s=60e6)

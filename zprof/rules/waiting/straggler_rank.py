@@ -25,10 +25,10 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns
-from zprof.rules.arrivals import Arrivals, arrivals
 from zprof.rules.rows import INSTANCE, has_no_collectives, steady, wall_ns
 from zprof.rules.rule import finding, not_tested, severity_of
-from zprof.rules.suspect import Suspect, suspect_of
+from zprof.rules.waiting.arrivals import Arrivals, arrivals
+from zprof.rules.waiting.suspect import Suspect, suspect_of
 
 _MIN_STEPS = 3
 _LAST_RATIO = 0.60

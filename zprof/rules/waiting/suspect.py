@@ -6,8 +6,8 @@ from math import comb
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.arrivals import Arrivals
 from zprof.rules.rows import clock_uncertainty_ns, noise_floor_ns
+from zprof.rules.waiting.arrivals import Arrivals
 
 _ABOVE_NOISE = 3
 _ABOVE_CLOCK = 10

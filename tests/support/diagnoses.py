@@ -1,0 +1,71 @@
+"""Simulated jobs with a planted cause, diagnosed as a user's would be, and what the cause truly costs."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
+from zprof.integrations.importing import import_paths
+from zprof.model.findings import Confidence, Finding
+from zprof.model.report import Report
+from zprof.rules.diagnose import diagnose
+from zprof.run.reader import Run, load
+from zprof.simulator.causes import Cause, plant
+from zprof.simulator.cures import cured
+from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.simulate import simulate
+from zprof.simulator.truth.model import Truth
+
+
+def base(seed: int, vendor: Vendor = Vendor.NVIDIA) -> Plan:
+    """A healthy job of four ranks, small enough for a second of work."""
+    return Plan(seed=seed, vendor=vendor, ranks=4, steps=4, units=6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosed:
+    """A job, its truth, and what zprof says of it."""
+
+    plan: Plan
+    truth: Truth
+    run: Run
+    analysis: RunAnalysis
+    report: Report
+
+    @property
+    def first(self) -> Finding | None:
+        """The finding that stands first, notes of low confidence aside."""
+        return next((f for f in self.report.findings if f.confidence is not Confidence.LOW), None)
+
+
+def diagnosed(plan: Plan, folder: Path, baseline: RunAnalysis | None = None) -> Diagnosed:
+    """Simulate, import the traces in this process, analyse, ask all rules."""
+    truth = simulate(plan, folder / "traces")
+    import_paths([folder / "traces"], folder / "run.zprof")
+    run = load(folder / "run.zprof")
+    analysis = analyse_time_alone(run)
+    report = diagnose(analysis, baseline)
+    return Diagnosed(plan=plan, truth=truth, run=run, analysis=analysis, report=report)
+
+
+def planted(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
+    """The job with a cause in it, by itself."""
+    return diagnosed(plant(plan, cause, strength), folder)
+
+
+def planted_beside_healthy(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
+    """The job with a cause in it, and the healthy job as its baseline."""
+    healthy = diagnosed(plan, folder / "healthy")
+    return diagnosed(plant(plan, cause, strength), folder / "planted", healthy.analysis)
+
+
+def true_saving_ns(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> float:
+    """How much shorter a step gets when the cause is cured: means over ranks and steps."""
+    sick = simulate(plant(plan, cause, strength), folder / "sick")
+    well = simulate(replace(cured(plan, cause, strength), seed=plan.seed), folder / "well")
+    return step_ns(sick) - step_ns(well)
+
+
+def step_ns(truth: Truth) -> float:
+    """The mean wall time of a step."""
+    return fmean(step.wall_ns for step in truth.per_step)

@@ -1,0 +1,1 @@
+"""What the host does while the device has nothing to run."""

@@ -1,0 +1,1 @@
+"""What the recording itself made of what it shows."""

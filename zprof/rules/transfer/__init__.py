@@ -1,0 +1,1 @@
+"""How collectives move their bytes, and when."""

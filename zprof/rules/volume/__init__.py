@@ -1,0 +1,1 @@
+"""What moves more often, or in more bytes, than the stage needs: proven without a clock."""
