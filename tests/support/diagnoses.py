@@ -67,5 +67,5 @@ def true_saving_ns(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0
 
 
 def step_ns(truth: Truth) -> float:
-    """The mean wall time of a step."""
-    return fmean(step.wall_ns for step in truth.per_step)
+    """The mean wall time of a step, without the first: nothing of a step before runs into that one."""
+    return fmean(step.wall_ns for step in truth.per_step if step.step or len(truth.per_step) == 1)

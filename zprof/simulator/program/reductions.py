@@ -51,15 +51,23 @@ class Reductions:
         self._out.add(Sync(after=tuple(f"spill.{unit}" for unit in range(plan.units))))
 
     def gather_parameters(self) -> None:
-        """New parameters to all (stages 1 and 2)."""
+        """New parameters to all (stages 1 and 2): of each unit for its next forward, or all at once."""
+        if self._plan.hide_optimizer_gather:
+            elements = self._plan.padded_unit_elements
+            self._out.add(
+                *(
+                    gather_parameters(self._plan, f"parameters.{unit}", elements)
+                    for unit in range(self._plan.units)
+                )
+            )
+            return
         plan, buckets = self._plan, Buckets(self._plan)
         sizes = buckets.fill(plan.padded_unit_elements * plan.units) + buckets.rest()
         for index, elements in enumerate(sizes):
-            key = "parameters" if index == len(sizes) - 1 else f"parameters.{index}"
+            key = "parameters" if index == len(sizes) - 1 else f"parameters.bucket.{index}"
             self._out.add(gather_parameters(plan, key, elements))
-        if not plan.hide_optimizer_gather:
-            refresh = Kernel(key="refresh", shape=Shape.ELEMENTWISE, work_ns=20_000, after=("parameters",))
-            self._out.add(refresh)
+        refresh = Kernel(key="refresh", shape=Shape.ELEMENTWISE, work_ns=20_000, after=("parameters",))
+        self._out.add(refresh)
 
     def _reduce_buckets(self, full: list[int], last: str, unit: int) -> None:
         for elements in full:

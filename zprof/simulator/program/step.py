@@ -98,9 +98,8 @@ class _Step:
         phase, after = self._phases[index], []
         if self._plan.tensor > 1 and index:
             after.append(f"tensor.{self._phases[index - 1].key}")
-        first = phase.micro_batch == 0 and phase.unit == 0 and phase.kind is Pass.FORWARD
-        if self._plan.stage in (1, 2) and first:
-            after.append("parameters")
+        if self._plan.stage in (1, 2) and phase.micro_batch == 0 and phase.kind is Pass.FORWARD:
+            after += [f"parameters.{phase.unit}"] if self._plan.hide_optimizer_gather else ["parameters"]
         return after
 
     def _norm(self) -> tuple[str, ...]:
@@ -118,14 +117,16 @@ class _Step:
         if plan.offload.enabled:
             update.insert(0, HostWork(ns=plan.offload.optimizer_ns, reason=LateReason.HOST, name=""))
         self._out.annotated(_OPTIMIZER, *update)
-        if plan.stage in (1, 2) and plan.shard_size > 1:
-            self._reductions.gather_parameters()
 
     def _report_loss(self) -> None:
-        shared = self._plan.loss_all_reduce and self._plan.ranks > 1
+        """The loss travels before the new parameters: who reads it need not wait for those."""
+        plan = self._plan
+        shared = plan.loss_all_reduce and plan.ranks > 1
         if shared:
             self._out.add(scalar("loss", ("optimizer",)))
-        if self._plan.host.sync_each_step:
+        if plan.stage in (1, 2) and plan.shard_size > 1:
+            self._reductions.gather_parameters()
+        if plan.host.sync_each_step:
             self._read(("loss",) if shared else ("optimizer",))
 
     def _read(self, after: tuple[str, ...]) -> None:
