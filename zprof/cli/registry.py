@@ -62,4 +62,14 @@ COMMANDS: tuple[Entry, ...] = (
         summary="write traces of a sharded job with a known truth, of 1 to 1024 ranks",
         home="zprof.cli.simulate:SimulateCommand",
     ),
+    Entry(
+        name="bundle",
+        summary="put what support needs of a run into one file, without names and paths",
+        home="zprof.cli.bundle:BundleCommand",
+    ),
+    Entry(
+        name="doctor",
+        summary="say what this machine has of what zprof can use",
+        home="zprof.cli.doctor:DoctorCommand",
+    ),
 )

@@ -1,0 +1,1 @@
+"""Planted causes against what zprof finds: the cases, how one is judged, and the table."""

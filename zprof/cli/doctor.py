@@ -1,0 +1,39 @@
+"""``zprof doctor``: what this machine has of what zprof can use."""
+
+import argparse
+
+from zprof.cli.terminal import console
+from zprof.model.errors import CheckFailed
+
+
+class DoctorCommand:
+    """Say what this machine has of what zprof can use, and what to do where it is missing.
+
+    Libraries are tried in processes of their own, so that one that crashes does no harm.
+    The exit code is 1 where something that zprof needs is broken.
+
+    examples:
+      zprof doctor
+      zprof doctor --json
+    """
+
+    name = "doctor"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """How to write it."""
+        parser.add_argument(
+            "-f", "--format", choices=("text", "json"), default="text", help="(default: %(default)s)"
+        )
+        parser.add_argument(
+            "--json", dest="format", action="store_const", const="json", help="the same as -f json"
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Examine, print, and say by the exit code whether zprof can work here."""
+        from zprof.integrations.doctor.checks import examine
+        from zprof.model.json_tree import to_json
+        from zprof.reports.text.doctor import render
+
+        found = examine()
+        console.data(to_json(found) if arguments.format == "json" else render(found))
+        return 0 if found.is_well else CheckFailed.exit_code

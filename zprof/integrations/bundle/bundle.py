@@ -1,0 +1,119 @@
+"""Collects the parts of a bundle (schema ``zprof.bundle/1``) and writes them as one zip file."""
+
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO
+
+from zprof.integrations.bundle.allowed import Allowed
+from zprof.integrations.bundle.names import Names
+from zprof.integrations.bundle.tables import collectives_of
+from zprof.model.doctor import Doctor
+from zprof.model.json_tree import to_tree
+from zprof.model.report import Report
+from zprof.run.manifest import RankManifest
+from zprof.run.reader import Run
+from zprof.version import __version__
+
+SCHEMA = "zprof.bundle/1"
+#: More ranks' tables than these help nobody, and make a file that no ticket takes.
+_MOST_TABLES = 64
+#: The same content gives the same file.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One file of a bundle: ``says`` what it is, for whoever gives it away."""
+
+    name: str
+    says: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """``names``: what was replaced, by name; it is not in the bundle.  ``left_out``: keys, and tables."""
+
+    parts: tuple[Part, ...]
+    names: dict[str, str]
+    left_out: tuple[str, ...]
+
+
+def collect(run: Run, report: Report, doctor: Doctor) -> Bundle:
+    """All parts, redacted.
+
+    Raises:
+        BadInput: a table of the run is damaged.
+    """
+    names = Names()
+    tables, missing = _tables(run, names)
+    report_tree, run_tree = to_tree(report), _manifests(run)
+    for tree in (report_tree, run_tree):
+        Allowed(names).tree(tree)  # Names first: a text may have one that only comes later.
+    allowed = Allowed(names)
+    parts = [
+        Part(name="report.json", says="the report", content=_json(allowed.tree(report_tree))),
+        Part(name="run.json", says="what was recorded, and how", content=_json(allowed.tree(run_tree))),
+        Part(name="doctor.json", says="this machine", content=_json(_machine(doctor, names))),
+        *tables,
+    ]
+    left_out = (*sorted(allowed.dropped), *missing)
+    parts.insert(0, _index(parts, left_out))
+    return Bundle(parts=tuple(parts), names=names.given, left_out=left_out)
+
+
+def write(bundle: Bundle, file: BinaryIO) -> None:
+    """The parts as a zip file."""
+    with zipfile.ZipFile(file, "w", compression=zipfile.ZIP_DEFLATED) as archive:
+        for part in bundle.parts:
+            entry = zipfile.ZipInfo(part.name, date_time=_DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, part.content)
+
+
+def _tables(run: Run, names: Names) -> tuple[list[Part], list[str]]:
+    ranks = [rank for rank in run.ranks if run.has_table(rank, "collectives")]
+    parts = [
+        Part(
+            name=f"collectives/rank{rank:05d}.parquet",
+            says=f"collectives of rank {rank}: times and sizes",
+            content=collectives_of(run, rank, names),
+        )
+        for rank in ranks[:_MOST_TABLES]
+    ]
+    rest = len(ranks) - len(parts)
+    return parts, [f"collectives of {rest} more ranks"] if rest else []
+
+
+def _machine(doctor: Doctor, names: Names) -> dict[str, Any]:
+    """Names of checks are zprof's own; what was found may hold a path."""
+    checks = [{**to_tree(check), "found": names.scrubbed(check.found)} for check in doctor.checks]
+    return {**to_tree(doctor), "checks": checks}
+
+
+def _manifests(run: Run) -> dict[str, Any]:
+    ranks = [_rank(manifest) for manifest in run.rank_manifests.values()]
+    return {**asdict(run.manifest), "ranks": ranks, "name": run.path.resolve().name}
+
+
+def _rank(manifest: RankManifest) -> dict[str, Any]:
+    whole = asdict(manifest)
+    rows = {name: file["rows"] for name, file in whole.pop("files").items()}
+    return {**whole, "files": rows}
+
+
+def _index(parts: Sequence[Part], left_out: Sequence[str]) -> Part:
+    tree = {
+        "schema": SCHEMA,
+        "zprof_version": __version__,
+        "parts": {part.name: part.says for part in parts},
+        "left_out": list(left_out),
+    }
+    return Part(name="bundle.json", says="this list", content=_json(tree))
+
+
+def _json(tree: Any) -> bytes:
+    return (json.dumps(tree, indent=1) + "\n").encode("ascii")

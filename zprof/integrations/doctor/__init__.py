@@ -1,0 +1,1 @@
+"""What this machine has of what zprof can use."""

@@ -1,0 +1,151 @@
+"""The checks, in the order in which a support engineer would ask."""
+
+import os
+import platform
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from zprof.integrations.doctor.probe import Answer, ask
+from zprof.model.doctor import Check, CheckStatus, Doctor
+from zprof.model.units import format_bytes
+from zprof.version import __version__
+
+Asked = Callable[[str], Answer]
+
+_PACKAGES: Mapping[str, str] = {
+    "pandas": "no tables",
+    "pyarrow": "no run can be read or written",
+    "numpy": "nothing can be measured",
+    "msgspec": "no trace can be read",
+    "isal": "no trace can be read",
+    "rich": "no progress is shown",
+    "textual": "no terminal user interface",
+}
+_TORCH = """
+import torch, torch.distributed as d
+answer = {
+    "version": torch.__version__,
+    "cuda": torch.version.cuda,
+    "hip": torch.version.hip,
+    "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    "backends": [name for name in ("gloo", "nccl") if getattr(d, f"is_{name}_available")()],
+}
+"""
+_NVML = """
+import pynvml
+pynvml.nvmlInit()
+driver = pynvml.nvmlSystemGetDriverVersion()
+answer = [driver if isinstance(driver, str) else driver.decode(), pynvml.nvmlDeviceGetCount()]
+"""
+_HTA = """
+import logging; logging.disable(logging.CRITICAL)
+import hta.trace_analysis
+from importlib.metadata import version
+answer = version("HolisticTraceAnalysis")
+"""
+_KERNEL = """
+from importlib.metadata import version
+import cuda.core, cuda.bindings.nvrtc as nvrtc
+answer = [version("cuda-core"), *nvrtc.nvrtcVersion()[1:]]
+"""
+#: A recording of a few steps takes some tens of megabytes a rank.
+_LEAST_FREE_BYTES = 1 << 30
+
+
+def examine(asked: Asked = ask) -> Doctor:
+    """Look at everything; each library in a process of its own."""
+    checks = [_python(), *_packages(), *_torch(asked(_TORCH)), _nvml(asked(_NVML))]
+    checks += [_hta(asked(_HTA)), _kernel(asked(_KERNEL)), _dask(), _disk()]
+    return Doctor(zprof_version=__version__, checks=tuple(checks))
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return Check(name="python", status=CheckStatus.OK, found=found)
+
+
+def _packages() -> Sequence[Check]:
+    return [_package(name, without) for name, without in _PACKAGES.items()]
+
+
+def _package(name: str, without: str) -> Check:
+    found = _version(name)
+    if found is None:
+        return _broken(name, "not installed", without, f"pip install {name}")
+    return Check(name=name, status=CheckStatus.OK, found=found)
+
+
+def _torch(answer: Answer) -> Sequence[Check]:
+    if answer.value is None:
+        remedy = "pip install torch, and see that `python -c 'import torch'` ends without an error"
+        return [_broken("torch", answer.failure, "nothing can be recorded; runs can be read", remedy)]
+    torch = answer.value
+    backends = ", ".join(torch["backends"]) or "no backend of collectives"
+    return [
+        Check(name="torch", status=CheckStatus.OK, found=f"{torch['version']}, {backends}"),
+        _devices(torch),
+    ]
+
+
+def _devices(torch: Mapping[str, object]) -> Check:
+    devices = torch["devices"]
+    if isinstance(devices, list) and devices:
+        return Check(name="gpu", status=CheckStatus.OK, found=f"{len(devices)} x {devices[0]}")
+    built = torch["cuda"] or torch["hip"]
+    found = "torch sees no device" if built else "this torch is built for CPUs"
+    remedy = "nvidia-smi shows whether the driver sees one" if built else "install a CUDA build of torch"
+    return _absent("gpu", found, "times and memory of GPUs are not measured", remedy)
+
+
+def _nvml(answer: Answer) -> Check:
+    without = "memory outside of torch's allocator is not measured"
+    if answer.value is None:
+        return _absent("nvml", answer.failure, without, "install the NVIDIA driver")
+    driver, count = answer.value
+    return Check(name="nvml", status=CheckStatus.OK, found=f"driver {driver}, {count} devices")
+
+
+def _hta(answer: Answer) -> Check:
+    if answer.value is None:
+        return _absent("hta", answer.failure, "no second opinion", "pip install HolisticTraceAnalysis")
+    return Check(name="hta", status=CheckStatus.OK, found=str(answer.value))
+
+
+def _kernel(answer: Answer) -> Check:
+    without = "the reference engine uses torch's fused AdamW"
+    if answer.value is None:
+        return _absent("cuda kernel", answer.failure, without, "pip install 'zprof[cuda]'")
+    core, major, minor = answer.value
+    return Check(name="cuda kernel", status=CheckStatus.OK, found=f"cuda-core {core}, NVRTC {major}.{minor}")
+
+
+def _dask() -> Check:
+    found = _version("distributed")
+    if found is None:
+        without = "ranks are imported on this machine only"
+        return _absent("dask", "not installed", without, "pip install 'zprof[dask]'")
+    return Check(name="dask", status=CheckStatus.OK, found=found)
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(".").free
+    found = f"{format_bytes(free)} free in this folder"
+    if free < _LEAST_FREE_BYTES:
+        return _broken("disk", found, "a recording may end early", "record to another folder: -o RUN")
+    return Check(name="disk", status=CheckStatus.OK, found=found)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _absent(name: str, found: str, without: str, remedy: str) -> Check:
+    return Check(name=name, status=CheckStatus.ABSENT, found=found, without=without, remedy=remedy)
+
+
+def _broken(name: str, found: str, without: str, remedy: str) -> Check:
+    return Check(name=name, status=CheckStatus.BROKEN, found=found, without=without, remedy=remedy)
