@@ -101,6 +101,10 @@ class TrainConfig:
         context = self.gpt.context
         return context if dp_rank == 0 else max(1, round(context * (1 - self.shortened)))
 
+    def tokens_per_step(self, dp: int) -> int:
+        """Tokens that all data-parallel ranks together train on in one optimizer step."""
+        return self.batch // dp * sum(map(self.length, range(dp)))
+
     @property
     def modelled(self) -> tuple[str, ...]:
         """What is simulated rather than run."""

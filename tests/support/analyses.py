@@ -149,6 +149,7 @@ def _training(plan: Scenario) -> TrainingFacts:
         gradient_bytes=4,
         optimizer_state_bytes=8,
         communication_bytes=4,
+        tokens_per_step=8192,
     )
 
 

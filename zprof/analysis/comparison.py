@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.equal_work import differences, equal_work, equal_work_gap
 from zprof.model.gaps import Gap
 from zprof.model.memory import RankMemory
 from zprof.model.report import Comparison, StepTimeChange
@@ -29,10 +30,11 @@ _SEED = 0
 
 def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
     """``b`` (this run) minus ``a`` (its baseline); None where they share neither time nor memory."""
-    timed = not any(run.steps.empty or not run.time.per_rank for run in (a, b))
+    timed = _timed(a, b)
     memory = memory_delta(a.memory.per_rank, b.memory.per_rank)
     if not timed and not memory:
         return None
+    steps = (step_times(a.steps), step_times(b.steps))
     return Comparison(
         baseline=a.run.name,
         ledger_delta=ledger_delta(a.time.per_rank, b.time.per_rank) if timed else {},
@@ -41,7 +43,13 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
         baseline_run=a.run,
         baseline_time=a.time.per_rank,
         baseline_memory=a.memory.per_rank,
+        equal_work=equal_work(a, b, steps, bootstrap_interval) if timed else None,
+        differences=differences(a, b),
     )
+
+
+def _timed(a: RunAnalysis, b: RunAnalysis) -> bool:
+    return not any(run.steps.empty or not run.time.per_rank for run in (a, b))
 
 
 def _step_time_change(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
@@ -55,7 +63,8 @@ def _step_time_change(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
 def comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     """What the comparison cannot say, and what the baseline itself could not measure."""
     few = [_few_steps(run) for run in (a, b) if len(step_times(run.steps)) < MIN_STEPS]
-    return (*few, *baseline_gaps(a, b))
+    work = equal_work_gap(a, b) if _timed(a, b) else None
+    return (*few, *([work] if work else []), *baseline_gaps(a, b))
 
 
 def baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:

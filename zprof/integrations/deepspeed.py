@@ -85,7 +85,14 @@ def deepspeed_facts(engine: Any) -> TrainingFacts:
         communication_bytes=parameter,
         reduction_bytes=engine.communication_data_type.itemsize,
         micro_batches=int(engine.gradient_accumulation_steps()),
+        samples_per_step=_samples(engine),
     )
+
+
+def _samples(engine: Any) -> int | None:
+    """The global batch, where the engine has one."""
+    batch = getattr(engine, "train_batch_size", None)
+    return int(batch()) if callable(batch) else None
 
 
 def _elements(module: Any) -> int | None:

@@ -75,6 +75,8 @@ def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
         step_counters=facts.step_counters,
         micro_batches=config.zero.micro_batches,
         model_parallel_ranks=config.mp,
+        samples_per_step=config.batch,
+        tokens_per_step=config.tokens_per_step(facts.shard_ranks),
         modelled=modelled(config),
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from zprof.model.equal_work import Difference, EqualWork
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, RankMemory
@@ -79,7 +80,9 @@ class Comparison:
 
     ``ledger_delta`` has one entry a term, means over ranks; ``memory_delta`` one a tenant, the largest
     rank of each side at its peak.  Where a side has no timed step, ``step_time`` is None and the ledger's
-    deltas are empty.  The ``baseline_*`` fields are the baseline's own leaves.
+    deltas are empty.  The ``baseline_*`` fields are the baseline's own leaves.  ``equal_work`` is None where
+    the work of a step is not known of both runs; ``differences``: what else than the change that is asked
+    about is not the same in both jobs.
     """
 
     baseline: str
@@ -89,6 +92,8 @@ class Comparison:
     baseline_run: RunFacts | None = None
     baseline_time: tuple[RankTime, ...] = ()
     baseline_memory: tuple[RankMemory, ...] = ()
+    equal_work: EqualWork | None = None
+    differences: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ class TrainingFacts:
     that of a gathered parameter.  ``padding_elements`` counts the engine's padding over the whole
     model, ``step_counters`` the 4-byte step tensors of one rank.  ``model_parallel_ranks`` is the size of
     a tensor-parallel group: of R ranks so arranged that neighbours share a model, each R-th holds the same
-    part of it.  ``modelled`` names what is simulated rather than run.
+    part of it.  ``samples_per_step`` and ``tokens_per_step`` are what all ranks together work off in one
+    optimizer step, all its micro-batches.  ``modelled`` names what is simulated rather than run.
     """
 
     engine: str = "unknown"
@@ -33,4 +34,6 @@ class TrainingFacts:
     step_counters: int = 0
     micro_batches: int = 1
     model_parallel_ranks: int = 1
+    samples_per_step: int | None = None
+    tokens_per_step: int | None = None
     modelled: tuple[str, ...] = ()

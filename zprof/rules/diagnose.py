@@ -62,7 +62,13 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
     gaps += comparison_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
     verdict = judge(
-        analysis.run, analysis.time, comparison, findings=findings, gaps=gaps, memory=analysis.memory
+        analysis.run,
+        analysis.time,
+        comparison,
+        findings=findings,
+        gaps=gaps,
+        memory=analysis.memory,
+        asked=asked,
     )
     report = _report(analysis, verdict, comparison, findings, gaps)
     return replace(report, unclaimed=unclaimed(findings, asked, analysis.time.per_rank))

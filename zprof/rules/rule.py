@@ -39,6 +39,17 @@ def not_tested(cause: Cause, reason: str, remedy: str) -> Gap:
     return Gap(what=f"rule {cause.value} not tested", reason=reason, remedy=remedy)
 
 
+def untested(
+    causes: Sequence[Cause], gaps: Sequence[Gap], asked: Sequence[Rule] | None = None
+) -> list[Cause]:
+    """Those of ``causes`` that could not be tested; of ``asked`` rules also those that no rule asks for."""
+    words = {
+        word for gap in gaps if gap.what.startswith("rule") for word in gap.what.replace(",", " ").split()
+    }
+    known = {rule.cause for rule in asked} if asked is not None else set(causes)
+    return [cause for cause in causes if cause.value in words or cause not in known]
+
+
 def grouped(gaps: Sequence[Gap]) -> list[Gap]:
     """Gaps of rules, those that the same missing input keeps from being tested as one."""
     rules: dict[tuple[str, str], list[str]] = {}

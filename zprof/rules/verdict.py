@@ -1,8 +1,7 @@
 """The answer in one word and one sentence.
 
-Against a baseline: ``slower`` where the 95 % interval of the change lies above zero and the change is
-at least 2 %; ``ok`` where the interval stays below +5 %; else ``inconclusive``.  Alone: ``risk`` where
-a finding is sure enough, ``ok`` where the causes that need no baseline were tested and none found.
+Against a baseline: what :mod:`~zprof.rules.compared` says.  Alone: ``risk`` where a finding is sure enough,
+``ok`` where the causes that need no baseline were tested and none found, else ``inconclusive``.
 Without any timed step: what :mod:`~zprof.rules.memory.verdict` says of the peak.
 """
 
@@ -12,24 +11,18 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
-from zprof.model.report import Comparison, RunFacts, StepTimeChange, Verdict, VerdictStatus
+from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus
 from zprof.model.time import Time, WindowPolicy
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.claims import spoils
+from zprof.rules.compared import compared
 from zprof.rules.memory.verdict import of_memory
+from zprof.rules.rule import Rule, untested
 
-_SLOWER_RATIO = 0.02
-_SAME_RATIO = 0.05
 #: Causes that a run by itself must have been tested for before it is called ok.
 _NEEDED = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
-_TERMS = {
-    "compute_ns": "compute",
-    "exposed_wait_ns": "exposed wait",
-    "exposed_transfer_ns": "exposed transfer",
-    "exposed_memcpy_ns": "exposed copies",
-    "idle_ns": "idle time",
-    "unexplained_ns": "unexplained time",
-}
+#: What can keep a device without work: before they were tested nothing is said of idle time.
+_IDLE = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
 
 
 def judge(
@@ -40,8 +33,9 @@ def judge(
     findings: Sequence[Finding],
     gaps: Sequence[Gap],
     memory: Memory | None = None,
+    asked: Sequence[Rule] = (),
 ) -> Verdict:
-    """The verdict on a run; ``gaps`` are searched for causes that were not tested."""
+    """The verdict on a run; ``gaps`` are searched for causes that the ``asked`` rules could not test."""
     if not time.per_rank and memory is not None and memory.per_rank:
         status, sentence = _peak(run, memory, findings)
         return _verdict(status, f"{sentence}; no step was timed")
@@ -52,8 +46,8 @@ def judge(
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}: {spoiled.sentence}")
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
     if comparison and comparison.step_time:
-        return _compared(run, comparison, comparison.step_time, sure, gaps)
-    return _alone(run, time, sure, gaps)
+        return _verdict(*compared(comparison, sure, gaps, asked, loaded=_loaded(run)))
+    return _alone(run, time, sure, gaps, asked)
 
 
 def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:
@@ -70,59 +64,38 @@ def _peak(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> tuple[V
     return status, f"{sentence}{_loaded(run)}"
 
 
-def _compared(
-    run: RunFacts,
-    comparison: Comparison,
-    times: StepTimeChange,
-    sure: list[Finding],
-    gaps: Sequence[Gap],
+def _alone(
+    run: RunFacts, time: Time, sure: Sequence[Finding], gaps: Sequence[Gap], asked: Sequence[Rule]
 ) -> Verdict:
-    change = times.b_ns - times.a_ns
-    low, high = (bound / times.a_ns for bound in times.ci95)
-    head = (
-        f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} a step, {_signed(change / times.a_ns)} % "
-        f"[{_signed(low, 1)}, {_signed(high, 1)}]{_loaded(run)}"
-    )
-    if any(gap.what == "step time interval" for gap in gaps):
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: too few steps to tell it from noise")
-    if change >= _SLOWER_RATIO * times.a_ns and low > 0:
-        why = sure[0].sentence if sure else _largest_term(comparison)
-        return _verdict(VerdictStatus.SLOWER, f"{head}: {why}")
-    if high < _SAME_RATIO:
-        return _verdict(VerdictStatus.OK, head)
-    suspect = f", though {sure[0].sentence}" if sure else ""
-    return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: the steps vary too much to tell{suspect}")
-
-
-def _alone(run: RunFacts, time: Time, sure: list[Finding], gaps: Sequence[Gap]) -> Verdict:
     head = f"{_step(time)}{_loaded(run)}"
     if sure:
         return _verdict(VerdictStatus.RISK, f"{head}: {sure[0].sentence}")
-    not_tested = {word for gap in gaps if gap.what.startswith("rule") for word in _words(gap.what)}
-    untested = [cause.value for cause in _NEEDED if cause.value in not_tested]
-    if untested:
+    missing = untested(_NEEDED, gaps)
+    if missing:
         seen = _unsplit(run, time)
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {seen}not tested: {', '.join(untested)}")
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {seen}not tested: {_listed(missing)}")
     idle = _idle(time)
     if idle is not None:
-        why = "and no rule says yet what the host does meanwhile"
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {why}")
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {_why(gaps, asked)}")
     whole = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if whole else VerdictStatus.INCONCLUSIVE
     return _verdict(status, f"{head}: no cause of lost time found{_exposure(time)}")
 
 
-def _words(text: str) -> list[str]:
-    return text.replace(",", " ").split()
+def _why(gaps: Sequence[Gap], asked: Sequence[Rule]) -> str:
+    """What is known of the causes of idle time, none of which was found."""
+    missing = untested(_IDLE, gaps, asked)
+    if missing:
+        return f"and what the host does meanwhile is not known: not tested: {_listed(missing)}"
+    return f"and none of its known causes was found ({_listed(_IDLE)})"
+
+
+def _listed(causes: Sequence[Cause]) -> str:
+    return ", ".join(cause.value for cause in causes)
 
 
 def _verdict(status: VerdictStatus, sentence: str) -> Verdict:
     return Verdict(status=status, sentence=f"{status.value.upper()} {sentence}")
-
-
-def _largest_term(comparison: Comparison) -> str:
-    term, change = max(comparison.ledger_delta.items(), key=lambda item: item[1])
-    return f"no cause found; most of it is {_TERMS[term]} (+{format_ns(change)})"
 
 
 def _step(time: Time) -> str:
@@ -165,7 +138,3 @@ def _exposure(time: Time) -> str:
 def _loaded(run: RunFacts) -> str:
     loaded = len(run.ranks_loaded)
     return f" on {loaded} of {run.world_size} ranks" if loaded < run.world_size else ""
-
-
-def _signed(ratio: float, digits: int = 0) -> str:
-    return f"{ratio * 100:+.{digits}f}"

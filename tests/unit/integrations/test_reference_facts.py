@@ -31,3 +31,21 @@ def test_a_memory_plant_says_so_without_a_modelled_link() -> None:
 def test_stragglers_are_named() -> None:
     assert "straggler: rank 0 late by 40.0 ms a step" in said("--straggler-rank 0 --straggler-ms 40")
     assert "in each step another rank, late by 7.0 ms" in said("--plant rotating_straggler --straggler-ms 7")
+
+
+def tokens(line: str, dp: int) -> int:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return config_from(parser.parse_args(line.split())).tokens_per_step(dp)
+
+
+def test_tokens_of_a_step_are_those_of_all_ranks() -> None:
+    assert tokens("--batch 8 --context 64", 1) == 512
+    assert tokens("--batch 8 --context 64", 4) == 512
+    assert tokens("--batch 8 --context 64 --accumulate 2", 4) == 512
+
+
+def test_shorter_sequences_count_as_they_are() -> None:
+    """Planted: the sequences of all ranks but the first are shorter."""
+    whole, shortened = tokens("--batch 8 --context 64", 2), tokens("--plant uneven_shapes --batch 8", 2)
+    assert 0 < shortened < whole

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
+from zprof.model.causes import Cause
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, StepTimeChange
 from zprof.model.report import VerdictStatus as Status
-from zprof.model.time import Window, WindowPolicy
+from zprof.model.time import Time, Window, WindowPolicy
+from zprof.rules.rule import Rule
 from zprof.rules.verdict import judge
 
 RUN = analysis_of(Scenario(steps=1))
@@ -43,15 +45,37 @@ def test_status(change_ms: float, interval_ms: tuple[float, float], status: Stat
     assert f"[{low:+.1f}, {high:+.1f}]" in verdict.sentence
 
 
+HOST = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
+ASKED = tuple(Rule(cause=cause, check=lambda analysis, baseline: None) for cause in HOST)
+
+
+def idling(idle_ns: int) -> Time:
+    return replace(RUN.time, per_rank=(replace(RUN.time.per_rank[0], idle_ns=idle_ns, unexplained_ns=0),))
+
+
 def test_a_run_that_mostly_idles_is_not_ok() -> None:
-    """No rule says yet why a host keeps its device waiting."""
-    busy = RUN.time.per_rank[0]
-    half = busy.wall_ns // 2
+    half = RUN.time.per_rank[0].wall_ns // 2
     for idle_ns, status in ((half - 1, Status.OK), (half + 2, Status.INCONCLUSIVE)):
-        rank = replace(busy, idle_ns=idle_ns, unexplained_ns=0)
-        verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), None, findings=(), gaps=())
+        verdict = judge(RUN.run, idling(idle_ns), None, findings=(), gaps=(), asked=ASKED)
         assert verdict.status is status
-    assert "of it nothing runs" in verdict.sentence
+    assert "of it nothing runs, and none of its known causes was found" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "gaps"),
+    [
+        (ASKED[1:], ()),
+        (ASKED, (Gap(what="rules cpu_bound_launch, straggler not tested", reason="", remedy=""),)),
+    ],
+)
+def test_idle_time_names_the_causes_that_were_not_tested(
+    asked: tuple[Rule, ...], gaps: tuple[Gap, ...]
+) -> None:
+    """No rule asks for it, or its rule lacks an input."""
+    time = idling(RUN.time.per_rank[0].wall_ns)
+    verdict = judge(RUN.run, time, None, findings=(), gaps=gaps, asked=asked)
+    assert verdict.status is Status.INCONCLUSIVE
+    assert verdict.sentence.endswith("is not known: not tested: cpu_bound_launch")
 
 
 def test_few_ranks_without_a_finding_do_not_make_a_run_ok() -> None:

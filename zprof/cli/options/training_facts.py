@@ -23,6 +23,17 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--micro-batches", metavar="N", type=count, help="forward passes of a step (1)")
 
 
+def add_work_options(parser: argparse.ArgumentParser) -> None:
+    """How much a step works off: where two runs differ in it, they are compared at equal work."""
+    group = parser.add_argument_group(
+        "the work of a step", "of all ranks and micro-batches together; runs that differ are held to the same"
+    )
+    for prefix, run in (("", "RUN"), ("baseline-", "its baseline")):
+        group.add_argument(
+            f"--{prefix}tokens-per-step", metavar="N", type=elements, help=f"tokens of a step of {run}"
+        )
+
+
 def stated(arguments: argparse.Namespace, known: TrainingFacts, world_size: int) -> TrainingFacts:
     """``known`` with what was said on the command line."""
     said: dict[str, Any] = {
@@ -37,3 +48,8 @@ def stated(arguments: argparse.Namespace, known: TrainingFacts, world_size: int)
     if said and known.shard_ranks is None:
         said.setdefault("shard_ranks", world_size)
     return replace(known, **said)
+
+
+def stated_work(tokens_per_step: int | None, known: TrainingFacts) -> TrainingFacts:
+    """``known`` with the tokens of a step as they were said on the command line, if they were."""
+    return known if tokens_per_step is None else replace(known, tokens_per_step=tokens_per_step)

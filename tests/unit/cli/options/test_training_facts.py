@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from zprof.cli.options.training_facts import add_training_options, stated
+from zprof.cli.options.training_facts import add_training_options, add_work_options, stated, stated_work
 from zprof.model.training import TrainingFacts
 
 
@@ -29,6 +29,16 @@ def test_what_is_not_said_stays_as_it_was_known() -> None:
 
 def test_nothing_said_and_nothing_known_is_no_fact() -> None:
     assert facts("") == TrainingFacts()
+
+
+def test_the_work_of_both_runs_is_taken() -> None:
+    parser = argparse.ArgumentParser()
+    add_work_options(parser)
+    known = TrainingFacts(stage=2, tokens_per_step=7)
+    said = parser.parse_args("--tokens-per-step 4e6 --baseline-tokens-per-step 512".split())
+    assert stated_work(said.tokens_per_step, known) == TrainingFacts(stage=2, tokens_per_step=4_000_000)
+    assert stated_work(said.baseline_tokens_per_step, known).tokens_per_step == 512
+    assert stated_work(None, known) == known
 
 
 @pytest.mark.parametrize(
