@@ -7,9 +7,10 @@ import pandas as pd
 
 from zprof.analysis.time.activity.missing import no_collectives, not_split
 from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
-from zprof.analysis.time.blame.host_calls import read_host_calls
 from zprof.analysis.time.blame.judge import judge
 from zprof.analysis.time.blame.shares import wait_shares
+from zprof.analysis.time.host.calls import read_host_calls
+from zprof.analysis.time.host.table import host_rows
 from zprof.analysis.time.ledger import STEP_COLUMNS, step_times
 from zprof.analysis.time.rank import analyse_rank, unsplit_ns
 from zprof.analysis.time.synchronise import Synchronised, synchronise
@@ -94,10 +95,11 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     frame = decompose(seen.collectives, clocks)
     mine = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
     ranks = [analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns) for t in timelines]
+    calls = {t.rank: read_host_calls(run, t.rank).on(clocks.of(t.rank)) for t in timelines}
     collectives = judge(
         pd.concat([rank.collectives for rank in ranks], ignore_index=True),
         {rank.time.rank: rank.work for rank in ranks},
-        lambda rank: read_host_calls(run, rank).on(clocks.of(rank)),
+        calls.__getitem__,
     )
     count = Steps(of_rank={rank.time.rank: rank.time.steps for rank in ranks})
     volume, volume_gaps = measure_volume(collectives, run.manifest.training, count)
@@ -128,6 +130,10 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         tracks=tuple(
             rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure)
             for timeline, rank in zip(timelines, ranks, strict=True)
+        ),
+        host=pd.concat(
+            [host_rows(t, rank, calls[t.rank]) for t, rank in zip(timelines, ranks, strict=True)],
+            ignore_index=True,
         ),
     )
 

@@ -33,9 +33,7 @@ def step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) ->
     """One row for each step of a rank; columns are ``STEP_COLUMNS``."""
     steps, activity = timeline.steps, timeline.activity
     ran = union(blocking.running)
-    known = union(activity.compute, exposure.waiting, exposure.moving)
-    copies = subtract(activity.copies, union(known, ran))
-    silent = subtract(union(blocking.unexplained, subtract(steps.spans, activity.coverage)), known)
+    copies, silent = _copies_and_silence(timeline, blocking, exposure)
 
     def inside(spans: Intervals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return covered(spans, steps.begin_ns, steps.end_ns)
@@ -53,6 +51,23 @@ def step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) ->
     rows["collective_ns"] = inside(ran)
     rows["memcpy_ns"] = inside(activity.copies)
     return rows[list(STEP_COLUMNS)]
+
+
+def idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> Intervals:
+    """When a rank was idle: in its steps, outside of all other terms."""
+    others = (timeline.activity.compute, exposure.waiting, exposure.moving)
+    return subtract(timeline.steps.spans, union(*others, *_copies_and_silence(timeline, blocking, exposure)))
+
+
+def _copies_and_silence(
+    timeline: RankTimeline, blocking: Blocking, exposure: Exposure
+) -> tuple[Intervals, Intervals]:
+    """Exposed copies, and when the trace is silent; they may overlap."""
+    activity = timeline.activity
+    known = union(activity.compute, exposure.waiting, exposure.moving)
+    copies = subtract(activity.copies, union(known, union(blocking.running)))
+    outside = subtract(timeline.steps.spans, activity.coverage)
+    return copies, subtract(union(blocking.unexplained, outside), known)
 
 
 def rank_time(

@@ -5,27 +5,33 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.intervals import covered
+from zprof.analysis.intervals import Intervals, covered, union
 from zprof.analysis.time.activity.blocking import find_blocking
 from zprof.analysis.time.activity.claims import NOTHING_NS
 from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.blame.work import RankWork, rank_work
 from zprof.analysis.time.exposure import Exposure, expose
-from zprof.analysis.time.ledger import noise_floor, rank_time, step_rows
+from zprof.analysis.time.ledger import idle_spans, noise_floor, rank_time, step_rows
 from zprof.analysis.time.transfer.launch import find_launch
+from zprof.analysis.time.transfer.prefetch import prefetch_columns
 from zprof.model.gaps import Gap
 from zprof.model.time import RankTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """What is known of one rank; ``collectives`` are those of its steps."""
+    """What is known of one rank; ``collectives`` are those of its steps.
+
+    ``idle``: the instants behind the ledger's idle; ``ran``: when a collective did.
+    """
 
     time: RankTime
     steps: pd.DataFrame
     collectives: pd.DataFrame
     exposure: Exposure
     work: RankWork
+    idle: Intervals
+    ran: Intervals
     gaps: list[Gap]
 
 
@@ -38,6 +44,7 @@ def analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: in
     launch = find_launch(frame, activity.kernels, activity.kernel_stream)
     frame = frame.assign(
         **launch.columns(frame),
+        **prefetch_columns(frame, activity.compute, exposure.moving),
         exposed_wait_ns=exposure.wait_ns,
         exposed_transfer_ns=exposure.transfer_ns,
         hidden_ns=covered(activity.compute, frame["start_ns"], frame["end_ns"]),
@@ -52,6 +59,8 @@ def analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: in
         collectives=in_steps,
         exposure=exposure,
         work=rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
+        idle=idle_spans(timeline, blocking, exposure),
+        ran=union(blocking.running),
         gaps=gaps,
     )
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
 from zprof.analysis.time.blame.cases import Cases
 from zprof.analysis.time.blame.excess import Excess, by_rank
-from zprof.analysis.time.blame.host_calls import HostCalls
 from zprof.analysis.time.blame.stretches import Stretches
 from zprof.analysis.time.blame.work import RankWork
+from zprof.analysis.time.host.calls import HostCalls
 from zprof.analysis.time.transfer.instances import Floats, Mask
 from zprof.model.time import LateReason
 

@@ -11,10 +11,10 @@ from tests.support.schedules import Spec, play
 from tests.support.schedules import write as write_schedule
 from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.blame.host_calls import HostCalls
 from zprof.analysis.time.blame.judge import judge
 from zprof.analysis.time.blame.shares import wait_shares
 from zprof.analysis.time.blame.work import RankWork
+from zprof.analysis.time.host.calls import HostCalls
 from zprof.analysis.time.transfer.decomposition import decompose
 from zprof.analysis.time.transfer.launch import find_launch
 from zprof.model.time import LateReason

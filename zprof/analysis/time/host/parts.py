@@ -1,0 +1,108 @@
+"""Splits the idle time of one rank by what its host did meanwhile: disjoint parts that sum to it.
+
+On a device, in this order: the data loader, calls of the allocator, the rate limiter, waits for the device,
+each with the launch gap right behind it; an optimizer that works for a while without launching anything;
+then *launch*: the queue was empty, so the host was behind; the rest (latency from a launch to its start) is
+*other*.  On a CPU rank the main thread is everything: the loader, copies, launches of collectives (other),
+and everything else that is no operator is the host's own work.
+
+Communication that is exposed while nothing waits in the queue of the device would be exposed for less time
+had the host been there earlier; how much of that falls into each part is kept beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.time.host.calls import HostCalls
+
+#: A wait leaves the queue empty: this long after it the empty queue is its doing.
+AFTER_NS = 1_000_000
+#: An optimizer that launches nothing for so long computes on the host.
+_ON_HOST_NS = 1_000_000
+
+
+class Part(StrEnum):
+    """What the host did."""
+
+    LOADER = "loader"
+    ALLOCATOR = "allocator"
+    LIMITER = "limiter"
+    SYNC = "sync"
+    OPTIMIZER = "optimizer"
+    COPY = "copy"
+    LAUNCH = "launch"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """``idle``: the parts of the idle time.  ``exposed``: those of exposed transfer with an empty queue."""
+
+    idle: Mapping[Part, Intervals]
+    exposed: Mapping[Part, Intervals]
+
+
+def of_device(idle: Intervals, moving: Intervals, pending: Intervals, calls: HostCalls) -> Shares:
+    """The parts on a rank with a device.
+
+    Args:
+        idle: When the device was idle, the instants behind the ledger's term.
+        moving: When it was held up by a transfer.
+        pending: When work had been launched and had not started.
+        calls: What its host did.
+    """
+    starved = subtract(idle, pending)
+    behind = idle[covered(starved, idle[:, 0], idle[:, 1]) > 0]
+    limited = covered(calls.limiter, calls.sync[:, 0], calls.sync[:, 1]) > 0
+    ordered = {
+        Part.LOADER: _and_gap(calls.loader, idle),
+        Part.ALLOCATOR: _and_gap(calls.allocator, idle),
+        Part.LIMITER: _and_gap(calls.sync[limited], idle),
+        Part.SYNC: _and_gap(calls.sync[~limited], idle),
+        Part.OPTIMIZER: _long(intersect(starved, calls.optimizer)),
+        Part.LAUNCH: behind,
+    }
+    empty = {**ordered, Part.OPTIMIZER: calls.optimizer, Part.LAUNCH: moving}
+    return Shares(idle=_shared_out(idle, ordered), exposed=_shared_out(subtract(moving, pending), empty))
+
+
+def of_cpu(idle: Intervals, copies: Intervals, calls: HostCalls) -> Shares:
+    """The parts on a CPU rank.  ``copies``: of its main thread."""
+    ordered = {
+        Part.LOADER: calls.loader,
+        Part.COPY: copies,
+        Part.OTHER: calls.collective,
+        Part.LAUNCH: idle,
+    }
+    return Shares(idle=_shared_out(idle, ordered), exposed={})
+
+
+def _shared_out(whole: Intervals, ordered: Mapping[Part, Intervals]) -> dict[Part, Intervals]:
+    """Each part without what those before it took; what none takes is OTHER, all together the whole."""
+    shares: dict[Part, Intervals] = {}
+    for part, spans in ordered.items():
+        shares[part] = intersect(whole, spans)
+        whole = subtract(whole, spans)
+    shares[Part.OTHER] = union(whole, shares.get(Part.OTHER, whole[:0]))
+    return shares
+
+
+def _and_gap(calls: Intervals, idle: Intervals) -> Intervals:
+    """The calls, each with the idle time that goes on right behind it."""
+    return union(calls, _behind(calls[:, 1], idle))
+
+
+def _behind(ends: Int64s, idle: Intervals) -> Intervals:
+    if not len(idle) or not len(ends):
+        return idle[:0]
+    index = np.maximum(np.searchsorted(idle[:, 0], ends, side="right") - 1, 0)
+    until = np.where(idle[index, 0] <= ends, np.minimum(idle[index, 1], ends + AFTER_NS), ends)
+    return intervals(ends, np.maximum(ends, until))
+
+
+def _long(spans: Intervals) -> Intervals:
+    return spans[spans[:, 1] - spans[:, 0] >= _ON_HOST_NS]

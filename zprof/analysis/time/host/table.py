@@ -1,0 +1,137 @@
+"""The table ``host``: what the host did while its device had nothing to run, a row a rank and step.
+
+``idle_ns`` is the ledger's, and the columns ``<part>_ns`` sum to it (see :mod:`parts`).  Beside each part:
+``<part>_exposed_ns`` is exposed transfer with an empty queue meanwhile, ``<part>_under_ns`` the part of it
+under which a collective ran (on a CPU rank, where a collective in the background holds nothing up).
+
+``syncs`` are waits for the device, ``dry_syncs`` those that left it idle; ``takes`` and ``gives`` calls that
+take memory from the device and give it back.  ``read_exposed_ns``: exposed time of a CPU rank that began to
+wait right after it read a scalar.  ``host_copy_ns``: exposed copies between host and device of 1 MiB or more,
+``to_host_bytes`` and ``to_device_bytes`` what those moved.  ``launches_seen``: whether the recording shows
+when the host launched; without that the queue is not known, and nothing is LAUNCH.
+"""
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.time.activity.steps import StepWindows
+from zprof.analysis.time.activity.timeline import RankTimeline
+from zprof.analysis.time.host.calls import HostCalls
+from zprof.analysis.time.host.parts import Part, Shares, of_cpu, of_device
+from zprof.analysis.time.rank import RankResult
+
+#: Copies from this size on are parameters, gradients or a batch; below are scalars and indices.
+_LARGE_BYTES = 1 << 20
+#: A wait that begins so soon after a scalar was read, or after such a wait, belongs to the reading.
+_SOON_NS = 200_000
+_COUNTS = ("syncs", "dry_syncs", "takes", "gives", "read_exposed_ns")
+_COPIES = ("host_copy_ns", "to_host_bytes", "to_device_bytes")
+HOST_COLUMNS = (
+    "rank",
+    "step",
+    "on_device",
+    "launches_seen",
+    "idle_ns",
+    *(f"{part}{suffix}" for part in Part for suffix in ("_ns", "_exposed_ns", "_under_ns")),
+    *_COUNTS,
+    *_COPIES,
+)
+
+
+def host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls) -> pd.DataFrame:
+    """The rows of one rank; all on the common clock; columns are ``HOST_COLUMNS``."""
+    activity, steps = timeline.activity, timeline.steps
+    pending = _pending(activity.kernels, result.collectives, calls)
+    shares = (
+        of_device(result.idle, result.exposure.moving, pending, calls)
+        if activity.on_device
+        else of_cpu(result.idle, activity.copies, calls)
+    )
+    rows = pd.DataFrame({"rank": timeline.rank, "step": steps.number})
+    rows["on_device"] = activity.on_device
+    rows["launches_seen"] = not activity.on_device or len(pending) > 0
+    rows["idle_ns"] = covered(result.idle, steps.begin_ns, steps.end_ns)
+    _add_parts(rows, shares, result.ran, steps)
+    _add_calls(rows, shares, calls, timeline)
+    rows["read_exposed_ns"] = 0 if activity.on_device else _read_exposed(result.collectives, calls, steps)
+    _add_copies(rows, subtract(activity.copies, union(activity.compute, result.ran)), calls, timeline)
+    return rows[list(HOST_COLUMNS)]
+
+
+def _pending(kernels: Int64s, collectives: pd.DataFrame, calls: HostCalls) -> Intervals:
+    launch, start = (
+        collectives[name].fillna(0).to_numpy(np.int64) for name in ("launch_start_ns", "start_ns")
+    )
+    seen = (launch > 0) & collectives["stream"].notna().to_numpy()
+    return union(kernels[:, :2], intervals(launch[seen], start[seen]), calls.copies.pending)
+
+
+def _add_parts(rows: pd.DataFrame, shares: Shares, ran: Intervals, steps: StepWindows) -> None:
+    for part in Part:
+        spans = shares.idle.get(part, ran[:0])
+        behind = shares.exposed.get(part, ran[:0])
+        rows[f"{part}_ns"] = covered(spans, steps.begin_ns, steps.end_ns)
+        rows[f"{part}_exposed_ns"] = covered(behind, steps.begin_ns, steps.end_ns)
+        rows[f"{part}_under_ns"] = covered(intersect(spans, ran), steps.begin_ns, steps.end_ns)
+
+
+def _add_calls(rows: pd.DataFrame, shares: Shares, calls: HostCalls, timeline: RankTimeline) -> None:
+    host = timeline.host_steps
+    sync = calls.sync if timeline.activity.on_device else calls.read
+    idle = shares.idle.get(Part.SYNC, sync[:0])
+    dry = covered(union(idle), sync[:, 0], sync[:, 1] + 1) > 0
+    for name, starts in (
+        ("syncs", sync[:, 0]),
+        ("dry_syncs", sync[dry, 0]),
+        ("takes", calls.takes),
+        ("gives", calls.gives),
+    ):
+        rows[name] = _sums(starts, np.ones(len(starts), dtype=np.int64), host)
+
+
+def _add_copies(rows: pd.DataFrame, exposed: Intervals, calls: HostCalls, timeline: RankTimeline) -> None:
+    steps, copies = timeline.steps, calls.copies
+    if not timeline.activity.on_device:
+        rows["host_copy_ns"] = covered(exposed, steps.begin_ns, steps.end_ns)
+        rows["to_host_bytes"] = rows["to_device_bytes"] = 0
+        return
+    large = copies.size_bytes >= _LARGE_BYTES
+    spans = intersect(union(copies.spans[large]), exposed)
+    rows["host_copy_ns"] = covered(spans, steps.begin_ns, steps.end_ns)
+    for name, chosen in (("to_host_bytes", copies.to_host), ("to_device_bytes", ~copies.to_host)):
+        mine = large & chosen
+        rows[name] = _sums(copies.spans[mine, 0], copies.size_bytes[mine], steps)
+
+
+def _sums(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
+    """What falls into each step, in the order of the steps."""
+    step = steps.step_at(times_ns)
+    return [int(amounts[step == number].sum()) for number in steps.number.tolist()]
+
+
+def _read_exposed(collectives: pd.DataFrame, calls: HostCalls, steps: StepWindows) -> Int64s:
+    """Exposed time of reductions that are waited for right after a scalar was read.
+
+    A gather is needed next anyway: reading a scalar moves the wait for it, and adds none.
+    """
+    rows = collectives[collectives["wait_start_ns"].notna() & (collectives["kind"] != "all_gather")]
+    waits = intervals(*(rows[name].to_numpy(np.int64) for name in ("wait_start_ns", "wait_end_ns")))
+    every = collectives[collectives["wait_start_ns"].notna()]
+    blocked = intervals(*(every[name].to_numpy(np.int64) for name in ("wait_start_ns", "wait_end_ns")))
+    runs = union(blocked + np.array([0, _SOON_NS]), calls.read + np.array([0, _SOON_NS]))
+    exposed = (rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).to_numpy(np.int64)
+    after = _after_a_read(waits[:, 0], runs, calls.read)
+    return np.array(_sums(waits[after, 0], exposed[after], steps), dtype=np.int64)
+
+
+def _after_a_read(
+    starts: Int64s, runs: Intervals, read: Intervals
+) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Waits that stand behind a read in their run of waits."""
+    if not len(runs) or not len(read):
+        return np.zeros(len(starts), dtype=np.bool_)
+    begin = runs[np.maximum(np.searchsorted(runs[:, 0], starts, side="right") - 1, 0), 0]
+    last = np.searchsorted(read[:, 0], starts, side="right") - 1
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)
+    return found
