@@ -11,6 +11,7 @@ from typing import Any
 
 from zprof.reference_engine.program import plants
 from zprof.reference_engine.program.option_table import GROUPS
+from zprof.reference_engine.program.plant import Plant
 from zprof.reference_engine.program.train_config import TrainConfig, with_fields
 
 
@@ -51,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run with a known cause of slowness or memory; options beside it stay, what contradicts it is "
         "refused; 'list' shows all",
     )
+    group.add_argument(
+        "--cured",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="with --plant: the same run without its cause, to compare with",
+    )
 
 
 def config_from(options: argparse.Namespace) -> TrainConfig:
@@ -67,10 +74,18 @@ def config_from(options: argparse.Namespace) -> TrainConfig:
     plant = plants.plant_of(given["plant"]) if given.get("plant") else None
     base = {} if plant is None else plant.base
     _check_pairs({**base, **asked}, rotates=plant is not None and "compute.straggler_rotates" in plant.change)
-    config = with_fields(TrainConfig(), asked) if plant is None else plant.apply(TrainConfig(), asked)
+    config = _planted(plant, asked, cured=bool(given.get("cured")))
     if config.zero.defragment and config.activations.checkpoint:
         return with_fields(config, {"activations.contiguous": True})
     return config
+
+
+def _planted(plant: Plant | None, asked: dict[str, Any], *, cured: bool) -> TrainConfig:
+    if plant is None and cured:
+        raise ValueError("--cured needs --plant: it says of which cause")
+    if plant is None:
+        return with_fields(TrainConfig(), asked)
+    return plant.cured(TrainConfig(), asked) if cured else plant.apply(TrainConfig(), asked)
 
 
 def _check_pairs(fields: dict[str, Any], *, rotates: bool) -> None:

@@ -18,7 +18,8 @@ Fields = Mapping[str, Any]
 class Plant:
     """One cause: ``does`` says in a sentence what is wrong with the run.
 
-    ``needs`` names fields that must have one of some values for the cause to be there at all.
+    ``needs`` names fields that must have one of some values for the cause to be there at all.  ``cure``
+    are those that take it away again, where leaving ``change`` out does not.
     """
 
     cause: str
@@ -26,6 +27,7 @@ class Plant:
     base: Fields
     change: Fields = field(default_factory=dict)
     needs: Mapping[str, Collection[Any]] = field(default_factory=dict)
+    cure: Fields = field(default_factory=dict)
 
     @property
     def is_modelled(self) -> bool:
@@ -48,6 +50,15 @@ class Plant:
             if value not in allowed:
                 raise ValueError(f"plant {self.cause} needs {name} {_values(allowed)}; it is {_plain(value)}")
         return planted
+
+    def cured(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
+        """The same run without the cause: what a planted run is to be compared with.
+
+        Raises:
+            ValueError: a setting is out of range.
+        """
+        asked = {} if asked is None else asked
+        return with_fields(config, {**self.base, **asked, **self.cure})
 
 
 def _value(config: TrainConfig, path: str) -> Any:

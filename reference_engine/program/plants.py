@@ -36,12 +36,14 @@ PLANTS: tuple[Plant, ...] = (
         cause="straggler_rank",
         does="the same rank is late in every step",
         base={**_STAGE_3, "compute.straggler_rank": 1, "compute.straggler_s": _LATE_S},
+        cure={"compute.straggler_rank": None, "compute.straggler_s": 0.0},
     ),
     Plant(
         cause="rotating_straggler",
         does="in each step another rank is late, in turn",
         base={**_STAGE_3, "compute.straggler_s": _LATE_S},
         change={"compute.straggler_rotates": True},
+        cure={"compute.straggler_s": 0.0},
     ),
     Plant(
         cause="low_bus_bandwidth",
@@ -112,6 +114,7 @@ PLANTS: tuple[Plant, ...] = (
         does="gradients are reduced after each micro-batch, not once a step",
         base={**MODELLED, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": True},
+        cure={"zero.reduce_each_micro_batch": False},
         needs={"zero.micro_batches": _SEVERAL},
     ),
     Plant(
@@ -119,6 +122,7 @@ PLANTS: tuple[Plant, ...] = (
         does="parameters are gathered twice for each micro-batch, gradients are reduced once a step",
         base={**_STAGE_3, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.NONE},
+        cure={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.ALL},
         needs={"zero.stage": (3,), "zero.micro_batches": _SEVERAL},
     ),
     Plant(
@@ -126,6 +130,7 @@ PLANTS: tuple[Plant, ...] = (
         does="a small model is released after its forward, and gathered again when its backward needs it",
         base=_STAGE_3,
         change={"zero.keep_after_forward": Keep.NONE, "zero.backward_prefetch": 0},
+        cure={"zero.keep_after_forward": Keep.ALL},
         needs={"zero.stage": (3,)},
     ),
     Plant(
@@ -133,6 +138,7 @@ PLANTS: tuple[Plant, ...] = (
         does="the last block is released after its forward, and gathered again at once",
         base={**_STAGE_3, "gpt.layers": 2},
         change={"zero.keep_after_forward": Keep.NONE},
+        cure={"zero.keep_after_forward": Keep.LAST},
         needs={"zero.stage": (3,)},
     ),
     Plant(
@@ -174,6 +180,7 @@ PLANTS: tuple[Plant, ...] = (
         does="long sequences, and nothing is checkpointed",
         base={**_MEMORY, "gpt.context": 512},
         change={"activations.checkpoint": False},
+        cure={"activations.checkpoint": True},
     ),
     Plant(
         cause="logits_dominate",

@@ -27,6 +27,7 @@ class TrainCommand:
       zprof train -o zero3.zprof --stage 3 --dp 2 --dtype bfloat16
       zprof train --stage 2 --accumulate 4 --clip 1.0 --constant-buffers 65536
       zprof train --plant no_prefetch
+      zprof train --plant no_prefetch --cured
     """
 
     name = "train"
@@ -61,7 +62,8 @@ class TrainCommand:
 
         own = {"output", "force", "ranks", "skip_steps", "memory_steps", "time_steps", "command"}
         options = {name: value for name, value in vars(arguments).items() if name not in own}
-        path = arguments.output or Path(f"{options.get('plant', 'train')}.zprof")
+        cured = "-cured" if options.get("cured") else ""
+        path = arguments.output or Path(f"{options.get('plant', 'train')}{cured}.zprof")
         job = ReferenceJob(
             world_size=arguments.ranks or _RANKS,
             options=options,

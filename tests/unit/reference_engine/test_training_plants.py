@@ -3,6 +3,7 @@
 import gc
 from collections import Counter
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 import torch
@@ -69,6 +70,25 @@ def test_what_is_asked_for_beside_a_plant_stays_but_may_not_contradict_it():
         planted("no_prefetch", zero__stage=2)
     with pytest.raises(ValueError, match=r"needs zero.micro_batches of 2 or more; it is 1"):
         planted("accumulation_syncs", zero__micro_batches=1)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.cause)
+def test_a_cured_run_is_the_planted_one_without_its_cause(plant):
+    sick, well = plant.apply(TrainConfig()), plant.cured(TrainConfig())
+    assert well.plant is None
+    assert well != with_fields(sick, {"plant": None})
+    for part in ("gpt", "batch", "activations.checkpoint", "zero.micro_batches"):
+        if not any(name.startswith(part) for name in plant.change):
+            assert attrgetter(part)(well) == attrgetter(part)(sick)
+
+
+def test_the_cures_take_away_what_the_base_brings_or_the_default_has():
+    assert plant_of("straggler_rank").cured(TrainConfig()).compute.straggler_s == 0
+    assert plant_of("rotating_straggler").cured(TrainConfig()).compute.straggler_s == 0
+    assert plant_of("accumulation_syncs").cured(TrainConfig()).zero.reduce_each_micro_batch is False
+    assert plant_of("last_unit_regathered").cured(TrainConfig()).zero.keep_after_forward == "last"
+    for cause in ("accumulation_regathers", "needless_reshard_after_forward"):
+        assert plant_of(cause).cured(TrainConfig()).zero.keep_after_forward == "all"
 
 
 def test_the_straggler_is_late_once_a_step_also_with_accumulation_and_recomputation(start):
