@@ -52,9 +52,9 @@ def latency(plan: Plan, strength: float) -> Plan:
 
 
 def small_units(plan: Plan, strength: float) -> Plan:
-    """Many small units."""
-    network = replace(plan.network, alpha_ns=150_000)
-    return replace(_split(plan, max(2, round(16 * strength))), stage=3, network=network)
+    """Many small units: the parts of each block are wrapped, not the block."""
+    network, parts = replace(plan.network, alpha_ns=150_000), max(2, round(16 * strength))
+    return replace(_split(plan, parts), stage=3, network=network, units_per_block=parts)
 
 
 def single_unit(plan: Plan, strength: float) -> Plan:

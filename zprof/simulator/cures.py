@@ -26,7 +26,13 @@ def _delays(plan: Plan, sick: Plan) -> Plan:
 
 
 def _units(plan: Plan, sick: Plan) -> Plan:
-    return replace(sick, units=plan.units, unit_elements=plan.unit_elements, compute=plan.compute)
+    return replace(
+        sick,
+        units=plan.units,
+        units_per_block=plan.units_per_block,
+        unit_elements=plan.unit_elements,
+        compute=plan.compute,
+    )
 
 
 def _prefetch(plan: Plan, sick: Plan) -> Plan:

@@ -43,6 +43,8 @@ __all__ = [
 ]
 
 MOST_RANKS = 1024
+#: Parts of a block that are wrapped each by itself; further ones are its experts.
+_LEAVES = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "norm", "mlp.w1", "mlp.w2", "mlp.w3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,8 @@ class Plan:
     """A sharded training job, the machines it runs on, and how it is recorded.
 
     Attributes:
-        units: Wrapped units (blocks), each of ``unit_elements`` parameters.
+        units: Wrapped units, each of ``unit_elements`` parameters.
+        units_per_block: So many of them are one block of the model; what they are called says so.
         prefetch: Gathers that run ahead of the unit that computes (stage 3).
         bucket_bytes: Gradients that one reduction carries (stages 0 to 2).
         reduce_each: Reduce in every micro-batch, not only in the last.
@@ -74,6 +77,7 @@ class Plan:
     vendor: Vendor = Vendor.NVIDIA
     stage: int = 3
     units: int = 8
+    units_per_block: int = 1
     unit_elements: int = 16 * 1024 * 1024
     prefetch: int = 1
     micro_batches: int = 1
@@ -118,7 +122,10 @@ class Plan:
             (not 1 <= self.ranks <= MOST_RANKS, f"ranks: 1 to {MOST_RANKS}, not {self.ranks}"),
             (not isinstance(self.vendor, Vendor), f"vendor: a Vendor, not {self.vendor!r}"),
             (not 0 <= self.stage <= 3, f"stage: 0 to 3, not {self.stage}"),
-            (min(self.steps, self.units, self.micro_batches) < 1, "steps, units, micro-batches: at least 1"),
+            (
+                min(self.steps, self.units, self.micro_batches, self.units_per_block) < 1,
+                "steps, units, micro-batches: at least 1",
+            ),
             (self.prefetch < 0, f"prefetch: 0 or more, not {self.prefetch}"),
             (self.unit_elements < 1 or self.bucket_bytes < 1024, "unit_elements, bucket_bytes: too small"),
             (self.ranks % (self.tensor * (self.shard or 1)) != 0, "tensor * shard must divide the ranks"),
@@ -127,6 +134,14 @@ class Plan:
         ):
             if wrong:
                 raise BadInput(what, hint="zprof simulate --help shows the options")
+
+    def unit_name(self, unit: int) -> str:
+        """What the program calls a unit: a block, or a part of one."""
+        block, part = divmod(unit, self.units_per_block)
+        if self.units_per_block == 1:
+            return f"layers.{block}"
+        leaf = _LEAVES[part] if part < len(_LEAVES) else f"experts.{part - len(_LEAVES)}"
+        return f"layers.{block}.{leaf}"
 
     @property
     def shard_size(self) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.simulator.causes import PRESETS, Cause, plant
+from zprof.simulator.cures import cured
 from zprof.simulator.changes import victim
 from zprof.simulator.plan import Plan, Vendor
 from zprof.simulator.simulate import simulate
@@ -106,6 +107,17 @@ def test_every_cause_is_planted_somewhere_and_runs_on_every_vendor(tmp_path: Pat
         assert truth.cause == cause
 
 
+def test_small_units_are_called_parts_of_their_blocks() -> None:
+    healthy = replace(BASE, units=2)
+    small = plant(healthy, Cause.UNITS_TOO_SMALL, 0.625)
+    names = [small.unit_name(unit) for unit in range(small.units)]
+    assert names[:2] == ["layers.0.attn.wq", "layers.0.attn.wk"]
+    assert names[9:11] == ["layers.0.experts.1", "layers.1.attn.wq"]
+    assert len(set(names)) == 2 * 10
+    cure = cured(healthy, Cause.UNITS_TOO_SMALL, 0.625)
+    assert [cure.unit_name(unit) for unit in range(cure.units)] == ["layers.0", "layers.1"]
+
+
 def test_the_straggler_is_the_rank_that_the_seed_names(tmp_path: Path) -> None:
     for seed in (0, 2):
         plan = plant(replace(BASE, seed=seed), Cause.STRAGGLER_RANK)
@@ -131,6 +143,7 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"ranks": 1025},
     {"stage": 4},
     {"units": 0},
+    {"units_per_block": 0},
     {"prefetch": -1},
     {"tensor": 3},
     {"speed": {0: 0.0}},

@@ -48,7 +48,7 @@ class Gathers:
         if not self._plan.compute.copy_ns:
             return (phase.gather_key,)
         kernel = split_kernel(self._plan, phase)
-        self._out.annotated(f"FSDP::all_gather_copy_out (layers.{phase.unit})", kernel)
+        self._out.annotated(f"FSDP::all_gather_copy_out ({self._plan.unit_name(phase.unit)})", kernel)
         return ()
 
     def _launch(self, position: int, *, ahead: bool) -> None:
@@ -57,14 +57,15 @@ class Gathers:
         if self._plan.offload.enabled:
             self._out.add(self._fetch(target))
             after.append(f"fetch.{target.key}")
+        unit = self._plan.unit_name(target.unit)
         gather: list[Instruction] = [
-            Begin(name=f"FSDP::all_gather (layers.{target.unit})"),
+            Begin(name=f"FSDP::all_gather ({unit})"),
             gather_unit(self._plan, target, tuple(after)),
-            End(name=f"FSDP::all_gather (layers.{target.unit})"),
+            End(name=f"FSDP::all_gather ({unit})"),
         ]
         if ahead:
             way = "forward" if target.kind is Pass.FORWARD else "backward"
-            self._out.annotated(f"FSDP::{way}_prefetch for layers.{target.unit}", *gather)
+            self._out.annotated(f"FSDP::{way}_prefetch for {unit}", *gather)
         else:
             self._out.add(*gather)
 

@@ -27,7 +27,7 @@ class Reductions:
         if plan.stage == 3:
             key = f"reduce.{phase.key}"
             made = reduce_gradients(plan, key, plan.padded_unit_elements, last, phase.unit)
-            self._out.annotated(f"FSDP::post_backward_reduce (layers.{phase.unit})", *made)
+            self._out.annotated(f"FSDP::post_backward_reduce ({plan.unit_name(phase.unit)})", *made)
             self.keys += [collective.key for collective in made]
             return
         self._reduce_buckets(self._buckets.fill(plan.padded_unit_elements), last, phase.unit)

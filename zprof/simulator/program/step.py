@@ -69,7 +69,7 @@ class _Step:
     def _phase(self, index: int, phase: Phase) -> None:
         plan, out = self._plan, self._out
         verb = "pre_forward" if phase.kind is Pass.FORWARD else "pre_backward"
-        marked = [f"FSDP::{verb} (layers.{phase.unit})"] if plan.stage == 3 else []
+        marked = [f"FSDP::{verb} ({plan.unit_name(phase.unit)})"] if plan.stage == 3 else []
         out.add(*(Begin(name=name) for name in marked))
         self._hold_up(index, phase)
         full = plan.compute.blocks_collectives
