@@ -10,8 +10,8 @@ import pytest
 
 from zprof.model.errors import BadInput
 from zprof.simulator.causes import PRESETS, Cause, plant
-from zprof.simulator.cures import cured
 from zprof.simulator.changes import victim
+from zprof.simulator.cures import cured
 from zprof.simulator.plan import Plan, Vendor
 from zprof.simulator.simulate import simulate
 
