@@ -122,10 +122,8 @@ class Plan:
             (not 1 <= self.ranks <= MOST_RANKS, f"ranks: 1 to {MOST_RANKS}, not {self.ranks}"),
             (not isinstance(self.vendor, Vendor), f"vendor: a Vendor, not {self.vendor!r}"),
             (not 0 <= self.stage <= 3, f"stage: 0 to 3, not {self.stage}"),
-            (
-                min(self.steps, self.units, self.micro_batches, self.units_per_block) < 1,
-                "steps, units, micro-batches: at least 1",
-            ),
+            (min(self.steps, self.units, self.micro_batches) < 1, "steps, units, micro-batches: at least 1"),
+            (self.units_per_block < 1, f"units_per_block: at least 1, not {self.units_per_block}"),
             (self.prefetch < 0, f"prefetch: 0 or more, not {self.prefetch}"),
             (self.unit_elements < 1 or self.bucket_bytes < 1024, "unit_elements, bucket_bytes: too small"),
             (self.ranks % (self.tensor * (self.shard or 1)) != 0, "tensor * shard must divide the ranks"),
