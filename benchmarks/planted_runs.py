@@ -1,0 +1,101 @@
+"""Every cause of lost time that the reference engine can be given, on real ranks: found, priced, and cured.
+
+    python -m benchmarks.planted_runs [--causes NAME ...] [--steps 10] [--rounds 1]
+
+For each plant of ``zprof train --plant list`` about time it records the planted run and the same run cured,
+on two ranks of this machine with a modelled link, and diagnoses the planted one as a user would (against a
+healthy run of the same job where the cause can only be seen beside one).  Prints and writes
+``benchmarks/results/planted-runs-DATE.json``: the first finding above low confidence, its range, and by how
+much the step truly shrank when the fix was applied: the medians of both runs' steps.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.conditions import conditions, load_average, today
+from benchmarks.matrix.cases import BESIDE_HEALTHY
+from zprof.reference_engine.program.plants import PLANTS
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+
+
+def zprof(*arguments: str) -> str:
+    """One command; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "zprof", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"zprof {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def row(cause: str, folder: Path, steps: int) -> dict[str, Any]:
+    """Record the run sick and cured, and hold the finding against both."""
+    recorded = ("--memory-steps", "0", "--time-steps", str(steps))
+    sick, well = folder / f"{cause}.zprof", folder / f"{cause}-cured.zprof"
+    zprof("train", "--plant", cause, "-o", str(sick), *recorded)
+    zprof("train", "--plant", cause, "--cured", "-o", str(well), *recorded)
+    beside = ("--baseline", str(well)) if cause in {str(each) for each in BESIDE_HEALTHY} else ()
+    report = json.loads(zprof("report", str(sick), *beside, "-f", "json"))
+    healthy = json.loads(zprof("report", str(well), "-f", "json"))
+    found = [entry for entry in report["findings"] if entry["confidence"] != "low" and entry["saving_ns"][1]]
+    mine = next((entry for entry in found if entry["cause"] == cause), None)
+    gained = step_ns(report) - step_ns(healthy)
+    return {
+        "cause": cause,
+        "first": found[0]["cause"] if found else None,
+        "others": [entry["cause"] for entry in found[1:]],
+        "step_ms": step_ns(report) / 1e6,
+        "gained_ms": gained / 1e6,
+        "saving_ms": [bound / 1e6 for bound in mine["saving_ns"]] if mine else None,
+        "within": bool(mine and mine["saving_ns"][0] <= gained <= mine["saving_ns"][1]),
+        "cured_still_says": [e["cause"] for e in healthy["findings"] if e["confidence"] != "low"],
+        "load_average_after": load_average(),
+    }
+
+
+def step_ns(report: dict[str, Any]) -> float:
+    """The median step: of each step the mean over the ranks."""
+    steps: dict[int, list[int]] = {}
+    for entry in report["time"]["steps"]:
+        steps.setdefault(entry["step"], []).append(entry["wall_ns"])
+    return median(sum(walls) / len(walls) for walls in steps.values())
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of the table in the README."""
+    saving = "-" if row["saving_ms"] is None else "{:.0f} to {:.0f}".format(*row["saving_ms"])
+    return (
+        f"| {row['cause']} | {row['first'] or 'nothing'} | {saving} | {row['gained_ms']:.0f} of "
+        f"{row['step_ms']:.0f} | {'yes' if row['within'] else 'no'} |"
+    )
+
+
+def main() -> None:
+    """Record, diagnose, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--causes", nargs="*", default=[], help="only these, and nothing is written")
+    parser.add_argument("--steps", type=int, default=10)
+    arguments = parser.parse_args()
+    causes = arguments.causes or [plant.cause for plant in PLANTS if plant.is_modelled]
+    print("| planted | first finding | it says ms | the fix wins ms | within |\n|---|---|---|---|---|")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for cause in causes:
+            rows.append(row(cause, Path(folder), arguments.steps))
+            print(line(rows[-1]), flush=True)
+    if not arguments.causes:
+        result = {"conditions": conditions(), "benchmark": "planted runs", "rows": rows}
+        target = RESULTS / f"planted-runs-{today()}.json"
+        target.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
