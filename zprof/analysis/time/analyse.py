@@ -11,6 +11,7 @@ from zprof.analysis.time.blame.judge import judge
 from zprof.analysis.time.blame.shares import wait_shares
 from zprof.analysis.time.host.calls import read_host_calls
 from zprof.analysis.time.host.table import host_rows
+from zprof.analysis.time.kernels.sums import kernel_frame
 from zprof.analysis.time.ledger import STEP_COLUMNS, step_times
 from zprof.analysis.time.rank import analyse_rank, unsplit_ns
 from zprof.analysis.time.synchronise import Synchronised, synchronise
@@ -50,6 +51,9 @@ COLLECTIVE_COLUMNS = (
     "wait_end_ns",
     "compute_before_wait_ns",
     "dependency_ns",
+    "blocked_ns",
+    "free_compute_ns",
+    "queued_exposed_ns",
     "intrinsic_ns",
     "tail_ns",
     "bound",
@@ -127,6 +131,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             *_not_split(collectives),
             *volume_gaps,
         ),
+        kernels=kernel_frame([rank.kernels for rank in ranks]),
         tracks=tuple(
             rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure)
             for timeline, rank in zip(timelines, ranks, strict=True)
