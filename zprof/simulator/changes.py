@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from zprof.simulator.plan import DType, HostDelay, Limiter, Plan, Window
+from zprof.simulator.plan import DType, HostDelay, Limiter, Plan, Vendor, Window
 
 
 def victim(plan: Plan) -> int:
@@ -85,7 +85,11 @@ def rate_limited(plan: Plan, strength: float) -> Plan:
 
 
 def cpu_bound(plan: Plan, strength: float) -> Plan:
-    """Kernels are short, and launching one takes longer."""
+    """Kernels are short, and launching one takes longer.
+
+    A device runs while the next launch goes on, so only what a launch is longer than a kernel is lost; a CPU
+    rank has nothing beside its launches, and loses all of them.
+    """
     times = 8
     compute = replace(
         plan.compute,
@@ -95,9 +99,9 @@ def cpu_bound(plan: Plan, strength: float) -> Plan:
     kernel_ns = (compute.forward_ns + compute.backward_ns) // max(
         1, compute.forward_kernels + compute.backward_kernels
     )
-    return replace(
-        plan, compute=compute, host=replace(plan.host, launch_ns=int(kernel_ns * (1 + 0.5 * strength)))
-    )
+    hidden = 0 if plan.vendor is Vendor.GLOO else 1
+    launch_ns = int(kernel_ns * (hidden + 0.5 * strength))
+    return replace(plan, compute=compute, host=replace(plan.host, launch_ns=launch_ns))
 
 
 def allocator(plan: Plan, strength: float) -> Plan:
@@ -169,13 +173,18 @@ def checkpoint(plan: Plan, strength: float) -> Plan:
 
 
 def offload(plan: Plan, strength: float) -> Plan:
-    """The optimizer runs on the CPU."""
-    optimizer_ns = int(plan.offload.optimizer_ns * strength)
-    return replace(plan, stage=3, offload=replace(plan.offload, enabled=True, optimizer_ns=optimizer_ns))
+    """Shards live in host memory, behind a slow link, and the optimizer runs on the CPU."""
+    offload = replace(
+        plan.offload,
+        enabled=True,
+        optimizer_ns=int(plan.offload.optimizer_ns * strength),
+        pcie_bytes_per_s=plan.offload.pcie_bytes_per_s / strength,
+    )
+    return replace(plan, stage=3, offload=offload)
 
 
 def syncs(plan: Plan, strength: float) -> Plan:
-    """The host reads scalars back after each unit."""
+    """The host reads scalars back after each unit; without a device it waits for all that is in flight."""
     host = replace(plan.host, syncs_per_unit=max(1, round(2 * strength)), resume_ns=150_000)
     return replace(plan, host=host)
 

@@ -5,6 +5,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from zprof.model.time import LateReason
+from zprof.simulator.engine.contention import Contention
 from zprof.simulator.engine.instants import after, later
 from zprof.simulator.engine.machine import State
 from zprof.simulator.engine.schedule import Line
@@ -35,6 +36,7 @@ class CpuMachine:
 
     def __init__(self, plan: Plan, mesh: Mesh) -> None:
         self.state = State(plan, mesh)
+        self._contention = Contention(plan.compute.slowdown)
         self._unwaited: set[str] = set()
 
     @singledispatchmethod
@@ -48,7 +50,8 @@ class CpuMachine:
         self._wait_for(kernel.after)
         state.host = after(state.host, LateReason.HOST, state.plan.host.launch_ns)
         begin = state.host[0].copy()
-        state.host = after(state.host, LateReason.COMPUTE, state.work_ns(kernel))
+        duration = self._contention.end_of(begin, state.work_ns(kernel)) - begin
+        state.host = after(state.host, LateReason.COMPUTE, duration)
         state.done[kernel.key] = state.host
         state.note(kernel, begin)
 
@@ -63,6 +66,8 @@ class CpuMachine:
         begin = later(called, state.lanes[groups.name])
         meeting = state.meetings.meet(collective, groups, begin, state.step_begin)
         state.lanes[groups.name] = state.done[collective.key] = meeting.end
+        # a worker that waits for the last rank sleeps: it takes no processor from the main thread
+        self._contention.add(meeting.arrival, meeting.end[0])
         self._unwaited.add(collective.key)
         state.lines.append(
             Line(
@@ -83,17 +88,24 @@ class CpuMachine:
 
     @carry_out.register
     def _(self, sync: Sync) -> None:
-        self._wait_for(sync.after)
+        self._wait_for(sync.after or tuple(self._unwaited))
 
     @carry_out.register
     def _(self, copy: Copy) -> None:
-        """Host memory is the only memory."""
+        """Host memory is the only memory: what a unit's shard is copied from and to is slower memory."""
+        state = self.state
+        if copy.unit is None:
+            return
+        self._wait_for(copy.after)
+        begin = state.host[0].copy()
+        cost = round(copy.bytes * 1e9 / copy.rate_bytes_per_s)
+        state.host = after(state.host, LateReason.MEMCPY, cost)
+        state.done[copy.key] = state.host
+        state.note(copy, begin)
 
     @carry_out.register
     def _(self, retry: Reallocate) -> None:
-        self.state.host_work(
-            HostWork(ns=retry.malloc_ns, reason=LateReason.ALLOCATOR, name="", ranks=retry.ranks)
-        )
+        """No allocator of a device, no retries."""
 
     @carry_out.register
     def _(self, work: HostWork) -> None:

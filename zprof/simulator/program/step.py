@@ -1,7 +1,7 @@
 """One step of every rank: load, forward, backward, optimizer, and what sharding adds to them."""
 
 from zprof.model.time import LateReason
-from zprof.simulator.knobs import HostDelay
+from zprof.simulator.knobs import HostDelay, Vendor
 from zprof.simulator.plan import Plan
 from zprof.simulator.program.gathers import Gathers
 from zprof.simulator.program.instructions import (
@@ -72,8 +72,9 @@ class _Step:
         marked = [f"FSDP::{verb} ({plan.unit_name(phase.unit)})"] if plan.stage == 3 else []
         out.add(*(Begin(name=name) for name in marked))
         self._hold_up(index, phase)
-        full = plan.compute.blocks_collectives
+        full = plan.compute.blocks_collectives and plan.vendor is not Vendor.GLOO
         self._gathers.launch(phase, 0 if full else plan.prefetch)
+        self._wait_for_all()
         after = (*self._before(index), *self._gathers.ready(phase))
         out.add(*(End(name=name) for name in marked))
         kernels = phase_kernels(plan, phase, after)
@@ -86,8 +87,14 @@ class _Step:
             out.add(tensor_reduce(plan, phase))
         self._end_phase(phase)
 
+    def _wait_for_all(self) -> None:
+        """Where there is no device, a scalar is there at once: a sync is a wait for all that is in flight."""
+        if self._plan.host.syncs_per_unit and self._plan.vendor is Vendor.GLOO:
+            self._out.annotated("aten::item")
+            self._out.add(Sync(reads=True))
+
     def _end_phase(self, phase: Phase) -> None:
-        if phase.kind is Pass.FORWARD:
+        if phase.kind is Pass.FORWARD and self._plan.vendor is not Vendor.GLOO:
             for _ in range(self._plan.host.syncs_per_unit):
                 self._read((phase.key,))
         if phase.kind is Pass.BACKWARD:
@@ -114,7 +121,7 @@ class _Step:
     def _optimize(self, after: tuple[str, ...]) -> None:
         plan = self._plan
         update: list[Instruction] = [optimizer_kernel(plan, after)]
-        if plan.offload.enabled:
+        if plan.offload.enabled and plan.vendor is not Vendor.GLOO:  # there it is the same operator
             update.insert(0, HostWork(ns=plan.offload.optimizer_ns, reason=LateReason.HOST, name=""))
         self._out.annotated(_OPTIMIZER, *update)
 

@@ -117,6 +117,9 @@ class Sweep:
         step.compute_ns += length if state.computing else 0
         step.collective_ns += length if state.running else 0
         if state.blocked is None:
+            # the thread of a CPU rank copies itself, and is blocked by nothing meanwhile
+            alone = state.copying and not state.computing and not state.running
+            step.memcpy_ns += length if alone else 0
             return
         if not state.running:
             step.memcpy_ns += length if state.copying else 0

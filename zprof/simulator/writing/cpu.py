@@ -9,11 +9,11 @@ from zprof.simulator.engine.schedule import Schedule
 from zprof.simulator.program.instructions import (
     Begin,
     Collective,
+    Copy,
     End,
     HostWork,
     Instruction,
     Kernel,
-    Reallocate,
     Shape,
     Wait,
 )
@@ -93,11 +93,15 @@ class CpuWriter:
             self._operator("user_annotation", "zprof::wait", moment.begin, moment.end)
 
     @_write.register
-    def _(self, retry: Reallocate | HostWork, moment: Moment) -> None:
-        name = "" if isinstance(retry, Reallocate) else retry.name
-        if name:
+    def _(self, copy: Copy, moment: Moment) -> None:
+        name = f"zprof::copy shard unit=layers.{copy.unit} bytes={copy.bytes}"
+        self._operator("user_annotation", name, moment.begin, moment.end)
+
+    @_write.register
+    def _(self, work: HostWork, moment: Moment) -> None:
+        if work.name:
             arguments = ('"Python parent id": null', '"Python id": %s', '"Ev Idx": %s')
-            template = self._once("python_function", name, self._main, arguments)
+            template = self._once("python_function", work.name, self._main, arguments)
             self.sheet.complete(template, moment.host_begin, moment.host_end, self._id, self._id)
 
     @_write.register

@@ -124,7 +124,7 @@ def _count(waits: Intervals, steps: StepWindows) -> int:
 
 def _holes(activity: Activity, steps: StepWindows) -> Intervals:
     within = intersect(steps.spans, activity.coverage)
-    holes = subtract(within, union(activity.compute, activity.waits))
+    holes = subtract(within, union(activity.compute, activity.waits, activity.copies))
     return holes[holes[:, 1] - holes[:, 0] > LEAST_HOLE_NS]
 
 

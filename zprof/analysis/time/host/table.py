@@ -5,8 +5,8 @@
 under which a collective ran (on a CPU rank, where a collective in the background holds nothing up).
 
 ``syncs`` are waits for the device, ``dry_syncs`` those that left it idle; ``takes`` and ``gives`` calls that
-take memory from the device and give it back.  ``read_exposed_ns``: exposed time of a CPU rank that began to
-wait right after it read a scalar.  ``host_copy_ns``: exposed copies between host and device of 1 MiB or more,
+take memory from the device and give it back.  ``read_exposed_ns``: exposed transfer that a CPU rank waited
+for right after it read a scalar.  ``host_copy_ns``: exposed copies between host and device of 1 MiB or more,
 ``to_host_bytes`` and ``to_device_bytes`` what those moved.  ``launches_seen``: whether the recording shows
 when the host launched; without that the queue is not known, and nothing is LAUNCH.
 """
@@ -24,7 +24,7 @@ from zprof.analysis.time.rank import RankResult
 #: Copies from this size on are parameters, gradients or a batch; below are scalars and indices.
 _LARGE_BYTES = 1 << 20
 #: A wait that begins so soon after a scalar was read, or after such a wait, belongs to the reading.
-_SOON_NS = 200_000
+_SOON = np.array([0, 200_000], dtype=np.int64)
 _COUNTS = ("syncs", "dry_syncs", "takes", "gives", "read_exposed_ns")
 _COPIES = ("host_copy_ns", "to_host_bytes", "to_device_bytes")
 HOST_COLUMNS = (
@@ -54,7 +54,8 @@ def host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls) -> p
     rows["idle_ns"] = covered(result.idle, steps.begin_ns, steps.end_ns)
     _add_parts(rows, shares, result.ran, steps)
     _add_calls(rows, shares, calls, timeline)
-    rows["read_exposed_ns"] = 0 if activity.on_device else _read_exposed(result.collectives, calls, steps)
+    held_up = _read_exposed(result.exposure.moving, activity.waits, calls.read)
+    rows["read_exposed_ns"] = covered(held_up, steps.begin_ns, steps.end_ns)
     _add_copies(rows, subtract(activity.copies, union(activity.compute, result.ran)), calls, timeline)
     return rows[list(HOST_COLUMNS)]
 
@@ -110,28 +111,12 @@ def _sums(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
     return [int(amounts[step == number].sum()) for number in steps.number.tolist()]
 
 
-def _read_exposed(collectives: pd.DataFrame, calls: HostCalls, steps: StepWindows) -> Int64s:
-    """Exposed time of reductions that are waited for right after a scalar was read.
-
-    A gather is needed next anyway: reading a scalar moves the wait for it, and adds none.
-    """
-    rows = collectives[collectives["wait_start_ns"].notna() & (collectives["kind"] != "all_gather")]
-    waits = intervals(*(rows[name].to_numpy(np.int64) for name in ("wait_start_ns", "wait_end_ns")))
-    every = collectives[collectives["wait_start_ns"].notna()]
-    blocked = intervals(*(every[name].to_numpy(np.int64) for name in ("wait_start_ns", "wait_end_ns")))
-    runs = union(blocked + np.array([0, _SOON_NS]), calls.read + np.array([0, _SOON_NS]))
-    exposed = (rows["exposed_wait_ns"] + rows["exposed_transfer_ns"]).to_numpy(np.int64)
-    after = _after_a_read(waits[:, 0], runs, calls.read)
-    return np.array(_sums(waits[after, 0], exposed[after], steps), dtype=np.int64)
-
-
-def _after_a_read(
-    starts: Int64s, runs: Intervals, read: Intervals
-) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Waits that stand behind a read in their run of waits."""
-    if not len(runs) or not len(read):
-        return np.zeros(len(starts), dtype=np.bool_)
-    begin = runs[np.maximum(np.searchsorted(runs[:, 0], starts, side="right") - 1, 0), 0]
-    last = np.searchsorted(read[:, 0], starts, side="right") - 1
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)
-    return found
+def _read_exposed(moving: Intervals, waits: Intervals, read: Intervals) -> Intervals:
+    """Exposed transfer of waits that follow a read of a scalar, one wait close behind the other."""
+    runs = union(waits + _SOON, read + _SOON)
+    if not len(read) or not len(runs):
+        return moving[:0]
+    begin = runs[np.maximum(np.searchsorted(runs[:, 0], waits[:, 0], side="right") - 1, 0), 0]
+    last = np.searchsorted(read[:, 0], waits[:, 0], side="right") - 1
+    behind = (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)
+    return intersect(moving, waits[behind])
