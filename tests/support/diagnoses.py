@@ -12,14 +12,15 @@ from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run, load
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.cures import cured
-from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.plan import Gathering, Plan, Vendor
 from zprof.simulator.simulate import simulate
 from zprof.simulator.truth.model import Truth
 
 
 def base(seed: int, vendor: Vendor = Vendor.NVIDIA) -> Plan:
     """A healthy job of four ranks, small enough for a second of work."""
-    return Plan(seed=seed, vendor=vendor, ranks=4, steps=4, units=6)
+    gathering = Gathering(keep_last_unit=True)  # to drop it and gather it at once is a cause
+    return Plan(seed=seed, vendor=vendor, ranks=4, steps=4, units=6, gathering=gathering)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,8 +145,8 @@ def fp32_gather(plan: Plan, strength: float) -> Plan:
 
 
 def accumulation_syncs(plan: Plan, strength: float) -> Plan:
-    """Each micro-batch reduces."""
-    return replace(tight(plan), micro_batches=max(2, round(4 * strength)), reduce_each=True)
+    """Each micro-batch reduces: data parallelism that accumulates without ``no_sync``."""
+    return replace(tight(plan), stage=0, micro_batches=max(2, round(4 * strength)), reduce_each=True)
 
 
 def accumulation_regathers(plan: Plan, strength: float) -> Plan:
@@ -161,9 +161,14 @@ def needless_reshard(plan: Plan, strength: float) -> Plan:
 
 
 def last_unit(plan: Plan, strength: float) -> Plan:
-    """The last unit is dropped and gathered again at once."""
+    """The last unit is dropped and gathered again at once.
+
+    The host reads the loss before the backward, as many do: a host that runs ahead of the device would
+    launch this gather so early that it hides under the forward of the unit itself.  The other gathers fit.
+    """
     gathering = replace(plan.gathering, keep_last_unit=False)
-    return replace(tight(plan, min(5.0, 0.9 * strength)), stage=3, gathering=gathering)
+    host = replace(plan.host, reads_loss=True)
+    return replace(tight(plan, min(0.95, 0.9 * strength)), stage=3, gathering=gathering, host=host)
 
 
 def checkpoint(plan: Plan, strength: float) -> Plan:

@@ -65,6 +65,7 @@ class Host:
 
     ``run_ahead``: kernels that may be queued before it blocks.  ``sync_each_step``: it reads the loss at
     the end of a step.  ``syncs_per_unit``: further blocking reads after each unit's forward.
+    ``reads_loss``: it reads the loss before the backward (to stop where it is not finite).
     """
 
     launch_ns: int = 6_000
@@ -74,6 +75,7 @@ class Host:
     sync_ns: int = 9_000
     sync_each_step: bool = True
     syncs_per_unit: int = 0
+    reads_loss: bool = False
     resume_ns: int = 2_000
 
 

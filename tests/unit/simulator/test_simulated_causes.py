@@ -66,7 +66,7 @@ EFFECTS: dict[Cause, tuple[Callable[[Ledger, Ledger], bool], Cause]] = {
     Cause.SHARDING_SPANS_NODES: (grows("exposed_transfer", 0.2), Cause.NONE),
     Cause.FP32_REDUCE: (grows("exposed_transfer", 0.1), Cause.TIGHT),
     Cause.FP32_GATHER: (grows("exposed_transfer", 0.1), Cause.TIGHT),
-    Cause.ACCUMULATION_SYNCS: (times("bytes", 4.0), Cause.TIGHT),
+    Cause.ACCUMULATION_SYNCS: (grows("exposed_transfer", 0.1), Cause.TIGHT),
     Cause.ACCUMULATION_REGATHERS: (times("bytes", 3.0), Cause.TIGHT),
     Cause.NEEDLESS_RESHARD_AFTER_FORWARD: (grows("exposed_transfer", 0.1), Cause.TIGHT),
     Cause.LAST_UNIT_REGATHERED: (grows("exposed_transfer", 0.02), Cause.NONE),

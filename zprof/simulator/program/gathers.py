@@ -37,7 +37,7 @@ class Gathers:
             return
         own = self._phases.index(phase)
         until = min(own + ahead + 1, len(self._phases))
-        while self._launched < until:
+        while self._launched < until and not self._held(own, self._launched):
             self._launch(self._launched, ahead=self._launched > own)
             self._launched += 1
 
@@ -50,6 +50,11 @@ class Gathers:
         kernel = split_kernel(self._plan, phase)
         self._out.annotated(f"FSDP::all_gather_copy_out ({self._plan.unit_name(phase.unit)})", kernel)
         return ()
+
+    def _held(self, own: int, position: int) -> bool:
+        """Whether a pass that has not ended holds the unit: it is gathered again once it was dropped."""
+        unit = self._phases[position].unit
+        return any(phase.unit == unit for phase in self._phases[own:position])
 
     def _launch(self, position: int, *, ahead: bool) -> None:
         target = self._phases[position]

@@ -51,12 +51,18 @@ class _Step:
         self._load()
         for index, phase in enumerate(self._phases):
             self._phase(index, phase)
+            self._check_loss(phase)
         if self._plan.offload.enabled:
             self._reductions.spill()
         self._optimize(self._norm())
         self._report_loss()
         self._out.add(End(name=name))
         return self._out.lines
+
+    def _check_loss(self, phase: Phase) -> None:
+        """Many loops stop where the loss is not finite: the host reads it before the backward."""
+        if self._plan.host.reads_loss and phase.kind is Pass.FORWARD and phase.unit == self._plan.units - 1:
+            self._read((phase.key,))
 
     def _load(self) -> None:
         plan = self._plan
@@ -107,6 +113,9 @@ class _Step:
             after.append(f"tensor.{self._phases[index - 1].key}")
         if self._plan.stage in (1, 2) and phase.micro_batch == 0 and phase.kind is Pass.FORWARD:
             after += [f"parameters.{phase.unit}"] if self._plan.hide_optimizer_gather else ["parameters"]
+        if phase.micro_batch and phase.unit == 0 and phase.kind is Pass.FORWARD:
+            # DDP and FSDP end each backward with a wait for the reductions that it launched
+            after += self._reductions.keys
         return after
 
     def _norm(self) -> tuple[str, ...]:
