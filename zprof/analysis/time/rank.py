@@ -11,7 +11,9 @@ from zprof.analysis.time.activity.claims import NOTHING_NS
 from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.blame.work import RankWork, rank_work
 from zprof.analysis.time.exposure import Exposure, expose
+from zprof.analysis.time.kernels.sums import Columns, kernel_sums
 from zprof.analysis.time.ledger import idle_spans, noise_floor, rank_time, step_rows
+from zprof.analysis.time.transfer.blocked import blocked_ns
 from zprof.analysis.time.transfer.launch import find_launch
 from zprof.analysis.time.transfer.prefetch import prefetch_columns
 from zprof.model.gaps import Gap
@@ -30,6 +32,7 @@ class RankResult:
     collectives: pd.DataFrame
     exposure: Exposure
     work: RankWork
+    kernels: Columns
     idle: Intervals
     ran: Intervals
     gaps: list[Gap]
@@ -44,6 +47,7 @@ def analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: in
     launch = find_launch(frame, activity.kernels, activity.kernel_stream)
     frame = frame.assign(
         **launch.columns(frame),
+        blocked_ns=blocked_ns(frame, launch, activity.named),
         **prefetch_columns(frame, activity.compute, exposure.moving),
         exposed_wait_ns=exposure.wait_ns,
         exposed_transfer_ns=exposure.transfer_ns,
@@ -61,6 +65,7 @@ def analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: in
         work=rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
         idle=idle_spans(timeline, blocking, exposure),
         ran=union(blocking.running),
+        kernels=kernel_sums(timeline, frame),
         gaps=gaps,
     )
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, union
 from zprof.analysis.time.activity.events import Activity, DeviceSteps
 from zprof.analysis.time.activity.launches import UNKNOWN_NS, Launches, find_launches
+from zprof.analysis.time.activity.named import NamedWork, named_work
 from zprof.analysis.time.activity.view import NO_STREAM, EventView, Mask, categories_of, coverage_of
 from zprof.analysis.time.activity.waits import awaits_until
 from zprof.model.kernels import is_collective_kernel
@@ -22,6 +23,7 @@ _CALLS = frozenset({"cuda_runtime", "cuda_driver"})
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 _WORK = frozenset({"kernel"}) | _COPIES
 _RANGES = "gpu_user_annotation"
+_HOST_RANGES = "user_annotation"
 _SYNCHRONISATION = "cuda_sync"
 _STEP = re.compile(r"(?:ProfilerStep|Iteration)[ #:_-]{0,3}(\d{1,15})\s*", re.ASCII)
 _GIVES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
@@ -48,7 +50,7 @@ def device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
         collectives: start_ns, end_ns and stream of the collectives of this rank.  Those that a device ran
             are known among the events by these three.
     """
-    view = EventView(events, _WORK | _CALLS | {_RANGES, _SYNCHRONISATION})
+    view = EventView(events, _WORK | _CALLS | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
     work = view.category_is(*_WORK) & (view.spans[:, 1] > view.spans[:, 0])
     kernels = work & view.category_is("kernel")
     described = _described(view, work, collectives)
@@ -72,12 +74,20 @@ def device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
         awaits_until=_awaits_until(view, merged, compute, work, launches),
         kernels=_kernels(view, compute, launches.call_ns[compute[work]]),
         kernel_stream=view.stream[compute],
+        named=_named(view, compute, work, described, launches),
     )
 
 
 def _kernels(view: EventView, compute: Mask, call_ns: Int64s) -> Int64s:
     spans = view.spans[compute]
     return np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans))
+
+
+def _named(view: EventView, compute: Mask, work: Mask, described: Mask, launches: Launches) -> NamedWork:
+    launch = view.spans[:, 0].copy()
+    launch[work] = np.where(launches.call_ns == UNKNOWN_NS, launch[work], launches.call_ns)
+    copies = work & ~described & view.category_is("gpu_memcpy")
+    return named_work(view, compute, launch, view.category_is(_HOST_RANGES), copies)
 
 
 def _described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:

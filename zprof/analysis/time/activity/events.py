@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals
+from zprof.analysis.time.activity.named import NamedWork
 from zprof.analysis.time.clocks.offsets import RankClock
 
 
@@ -44,7 +45,7 @@ class Activity:
     ``unlaunched`` is when it ran and ``unlaunched_stream`` where, ``steps`` what the device says of steps.
     ``awaits_until``, for each interval of ``compute``: it can only have waited for collectives that were
     launched before this.  ``kernels``: launch, start and end of each compute kernel, in place of an unseen
-    launch the start; ``kernel_stream`` its stream.
+    launch the start; ``kernel_stream`` its stream.  ``named``: the same, or on a CPU the operators, by name.
     """
 
     on_device: bool
@@ -62,6 +63,7 @@ class Activity:
     awaits_until: Int64s = field(default_factory=_no_times)
     kernels: Int64s = field(default_factory=_no_kernels)
     kernel_stream: Int64s = field(default_factory=_no_times)
+    named: NamedWork = field(default_factory=NamedWork)
 
     def on(self, clock: RankClock) -> "Activity":
         """The same on the common clock."""
@@ -79,4 +81,5 @@ class Activity:
             steps=replace(self.steps, spans=clock.common(self.steps.spans)),
             awaits_until=clock.common(self.awaits_until),
             kernels=clock.common(self.kernels),
+            named=self.named.on(clock),
         )

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from zprof.analysis.intervals import EMPTY, Int64s, subtract, union
 from zprof.analysis.time.activity.events import Activity
+from zprof.analysis.time.activity.named import named_work, outermost
 from zprof.analysis.time.activity.view import EventView, coverage_of
 from zprof.run.ranges import RangeVerb, parse_range
 
@@ -38,6 +39,7 @@ def host_activity(events: pa.Table) -> Activity:
         copies=subtract(copies, waits),
         coverage=coverage_of(events),
         launched=EMPTY,
+        named=named_work(view, outermost(view, compute), view.spans[:, 0], ranges, ~main & main),
     )
 
 

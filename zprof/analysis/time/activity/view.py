@@ -50,6 +50,11 @@ class EventView:
         """The name of each of ``rows``."""
         return [self._names[code] for code in self._name[rows].tolist()]
 
+    def coded(self, rows: Int64s) -> tuple[tuple[str, ...], Int64s]:
+        """The distinct names of ``rows`` (numbers of rows), and the place of each row's among them."""
+        used, codes = np.unique(self._name[rows], return_inverse=True)
+        return tuple(self._names[code] for code in used.tolist()), codes.astype(np.int64)
+
 
 def categories_of(events: pa.Table) -> frozenset[str]:
     """The categories that have a row."""

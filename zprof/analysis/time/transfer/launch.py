@@ -66,7 +66,7 @@ def find_launch(frame: pd.DataFrame, kernels: Int64s, kernel_stream: Int64s) -> 
     return Launch(
         launch_ns=launch,
         known=known,
-        computed_ns=_computed(launch, start, kernels, kernel_stream),
+        computed_ns=latest_end(launch, start, kernels, kernel_stream),
         previous_ns=np.where(previous >= 0, np.minimum(end[previous], start), NEVER) if len(start) else start,
         previous=previous,
     )
@@ -94,8 +94,8 @@ def _previous(queue: Int64s, start: Int64s, end: Int64s) -> Int64s:
     return found
 
 
-def _computed(launch: Int64s, start: Int64s, kernels: Int64s, kernel_stream: Int64s) -> Int64s:
-    """The latest kernel end not after ``start`` of those launched before ``launch``; NEVER without one.
+def latest_end(launch: Int64s, start: Int64s, kernels: Int64s, kernel_stream: Int64s) -> Int64s:
+    """For each row the latest kernel end not after ``start`` of those launched before ``launch``, else NEVER.
 
     A stream runs its kernels in the order of their launches, so both limits are places in that order.
     """
