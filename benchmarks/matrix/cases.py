@@ -1,7 +1,7 @@
 """What is planted where, and what came of it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from tests.support.diagnoses import (
 )
 from zprof.model.findings import Confidence
 from zprof.simulator.causes import Cause, plant
-from zprof.simulator.plan import Vendor
+from zprof.simulator.plan import Plan, Vendor
 
 #: Rules that hold a run against another one.
 BESIDE_HEALTHY = frozenset({Cause.LOW_BUS_BANDWIDTH, Cause.LOST_COMPUTE_EFFICIENCY})
@@ -107,10 +107,15 @@ def outcome(case: Case) -> Outcome:
         )
 
 
+def healthy_plan(seed: int, vendor: Vendor) -> Plan:
+    """A healthy job: of 2 to 8 ranks, in any stage."""
+    return replace(base(seed, vendor), ranks=(2, 4, 6, 8)[seed % 4], stage=seed // 4 % 4)
+
+
 def _job(case: Case, folder: Path) -> Diagnosed:
-    plan = base(case.seed, case.vendor)
     if case.cause in HEALTHY:
-        return diagnosed(plant(plan, case.cause), folder)
+        return diagnosed(plant(healthy_plan(case.seed, case.vendor), case.cause), folder)
+    plan = base(case.seed, case.vendor)
     how = planted_beside_healthy if case.cause in BESIDE_HEALTHY else planted
     return how(case.cause, plan, folder, case.strength)
 
