@@ -1,11 +1,13 @@
 """The formats a report can be written in."""
 
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from zprof.model.errors import BadInput
 from zprof.reports import json_report, svg_memory
 from zprof.reports.base import Format
 from zprof.reports.text import report as text
+from zprof.reports.text.diagnosis import page as diagnosis
 
 FORMATS: tuple[Format, ...] = (
     Format(name="text", suffixes=(".txt", ".text"), render=text.render),
@@ -14,24 +16,31 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
-def format_names() -> tuple[str, ...]:
+#: The same report, cut to the answer.
+DIAGNOSES: tuple[Format, ...] = (
+    Format(name="text", suffixes=(".txt", ".text"), render=diagnosis.render),
+    Format(name="json", suffixes=(".json",), render=json_report.render),
+)
+
+
+def format_names(formats: Sequence[Format] = FORMATS) -> tuple[str, ...]:
     """Names that ``by_name`` knows."""
-    return tuple(entry.name for entry in FORMATS)
+    return tuple(entry.name for entry in formats)
 
 
-def by_name(name: str) -> Format:
+def by_name(name: str, formats: Sequence[Format] = FORMATS) -> Format:
     """The format of that name; raises BadInput with the names there are."""
-    for entry in FORMATS:
+    for entry in formats:
         if entry.name == name:
             return entry
-    raise BadInput(f"no format {name!r}", hint=f"formats: {', '.join(format_names())}")
+    raise BadInput(f"no format {name!r}", hint=f"formats: {', '.join(format_names(formats))}")
 
 
-def by_path(path: PurePath) -> Format:
+def by_path(path: PurePath, formats: Sequence[Format] = FORMATS) -> Format:
     """The format that a file's suffix means; raises BadInput where it means none."""
-    for entry in FORMATS:
+    for entry in formats:
         if path.suffix.lower() in entry.suffixes:
             return entry
     raise BadInput(
-        f"{path}: its suffix names no format", hint=f"add -f and one of: {', '.join(format_names())}"
+        f"{path}: its suffix names no format", hint=f"add -f and one of: {', '.join(format_names(formats))}"
     )

@@ -45,15 +45,16 @@ def gaps(report: Report) -> list[str]:
 
 def _finding(number: int, entry: Finding) -> list[str]:
     head = f"{number} {shorten(printable(entry.id), 12)} {entry.cause.value}"
-    lines = [heading(f"  {head}", _worth(entry))]
+    lines = [heading(f"  {head}", worth(entry))]
     lines += wrap(printable(entry.sentence), first="    ")
-    lines += _labelled("evidence", _facts(entry.evidence))
-    lines += _labelled("fix", printable_lines(entry.fix))
-    lines += _labelled("disprove", [printable(entry.disprove)])
-    return lines + _labelled("read", [printable(entry.doc)])
+    lines += labelled("evidence", facts(entry.evidence))
+    lines += labelled("fix", printable_lines(entry.fix))
+    lines += labelled("disprove", [printable(entry.disprove)])
+    return lines + labelled("read", [printable(entry.doc)])
 
 
-def _worth(entry: Finding) -> str:
+def worth(entry: Finding) -> str:
+    """What a finding saves and frees, and how sure it is."""
     low, high = entry.saving_ns
     saves = f"saves {format_ns(low)} to {format_ns(high)}, " if high > 0 else ""
     return f"{saves}{_frees(entry.saving_bytes)}{entry.confidence.value} confidence"
@@ -67,12 +68,13 @@ def _frees(saving_bytes: tuple[int, int] | None) -> str:
     return f"frees {high}, " if low == high else f"frees {low} to {high}, "
 
 
-def _facts(facts: Sequence[Evidence]) -> list[str]:
-    values = [printable(_value(fact)) for fact in facts]
+def facts(rows: Sequence[Evidence]) -> list[str]:
+    """Evidence as lines: value and what it is."""
+    values = [printable(_value(fact)) for fact in rows]
     width = max((display_width(value) for value in values), default=0)
     return [
         " " * (width - display_width(value)) + f"{value}  {_what(fact)}"
-        for value, fact in zip(values, facts, strict=True)
+        for value, fact in zip(values, rows, strict=True)
     ]
 
 
@@ -85,7 +87,8 @@ def _what(fact: Evidence) -> str:
     return printable(fact.what if fact.rank is None else f"{fact.what} (rank {fact.rank})")
 
 
-def _labelled(label: str, texts: Sequence[str]) -> list[str]:
+def labelled(label: str, texts: Sequence[str]) -> list[str]:
+    """Lines under a label."""
     lines: list[str] = []
     for number, text in enumerate(texts):
         first = f"    {label if number == 0 else '':<{_LABEL}}"

@@ -22,9 +22,12 @@ _MARK = {
 
 def summary(report: Report) -> list[str]:
     """The lines that a reader with ten seconds reads."""
-    mark = _MARK[report.verdict.status]
-    lines = wrap(printable(report.verdict.sentence), first=f"{mark} ")
-    return [*lines, *_try(report), *_memory(report), "", *_runs(report), *_modelled(report)]
+    return [*verdict(report), *_try(report), *peak(report), "", *runs(report), *modelled(report)]
+
+
+def verdict(report: Report) -> list[str]:
+    """The answer."""
+    return wrap(printable(report.verdict.sentence), first=f"{_MARK[report.verdict.status]} ")
 
 
 def _try(report: Report) -> list[str]:
@@ -40,7 +43,8 @@ def _try(report: Report) -> list[str]:
     return wrap(f"{first}{note}", first="  try: ", rest="       ")
 
 
-def _memory(report: Report) -> list[str]:
+def peak(report: Report) -> list[str]:
+    """The largest peak, and what it was before."""
     ranks = report.memory.per_rank
     if not ranks:
         return []
@@ -57,7 +61,8 @@ def _memory(report: Report) -> list[str]:
     )
 
 
-def _runs(report: Report) -> list[str]:
+def runs(report: Report) -> list[str]:
+    """This run, and its baseline."""
     timed = bool(report.time.per_rank)
     lines = wrap(describe_run(report.run, _steps(report.run, timed)), first="  run       ")
     if report.comparison and report.comparison.baseline_run:
@@ -98,7 +103,8 @@ def steps_text(steps: Sequence[int]) -> str:
     return f"steps {low}-{high}" if whole else f"{len(steps)} steps of {low}-{high}"
 
 
-def _modelled(report: Report) -> list[str]:
+def modelled(report: Report) -> list[str]:
+    """What in the runs is simulated: never left out."""
     baseline = report.comparison.baseline_run if report.comparison else None
     both = dict.fromkeys([*report.run.modelled, *(baseline.modelled if baseline else ())])
     if not both:

@@ -29,7 +29,7 @@ def time(report: Report) -> list[str]:
     return [
         "",
         *_ledger(report),
-        *_exposed(report),
+        *exposed(report),
         *_unsplit(report),
         *_window(report.time),
         *_ranks(report),
@@ -46,21 +46,22 @@ def _ledger(report: Report) -> list[str]:
         whole = report.time.window is not None and report.time.window.policy is WindowPolicy.TRACE
         what = ("WHERE THE TIME GOES", "ms in all") if whole else ("WHERE A STEP GOES", "ms a step")
         title = heading(what[0], f"{what[1]}, mean of the ranks")
-        marks = _marks(report.time.per_rank)
+        marks = bounds(report.time.per_rank)
         cells = [[row.name, marks.get(row.name, "") + format_ms(row.this_ns), _bar(row)] for row in rows]
         return [
             title,
             *table([*cells, ["= all" if whole else "= step", format_ms(step_ns(report.time.per_rank)), ""]]),
         ]
-    title = heading(f"WHERE THE {_signed(change)} ms WENT", "ms a step, mean of the ranks")
+    title = heading(f"WHERE THE {signed(change)} ms WENT", "ms a step, mean of the ranks")
     names = [shorten(printable(name), _NAME) for name in (report.comparison.baseline, report.run.name)]
-    before, after = (_marks(ranks) for ranks in (report.comparison.baseline_time, report.time.per_rank))
+    before, after = (bounds(ranks) for ranks in (report.comparison.baseline_time, report.time.per_rank))
     cells = [["", *names, "change", ""], *[_changed(row, before, after) for row in rows]]
-    total = ["= step", format_ms(times.a_ns), format_ms(times.b_ns), _signed(change), ""]
+    total = ["= step", format_ms(times.a_ns), format_ms(times.b_ns), signed(change), ""]
     return [title, *table([*cells, total])]
 
 
-def _marks(ranks: Sequence[RankTime]) -> Mapping[str, str]:
+def bounds(ranks: Sequence[RankTime]) -> Mapping[str, str]:
+    """What stands before a term of which the ranks know a bound only, by the name of the term."""
     return _BOUNDS if unsplit_ns(ranks) else {}
 
 
@@ -68,19 +69,21 @@ def _changed(row: LedgerRow, marks_before: Mapping[str, str], marks: Mapping[str
     before = "" if row.baseline_ns is None else marks_before.get(row.name, "") + format_ms(row.baseline_ns)
     change = 0 if row.change_ns is None else row.change_ns
     shown = _bar(row) if change > 0 else ""
-    return [row.name, before, marks.get(row.name, "") + format_ms(row.this_ns), _signed(change), shown]
+    return [row.name, before, marks.get(row.name, "") + format_ms(row.this_ns), signed(change), shown]
 
 
 def _bar(row: LedgerRow) -> str:
     return bar(row.share, _BAR)
 
 
-def _signed(change_ns: int) -> str:
+def signed(change_ns: int) -> str:
+    """A change in milliseconds, with its sign."""
     text = format_ms(change_ns)
     return f"+{text}" if change_ns > 0 and text.strip("0.") else text.replace("-0.0", "0.0")
 
 
-def _exposed(report: Report) -> list[str]:
+def exposed(report: Report) -> list[str]:
+    """How much of the collectives' time nothing hides, of this run and of its baseline."""
     of = per(report.time)
     lines = _exposure_line("collectives", report.time.per_rank, of)
     comparison = report.comparison

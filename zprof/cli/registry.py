@@ -43,9 +43,19 @@ COMMANDS: tuple[Entry, ...] = (
         home="zprof.cli.import_run:ImportCommand",
     ),
     Entry(
+        name="diagnose",
+        summary="say why a run is slow: the answer on a page, against a baseline or alone",
+        home="zprof.cli.diagnose:DiagnoseCommand",
+    ),
+    Entry(
         name="report",
         summary="say where memory and time of a run went, and what to change",
         home="zprof.cli.report:ReportCommand",
+    ),
+    Entry(
+        name="explain",
+        summary="print the page of a finding, or list all of them",
+        home="zprof.cli.explain:ExplainCommand",
     ),
     Entry(
         name="verify",

@@ -24,6 +24,18 @@ _NEEDED = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
 #: What can keep a device without work: before they were tested nothing is said of idle time.
 _IDLE = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
 
+_EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns")
+_LOST = {
+    "exposed_wait_ns": "exposed wait",
+    "exposed_transfer_ns": "exposed transfer",
+    "exposed_memcpy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
+#: Of the step: so much lost, and no cause found, is no "ok".
+_HALF = 0.5
+#: Of the step: from here on a loss is named.
+_WORTH_RATIO = 0.1
+
 
 def judge(
     run: RunFacts,
@@ -72,11 +84,15 @@ def _alone(
         return _verdict(VerdictStatus.RISK, f"{head}: {sure[0].sentence}")
     missing = untested(_NEEDED, gaps)
     if missing:
-        seen = _unsplit(run, time)
+        seen = _unsplit(run, time) or _lost(time)
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {seen}not tested: {_listed(missing)}")
     idle = _idle(time)
     if idle is not None:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {_why(gaps, asked)}")
+    exposed = _exposed_ratio(time)
+    if exposed > _HALF:
+        what = f"{format_percent(exposed)} of it is exposed communication and copies"
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {what}, and no cause of that was found")
     whole = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if whole else VerdictStatus.INCONCLUSIVE
     return _verdict(status, f"{head}: no cause of lost time found{_exposure(time)}")
@@ -108,7 +124,24 @@ def _idle(time: Time) -> str | None:
     """How much of the time is idle, where that is more than half of it."""
     idle = sum(rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
     wall = sum(rank.wall_ns for rank in time.per_rank)
-    return format_percent(idle / wall) if 2 * idle > wall > 0 else None
+    return format_percent(idle / wall) if idle > _HALF * wall else None
+
+
+def _exposed_ratio(time: Time) -> float:
+    """How much of the time nothing is computed because data is on its way."""
+    wall = sum(rank.wall_ns for rank in time.per_rank)
+    exposed = sum(int(getattr(rank, term)) for rank in time.per_rank for term in _EXPOSED)
+    return exposed / wall if wall else 0.0
+
+
+def _lost(time: Time) -> str:
+    """The largest part of the step in which nothing is computed, where it is worth a word."""
+    ranks = time.per_rank
+    sums = {name: sum(int(getattr(rank, term)) for rank in ranks) for term, name in _LOST.items()}
+    name, largest = max(sums.items(), key=lambda item: item[1])
+    if largest < _WORTH_RATIO * sum(rank.wall_ns for rank in ranks):
+        return ""
+    return f"{format_ns(largest / len(ranks))} of it is {name}; "
 
 
 def _unsplit(run: RunFacts, time: Time) -> str:

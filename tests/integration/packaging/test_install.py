@@ -51,6 +51,7 @@ def test_the_wheel_holds_the_real_folders_once(wheel: Path) -> None:
         "zprof/collectors/recorder.py",
         "zprof/reports/__init__.py",
         "zprof/reference_engine/__init__.py",
+        "zprof/findings/ZP301.md",
     ):
         assert wanted in names
     assert not [name for name in names if name.split("/")[0] in {"collectors", "reports", "tests"}]
@@ -72,3 +73,10 @@ def test_the_commands_run_beside_hostile_packages(installed: Path, hostile_folde
     script = run(str(installed / "bin/zprof"), "--version", cwd=hostile_folder, PYTHONPATH=str(installed))
     assert module == script
     assert module.startswith("zprof ")
+
+
+def test_the_pages_of_the_findings_are_installed(installed: Path, hostile_folder: Path) -> None:
+    page = run(
+        sys.executable, "-m", "zprof", "explain", "ZP301", cwd=hostile_folder, PYTHONPATH=str(installed)
+    )
+    assert page.startswith("ZP301 straggler_rank")

@@ -1,0 +1,78 @@
+"""What the diagnosis chooses to show: the terms by weight, findings by worth, what no finding claims."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.report import Report
+from zprof.model.time import RankTime
+from zprof.reports.shown.presenter import LEDGER, LedgerRow, ledger
+
+#: A term that is 0.0 in milliseconds with one decimal.
+_NOTHING_NS = 50_000
+#: Evidence of a finding: its first rows, which its rule chose as the decisive ones.
+MOST_EVIDENCE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Findings by how much is said of each: all, a line or two, or a note because they are a guess."""
+
+    full: tuple[Finding, ...]
+    short: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unclaimed:
+    """A term of what is lost on the rank that loses most, and how much of it no finding claims."""
+
+    name: str
+    left_ns: int
+    whole_ns: int
+
+
+def terms_by_weight(report: Report) -> tuple[LedgerRow, ...]:
+    """Terms of the step, or of its change where there is a baseline: the largest first, none that is 0.0."""
+    rows = [(abs(row.this_ns if row.change_ns is None else row.change_ns), row) for row in ledger(report)]
+    return tuple(row for size, row in sorted(rows, key=lambda entry: -entry[0]) if size >= _NOTHING_NS)
+
+
+def told(findings: Sequence[Finding], most: int) -> Told:
+    """All of the first ``most`` that are more than a guess."""
+    sure = [entry for entry in findings if entry.confidence is not Confidence.LOW]
+    return Told(
+        full=tuple(sure[:most]),
+        short=tuple(sure[most:]),
+        notes=tuple(entry for entry in findings if entry.confidence is Confidence.LOW),
+    )
+
+
+def decisive(finding: Finding) -> tuple[Evidence, ...]:
+    """The rows that a reader needs first."""
+    return finding.evidence[:MOST_EVIDENCE]
+
+
+def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
+    """What is lost and not claimed, the largest first."""
+    names = dict(LEDGER)
+    rows = [
+        Unclaimed(name=names.get(term, term), left_ns=left, whole_ns=_most(report.time.per_rank, term))
+        for term, left in report.unclaimed.items()
+        if left > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.left_ns))
+
+
+def unclaimed_ns(report: Report) -> int:
+    """All of it."""
+    return sum(max(0, left) for left in report.unclaimed.values())
+
+
+def longest_step_ns(ranks: Sequence[RankTime]) -> int:
+    """The mean step of the rank that takes longest."""
+    return max((rank.wall_ns for rank in ranks), default=0)
+
+
+def _most(ranks: Sequence[RankTime], term: str) -> int:
+    return max((int(getattr(rank, term, 0)) for rank in ranks), default=0)

@@ -1,0 +1,64 @@
+"""What the diagnosis cannot say: time that no finding claims, and what was not tested or measured."""
+
+from zprof.model.printable import display_width, printable, shorten
+from zprof.model.report import Report
+from zprof.model.units import format_ns, format_percent
+from zprof.reports.shown.diagnosis_presenter import longest_step_ns, unclaimed_ns, unclaimed_terms
+from zprof.reports.shown.presenter import GapGroup, grouped_gaps
+from zprof.reports.shown.time_presenter import per
+from zprof.reports.text.layout import WIDTH, heading, table, wrap
+
+_MOST = 8
+#: Of each gap.
+_LINES = 2
+
+
+def unexplained(report: Report) -> list[str]:
+    """What is lost and not claimed, by ledger term; its size also where it is small."""
+    if not report.time.per_rank or not report.unclaimed:
+        return []
+    rest, whole = unclaimed_ns(report), longest_step_ns(report.time.per_rank)
+    title = heading("UNEXPLAINED", "on the rank that loses most; no finding claims it")
+    share = f" ({format_percent(rest / whole)})" if whole else ""
+    total = f"  {format_ns(rest)} of {format_ns(whole)} {per(report.time)}{share}"
+    rows = [
+        [f"  {printable(row.name)}", format_ns(row.left_ns), f"of {format_ns(row.whole_ns)}"]
+        for row in unclaimed_terms(report)
+    ]
+    return ["", title, total, *(table(rows) if rows else [])]
+
+
+def untested(report: Report) -> list[str]:
+    """Gaps, those that differ in the rank only as one; their remedies have no room here."""
+    groups = grouped_gaps(report.gaps)
+    if not groups:
+        return []
+    lines = ["", heading(f"NOT TESTED, NOT MEASURED ({len(groups)})", "what would show it: zprof report")]
+    for group in groups[:_MOST]:
+        lines += _two(wrap(f"{_what(group)}: {printable(group.reason)}", first="  - "))
+    if len(groups) > _MOST:
+        lines.append(f"  - and {len(groups) - _MOST} more")
+    return lines
+
+
+def _two(lines: list[str]) -> list[str]:
+    if len(lines) <= _LINES:
+        return lines
+    last = lines[_LINES - 1]
+    return [
+        *lines[: _LINES - 1],
+        f"{last} …" if display_width(last) + 2 <= WIDTH else shorten(last, WIDTH - 1) + "…",
+    ]
+
+
+def _what(group: GapGroup) -> str:
+    name = group.what
+    if name.startswith("rule") and name.endswith(" not tested"):
+        name = name.removesuffix(" not tested").partition(" ")[2]
+    where = f" (rank{'s' if len(group.ranks) > 1 else ''} {_ranks(group)})" if group.ranks else ""
+    return printable(name + where)
+
+
+def _ranks(group: GapGroup) -> str:
+    shown = ", ".join(map(str, group.ranks[:4]))
+    return shown if len(group.ranks) <= 4 else f"{shown} and {len(group.ranks) - 4} more"

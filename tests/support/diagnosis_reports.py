@@ -1,0 +1,110 @@
+"""Reports for the tests of the diagnosis: findings, gaps and rest are made by hand, no rule is asked."""
+
+from dataclasses import replace
+
+from tests.support.analyses import MS
+from tests.support.reports import memory_only, slower, straggler
+from zprof.model.causes import FINDING_IDS, Cause
+from zprof.model.equal_work import Difference, EqualWork, WorkUnit
+from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.gaps import Gap
+from zprof.model.report import Report, Verdict, VerdictStatus
+
+_NO_COUNTER = Gap(
+    what="reserved memory", reason="no device counter covers this process", remedy="record on a GPU"
+)
+GAPS = (
+    Gap(
+        what="rules low_bus_bandwidth, sharding_spans_nodes not tested",
+        reason="no bandwidth to expect",
+        remedy="say --expected-busbw GB_PER_S",
+    ),
+    replace(_NO_COUNTER, rank=0),
+    replace(_NO_COUNTER, rank=1),
+)
+
+
+def found(
+    cause: Cause, sentence: str, saving_ms: tuple[float, float], confidence: Confidence = Confidence.HIGH
+) -> Finding:
+    """A finding with more evidence than the diagnosis shows."""
+    return Finding(
+        id=FINDING_IDS[cause],
+        cause=cause,
+        severity=Severity.HIGH,
+        sentence=sentence,
+        evidence=tuple(
+            Evidence(what=f"fact {number} of {cause.value}", value=number * MS, unit="ns")
+            for number in range(1, 7)
+        ),
+        saving_ns=(int(saving_ms[0] * MS), int(saving_ms[1] * MS)),
+        confidence=confidence,
+        fix=f"FSDP2:\n    fix_of_{cause.value}()",
+        disprove="turn it off",
+        doc=f"docs/findings/{FINDING_IDS[cause]}.md",
+    )
+
+
+LATE = found(Cause.NO_PREFETCH, "gathers start when they are needed", (60, 130))
+FULL = found(Cause.FP32_REDUCE, "gradients travel in 4 bytes, 2 are enough", (10, 20), Confidence.MEDIUM)
+GUESS = found(Cause.STRAGGLER_RANK, "rank 1 may be late", (0, 5), Confidence.LOW)
+
+
+def against_baseline() -> Report:
+    """Two findings and a guess; the first is the verdict's."""
+    report = slower()
+    verdict = Verdict(
+        status=VerdictStatus.SLOWER,
+        sentence=f"SLOWER 431.4 ms vs 243.9 ms a step, +77 % [+76.6, +77.2], because {LATE.sentence}",
+    )
+    rest = {"exposed_transfer_ns": 31 * MS, "idle_ns": 0, "exposed_wait_ns": 2 * MS}
+    return replace(report, verdict=verdict, findings=(LATE, FULL, GUESS), gaps=GAPS, unclaimed=rest)
+
+
+def larger_batch() -> Report:
+    """The step is longer, and four times the tokens are in it; the link is another one."""
+    report = against_baseline()
+    assert report.comparison is not None
+    assert report.comparison.step_time is not None
+    times = report.comparison.step_time
+    work = EqualWork(
+        unit=WorkUnit.TOKENS, a_per_step=8192, b_per_step=4 * 8192, b_ns=times.b_ns // 4,
+        ci95=(-137 * MS, -135 * MS),
+    )  # fmt: skip
+    comparison = replace(
+        report.comparison,
+        equal_work=work,
+        differences=(
+            Difference(what="backend", a="gloo", b="nccl"),
+            Difference(what="tokens a step", a="8192", b="32768"),
+        ),
+    )
+    sentence = "OK 431.4 ms vs 243.9 ms a step, with 4 times the tokens on a rank: -56 % at equal work"
+    verdict = Verdict(status=VerdictStatus.OK, sentence=sentence)
+    return replace(report, comparison=comparison, verdict=verdict, findings=(), gaps=())
+
+
+def alone() -> Report:
+    """Four ranks without a baseline: nothing is sure."""
+    verdict = Verdict(
+        status=VerdictStatus.INCONCLUSIVE, sentence="INCONCLUSIVE 200.0 ms a step: not tested: x"
+    )
+    report = replace(straggler(), verdict=verdict, findings=(GUESS,), gaps=())
+    return replace(report, unclaimed={"exposed_wait_ns": 40 * MS, "exposed_transfer_ns": 1 * MS})
+
+
+def untimed() -> Report:
+    """Memory alone."""
+    frees = replace(
+        LATE, cause=Cause.LOGITS_DOMINATE, id="ZP204", saving_ns=(0, 0), saving_bytes=(1 << 30, 2 << 30)
+    )
+    verdict = Verdict(status=VerdictStatus.RISK, sentence="RISK peak 8.0 GiB on rank 1")
+    return replace(memory_only(), verdict=verdict, findings=(frees,), gaps=(), unclaimed={})
+
+
+DIAGNOSES = {
+    "against_baseline": against_baseline,
+    "larger_batch": larger_batch,
+    "alone": alone,
+    "untimed": untimed,
+}

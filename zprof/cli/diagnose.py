@@ -1,0 +1,72 @@
+"""``zprof diagnose``: why a run is slow, as short as it can be said."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zprof.cli.opening import open_run
+from zprof.cli.options.numbers import positive
+from zprof.cli.options.output import add_output_options, render_to
+from zprof.cli.options.training_facts import add_training_options, add_work_options, stated, stated_work
+
+if TYPE_CHECKING:
+    from zprof.model.report import Report
+
+
+class DiagnoseCommand:
+    """Say why a run is slow, what it costs, and what to change.
+
+    The verdict first; then where the time went, with a baseline from its step to this
+    one; then what to change, by saving; then what no finding explains and what was not
+    tested. zprof report shows everything that this rests on.
+
+    examples:
+      zprof diagnose zero3.zprof --baseline ddp.zprof
+      zprof diagnose traces/ --expected-busbw 180
+      zprof diagnose zero3.zprof --baseline ddp.zprof -f json
+    """
+
+    name = "diagnose"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """RUN, what to compare with, and how to write the answer."""
+        run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
+        parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
+        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
+        parser.add_argument(
+            "--window",
+            choices=("step", "trace"),
+            default="step",
+            help="measure the steps, or all of the recording as one stretch (default: step)",
+        )
+        parser.add_argument(
+            "--expected-busbw",
+            metavar="GB_PER_S",
+            type=positive,
+            help="bus bandwidth that large messages should reach, in 1e9 bytes a second",
+        )
+        add_output_options(parser)
+        add_work_options(parser)
+        add_training_options(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Diagnose, render, deliver."""
+        from zprof.reports.registry import DIAGNOSES
+
+        render_to(arguments, DIAGNOSES, lambda: _diagnosed(arguments))
+        return 0
+
+
+def _diagnosed(arguments: argparse.Namespace) -> "Report":
+    from zprof.model.time import WindowPolicy
+    from zprof.rules.diagnose import diagnose
+
+    baseline = open_run(arguments.baseline) if arguments.baseline else None
+    if baseline is not None:
+        known = stated_work(arguments.baseline_tokens_per_step, baseline.manifest.training)
+        baseline = baseline.described(known)
+    run = open_run(arguments.run)
+    training = stated(arguments, run.manifest.training, run.manifest.world_size)
+    run = run.described(stated_work(arguments.tokens_per_step, training))
+    expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
+    return diagnose(run, baseline, expected_bus_bytes_per_s=expected, policy=WindowPolicy(arguments.window))
