@@ -3,6 +3,7 @@
 Tables of single collectives and steps stand beside the summed leaves that the report shows.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -25,7 +26,7 @@ class RunAnalysis:
     ``collectives`` has one row per collective and rank, on the common clock.
     ``host`` says what the host did while its device had nothing to run, a row a rank and step; ``kernels``
     sums the kernels of a device by name; ``passes`` says to which pass of which unit a gather belongs.
-    They are empty where the recording does not show it.
+    They are empty where the recording does not show it.  ``hosts``: each rank's, where it is known.
     """
 
     run: RunFacts
@@ -39,6 +40,7 @@ class RunAnalysis:
     host: pd.DataFrame = field(default_factory=pd.DataFrame)
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
     passes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
@@ -60,6 +62,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         host=time.host,
         kernels=time.kernels,
         passes=time.passes,
+        hosts=_hosts(run),
     )
 
 
@@ -101,7 +104,12 @@ def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Ru
         host=time.host,
         kernels=time.kernels,
         passes=time.passes,
+        hosts=_hosts(run),
     )
+
+
+def _hosts(run: Run) -> dict[int, str]:
+    return {rank: manifest.host for rank, manifest in run.rank_manifests.items() if manifest.host}
 
 
 def run_facts(run: Run) -> RunFacts:
