@@ -106,10 +106,15 @@ def steps_text(steps: Sequence[int]) -> str:
 def modelled(report: Report) -> list[str]:
     """What in the runs is simulated: never left out."""
     baseline = report.comparison.baseline_run if report.comparison else None
-    both = dict.fromkeys([*report.run.modelled, *(baseline.modelled if baseline else ())])
-    if not both:
+    return modelled_in([report.run] if baseline is None else [report.run, baseline])
+
+
+def modelled_in(runs: Sequence[RunFacts]) -> list[str]:
+    """What in these runs is simulated."""
+    names = dict.fromkeys(name for run in runs for name in run.modelled)
+    if not names:
         return []
     return [
-        *wrap(printable("; ".join(both)), first="  MODELLED  "),
+        *wrap(printable("; ".join(names)), first="  MODELLED  "),
         "            simulated, not run: these times are the model's, not your hardware's",
     ]

@@ -53,6 +53,11 @@ COMMANDS: tuple[Entry, ...] = (
         home="zprof.cli.report:ReportCommand",
     ),
     Entry(
+        name="compare",
+        summary="put two runs side by side: every figure, and what differs in how they were run",
+        home="zprof.cli.compare:CompareCommand",
+    ),
+    Entry(
         name="explain",
         summary="print the page of a finding, or list all of them",
         home="zprof.cli.explain:ExplainCommand",

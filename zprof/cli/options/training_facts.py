@@ -23,12 +23,14 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--micro-batches", metavar="N", type=count, help="forward passes of a step (1)")
 
 
-def add_work_options(parser: argparse.ArgumentParser) -> None:
+def add_work_options(
+    parser: argparse.ArgumentParser, names: tuple[str, str] = ("RUN", "its baseline")
+) -> None:
     """How much a step works off: where two runs differ in it, they are compared at equal work."""
     group = parser.add_argument_group(
         "the work of a step", "of all ranks and micro-batches together; runs that differ are held to the same"
     )
-    for prefix, run in (("", "RUN"), ("baseline-", "its baseline")):
+    for prefix, run in zip(("", "baseline-"), names, strict=True):
         group.add_argument(
             f"--{prefix}tokens-per-step", metavar="N", type=elements, help=f"tokens of a step of {run}"
         )

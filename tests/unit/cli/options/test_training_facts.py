@@ -35,7 +35,7 @@ def test_the_work_of_both_runs_is_taken() -> None:
     parser = argparse.ArgumentParser()
     add_work_options(parser)
     known = TrainingFacts(stage=2, tokens_per_step=7)
-    said = parser.parse_args("--tokens-per-step 4e6 --baseline-tokens-per-step 512".split())
+    said = parser.parse_args(["--tokens-per-step", "4e6", "--baseline-tokens-per-step", "512"])
     assert stated_work(said.tokens_per_step, known) == TrainingFacts(stage=2, tokens_per_step=4_000_000)
     assert stated_work(said.baseline_tokens_per_step, known).tokens_per_step == 512
     assert stated_work(None, known) == known

@@ -1,0 +1,127 @@
+"""Two runs as text: a golden file, 80 columns, unknown said as such, equal settings left out."""
+
+import os
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.diagnosis_reports import against_baseline
+from tests.support.memories import HOSTILE
+from zprof.analysis.side_by_side.other_rows import finding_section, memory_section
+from zprof.analysis.side_by_side.time_rows import time_sections
+from zprof.model.printable import display_width
+from zprof.model.side_by_side import Row, Section, Setting, SideBySide
+from zprof.reports.shown.compare_presenter import change, label
+from zprof.reports.text.compare.page import render
+
+GOLDEN = Path(__file__).parents[4] / "golden/compare/ddp_zero3.txt"
+SETTINGS = (
+    Setting(where="run", name="world_size", a="2", b="2"),
+    Setting(where="training", name="stage", a="0", b="3"),
+    Setting(where="environment", name="NCCL_ALGO", a="Ring", b=None),
+    Setting(where="training", name="modelled", a="nothing", b="a link of 50.0 MB/s with a latency of 50 µs"),
+)
+
+
+def both() -> SideBySide:
+    b = against_baseline()
+    assert b.comparison is not None
+    assert b.comparison.baseline_run is not None
+    time = replace(
+        b.time, per_rank=b.comparison.baseline_time, collectives=b.time.collectives[:1], blame=None, fits=()
+    )
+    memory = replace(b.memory, per_rank=b.comparison.baseline_memory)
+    a = replace(b, time=time, memory=memory, run=b.comparison.baseline_run, findings=(), volume=None)
+    sections = (*time_sections(a, b), memory_section(a, b), finding_section(a, b))
+    return SideBySide(
+        zprof_version="0", a=a.run, b=b.run, verdict=b.verdict, comparison=b.comparison, sections=sections,
+        settings=SETTINGS,
+    )  # fmt: skip
+
+
+def test_golden() -> None:
+    text = render(both())
+    if os.environ.get("ZPROF_UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+
+
+def hostile() -> SideBySide:
+    name = HOSTILE + "層" * 60 + "x" * 200
+    rows = (Row(name=name, unit="ns", a=1, b=None), Row(name=name, unit="text", a=name, b=None))
+    setting = Setting(where=name, name=name, a=name, b=None)
+    page = both()
+    return replace(
+        page,
+        a=replace(page.a, name=name, backend=name, modelled=(name,)),
+        verdict=replace(page.verdict, sentence=name),
+        sections=(Section(title=name, note="a step", rows=rows),),
+        settings=(setting,),
+    )
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("page", [both(), hostile()])
+def test_fits_80_columns_and_steers_no_terminal(page: SideBySide, everything: bool) -> None:
+    for line in render(page, everything=everything).removesuffix("\n").split("\n"):
+        assert display_width(line) <= 80, line
+        assert not [c for c in line if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}], line
+
+
+def test_equal_settings_and_empty_rows_need_all() -> None:
+    short, whole = render(both()), render(both(), everything=True)
+    assert "world size" not in short
+    assert "run: world size" in whole
+    assert "exposed copies" not in short
+    assert "exposed copies" in whole
+    assert "--all" not in whole
+
+
+def test_what_is_modelled_is_never_left_out() -> None:
+    assert "MODELLED  link 180 MB/s" in render(both())
+
+
+def test_unknown_is_a_word() -> None:
+    text = render(both())
+    volume = text[text.index("VOLUME") :].splitlines()[1]
+    assert volume.split()[:2] == ["seen", "unknown"]
+
+
+def test_ranks_of_a_large_job_are_left_to_all() -> None:
+    page = both()
+    rows = (Row(name="wall_ns", unit="ns", a=1, b=2),)
+    many = tuple(
+        Section(title=f"rank {rank}{late}", note="a step", rows=rows)
+        for rank in range(64)
+        for late in ("", " as the late one")
+    )
+    text = render(replace(page, sections=many))
+    assert text.count("\nRANK ") == 8
+    assert render(replace(page, sections=many), everything=True).count("\nRANK ") == 128
+
+
+@pytest.mark.parametrize(
+    ("unit", "a", "b", "shown"),
+    [
+        ("ns", 100, 150, "+50.0 %"),
+        ("ns", 100, 199, "+99.0 %"),
+        ("ns", 100, 200, "x 2.0"),
+        ("ns", 100, 0, "-100.0 %"),
+        ("ns", 0, 5, "new"),
+        ("ns", 0, 0, ""),
+        ("ns", None, 5, ""),
+        ("ns", 5, None, ""),
+        ("ns", 10_000, 10_004, ""),
+        ("ratio", 0.5, 0.25, "-25.0 pt"),
+        ("text", "a", "b", ""),
+    ],
+)
+def test_change(unit: str, a: float | str | None, b: float | str | None, shown: str) -> None:
+    assert change(Row(name="x", unit=unit, a=a, b=b)) == shown  # type: ignore[arg-type]
+
+
+def test_names_of_kernels_stay() -> None:
+    assert label(Row(name="my_kernel", unit="ns", a=1, b=1)) == "my_kernel"
+    assert label(Row(name="exposed_wait_ns", unit="ns", a=1, b=1)) == "exposed wait"

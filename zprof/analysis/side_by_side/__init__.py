@@ -1,0 +1,1 @@
+"""The leaves of two runs, paired by what they are of."""
