@@ -1,5 +1,15 @@
 """Rules about what moves more often, or in more bytes, than the stage needs."""
 
+from zprof.model.causes import Cause
 from zprof.rules.rule import Rule
+from zprof.rules.volume.fp32_gather import fp32_gather
+from zprof.rules.volume.fp32_reduce import fp32_reduce
+from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 
-ASKED: tuple[Rule, ...] = ()
+_TRANSFER = ("exposed_transfer_ns",)
+
+ASKED: tuple[Rule, ...] = (
+    Rule(cause=Cause.FP32_REDUCE, check=fp32_reduce, claims=_TRANSFER),
+    Rule(cause=Cause.FP32_GATHER, check=fp32_gather, claims=_TRANSFER),
+    Rule(cause=Cause.UNHIDDEN_OPTIMIZER_GATHER, check=unhidden_optimizer_gather, claims=_TRANSFER),
+)

@@ -1,0 +1,69 @@
+"""Planted causes about bytes are found first and priced right, from one rank too; healthy jobs have none."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.diagnoses import base, diagnosed, planted, true_saving_ns
+from zprof.model.causes import Cause as Named
+from zprof.model.findings import Confidence, Finding
+from zprof.model.report import Report
+from zprof.simulator.causes import Cause, plant
+from zprof.simulator.plan import Vendor
+
+MINE = {Named.FP32_REDUCE, Named.FP32_GATHER, Named.UNHIDDEN_OPTIMIZER_GATHER, Named.UNEVEN_SHAPES}
+CASES = [
+    (Cause.FP32_REDUCE, Vendor.NVIDIA, 0.5, 0),
+    (Cause.FP32_REDUCE, Vendor.GLOO, 1.0, 1),
+    (Cause.FP32_REDUCE, Vendor.AMD, 2.0, 2),
+    (Cause.FP32_GATHER, Vendor.NVIDIA, 1.0, 3),
+    (Cause.FP32_GATHER, Vendor.GLOO, 2.0, 4),
+    (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.NVIDIA, 0.5, 5),
+    (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.GLOO, 1.0, 6),
+    (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.NVIDIA, 2.0, 7),
+]
+
+
+def of(report: Report, cause: Cause) -> Finding | None:
+    return next((finding for finding in report.findings if finding.cause.value == cause.value), None)
+
+
+def sure(report: Report) -> set[Named]:
+    return {finding.cause for finding in report.findings if finding.confidence is not Confidence.LOW}
+
+
+@pytest.mark.parametrize(("cause", "vendor", "strength", "seed"), CASES)
+def test_planted_is_first_and_its_saving_holds_the_true_one(
+    tmp_path: Path, cause: Cause, vendor: Vendor, strength: float, seed: int
+) -> None:
+    plan = base(seed, vendor)
+    seen = planted(cause, plan, tmp_path / "job", strength)
+    assert seen.first is not None
+    assert seen.first.cause.value == cause.value
+    low, high = seen.first.saving_ns
+    assert low <= true_saving_ns(cause, plan, tmp_path, strength) <= high <= 3 * low
+
+
+@pytest.mark.parametrize("cause", [Cause.FP32_REDUCE, Cause.FP32_GATHER, Cause.UNHIDDEN_OPTIMIZER_GATHER])
+def test_one_rank_of_four_proves_it(tmp_path: Path, cause: Cause) -> None:
+    """Its clock tells nothing of the others': the range is as wide as that needs, and holds the truth."""
+    plan = base(1)
+    alone = replace(plant(plan, cause, 1.0), missing=(0, 1, 3))
+    found = of(diagnosed(alone, tmp_path / "job").report, cause)
+    assert found is not None
+    assert found.confidence is not Confidence.LOW
+    assert "ranks are missing" in found.sentence
+    low, high = found.saving_ns
+    assert 0 < low <= true_saving_ns(cause, plan, tmp_path) <= high
+
+
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+@pytest.mark.parametrize("cause", [Cause.NONE, Cause.TIGHT, Cause.NO_PREFETCH, Cause.LOW_BUS_BANDWIDTH])
+def test_healthy_jobs_and_those_of_neighbours_have_none(tmp_path: Path, cause: Cause, vendor: Vendor) -> None:
+    assert not MINE & sure(planted(cause, base(3, vendor), tmp_path).report)
+
+
+def test_a_hidden_gather_of_new_parameters_is_healthy(tmp_path: Path) -> None:
+    plan = replace(plant(base(2), Cause.UNHIDDEN_OPTIMIZER_GATHER, 0.5), hide_optimizer_gather=True, steps=5)
+    assert not MINE & sure(diagnosed(plan, tmp_path).report)

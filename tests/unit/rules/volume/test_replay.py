@@ -1,0 +1,98 @@
+"""The replay of a step: what is shorter lets the rank, and what stands behind it, begin earlier."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tests.support.analyses import MS, ORIGIN, Scenario, analysis_of
+from zprof.analysis.analysis import RunAnalysis
+from zprof.rules.volume.replay import won_ns
+
+#: launch, start, end, exposed transfer; in ms.  One rank and step.
+Row = tuple[float, float, float, float]
+
+
+def step(*rows: Row, wait: float = 0.0, exposed_wait: float = 0.0) -> RunAnalysis:
+    """One step of one rank; ``wait`` is the part of each collective before its last rank arrives."""
+    analysis = analysis_of(Scenario(ranks=2, steps=1))
+    frame = pd.DataFrame(
+        {
+            "rank": 0,
+            "step": 0,
+            "start_ns": [ORIGIN + int(start * MS) for _, start, _, _ in rows],
+            "end_ns": [ORIGIN + int(end * MS) for _, _, end, _ in rows],
+            "launch_start_ns": pd.array([ORIGIN + int(launch * MS) for launch, *_ in rows], dtype="Int64"),
+            "wait_start_ns": pd.array([pd.NA] * len(rows), dtype="Int64"),
+            "transfer_ns": [int((end - start - wait) * MS) for _, start, end, _ in rows],
+            "exposed_transfer_ns": [int(exposed * MS) for *_, exposed in rows],
+            "exposed_wait_ns": int(exposed_wait * MS),
+        }
+    )
+    return replace(analysis, collectives=frame)
+
+
+def halving(analysis: RunAnalysis, *which: int) -> float:
+    """Milliseconds won where these rows transfer half as long; all of them where none is named."""
+    transfer = analysis.collectives["transfer_ns"].astype(float)
+    factors = pd.Series([0.5 if index in (which or transfer.index) else 1.0 for index in transfer.index])
+    return won_ns(analysis, transfer * factors) / MS
+
+
+def test_of_a_collective_that_is_all_exposed_half_is_won() -> None:
+    assert halving(step((0, 0, 10, 10))) == pytest.approx(5)
+
+
+def test_what_hides_is_not_won() -> None:
+    """Ten ms of which the last two block: half as long, it hides, and the two are won."""
+    assert halving(step((0, 0, 10, 2))) == pytest.approx(2)
+    assert halving(step((0, 0, 10, 0))) == 0
+
+
+def test_behind_a_shorter_one_the_next_begins_earlier() -> None:
+    """The second one was queued: all that its own four exposed ms can win comes from the first."""
+    assert halving(step((0, 0, 10, 0), (1, 10, 20, 4)), 0) == pytest.approx(4)
+    assert halving(step((0, 0, 10, 0), (1, 10, 20, 8)), 0) == pytest.approx(5)
+
+
+def test_one_that_was_not_yet_launched_begins_no_earlier() -> None:
+    assert halving(step((0, 0, 10, 0), (10, 10, 20, 8)), 0) == 0
+    assert halving(step((0, 0, 10, 0), (1, 12, 22, 8)), 0) == 0
+
+
+def test_what_is_won_moves_all_that_comes_after() -> None:
+    """The second is ready when the rank has computed: five ms earlier, and ends as much earlier."""
+    assert halving(step((0, 0, 10, 10), (15, 15, 25, 10)), 0) == pytest.approx(5)
+    assert halving(step((0, 0, 10, 10), (15, 15, 25, 10))) == pytest.approx(10)
+
+
+def test_a_link_that_stays_busy_gives_back_what_was_won() -> None:
+    """Five ms won before it, but the second one had been moving bytes since before: it ends when it ended."""
+    late = step((0, 0, 10, 5), (0, 2, 25, 5))
+    assert halving(late, 0) == 0
+
+
+def test_what_hid_may_show_once_it_is_asked_for_earlier() -> None:
+    """Its wait began when it was done, a ms later; the rank comes five earlier, and loses four."""
+    analysis = step((0, 0, 10, 10), (0, 2, 24, 0))
+    asked = analysis.collectives.assign(wait_start_ns=pd.array([pd.NA, ORIGIN + 25 * MS], dtype="Int64"))
+    assert halving(replace(analysis, collectives=asked), 0) == pytest.approx(1)
+
+
+def test_waiting_for_a_late_rank_is_not_shortened() -> None:
+    """Ten ms, eight of them until the last rank is there: only the other two are halved."""
+    assert halving(step((0, 0, 10, 2), wait=8, exposed_wait=8)) == pytest.approx(1)
+
+
+def test_no_collectives_win_nothing() -> None:
+    analysis = step((0, 0, 10, 10))
+    empty = replace(analysis, collectives=analysis.collectives.iloc[:0])
+    assert won_ns(empty, empty.collectives["transfer_ns"].astype(float)) == 0
+
+
+def test_is_the_mean_over_ranks_and_steps() -> None:
+    """Simulated link: with half of the bytes a step is shorter by what the replay says."""
+    scenario = Scenario(bytes_per_s=180e6, noise_ms=0.01)
+    slow, fast = analysis_of(scenario), analysis_of(replace(scenario, unit_bytes=scenario.unit_bytes // 2))
+    true = slow.steps["wall_ns"].mean() - fast.steps["wall_ns"].mean()
+    assert won_ns(slow, slow.collectives["transfer_ns"] * 0.5) == pytest.approx(true, rel=0.05)

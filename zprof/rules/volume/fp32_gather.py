@@ -1,0 +1,101 @@
+"""ZP410 fp32_gather: parameters travel in float32, although they are used in half precision.
+
+A trace does not say in what type parameters are used.  What it does say, from one rank and without clocks:
+at least half of the bytes of all_gathers are float32, and one of
+
+    at least half of the time in matrix products is in kernels of half precision (their names)   high
+    at least half of the bytes of reductions are in half precision: nobody computes gradients
+    in more than they are worth                                                                  high
+    the program says that it keeps parameters in two bytes                                       medium
+
+(traces.md 7, AG32: ``AG dtype Float, GEMMs bf16``).  If products are in float32, there is nothing to save.
+If neither says it (a program on the CPU whose operators name no type), that is a gap.  Saving: half of the
+bytes, replayed (:mod:`...halved`), from 1 % of the step on (our choice, as in ZP409).
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns
+from zprof.rules.rows import has_no_collectives, wall_ns
+from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.rules.volume.compute_type import ComputeType, compute_type
+from zprof.rules.volume.halved import Halved, halved
+from zprof.rules.volume.traffic import Traffic, traffic_of
+
+_WORTH_RATIO = 0.01
+_HALF_BYTES, _FULL_BYTES = 2, 4
+
+_FIXES = {
+    "FSDP2": "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))\n"
+    "(instead of torch.autocast, which casts after the gather)",
+    "DeepSpeed": '"bf16": {"enabled": true}   (torch.autocast alone casts after the gather)',
+    "reference": "ZeroConfig(dtype=torch.bfloat16)",
+}
+
+
+def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where parameters are gathered in more bytes than they are used in."""
+    if has_no_collectives(analysis):
+        return not_tested(Cause.FP32_GATHER, "no collective was recorded", "record the time window")
+    traffic = traffic_of(analysis)
+    if not traffic.gathers.is_full:
+        return None
+    priced = halved(analysis, traffic.gathers.full_rows)
+    if priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
+        return None
+    computed = compute_type(analysis)
+    proof = _proof(analysis, traffic, computed)
+    if proof is not None:
+        return _finding(analysis, traffic, priced, *proof)
+    if computed.is_known or _says_full(analysis):
+        return None
+    return not_tested(
+        Cause.FP32_GATHER,
+        "parameters are gathered in float32, and nothing says in what type the model computes",
+        "record on a device, whose kernels name their types; without autocast there is nothing to save",
+    )
+
+
+def _proof(analysis: RunAnalysis, traffic: Traffic, computed: ComputeType) -> tuple[str, Confidence] | None:
+    """What shows that two bytes would do, and how sure that is."""
+    if computed.is_half:
+        return f"it computes in half precision ({computed.example})", Confidence.HIGH
+    if computed.is_known:
+        return None
+    if traffic.reductions.is_half:
+        return f"gradients travel in {traffic.reductions.types}", Confidence.HIGH
+    if analysis.training.parameter_bytes == _HALF_BYTES:
+        return "parameters are kept in 2 bytes an element", Confidence.MEDIUM
+    return None
+
+
+def _says_full(analysis: RunAnalysis) -> bool:
+    """The reference engine computes in the type of its parameters; others may compute in less."""
+    facts = analysis.training
+    return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES
+
+
+def _finding(
+    analysis: RunAnalysis, traffic: Traffic, priced: Halved, proof: str, confidence: Confidence
+) -> Finding:
+    unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
+    return finding(
+        Cause.FP32_GATHER,
+        sentence=f"parameters travel in float32 ({format_bytes(int(priced.bytes))} a step) although {proof}: "
+        f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
+        f"{format_ns(priced.transfer_ns)} a step{unsure})",
+        evidence=[
+            Evidence(what="parameters gathered in float32, a step", value=priced.bytes, unit="bytes"),
+            Evidence(what="collectives that gather them", value=len(traffic.gathers.full_rows), unit="count"),
+            Evidence(what="their transfer, a step", value=priced.transfer_ns, unit="ns"),
+            Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),
+        ],
+        saving_ns=priced.saving_ns,
+        severity=severity_of(priced.saving_ns[1], wall_ns(analysis)),
+        confidence=confidence,
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="gather in bfloat16 for some steps and record again: if the step stays as long, the bytes "
+        "of parameters are not what it waits for",
+    )

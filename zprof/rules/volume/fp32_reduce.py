@@ -1,0 +1,101 @@
+"""ZP409 fp32_reduce: gradients travel in float32, although parameters travel, or kernels compute, in half.
+
+Signal, from one rank and without clocks: at least half of the bytes of reduce_scatters and all_reduces are
+float32, and one of
+
+    at least half of the bytes of all_gathers are bfloat16, float16 or float8                   high
+    the program says that it gathers two bytes an element and reduces four                       high
+    at least half of the time in matrix products is in kernels of half precision                 medium
+
+(traces.md 7, RS32).  Where nothing says in what the model computes (all_reduces of a CPU program), that is a
+gap.  Saving: half of the bytes, replayed (:mod:`...halved`); below 1 % of the step (our choice: a fact about
+bytes is no noise, but is not worth a word there) nothing is said.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns
+from zprof.rules.rows import has_no_collectives, wall_ns
+from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.rules.volume.compute_type import compute_type
+from zprof.rules.volume.halved import Halved, halved
+from zprof.rules.volume.traffic import Direction, traffic_of
+
+_WORTH_RATIO = 0.01
+_HALF_BYTES, _FULL_BYTES = 2, 4
+
+_FIXES = {
+    "FSDP2": "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16,\n"
+    "                                                 reduce_dtype=torch.bfloat16))",
+    "DeepSpeed": '"communication_data_type": "bf16"',
+    "reference": "ZeroConfig(dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)",
+    "DDP": "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+}
+_NUMERICS = "\nsums of many ranks lose bits in half precision: compare the loss over some hundred steps first"
+
+
+def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where gradients are reduced in more bytes than parameters are used in."""
+    if has_no_collectives(analysis):
+        return not_tested(Cause.FP32_REDUCE, "no collective was recorded", "record the time window")
+    traffic = traffic_of(analysis)
+    if not traffic.reductions.is_full:
+        return None
+    priced = halved(analysis, traffic.reductions.full_rows)
+    if priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
+        return None
+    proof = _proof(analysis, traffic.gathers)
+    if proof is not None:
+        return _finding(analysis, traffic.reductions, priced, *proof)
+    if not traffic.gathers.rows.empty or compute_type(analysis).is_known or _says_full(analysis):
+        return None
+    return not_tested(
+        Cause.FP32_REDUCE,
+        "gradients are reduced in float32, and nothing says in what type the model computes",
+        "record on a device, whose kernels name their types, or tell the types: TrainingFacts(…)",
+    )
+
+
+def _proof(analysis: RunAnalysis, gathers: Direction) -> tuple[str, Confidence] | None:
+    """What shows that two bytes would do, and how sure that is."""
+    facts = analysis.training
+    if gathers.is_half:
+        return f"parameters travel in {gathers.types}", Confidence.HIGH
+    if facts.communication_bytes == _HALF_BYTES and facts.reduction_bytes == _FULL_BYTES:
+        return "the program gathers 2 bytes an element", Confidence.HIGH
+    computed = compute_type(analysis)
+    if computed.is_half:
+        return f"it computes in half precision ({computed.example})", Confidence.MEDIUM
+    return None
+
+
+def _says_full(analysis: RunAnalysis) -> bool:
+    """The reference engine computes in the type of its parameters; others may compute in less."""
+    facts = analysis.training
+    return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES
+
+
+def _finding(
+    analysis: RunAnalysis, reductions: Direction, priced: Halved, proof: str, confidence: Confidence
+) -> Finding:
+    unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
+    return finding(
+        Cause.FP32_REDUCE,
+        sentence=f"gradients travel in float32 ({format_bytes(int(priced.bytes))} a step) although {proof}: "
+        f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
+        f"{format_ns(priced.transfer_ns)} a step{unsure})",
+        evidence=[
+            Evidence(what="gradients reduced in float32, a step", value=priced.bytes, unit="bytes"),
+            Evidence(what="collectives that reduce them", value=len(reductions.full_rows), unit="count"),
+            Evidence(what="their transfer, a step", value=priced.transfer_ns, unit="ns"),
+            Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),
+        ],
+        saving_ns=priced.saving_ns,
+        severity=severity_of(priced.saving_ns[1], wall_ns(analysis)),
+        confidence=confidence,
+        fix=fix_for(analysis.training.engine, _FIXES) + _NUMERICS,
+        disprove="reduce in bfloat16 for some steps and record again: if the step stays as long, the bytes "
+        "of gradients are not what it waits for",
+    )

@@ -1,0 +1,112 @@
+"""Which collectives carry parameters and gradients, in what type, and how long they surely moved bytes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import CollectiveKind
+
+_GATHERS = (CollectiveKind.ALL_GATHER,)
+_REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+_HALF = ("bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_FULL = "float32"
+#: Of the bytes of all: losses, norms and flags lie below it.
+_SMALL_RATIO = 0.001
+#: Of the bytes of a direction, to be called of a type: norms stay in float32 beside bfloat16.
+_MOSTLY_RATIO = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direction:
+    """Gathers, or reductions: ``rows`` of the collectives' table."""
+
+    rows: pd.DataFrame
+
+    @property
+    def is_full(self) -> bool:
+        """Whether most of the bytes travel in float32."""
+        return self._ratio(self._types == _FULL) >= _MOSTLY_RATIO
+
+    @property
+    def is_half(self) -> bool:
+        """Whether most of the bytes travel in two bytes an element, or one."""
+        return self._ratio(self._types.isin(_HALF)) >= _MOSTLY_RATIO
+
+    @property
+    def full_rows(self) -> pd.DataFrame:
+        """Rows in float32."""
+        return self.rows[self._types == _FULL]
+
+    @property
+    def types(self) -> str:
+        """The types of these rows, the one with most bytes first."""
+        if self.rows.empty:
+            return ""
+        sums = self.rows.groupby(self._types)["bytes"].sum().sort_values(ascending=False, kind="stable")
+        return ", ".join(str(name) for name in sums.index)
+
+    @property
+    def _types(self) -> "pd.Series[str]":
+        return self.rows["dtype"].astype(str)
+
+    def _ratio(self, chosen: "pd.Series[bool]") -> float:
+        whole = float(self.rows["bytes"].sum())
+        return float(self.rows.loc[chosen, "bytes"].sum()) / whole if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What carries parameters, and what gradients."""
+
+    gathers: Direction
+    reductions: Direction
+
+
+def traffic_of(analysis: RunAnalysis) -> Traffic:
+    """Collectives of several ranks, without those that are too small to carry a part of the model."""
+    rows = large(analysis.collectives)
+    return Traffic(
+        gathers=Direction(rows=_of(rows, _GATHERS)),
+        reductions=Direction(rows=_of(rows, _REDUCTIONS)),
+    )
+
+
+def large(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of several ranks that carry a part worth the name of what their rank moves."""
+    rows = rows[(rows["group_size"] != 1) & (rows["bytes"] > 0)]
+    if rows.empty:
+        return rows
+    a_step = rows.groupby(["rank", "step"], observed=True)["bytes"].sum().median()
+    return rows[rows["bytes"] >= _SMALL_RATIO * a_step]
+
+
+def surely_moving_ns(analysis: RunAnalysis) -> "pd.Series[float]":
+    """Transfer of each collective, from below.
+
+    Where ranks are missing, what was seen as transfer can be a wait.  A collective of the same kind and size
+    that was fastest cannot have taken less.
+    """
+    rows = analysis.collectives
+    seen = rows["transfer_ns"].astype(float)
+    alike = [rows["kind"].astype(str), rows["group"].astype(str), rows["bytes"]]
+    fastest = (rows["end_ns"] - rows["start_ns"]).groupby(alike).transform("min").astype(float)
+    return seen.where(~is_bound(rows), np.minimum(seen, fastest))
+
+
+def is_bound(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Rows of which not all ranks were seen: their waits are lower, their transfers upper bounds."""
+    if "bound" in rows.columns:
+        return rows["bound"].astype(bool)
+    return ~rows["matched"].astype(bool)
+
+
+def of_known_size(rows: pd.DataFrame) -> bool:
+    """Whether the recording says how many bytes collectives moved, for nearly all of them."""
+    several = rows[(rows["group_size"] != 1) & (rows["kind"].astype(str) != CollectiveKind.BARRIER.value)]
+    return bool(len(several)) and float((several["bytes"] > 0).mean()) > 0.9
+
+
+def _of(rows: pd.DataFrame, kinds: tuple[CollectiveKind, ...]) -> pd.DataFrame:
+    return rows[rows["kind"].astype(str).isin([kind.value for kind in kinds])]

@@ -1,0 +1,157 @@
+"""ZP416 unhidden_optimizer_gather: a step of ZeRO stage 1 or 2 ends with a gather of all parameters, alone.
+
+After the optimizer has stepped each rank has new parameters of its part only.  Gathered at once, behind the
+step, all of it is exposed; unit by unit, in the order of the next forward, only the first one is.
+
+Signal, on one rank (:mod:`...closing_gathers`): all large gathers of a step begin after its last reduction,
+and at least 3 % of the step is exposed transfer in them (traces.md 7, OPT; DeepSpeed issues 6876, 3338), in
+the median step: the gather behind the last one of a program hides under nothing.
+No more can hide than the next forward computes: a third of the compute of a micro-batch where the backward
+takes twice as long as the forward, a quarter where it also recomputes.  With e exposed and C the compute,
+
+    saving from 0.6 min(e, 0.3 C) to min(e, 0.4 C)
+
+(0.6: the first unit's gather has nothing to hide under, and unlike units hide unlike parts).
+
+The three-psi form of these stages has no name of its own, and belongs here because it is about this very
+gather: gradients were all-reduced in full (2 psi) before it, which left all ranks all they need to update all
+parameters themselves; the gather (psi) then buys memory alone, at 3 psi where 2 psi do.  It is proven by
+bytes, from one rank.  Its saving, half of the all-reduces' transfer, is replayed and added.
+"""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns
+from zprof.rules.rows import has_no_collectives, mean_per_step, wall_ns
+from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.rules.volume.closing_gathers import ClosingGathers, closing_gathers
+from zprof.rules.volume.halved import halved
+from zprof.rules.volume.traffic import is_bound, of_known_size, surely_moving_ns
+
+_WORTH_RATIO = 0.03
+#: Of the compute of a micro-batch: the forward, from below and from above.
+_FORWARD_RATIO = (0.3, 0.4)
+_SURE_RATIO = 0.6
+
+_FIXES = {
+    "FSDP2": "fully_shard(block, reshard_after_forward=False)   # stage 2, gathered under the forward",
+    "DeepSpeed": '"zero_optimization": {"stage": 2, "overlap_comm": true, "allgather_partitions": true,\n'
+    '                      "allgather_bucket_size": 500000000, "reduce_scatter": true}\n'
+    "(larger buckets; the gather stays behind the step: stage 3 or FSDP2 hides it under the next forward)",
+    "reference": "ZeroConfig(stage=1, overlap_gather=True)   # or stage=2",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cost:
+    """A step of a rank: what is gathered, and what of it can be hidden."""
+
+    gathered_bytes: float
+    reduced_bytes: float
+    transfer_ns: float
+    exposed_ns: float
+    hiding_ns: tuple[float, float]
+    scattering_ns: tuple[float, float]
+    bound: bool
+
+    @property
+    def saving_ns(self) -> tuple[float, float]:
+        return (
+            self.hiding_ns[0] + self.scattering_ns[0],
+            self.hiding_ns[1] + self.scattering_ns[1],
+        )
+
+
+def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where the gather of new parameters holds up the step."""
+    cause = Cause.UNHIDDEN_OPTIMIZER_GATHER
+    if has_no_collectives(analysis):
+        return not_tested(cause, "no collective was recorded", "record the time window")
+    if len(analysis.collectives) and not of_known_size(analysis.collectives):
+        reason = "collectives do not say how many bytes they moved"
+        return not_tested(cause, reason, "profile with record_shapes=True")
+    seen = closing_gathers(analysis)
+    if seen is None:
+        return None
+    cost = _cost(analysis, seen)
+    worth = _WORTH_RATIO * wall_ns(analysis)
+    if max(cost.exposed_ns, cost.scattering_ns[1]) < worth and not seen.three_psi:
+        return None
+    return _finding(analysis, seen, cost, worth)
+
+
+def _cost(analysis: RunAnalysis, seen: ClosingGathers) -> _Cost:
+    gathers = seen.gathers
+    exposed = _typical(gathers, gathers["exposed_transfer_ns"])
+    sure = gathers["exposed_transfer_ns"].clip(upper=surely_moving_ns(analysis).loc[gathers.index])
+    compute = float(analysis.steps["compute_ns"].mean()) / max(1, analysis.training.micro_batches)
+    rows = seen.reductions
+    return _Cost(
+        gathered_bytes=mean_per_step(analysis, gathers["bytes"].sum()),
+        reduced_bytes=mean_per_step(analysis, rows["bytes"].sum()),
+        transfer_ns=mean_per_step(analysis, gathers["transfer_ns"].sum()),
+        exposed_ns=exposed,
+        hiding_ns=(
+            _SURE_RATIO * min(_typical(gathers, sure), _FORWARD_RATIO[0] * compute),
+            min(exposed, _FORWARD_RATIO[1] * compute),
+        ),
+        scattering_ns=halved(analysis, rows).saving_ns if seen.three_psi else (0.0, 0.0),
+        bound=bool(is_bound(gathers).any()),
+    )
+
+
+def _typical(gathers: pd.DataFrame, values: "pd.Series[float]") -> float:
+    """The sum of a step of a rank, in the median: after the last step of a program nothing hides it."""
+    return float(values.groupby([gathers["rank"], gathers["step"]], observed=True).sum().median())
+
+
+def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: float) -> Finding:
+    sure = cost.saving_ns[1] >= worth
+    return finding(
+        Cause.UNHIDDEN_OPTIMIZER_GATHER,
+        sentence=_sentence(seen, cost),
+        evidence=_evidence(seen, cost),
+        saving_ns=cost.saving_ns,
+        severity=severity_of(cost.saving_ns[1], wall_ns(analysis)),
+        confidence=(Confidence.MEDIUM if cost.bound else Confidence.HIGH) if sure else Confidence.LOW,
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="run some steps without optimizer.step() and record again: if they are not shorter by the "
+        "exposed part, something else than the gather ends the step",
+    )
+
+
+def _sentence(seen: ClosingGathers, cost: _Cost) -> str:
+    bound = "at most, ranks are missing; " if cost.bound else ""
+    text = (
+        f"each step ends with a gather of {format_bytes(cost.gathered_bytes)} of new parameters "
+        f"(exposed {bound}{format_ns(cost.exposed_ns)} of {format_ns(cost.transfer_ns)})"
+    )
+    if seen.three_psi:
+        text += (
+            f", after {format_bytes(cost.reduced_bytes)} of gradients were all-reduced in full: "
+            "three times the parameters travel where two would do"
+        )
+    return text
+
+
+def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
+    rows = [
+        Evidence(what="new parameters gathered, a step", value=cost.gathered_bytes, unit="bytes"),
+        Evidence(what="transfer of these gathers, a step", value=cost.transfer_ns, unit="ns"),
+        Evidence(what="of it exposed", value=cost.exposed_ns, unit="ns"),
+        Evidence(what="hideable under the next forward, at most", value=cost.hiding_ns[1], unit="ns"),
+    ]
+    if seen.three_psi:
+        moved = 2 * cost.reduced_bytes + cost.gathered_bytes
+        rows += [
+            Evidence(what="gradients all-reduced in full, a step", value=cost.reduced_bytes, unit="bytes"),
+            Evidence(what="moved a step, an all-reduce twice", value=moved, unit="bytes"),
+            Evidence(what="won by reduce-scatters, at most", value=cost.scattering_ns[1], unit="ns"),
+        ]
+    return rows
