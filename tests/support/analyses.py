@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import Intervals, union
+from zprof.analysis.time.transfer.prefetch import prefetch_columns
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
@@ -23,6 +25,7 @@ ORIGIN = 1_700_000_000_000_000_000
 _LEDGER = ["compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns"]
 _NULLABLE = [
     "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns", "compute_before_wait_ns",
+    "dependency_ns",
 ]  # fmt: skip
 
 
@@ -57,6 +60,8 @@ class _Ranks:
         self.now = np.full(plan.ranks, ORIGIN, dtype=np.int64)
         self.link = np.full(plan.ranks, ORIGIN, dtype=np.int64)
         self.computed = np.zeros(plan.ranks, dtype=np.int64)
+        self.busy: list[list[tuple[int, int]]] = [[] for _ in range(plan.ranks)]
+        self.moving: list[list[tuple[int, int]]] = [[] for _ in range(plan.ranks)]
         self.random = np.random.default_rng(plan.seed)
         self.rows: list[dict[str, object]] = []
         self.step = 0
@@ -67,6 +72,8 @@ class _Ranks:
         noise = self.random.exponential(self.plan.noise_ms, self.plan.ranks)
         factors = np.array([self.plan.slower.get(rank, 1.0) for rank in range(self.plan.ranks)])
         spent = ((milliseconds * factors + noise) * MS).astype(np.int64)
+        for rank, begin in enumerate(self.now):
+            self.busy[rank].append((int(begin), int(begin + spent[rank])))
         self.now += spent
         self.computed += spent
 
@@ -98,6 +105,7 @@ class _Ranks:
             "wait_ns": last - start, "transfer_ns": end - last, "exposed_wait_ns": 0,
             "exposed_transfer_ns": 0, "hidden_ns": end - start,
             "launch_start_ns": int(self.now[rank]), "launch_end_ns": int(self.now[rank]),
+            "dependency_ns": start - int(self.now[rank]),
             "computed_at_launch": int(self.computed[rank]), "last_ns": last,
             "first_of_window": not self.rows, "matched": True,
         }  # fmt: skip
@@ -110,6 +118,8 @@ class _Ranks:
             row["compute_before_wait_ns"] = int(self.computed[rank]) - int(row["computed_at_launch"])  # type: ignore[call-overload]
             row["exposed_wait_ns"] = max(0, last - max(begin, int(row["start_ns"])))  # type: ignore[call-overload]
             row["exposed_transfer_ns"] = max(0, end - max(begin, last))
+            # blocked before its start: others move their bytes
+            self.moving[rank] += [(begin, int(row["start_ns"])), (max(begin, last), end)]  # type: ignore[call-overload]
             row["hidden_ns"] = (
                 end - int(row["start_ns"]) - row["exposed_wait_ns"] - row["exposed_transfer_ns"]
             )  # type: ignore[call-overload, operator]
@@ -120,7 +130,7 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
     """The analysis that a perfect measurement of ``plan`` would give."""
     ranks = _Ranks(plan)
     steps = [row for step in range(plan.steps) for row in _run_step(ranks, step)]
-    collectives = _frame(ranks.rows, plan.ranks)
+    collectives = _with_room(_frame(ranks.rows, plan.ranks), ranks)
     frame = _ledger(pd.DataFrame(steps), collectives)
     return RunAnalysis(
         run=_facts(plan),
@@ -232,12 +242,27 @@ def _frame(rows: list[dict[str, object]], world_size: int) -> pd.DataFrame:
     return frame.drop(columns=["computed_at_launch", "last_ns"])
 
 
+def _spans(pairs: list[tuple[int, int]]) -> Intervals:
+    return union(np.array(pairs, dtype=np.int64).reshape(-1, 2))
+
+
+def _with_room(frame: pd.DataFrame, ranks: _Ranks) -> pd.DataFrame:
+    """Add what each gather could have run under."""
+    parts = [
+        rows.assign(**prefetch_columns(rows, _spans(ranks.busy[rank]), _spans(ranks.moving[rank])))
+        for rank, rows in ((int(str(rank)), rows) for rank, rows in frame.groupby("rank"))
+    ]
+    return pd.concat(parts).sort_index() if parts else frame
+
+
 def _ledger(steps: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
-    columns = ["exposed_wait_ns", "exposed_transfer_ns", "hidden_ns"]
+    columns = ["exposed_wait_ns", "exposed_transfer_ns", "hidden_ns", "queued_exposed_ns"]
     sums = collectives.groupby(["rank", "step"])[columns].sum() if len(collectives) else pd.DataFrame()
     steps = steps.join(sums, on=["rank", "step"]) if len(sums) else steps.assign(**dict.fromkeys(columns, 0))
     steps = steps.rename(columns={"hidden_ns": "overlapped_ns"}).assign(exposed_memcpy_ns=0)
     steps["collective_ns"] = steps[["exposed_wait_ns", "exposed_transfer_ns", "overlapped_ns"]].sum(axis=1)
+    if "queued_exposed_ns" in sums:  # the model counts what a gather stood behind as hidden
+        steps["overlapped_ns"] = (steps["overlapped_ns"] - steps.pop("queued_exposed_ns")).clip(lower=0)
     known = ["compute_ns", "exposed_wait_ns", "exposed_transfer_ns"]
     steps["idle_ns"] = steps["wall_ns"] - steps[known].sum(axis=1)
     return steps.assign(unexplained_ns=0).astype("int64")

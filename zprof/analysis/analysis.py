@@ -26,6 +26,7 @@ class RunAnalysis:
     ``collectives`` has one row per collective and rank, on the common clock.
     ``host`` says what the host did while its device had nothing to run, a row a rank and step; ``kernels``
     sums the kernels of a device by name; ``passes`` says to which pass of which unit a gather belongs.
+    ``limiter`` has a row for each time that the host held a gather back.
     They are empty where the recording does not show it.  ``hosts``: each rank's, where it is known.
     """
 
@@ -40,6 +41,7 @@ class RunAnalysis:
     host: pd.DataFrame = field(default_factory=pd.DataFrame)
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
     passes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    limiter: pd.DataFrame = field(default_factory=pd.DataFrame)
     hosts: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -62,6 +64,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         host=time.host,
         kernels=time.kernels,
         passes=time.passes,
+        limiter=time.limiter,
         hosts=_hosts(run),
     )
 
@@ -104,6 +107,7 @@ def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Ru
         host=time.host,
         kernels=time.kernels,
         passes=time.passes,
+        limiter=time.limiter,
         hosts=_hosts(run),
     )
 

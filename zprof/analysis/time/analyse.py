@@ -19,6 +19,7 @@ from zprof.analysis.time.tracks import RankTracks, rank_tracks
 from zprof.analysis.time.transfer.bandwidth import collective_times
 from zprof.analysis.time.transfer.decomposition import decompose
 from zprof.analysis.time.transfer.fits import link_fits
+from zprof.analysis.time.transfer.limiter import limiter_rows
 from zprof.analysis.time.transfer.members import Steps
 from zprof.analysis.time.transfer.messages import message_sizes
 from zprof.analysis.time.transfer.units import unit_times
@@ -74,7 +75,8 @@ class TimeAnalysis:
 
     ``steps`` has one row per (rank, step), ``collectives`` one per collective of these steps and rank; a
     collective belongs to the step that launched it.  Times of both are on the common clock.  ``tracks`` has
-    the instants behind the sums.  ``host``, ``kernels`` and ``passes`` are described where they are made.
+    the instants behind the sums.  ``host``, ``kernels``, ``passes`` and ``limiter`` are described where they
+    are made.
     """
 
     time: Time
@@ -86,6 +88,7 @@ class TimeAnalysis:
     host: pd.DataFrame = field(default_factory=pd.DataFrame)
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
     passes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    limiter: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnalysis:
@@ -100,6 +103,10 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     mine = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
     ranks = [analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns) for t in timelines]
     calls = {t.rank: read_host_calls(run, t.rank).on(clocks.of(t.rank)) for t in timelines}
+    limiter = [
+        limiter_rows(t.rank, calls[t.rank].limiter, t.activity, t.host_steps, rank.collectives)
+        for t, rank in zip(timelines, ranks, strict=True)
+    ]
     collectives = judge(
         pd.concat([rank.collectives for rank in ranks], ignore_index=True),
         {rank.time.rank: rank.work for rank in ranks},
@@ -140,6 +147,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             [host_rows(t, rank, calls[t.rank]) for t, rank in zip(timelines, ranks, strict=True)],
             ignore_index=True,
         ),
+        limiter=pd.concat(limiter, ignore_index=True),
     )
 
 

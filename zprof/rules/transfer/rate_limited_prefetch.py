@@ -1,0 +1,170 @@
+"""ZP406 rate_limited_prefetch: gathered memory must be free before the next all_gather, and that costs.
+
+FSDP1's rate limiter blocks the host until an earlier unit is freed (``limit_all_gathers``).  The host then
+has no lead any more: the device runs dry until it has launched again (a resume gap of about 235 us a gather:
+pytorch #108234).  A wait for an event that no such range stands around is blocking_sync.
+
+    cost = sum over the holds of the compute that is missing after each   (``RunAnalysis.limiter``)
+
+Reported from 2 % of the step on, the share proposed where the gap was first described.  The time for which
+the host is blocked while its device computes costs nothing by itself.
+
+FSDP2 limits on the device instead: the gather waits for the event of a reshard, two units back.  Where it
+began as soon as it could, with compute beside it, but too little, although the link was idle before, more
+depth would hide the rest: a note of low confidence, because it costs memory, and because which event it
+waited for a trace does not say.
+
+A rank without a device computes on the thread that launches: what a limiter waits for is done by then, and
+there is no lead to lose.  So the first form is not there on CPU ranks.
+"""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_ns
+from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, steady, wall_ns
+from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+
+#: Of the step: what a limiter, and what a prefetch that is not deep enough, must cost.
+_WORTH_RATIO = 0.02
+_WORTH_DEPTH_RATIO = 0.03
+#: Of the idle time: the launches themselves take some time, whenever they come.
+_SURE_RATIO = 0.7
+_SURE_STEPS = 3
+#: Compute beside a gather, as a share of its duration, from which it was prefetched at all.
+_BESIDE_RATIO = 0.10
+#: From when it could run to its start: more than this is not the event's doing.
+_AT_ONCE_NS = 50_000
+
+_FIXES = {
+    "FSDP2": "# the limit is an event on the device there, and the host runs on:\n"
+    "fully_shard(block); fully_shard(model)\n"
+    "block.set_modules_to_forward_prefetch([following])",
+    "FSDP1": "FullyShardedDataParallel(model, limit_all_gathers=False)  # only with memory to spare",
+    "DeepSpeed": '"zero_optimization": {"stage": 3, "stage3_max_live_parameters": 2000000000}',
+}
+_DEEPER = {
+    "FSDP2": "for block, *ahead in zip(blocks, blocks[1:], blocks[2:]):\n"
+    "    block.set_modules_to_forward_prefetch(ahead)  # two units ahead: one more in memory",
+    "DeepSpeed": '"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 200000000}',
+    "reference": "ZeroConfig(stage=3, forward_prefetch=2, backward_prefetch=2)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """What a limiter costs a step."""
+
+    count: float
+    blocked_ns: float
+    idle_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shallow:
+    """Gathers of which a part hides, a step: what is exposed, and what more depth could hide of it."""
+
+    count: float
+    exposed_ns: float
+    hideable_ns: float
+
+
+def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where holding gathers back leaves the device idle, or exposes what could hide."""
+    if has_no_collectives(analysis):
+        return not_tested(
+            Cause.RATE_LIMITED_PREFETCH, "no collective was recorded", "record with the time window on"
+        )
+    gathers = of_kind(steady(analysis), CollectiveKind.ALL_GATHER)
+    gathers = gathers[gathers["group_size"] > 1]
+    if gathers.empty:
+        return None
+    wall = wall_ns(analysis)
+    held = _held(analysis)
+    if held and held.idle_ns >= _WORTH_RATIO * wall:
+        return _limited(analysis, held)
+    if gathers["launch_start_ns"].isna().all():
+        return not_tested(
+            Cause.RATE_LIMITED_PREFETCH,
+            "the calls of the host are not in the recording",
+            "record the CPU activity, too (ProfilerActivity.CPU)",
+        )
+    shallow = _shallow(analysis, gathers)
+    return _too_shallow(analysis, shallow) if shallow.hideable_ns >= _WORTH_DEPTH_RATIO * wall else None
+
+
+def _held(analysis: RunAnalysis) -> _Held | None:
+    holds = analysis.limiter
+    if holds.empty:
+        return None
+    return _Held(
+        count=mean_per_step(analysis, len(holds)),
+        blocked_ns=mean_per_step(analysis, (holds["end_ns"] - holds["start_ns"]).sum()),
+        idle_ns=mean_per_step(analysis, holds["idle_ns"].sum()),
+    )
+
+
+def _limited(analysis: RunAnalysis, held: _Held) -> Finding:
+    steps = analysis.steps["step"].nunique()
+    return finding(
+        Cause.RATE_LIMITED_PREFETCH,
+        sentence=f"the host is held back before {held.count:.0f} all_gathers a step, and the device then has "
+        f"nothing to compute for {format_ns(held.idle_ns)}",
+        evidence=[
+            Evidence(what="all_gathers held back, a step", value=held.count, unit="count"),
+            Evidence(what="host blocked before them, a step", value=held.blocked_ns, unit="ns"),
+            Evidence(what="device without compute after that, a step", value=held.idle_ns, unit="ns"),
+        ],
+        saving_ns=(_SURE_RATIO * held.idle_ns, held.idle_ns),
+        severity=severity_of(held.idle_ns, wall_ns(analysis)),
+        confidence=Confidence.HIGH if steps >= _SURE_STEPS else Confidence.MEDIUM,
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="record some steps without the limiter (FSDP1: limit_all_gathers=False): the gaps after the "
+        "waits must go, or something else keeps the host from launching",
+    )
+
+
+def _shallow(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Shallow:
+    duration = gathers["end_ns"] - gathers["start_ns"]
+    stood = (gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]).astype("Float64")
+    chosen = (
+        (gathers["hidden_ns"] > _BESIDE_RATIO * duration)
+        & (gathers["dependency_ns"].fillna(0) > 0)
+        & (stood.fillna(_AT_ONCE_NS) < _AT_ONCE_NS)
+    ).astype(bool)
+    exposed = gathers["exposed_transfer_ns"].where(chosen, 0)
+    hideable = exposed.clip(upper=gathers["free_compute_ns"])
+    return _Shallow(
+        count=mean_per_step(analysis, int((hideable > 0).sum())),
+        exposed_ns=mean_per_step(analysis, exposed.sum()),
+        hideable_ns=mean_per_step(analysis, hideable.sum()),
+    )
+
+
+def _too_shallow(analysis: RunAnalysis, shallow: _Shallow) -> Finding:
+    return finding(
+        Cause.RATE_LIMITED_PREFETCH,
+        sentence=f"{shallow.count:.0f} all_gathers a step wait for earlier compute while the link is idle, "
+        f"and then hide only in part (exposed {format_ns(shallow.exposed_ns)} a step)",
+        evidence=[
+            Evidence(
+                what="all_gathers that begin behind earlier compute, a step",
+                value=shallow.count,
+                unit="count",
+            ),
+            Evidence(what="of them exposed transfer, a step", value=shallow.exposed_ns, unit="ns"),
+            Evidence(what="hideable with more depth, a step", value=shallow.hideable_ns, unit="ns"),
+        ],
+        saving_ns=(0, shallow.hideable_ns),
+        severity=severity_of(shallow.hideable_ns, wall_ns(analysis)),
+        confidence=Confidence.LOW,
+        fix=fix_for(analysis.training.engine, _DEEPER),
+        disprove="prefetch one unit deeper and record again: if these all_gathers still begin as late, the "
+        "device had no room for them (ZP407), and the depth is not what holds them",
+    )
