@@ -1,6 +1,7 @@
 """The rules, in the order in which they are asked: a room of this folder at a time."""
 
 from zprof.rules.device.asked import ASKED as DEVICE
+from zprof.rules.host.asked import ALLOCATOR_RETRIES
 from zprof.rules.host.asked import ASKED as HOST
 from zprof.rules.measurement.asked import ASKED as MEASUREMENT
 from zprof.rules.memory.asked import ASKED as MEMORY
@@ -11,13 +12,15 @@ from zprof.rules.waiting.asked import ASKED as WAITING
 
 
 def memory_rules() -> tuple[Rule, ...]:
-    """Those that read memory alone."""
-    return MEMORY
+    """Those that need memory alone; one of them reads time as well, where it is known."""
+    return (*MEMORY, ALLOCATOR_RETRIES)
 
 
 def rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
     """All rules; with an expected bus bandwidth that one is held against it."""
-    return (*time_rules(expected_bus_bytes_per_s), *MEMORY)
+    memory = memory_rules()
+    timed = [rule for rule in time_rules(expected_bus_bytes_per_s) if rule not in memory]
+    return (*timed, *memory)
 
 
 def time_rules(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:

@@ -1,9 +1,20 @@
-"""ZP501 allocator_retries: cudaMalloc failed, the allocator freed its cached segments and asked again.
+"""ZP501 allocator_retries: the allocator freed its cached segments and asked the device for memory again.
 
 Each retry waits for the device and frees and allocates segments, in a step that is near the end of the
-memory; the first out-of-memory error is close.  Any retry is reported, because a steady state has none;
-support cases saw steps slow down from one or two on.  High severity from one a step on.  Out-of-memory
-errors that the program survived count too.
+memory; the first out-of-memory error is close.  Two inputs, whichever is there:
+
+* the allocator's own counters.  Any retry is reported, because a steady state has none; support cases saw
+  steps slow down from one or two on.  High severity from one a step on.  Errors survived count too.
+* the trace: ``cudaFree`` or ``hipFree`` (or unmapping) on a thread that launches, within steps.  A steady
+  state has none; in fewer than half of the steps it may be the end of the warm-up, and is a note.  Without
+  a free, ``cudaMalloc`` alone only grows the cache: a note from 1 % of the step on.
+
+The trace prices it, on the rank that loses most, for all wait for that one:
+
+    saving: 0.7 of the device's idle time in these calls and right behind them .. all of it, exposed transfer
+    with an empty queue meanwhile, and 15 % (ranks that are held up at different instants wait for each other)
+
+A CPU rank has no such allocator.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -11,12 +22,18 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.memory import AllocatorCounters
+from zprof.model.units import format_ns
+from zprof.rules.host.allocator_calls import AllocatorCalls, allocator_calls
 from zprof.rules.memory.finding import no_device
 from zprof.rules.memory.largest import largest_rank
-from zprof.rules.rule import finding
+from zprof.rules.rule import finding, severity_of
 
 _OFTEN = 1.0
 _SELDOM = 0.1
+#: Of the steps with a free: from here on it is no warm-up.
+_STEADY_RATIO = 0.5
+#: Of the step: calls that take no longer, and free nothing, are not worth a note; with frees they are sure.
+_WORTH_RATIO = 0.01
 
 _FIX = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
@@ -27,17 +44,58 @@ _FIX = (
 
 def allocator_retries(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where the allocator had to free its cache to go on."""
-    big = largest_rank(analysis)
-    if big is None or not big.on_gpu:
+    seen, counted = allocator_calls(analysis), _counted(analysis)
+    if seen and (seen.gives or seen.lost_ratio >= _WORTH_RATIO):
+        return _seen(seen, counted)
+    if counted and (counted.retries or counted.ooms):
+        return _of_counters(analysis, counted)
+    if seen or counted:
         return None
+    big = largest_rank(analysis)
+    return no_device(Cause.ALLOCATOR_RETRIES) if big and big.on_gpu else None
+
+
+def _counted(analysis: RunAnalysis) -> AllocatorCounters | None:
+    """The counters with most retries; None where no device was asked."""
+    big = largest_rank(analysis)
     counted = [entry for entry in analysis.memory.counters if entry.device != "cpu"]
-    if not any(entry.retries is not None for entry in counted):
-        return no_device(Cause.ALLOCATOR_RETRIES)
-    worst = max(counted, key=lambda entry: (entry.retries or 0, entry.ooms or 0))
-    return _finding(analysis, worst) if worst.retries or worst.ooms else None
+    if big is None or not big.on_gpu or not any(entry.retries is not None for entry in counted):
+        return None
+    return max(counted, key=lambda entry: (entry.retries or 0, entry.ooms or 0))
 
 
-def _finding(analysis: RunAnalysis, worst: AllocatorCounters) -> Finding:
+def _seen(seen: AllocatorCalls, counted: AllocatorCounters | None) -> Finding:
+    retries = (counted.retries or 0) if counted else 0
+    told = f"; its counters hold {retries} retries" if retries else ""
+    return finding(
+        Cause.ALLOCATOR_RETRIES,
+        sentence=f"the allocator of rank {seen.rank} gives memory back {seen.gives:.1f} and takes it "
+        f"{seen.takes:.1f} times a step, while the device is idle for {format_ns(seen.lost_ns)}{told}",
+        evidence=[
+            Evidence(
+                what="frees of the device's memory, a step", value=seen.gives, unit="count", rank=seen.rank
+            ),
+            Evidence(what="allocations of it, a step", value=seen.takes, unit="count", rank=seen.rank),
+            Evidence(what="steps with a free", value=seen.busy_ratio, unit="ratio", rank=seen.rank),
+            Evidence(what="idle in these calls, a step", value=seen.lost_ns, unit="ns", rank=seen.rank),
+        ],
+        saving_ns=seen.saving_ns,
+        severity=severity_of(seen.saving_ns[1], seen.wall_ns),
+        confidence=_confidence(seen, retries),
+        fix=_FIX,
+        disprove="leave a tenth of the memory free with a smaller batch and record again: if the calls stay, "
+        "the program frees by itself (torch.cuda.empty_cache())",
+    )
+
+
+def _confidence(seen: AllocatorCalls, retries: int) -> Confidence:
+    steady = seen.gives > 0 and seen.busy_ratio >= _STEADY_RATIO
+    if not steady and not retries:
+        return Confidence.LOW
+    return Confidence.HIGH if seen.lost_ratio >= _WORTH_RATIO and seen.steps > 1 else Confidence.MEDIUM
+
+
+def _of_counters(analysis: RunAnalysis, worst: AllocatorCounters) -> Finding:
     retries, ooms = worst.retries or 0, worst.ooms or 0
     steps = max(1, len({*analysis.run.steps, *analysis.run.memory_steps}))
     rate = retries / steps

@@ -1,7 +1,6 @@
 """Rules that read the memory of the report, and claim no time."""
 
 from zprof.model.causes import Cause
-from zprof.rules.host.allocator_retries import allocator_retries
 from zprof.rules.memory.activations_dominate import activations_dominate
 from zprof.rules.memory.buffers_dominate import buffers_dominate
 from zprof.rules.memory.fragmentation import fragmentation
@@ -23,5 +22,4 @@ ASKED = (
     Rule(cause=Cause.RETAINED_GRADIENTS, check=retained_gradients),
     Rule(cause=Cause.INIT_SPIKE, check=init_spike),
     Rule(cause=Cause.OUTSIDE_ALLOCATOR, check=outside_allocator),
-    Rule(cause=Cause.ALLOCATOR_RETRIES, check=allocator_retries),
 )

@@ -5,10 +5,11 @@
 under which a collective ran (on a CPU rank, where a collective in the background holds nothing up).
 
 ``syncs`` are waits for the device, ``dry_syncs`` those that left it idle; ``takes`` and ``gives`` calls that
-take memory from the device and give it back.  ``read_exposed_ns``: exposed transfer that a CPU rank waited
-for right after it read a scalar.  ``host_copy_ns``: exposed copies between host and device of 1 MiB or more,
-``to_host_bytes`` and ``to_device_bytes`` what those moved.  ``launches_seen``: whether the recording shows
-when the host launched; without that the queue is not known, and nothing is LAUNCH.
+take memory from the device and give it back; ``loads`` batches asked of the loader.  ``read_exposed_ns``:
+exposed transfer that a CPU rank waited for right after it read a scalar, as it did ``held_reads`` times.
+``host_copy_ns``: exposed copies between host and device of 1 MiB or more, ``to_host_bytes`` and
+``to_device_bytes`` what those moved.  ``launches_seen``: whether the recording shows when the host launched;
+without that the queue is not known, and nothing is LAUNCH.
 """
 
 import numpy as np
@@ -25,7 +26,7 @@ from zprof.analysis.time.rank import RankResult
 _LARGE_BYTES = 1 << 20
 #: A wait that begins so soon after a scalar was read, or after such a wait, belongs to the reading.
 _SOON = np.array([0, 200_000], dtype=np.int64)
-_COUNTS = ("syncs", "dry_syncs", "takes", "gives", "read_exposed_ns")
+_COUNTS = ("syncs", "dry_syncs", "held_reads", "takes", "gives", "loads", "read_exposed_ns")
 _COPIES = ("host_copy_ns", "to_host_bytes", "to_device_bytes")
 HOST_COLUMNS = (
     "rank",
@@ -54,8 +55,7 @@ def host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls) -> p
     rows["idle_ns"] = covered(result.idle, steps.begin_ns, steps.end_ns)
     _add_parts(rows, shares, result.ran, steps)
     _add_calls(rows, shares, calls, timeline)
-    held_up = _read_exposed(result.exposure.moving, activity.waits, calls.read)
-    rows["read_exposed_ns"] = covered(held_up, steps.begin_ns, steps.end_ns)
+    _add_reads(rows, result.exposure.moving, activity.waits, calls.read, steps)
     _add_copies(rows, subtract(activity.copies, union(activity.compute, result.ran)), calls, timeline)
     return rows[list(HOST_COLUMNS)]
 
@@ -87,6 +87,7 @@ def _add_calls(rows: pd.DataFrame, shares: Shares, calls: HostCalls, timeline: R
         ("dry_syncs", sync[dry, 0]),
         ("takes", calls.takes),
         ("gives", calls.gives),
+        ("loads", calls.loader[:, 0]),
     ):
         rows[name] = _sums(starts, np.ones(len(starts), dtype=np.int64), host)
 
@@ -111,12 +112,18 @@ def _sums(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
     return [int(amounts[step == number].sum()) for number in steps.number.tolist()]
 
 
-def _read_exposed(moving: Intervals, waits: Intervals, read: Intervals) -> Intervals:
+def _add_reads(
+    rows: pd.DataFrame, moving: Intervals, waits: Intervals, read: Intervals, steps: StepWindows
+) -> None:
     """Exposed transfer of waits that follow a read of a scalar, one wait close behind the other."""
     runs = union(waits + _SOON, read + _SOON)
+    rows["read_exposed_ns"] = rows["held_reads"] = 0
     if not len(read) or not len(runs):
-        return moving[:0]
+        return
     begin = runs[np.maximum(np.searchsorted(runs[:, 0], waits[:, 0], side="right") - 1, 0), 0]
     last = np.searchsorted(read[:, 0], waits[:, 0], side="right") - 1
     behind = (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)
-    return intersect(moving, waits[behind])
+    held_up = intersect(moving, waits[behind])
+    rows["read_exposed_ns"] = covered(held_up, steps.begin_ns, steps.end_ns)
+    holding = read[np.unique(last[behind & (covered(moving, waits[:, 0], waits[:, 1]) > 0)]), 0]
+    rows["held_reads"] = _sums(holding, np.ones(len(holding), dtype=np.int64), steps)

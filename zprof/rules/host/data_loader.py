@@ -1,0 +1,75 @@
+"""ZP504 data_loader: the device has nothing to run while the host waits for the next batch.
+
+Signal: the idle time within ``enumerate(DataLoader)#….__next__``, with the launch gap right behind it, on
+most ranks and in the typical step.  From 2 % of the step on a finding (the project's table of causes,
+proposed there; healthy loaders that we measured take 0.3 to 0.7 %), from 5 % on a sure one.
+
+    saving: 0.6 of (idle in the loader - collectives that ran meanwhile) .. idle in the loader, and exposed
+    transfer with an empty queue meanwhile
+
+A loader that keeps up still takes a moment for each batch, and on a CPU rank a collective in the background
+loses the time that it hid in.  A batch that is late on one rank alone is the business of ZP301 and ZP302.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_ns
+from zprof.rules.host.lost import by_size, no_host, of_most, typical
+from zprof.rules.rows import wall_ns
+from zprof.rules.rule import finding, not_tested, severity_of
+
+#: Of the step: from the first on a finding, from the second on a sure one.
+_WORTH_RATIO = 0.02
+_SURE_RATIO = 0.05
+#: What is saved of it at least.
+_LEAST_RATIO = 0.6
+
+_FIX = (
+    "DataLoader(..., num_workers=8, prefetch_factor=4, pin_memory=True, persistent_workers=True)\n"
+    "and batch.to(device, non_blocking=True); move decoding and tokenizing out of the loop"
+)
+
+
+def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where all ranks wait for data."""
+    missing = _missing(analysis)
+    if missing:
+        return missing
+    wall, lost = wall_ns(analysis), of_most(analysis, "loader_ns")
+    if min(lost, typical(analysis, "loader_ns")) < _WORTH_RATIO * wall:
+        return None
+    return _finding(analysis, lost, wall)
+
+
+def _missing(analysis: RunAnalysis) -> Gap | None:
+    if analysis.host.empty:
+        return no_host(analysis, Cause.DATA_LOADER)
+    if analysis.host["loads"].any():
+        return None
+    return not_tested(
+        Cause.DATA_LOADER,
+        "the trace shows no data loader",
+        'iterate a torch DataLoader, or fetch in record_function("enumerate(DataLoader)#mine.__next__")',
+    )
+
+
+def _finding(analysis: RunAnalysis, lost: float, wall: float) -> Finding:
+    under = of_most(analysis, "loader_under_ns")
+    high = lost + of_most(analysis, "loader_exposed_ns")
+    return finding(
+        Cause.DATA_LOADER,
+        sentence=f"every rank waits {format_ns(lost)} of each step for its data loader ({lost / wall:.0%})",
+        evidence=[
+            Evidence(what="idle while the loader is asked for a batch, a step", value=lost, unit="ns"),
+            Evidence(what="of it with a collective in the background", value=under, unit="ns"),
+            Evidence(what="of the step", value=lost / wall, unit="ratio"),
+        ],
+        saving_ns=(_LEAST_RATIO * max(0.0, lost - under), high),
+        severity=severity_of(high, wall),
+        confidence=by_size(lost / wall, _SURE_RATIO, _WORTH_RATIO),
+        fix=_FIX,
+        disprove="train on one batch that is kept in memory and record again: if the step stays as long, "
+        "the loader is not what it waits for",
+    )
