@@ -25,11 +25,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """A term of what is lost on the rank that loses most, and how much of it no finding claims."""
+    """A term of what is lost and no finding claims; its share of the longest rank's step."""
 
     name: str
     left_ns: int
-    whole_ns: int
+    share: float
 
 
 def terms_by_weight(report: Report) -> tuple[LedgerRow, ...]:
@@ -55,9 +55,9 @@ def decisive(finding: Finding) -> tuple[Evidence, ...]:
 
 def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
     """What is lost and not claimed, the largest first."""
-    names = dict(LEDGER)
+    names, whole = dict(LEDGER), max(1, longest_step_ns(report.time.per_rank))
     rows = [
-        Unclaimed(name=names.get(term, term), left_ns=left, whole_ns=_most(report.time.per_rank, term))
+        Unclaimed(name=names.get(term, term), left_ns=left, share=left / whole)
         for term, left in report.unclaimed.items()
         if left > 0
     ]
@@ -65,14 +65,10 @@ def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
 
 
 def unclaimed_ns(report: Report) -> int:
-    """All of it."""
+    """All of it: at most so much, for each term is that of the rank which loses most of it."""
     return sum(max(0, left) for left in report.unclaimed.values())
 
 
 def longest_step_ns(ranks: Sequence[RankTime]) -> int:
     """The mean step of the rank that takes longest."""
     return max((rank.wall_ns for rank in ranks), default=0)
-
-
-def _most(ranks: Sequence[RankTime], term: str) -> int:
-    return max((int(getattr(rank, term, 0)) for rank in ranks), default=0)

@@ -73,14 +73,15 @@ def _job(run: RunAnalysis) -> list[tuple[str, str]]:
     facts, training = run.run, run.training
     tokens, samples = training.tokens_per_step, training.samples_per_step
     sequence = f"{tokens / samples:g}" if tokens and samples else None
+    spoken = training.engine not in _NOT_SAID  # 1 is also what stands there where nobody said anything
     return [
         ("ranks", str(facts.world_size)),
         ("ranks loaded", _ranks(facts.ranks_loaded, facts.world_size)),
         ("device", facts.device),
         ("backend", facts.backend),
         ("parameters", str(training.parameters)),
-        ("model-parallel ranks", str(training.model_parallel_ranks)),
-        ("micro-batches", str(training.micro_batches)),
+        ("model-parallel ranks", str(training.model_parallel_ranks if spoken else None)),
+        ("micro-batches", str(training.micro_batches if spoken else None)),
         ("samples a step", str(samples)),
         ("tokens a step", str(tokens)),
         ("tokens a sample", str(sequence)),

@@ -18,14 +18,16 @@ def unexplained(report: Report) -> list[str]:
     if not report.time.per_rank or not report.unclaimed:
         return []
     rest, whole = unclaimed_ns(report), longest_step_ns(report.time.per_rank)
-    title = heading("UNEXPLAINED", "on the rank that loses most; no finding claims it")
+    title = heading("UNEXPLAINED", "lost, and no finding claims it; each on the rank that loses most")
     share = f" ({format_percent(rest / whole)})" if whole else ""
-    total = f"  {format_ns(rest)} of {format_ns(whole)} {per(report.time)}{share}"
+    of = f"{format_ns(whole)} {per(report.time)}{share}"
+    if not rest:
+        return ["", title, f"  nothing of {of.removesuffix(share)}"]
     rows = [
-        [f"  {printable(row.name)}", format_ns(row.left_ns), f"of {format_ns(row.whole_ns)}"]
+        [printable(row.name), format_ns(row.left_ns), format_percent(row.share)]
         for row in unclaimed_terms(report)
     ]
-    return ["", title, total, *(table(rows) if rows else [])]
+    return ["", title, *wrap(f"at most {format_ns(rest)} of {of}"), *table(rows)]
 
 
 def untested(report: Report) -> list[str]:

@@ -9,6 +9,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.comparison import compare, comparison_gaps
 from zprof.model.equal_work import Difference, EqualWork, WorkUnit
 from zprof.model.report import Comparison
+from zprof.model.training import TrainingFacts
 
 A = analysis_of(Scenario(name="a"))
 B = analysis_of(Scenario(name="b", compute_ms=18))
@@ -107,3 +108,9 @@ def test_other_ranks_of_the_same_job_are_a_difference() -> None:
     a, b = (replace(run, run=replace(run.run, world_size=4, ranks_loaded=(0, rank)))
             for run, rank in ((A, 1), (A, 2)))  # fmt: skip
     assert between(a, b).differences == (Difference(what="ranks loaded", a="0,1", b="0,2"),)
+
+
+def test_a_trace_that_says_nothing_differs_in_nothing() -> None:
+    """Its number of micro-batches is a default, and not said by anybody."""
+    silent = replace(A, training=TrainingFacts())
+    assert between(silent, saying(A, micro_batches=4, model_parallel_ranks=2)).differences == ()

@@ -94,7 +94,9 @@ def test_a_guess_has_no_fix_and_comes_last() -> None:
 
 def test_what_no_finding_claims_is_never_hidden() -> None:
     small = replace(against_baseline(), unclaimed={"idle_ns": 40_000})
-    assert "40.0 µs of 431.4 ms a step (0.0 %)" in render(small)
+    assert "at most 40.0 µs of 431.4 ms a step (0.0 %)" in render(small)
+    nothing = replace(against_baseline(), unclaimed={"idle_ns": 0})
+    assert "nothing of 431.4 ms a step" in render(nothing)
     everything = render(replace(alone(), findings=()))
     assert "none of the causes that were tested was found" in everything
     assert "41.0 ms of" in everything
