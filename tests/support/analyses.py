@@ -237,6 +237,7 @@ def _frame(rows: list[dict[str, object]], world_size: int) -> pd.DataFrame:
     frame["lateness_ns"] = frame["start_ns"] - first
     frame["last_rank"] = frame["sequence"].map(last).astype("int64")
     frame["blamed_rank"] = frame["origin_rank"] = frame["last_rank"]
+    frame["late_reason"] = "host"
     frame = frame.astype(dict.fromkeys(_NULLABLE, "Int64"))
     frame = frame.astype({"kind": "category", "group": "category", "dtype": "category"})
     return frame.drop(columns=["computed_at_launch", "last_ns"])

@@ -3,15 +3,18 @@
 Two findings can see the same exposed transfer (no prefetch on a slow link); its time can be won once.  One
 cause can make the signal of another (a single unit leaves nothing to prefetch): what explains another
 finding, and is sure, takes its time before that.  Among the rest the largest saving takes first.
-A ledger term holds the largest rank's mean a step, because a wait lies on the ranks that do not cause it.
+A ledger term holds the largest rank's mean a step, because a wait lies on the ranks that do not cause it;
+where single steps are known, the mean of each step's largest rank, for another rank may wait in each.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.time import RankTime
+from zprof.model.time import RankTime, StepTime
 from zprof.rules.rule import Rule
 
 #: What is lost: compute is no loss, until a rule says how much of it is.
@@ -48,7 +51,10 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def disjoint(
-    findings: Sequence[Finding], rules: Sequence[Rule], ranks: Sequence[RankTime]
+    findings: Sequence[Finding],
+    rules: Sequence[Rule],
+    ranks: Sequence[RankTime],
+    steps: Sequence[StepTime] = (),
 ) -> tuple[Finding, ...]:
     """``findings`` with no nanosecond of a ledger term claimed twice.
 
@@ -56,7 +62,7 @@ def disjoint(
     """
     claims = {rule.cause: rule.claims for rule in rules}
     causes = _explained(findings, rules)
-    left = _terms(rules, ranks)
+    left = _terms({term for rule in rules for term in rule.claims}, ranks, steps)
     kept = []
     for finding in _explaining_first(ordered(findings), causes):
         high = _take(left, claims.get(finding.cause, ()), finding.saving_ns[1])
@@ -67,11 +73,14 @@ def disjoint(
 
 
 def unclaimed(
-    findings: Sequence[Finding], rules: Sequence[Rule], ranks: Sequence[RankTime]
+    findings: Sequence[Finding],
+    rules: Sequence[Rule],
+    ranks: Sequence[RankTime],
+    steps: Sequence[StepTime] = (),
 ) -> Mapping[str, int]:
     """What is lost on the largest rank and no finding claims, by ledger term."""
     claims = {rule.cause: rule.claims for rule in rules}
-    left = {term: max((int(getattr(rank, term)) for rank in ranks), default=0) for term in _LOST}
+    left = _terms(_LOST, ranks, steps)
     for finding in findings:
         terms = [term for term in claims.get(finding.cause, ()) if term in left]
         _take(left, terms, finding.saving_ns[1])
@@ -88,9 +97,22 @@ def _explaining_first(findings: Sequence[Finding], explained: frozenset[Cause]) 
     return sorted(findings, key=lambda finding: finding.cause in explained)
 
 
-def _terms(rules: Sequence[Rule], ranks: Sequence[RankTime]) -> dict[str, int]:
-    terms = {term for rule in rules for term in rule.claims}
-    return {term: max((int(getattr(rank, term)) for rank in ranks), default=0) for term in terms}
+def _terms(terms: Iterable[str], ranks: Sequence[RankTime], steps: Sequence[StepTime]) -> dict[str, int]:
+    return {
+        term: max(
+            max((int(getattr(rank, term)) for rank in ranks), default=0),
+            _of_largest(term, steps),
+        )
+        for term in terms
+    }
+
+
+def _of_largest(term: str, steps: Sequence[StepTime]) -> int:
+    """The mean over steps of the largest rank's; 0 for a term that is not known of single steps."""
+    largest: dict[int, int] = defaultdict(int)
+    for step in steps:
+        largest[step.step] = max(largest[step.step], int(getattr(step, term, 0)))
+    return int(fmean(largest.values())) if largest else 0
 
 
 def _take(left: dict[str, int], terms: Sequence[str], wanted: int) -> int:

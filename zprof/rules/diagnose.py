@@ -71,7 +71,7 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
         asked=asked,
     )
     report = _report(analysis, verdict, comparison, findings, gaps)
-    return replace(report, unclaimed=unclaimed(findings, asked, analysis.time.per_rank))
+    return replace(report, unclaimed=unclaimed(findings, asked, analysis.time.per_rank, analysis.time.steps))
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
@@ -120,4 +120,5 @@ def _ask(
     answers = [rule.check(analysis, baseline) for rule in asked]
     findings = [answer for answer in answers if isinstance(answer, Finding)]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
-    return disjoint(findings, asked, analysis.time.per_rank), [*analysis.gaps, *untested]
+    time = analysis.time
+    return disjoint(findings, asked, time.per_rank, time.steps), [*analysis.gaps, *untested]

@@ -1,11 +1,11 @@
 """No nanosecond of the ledger is promised twice."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tests.support.analyses import Scenario, analysis_of
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.time import RankTime
+from zprof.model.time import RankTime, StepTime
 from zprof.rules.claims import disjoint, ordered, spoils
 from zprof.rules.registry import rules
 from zprof.rules.rule import finding
@@ -50,6 +50,21 @@ def test_a_claim_takes_its_second_term_where_the_first_is_used_up() -> None:
 def test_no_claim_is_larger_than_its_term_on_the_rank_that_has_most() -> None:
     ranks = [rank(exposed_wait_ns=0), rank(exposed_wait_ns=30)]
     assert savings(claim(Cause.STRAGGLER_RANK, 40, 60), ranks=ranks)[Cause.STRAGGLER_RANK] == (30, 30)
+
+
+def step(rank: int, number: int, **terms: int) -> StepTime:
+    names = [field.name for field in fields(StepTime) if field.name not in ("rank", "step")]
+    return StepTime(rank=rank, step=number, **(dict.fromkeys(names, 0) | terms))
+
+
+def test_where_ranks_wait_in_turn_a_term_is_that_of_each_steps_largest() -> None:
+    waits_in_turn = [
+        step(rank, number, exposed_wait_ns=30 * (rank == number)) for rank in (0, 1) for number in (0, 1)
+    ]
+    claims = disjoint(
+        [claim(Cause.STRAGGLER_RANK, 10, 60)], rules(), [rank(exposed_wait_ns=15)], waits_in_turn
+    )
+    assert claims[0].saving_ns == (10, 30)
 
 
 def test_order_is_by_saving_and_what_spoils_comes_first() -> None:

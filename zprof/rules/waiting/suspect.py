@@ -1,76 +1,116 @@
-"""The rank that arrives latest at collectives, and how far that stands out from noise."""
+"""The rank, or the few ranks, that are busy longer than the others, and how far that is from noise."""
 
 from dataclasses import dataclass
 from math import comb
 
 import numpy as np
+import numpy.typing as npt
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.rows import clock_uncertainty_ns, noise_floor_ns
-from zprof.rules.waiting.arrivals import Arrivals
+from zprof.rules.waiting.own_time import OwnTime
 
 _ABOVE_NOISE = 3
 _ABOVE_CLOCK = 10
-_ABOVE_OTHERS = 2
+#: Of the delay of the latest rank: who has as much is late with it (a host, a switch).
+_WITH_IT_RATIO = 0.5
 #: Ranks that share a host's cores are late by turns of its scheduler: 1.3 ms in the median of healthy
-#: gloo runs, 4.4 ms at worst.  Three times the median accuses nobody on a CPU.
+#: gloo runs, 4.4 ms at worst.  Three times the median accuses nobody on a CPU, unless its compute takes so
+#: equally long in all steps that there are no such turns: 2 to 57 ms of deviation (MAD) in real gloo runs.
 _SCHEDULER_NS = 4_000_000
+_SCHEDULER_DEVIATIONS = 4
 #: Three standard errors of a median over n steps are 3 * 1.25 * 1.48 / sqrt(n) deviations (MAD).
 _STANDARD_ERRORS = 3 * 1.25 * 1.48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """The rank with the largest skew.  Ratios are of steps and of late collectives.
+    """Who is late: ``rank`` most, ``chosen`` marks it and those that are late with it among all ranks.
 
-    ``excess_ns`` is how much worse than the others it is in a step, with what chance can make of that.
+    ``delay_ns``: of a step, the median over steps of how much longer ``rank`` is busy than the others;
+    ``mean_ns`` the mean; ``error_ns`` what chance can make of the median.  ``beyond_ns``: how much longer
+    than the longest of those not chosen, mean.  ``last_ratio``: steps in which a chosen rank is the longest.
+    ``chance``: that ranks that are all alike look like this.
     """
 
     rank: int
-    skew_ns: float
-    floor_ns: float
-    excess_ns: float
-    excess_error_ns: float
-    steps_ratio: float
-    late_ratio: float
+    chosen: npt.NDArray[np.bool_]
+    ranks: tuple[int, ...]
     steps: int
-    ranks: int
+    delay_ns: float
+    mean_ns: float
+    error_ns: float
+    beyond_ns: float
+    floor_ns: float
+    last_ratio: float
+    chance: float
 
     @property
-    def chance(self) -> float:
-        """Probability that equal ranks make any one of them the latest in as many steps (binomial)."""
-        blamed, share = round(self.steps_ratio * self.steps), 1 / self.ranks
-        tail = sum(
-            comb(self.steps, count) * share**count * (1 - share) ** (self.steps - count)
-            for count in range(blamed, self.steps + 1)
-        )
-        return min(1.0, self.ranks * tail)
+    def named(self) -> tuple[int, ...]:
+        """The late ranks."""
+        return tuple(rank for rank, mine in zip(self.ranks, self.chosen.tolist(), strict=True) if mine)
 
 
-def suspect_of(analysis: RunAnalysis, seen: Arrivals) -> Suspect:
-    """The rank whose median worst lateness is the largest; there must be a collective with two ranks."""
-    worst = seen.worst_per_step()
-    skews = worst.median(axis=0)
-    rank = seen.ranks[int(np.argmax(skews.to_numpy()))]
-    others = float(skews.drop(rank).median())
-    excess = worst[rank] - worst.drop(columns=rank).median(axis=1)
-    deviation = float((excess - excess.median()).abs().median())
-    floor = max(
+def floor_of(analysis: RunAnalysis) -> float:
+    """What noise, clocks and the turns of a scheduler can make of a delay."""
+    return max(
         _ABOVE_NOISE * noise_floor_ns(analysis),
         _ABOVE_CLOCK * clock_uncertainty_ns(analysis),
-        _ABOVE_OTHERS * others,
-        _SCHEDULER_NS if analysis.run.device == "cpu" else 0,
+        _scheduler_ns(analysis) if analysis.run.device == "cpu" else 0,
     )
-    late = seen.table[seen.table["late_ns"] > max(floor, skews.max() / 2)]
-    blamed_steps = (worst.idxmax(axis=1) == rank) & (worst[rank] > floor)
+
+
+def _scheduler_ns(analysis: RunAnalysis) -> float:
+    compute = analysis.steps.groupby("rank")["compute_ns"]
+    deviation = (analysis.steps["compute_ns"] - compute.transform("median")).abs()
+    worst = float(deviation.groupby(analysis.steps["rank"]).median().max())
+    return min(_SCHEDULER_NS, _SCHEDULER_DEVIATIONS * worst)
+
+
+def suspect_of(analysis: RunAnalysis, own: OwnTime) -> Suspect:
+    """The latest rank of at least two, in at least one step."""
+    medians, floor = np.median(own.longer, axis=0), floor_of(analysis)
+    place = int(np.argmax(medians))
+    chosen = medians >= max(_WITH_IT_RATIO * medians[place], floor)
+    chosen = chosen if 0 < chosen.sum() <= len(medians) / 2 else np.arange(len(medians)) == place
+    mine = own.longer[:, place]
+    late = chosen[np.argmax(own.longer, axis=1)] & (own.longer.max(axis=1) > floor)
     return Suspect(
-        rank=rank,
-        skew_ns=float(skews[rank]),
+        rank=own.ranks[place],
+        chosen=chosen,
+        ranks=own.ranks,
+        steps=own.steps,
+        delay_ns=float(medians[place]),
+        mean_ns=float(mine.mean()),
+        error_ns=_STANDARD_ERRORS * _deviation(mine) / float(np.sqrt(own.steps)),
+        beyond_ns=float(own.beyond(chosen).mean()),
         floor_ns=floor,
-        excess_ns=float(excess.median()),
-        excess_error_ns=_STANDARD_ERRORS * deviation / float(np.sqrt(len(worst))),
-        steps_ratio=float(blamed_steps.mean()),
-        late_ratio=float((late["last_rank"] == rank).mean()) if len(late) else 0.0,
-        steps=len(worst),
-        ranks=len(seen.ranks),
+        last_ratio=float(late.mean()),
+        chance=min(_by_steps(late, chosen), _by_order(own, chosen)),
     )
+
+
+def _deviation(values: npt.NDArray[np.float64]) -> float:
+    return float(np.median(np.abs(values - np.median(values))))
+
+
+def _by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_]) -> float:
+    """That equal ranks make any so many of them the latest in as many steps (binomial)."""
+    blamed, steps, share = int(late.sum()), len(late), float(chosen.mean())
+    tail = sum(
+        comb(steps, count) * share**count * (1 - share) ** (steps - count)
+        for count in range(blamed, steps + 1)
+    )
+    return min(1.0, comb(len(chosen), int(chosen.sum())) * tail)
+
+
+def _by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
+    """That equal ranks put all steps of so many of them above all steps of all others; 1 if they are not.
+
+    Where steps are few, this tells more than counting them: of all orders of the times of all steps,
+    1 in (ranks * steps over chosen * steps) has just these on top.
+    """
+    if own.own[:, chosen].min() <= own.own[:, ~chosen].max():
+        return 1.0
+    late = int(chosen.sum())
+    return min(1.0, comb(len(chosen), late) / comb(len(chosen) * own.steps, late * own.steps))

@@ -1,0 +1,176 @@
+"""ZP302 rotating_straggler: in each step another rank's host stalls, and all others wait for it.
+
+Garbage collection, a loader, Python on shared cores: each rank rarely, of many ranks one in every step.
+No rank stands out over the steps (that would be ZP301), but each step has one that is busy with itself
+longer than the others (:mod:`zprof.rules.waiting.own_time`):
+
+    cost of a step = own time of the latest rank - the median of the others
+
+Some rank is always the latest.  What tells this from noise: the cost is above the floor (noise, clocks, the
+scheduler's turns) and above four times the median
+deviation among the *others*, in most steps; the latest rank stands idle
+or in calls of its host meanwhile, where noise of kernels is compute; and no rank has more than half of it
+(of two ranks: two thirds), as traces.md 7 has it with 30 % for many ranks.
+
+Saving: 0.5 to 1.05 of the cost.  In the simulator the true saving is 0.97 to 1.0 of it; 0.5 where launches
+are the limit of the device, which then stands idle without a stall, too.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.time import LateReason
+from zprof.model.units import format_ns, format_percent
+from zprof.rules.rows import has_no_collectives, steady, wall_ns
+from zprof.rules.rule import finding, not_tested, severity_of
+from zprof.rules.waiting.own_time import OwnTime, own_time
+from zprof.rules.waiting.straggler_rank import missing_input
+from zprof.rules.waiting.suspect import floor_of
+from zprof.rules.waiting.why import reason_of
+
+#: Of the cost, what one rank may have at most; of two ranks one has half of it at least.
+_ONE_RANK_RATIO = 0.50
+_ONE_OF_TWO_RATIO = 0.65
+#: Steps in which one rank must be late, and the part of the cost that must be the host's.
+_STEPS_RATIO = 0.60
+_HOST_RATIO = 0.60
+#: Median deviations of the others: of equal ranks the latest of eight stands two to three out.
+_ABOVE_OTHERS = 4
+#: Of the step: below the first no finding, below the second one of low confidence (traces.md 7).
+_WORTH_RATIO = 0.02
+_COST_RATIO = 0.05
+#: For high confidence: steps, steps with a late rank, and the host's part of the cost.
+_SURE_STEPS = 4
+_SURE_RATIO = 0.75
+_RANGE = (0.5, 1.05)
+
+_SAYS = {
+    LateReason.DATA: "its data comes late",
+    LateReason.ALLOCATOR: "its allocator holds it up",
+    LateReason.SYNC: "its host waits for the device",
+}
+_FIXES = {
+    LateReason.DATA: "DataLoader(..., num_workers=8, prefetch_factor=4, persistent_workers=True, "
+    "pin_memory=True)",
+    LateReason.ALLOCATOR: "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    LateReason.SYNC: "log every N steps, and no .item() in between",
+}
+_FIX = (
+    "gc.collect(); gc.freeze(); gc.disable()          # before the loop\n"
+    "if step % 500 == 0: gc.collect()                 # in it: on all ranks in the same step\n"
+    "give each rank cores of its own: numactl --physcpubind=..., OMP_NUM_THREADS below cores per rank"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turns:
+    """Who is the latest in each step, and what that costs: means over the steps."""
+
+    cost_ns: float
+    floor_ns: float
+    idle_ratio: float
+    largest_share_ratio: float
+    late_ratio: float
+    latest: tuple[int, ...]
+    steps: int
+    ranks: int
+
+    @property
+    def most_of_one_ratio(self) -> float:
+        """The share that the cause lets one rank have."""
+        return _ONE_OF_TWO_RATIO if self.ranks == 2 else _ONE_RANK_RATIO
+
+
+def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where each step has another late rank, and its host is why."""
+    if has_no_collectives(analysis):
+        return not_tested(Cause.ROTATING_STRAGGLER, "no collective was recorded", "record the time window")
+    rows = steady(analysis)
+    if rows[rows["group_size"] > 1].empty:
+        return None
+    missing = missing_input(analysis, Cause.ROTATING_STRAGGLER)
+    if missing:
+        return missing
+    own = own_time(analysis)
+    turns = _measure(own, floor_of(analysis))
+    return _finding(analysis, own, turns) if _is_there(turns, wall_ns(analysis)) else None
+
+
+def _measure(own: OwnTime, floor_ns: float) -> _Turns:
+    step, latest = np.arange(own.steps), np.argmax(own.own, axis=1)
+    cost = own.longer[step, latest]
+    late = cost > np.maximum(floor_ns, _ABOVE_OTHERS * _spread(own))
+    idle = np.minimum(cost, (own.idle + own.copies)[step, latest])
+    shares = np.bincount(latest, weights=cost * late, minlength=len(own.ranks))
+    total = float(cost.sum())
+    return _Turns(
+        cost_ns=float((cost * late).mean()),
+        floor_ns=floor_ns,
+        idle_ratio=float((idle * late).sum()) / total if total else 0.0,
+        largest_share_ratio=float(shares.max()) / total if total else 0.0,
+        late_ratio=float(late.mean()),
+        latest=tuple(np.unique(latest[late]).tolist()),
+        steps=own.steps,
+        ranks=len(own.ranks),
+    )
+
+
+def _spread(own: OwnTime) -> npt.NDArray[np.float64]:
+    """Of each step the median deviation of the ranks that are not the latest from their median."""
+    others = np.sort(own.own, axis=1)[:, :-1]
+    middle = np.median(others, axis=1, keepdims=True)
+    deviation: npt.NDArray[np.float64] = np.median(np.abs(others - middle), axis=1)
+    return deviation
+
+
+def _is_there(turns: _Turns, wall: float) -> bool:
+    return (
+        turns.cost_ns >= _WORTH_RATIO * wall
+        and turns.late_ratio >= _STEPS_RATIO
+        and turns.idle_ratio >= _HOST_RATIO
+        and turns.largest_share_ratio <= turns.most_of_one_ratio
+    )
+
+
+def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
+    wall = wall_ns(analysis)
+    ranks = tuple(own.ranks[place] for place in turns.latest)
+    reason = reason_of(analysis, ranks, compute_ns=0.0, copies_ns=0.0, idle_ns=turns.cost_ns)
+    saving = (_RANGE[0] * turns.cost_ns, _RANGE[1] * turns.cost_ns)
+    return finding(
+        Cause.ROTATING_STRAGGLER,
+        sentence=f"in {round(turns.late_ratio * turns.steps)} of {turns.steps} steps some rank is late, "
+        f"{len(ranks)} of {turns.ranks} in turn, because {_SAYS.get(reason, 'its host stalls')}: the others "
+        f"wait {format_ns(turns.cost_ns)} a step, {format_percent(turns.cost_ns / wall)} of it",
+        evidence=_evidence(turns),
+        saving_ns=saving,
+        severity=severity_of(saving[1], wall),
+        confidence=_confidence(turns, wall),
+        fix=_FIXES.get(reason, _FIX),
+        disprove="turn the collector off (gc.disable()) and give each rank its own cores, then record again: "
+        "if other ranks are late in turn all the same, it is not their hosts",
+    )
+
+
+def _evidence(turns: _Turns) -> list[Evidence]:
+    return [
+        Evidence(what="latest rank behind the others, a step", value=turns.cost_ns, unit="ns"),
+        Evidence(what="delay that noise and clocks can make", value=turns.floor_ns, unit="ns"),
+        Evidence(what="of it without compute on the late rank", value=turns.idle_ratio, unit="ratio"),
+        Evidence(what="of it on the rank that has most", value=turns.largest_share_ratio, unit="ratio"),
+        Evidence(what="steps with a late rank", value=turns.late_ratio, unit="ratio"),
+        Evidence(what="ranks that are late in some step", value=len(turns.latest), unit="count"),
+    ]
+
+
+def _confidence(turns: _Turns, wall: float) -> Confidence:
+    if turns.cost_ns < _COST_RATIO * wall:
+        return Confidence.LOW
+    sure = min(turns.late_ratio, turns.idle_ratio) >= _SURE_RATIO and turns.steps >= _SURE_STEPS
+    return Confidence.HIGH if sure else Confidence.MEDIUM
