@@ -2,9 +2,43 @@
 
 from zprof.model.causes import Cause
 from zprof.rules.rule import Rule
+from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
 from zprof.rules.transfer.low_bus_bandwidth import against, low_bus_bandwidth
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
+from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
+from zprof.rules.transfer.single_unit import single_unit
+from zprof.rules.transfer.units_too_small import units_too_small
+
+_MOVING = ("exposed_transfer_ns", "idle_ns")
+
+#: How large messages are, and between whom.
+_SIZES = (
+    Rule(
+        cause=Cause.LATENCY_BOUND_COLLECTIVES,
+        check=latency_bound_collectives,
+        claims=_MOVING,
+        explains=(Cause.LOW_BUS_BANDWIDTH,),
+    ),
+    Rule(
+        cause=Cause.UNITS_TOO_SMALL,
+        check=units_too_small,
+        claims=_MOVING,
+        explains=(Cause.LATENCY_BOUND_COLLECTIVES, Cause.LOW_BUS_BANDWIDTH, Cause.NO_PREFETCH),
+    ),
+    Rule(
+        cause=Cause.SINGLE_UNIT,
+        check=single_unit,
+        claims=_MOVING,
+        explains=(Cause.NO_PREFETCH,),
+    ),
+    Rule(
+        cause=Cause.SHARDING_SPANS_NODES,
+        check=sharding_spans_nodes,
+        claims=_MOVING,
+        explains=(Cause.LOW_BUS_BANDWIDTH,),
+    ),
+)
 
 
 def asked(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
@@ -18,5 +52,6 @@ def asked(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
             claims=("idle_ns", "exposed_transfer_ns"),
             explains=(Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH),
         ),
-        Rule(cause=Cause.LOW_BUS_BANDWIDTH, check=bandwidth, claims=("exposed_transfer_ns", "idle_ns")),
+        Rule(cause=Cause.LOW_BUS_BANDWIDTH, check=bandwidth, claims=_MOVING),
+        *_SIZES,
     )

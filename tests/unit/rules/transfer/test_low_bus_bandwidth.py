@@ -62,9 +62,16 @@ def test_not_tested_without_expectation() -> None:
     assert "--expected-busbw" in answer.remedy
 
 
-def test_another_kind_or_another_size_is_no_expectation() -> None:
+def test_a_baseline_of_another_stage_tells_what_its_link_moves() -> None:
+    """Data parallel has all_reduces alone: they expect of all_gathers, not of gloo's reduce_scatters."""
     replicated = analysis_of(replace(FAST, stage=0))
-    assert isinstance(low_bus_bandwidth(analysis_of(SLOW), replicated), Gap)
+    finding = low_bus_bandwidth(analysis_of(SLOW), replicated)
+    assert isinstance(finding, Finding)
+    assert "as of the baseline's all_reduces" in {fact.what for fact in finding.evidence}
+    assert not any(fact.what.startswith("reduce_scatter") for fact in finding.evidence)
+
+
+def test_another_size_is_no_expectation() -> None:
     tiny = analysis_of(replace(FAST, unit_bytes=64 << 10))
     assert isinstance(low_bus_bandwidth(analysis_of(SLOW), tiny), Gap)
 

@@ -1,0 +1,64 @@
+"""ZP403 latency_bound_collectives: messages spend their time on the link's latency, not on their bytes.
+
+T = a + bytes / bandwidth, per kind and group.  The latency a is that of the fit over message sizes, or,
+where there is one size only, the time of tiny messages (a norm, the loss) in the same group.  It is the
+cause where count * a > 50 % of the messages' time, what shows of them is above 3 % of the step, and a is
+out of the ordinary or there are no wrapped units to blame (zprof/rules/transfer/messages/small.py; the
+first two thresholds are those of traces.md 7, proposed there).
+
+Saving: the step with messages two to sixteen times as large, whichever suffices, from a model of its
+passes (zprof/rules/transfer/messages/pipeline.py).  A link with less latency wins as much or more.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.rules.rule import finding, fix_for, severity_of
+from zprof.rules.transfer.messages.small import Small, confidence_of, not_known, small_messages
+
+_UNITS = {
+    "FSDP2": "for first, second in zip(blocks[::2], blocks[1::2]):\n"
+    "    fully_shard([first, second])  # one unit, so one all_gather, for two blocks",
+    "DeepSpeed": '"zero_optimization": {"stage3_prefetch_bucket_size": 500000000,\n'
+    '                      "stage3_param_persistence_threshold": 1000000,\n'
+    '                      "reduce_bucket_size": 500000000}',
+    "reference": "zero(model, config, units=[Stack])  # a module that holds several blocks",
+}
+_BUCKETS = {
+    "DDP": "DistributedDataParallel(model, bucket_cap_mb=100)",
+    "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 500000000, "allgather_bucket_size": 500000000}',
+    "reference": "zero(model, config, units=[Stack])  # a module that holds several blocks",
+}
+
+
+def latency_bound_collectives(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where a link of high latency is what messages wait for."""
+    missing = not_known(analysis, Cause.LATENCY_BOUND_COLLECTIVES)
+    if missing:
+        return missing
+    small = small_messages(analysis)
+    if small is None or small.units_are_at_fault or not small.sizes:
+        return None
+    return _finding(analysis, small) if small.is_worth_it else None
+
+
+def _finding(analysis: RunAnalysis, small: Small) -> Finding:
+    traffic = small.step.traffic
+    most = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
+    fixes = _UNITS if traffic.before else _BUCKETS
+    return finding(
+        Cause.LATENCY_BOUND_COLLECTIVES,
+        sentence=f"{most.kind.value}s of {format_bytes(int(most.bytes))} take {format_ns(most.each_ns)}, "
+        f"{format_percent(small.latency_ratio)} of it latency "
+        f"(exposed {format_ns(small.step.exposed_ns)} a step)",
+        evidence=small.evidence,
+        saving_ns=small.saving_ns,
+        severity=severity_of(small.saving_ns[1], small.wall_ns),
+        confidence=confidence_of(small),
+        fix=f"make messages {small.sizes[0]:g} to {small.sizes[-1]:g} times as large\n"
+        + fix_for(analysis.training.engine, fixes),
+        disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
+        "far less than the latency stated here, the messages wait for something else",
+    )

@@ -1,0 +1,148 @@
+"""Messages that are mostly latency: is the link slow to answer, or are the units too small?
+
+    share = count * latency / sum of times > 50 %      and what shows of them > 3 % of the step
+
+Both are cured by larger messages, but they are not the same fault.  Units are the fault where the names
+of units tell more than three of a block, or where the link's latency is ordinary; else it is the latency.
+Ordinary is up to 200 us: ten times what an all_reduce of one element takes between eight GPUs of a host
+in a public trace (18.6 us), which leaves room for rings over some hosts.
+"""
+
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence
+from zprof.model.gaps import Gap
+from zprof.rules.rows import has_no_collectives, wall_ns
+from zprof.rules.rule import not_tested
+from zprof.rules.transfer.messages.blocks import units_per_block
+from zprof.rules.transfer.messages.resizing import LARGER, Step, enough, step_of
+from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
+
+LATENCY_RATIO = 0.50
+WORTH_RATIO = 0.03
+UNITS_PER_BLOCK = 3
+ORDINARY_LATENCY_NS = 200_000
+#: Of the step: a saving that may be less is a guess.
+SURE_RATIO = 0.02
+#: Of what is exposed: a model that misses more of it is not sure of the rest.
+MISSED_RATIO = 0.5
+SURE_COUNT = 10
+#: Messages that no link's latency is half of (64 MiB: traces.md 7 calls messages large from there on).
+SURELY_LARGE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Small:
+    """Messages that are mostly latency.  ``per_block``: units of a block, None where names do not tell."""
+
+    step: Step
+    latency_ratio: float
+    latency_ns: float
+    per_block: float | None
+    wall_ns: float
+
+    @property
+    def units_are_at_fault(self) -> bool:
+        """Whether the units are, and not the link."""
+        if not self.step.traffic.before:
+            return False
+        parts = self.per_block is not None and self.per_block > UNITS_PER_BLOCK
+        return parts or self.latency_ns <= ORDINARY_LATENCY_NS
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """Multiples of the present size that cure it: whole blocks where names tell, else enough."""
+        if self.per_block is not None and self.per_block > UNITS_PER_BLOCK:
+            return (self.per_block / 2, self.per_block)
+        fewest = min(messages.count for messages in self.step.traffic.both)
+        return tuple(enough(self.step, max(fewest, LARGER[0])))
+
+    @property
+    def saving_ns(self) -> tuple[float, float]:
+        """Per step, with messages of those sizes."""
+        return self.step.saving_ns(self.sizes)
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether larger messages win enough of the step."""
+        return bool(self.sizes) and self.saving_ns[1] >= WORTH_RATIO * self.wall_ns
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """What both rules show."""
+        facts = [fact for messages in self.step.traffic.both for fact in _facts(messages)]
+        facts += [
+            Evidence(what="latency, share of their time", value=self.latency_ratio, unit="ratio"),
+            Evidence(what="exposed transfer of them, a step", value=self.step.exposed_ns, unit="ns"),
+        ]
+        if self.step.traffic.launch_ns:
+            launch = self.step.traffic.launch_ns
+            facts.append(Evidence(what="launching them, a step", value=launch, unit="ns"))
+        return facts
+
+
+def _facts(messages: Messages) -> list[Evidence]:
+    kind = messages.kind.value
+    return [
+        Evidence(what=f"{kind}s a step", value=messages.count, unit="count"),
+        Evidence(what=f"bytes of one {kind}, median", value=messages.bytes, unit="bytes"),
+        Evidence(what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"),
+        Evidence(what=f"of it latency of a {kind}", value=messages.latency_ns or 0.0, unit="ns"),
+    ]
+
+
+def confidence_of(small: Small) -> Confidence:
+    """Low where next to nothing may be won; high where the model of the step meets what was seen."""
+    if small.saving_ns[0] < SURE_RATIO * small.wall_ns:
+        return Confidence.LOW
+    met = small.step.missed_ns <= MISSED_RATIO * small.step.exposed_ns
+    enough_seen = all(len(messages.rows) >= SURE_COUNT for messages in small.step.traffic.both)
+    return Confidence.HIGH if met and enough_seen else Confidence.MEDIUM
+
+
+def not_known(analysis: RunAnalysis, cause: Cause) -> Gap | None:
+    """A gap where messages show, may be small, and nothing tells the latency."""
+    if has_no_collectives(analysis):
+        return not_tested(cause, "no collective was recorded", "record the time window")
+    traffic = traffic_of(analysis) if analysis.run.world_size > 1 else None
+    if traffic is None or not _shows(traffic, wall_ns(analysis)):
+        return None
+    if traffic.latency_ratio is not None or max(m.bytes for m in traffic.both) > SURELY_LARGE_BYTES:
+        return None
+    return not_tested(
+        cause,
+        "all messages of a kind have one size, so their latency is not known",
+        "record a step that reduces a scalar too (the norm of the gradients, the loss)",
+    )
+
+
+def _shows(traffic: Traffic, wall: float) -> bool:
+    return traffic.exposed_ns + traffic.launch_ns > WORTH_RATIO * wall
+
+
+def small_messages(analysis: RunAnalysis) -> Small | None:
+    """What is known of them; None where messages are not mostly latency, or cost nothing."""
+    if has_no_collectives(analysis) or analysis.run.world_size == 1:
+        return None
+    traffic = traffic_of(analysis)
+    wall = wall_ns(analysis)
+    if traffic is None or not _shows(traffic, wall):
+        return None
+    ratio = traffic.latency_ratio
+    if ratio is None or ratio <= LATENCY_RATIO:
+        return None
+    return Small(
+        step=step_of(analysis, traffic),
+        latency_ratio=ratio,
+        latency_ns=max(messages.latency_ns or 0.0 for messages in traffic.both),
+        per_block=_per_block(traffic),
+        wall_ns=wall,
+    )
+
+
+def _per_block(traffic: Traffic) -> float | None:
+    if traffic.gathers is None:
+        return None
+    return units_per_block(str(unit) for unit in traffic.gathers.rows["unit"].dropna().unique())

@@ -1,0 +1,208 @@
+"""ZP408 sharding_spans_nodes: parameters are sharded over hosts, and the link between them is the slow one.
+
+The group that gathers parameters, or scatters gradients, has ranks on several hosts, several on each; what
+shows of it is above 5 % of the step (traces.md 7), and its bus bandwidth is below 50 % of what groups
+within a host reach with messages of a similar size, in this run or in the baseline.  Where no such group
+was recorded: below 20 GB/s, which is what a PCIe 4.0 x16 slot gives within a host that has nothing
+better; then it is an assumption, and the confidence is medium.
+
+Saving: the step with shards within a host of h ranks and replicas over r hosts (HSDP).  A gather or
+reduce_scatter of B bytes then takes latency + B (h-1)/h / bandwidth within a host, and an all_reduce of
+B / h over the replicas follows on the present link: latency + 2 (r-1)/r B / h / bandwidth now.  Without a
+measured bandwidth within a host the bounds are those of twice the present one, and of one without bound.
+On CPU ranks the main thread may block on each reduce_scatter before it launches the all_reduce: the lower
+bound is then without those.  Each rank must hold the states of a host's share: that costs memory.
+"""
+
+from dataclasses import dataclass, replace
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_ns, format_rate
+from zprof.rules.rows import has_no_collectives, wall_ns
+from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.rules.transfer.messages.hosts import bus_bandwidths, ranks_by_host, within_hosts
+from zprof.rules.transfer.messages.pipeline import Pass, exposed_ns
+from zprof.rules.transfer.messages.resizing import Step, step_of
+from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
+
+_WORTH_RATIO = 0.05
+_LOW_RATIO = 0.50
+#: What messages within a host reach at least; see above.
+_WITHIN_HOST_BYTES_PER_S = 20e9
+_ASSUMED_TIMES = 2.0
+#: Of the step: a saving that may be less is a guess.
+_SURE_RATIO = 0.02
+_SURE_COUNT = 10
+_SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+
+_FIXES = {
+    "FSDP2": 'shape, names = (hosts, ranks_per_host), ("replicate", "shard")\n'
+    'mesh = init_device_mesh("cuda", shape, mesh_dim_names=names)\n'
+    "for block in model.layers:\n    fully_shard(block, mesh=mesh)\nfully_shard(model, mesh=mesh)",
+    "DeepSpeed": '"zero_optimization": {"stage": 3, "zero_hpz_partition_size": RANKS_PER_HOST}\n'
+    "or MiCS: deepspeed.zero.MiCS_Init and mics_shard_size = RANKS_PER_HOST",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spanning:
+    """The group that shards over hosts.  ``within``: what its messages would reach; None: not measured."""
+
+    step: Step
+    messages: Messages
+    hosts: int
+    per_host: int
+    seen: float
+    within: float | None
+
+
+def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where shards on several hosts make the slow link carry every gather."""
+    if has_no_collectives(analysis):
+        return not_tested(Cause.SHARDING_SPANS_NODES, "no collective was recorded", "record the time window")
+    traffic = traffic_of(analysis) if analysis.run.world_size > 1 else None
+    sharded = [messages for messages in traffic.both if messages.kind in _SHARDS] if traffic else []
+    if traffic is None or not sharded or traffic.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
+        return None
+    counted = [ranks_by_host(analysis, group) for group in _groups(sharded[0])]
+    if any(hosts is None for hosts in counted):
+        return not_tested(
+            Cause.SHARDING_SPANS_NODES,
+            "it is not known on which hosts the ranks ran, or which ranks a group has",
+            "record with zprof, or with a torch whose traces name their host and groups",
+        )
+    layout = _layout([hosts for hosts in counted if hosts])
+    found = _spanning(analysis, baseline, traffic, sharded[0], layout) if layout else None
+    return _finding(analysis, found) if found else None
+
+
+def _groups(messages: Messages) -> list[str]:
+    return sorted(set(messages.rows["group"].astype(str)))
+
+
+def _layout(counted: list[dict[str, int]]) -> tuple[int, int] | None:
+    """Hosts of a group, and ranks on each; None within a host, with one rank on each, or unevenly."""
+    layouts = {(len(hosts), count) for hosts in counted for count in hosts.values()}
+    hosts, per_host = min(layouts)
+    return (hosts, per_host) if len(layouts) == 1 and hosts > 1 and per_host > 1 else None
+
+
+def _spanning(
+    analysis: RunAnalysis,
+    baseline: RunAnalysis | None,
+    traffic: Traffic,
+    messages: Messages,
+    layout: tuple[int, int],
+) -> _Spanning | None:
+    each = bus_bandwidths(analysis, messages.rows, messages.kind)
+    if each.empty:
+        return None
+    seen = float(each["bytes_per_s"].median())
+    runs = (analysis, baseline) if baseline else (analysis,)
+    within = within_hosts(runs, messages.kind, messages.bytes)
+    if seen >= (_LOW_RATIO * within if within else _WITHIN_HOST_BYTES_PER_S):
+        return None
+    return _Spanning(
+        step=step_of(analysis, traffic),
+        messages=messages,
+        hosts=layout[0],
+        per_host=layout[1],
+        seen=seen,
+        within=within,
+    )
+
+
+def _saving(found: _Spanning, *, cpu: bool) -> tuple[float, float]:
+    rates = (found.within, found.within) if found.within else (_ASSUMED_TIMES * found.seen, float("inf"))
+    step = found.step
+    low, high = (step.exposed_ns - _then(found, rate) for rate in rates)
+    blocked = _blocked_ns(found, rates[0]) if cpu else 0.0
+    return step.bounded(low - blocked - step.missed_ns / 2, high)
+
+
+def _blocked_ns(found: _Spanning, rate: float) -> float:
+    """What the main thread of a CPU rank may lose to reduce_scatters, and to one more message for each."""
+    reduces = [one.reduce_ns for one in _passes(found, rate) if one.reduce_ns]
+    messages = sum(messages.count for messages in found.step.traffic.both)
+    return sum(reduces) + found.step.idle_ns * len(reduces) / messages
+
+
+def _then(found: _Spanning, rate: float) -> float:
+    return exposed_ns(_passes(found, rate), found.step.ahead) + _scaled(
+        found, rate
+    ) * found.step.traffic.after_ns(1)
+
+
+def _scaled(found: _Spanning, rate: float) -> float:
+    """Time of a message within a host, of its time now: bytes (h-1)/h in place of (n-1)/n."""
+    ranks, size = found.per_host, found.per_host * found.hosts
+    return (ranks - 1) / ranks / ((size - 1) / size) * found.seen / rate
+
+
+def _passes(found: _Spanning, rate: float) -> list[Pass]:
+    """The passes of HSDP."""
+    traffic, times = found.step.traffic, _scaled(found, rate)
+    reduces = traffic.reduces
+    replicas = 0.0
+    if reduces:
+        moved = 2 * (found.hosts - 1) / found.hosts * reduces.bytes / found.per_host
+        replicas = (reduces.latency_ns or 0.0) + moved / found.seen * 1e9
+    return [
+        replace(
+            one,
+            gather_ns=one.gather_ns * times,
+            reduce_ns=max(1.0, one.reduce_ns * times) if one.reduce_ns else 0.0,
+            replicate_ns=replicas if one.reduce_ns else 0.0,
+        )
+        for one in traffic.resized(1)
+    ]
+
+
+def _finding(analysis: RunAnalysis, found: _Spanning) -> Finding | None:
+    wall, saving = wall_ns(analysis), _saving(found, cpu=analysis.run.device == "cpu")
+    if saving[1] < _SURE_RATIO * wall:
+        return None
+    kind = found.messages.kind.value
+    return finding(
+        Cause.SHARDING_SPANS_NODES,
+        sentence=f"shards lie on {found.hosts} hosts, so every {kind} crosses the link between them: "
+        f"{format_rate(found.seen)} of bus bandwidth, {_expected(found)} "
+        f"(exposed {format_ns(found.step.exposed_ns)} a step)",
+        evidence=_evidence(found),
+        saving_ns=saving,
+        severity=severity_of(saving[1], wall),
+        confidence=_confidence(found, saving[0], wall),
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
+        "between hosts is not what they wait for",
+    )
+
+
+def _expected(found: _Spanning) -> str:
+    if found.within:
+        return f"{format_rate(found.within)} within a host"
+    return f"less than {format_rate(_WITHIN_HOST_BYTES_PER_S)}, which a host has inside"
+
+
+def _confidence(found: _Spanning, least: float, wall: float) -> Confidence:
+    if least < _SURE_RATIO * wall:
+        return Confidence.LOW
+    sure = found.within is not None and len(found.messages.rows) >= _SURE_COUNT
+    return Confidence.HIGH if sure else Confidence.MEDIUM
+
+
+def _evidence(found: _Spanning) -> list[Evidence]:
+    kind = found.messages.kind.value
+    facts = [
+        Evidence(what="hosts of the group that shards", value=found.hosts, unit="count"),
+        Evidence(what="ranks of it on each host", value=found.per_host, unit="count"),
+        Evidence(what=f"{kind} bus bandwidth, median", value=found.seen, unit="bytes_per_s"),
+        Evidence(what="exposed transfer of sharding, a step", value=found.step.exposed_ns, unit="ns"),
+    ]
+    if found.within:
+        facts.append(Evidence(what="bus bandwidth within a host", value=found.within, unit="bytes_per_s"))
+    return facts

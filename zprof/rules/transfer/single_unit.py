@@ -1,0 +1,125 @@
+"""ZP405 single_unit: the model is gathered, or its gradients are reduced, as a whole: nothing runs beside it.
+
+With one unit the first all_gather of a step has no compute before it, and the last reduction none after
+it.  Signal: at most two all_gathers a step (forward and backward), of which the largest carries more than
+50 % of the bytes of a pass, and more than 80 % of the first one's transfer shows.  Where nothing is
+gathered (stages 0 to 2), the same of at most two reductions of a step and the last one's transfer.
+Thresholds are those of traces.md 7 (SpecForge #566).  It must cost 3 % of the step.
+
+Saving: the step with the same model in 4 to 48 units, as blocks of a model are, from the model of its
+passes: T / n instead of T shows of the first gather and of the last reduction, more where the link is slow.
+A unit that is the only one stays gathered (FSDP2 never drops the root); blocks are gathered again for
+their backward, and the saving is that of blocks that are.
+"""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns
+from zprof.rules.rows import has_no_collectives, wall_ns
+from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.rules.transfer.messages.resizing import Step, step_of
+from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
+
+_MOST_MESSAGES = 2
+_MOST_BYTES_RATIO = 0.50
+_EXPOSED_RATIO = 0.80
+_WORTH_RATIO = 0.03
+_SURE_RATIO = 0.02
+_BLOCKS = (4, 6, 8, 12, 24, 48)
+_SURE_STEPS = 3
+
+_UNITS = {
+    "FSDP2": "for block in model.layers:\n    fully_shard(block)\n"
+    "fully_shard(model)  # what is left: embeddings, the head",
+    "DeepSpeed": '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
+    '                      "stage3_prefetch_bucket_size": 50000000, "stage3_max_live_parameters": 200000000}',
+    "reference": "zero(model, config, units=[Block])",
+}
+_BUCKETS = {
+    "DDP": "DistributedDataParallel(model, bucket_cap_mb=25)",
+    "DeepSpeed": '"zero_optimization": {"overlap_comm": true, "reduce_bucket_size": 50000000}',
+    "reference": "zero(model, ZeroConfig(overlap_reduce=True), units=[Block])",
+}
+
+
+def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where one message carries the model and has nothing to hide under."""
+    if has_no_collectives(analysis):
+        return not_tested(Cause.SINGLE_UNIT, "no collective was recorded", "record the time window")
+    traffic = traffic_of(analysis) if analysis.run.world_size > 1 else None
+    if traffic is None:
+        return None
+    messages = traffic.gathers if traffic.before else traffic.reduces
+    if (
+        messages is None
+        or not _is_one(messages)
+        or _shown_ratio(messages, first=traffic.before) <= _EXPOSED_RATIO
+    ):
+        return None
+    return _answer(analysis, traffic, messages)
+
+
+def _is_one(messages: Messages) -> bool:
+    """Whether one message carries most of what a pass moves."""
+    rows = messages.rows
+    steps = rows.groupby(["rank", "step"])
+    if float(steps.size().median()) > _MOST_MESSAGES:
+        return False
+    passes = rows.assign(unit=rows["unit"].astype(object).where(rows["unit"].notna(), rows["bytes"]))
+    once = passes.drop_duplicates(["rank", "step", "unit"]).groupby(["rank", "step"])["bytes"]
+    return float((once.max() / once.sum()).median()) > _MOST_BYTES_RATIO
+
+
+def _shown_ratio(messages: Messages, *, first: bool) -> float:
+    """Of the first, or the last, large message of a step: how much of its transfer shows."""
+    rows = messages.rows.sort_values("start_ns")
+    rows = rows[rows["bytes"] >= rows["bytes"].max() * _MOST_BYTES_RATIO]
+    steps = rows.groupby(["rank", "step"], sort=False)
+    chosen: pd.DataFrame = steps.head(1) if first else steps.tail(1)
+    return float((chosen["exposed_transfer_ns"] / chosen["transfer_ns"].clip(lower=1)).median())
+
+
+def _answer(analysis: RunAnalysis, traffic: Traffic, messages: Messages) -> Finding | None:
+    step, wall = step_of(analysis, traffic), wall_ns(analysis)
+    wrapped = replace(step, traffic=traffic.gathering_again())
+    saving = wrapped.saving_ns([1 / blocks for blocks in _BLOCKS])
+    if saving[1] < _WORTH_RATIO * wall:
+        return None
+    what = "model is one unit" if traffic.before else "gradients are one bucket"
+    return finding(
+        Cause.SINGLE_UNIT,
+        sentence=f"the {what}: an {messages.kind.value} of {format_bytes(int(messages.bytes))} takes "
+        f"{format_ns(messages.each_ns)} with nothing to compute beside it "
+        f"(exposed {format_ns(step.exposed_ns)} a step)",
+        evidence=_evidence(step, messages, first=traffic.before),
+        saving_ns=saving,
+        severity=severity_of(saving[1], wall),
+        confidence=_confidence(analysis, saving[0], wall),
+        fix=fix_for(analysis.training.engine, _UNITS if traffic.before else _BUCKETS),
+        disprove="wrap each block and record again: if the first gather and the last reduction show as much "
+        "as before, it is the link that is slow",
+    )
+
+
+def _evidence(step: Step, messages: Messages, *, first: bool) -> list[Evidence]:
+    kind, end = messages.kind.value, "first" if first else "last"
+    shown = _shown_ratio(messages, first=first)
+    return [
+        Evidence(what=f"{kind}s a step", value=messages.count, unit="count"),
+        Evidence(what=f"bytes of one {kind}", value=messages.bytes, unit="bytes"),
+        Evidence(what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"),
+        Evidence(what=f"exposed share of the {end} {kind} of a step", value=shown, unit="ratio"),
+        Evidence(what="exposed transfer of gathers and reductions, a step", value=step.exposed_ns, unit="ns"),
+    ]
+
+
+def _confidence(analysis: RunAnalysis, least: float, wall: float) -> Confidence:
+    if least < _SURE_RATIO * wall:
+        return Confidence.LOW
+    return Confidence.HIGH if analysis.steps["step"].nunique() >= _SURE_STEPS else Confidence.MEDIUM
