@@ -1,8 +1,8 @@
 """In what type a model computes, as the names of its kernels say it.
 
 Matrix products name their types: ``..._bf16...``, ``h16816gemm``, Tensile's ``BBS``/``HHS``, cuBLAS's
-``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output).  Flash attention exists in
-half precision alone.  Operators of the CPU say nothing.
+``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output).  A device's flash
+attention exists in half precision alone.  Operators of the CPU say nothing: theirs is in float32 too.
 """
 
 import re
@@ -22,6 +22,8 @@ _PRODUCT = re.compile(
 _FULL = re.compile(
     r"sgemm|nvjet_s+_|f32f32|tf32|_S_B_|_SB_|s1688gemm_(?!bf16|fp16)|fp32|float", re.IGNORECASE | re.ASCII
 )
+#: Of the host, where a trace has no device; before such words a kernel has its type of return.
+_OPERATOR = re.compile(r"(?:aten|fsdp|c10d|autograd|prims|torch)::", re.ASCII)
 _LONGEST, _SHOWN = 400, 60
 #: Of the time in products whose type is known.
 _MOSTLY_RATIO = 0.5
@@ -50,13 +52,13 @@ class ComputeType:
 def compute_type(analysis: RunAnalysis) -> ComputeType:
     """What the products of the run are computed in."""
     table = analysis.kernels
-    if table.empty:
+    if table.empty or analysis.run.device == "cpu":
         return ComputeType(half_ns=0, full_ns=0)
     sums = table.groupby(table["name"].astype(str))["total_ns"].sum().sort_values(ascending=False)
     half, full, example = 0, 0, ""
     for name, total in sums.items():
         text = str(name)[:_LONGEST]
-        if not _PRODUCT.search(text):
+        if _OPERATOR.match(text) or not _PRODUCT.search(text):
             continue
         if _HALF.search(text):
             half, example = half + int(total), example or printable(text[:_SHOWN])

@@ -25,12 +25,19 @@ FULL = [
     "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(Params)",
     "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage4",
 ]
-NEITHER = ["aten::mm", "void at::native::elementwise_kernel<c10::BFloat16>", "Memcpy DtoD", "gemv"]
+NEITHER = [
+    "aten::mm",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "void at::native::elementwise_kernel<c10::BFloat16>",
+    "Memcpy DtoD",
+    "gemv",
+]
 
 
-def measured(*names: str) -> ComputeType:
+def measured(*names: str, device: str = "NVIDIA H100") -> ComputeType:
     table = pd.DataFrame({"rank": 0, "name": list(names), "total_ns": 10})
-    return compute_type(replace(analysis_of(Scenario(steps=1)), kernels=table))
+    analysis = analysis_of(Scenario(steps=1))
+    return compute_type(replace(analysis, kernels=table, run=replace(analysis.run, device=device)))
 
 
 @pytest.mark.parametrize("name", HALF)
@@ -55,6 +62,10 @@ def test_the_larger_part_decides() -> None:
     assert measured(HALF[0], FULL[0]).is_half
     assert not measured(HALF[0], FULL[0], FULL[1]).is_half
     assert not compute_type(analysis_of(Scenario(steps=1))).is_known
+
+
+def test_operators_of_a_cpu_say_nothing() -> None:
+    assert not measured("fused_flash_attention_bf16", device="cpu").is_known
 
 
 def test_a_name_from_a_file_is_shown_on_one_line() -> None:

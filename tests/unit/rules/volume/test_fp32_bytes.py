@@ -39,7 +39,7 @@ def gathered_half(bytes_per_s: float = 120e6) -> RunAnalysis:
 def computing(analysis: RunAnalysis, **total_ns: int) -> RunAnalysis:
     names = {"half": HALF_GEMM, "full": FULL_GEMM, "other": "void at::native::elementwise<c10::BFloat16>"}
     rows = [{"rank": 0, "name": names[name], "total_ns": total} for name, total in total_ns.items()]
-    return replace(analysis, kernels=pd.DataFrame(rows))
+    return replace(analysis, kernels=pd.DataFrame(rows), run=replace(analysis.run, device="cuda"))
 
 
 def found(rule: Check, analysis: RunAnalysis) -> Finding:
