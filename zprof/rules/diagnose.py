@@ -61,6 +61,7 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
     findings, gaps = _ask(asked, analysis, before)
     gaps += comparison_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
+    rest = unclaimed(findings, asked, analysis.time.per_rank, analysis.time.steps)
     verdict = judge(
         analysis.run,
         analysis.time,
@@ -69,9 +70,10 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
         gaps=gaps,
         memory=analysis.memory,
         asked=asked,
+        unclaimed=rest,
     )
     report = _report(analysis, verdict, comparison, findings, gaps)
-    return replace(report, unclaimed=unclaimed(findings, asked, analysis.time.per_rank, analysis.time.steps))
+    return replace(report, unclaimed=rest)
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:

@@ -5,7 +5,7 @@ Against a baseline: what :mod:`~zprof.rules.compared` says.  Alone: ``risk`` whe
 Without any timed step: what :mod:`~zprof.rules.memory.verdict` says of the peak.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
@@ -46,8 +46,12 @@ def judge(
     gaps: Sequence[Gap],
     memory: Memory | None = None,
     asked: Sequence[Rule] = (),
+    unclaimed: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """The verdict on a run; ``gaps`` are searched for causes that the ``asked`` rules could not test."""
+    """The verdict on a run; ``gaps`` are searched for causes that the ``asked`` rules could not test.
+
+    ``unclaimed``: what is lost and no finding claims, by ledger term.
+    """
     if not time.per_rank and memory is not None and memory.per_rank:
         status, sentence = _peak(run, memory, findings)
         return _verdict(status, f"{sentence}; no step was timed")
@@ -59,7 +63,10 @@ def judge(
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
     if comparison and comparison.step_time:
         return _verdict(*compared(comparison, sure, gaps, asked, loaded=_loaded(run)))
-    return _alone(run, time, sure, gaps, asked)
+    if sure:
+        more = _more(sure, unclaimed or {}, time)
+        return _verdict(VerdictStatus.RISK, f"{_step(time)}{_loaded(run)}: {sure[0].sentence}{more}")
+    return _alone(run, time, gaps, asked)
 
 
 def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:
@@ -76,12 +83,17 @@ def _peak(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> tuple[V
     return status, f"{sentence}{_loaded(run)}"
 
 
-def _alone(
-    run: RunFacts, time: Time, sure: Sequence[Finding], gaps: Sequence[Gap], asked: Sequence[Rule]
-) -> Verdict:
+def _more(sure: Sequence[Finding], unclaimed: Mapping[str, int], time: Time) -> str:
+    """That more is lost than the findings can save, where that is worth a word."""
+    rest, saved = sum(unclaimed.values()), sum(finding.saving_ns[1] for finding in sure)
+    if rest <= saved or rest < _WORTH_RATIO * max(rank.wall_ns for rank in time.per_rank):
+        return ""
+    return f"; up to {format_ns(rest)} more is lost, and nothing found explains it"
+
+
+def _alone(run: RunFacts, time: Time, gaps: Sequence[Gap], asked: Sequence[Rule]) -> Verdict:
+    """Where nothing is sure enough."""
     head = f"{_step(time)}{_loaded(run)}"
-    if sure:
-        return _verdict(VerdictStatus.RISK, f"{head}: {sure[0].sentence}")
     missing = untested(_NEEDED, gaps)
     if missing:
         seen = _unsplit(run, time) or _lost(time)

@@ -37,7 +37,7 @@ def _full(number: int, entry: Finding, *, said: str) -> list[str]:
     """All of a finding; its sentence only where the verdict is not that already."""
     name = shorten(printable(entry.id), 12)
     lines = [heading(f"  {number} {name} {entry.cause.value}", worth(entry))]
-    if not said.endswith(entry.sentence):
+    if entry.sentence not in said:
         lines += wrap(printable(entry.sentence), first="    ")
     lines += labelled("evidence", facts(decisive(entry)))
     lines += labelled("fix", _fix(entry))

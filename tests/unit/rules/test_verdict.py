@@ -6,11 +6,12 @@ import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Severity
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, StepTimeChange
 from zprof.model.report import VerdictStatus as Status
 from zprof.model.time import Time, Window, WindowPolicy
-from zprof.rules.rule import Rule
+from zprof.rules.rule import Rule, finding
 from zprof.rules.verdict import judge
 
 RUN = analysis_of(Scenario(steps=1))
@@ -101,3 +102,47 @@ def test_what_is_not_told_apart_has_its_reason() -> None:
     for world_size, words in ((2, "are not matched"), (8, "without the other ranks")):
         run = replace(RUN.run, world_size=world_size)
         assert words in judge(run, time, None, findings=(), gaps=(gap,)).sentence
+
+
+LATE = finding(
+    Cause.NO_PREFETCH, sentence="nothing is prefetched", evidence=(), saving_ns=(1, 20 * MS),
+    severity=Severity.HIGH, confidence=Confidence.HIGH, fix="", disprove="",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rest_ms", "wall_ms", "said"), [(20, 100, False), (21, 100, True), (21, 210, True), (21, 211, False)]
+)
+def test_what_is_lost_beside_the_findings_is_said(rest_ms: int, wall_ms: int, said: bool) -> None:
+    """Where it is more than they save, and a tenth of the step."""
+    time = replace(RUN.time, per_rank=(replace(RUN.time.per_rank[0], wall_ns=wall_ms * MS),))
+    rest = {"idle_ns": (rest_ms - 1) * MS, "exposed_wait_ns": MS}
+    verdict = judge(RUN.run, time, None, findings=(LATE,), gaps=(), unclaimed=rest)
+    assert verdict.status is Status.RISK
+    assert ("more is lost" in verdict.sentence) is said
+    assert "nothing is prefetched" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("exposed_ms", "status"), [(49, Status.OK), (50, Status.OK), (51, Status.INCONCLUSIVE)]
+)
+def test_more_than_half_exposed_without_a_cause_is_not_ok(exposed_ms: int, status: Status) -> None:
+    rank = replace(
+        RUN.time.per_rank[0], wall_ns=100 * MS, idle_ns=0, exposed_wait_ns=0,
+        exposed_memcpy_ns=MS, exposed_transfer_ns=(exposed_ms - 1) * MS,
+    )  # fmt: skip
+    verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), None, findings=(), gaps=())
+    assert verdict.status is status
+
+
+@pytest.mark.parametrize(("transfer_ms", "said"), [(9, False), (10, True)])
+def test_what_is_not_tested_is_told_with_what_is_lost(transfer_ms: int, said: bool) -> None:
+    rank = replace(
+        RUN.time.per_rank[0], wall_ns=100 * MS, idle_ns=0, exposed_wait_ns=0,
+        exposed_transfer_ns=transfer_ms * MS,
+    )  # fmt: skip
+    gap = Gap(what="rule no_prefetch not tested", reason="", remedy="")
+    verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), None, findings=(), gaps=(gap,))
+    assert (
+        f"{transfer_ms}.0 ms of it is exposed transfer; not tested: no_prefetch" in verdict.sentence
+    ) is said
