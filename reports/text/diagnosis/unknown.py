@@ -1,6 +1,6 @@
 """What the diagnosis cannot say: time that no finding claims, and what was not tested or measured."""
 
-from zprof.model.printable import display_width, printable, shorten
+from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
 from zprof.model.units import format_ns, format_percent
 from zprof.reports.shown.diagnosis_presenter import longest_step_ns, unclaimed_ns, unclaimed_terms
@@ -44,13 +44,11 @@ def untested(report: Report) -> list[str]:
 
 
 def _two(lines: list[str]) -> list[str]:
+    """The first lines, the last of them with a mark that something is missing."""
     if len(lines) <= _LINES:
         return lines
-    last = lines[_LINES - 1]
-    return [
-        *lines[: _LINES - 1],
-        f"{last} …" if display_width(last) + 2 <= WIDTH else shorten(last, WIDTH - 1) + "…",
-    ]
+    last = shorten(lines[_LINES - 1], WIDTH - 2)
+    return [*lines[: _LINES - 1], last if last.endswith("…") else f"{last} …"]
 
 
 def _what(group: GapGroup) -> str:

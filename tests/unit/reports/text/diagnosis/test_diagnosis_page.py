@@ -107,6 +107,11 @@ def test_gaps_of_ranks_are_one_line_and_many_are_counted() -> None:
     assert "NOT TESTED, NOT MEASURED (2)" in text
     assert "low_bus_bandwidth, sharding_spans_nodes: no bandwidth to expect" in text
     assert "reserved memory (ranks 0, 1)" in text
+    long = replace(GAPS[0], reason="word " * 15 + "wordwordword " * 20)
+    cut = render(replace(against_baseline(), gaps=(long,))).splitlines()[-2:]
+    assert cut[0].startswith("  - low_bus")
+    assert cut[1].endswith("…")
+    assert "……" not in cut[1]
     many = tuple(replace(GAPS[0], reason=f"reason {number}") for number in range(20))
     assert "- and 12 more" in render(replace(against_baseline(), gaps=many))
 
