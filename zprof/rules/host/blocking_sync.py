@@ -60,7 +60,7 @@ def blocking_sync(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     if missing:
         return missing
     held = _with_device(analysis) if on_device(analysis) else _without_device(analysis)
-    return _finding(held) if held.lost_ns >= _WORTH_RATIO * held.wall_ns else None
+    return _finding(analysis, held) if held.lost_ns >= _WORTH_RATIO * held.wall_ns else None
 
 
 def _with_device(analysis: RunAnalysis) -> _Held:
@@ -86,7 +86,7 @@ def _without_device(analysis: RunAnalysis) -> _Held:
     )
 
 
-def _finding(held: _Held) -> Finding:
+def _finding(analysis: RunAnalysis, held: _Held) -> Finding:
     share = held.lost_ns / held.wall_ns
     usual = held.count <= _USUAL_COUNT
     return finding(
@@ -100,7 +100,7 @@ def _finding(held: _Held) -> Finding:
         ],
         saving_ns=held.saving_ns,
         severity=severity_of(held.saving_ns[1], held.wall_ns),
-        confidence=Confidence.LOW if usual else by_size(share, _SURE_RATIO, _LIKELY_RATIO),
+        confidence=Confidence.LOW if usual else by_size(analysis, share, _SURE_RATIO, _LIKELY_RATIO),
         fix=_FIX,
         disprove="torch.cuda.set_sync_debug_mode('error') names the line; take it out and record again: if "
         "the idle time stays, it is not the wait",

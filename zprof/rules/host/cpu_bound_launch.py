@@ -21,9 +21,9 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns
-from zprof.rules.host.lost import by_size, no_host, of_most, on_device, typical
+from zprof.rules.host.lost import by_size, moves_state, no_host, of_most, on_device, typical
 from zprof.rules.rows import wall_ns
-from zprof.rules.rule import finding, severity_of
+from zprof.rules.rule import finding, not_tested, severity_of
 
 #: Of the step: from the first on a finding, from the second on a sure one.
 _WORTH_RATIO = 0.10
@@ -57,18 +57,30 @@ class _Behind:
 
 def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where the hosts of all ranks are slower than their devices."""
-    missing = no_host(analysis, Cause.CPU_BOUND_LAUNCH)
+    missing = no_host(analysis, Cause.CPU_BOUND_LAUNCH) or _no_operators(analysis)
     if missing:
         return missing
+    # an optimizer on the CPU is offload; one that only takes long to launch is not
+    columns = ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_ns"]
     seen = _Behind(
         wall_ns=wall_ns(analysis),
-        idle_ns=of_most(analysis, "launch_ns"),
+        idle_ns=of_most(analysis, *columns),
         exposed_ns=of_most(analysis, "launch_exposed_ns"),
         unhidden_ns=_unhidden_ns(analysis),
     )
-    if min(seen.idle_ns, typical(analysis, "launch_ns")) < _WORTH_RATIO * seen.wall_ns:
+    if min(seen.idle_ns, typical(analysis, *columns)) < _WORTH_RATIO * seen.wall_ns:
         return None
     return _finding(analysis, seen)
+
+
+def _no_operators(analysis: RunAnalysis) -> Gap | None:
+    if on_device(analysis) or analysis.steps["compute_ns"].any():
+        return None
+    return not_tested(
+        Cause.CPU_BOUND_LAUNCH,
+        "no operator of the main thread was recorded",
+        "record with activities=[ProfilerActivity.CPU]",
+    )
 
 
 def _unhidden_ns(analysis: RunAnalysis) -> float:
@@ -97,7 +109,7 @@ def _finding(analysis: RunAnalysis, seen: _Behind) -> Finding:
         ],
         saving_ns=seen.saving_ns,
         severity=severity_of(seen.saving_ns[1], seen.wall_ns),
-        confidence=by_size(share, _SURE_RATIO, _WORTH_RATIO),
+        confidence=by_size(analysis, share, _SURE_RATIO, _WORTH_RATIO),
         fix=_FIX,
         disprove="double the micro-batch and record again: kernels take longer and launches do not, so the "
         "idle time of a step stays as it is or shrinks; if it doubles, launching is not the cause",

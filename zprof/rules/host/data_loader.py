@@ -68,7 +68,7 @@ def _finding(analysis: RunAnalysis, lost: float, wall: float) -> Finding:
         ],
         saving_ns=(_LEAST_RATIO * max(0.0, lost - under), high),
         severity=severity_of(high, wall),
-        confidence=by_size(lost / wall, _SURE_RATIO, _WORTH_RATIO),
+        confidence=by_size(analysis, lost / wall, _SURE_RATIO, _WORTH_RATIO),
         fix=_FIX,
         disprove="train on one batch that is kept in memory and record again: if the step stays as long, "
         "the loader is not what it waits for",

@@ -17,6 +17,8 @@ from zprof.rules.rule import not_tested
 
 #: Share of the ranks that may lose less.
 _FEW_RATIO = 0.25
+#: In each direction, of a step; less is no state that was moved out.
+_LEAST_BYTES = 1 << 20
 
 
 def of_most(analysis: RunAnalysis, *columns: str) -> float:
@@ -50,9 +52,14 @@ def on_device(analysis: RunAnalysis) -> bool:
     return bool(analysis.host["on_device"].any())
 
 
-def by_size(share: float, sure: float, likely: float) -> Confidence:
-    """High from one share of the step on, medium from another, else a note."""
-    if share >= sure:
+def moves_state(analysis: RunAnalysis) -> bool:
+    """Whether devices send their host as much as a shard in a step, and get as much back."""
+    return all(of_most(analysis, name) >= _LEAST_BYTES for name in ("to_host_bytes", "to_device_bytes"))
+
+
+def by_size(analysis: RunAnalysis, share: float, sure: float, likely: float) -> Confidence:
+    """High from one share of the step on, medium from another, else a note; one step alone is never sure."""
+    if share >= sure and analysis.host["step"].nunique() > 1:
         return Confidence.HIGH
     return Confidence.MEDIUM if share >= likely else Confidence.LOW
 

@@ -15,18 +15,16 @@ from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns
-from zprof.rules.host.lost import by_size, no_host, of_most, on_device
+from zprof.rules.host.lost import by_size, moves_state, no_host, of_most, on_device, typical
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 
 #: Of the step: from the first on a finding, from the second on a sure one.
 _WORTH_RATIO = 0.05
 _SURE_RATIO = 0.10
-#: In each direction, of a step; less is no state that was moved out.
-_LEAST_BYTES = 1 << 20
 _LEAST_RATIO = 0.7
 _MOST_RATIO = 1.05
 
@@ -65,7 +63,7 @@ def offload_on_critical_path(analysis: RunAnalysis, baseline: RunAnalysis | None
     missing = no_host(analysis, Cause.OFFLOAD_ON_CRITICAL_PATH)
     if missing:
         return missing
-    if on_device(analysis) and not _moves_state(analysis):
+    if on_device(analysis) and not moves_state(analysis):
         return None
     seen = _Moved(
         wall_ns=wall_ns(analysis),
@@ -74,11 +72,8 @@ def offload_on_critical_path(analysis: RunAnalysis, baseline: RunAnalysis | None
         optimizer_ns=of_most(analysis, "optimizer_ns"),
         optimizer_exposed_ns=of_most(analysis, "optimizer_exposed_ns"),
     )
-    return _finding(analysis, seen) if seen.lost_ns >= _WORTH_RATIO * seen.wall_ns else None
-
-
-def _moves_state(analysis: RunAnalysis) -> bool:
-    return all(of_most(analysis, name) >= _LEAST_BYTES for name in ("to_host_bytes", "to_device_bytes"))
+    usual = typical(analysis, "host_copy_ns", "optimizer_ns")
+    return _finding(analysis, seen) if min(seen.lost_ns, usual) >= _WORTH_RATIO * seen.wall_ns else None
 
 
 def _finding(analysis: RunAnalysis, seen: _Moved) -> Finding:
@@ -98,12 +93,8 @@ def _finding(analysis: RunAnalysis, seen: _Moved) -> Finding:
         ],
         saving_ns=seen.saving_ns,
         severity=severity_of(seen.saving_ns[1], seen.wall_ns),
-        confidence=_confidence(share),
+        confidence=by_size(analysis, share, _SURE_RATIO, _WORTH_RATIO),
         fix=fix_for(analysis.training.engine, _FIXES),
         disprove="turn the offload off for one recording, with a smaller batch if memory is short: if the "
         "step per sample is no shorter, the copies were not what it waited for",
     )
-
-
-def _confidence(share: float) -> Confidence:
-    return by_size(share, _SURE_RATIO, _WORTH_RATIO)

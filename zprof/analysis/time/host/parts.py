@@ -1,10 +1,10 @@
 """Splits the idle time of one rank by what its host did meanwhile: disjoint parts that sum to it.
 
-On a device, in this order: the data loader, calls of the allocator, the rate limiter, waits for the device,
-each with the launch gap right behind it; an optimizer that works for a while without launching anything;
-then *launch*: the queue was empty, so the host was behind; the rest (latency from a launch to its start) is
-*other*.  On a CPU rank the main thread is everything: the loader, copies, launches of collectives (other),
-and everything else that is no operator is the host's own work.
+On a device, in this order: the data loader; calls of the allocator; an optimizer that works for a while and
+launches nothing; the rate limiter; waits for the device; then *launch*: the queue was empty, so the host was
+behind; the rest (latency from a launch to its start) is *other*.  A call takes the launch gap right behind it
+along, as far as the host had a lead to lose.  On a CPU rank the main thread is everything: the loader, its
+copies, launches of collectives (other), and everything else that is no operator is the host's own work.
 
 Communication that is exposed while nothing waits in the queue of the device would be exposed for less time
 had the host been there earlier; how much of that falls into each part is kept beside it.
@@ -19,7 +19,7 @@ import numpy as np
 from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.host.calls import HostCalls
 
-#: A wait leaves the queue empty: this long after it the empty queue is its doing.
+#: A wait leaves the queue empty: no longer than this after it the empty queue is its doing.
 AFTER_NS = 1_000_000
 #: An optimizer that launches nothing for so long computes on the host.
 _ON_HOST_NS = 1_000_000
@@ -61,9 +61,9 @@ def of_device(idle: Intervals, moving: Intervals, pending: Intervals, calls: Hos
     ordered = {
         Part.LOADER: _and_gap(calls.loader, idle),
         Part.ALLOCATOR: _and_gap(calls.allocator, idle),
+        Part.OPTIMIZER: _long(subtract(intersect(starved, calls.optimizer), calls.sync)),
         Part.LIMITER: _and_gap(calls.sync[limited], idle),
         Part.SYNC: _and_gap(calls.sync[~limited], idle),
-        Part.OPTIMIZER: _long(intersect(starved, calls.optimizer)),
         Part.LAUNCH: behind,
     }
     empty = {**ordered, Part.OPTIMIZER: calls.optimizer, Part.LAUNCH: moving}
@@ -92,15 +92,20 @@ def _shared_out(whole: Intervals, ordered: Mapping[Part, Intervals]) -> dict[Par
 
 
 def _and_gap(calls: Intervals, idle: Intervals) -> Intervals:
-    """The calls, each with the idle time that goes on right behind it."""
-    return union(calls, _behind(calls[:, 1], idle))
+    """The calls, each with the idle time right behind it that the host's lead would have hidden.
+
+    The lead that a call used up is the work that the device still had: what it ran during the call.
+    """
+    begin, end = calls.T
+    lead = end - begin - covered(idle, begin, end)
+    return union(calls, _behind(end, np.minimum(lead, AFTER_NS), idle))
 
 
-def _behind(ends: Int64s, idle: Intervals) -> Intervals:
+def _behind(ends: Int64s, most_ns: Int64s, idle: Intervals) -> Intervals:
     if not len(idle) or not len(ends):
         return idle[:0]
     index = np.maximum(np.searchsorted(idle[:, 0], ends, side="right") - 1, 0)
-    until = np.where(idle[index, 0] <= ends, np.minimum(idle[index, 1], ends + AFTER_NS), ends)
+    until = np.where(idle[index, 0] <= ends, np.minimum(idle[index, 1], ends + most_ns), ends)
     return intervals(ends, np.maximum(ends, until))
 
 

@@ -1,0 +1,53 @@
+"""Causes planted in simulated jobs: each comes first, and its saving holds what the cure truly saves."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.diagnoses import Cause, base, diagnosed, planted, true_saving_ns
+from zprof.model.findings import Confidence
+from zprof.rules.host.asked import ASKED
+from zprof.simulator.causes import plant
+from zprof.simulator.plan import Vendor
+
+HOST = {rule.cause.value for rule in ASKED}
+CASES = [
+    (Cause.CPU_BOUND_LAUNCH, Vendor.NVIDIA, 0.5),
+    (Cause.CPU_BOUND_LAUNCH, Vendor.GLOO, 0.5),
+    (Cause.ALLOCATOR_RETRIES, Vendor.NVIDIA, 0.5),
+    (Cause.ALLOCATOR_RETRIES, Vendor.AMD, 2.0),
+    (Cause.BLOCKING_SYNC, Vendor.NVIDIA, 0.5),
+    (Cause.BLOCKING_SYNC, Vendor.GLOO, 1.0),
+    (Cause.DATA_LOADER, Vendor.NVIDIA, 0.5),
+    (Cause.DATA_LOADER, Vendor.GLOO, 1.0),
+    (Cause.OFFLOAD_ON_CRITICAL_PATH, Vendor.NVIDIA, 0.5),
+    (Cause.OFFLOAD_ON_CRITICAL_PATH, Vendor.GLOO, 1.0),
+]
+
+
+@pytest.mark.parametrize(("cause", "vendor", "strength"), CASES)
+def test_a_planted_cause_is_first_and_priced(
+    tmp_path: Path, cause: Cause, vendor: Vendor, strength: float
+) -> None:
+    plan = base(2, vendor)
+    first = planted(cause, plan, tmp_path / "planted", strength).first
+    assert first is not None
+    assert first.cause.value == cause.value
+    low, high = first.saving_ns
+    assert low <= true_saving_ns(cause, plan, tmp_path / "true", strength) <= high <= 3.6 * low
+
+
+@pytest.mark.parametrize(
+    ("cause", "vendor"),
+    [
+        (Cause.TIGHT, Vendor.NVIDIA),
+        (Cause.NONE, Vendor.GLOO),
+        (Cause.ROTATING_STRAGGLER, Vendor.NVIDIA),
+        (Cause.RATE_LIMITED_PREFETCH, Vendor.NVIDIA),
+        (Cause.ALLOCATOR_RETRIES, Vendor.GLOO),
+    ],
+)
+def test_what_others_explain_is_not_the_hosts(tmp_path: Path, cause: Cause, vendor: Vendor) -> None:
+    job = diagnosed(plant(base(4, vendor), cause), tmp_path)
+    sure = {f.cause.value for f in job.report.findings if f.confidence is not Confidence.LOW}
+    assert not sure & HOST
