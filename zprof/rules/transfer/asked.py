@@ -2,6 +2,7 @@
 
 from zprof.model.causes import Cause
 from zprof.rules.rule import Rule
+from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
 from zprof.rules.transfer.low_bus_bandwidth import against, low_bus_bandwidth
 from zprof.rules.transfer.no_prefetch import no_prefetch
@@ -52,6 +53,7 @@ def asked(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
             claims=("idle_ns", "exposed_transfer_ns"),
             explains=(Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH),
         ),
+        Rule(cause=Cause.COMPUTE_BLOCKS_COMM, check=compute_blocks_comm, claims=_MOVING),
         Rule(cause=Cause.LOW_BUS_BANDWIDTH, check=bandwidth, claims=_MOVING),
         *_SIZES,
     )

@@ -1,0 +1,35 @@
+"""Hand-made tables of kernels by name, and analyses that have them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from tests.support.analyses import MS, Scenario, analysis_of
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.kernels.sums import KERNEL_COLUMNS
+
+
+def kernel_row(name: str, milliseconds: float, **more: float | str) -> dict[str, float | str]:
+    """One name of one rank; ``milliseconds`` are its total, all else is nothing unless said."""
+    zero: dict[str, float | str] = dict.fromkeys(KERNEL_COLUMNS, 0)
+    counts = {"count": 80, "alone_median_ns": np.nan, "overlapped_median_ns": np.nan}
+    return zero | counts | {"name": name, "role": "compute", "total_ns": int(milliseconds * MS)} | more
+
+
+def with_kernels(
+    analysis: RunAnalysis, rows: Iterable[dict[str, float | str]], *, device: str = "cuda"
+) -> RunAnalysis:
+    """The analysis with these kernels on each of its ranks."""
+    made = [row | {"rank": rank.rank} for rank in analysis.time.per_rank for row in rows]
+    return replace(
+        analysis,
+        run=replace(analysis.run, device=device),
+        kernels=pd.DataFrame(made, columns=list(KERNEL_COLUMNS)),
+    )
+
+
+def healthy(ranks: int = 2) -> RunAnalysis:
+    """Eight steps of six units, 216 ms of compute each."""
+    return analysis_of(Scenario(ranks=ranks))

@@ -1,0 +1,91 @@
+"""How long a gather stood behind kernels of the unit that computed at its launch."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.support.device_ranks import Rows
+from zprof.analysis.time.activity.device import device_activity
+from zprof.analysis.time.transfer.blocked import blocked_ns
+from zprof.analysis.time.transfer.launch import find_launch
+
+US = 1_000
+
+
+def blocked(rows: Rows) -> list[int | None]:
+    activity = device_activity(rows.events_table(), rows.collectives_table())
+    frame = rows.frame().assign(instance=0)
+    found = blocked_ns(frame, find_launch(frame, activity.kernels, activity.kernel_stream), activity.named)
+    return [None if pd.isna(value) else int(value) for value in found]
+
+
+def unit(*, started: int = 500, launch: int | None = 40, mark: str = "FSDP::pre_forward (layers.1)") -> Rows:
+    """A kernel of unit 0 until 300 us, one of unit 1 until 500 us; the gather is launched behind both."""
+    rows = Rows().event(20 * US, 22 * US, "user_annotation", mark)
+    rows.call(10 * US, 1).kernel(100 * US, 300 * US, correlation=1)
+    rows.call(30 * US, 2).kernel(301 * US, 500 * US, correlation=2)
+    return rows.collective(started * US, (started + 100) * US, launch=None if launch is None else launch * US)
+
+
+def test_behind_a_kernel_of_the_unit_that_computes() -> None:
+    assert blocked(unit()) == [200 * US]
+
+
+@pytest.mark.parametrize(("started", "there"), [(500, True), (550, True), (551, False)])
+def test_it_starts_when_that_kernel_ends(started: int, there: bool) -> None:
+    assert blocked(unit(started=started)) == [200 * US if there else 0]
+
+
+def test_what_earlier_units_compute_frees_memory_for_it() -> None:
+    assert blocked(unit(started=300)) == [0]
+
+
+def test_what_was_launched_after_it_does_not_count() -> None:
+    assert blocked(unit(launch=25)) == [0]
+
+
+def test_ready_is_when_it_was_launched_if_that_was_later() -> None:
+    rows = unit(launch=450)
+    assert blocked(rows) == [50 * US]
+
+
+def test_its_stream_had_another_collective_to_end() -> None:
+    rows = unit()
+    rows.collectives[0]["sequence"] = 1
+    rows.collective(310 * US, 470 * US, launch=5 * US)
+    assert blocked(rows)[0] == 30 * US
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "FSDP::pre_backward (layers.1)",
+        "FSDP::all_gather_copy_out (layers.1)",
+        "FullyShardedDataParallel._pre_forward",
+        "FullyShardedDataParallel._pre_backward_hook",
+    ],
+)
+def test_marks_of_passes(mark: str) -> None:
+    assert blocked(unit(mark=mark)) == [200 * US]
+
+
+def test_without_marks_launches_or_for_other_kinds_nothing_is_said() -> None:
+    assert blocked(unit(mark="Optimizer.step#AdamW.step")) == [None]
+    assert blocked(unit(launch=None)) == [None]
+    assert blocked(unit(launch=15)) == [None]
+    rows = unit()
+    rows.collectives[0]["kind"] = "reduce_scatter"
+    assert blocked(rows) == [None]
+
+
+def test_copies_of_what_was_gathered_before_are_waited_for_on_purpose() -> None:
+    rows = unit(mark="FSDP::all_gather_copy_out (layers.1)")
+    copied = Rows().event(29 * US, 33 * US, "user_annotation", "FSDP::all_gather_copy_out (layers.1)")
+    rows.events += copied.events
+    assert blocked(rows) == [0]
+
+
+def test_a_rank_without_collectives() -> None:
+    rows = Rows().kernel(0, 10)
+    assert blocked(rows) == []
+    assert np.array_equal(blocked(rows), [])

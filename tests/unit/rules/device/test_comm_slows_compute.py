@@ -1,0 +1,121 @@
+"""comm_slows_compute fires on kernels that are slower beside collectives, at its thresholds and not below."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.diagnoses import base, planted, true_saving_ns
+from tests.support.kernels import healthy, kernel_row, with_kernels
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.rules.device.comm_slows_compute import comm_slows_compute
+from zprof.rules.rows import wall_ns
+from zprof.simulator.causes import Cause as Planted
+from zprof.simulator.plan import Vendor
+
+
+def beside(share: float, factor: float, *, judged: float = 0.5, kernels: int = 40) -> RunAnalysis:
+    """Kernels of two ranks that run ``share`` of the step beside collectives, slower by ``factor``."""
+    run = healthy()
+    total = int(share * wall_ns(run) * 8)
+    known = int(judged * total)
+    row = kernel_row(
+        "gemm", 1_600, beside_ns=total, judged_beside_ns=known, judged_count=kernels,
+        excess_ns=round(known * (1 - 1 / factor)),
+    )  # fmt: skip
+    return with_kernels(run, [row])
+
+
+def found(analysis: RunAnalysis) -> Finding:
+    answer = comm_slows_compute(analysis, None)
+    assert isinstance(answer, Finding), answer
+    return answer
+
+
+def test_names_the_slowdown_and_its_cost() -> None:
+    analysis = beside(0.5, 1.6)
+    finding = found(analysis)
+    excess = 0.5 * wall_ns(analysis) * (1 - 1 / 1.6)
+    assert (finding.id, finding.cause, finding.confidence) == (
+        "ZP506",
+        Cause.COMM_SLOWS_COMPUTE,
+        Confidence.HIGH,
+    )
+    assert "1.60 times" in finding.sentence
+    assert finding.saving_ns == pytest.approx((0.5 * excess, 1.1 * excess), rel=1e-3)
+    assert "NCCL_MAX_CTAS" in finding.fix
+    assert "set_num_threads" in found(replace(analysis, run=replace(analysis.run, device="cpu"))).fix
+
+
+@pytest.mark.parametrize(("factor", "there"), [(1.14, False), (1.16, True)])
+def test_threshold_of_the_slowdown(factor: float, there: bool) -> None:
+    assert isinstance(comm_slows_compute(beside(0.6, factor), None), Finding) is there
+
+
+@pytest.mark.parametrize(("share", "there"), [(0.059, False), (0.061, True)])
+def test_threshold_of_the_cost(share: float, there: bool) -> None:
+    """At twice the time, half of what runs beside collectives is lost: 3 % of the step from 6 % on."""
+    assert isinstance(comm_slows_compute(beside(share, 2.0), None), Finding) is there
+    assert isinstance(comm_slows_compute(beside(1.5 * share, 1.5), None), Finding) is there
+
+
+@pytest.mark.parametrize(("kernels", "judged"), [(3, 0.5), (40, 0.019)])
+def test_too_few_kernels_are_a_gap(kernels: int, judged: float) -> None:
+    answer = comm_slows_compute(beside(0.5, 1.6, kernels=kernels, judged=judged), None)
+    assert isinstance(answer, Gap)
+    assert "comm_slows_compute" in answer.what
+
+
+@pytest.mark.parametrize(
+    ("kernels", "judged", "sure"),
+    [
+        (4, 0.5, Confidence.MEDIUM),
+        (9, 0.5, Confidence.MEDIUM),
+        (10, 0.049, Confidence.MEDIUM),
+        (10, 0.051, Confidence.HIGH),
+    ],
+)
+def test_confidence_needs_kernels(kernels: int, judged: float, sure: Confidence) -> None:
+    assert found(beside(0.5, 1.6, kernels=kernels, judged=judged)).confidence is sure
+
+
+def test_one_name_that_is_slower_among_others_that_are_not_accuses_nobody() -> None:
+    """It is as likely to be another shape."""
+    run = healthy()
+    odd = kernel_row(
+        "gemm", 800, beside_ns=300 * MS, judged_beside_ns=300 * MS, judged_count=40, excess_ns=200 * MS
+    )
+    rest = kernel_row("norm", 800, beside_ns=310 * MS, judged_beside_ns=310 * MS, judged_count=40)
+    assert found(with_kernels(run, [odd, rest])).confidence is Confidence.LOW
+    assert found(with_kernels(run, [odd])).confidence is Confidence.HIGH
+
+
+def test_never_more_than_the_compute_of_a_rank() -> None:
+    analysis = beside(0.6, 2.0)
+    ranks = tuple(replace(rank, compute_ns=MS) for rank in analysis.time.per_rank)
+    small = replace(analysis, time=replace(analysis.time, per_rank=ranks))
+    assert found(small).saving_ns == (MS, MS)
+
+
+def test_nothing_beside_collectives_or_no_kernels_is_no_finding() -> None:
+    assert comm_slows_compute(healthy(), None) is None
+    assert comm_slows_compute(beside(0.05, 4.0, kernels=1), None) is None
+
+
+@pytest.mark.parametrize(("vendor", "strength"), [(Vendor.NVIDIA, 0.5), (Vendor.GLOO, 2.0)])
+def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
+    cause, plan = Planted.COMM_SLOWS_COMPUTE, base(3, vendor)
+    first = planted(cause, plan, tmp_path / "run", strength).first
+    assert first is not None
+    assert first.cause is Cause.COMM_SLOWS_COMPUTE
+    saving = true_saving_ns(cause, plan, tmp_path / "truth", strength)
+    assert first.saving_ns[0] <= saving <= first.saving_ns[1]
+
+
+def test_tight_is_healthy(tmp_path: Path) -> None:
+    findings = planted(Planted.TIGHT, base(3), tmp_path).report.findings
+    assert Cause.COMM_SLOWS_COMPUTE not in {finding.cause for finding in findings}

@@ -1,0 +1,101 @@
+"""ZP506 comm_slows_compute: kernels run slower while a collective runs beside them.
+
+A collective takes processors of the device and memory bandwidth (on CPU ranks its threads take cores) from
+what computes.  Kernels that do the same work are held against each other, those alone against those beside
+a collective (:mod:`zprof.analysis.time.kernels`); with the slowdown s that this gives
+
+    excess = longer than alone, where that is known, + (1 - 1/s) of the rest of the time beside collectives
+
+Reported from s > 1.15 and excess > 3 % of the step on (``research/traces.md`` 7; GEMMs of A100s were seen at
+1.76, NVIDIA/nccl issue 1428).  Fewer channels for collectives win at most all of it, and collectives get
+slower by that: from half of it on.  The upper bound has 10 % on top, for kernels that are only assumed to be
+slowed down like the others.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_ns, format_percent
+from zprof.rules.device.slowdown import Slowdown, slowdown_of
+from zprof.rules.rows import has_no_collectives, mean_per_step, wall_ns
+from zprof.rules.rule import finding, not_tested, severity_of
+
+_SLOWDOWN_RATIO = 1.15
+_WORTH_RATIO = 0.03
+#: Where less of the step computes beside collectives than this, even twice slower kernels are not worth it.
+_BESIDE_RATIO = 0.06
+_SAVING_RATIOS = (0.5, 1.1)
+#: High confidence wants this many kernels and share of the time judged, from names that mostly agree.
+_SURE_KERNELS = 20
+_SURE_JUDGED_RATIO = 0.05
+_AGREEING_RATIO = 0.5
+
+_GPU_FIX = (
+    "NCCL_MAX_CTAS=8 (since 2.17; before: NCCL_MAX_NCHANNELS=8), fewer until the gathers get exposed\n"
+    "NCCL_CTA_POLICY=2: gathers by the copy engines where NCCL and the buffers can (zero-CTA)\n"
+    "torch.cuda.Stream(priority=-1) for compute does not help: a collective's blocks stay where they are"
+)
+_CPU_FIX = (
+    "leave the communication threads a core: torch.set_num_threads(cores - 1), OMP_NUM_THREADS likewise\n"
+    "pin ranks to cores of their own: torchrun --numa-binding=node, taskset, numactl"
+)
+
+
+def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where kernels beside collectives are clearly slower than the same kernels alone."""
+    if has_no_collectives(analysis):
+        return not_tested(Cause.COMM_SLOWS_COMPUTE, "no collective was recorded", "record the time window")
+    if analysis.kernels.empty or analysis.collectives.empty:
+        return None
+    seen = slowdown_of(analysis.kernels, _SLOWDOWN_RATIO)
+    wall = wall_ns(analysis)
+    if mean_per_step(analysis, seen.beside_ns) <= _BESIDE_RATIO * wall:
+        return None
+    if not seen.known:
+        return not_tested(
+            Cause.COMM_SLOWS_COMPUTE,
+            "too few kernels ran both beside a collective and, doing the same work, alone",
+            "record more steps, or one of them without overlap",
+        )
+    excess = mean_per_step(analysis, seen.excess_ns)
+    if seen.factor <= _SLOWDOWN_RATIO or excess <= _WORTH_RATIO * wall:
+        return None
+    return _finding(analysis, seen, excess)
+
+
+def _finding(analysis: RunAnalysis, seen: Slowdown, excess: float) -> Finding:
+    low, high = (ratio * excess for ratio in _SAVING_RATIOS)
+    most = max(rank.compute_ns for rank in analysis.time.per_rank)
+    beside = mean_per_step(analysis, seen.beside_ns)
+    return finding(
+        Cause.COMM_SLOWS_COMPUTE,
+        sentence=f"kernels take {seen.factor:.2f} times as long beside collectives as alone: "
+        f"{format_ns(excess)} of the {format_ns(beside)} a step that run beside them "
+        f"({format_percent(excess / wall_ns(analysis))} of the step)",
+        evidence=_evidence(seen, excess, beside),
+        saving_ns=(min(low, most), min(high, most)),
+        severity=severity_of(excess, wall_ns(analysis)),
+        confidence=_confidence(seen),
+        fix=_CPU_FIX if analysis.run.device == "cpu" else _GPU_FIX,
+        disprove="record one step with the collectives launched after the compute (no prefetch, a "
+        "synchronisation after each unit): the same kernels must get faster by this factor",
+    )
+
+
+def _evidence(seen: Slowdown, excess: float, beside: float) -> list[Evidence]:
+    return [
+        Evidence(what="slowdown of kernels beside a collective", value=seen.factor, unit="ratio"),
+        Evidence(what="compute beside collectives, a step", value=beside, unit="ns"),
+        Evidence(what="of it lost to the slowdown", value=excess, unit="ns"),
+        Evidence(what="kernels beside a collective that also ran alone", value=seen.kernels, unit="count"),
+        Evidence(what="their share of the compute beside collectives", value=seen.judged_ratio, unit="ratio"),
+        Evidence(what="share of it in names slowed down themselves", value=seen.agreeing_ratio, unit="ratio"),
+    ]
+
+
+def _confidence(seen: Slowdown) -> Confidence:
+    if seen.agreeing_ratio < _AGREEING_RATIO:
+        return Confidence.LOW
+    sure = seen.kernels >= _SURE_KERNELS and seen.judged_ratio >= _SURE_JUDGED_RATIO
+    return Confidence.HIGH if sure else Confidence.MEDIUM

@@ -1,0 +1,112 @@
+"""ZP407 compute_blocks_comm: all_gathers that could start stand behind kernels of the unit that computes.
+
+A gather launched ahead needs nothing of the unit that computes meanwhile.  Where kernels fill the device, or
+one hardware queue holds both, it starts only when one of that unit's kernels ends
+(:mod:`zprof.analysis.time.transfer.blocked`).  Counted is what it was blocked, from 50 us on, as far as the
+gather is exposed in the end:
+
+    cost = sum of min(blocked, exposed)          at most    1.1 * cost and the sum of blocked
+
+Reported above 2 % of the step, both thresholds from ``research/traces.md`` 7.  On CPU ranks a collective
+runs on a thread of its own, and no kernel is in its way: not applicable.
+"""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_ns, format_percent
+from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, steady, wall_ns
+from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+
+_WORTH_RATIO = 0.02
+_BLOCKED_NS = 50_000
+#: Gathers that are blocked less often than this are so by chance.
+_OFTEN_RATIO = 0.25
+_SURE_COUNT = 10
+_SAVING_RATIOS = (0.7, 1.1)
+
+_FIX = (
+    "CUDA_DEVICE_MAX_CONNECTIONS unset, or 8 and more: with 1 all streams share one hardware queue\n"
+    "a communication stream of high priority: ProcessGroupNCCL.Options(is_high_priority_stream=True)\n"
+)
+_FIXES = {
+    "FSDP2": _FIX
+    + "launch gathers before the unit's kernels: block.set_modules_to_forward_prefetch([following])",
+    "DeepSpeed": _FIX + '"zero_optimization": {"stage": 3, "overlap_comm": true}',
+    "reference": _FIX + "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blocked:
+    """Gathers of the window; times per step."""
+
+    count: int
+    blocked: int
+    blocked_ns: float
+    exposed_ns: float
+    cost_ns: float
+
+
+def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where ready all_gathers start late behind kernels."""
+    if analysis.run.device == "cpu" or analysis.run.world_size == 1:
+        return None
+    if has_no_collectives(analysis):
+        return not_tested(Cause.COMPUTE_BLOCKS_COMM, "no collective was recorded", "record the time window")
+    gathers = of_kind(steady(analysis), CollectiveKind.ALL_GATHER)
+    known = gathers[gathers["blocked_ns"].notna()]
+    if gathers.empty:
+        return None
+    if known.empty:
+        return not_tested(
+            Cause.COMPUTE_BLOCKS_COMM,
+            "which unit computed when a gather was launched is not known: no launches, or no ranges of FSDP",
+            "record the host too (ProfilerActivity.CPU); FSDP marks its passes by itself",
+        )
+    seen = _measure(analysis, known)
+    often = seen.blocked >= _OFTEN_RATIO * seen.count
+    return _finding(analysis, seen) if often and seen.cost_ns > _WORTH_RATIO * wall_ns(analysis) else None
+
+
+def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Blocked:
+    blocked = gathers["blocked_ns"].astype("int64")
+    blocked = blocked.where(blocked > _BLOCKED_NS, 0)
+    exposed = gathers["exposed_transfer_ns"]
+    return _Blocked(
+        count=len(gathers),
+        blocked=int((blocked > 0).sum()),
+        blocked_ns=mean_per_step(analysis, blocked.sum()),
+        exposed_ns=mean_per_step(analysis, exposed[blocked > 0].sum()),
+        cost_ns=mean_per_step(analysis, blocked.clip(upper=exposed).sum()),
+    )
+
+
+def _finding(analysis: RunAnalysis, seen: _Blocked) -> Finding:
+    wall = wall_ns(analysis)
+    low, high = (ratio * seen.cost_ns for ratio in _SAVING_RATIOS)
+    return finding(
+        Cause.COMPUTE_BLOCKS_COMM,
+        sentence=f"{seen.blocked} of {seen.count} all_gathers were ready and started behind kernels of "
+        f"another unit: {format_ns(seen.cost_ns)} a step of their exposed {format_ns(seen.exposed_ns)} "
+        f"({format_percent(seen.cost_ns / wall)} of the step)",
+        evidence=[
+            Evidence(what="all_gathers that stood behind kernels", value=seen.blocked, unit="count"),
+            Evidence(what="all_gathers looked at, all ranks and steps", value=seen.count, unit="count"),
+            Evidence(what="blocked a step", value=seen.blocked_ns, unit="ns"),
+            Evidence(what="exposed transfer of these a step", value=seen.exposed_ns, unit="ns"),
+            Evidence(what="exposed because blocked, a step", value=seen.cost_ns, unit="ns"),
+        ],
+        saving_ns=(low, max(min(high, seen.blocked_ns), seen.cost_ns)),
+        severity=severity_of(seen.cost_ns, wall),
+        confidence=Confidence.HIGH if seen.blocked >= _SURE_COUNT else Confidence.MEDIUM,
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and record "
+        "again: if the gathers still start when a kernel ends, they wait for it on purpose (an event)",
+    )
