@@ -50,13 +50,17 @@ def compared(
     asked: Sequence[Rule] = (),
     *,
     loaded: str = "",
+    of: str = "a step",
 ) -> tuple[VerdictStatus, str]:
-    """Status and sentence; both runs must be timed.  ``loaded`` says which ranks, where not all."""
+    """Status and sentence; both runs must be timed.
+
+    ``loaded`` says which ranks, where not all; ``of`` what the times are of.
+    """
     times, work = comparison.step_time, comparison.equal_work
     assert times is not None
     scaled = work is not None and work.b_ns != times.b_ns
     change = _at_equal_work(times, work) if scaled and work else _as_it_is(times)
-    head = f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} a step, {_head(times, work, change)}{loaded}"
+    head = f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} {of}, {_head(times, work, change)}{loaded}"
     if any(gap.what == "step time interval" for gap in gaps):
         return VerdictStatus.INCONCLUSIVE, f"{head}: too few steps to tell it from noise"
     other = [entry for entry in comparison.differences if entry.what in _OTHER_WORK]

@@ -62,7 +62,7 @@ def judge(
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}: {spoiled.sentence}")
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
     if comparison and comparison.step_time:
-        return _verdict(*compared(comparison, sure, gaps, asked, loaded=_loaded(run)))
+        return _verdict(*compared(comparison, sure, gaps, asked, loaded=_loaded(run), of=_of(time)))
     if sure:
         more = _more(sure, unclaimed or {}, time)
         return _verdict(VerdictStatus.RISK, f"{_step(time)}{_loaded(run)}: {sure[0].sentence}{more}")
@@ -128,8 +128,12 @@ def _verdict(status: VerdictStatus, sentence: str) -> Verdict:
 
 def _step(time: Time) -> str:
     walls = [rank.wall_ns for rank in time.per_rank]
+    return f"{format_ns(sum(walls) / len(walls))} {_of(time)}"
+
+
+def _of(time: Time) -> str:
     whole = time.window is not None and time.window.policy is WindowPolicy.TRACE
-    return f"{format_ns(sum(walls) / len(walls))} {'in all' if whole else 'a step'}"
+    return "in all" if whole else "a step"
 
 
 def _idle(time: Time) -> str | None:

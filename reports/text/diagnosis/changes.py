@@ -11,7 +11,8 @@ from zprof.reports.text.layout import heading, wrap
 
 _FULL = 3
 _SHORT = 6
-_FIX_LINES = 8
+#: Lines of a fix: of the first finding, which is the one to try, and of the others.
+_FIX_LINES = (14, 6)
 
 
 def changes(report: Report) -> list[str]:
@@ -40,15 +41,13 @@ def _full(number: int, entry: Finding, *, said: str) -> list[str]:
     if entry.sentence not in said:
         lines += wrap(printable(entry.sentence), first="    ")
     lines += labelled("evidence", facts(decisive(entry)))
-    lines += labelled("fix", _fix(entry))
+    lines += labelled("fix", _fix(entry, _FIX_LINES[number > 1]))
     return lines + labelled("more", [f"zprof explain {name}"])
 
 
-def _fix(entry: Finding) -> list[str]:
+def _fix(entry: Finding, most: int) -> list[str]:
     lines = printable_lines(entry.fix)
-    if len(lines) <= _FIX_LINES:
-        return lines
-    return [*lines[: _FIX_LINES - 1], "…"]
+    return lines if len(lines) <= most else [*lines[: most - 1], "…"]
 
 
 def _listed(label: str, found: Sequence[Finding]) -> list[str]:

@@ -28,7 +28,7 @@ def _bridge(report: Report, comparison: Comparison, times: StepTimeChange) -> li
         change = row.change_ns or 0
         rows.append([f"  {row.name}", signed(change), bar(row.share, _BAR) if change > 0 else ""])
     rows.append([f"= {after}", format_ms(times.b_ns), ""])
-    return [heading(f"FROM {before} TO {after}", "ms a step, mean of the ranks"), *table(rows)]
+    return [heading(f"FROM {before} TO {after}", f"ms {per(report.time)}, mean of the ranks"), *table(rows)]
 
 
 def _alone(report: Report) -> list[str]:

@@ -92,6 +92,16 @@ def test_a_guess_has_no_fix_and_comes_last() -> None:
     assert text.index("perhaps ZP301") > text.index("fix_of_fp32_reduce")
 
 
+def test_a_long_fix_is_cut_the_first_one_later() -> None:
+    fix = "\n".join(f"line{number:02}" for number in range(20))
+    report = replace(against_baseline(), findings=(replace(LATE, fix=fix), replace(FULL, fix=fix)))
+    text = render(report)
+    assert text.count("line12") == 1
+    assert "line13" not in text
+    assert text.count("line04") == 2
+    assert text.count("…\n") == 2
+
+
 def test_what_no_finding_claims_is_never_hidden() -> None:
     small = replace(against_baseline(), unclaimed={"idle_ns": 40_000})
     assert "at most 40.0 µs of 431.4 ms a step (0.0 %)" in render(small)
