@@ -4,6 +4,7 @@ from zprof.model.causes import Cause
 from zprof.rules.rule import Rule
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
+from zprof.rules.volume.uneven_shapes import uneven_shapes
 from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 
 _TRANSFER = ("exposed_transfer_ns",)
@@ -12,4 +13,11 @@ ASKED: tuple[Rule, ...] = (
     Rule(cause=Cause.FP32_REDUCE, check=fp32_reduce, claims=_TRANSFER),
     Rule(cause=Cause.FP32_GATHER, check=fp32_gather, claims=_TRANSFER),
     Rule(cause=Cause.UNHIDDEN_OPTIMIZER_GATHER, check=unhidden_optimizer_gather, claims=_TRANSFER),
+    Rule(
+        cause=Cause.UNEVEN_SHAPES,
+        check=uneven_shapes,
+        # the waits for a rank with longer inputs, the transfer of padding, the kernels that fill it up
+        claims=("exposed_wait_ns", "exposed_transfer_ns", "compute_ns"),
+        explains=(Cause.STRAGGLER_RANK, Cause.COPY_OVERHEAD),
+    ),
 )

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.diagnoses import base, diagnosed, planted, true_saving_ns
+from tests.support.diagnoses import base, diagnosed, planted, planted_beside_healthy, true_saving_ns
 from zprof.model.causes import Cause as Named
 from zprof.model.findings import Confidence, Finding
 from zprof.model.report import Report
+from zprof.rules.diagnose import diagnose
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Vendor
 
@@ -22,6 +23,7 @@ CASES = [
     (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.NVIDIA, 0.5, 5),
     (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.GLOO, 1.0, 6),
     (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.NVIDIA, 2.0, 7),
+    (Cause.UNEVEN_SHAPES, Vendor.NVIDIA, 1.0, 8),
 ]
 
 
@@ -58,8 +60,21 @@ def test_one_rank_of_four_proves_it(tmp_path: Path, cause: Cause) -> None:
     assert 0 < low <= true_saving_ns(cause, plan, tmp_path) <= high
 
 
+def test_on_a_cpu_padding_is_found_beside_a_baseline_only(tmp_path: Path) -> None:
+    """Operators that fill up are slow there where nothing is padded, too: without it that is a gap."""
+    plan = base(9, Vendor.GLOO)
+    seen = planted_beside_healthy(Cause.UNEVEN_SHAPES, plan, tmp_path / "both")
+    found = of(seen.report, Cause.UNEVEN_SHAPES)
+    assert found is not None
+    assert found.confidence is Confidence.MEDIUM
+    assert found.saving_ns[0] <= true_saving_ns(Cause.UNEVEN_SHAPES, plan, tmp_path) <= found.saving_ns[1]
+    alone = diagnose(seen.analysis)
+    assert of(alone, Cause.UNEVEN_SHAPES) is None
+    assert any(Cause.UNEVEN_SHAPES.value in gap.what for gap in alone.gaps)
+
+
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
-@pytest.mark.parametrize("cause", [Cause.NONE, Cause.TIGHT, Cause.NO_PREFETCH, Cause.LOW_BUS_BANDWIDTH])
+@pytest.mark.parametrize("cause", [Cause.NONE, Cause.TIGHT, Cause.LOW_BUS_BANDWIDTH, Cause.STRAGGLER_RANK])
 def test_healthy_jobs_and_those_of_neighbours_have_none(tmp_path: Path, cause: Cause, vendor: Vendor) -> None:
     assert not MINE & sure(planted(cause, base(3, vendor), tmp_path).report)
 

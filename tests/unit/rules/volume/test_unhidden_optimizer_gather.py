@@ -26,6 +26,7 @@ class Step:
     dtype: str = "bfloat16"
     reduced_exposed_ms: float = 0.0
     exposed_ms: float = 10.0
+    exposed_ratio: float = 0.8
     gather_first: bool = False
     micro_batches: int = 1
 
@@ -47,6 +48,7 @@ def _rows(plan: Step, rank: int, step: int) -> list[dict[str, object]]:
     shared = [_row(rank, step, plan.sharing, begin + at * MS, plan.gathered // 2, plan) for at in gather_at]
     for row in shared:
         row["exposed_transfer_ns"] = int(plan.exposed_ms / 2 * MS)
+        row["transfer_ns"] = int(plan.exposed_ms / 2 / plan.exposed_ratio * MS)
     norm = _row(rank, step, "all_reduce", begin + 95 * MS, 4, plan)
     return [*reduced, *shared, norm]
 
@@ -99,6 +101,12 @@ def test_all_large_gathers_must_stand_behind(before_ratio: float, fires: bool) -
 @pytest.mark.parametrize(("exposed_ms", "fires"), [(2.9, False), (3.1, True)])
 def test_from_three_hundredths_of_the_step_on(exposed_ms: float, fires: bool) -> None:
     answer = unhidden_optimizer_gather(job(Step(exposed_ms=exposed_ms)), None)
+    assert isinstance(answer, Finding) == fires
+
+
+@pytest.mark.parametrize(("ratio", "fires"), [(0.45, False), (0.55, True)])
+def test_where_most_of_it_hides_the_rest_is_the_first_units(ratio: float, fires: bool) -> None:
+    answer = unhidden_optimizer_gather(job(Step(exposed_ratio=ratio)), None)
     assert isinstance(answer, Finding) == fires
 
 
