@@ -25,7 +25,8 @@ RUN = analysis_of(Scenario(steps=1))
         (1.9, (1, 4), Status.OK),
         (2, (1, 4), Status.SLOWER),
         (0, (-4, 4), Status.OK),
-        (0, (-6, 6), Status.INCONCLUSIVE),
+        (0, (-4.9, 4.9), Status.OK),
+        (0, (-5, 5), Status.INCONCLUSIVE),
         (-30, (-50, -10), Status.OK),
     ],
 )
