@@ -9,6 +9,7 @@ from zprof.model.units import format_ms, format_ns, format_percent
 from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
 from zprof.reports.shown.time_presenter import per, telling_ranks, unsplit_ns
 from zprof.reports.text.collectives import collectives
+from zprof.reports.text.critical_path import critical_path
 from zprof.reports.text.late import late
 from zprof.reports.text.layout import bar, heading, table, wrap
 
@@ -34,6 +35,7 @@ def time(report: Report) -> list[str]:
         *_window(report.time),
         *_ranks(report),
         *late(report),
+        *critical_path(report),
         *collectives(report),
     ]
 

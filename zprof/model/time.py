@@ -38,6 +38,18 @@ class LateReason(StrEnum):
     UNKNOWN = "unknown"
 
 
+class PathKind(StrEnum):
+    """What a rank did, or waited for, on the critical path."""
+
+    COMPUTE = "compute"
+    TRANSFER = "transfer"
+    HOST = "host"
+    COPIES = "copies"
+    DATA = "data"
+    ALLOCATOR = "allocator"
+    SYNC = "sync"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """What was measured.
@@ -215,6 +227,42 @@ class WaitShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PathShare:
+    """What of the critical path a rank spends with one thing: mean of a step.
+
+    The transfer is that of the rank that waited for it.
+    """
+
+    rank: int
+    what: PathKind
+    ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathSegment:
+    """A piece of the path of one step, ``begin_ns`` after the begin of that path; ``what`` most of it is."""
+
+    step: int
+    rank: int
+    what: PathKind
+    begin_ns: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalPath:
+    """The chain of work across ranks that ends with a step: mean of a step.
+
+    ``shares`` sum to ``wall_ns`` but for rounding, largest first; ``longest``: single pieces.
+    """
+
+    steps: int
+    wall_ns: int
+    shares: tuple[PathShare, ...] = ()
+    longest: tuple[PathSegment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
     """How the clocks of the ranks were brought together: local time minus offset is common time.
 
@@ -251,3 +299,4 @@ class Time:
     messages: tuple[MessageSizes, ...] = ()
     fits: tuple[LinkFit, ...] = ()
     blame: WaitShares | None = None
+    critical_path: CriticalPath | None = None

@@ -73,17 +73,17 @@ def disjoint(
 
 
 def unclaimed(
-    findings: Sequence[Finding],
-    rules: Sequence[Rule],
-    ranks: Sequence[RankTime],
-    steps: Sequence[StepTime] = (),
+    findings: Sequence[Finding], rules: Sequence[Rule], ranks: Sequence[RankTime]
 ) -> Mapping[str, int]:
     """What is lost on the largest rank and no finding claims, by ledger term."""
-    claims = {rule.cause: rule.claims for rule in rules}
-    left = _terms(_LOST, ranks, steps)
+    asked = {rule.cause: rule for rule in rules}
+    left = _terms(_LOST, ranks, ())
     for finding in findings:
-        terms = [term for term in claims.get(finding.cause, ()) if term in left]
-        _take(left, terms, finding.saving_ns[1])
+        rule = asked.get(finding.cause)
+        if rule is not None:
+            _take(left, [term for term in rule.claims if term in left], finding.saving_ns[1])
+            for term in rule.elsewhere:
+                _take(left, (term,), finding.saving_ns[1])
     return left
 
 

@@ -61,7 +61,7 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
     findings, gaps = _ask(asked, analysis, before)
     gaps += comparison_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
-    rest = unclaimed(findings, asked, analysis.time.per_rank, analysis.time.steps)
+    rest = unclaimed(findings, asked, analysis.time.per_rank)
     verdict = judge(
         analysis.run,
         analysis.time,

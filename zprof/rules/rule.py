@@ -26,12 +26,14 @@ class Rule:
 
     ``explains``: causes whose signal this one makes as well.  Where both are found, and this one is sure, it
     takes its time first, and the other one is only what is left.
+    ``elsewhere``: terms of other ranks that are the same loss: while some wait, the late one stands idle.
     """
 
     cause: Cause
     check: Check
     claims: tuple[str, ...] = ()
     explains: tuple[Cause, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 def not_tested(cause: Cause, reason: str, remedy: str) -> Gap:

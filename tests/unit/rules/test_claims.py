@@ -6,7 +6,7 @@ from tests.support.analyses import Scenario, analysis_of
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.time import RankTime, StepTime
-from zprof.rules.claims import disjoint, ordered, spoils
+from zprof.rules.claims import disjoint, ordered, spoils, unclaimed
 from zprof.rules.registry import rules
 from zprof.rules.rule import finding
 
@@ -65,6 +65,13 @@ def test_where_ranks_wait_in_turn_a_term_is_that_of_each_steps_largest() -> None
         [claim(Cause.STRAGGLER_RANK, 10, 60)], rules(), [rank(exposed_wait_ns=15)], waits_in_turn
     )
     assert claims[0].saving_ns == (10, 30)
+
+
+def test_while_others_wait_the_late_rank_stands_idle_and_that_is_one_loss() -> None:
+    found = [claim(Cause.STRAGGLER_RANK, 10, 25)]
+    ranks = [rank(exposed_wait_ns=30), rank(idle_ns=32)]
+    left = unclaimed(found, rules(), ranks)
+    assert (left["exposed_wait_ns"], left["idle_ns"]) == (5, 7)
 
 
 def test_order_is_by_saving_and_what_spoils_comes_first() -> None:

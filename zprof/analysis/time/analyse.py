@@ -9,6 +9,7 @@ from zprof.analysis.time.activity.missing import no_collectives, not_split
 from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
 from zprof.analysis.time.blame.judge import judge
 from zprof.analysis.time.blame.shares import wait_shares
+from zprof.analysis.time.critical_path.path import critical_path
 from zprof.analysis.time.host.calls import read_host_calls
 from zprof.analysis.time.host.table import host_rows
 from zprof.analysis.time.kernels.sums import kernel_frame
@@ -125,6 +126,12 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         alignment=_alignment(seen, collectives),
         window=_window(policy, timelines),
         steps=step_times(steps),
+        critical_path=critical_path(
+            collectives,
+            {rank.time.rank: rank.work for rank in ranks},
+            {timeline.rank: timeline.steps for timeline in timelines},
+            calls.__getitem__,
+        ),
     )
     rank_gaps = [gap for rank in ranks for gap in rank.gaps]
     return TimeAnalysis(

@@ -7,7 +7,9 @@ from zprof.rules.waiting.straggler_rank import straggler_rank
 
 _WAITING = ("exposed_wait_ns", "exposed_transfer_ns")
 
+_LATE = ("idle_ns", "exposed_memcpy_ns")
+
 ASKED = (
-    Rule(cause=Cause.STRAGGLER_RANK, check=straggler_rank, claims=_WAITING),
-    Rule(cause=Cause.ROTATING_STRAGGLER, check=rotating_straggler, claims=_WAITING),
+    Rule(cause=Cause.STRAGGLER_RANK, check=straggler_rank, claims=_WAITING, elsewhere=_LATE),
+    Rule(cause=Cause.ROTATING_STRAGGLER, check=rotating_straggler, claims=_WAITING, elsewhere=_LATE),
 )

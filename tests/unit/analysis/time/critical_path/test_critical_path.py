@@ -1,0 +1,151 @@
+"""The critical path lies where the time was lost, on whichever rank that is, and sums to the step."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.diagnoses import step_ns
+from tests.support.simulations import simulated
+from zprof.analysis.intervals import EMPTY, intervals
+from zprof.analysis.time.critical_path.meetings import Meetings
+from zprof.analysis.time.critical_path.walk import walk
+from zprof.model.time import CriticalPath, PathKind
+from zprof.simulator.causes import Cause, plant
+from zprof.simulator.plan import Allocator, HostDelay, Plan, Vendor
+
+MS = 1_000_000
+
+
+def small(vendor: Vendor, seed: int = 0) -> Plan:
+    return Plan(seed=seed, vendor=vendor, ranks=4, steps=3, units=4)
+
+
+def path_of(plan: Plan, folder: Path) -> CriticalPath:
+    """It sums to the true step, to 0.1 %."""
+    job = simulated(plan, folder)
+    path = job.analysis.time.critical_path
+    assert path is not None
+    assert path.wall_ns == pytest.approx(step_ns(job.truth), rel=0.001)
+    assert sum(share.ns for share in path.shares) == pytest.approx(path.wall_ns, abs=100)
+    return path
+
+
+def of(path: CriticalPath, what: PathKind | None = None, rank: int | None = None) -> int:
+    return sum(
+        share.ns
+        for share in path.shares
+        if (what is None or share.what is what) and (rank is None or share.rank == rank)
+    )
+
+
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+@pytest.mark.parametrize("tight", [False, True])
+def test_it_lies_on_the_late_rank(vendor: Vendor, tight: bool, tmp_path: Path) -> None:
+    plan = plant(small(vendor), Cause.TIGHT) if tight else small(vendor)
+    path = path_of(replace(plan, speed={2: 0.8}), tmp_path)
+    assert of(path, PathKind.COMPUTE, 2) > 0.8 * path.wall_ns
+    assert of(path, PathKind.COMPUTE) - of(path, PathKind.COMPUTE, 2) < 0.03 * path.wall_ns
+
+
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+def test_a_slow_link_is_most_of_it(vendor: Vendor, tmp_path: Path) -> None:
+    path = path_of(plant(small(vendor), Cause.LOW_BUS_BANDWIDTH), tmp_path)
+    assert of(path, PathKind.TRANSFER) > 0.9 * path.wall_ns
+
+
+LATE = {
+    PathKind.DATA: {"delays": (HostDelay(rank=1, ns=6 * MS, data=True),)},
+    PathKind.HOST: {"delays": (HostDelay(rank=1, ns=6 * MS),)},
+    PathKind.ALLOCATOR: {"allocator": Allocator(retries_per_step=2, malloc_ns=3 * MS, ranks=(1,))},
+}
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_what_one_host_lost_is_on_it(what: PathKind, tmp_path: Path) -> None:
+    """Once a step; the others waited for that in a collective, and it is on the path as often."""
+    path = path_of(replace(small(Vendor.NVIDIA), **LATE[what]), tmp_path)
+    assert of(path, what, 1) > 5 * MS
+    assert of(path, what) - of(path, what, 1) < 1 * MS
+
+
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+def test_it_goes_from_rank_to_rank_where_another_is_late_each_step(vendor: Vendor, tmp_path: Path) -> None:
+    path = path_of(plant(small(vendor), Cause.ROTATING_STRAGGLER), tmp_path)
+    assert of(path, PathKind.HOST) > 7.5 * MS
+    assert {rank for rank in range(4) if of(path, PathKind.HOST, rank) > 2 * MS} == {1, 2, 3}
+
+
+def test_the_longest_pieces_are_told_with_their_place(tmp_path: Path) -> None:
+    path = path_of(replace(small(Vendor.NVIDIA), delays=(HostDelay(rank=3, ns=9 * MS, data=True),)), tmp_path)
+    data = [segment for segment in path.longest if segment.what is PathKind.DATA]
+    assert {(segment.step, segment.rank) for segment in data} == {(3, 3), (4, 3), (5, 3)}
+    assert all(segment.begin_ns < MS for segment in data)
+    assert [segment.ns for segment in path.longest] == sorted(
+        (segment.ns for segment in path.longest), reverse=True
+    )
+
+
+def two_ranks(*, last: list[int], queued: list[int], start: list[int], end: list[int]) -> Meetings:
+    """Rows of ranks 0, 1, 0, 1, ..."""
+    rank = np.arange(len(start)) % 2
+    return Meetings(
+        rank=rank,
+        start=np.array(start),
+        end=np.array(end),
+        last=np.array(last),
+        queued=np.array(queued),
+        rows_of={number: np.flatnonzero(rank == number) for number in (0, 1)},
+    )
+
+
+def test_it_goes_through_the_collective_before_on_the_stream() -> None:
+    """Rank 1 came last to the second, 300 to 400, because of the first, which waited for rank 0 until 150."""
+    meetings = two_ranks(
+        start=[150_000, 100_000, 300_000, 300_000],
+        end=[300_000, 300_000, 400_000, 400_000],
+        last=[0, 0, 3, 3],
+        queued=[-1, -1, -1, 1],
+    )
+    blocked = {0: intervals([300_000], [400_000]), 1: EMPTY}
+    pieces = walk(0, {0: 0, 1: 0}, 500_000, blocked, meetings)
+    assert [(piece.rank, piece.begin_ns, piece.end_ns, piece.moving) for piece in pieces] == [
+        (0, 400_000, 500_000, False),
+        (0, 300_000, 400_000, True),
+        (1, 150_000, 300_000, True),
+        (0, 0, 150_000, False),
+    ]
+
+
+def test_a_collective_that_still_ran_was_not_waited_for() -> None:
+    """The rank computes nothing beside it, and goes on long before its end: its host was late."""
+    meetings = two_ranks(start=[100_000, 50_000], end=[900_000, 900_000], last=[0, 0], queued=[-1, -1])
+    pieces = walk(1, {0: 0, 1: 0}, 500_000, {0: EMPTY, 1: intervals([100_000], [400_000])}, meetings)
+    assert {piece.rank for piece in pieces} == {1}
+    assert not any(piece.moving for piece in pieces)
+
+
+def test_collectives_that_ended_before_they_began_come_to_an_end() -> None:
+    """Whatever the clocks say: each piece is at least a nanosecond, and they join."""
+    meetings = two_ranks(start=[900_000, 900_000], end=[400_000, 400_000], last=[1, 0], queued=[1, 0])
+    blocked = {0: intervals([100], [400_000]), 1: intervals([100], [400_000])}
+    pieces = walk(0, {0: 0, 1: 0}, 500_000, blocked, meetings)
+    assert pieces[0].end_ns == 500_000
+    assert pieces[-1].begin_ns == 0
+    assert all(later.begin_ns == earlier.end_ns for later, earlier in itertools.pairwise(pieces))
+
+
+def test_a_recording_of_one_rank_is_its_own_path(tmp_path: Path) -> None:
+    path = path_of(replace(small(Vendor.NVIDIA), ranks=1), tmp_path)
+    assert {share.rank for share in path.shares} == {0}
+
+
+@pytest.mark.parametrize("missing", [(0,), (1, 3)])
+def test_ranks_that_are_missing_leave_a_path_through_the_others(
+    missing: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The waiting for them cannot be followed: it is transfer of the rank that waited."""
+    path = path_of(replace(small(Vendor.NVIDIA), missing=missing), tmp_path)
+    assert not {share.rank for share in path.shares} & set(missing)
