@@ -26,7 +26,7 @@ from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.transfer.messages.hosts import bus_bandwidths, ranks_by_host, within_hosts
 from zprof.rules.transfer.messages.pipeline import Pass, exposed_ns
-from zprof.rules.transfer.messages.resizing import Step, step_of
+from zprof.rules.transfer.messages.resizing import SURE_RATIO, Step, is_guess, step_of
 from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
 
 _WORTH_RATIO = 0.05
@@ -34,8 +34,6 @@ _LOW_RATIO = 0.50
 #: What messages within a host reach at least; see above.
 _WITHIN_HOST_BYTES_PER_S = 20e9
 _ASSUMED_TIMES = 2.0
-#: Of the step: a saving that may be less is a guess.
-_SURE_RATIO = 0.02
 _SURE_COUNT = 10
 _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
@@ -164,7 +162,7 @@ def _passes(found: _Spanning, rate: float) -> list[Pass]:
 
 def _finding(analysis: RunAnalysis, found: _Spanning) -> Finding | None:
     wall, saving = wall_ns(analysis), _saving(found, cpu=analysis.run.device == "cpu")
-    if saving[1] < _SURE_RATIO * wall:
+    if saving[1] < SURE_RATIO * wall:
         return None
     kind = found.messages.kind.value
     return finding(
@@ -175,7 +173,7 @@ def _finding(analysis: RunAnalysis, found: _Spanning) -> Finding | None:
         evidence=_evidence(found),
         saving_ns=saving,
         severity=severity_of(saving[1], wall),
-        confidence=_confidence(found, saving[0], wall),
+        confidence=_confidence(found, saving, wall),
         fix=fix_for(analysis.training.engine, _FIXES),
         disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
         "between hosts is not what they wait for",
@@ -188,8 +186,8 @@ def _expected(found: _Spanning) -> str:
     return f"less than {format_rate(_WITHIN_HOST_BYTES_PER_S)}, which a host has inside"
 
 
-def _confidence(found: _Spanning, least: float, wall: float) -> Confidence:
-    if least < _SURE_RATIO * wall:
+def _confidence(found: _Spanning, saving: tuple[float, float], wall: float) -> Confidence:
+    if is_guess(saving, wall):
         return Confidence.LOW
     sure = found.within is not None and len(found.messages.rows) >= _SURE_COUNT
     return Confidence.HIGH if sure else Confidence.MEDIUM

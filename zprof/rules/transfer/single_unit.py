@@ -23,14 +23,13 @@ from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes, format_ns
 from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.transfer.messages.resizing import Step, step_of
+from zprof.rules.transfer.messages.resizing import Step, is_guess, step_of
 from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
 
 _MOST_MESSAGES = 2
 _MOST_BYTES_RATIO = 0.50
 _EXPOSED_RATIO = 0.80
 _WORTH_RATIO = 0.03
-_SURE_RATIO = 0.02
 _BLOCKS = (4, 6, 8, 12, 24, 48)
 _SURE_STEPS = 3
 
@@ -100,7 +99,7 @@ def _answer(analysis: RunAnalysis, traffic: Traffic, messages: Messages) -> Find
         evidence=_evidence(step, messages, first=traffic.before),
         saving_ns=saving,
         severity=severity_of(saving[1], wall),
-        confidence=_confidence(analysis, saving[0], wall),
+        confidence=_confidence(analysis, saving, wall),
         fix=fix_for(analysis.training.engine, _UNITS if traffic.before else _BUCKETS),
         disprove="wrap each block and record again: if the first gather and the last reduction show as much "
         "as before, it is the link that is slow",
@@ -119,7 +118,7 @@ def _evidence(step: Step, messages: Messages, *, first: bool) -> list[Evidence]:
     ]
 
 
-def _confidence(analysis: RunAnalysis, least: float, wall: float) -> Confidence:
-    if least < _SURE_RATIO * wall:
+def _confidence(analysis: RunAnalysis, saving: tuple[float, float], wall: float) -> Confidence:
+    if is_guess(saving, wall):
         return Confidence.LOW
     return Confidence.HIGH if analysis.steps["step"].nunique() >= _SURE_STEPS else Confidence.MEDIUM

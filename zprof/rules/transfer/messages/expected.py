@@ -1,8 +1,8 @@
 """What bandwidth a group's messages should have: as said, as the baseline's, or as other groups' of the run.
 
 Messages compare where their kind is the same, else where kinds share a bus bandwidth (all but gloo's
-reduce_scatter), and where their size is similar, within a factor of four.  Groups of the same run compare
-where both, or neither, span hosts.
+reduce_scatter), and where their size is similar, within a factor of four.  Groups compare where both, or
+neither, span hosts: what is lost between them is sharding_spans_nodes.
 """
 
 from dataclasses import dataclass
@@ -60,13 +60,21 @@ def of_baseline(mine: GroupRate, analysis: RunAnalysis, baseline: RunAnalysis | 
     """What the baseline reaches; None where it has nothing like it."""
     if baseline is None or baseline.collectives.empty:
         return None
+    rows = _as_far(baseline, spans(analysis, mine.group))
     for kind in comparable(analysis, mine.kind):
-        found = similar(bus_bandwidths(baseline, baseline.collectives, kind), mine.bytes)
+        found = similar(bus_bandwidths(baseline, rows, kind), mine.bytes)
         if len(found):
             return Expected(
                 bytes_per_s=float(found["bytes_per_s"].median()), of=f"the baseline's {kind.value}s"
             )
     return None
+
+
+def _as_far(baseline: RunAnalysis, far: bool | None) -> pd.DataFrame:
+    """Its collectives, without groups known to lie within a host where ours does not, and the reverse."""
+    groups = baseline.collectives["group"].astype(str)
+    other = {group for group in groups.unique() if spans(baseline, group) not in (None, far)}
+    return baseline.collectives[~groups.isin(other)] if far is not None else baseline.collectives
 
 
 def of_other_groups(mine: GroupRate, rates: list[GroupRate], analysis: RunAnalysis) -> Expected | None:

@@ -17,6 +17,8 @@ from zprof.rules.transfer.messages.traffic import Traffic
 
 _ERROR_RATIO = 0.05
 _MISSED_RATIO = 0.5
+#: Of the step: a saving whose middle is below this is a guess.
+SURE_RATIO = 0.02
 #: Sizes that are tried, as multiples of the present one.
 LARGER = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
@@ -73,6 +75,11 @@ def step_of(analysis: RunAnalysis, traffic: Traffic) -> Step:
         missed_ns=max(0.0, seen - modelled),
         idle_ns=float(analysis.steps["idle_ns"].mean()) if len(analysis.steps) else 0.0,
     )
+
+
+def is_guess(saving: tuple[float, float], wall: float) -> bool:
+    """Whether next to nothing, or nothing at all, may be won."""
+    return saving[0] <= 0 or sum(saving) / 2 < SURE_RATIO * wall
 
 
 def enough(step: Step, most: float) -> Iterable[float]:

@@ -17,15 +17,13 @@ from zprof.model.gaps import Gap
 from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import not_tested
 from zprof.rules.transfer.messages.blocks import units_per_block
-from zprof.rules.transfer.messages.resizing import LARGER, Step, enough, step_of
+from zprof.rules.transfer.messages.resizing import LARGER, Step, enough, is_guess, step_of
 from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
 
 LATENCY_RATIO = 0.50
 WORTH_RATIO = 0.03
 UNITS_PER_BLOCK = 3
 ORDINARY_LATENCY_NS = 200_000
-#: Of the step: a saving that may be less is a guess.
-SURE_RATIO = 0.02
 #: Of what is exposed: a model that misses more of it is not sure of the rest.
 MISSED_RATIO = 0.5
 SURE_COUNT = 10
@@ -95,7 +93,7 @@ def _facts(messages: Messages) -> list[Evidence]:
 
 def confidence_of(small: Small) -> Confidence:
     """Low where next to nothing may be won; high where the model of the step meets what was seen."""
-    if small.saving_ns[0] < SURE_RATIO * small.wall_ns:
+    if is_guess(small.saving_ns, small.wall_ns):
         return Confidence.LOW
     met = small.step.missed_ns <= MISSED_RATIO * small.step.exposed_ns
     enough_seen = all(len(messages.rows) >= SURE_COUNT for messages in small.step.traffic.both)
