@@ -47,5 +47,6 @@ def test_tokens_of_a_step_are_those_of_all_ranks() -> None:
 
 def test_shorter_sequences_count_as_they_are() -> None:
     """Planted: the sequences of all ranks but the first are shorter."""
-    whole, shortened = tokens("--batch 8 --context 64", 2), tokens("--plant uneven_shapes --batch 8", 2)
-    assert 0 < shortened < whole
+    planted = "--plant uneven_shapes --batch 8"
+    assert 0 < tokens(planted, 2) < tokens(planted, 1)
+    assert tokens(planted, 4) < tokens(planted, 2)
