@@ -25,7 +25,7 @@ ORIGIN = 1_700_000_000_000_000_000
 _LEDGER = ["compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns"]
 _NULLABLE = [
     "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns", "compute_before_wait_ns",
-    "dependency_ns",
+    "dependency_ns", "blocked_ns",
 ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ class _Ranks:
             "wait_ns": last - start, "transfer_ns": end - last, "exposed_wait_ns": 0,
             "exposed_transfer_ns": 0, "hidden_ns": end - start,
             "launch_start_ns": int(self.now[rank]), "launch_end_ns": int(self.now[rank]),
-            "dependency_ns": start - int(self.now[rank]),
+            "blocked_ns": 0, "dependency_ns": start - int(self.now[rank]),
             "computed_at_launch": int(self.computed[rank]), "last_ns": last,
             "first_of_window": not self.rows, "matched": True,
         }  # fmt: skip

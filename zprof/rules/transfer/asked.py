@@ -46,7 +46,11 @@ def asked(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
     """All of them; with an expected bus bandwidth that one is held against it."""
     bandwidth = against(expected_bus_bytes_per_s) if expected_bus_bytes_per_s else low_bus_bandwidth
     return (
-        Rule(cause=Cause.NO_PREFETCH, check=no_prefetch, claims=("exposed_transfer_ns", "idle_ns")),
+        Rule(
+            cause=Cause.NO_PREFETCH,
+            check=no_prefetch,
+            claims=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
+        ),
         Rule(
             cause=Cause.RATE_LIMITED_PREFETCH,
             check=rate_limited_prefetch,

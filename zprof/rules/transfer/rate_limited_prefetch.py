@@ -137,6 +137,7 @@ def _shallow(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Shallow:
         (gathers["hidden_ns"] > _BESIDE_RATIO * duration)
         & (gathers["dependency_ns"].fillna(0) > 0)
         & (stood.fillna(_AT_ONCE_NS) < _AT_ONCE_NS)
+        & (gathers["blocked_ns"].fillna(0) < _AT_ONCE_NS)
     ).astype(bool)
     exposed = gathers["exposed_transfer_ns"].where(chosen, 0)
     hideable = exposed.clip(upper=gathers["free_compute_ns"])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
@@ -50,7 +51,7 @@ def test_saving_stays_below_exposed_transfer_and_queue() -> None:
     analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
     finding = found(analysis)
     limit = evidence(finding, "of it exposed") + evidence(finding, "blocked while queued")
-    assert 0 < finding.saving_ns[1] <= 1.05 * limit
+    assert 0 < finding.saving_ns[1] <= 1.15 * limit
 
 
 def test_saving_stays_below_free_compute() -> None:
@@ -63,7 +64,7 @@ def test_saving_stays_below_the_time_in_which_it_could_have_been_launched() -> N
     """Compute elsewhere in the step hides nothing: only what lies before the launch does."""
     analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK, compute_ms=3))
     rich = analysis.steps.assign(compute_ns=analysis.steps["compute_ns"] * 10)
-    assert found(replace(analysis, steps=rich)).saving_ns[1] <= (6 * 3 * 3 + 6) * 1.25 * MS
+    assert found(replace(analysis, steps=rich)).saving_ns[1] <= (6 * 3 * 3 + 6) * 1.15 * 1.1 * MS
 
 
 def test_idle_time_before_the_launch_hides_nothing() -> None:
@@ -116,3 +117,102 @@ def test_fix_is_for_the_engine(engine: str, words: list[str]) -> None:
     fix = found(analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK, engine=engine))).fix
     assert all(word in fix for word in words)
     assert ("overlap_comm" in fix) == ("overlap_comm" in words)
+
+
+def on_device(analysis: RunAnalysis, **columns: object) -> RunAnalysis:
+    return replace(
+        analysis,
+        run=replace(analysis.run, device="cuda"),
+        collectives=analysis.collectives.assign(**columns),
+    )
+
+
+@pytest.mark.parametrize("column", ["start_ns", "blocked_ns"])
+@pytest.mark.parametrize(("share", "there"), [(0.09, True), (0.11, False)])
+def test_silent_where_a_device_kept_what_was_launched_in_time(column: str, share: float, there: bool) -> None:
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    rows = analysis.collectives
+    kept = (share * (rows["end_ns"] - rows["start_ns"])).astype("int64")
+    columns = (
+        {"blocked_ns": kept}
+        if column == "blocked_ns"
+        else {"launch_start_ns": rows["start_ns"] - kept, "dependency_ns": 0}
+    )
+    answer = no_prefetch(on_device(analysis, **columns), None)
+    assert isinstance(answer, Finding) == there
+    # on a CPU rank the time from a launch to its start is the host's own
+    assert isinstance(no_prefetch(replace(analysis, collectives=rows.assign(**columns)), None), Finding)
+
+
+def test_kernels_alone_are_enough_but_less_sure() -> None:
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    blind = pd.array([None] * len(analysis.collectives), "Int64")
+    unknown = dict.fromkeys(("launch_start_ns", "dependency_ns", "blocked_ns", "wait_start_ns"), blind)
+    finding = found(on_device(analysis, **unknown))
+    assert finding.confidence is Confidence.MEDIUM
+    assert finding.saving_ns == found(on_device(analysis)).saving_ns
+
+
+def test_with_ranks_missing_what_is_exposed_may_be_waiting() -> None:
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    finding = found(replace(analysis, collectives=analysis.collectives.assign(matched=False)))
+    assert finding.confidence is Confidence.MEDIUM
+    assert finding.saving_ns[0] == 0
+
+
+@pytest.mark.parametrize(("share", "there"), [(0.29, False), (0.31, True)])
+def test_below_a_third_of_the_transfer_exposed_it_is_prefetched_well_enough(
+    share: float, there: bool
+) -> None:
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    rows = analysis.collectives
+    shown = rows.assign(exposed_transfer_ns=(share * rows["transfer_ns"]).astype("int64"))
+    assert isinstance(no_prefetch(replace(analysis, collectives=shown), None), Finding) == there
+
+
+@pytest.mark.parametrize(
+    ("column", "share", "late"),
+    [
+        ("hidden_ns", 0.09, 88),
+        ("hidden_ns", 0.11, 72),
+        ("free_compute_ns", 0.09, 72),
+        ("free_compute_ns", 0.11, 88),
+    ],
+)
+def test_late_is_what_hides_nothing_and_could(column: str, share: float, late: int) -> None:
+    """The two gathers of one unit are such, 16 of each rank."""
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    rows = analysis.collectives
+    changed = (share * (rows["end_ns"] - rows["start_ns"])).astype("int64")
+    one = rows["unit"].isin(["blocks.3", "blocks.9"])
+    mixed = rows.assign(**{column: rows[column].where(~one, changed)})
+    finding = found(replace(analysis, collectives=mixed))
+    assert evidence(finding, "all_gathers that begin") == 2 * late
+
+
+@pytest.mark.parametrize(
+    ("units", "late", "confidence"),
+    [
+        ({0, 3}, 24, Confidence.LOW),  # of 95: the first gather of a step has no room before it
+        ({1, 3}, 32, Confidence.MEDIUM),
+        ({0, 1, 3}, 40, Confidence.MEDIUM),
+        ({1, 3, 5}, 48, Confidence.HIGH),
+    ],
+)
+def test_few_late_ones_are_a_weaker_sign(units: set[int], late: int, confidence: Confidence) -> None:
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    rows = analysis.collectives
+    chosen = rows["unit"].str.removeprefix("blocks.").astype(int).mod(6).isin(units)
+    mixed = rows.assign(hidden_ns=rows["hidden_ns"].where(chosen, rows["end_ns"] - rows["start_ns"]))
+    finding = found(replace(analysis, collectives=mixed))
+    assert evidence(finding, "all_gathers that begin") == 2 * late
+    assert finding.confidence is confidence
+
+
+def test_one_unit_has_nothing_to_prefetch() -> None:
+    """Two gathers of one unit a step, the second behind the whole forward."""
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK, units=1))
+    assert no_prefetch(analysis, None) is None
+    assert isinstance(
+        no_prefetch(analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK, units=2)), None), Finding
+    )
