@@ -34,7 +34,7 @@ def with_rows(analysis: RunAnalysis, chosen: "pd.Series[bool]", **columns: float
     """The same with other values in some rows."""
     table = analysis.host.copy()
     for name, value in columns.items():
-        table[name] = table[name].where(~chosen, value)
+        table[name] = table[name].astype(object).where(~chosen, value).infer_objects()
     return replace(analysis, host=table)
 
 
@@ -116,6 +116,11 @@ def test_gaps_that_alone_hide_collectives_save_less() -> None:
     none = cpu_bound_launch(hosts(on_device=False, launch_ns=60 * MS, launch_under_ns=58 * MS), None)
     assert room.saving_ns[0] == 30 * MS
     assert none.saving_ns[0] == 26 * MS
+
+
+def test_a_collective_behind_the_loader_loses_what_hid_it() -> None:
+    found = data_loader(hosts(on_device=False, loader_ns=20 * MS, loader_under_ns=5 * MS), None)
+    assert found.saving_ns == (9 * MS, 20 * MS)
 
 
 def test_without_the_inputs_nothing_is_tested() -> None:
