@@ -222,10 +222,10 @@ def lost_efficiency(plan: Plan, strength: float) -> Plan:
 
 
 def artifact(plan: Plan, strength: float) -> Plan:
-    """Recordings open at different times."""
+    """Profilers take differently long to start, as where a device's tracing is set up: tens of ms apart."""
     random = np.random.Generator(np.random.PCG64([plan.seed, 9]))
-    late = random.integers(0, int(6_000_000 * strength), size=plan.ranks)
-    windows = {rank: Window(opens_late_ns=int(late[rank])) for rank in range(plan.ranks)}
+    opening = random.integers(0, int(60_000_000 * strength), size=plan.ranks)
+    windows = {rank: Window(opening_ns=int(opening[rank])) for rank in range(plan.ranks)}
     return replace(plan, windows=windows)
 
 

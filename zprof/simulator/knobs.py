@@ -161,8 +161,12 @@ class HostDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A recording that opens later and closes earlier than the others' by so much."""
+    """A recording that opens later and closes earlier than the others' by so much.
 
+    ``opening_ns``: so long the host is busy opening it, before its first step; what others wait for then.
+    """
+
+    opening_ns: int = 0
     opens_late_ns: int = 0
     closes_early_ns: int = 0
 

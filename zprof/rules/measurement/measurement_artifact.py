@@ -1,12 +1,16 @@
 """ZP101 measurement_artifact: the recording itself made part of what it shows.
 
-Three signs.  The first collective of the window carries more than a fifth of all waiting: profilers
-open up to several milliseconds apart.  The clocks of the ranks are less certain than the waits that
-they time.  The ranks' windows hold different steps.  A sign that spoils the answer has high severity.
+Four signs.  The first collective of the window carries more than a fifth of all waiting, beyond what the
+first one of any other step has: profilers open up to several milliseconds apart.  The clocks of the ranks
+are less certain than the waits that they time.  The ranks' windows hold different steps.  Of the collectives
+of ranks that are all there, fewer than half could be matched.  A sign that spoils the answer has high
+severity.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
@@ -17,6 +21,8 @@ from zprof.rules.rows import clock_uncertainty_ns, mean_per_step, noise_floor_ns
 from zprof.rules.rule import finding, not_tested
 
 _FIRST_RATIO = 0.20
+#: Below this share of matched collectives rules about ranks that wait for each other see chance rows.
+_MATCHED_RATIO = 0.50
 #: Start-up skew from this share of the step on moves the ledger enough to matter.
 _MATTERS_RATIO = 0.05
 #: A straggler costs a twentieth of a step and must stand ten uncertainties out of the clocks.
@@ -99,7 +105,7 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     if rows.empty:
         return None
     total = float(rows["wait_ns"].sum())
-    first = float(rows.loc[rows["first_of_window"].astype(bool), "wait_ns"].sum())
+    first = _beyond_other_steps(rows)
     a_step = mean_per_step(analysis, first)
     if first <= _FIRST_RATIO * total or first <= noise_floor_ns(analysis):
         return None
@@ -117,4 +123,41 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     )
 
 
-_LOOKS: tuple[Callable[[RunAnalysis], _Sign | None], ...] = (_windows_differ, _clocks_blind, _start_up_skew)
+def _beyond_other_steps(rows: pd.DataFrame) -> float:
+    """Waiting in the window's first collective, without what the first one of any step has."""
+    opening = rows[rows["first_of_window"].astype(bool)]
+    of_steps = rows.loc[rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()]
+    later = of_steps[~of_steps["step"].isin(opening["step"])].groupby("step")["wait_ns"].sum()
+    usual = float(later.median()) if len(later) else 0.0
+    return max(0.0, float(opening["wait_ns"].sum()) - usual)
+
+
+def _do_not_fit(analysis: RunAnalysis) -> _Sign | None:
+    """Recordings of all ranks, of which hardly a collective is known to be the same one."""
+    rows = analysis.collectives
+    rows = rows[rows["group_size"] > 1]
+    if rows.empty or len(analysis.run.ranks_loaded) < analysis.run.world_size:
+        return None
+    matched = float(rows["matched"].astype(bool).mean())
+    if matched >= _MATCHED_RATIO:
+        return None
+    return _Sign(
+        sentence=f"the ranks' recordings do not fit together: {format_percent(matched)} of their collectives "
+        "were matched, and without that wait and transfer cannot be told apart",
+        evidence=(
+            Evidence(what="collectives matched across ranks", value=matched, unit="ratio"),
+            Evidence(what="collectives of all ranks", value=len(rows), unit="count"),
+        ),
+        severity=Severity.HIGH,
+        confidence=Confidence.HIGH,
+        fix="open the window in the same step on all ranks, after a barrier, and skip its first steps: "
+        "zprof.steps(skip=3)",
+    )
+
+
+_LOOKS: tuple[Callable[[RunAnalysis], _Sign | None], ...] = (
+    _windows_differ,
+    _do_not_fit,
+    _clocks_blind,
+    _start_up_skew,
+)

@@ -47,6 +47,7 @@ class _Step:
 
     def instructions(self) -> list[Instruction]:
         name = f"ProfilerStep#{FIRST_STEP + self._step}"
+        self._open()
         self._out.add(Begin(name=name))
         self._load()
         for index, phase in enumerate(self._phases):
@@ -63,6 +64,17 @@ class _Step:
         """Many loops stop where the loss is not finite: the host reads it before the backward."""
         if self._plan.host.reads_loss and phase.kind is Pass.FORWARD and phase.unit == self._plan.units - 1:
             self._read((phase.key,))
+
+    def _open(self) -> None:
+        """Before the first step profilers start, on some ranks for longer."""
+        windows = self._plan.windows.items() if self._step == 0 else ()
+        self._out.add(
+            *(
+                HostWork(ns=window.opening_ns, reason=LateReason.HOST, name="", ranks=frozenset({rank}))
+                for rank, window in windows
+                if window.opening_ns
+            )
+        )
 
     def _load(self) -> None:
         plan = self._plan

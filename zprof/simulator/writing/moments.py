@@ -51,6 +51,7 @@ class Times:
         """When a rank records, on the common clock since the origin."""
         window = self._schedule.plan.windows.get(rank)
         late, early = (window.opens_late_ns, window.closes_early_ns) if window else (0, 0)
+        late += window.opening_ns if window else 0
         end = int(self._schedule.end_ns[rank])
         return Opening(opens_ns=late - _BEFORE_NS, closes_ns=end + _BEHIND_NS - early)
 

@@ -38,6 +38,30 @@ def test_start_up_skew_below_a_fifth_of_waiting_is_nothing() -> None:
     assert measurement_artifact(analysis_of(Scenario(first_skew_ms=4)), None) is None
 
 
+def test_a_rank_that_is_late_at_the_first_collective_of_each_step_is_no_start_up() -> None:
+    """Its data comes late: the window's first collective waits as long as that of any other step."""
+    analysis = analysis_of(Scenario(ranks=4, first_skew_ms=40))
+    rows = analysis.collectives
+    first = rows.groupby(["rank", "step"])["start_ns"].transform("min") == rows["start_ns"]
+    waits = rows["wait_ns"].where(~first, 40 * MS)
+    each_step = replace(analysis, collectives=rows.assign(wait_ns=waits))
+    assert measurement_artifact(analysis, None) is not None
+    assert measurement_artifact(each_step, None) is None
+
+
+@pytest.mark.parametrize(("lost", "spoils"), [(0.4, False), (0.6, True)])
+def test_recordings_that_do_not_fit_together_spoil_the_answer(lost: float, *, spoils: bool) -> None:
+    analysis = analysis_of(Scenario(ranks=2))
+    rows = analysis.collectives
+    matched = rows["sequence"] >= lost * rows["sequence"].nunique()
+    unfit = replace(analysis, collectives=rows.assign(matched=matched))
+    assert (measurement_artifact(unfit, None) is not None) is spoils
+    if spoils:
+        assert found(unfit).severity is Severity.HIGH
+        missing = replace(unfit, run=replace(unfit.run, ranks_loaded=(0,)))
+        assert measurement_artifact(missing, None) is None
+
+
 def test_clocks_that_cannot_tell_spoil_the_answer() -> None:
     finding = found(analysis_of(Scenario(uncertainty_ns=30 * MS)))
     assert finding.severity is Severity.HIGH

@@ -17,7 +17,7 @@ WAITING = (Found.STRAGGLER_RANK, Found.ROTATING_STRAGGLER)
 
 
 def small(seed: int, vendor: Vendor, ranks: int = 4, *, tight: bool = False) -> Plan:
-    plan = Plan(seed=seed, vendor=vendor, ranks=ranks, steps=4, units=4)
+    plan = Plan(seed=seed, vendor=vendor, ranks=ranks, steps=4, units=3)
     return plant(plan, Cause.TIGHT) if tight else plan
 
 
@@ -49,19 +49,19 @@ def test_the_late_rank_is_first_and_its_price_is_true(
 
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
 @pytest.mark.parametrize("tight", [False, True])
-@pytest.mark.parametrize("ranks", [2, 3, 7])
+@pytest.mark.parametrize("ranks", [2, 5])
 def test_healthy_jobs_accuse_nobody(vendor: Vendor, tight: bool, ranks: int, tmp_path: Path) -> None:
     job = diagnosed(small(10 + ranks, vendor, ranks, tight=tight), tmp_path)
     assert not [finding for finding in sure(job) if finding.cause in WAITING]
 
 
 def test_a_straggler_whose_waits_hide_is_found_all_the_same(tmp_path: Path) -> None:
-    """Its others have half of its cost as exposed wait: the rest is transfer that began late."""
-    plan = small(0, Vendor.NVIDIA, tight=True)
+    """Its others have a third of its cost as exposed wait: the rest is transfer that began late."""
+    plan = replace(small(0, Vendor.NVIDIA, tight=True), units=6)
     job = planted(Cause.STRAGGLER_RANK, plan, tmp_path, 0.5)
     exposed = max(rank.exposed_wait_ns for rank in job.analysis.time.per_rank)
     saving = true_saving_ns(Cause.STRAGGLER_RANK, plan, tmp_path / "cured", 0.5)
-    assert exposed < 0.6 * saving
+    assert exposed < 0.5 * saving
     assert job.first is not None
     assert job.first.cause is Found.STRAGGLER_RANK
     assert "its compute takes longer" in job.first.sentence
@@ -91,7 +91,7 @@ def test_it_is_said_why_the_rank_is_late(why: str, tmp_path: Path) -> None:
 
 def test_two_late_ranks_are_named_together(tmp_path: Path) -> None:
     """A slow host has several: to cure one of them wins nothing."""
-    plan = replace(small(6, Vendor.NVIDIA, 8), speed={2: 0.85, 3: 0.85})
+    plan = replace(small(6, Vendor.NVIDIA, 6), speed={2: 0.85, 3: 0.85})
     first = diagnosed(plan, tmp_path / "sick").first
     assert first is not None
     assert first.sentence.startswith("ranks 2, 3 are ")
@@ -99,6 +99,14 @@ def test_two_late_ranks_are_named_together(tmp_path: Path) -> None:
         simulate(replace(plan, speed={}), tmp_path / "well")
     )
     assert first.saving_ns[0] <= saving <= first.saving_ns[1]
+
+
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+def test_profilers_that_start_apart_are_no_late_ranks(vendor: Vendor, tmp_path: Path) -> None:
+    job = planted(Cause.MEASUREMENT_ARTIFACT, small(0, vendor), tmp_path)
+    assert job.first is not None
+    assert job.first.cause is Found.MEASUREMENT_ARTIFACT
+    assert not [finding for finding in sure(job) if finding.cause in WAITING]
 
 
 def test_where_the_link_is_the_limit_a_late_rank_costs_next_to_nothing(tmp_path: Path) -> None:
