@@ -19,6 +19,7 @@ from zprof.rules.rule import Rule
 
 #: What is lost: compute is no loss, until a rule says how much of it is.
 _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns")
+_SURENESS = {Confidence.LOW: 0, Confidence.MEDIUM: 1, Confidence.HIGH: 2}
 
 
 def spoils(finding: Finding) -> bool:
@@ -69,7 +70,7 @@ def disjoint(
         nothing_left = finding.saving_ns[1] > 0 and high == 0
         if not (nothing_left and finding.cause in causes):
             kept.append(replace(finding, saving_ns=(min(finding.saving_ns[0], high), high)))
-    return tuple(ordered(kept))
+    return tuple(_behind_what_explains(ordered(kept), rules))
 
 
 def unclaimed(
@@ -91,6 +92,23 @@ def _explained(findings: Sequence[Finding], rules: Sequence[Rule]) -> frozenset[
     """Causes whose signal a sure finding makes as well."""
     sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}
     return frozenset(cause for rule in rules if rule.cause in sure for cause in rule.explains)
+
+
+def _behind_what_explains(findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
+    """Move each finding behind those that explain it and are surer than it: they are to be fixed first."""
+    explains = {rule.cause: rule.explains for rule in rules}
+    placed = list(findings)
+    for finding in findings:
+        surer = [
+            place
+            for place, other in enumerate(placed)
+            if finding.cause in explains.get(other.cause, ())
+            and _SURENESS[other.confidence] > _SURENESS[finding.confidence]
+        ]
+        own = placed.index(finding)
+        if surer and max(surer) > own:
+            placed.insert(max(surer), placed.pop(own))
+    return placed
 
 
 def _explaining_first(findings: Sequence[Finding], explained: frozenset[Cause]) -> list[Finding]:

@@ -167,7 +167,7 @@ def last_unit(plan: Plan, strength: float) -> Plan:
     launch this gather so early that it hides under the forward of the unit itself.  The other gathers fit.
     """
     gathering = replace(plan.gathering, keep_last_unit=False)
-    host = replace(plan.host, reads_loss=True)
+    host = replace(plan.host, reads_loss=plan.vendor is not Vendor.GLOO)
     return replace(tight(plan, min(0.95, 0.9 * strength)), stage=3, gathering=gathering, host=host)
 
 

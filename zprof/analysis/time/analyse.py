@@ -14,6 +14,8 @@ from zprof.analysis.time.host.calls import read_host_calls
 from zprof.analysis.time.host.table import host_rows
 from zprof.analysis.time.kernels.sums import kernel_frame
 from zprof.analysis.time.ledger import STEP_COLUMNS, step_times
+from zprof.analysis.time.passes.evidence import read_evidence
+from zprof.analysis.time.passes.table import find_passes
 from zprof.analysis.time.rank import analyse_rank, unsplit_ns
 from zprof.analysis.time.synchronise import Synchronised, synchronise
 from zprof.analysis.time.tracks import RankTracks, rank_tracks
@@ -155,6 +157,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             ignore_index=True,
         ),
         limiter=pd.concat(limiter, ignore_index=True),
+        passes=find_passes(collectives, timelines, lambda rank: read_evidence(run, rank, clocks.of(rank))),
     )
 
 

@@ -12,6 +12,8 @@ from zprof.rules.transfer.single_unit import single_unit
 from zprof.rules.transfer.units_too_small import units_too_small
 
 _MOVING = ("exposed_transfer_ns", "idle_ns")
+#: Whatever makes gathers late makes those of a backward late, too.
+_REGATHERS = Cause.NEEDLESS_RESHARD_AFTER_FORWARD
 
 #: How large messages are, and between whom.
 _SIZES = (
@@ -19,25 +21,25 @@ _SIZES = (
         cause=Cause.LATENCY_BOUND_COLLECTIVES,
         check=latency_bound_collectives,
         claims=_MOVING,
-        explains=(Cause.LOW_BUS_BANDWIDTH,),
+        explains=(Cause.LOW_BUS_BANDWIDTH, _REGATHERS),
     ),
     Rule(
         cause=Cause.UNITS_TOO_SMALL,
         check=units_too_small,
         claims=_MOVING,
-        explains=(Cause.LATENCY_BOUND_COLLECTIVES, Cause.LOW_BUS_BANDWIDTH, Cause.NO_PREFETCH),
+        explains=(Cause.LATENCY_BOUND_COLLECTIVES, Cause.LOW_BUS_BANDWIDTH, Cause.NO_PREFETCH, _REGATHERS),
     ),
     Rule(
         cause=Cause.SINGLE_UNIT,
         check=single_unit,
         claims=_MOVING,
-        explains=(Cause.NO_PREFETCH,),
+        explains=(Cause.NO_PREFETCH, _REGATHERS),
     ),
     Rule(
         cause=Cause.SHARDING_SPANS_NODES,
         check=sharding_spans_nodes,
         claims=_MOVING,
-        explains=(Cause.LOW_BUS_BANDWIDTH,),
+        explains=(Cause.LOW_BUS_BANDWIDTH, _REGATHERS),
     ),
 )
 
@@ -50,6 +52,7 @@ def asked(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
             cause=Cause.NO_PREFETCH,
             check=no_prefetch,
             claims=("exposed_transfer_ns", "idle_ns", "exposed_wait_ns"),
+            explains=(_REGATHERS,),
         ),
         Rule(
             cause=Cause.RATE_LIMITED_PREFETCH,
@@ -57,7 +60,12 @@ def asked(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
             claims=("idle_ns", "exposed_transfer_ns"),
             explains=(Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH),
         ),
-        Rule(cause=Cause.COMPUTE_BLOCKS_COMM, check=compute_blocks_comm, claims=_MOVING),
-        Rule(cause=Cause.LOW_BUS_BANDWIDTH, check=bandwidth, claims=_MOVING),
+        Rule(
+            cause=Cause.COMPUTE_BLOCKS_COMM,
+            check=compute_blocks_comm,
+            claims=_MOVING,
+            explains=(_REGATHERS,),
+        ),
+        Rule(cause=Cause.LOW_BUS_BANDWIDTH, check=bandwidth, claims=_MOVING, explains=(_REGATHERS,)),
         *_SIZES,
     )

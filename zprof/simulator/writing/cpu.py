@@ -31,6 +31,14 @@ _OPERATORS = {
     Shape.SPLIT: "aten::split_with_sizes_copy",
     Shape.PAD: "aten::_chunk_cat",
 }
+#: Around what a node of autograd runs.
+_NODE = "autograd::engine::evaluate_function: "
+_NODES = {
+    Shape.GEMM: "MmBackward0",
+    Shape.ATTENTION: "ScaledDotProductFlashAttentionForCpuBackward0",
+    Shape.NORM: "NativeLayerNormBackward0",
+    Shape.ELEMENTWISE: "AddBackward0",
+}
 
 
 class CpuWriter:
@@ -70,6 +78,8 @@ class CpuWriter:
     @_write.register
     def _(self, kernel: Kernel, moment: Moment) -> None:
         name = _OPERATORS.get(kernel.shape, KERNELS[kernel.shape].operator)
+        if kernel.backward:
+            self._operator("cpu_op", _NODE + _NODES[kernel.shape], moment.begin, moment.end)
         self._operator("cpu_op", name, moment.begin, moment.end)
 
     @_write.register

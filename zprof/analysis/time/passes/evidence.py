@@ -1,0 +1,120 @@
+"""What the host's events say about where a step is: forward, backward, optimizer, and which micro-batch.
+
+Ranges of the program say it best: FSDP2's and FSDP1's hooks, DDP's forward, the recorder's marks of phases.
+Below them, autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, also the
+hooks that launch collectives from it.  What is outside of it, and is no optimizer, belongs to a forward as
+soon as the program's thread runs operators there.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
+from zprof.analysis.time.activity.view import EventView, Mask
+from zprof.analysis.time.clocks.offsets import RankClock
+from zprof.model.phases import Phase
+from zprof.run.reader import Run
+
+_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
+_FSDP1 = r"FullyShardedDataParallel\._?"
+_FORWARD = re.compile(
+    rf"FSDP::(root_)?(pre|post)_forward\b.*|{_FSDP1}(root_)?(pre|post)_forward|DistributedDataParallel\.forward"
+)
+_BACKWARD = re.compile(
+    rf"FSDP::(root_)?(pre|post)_backward.*|{_FSDP1}(pre|post)_backward_hook(_reshard_only)?"
+)
+_FORWARD_AHEAD = re.compile(rf"FSDP::forward_prefetch.*|{_FSDP1}pre_forward_prefetch")
+_BACKWARD_AHEAD = re.compile(rf"FSDP::backward_prefetch.*|{_FSDP1}(pre|post)_backward_prefetch")
+_OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+_AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|aten::\w*backward\w*")
+_OPERATOR = re.compile(r"aten::\w+")
+
+
+def _nothing() -> Intervals:
+    return EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Spans of one rank's host, on the common clock.
+
+    ``forward`` and ``backward`` are what the program itself calls so, ``ahead_*`` prefetches for these
+    passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps.  ``operators``: what the
+    program's thread runs outside of autograd and of the optimizer.  Disjoint sets, except the named ones.
+    """
+
+    forward: Intervals = field(default_factory=_nothing)
+    backward: Intervals = field(default_factory=_nothing)
+    ahead_forward: Intervals = field(default_factory=_nothing)
+    ahead_backward: Intervals = field(default_factory=_nothing)
+    autograd: Intervals = field(default_factory=_nothing)
+    optimizer: Intervals = field(default_factory=_nothing)
+    operators: Intervals = field(default_factory=_nothing)
+
+    @property
+    def in_backward(self) -> Intervals:
+        """When a backward certainly ran, by what the program or autograd says."""
+        return union(self.backward, self.autograd)
+
+
+def read_evidence(run: Run, rank: int, clock: RankClock) -> Evidence:
+    """From a rank's events and marks."""
+    events = run.table(rank, "events", _COLUMNS)
+    return evidence_of(events, run.frame(rank, "mark"), clock)
+
+
+def evidence_of(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> Evidence:
+    """From the tables of one rank, each distinct name looked at once."""
+    view = EventView(events, ("user_annotation", "cpu_op"))
+    named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
+    marked = _marked(marks)
+
+    def spans(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
+        return clock.common(view.spans[view.name_is(rows, _is(pattern))])
+
+    autograd = union(spans(operators | named, _AUTOGRAD))
+    optimizer = union(spans(named, _OPTIMIZER), clock.common(marked[Phase.OPTIMIZER]))
+    mine = operators & (view.thread == _program_thread(view))
+    return Evidence(
+        forward=_rows(spans(named, _FORWARD), clock.common(marked[Phase.FORWARD])),
+        backward=_rows(spans(named, _BACKWARD), clock.common(marked[Phase.BACKWARD])),
+        ahead_forward=spans(named, _FORWARD_AHEAD),
+        ahead_backward=spans(named, _BACKWARD_AHEAD),
+        autograd=autograd,
+        optimizer=optimizer,
+        operators=subtract(spans(mine, _OPERATOR), union(autograd, optimizer)),
+    )
+
+
+def _is(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda name: pattern.fullmatch(name) is not None
+
+
+def _program_thread(view: EventView) -> int:
+    """The thread that steps are marked on; else the one with most operators."""
+    steps = view.name_is(view.category_is("user_annotation"), lambda name: name.startswith("ProfilerStep#"))
+    chosen = steps if steps.any() else view.category_is("cpu_op")
+    if not chosen.any():
+        return -1
+    numbers, counts = np.unique(view.thread[chosen], return_counts=True)
+    return int(numbers[np.argmax(counts)])
+
+
+def _marked(marks: pd.DataFrame) -> dict[Phase, Intervals]:
+    """From each mark of a phase to the next; a recomputation is part of its backward."""
+    rows = marks[marks["kind"].astype(str) == "phase"].sort_values("time_ns", kind="stable")
+    times, names = rows["time_ns"].to_numpy(np.int64), rows["name"].astype(str).to_numpy()
+    spans = np.column_stack((times[:-1], times[1:])) if len(times) > 1 else EMPTY
+    names = np.where(names == Phase.RECOMPUTE.value, Phase.BACKWARD.value, names)[: len(spans)]
+    return {phase: spans[names == phase.value] for phase in Phase}
+
+
+def _rows(*sets: Intervals) -> Int64s:
+    """All rows by begin; nested ones stay as they are."""
+    rows = np.concatenate(sets)
+    return rows[np.argsort(rows[:, 0], kind="stable")]

@@ -1,0 +1,1 @@
+"""Gathers and reductions that a step repeats: told apart by the pass that each serves."""

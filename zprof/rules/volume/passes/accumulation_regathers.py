@@ -1,0 +1,80 @@
+"""ZP412 accumulation_regathers: every micro-batch gathers all parameters again.
+
+Parameters change once a step.  With k micro-batches and units that are dropped after each forward and
+backward, a step gathers each unit 2 k times (law of this schedule: all_gathers = 2 x units x k), although
+one gather would do for as long as there is memory to keep it.  Signal, from counts of one rank: more than
+one micro-batch, and units that are gathered more than once in the step.  What would vanish is every gather
+of a unit but its first.
+
+Threshold: their exposed time is more than 3 % of the step (traces.md 7, GAAG).  A gather that is hidden
+costs nothing: k micro-batches with two hidden gathers each are no finding.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns
+from zprof.rules.rows import mean_per_step, wall_ns
+from zprof.rules.rule import finding, fix_for, severity_of
+from zprof.rules.volume.passes.headroom import Headroom, headroom_of
+from zprof.rules.volume.passes.known import confidence_of, missing_of_gathers
+from zprof.rules.volume.passes.price import Price, price_of
+from zprof.rules.volume.passes.regathers import gathers_of
+
+#: Of the step.
+_WORTH_RATIO = 0.03
+
+_FIXES = {
+    "FSDP2": "fully_shard(block, reshard_after_forward=False)\n"
+    "for i, batch in enumerate(micro_batches):\n"
+    "    model.set_reshard_after_backward(i == len(micro_batches) - 1)",
+    "DeepSpeed": '"stage3_param_persistence_threshold" and "stage3_max_live_parameters" above the\n'
+    'size of the model, or "stage": 2; or fewer and larger micro-batches',
+    "reference": "ZeroConfig(stage=3, keep_after_forward=Keep.ALL), or stage=2;\n"
+    "or fewer and larger micro-batches",
+}
+
+
+def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where further micro-batches gather what an earlier one had, and wait for it."""
+    missing = missing_of_gathers(analysis, Cause.ACCUMULATION_REGATHERS)
+    if missing:
+        return missing
+    gathers = gathers_of(analysis)
+    again = gathers[gathers["cause"] == Cause.ACCUMULATION_REGATHERS.value]
+    if again.empty:
+        return None
+    price = price_of(analysis, again)
+    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
+        return None
+    micro_batches = int(again["micro_batches"].max())
+    units = mean_per_step(analysis, int((gathers["number"] == 1).sum()))
+    return _finding(analysis, price, micro_batches, units, headroom_of(analysis, gathers))
+
+
+def _finding(
+    analysis: RunAnalysis, price: Price, micro_batches: int, units: float, headroom: Headroom
+) -> Finding:
+    total = price.count + units
+    return finding(
+        Cause.ACCUMULATION_REGATHERS,
+        sentence=f"{total:.0f} all_gathers a step for {units:.0f} units and {micro_batches} micro-batches: "
+        f"{format_bytes(int(price.bytes))} are gathered again though nothing has changed them "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
+        evidence=[
+            Evidence(what="micro-batches a step", value=micro_batches, unit="count"),
+            Evidence(what="units", value=units, unit="count"),
+            Evidence(what="all_gathers a step", value=total, unit="count"),
+            Evidence(what="of them gathered again, a step", value=price.count, unit="count"),
+            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            *headroom.evidence,
+        ],
+        saving_ns=price.saving_ns,
+        severity=severity_of(price.high_ns, wall_ns(analysis)),
+        confidence=headroom.at_most(confidence_of(analysis, price)),
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="keep the units between micro-batches and record again: if the step stays as long, the "
+        "gathers were hidden after all",
+    )

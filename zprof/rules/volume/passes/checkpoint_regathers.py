@@ -1,0 +1,70 @@
+"""ZP415 checkpoint_regathers: the recomputation of a checkpointed unit gathers it a third time.
+
+A unit that is dropped after its forward is gathered for its backward.  Where the checkpoint lies outside of
+the unit, or the unit is wrapped twice, the recomputed forward has a gather of its own, and the backward
+another one: three gathers of a unit in a micro-batch, where two would do.  Signal, from counts of one rank:
+a third gather of the same unit in a micro-batch (traces.md 7, ACRG: 3 a unit; pytorch #105635, #175406).
+What would vanish is that third gather.
+
+Threshold: their exposed time is more than 2 % of the step (our choice, as for the other gathers).  With more
+than one micro-batch ZP412 names every gather but a unit's first.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns
+from zprof.rules.rows import mean_per_step, wall_ns
+from zprof.rules.rule import finding, fix_for, severity_of
+from zprof.rules.volume.passes.known import confidence_of, missing_of_gathers
+from zprof.rules.volume.passes.price import Price, price_of
+from zprof.rules.volume.passes.regathers import gathers_of
+
+#: Of the step.
+_WORTH_RATIO = 0.02
+
+_FIXES = {
+    "FSDP2": "block = checkpoint_wrapper(block)   # first the checkpoint, then the sharding:\n"
+    "fully_shard(block)                  # recomputation then runs inside the unit, on what is gathered",
+    "DeepSpeed": "checkpoint with deepspeed.checkpointing.checkpoint inside the module whose parameters are\n"
+    "gathered together; no nested ZeRO units within a checkpoint",
+    "reference": "Activations(checkpoint=True) on the units themselves: recomputation uses what is gathered",
+}
+
+
+def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where units are gathered a third time for one micro-batch, and it costs."""
+    missing = missing_of_gathers(analysis, Cause.CHECKPOINT_REGATHERS)
+    if missing:
+        return missing
+    gathers = gathers_of(analysis)
+    third = gathers[gathers["cause"] == Cause.CHECKPOINT_REGATHERS.value]
+    if third.empty:
+        return None
+    price = price_of(analysis, third)
+    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
+        return None
+    return _finding(analysis, price, mean_per_step(analysis, len(gathers)), int(third["unit"].nunique()))
+
+
+def _finding(analysis: RunAnalysis, price: Price, gathers: float, units: int) -> Finding:
+    return finding(
+        Cause.CHECKPOINT_REGATHERS,
+        sentence=f"{units} units are gathered three times a step, the third time for recomputation: "
+        f"{format_bytes(int(price.bytes))} that the backward has gathered anyway "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
+        evidence=[
+            Evidence(what="all_gathers a step", value=gathers, unit="count"),
+            Evidence(what="units gathered three times", value=units, unit="count"),
+            Evidence(what="third gathers a step", value=price.count, unit="count"),
+            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+        ],
+        saving_ns=price.saving_ns,
+        severity=severity_of(price.high_ns, wall_ns(analysis)),
+        confidence=confidence_of(analysis, price),
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="turn checkpointing off for a step that fits in memory, and count: two all_gathers a unit "
+        "remain if recomputation is what makes the third",
+    )

@@ -1,0 +1,68 @@
+"""ZP414 last_unit_regathered: the last unit is dropped after its forward and gathered again at once.
+
+The backward begins with the unit with which the forward ended.  Dropped in between, it is gathered again
+with nothing to hide that gather under: its memory was free for no longer than the loss took.  Signal, from
+one rank: the last unit of the forward is gathered a second time, with less than one unit's compute since its
+forward (counted from the end of its first gather: less than three units' forward compute, because its own
+forward and what the gather ran ahead of lie in between).
+
+Threshold: exposed for more than 2 % of the step (our choice; traces.md 7, LASTB names none).  On a device
+whose host runs far ahead that gather is launched under the unit's own forward, and costs nothing: no finding.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns
+from zprof.rules.rows import wall_ns
+from zprof.rules.rule import finding, fix_for, severity_of
+from zprof.rules.volume.passes.known import confidence_of, missing_of_gathers
+from zprof.rules.volume.passes.price import Price, price_of
+from zprof.rules.volume.passes.regathers import gathers_of
+
+#: Of the step.
+_WORTH_RATIO = 0.02
+
+_FIXES = {
+    "FSDP2": "fully_shard(blocks[-1], reshard_after_forward=False)   # and so the head, if it is a unit",
+    "DeepSpeed": '"stage3_param_persistence_threshold" above the size of the last layers\' parameters',
+    "reference": "ZeroConfig(stage=3, keep_after_forward=Keep.LAST)",
+}
+
+
+def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where the first gather of the backward is of what the forward has just dropped."""
+    missing = missing_of_gathers(analysis, Cause.LAST_UNIT_REGATHERED)
+    if missing:
+        return missing
+    gathers = gathers_of(analysis)
+    again = gathers[gathers["cause"] == Cause.LAST_UNIT_REGATHERED.value]
+    if again.empty:
+        return None
+    price = price_of(analysis, again)
+    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
+        return None
+    between = float(again["compute_between_ns"].astype("float64").mean())
+    return _finding(analysis, price, str(again["unit"].iloc[0]), between)
+
+
+def _finding(analysis: RunAnalysis, price: Price, unit: str, between_ns: float) -> Finding:
+    return finding(
+        Cause.LAST_UNIT_REGATHERED,
+        sentence=f"{unit}, the last unit of the forward, is dropped and gathered again at once: "
+        f"{format_bytes(int(price.bytes))} with nothing to hide them under "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
+        evidence=[
+            Evidence(what="gathers of it too many, a step", value=price.count, unit="count"),
+            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            Evidence(what="compute between its two gathers", value=between_ns, unit="ns"),
+        ],
+        saving_ns=price.saving_ns,
+        severity=severity_of(price.high_ns, wall_ns(analysis)),
+        confidence=confidence_of(analysis, price),
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="keep that one unit and record again: its second gather goes, and the step is shorter by "
+        "what was exposed of it",
+    )

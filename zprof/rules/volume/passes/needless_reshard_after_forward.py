@@ -1,0 +1,71 @@
+"""ZP413 needless_reshard_after_forward: units are dropped after forward, and gathered again for backward.
+
+Dropping a unit after its forward saves the memory of unsharded parameters until the backward, and costs a
+second gather.  Every healthy stage 3 run gathers twice: while the second gather is hidden it costs nothing,
+and is no finding.  Signal, from one rank: units that are gathered again in the backward, and
+
+    exposed time of these gathers > 2 % of the step                         (traces.md 7, RAF)
+    free memory of the device at the peak >= bytes of the unsharded units   where memory was recorded
+
+Where it was not, the finding says so and is of medium confidence: the time is sure, the room is not.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.units import format_bytes, format_ns
+from zprof.rules.rows import wall_ns
+from zprof.rules.rule import finding, fix_for, severity_of
+from zprof.rules.volume.passes.headroom import Headroom, headroom_of
+from zprof.rules.volume.passes.known import confidence_of, missing_of_gathers
+from zprof.rules.volume.passes.price import Price, price_of
+from zprof.rules.volume.passes.regathers import gathers_of
+
+#: Of the step.
+_WORTH_RATIO = 0.02
+
+_FIXES = {
+    "FSDP2": "fully_shard(block, reshard_after_forward=False)   # or an int: reshard within a host only",
+    "DeepSpeed": '"zero_optimization": {"stage": 2}',
+    "reference": "ZeroConfig(stage=3, keep_after_forward=Keep.ALL)   # or stage=2",
+}
+
+
+def needless_reshard_after_forward(
+    analysis: RunAnalysis, baseline: RunAnalysis | None
+) -> Finding | Gap | None:
+    """Finding where the backward waits for units that the forward had, and there may be room for them."""
+    missing = missing_of_gathers(analysis, Cause.NEEDLESS_RESHARD_AFTER_FORWARD)
+    if missing:
+        return missing
+    gathers = gathers_of(analysis)
+    again = gathers[gathers["cause"] == Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value]
+    if again.empty:
+        return None
+    price, headroom = price_of(analysis, again), headroom_of(analysis, gathers)
+    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis) or headroom.suffices is False:
+        return None
+    return _finding(analysis, price, int(again["unit"].nunique()), headroom)
+
+
+def _finding(analysis: RunAnalysis, price: Price, units: int, headroom: Headroom) -> Finding:
+    return finding(
+        Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+        sentence=f"{units} units are dropped after their forward and gathered again for their backward: "
+        f"{format_bytes(int(price.bytes))} "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
+        evidence=[
+            Evidence(what="units gathered again for their backward", value=units, unit="count"),
+            Evidence(what="second gathers a step", value=price.count, unit="count"),
+            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            *headroom.evidence,
+        ],
+        saving_ns=price.saving_ns,
+        severity=severity_of(price.high_ns, wall_ns(analysis)),
+        confidence=headroom.at_most(confidence_of(analysis, price)),
+        fix=fix_for(analysis.training.engine, _FIXES),
+        disprove="keep the units after their forward and record again: if the step stays as long, or memory "
+        "runs out, dropping them was right",
+    )

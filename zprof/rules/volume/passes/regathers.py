@@ -1,0 +1,64 @@
+"""Which rule names which gather of a unit that was gathered before in the same step: each has one.
+
+In this order: what a further micro-batch gathers again (ZP412), the third gather of a unit in a
+micro-batch, which recomputation makes (ZP415), that of the last unit, whose forward has just ended (ZP414),
+and the rest, which a backward makes because its forward dropped the unit (ZP413).
+"""
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.collectives import CollectiveKind
+from zprof.model.phases import Phase
+from zprof.rules.volume.passes.known import passes_of
+
+#: Gathers of a unit in a micro-batch: one for its forward, one for its backward, and then recomputation's.
+_WITHOUT_RECOMPUTATION = 2
+#: Compute from the end of the last unit's gather to its next one, in units: its own forward, as much that the
+#: gather ran ahead of, and less than one between.
+_MOST_UNITS_BETWEEN = 3
+_STEP = ["rank", "step"]
+
+
+def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
+    """Gathers of known units in the passes of a step, with ``micro_batches`` of it and their ``cause``.
+
+    ``cause`` is None for the first gather of a unit in a step.  Steps of which the micro-batches are not
+    known are left out.
+    """
+    passes = passes_of(analysis)
+    passes = passes.assign(micro_batches=passes.groupby(_STEP)["micro_batch"].transform("max") + 1)
+    wanted = (passes["kind"] == CollectiveKind.ALL_GATHER.value) & (passes["phase"] != Phase.OPTIMIZER.value)
+    rows = passes[wanted & passes["unit"].notna() & passes["micro_batches"].notna()]
+    rows = rows.astype({"micro_batches": "int64", "number": "int64", "in_micro_batch": "int64"})
+    return rows.assign(cause=_causes(analysis, rows))
+
+
+def _causes(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
+    again = rows["number"] > 1
+    further = again & (rows["micro_batches"] > 1)
+    third = again & ~further & (rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION)
+    last = again & ~further & ~third & _of_last_unit(analysis, rows)
+    cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
+    cause = cause.mask(last, Cause.LAST_UNIT_REGATHERED.value)
+    cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
+    cause = cause.mask(further, Cause.ACCUMULATION_REGATHERS.value)
+    return cause.where(again, None)
+
+
+def _of_last_unit(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":
+    """The last unit of the forward, gathered again with little computed since."""
+    first = rows[rows["number"] == 1]
+    last = first.groupby(_STEP)["unit"].last().rename("last_unit")
+    units = first.groupby(_STEP)["unit"].nunique().rename("units")
+    rows = rows.join(last, on=_STEP).join(units, on=_STEP).join(_forward_ns(analysis), on=_STEP)
+    little = rows["compute_between_ns"] < _MOST_UNITS_BETWEEN * rows["forward_ns"] / rows["units"]
+    found = (rows["unit"] == rows["last_unit"]) & (rows["units"] > 1) & little.fillna(False)
+    return found.astype(bool)
+
+
+def _forward_ns(analysis: RunAnalysis) -> "pd.Series[float]":
+    """Compute of a step's forward: a third of all, or a quarter where it is computed again; the former."""
+    steps = analysis.steps.set_index(_STEP)
+    return (steps["compute_ns"] / 3).rename("forward_ns")
