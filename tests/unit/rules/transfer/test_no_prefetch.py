@@ -47,6 +47,14 @@ def test_saving_holds_what_prefetch_wins(bytes_per_s: float) -> None:
     assert won <= high <= 3 * low
 
 
+def test_compute_of_the_last_unit_hides_the_gathers_of_others() -> None:
+    plan = Scenario(units=2, prefetch=False, bytes_per_s=100e6)
+    won = analysis_of(plan).steps["wall_ns"].mean()
+    won -= analysis_of(replace(plan, prefetch=True)).steps["wall_ns"].mean()
+    low, high = found(analysis_of(plan)).saving_ns
+    assert low <= won <= high <= 3 * low
+
+
 def test_saving_stays_below_exposed_transfer_and_queue() -> None:
     analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
     finding = found(analysis)
