@@ -44,7 +44,7 @@ def test_a_device_with_work_queued_costs_nothing() -> None:
 
 
 def test_idle_time_before_the_hold_is_not_its_doing() -> None:
-    assert idle_us([(300, 700)], [(0, 100), (900, 1000)]) == [600]
+    assert idle_us([(300, 700)], [(0, 100), (900, 1000)], [50]) == [600]
 
 
 def test_what_the_next_kernel_waits_for_anyway_is_not_its_doing() -> None:
