@@ -68,6 +68,15 @@ def test_a_few_are_chance(every: int, there: bool) -> None:
     assert isinstance(compute_blocks_comm(blocked(20 * MS, every=every), None), Finding) is there
 
 
+def test_a_quarter_of_them_is_no_chance() -> None:
+    run = blocked(20 * MS)
+    gathers = run.collectives[run.collectives["kind"] == "all_gather"].iloc[10:170]
+    for count, there in ((40, True), (39, False)):
+        values = pd.Series([20 * MS] * count + [0] * (160 - count), index=gathers.index, dtype="Int64")
+        some = replace(run, collectives=gathers.assign(blocked_ns=values))
+        assert isinstance(compute_blocks_comm(some, None), Finding) is there
+
+
 def test_what_starts_within_50_us_was_not_blocked() -> None:
     long = analysis_of(Scenario(compute_ms=0.02, noise_ms=0.0, bytes_per_s=1e12))
     run = blocked(50_000)

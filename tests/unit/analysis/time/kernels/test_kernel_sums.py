@@ -130,7 +130,7 @@ def operators(*spans: tuple[int, int, str], thread: int = HOST_THREAD) -> Rows:
 
 
 def test_on_a_cpu_the_outermost_operators_of_the_main_thread_count() -> None:
-    rows = operators((0, 100, "aten::linear"), (10, 90, "aten::addmm"), (20, 80, "aten::mm"))
+    rows = operators((0, 100, "aten::linear"), (10, 100, "aten::addmm"), (20, 80, "aten::mm"))
     rows.event(0, 100, "cpu_op", "aten::mm", thread=9)
     rows.event(200, 300, "cpu_op", "autograd::engine::evaluate_function: MmBackward0")
     rows.event(210, 250, "cpu_op", "aten::mm").event(250, 290, "cpu_op", "aten::mm")

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.device_ranks import Rows
 from zprof.analysis.time.activity.device import device_activity
+from zprof.analysis.time.clocks.offsets import RankClock
 from zprof.analysis.time.transfer.blocked import blocked_ns
 from zprof.analysis.time.transfer.launch import find_launch
 
@@ -83,6 +84,24 @@ def test_copies_of_what_was_gathered_before_are_waited_for_on_purpose() -> None:
     copied = Rows().event(29 * US, 33 * US, "user_annotation", "FSDP::all_gather_copy_out (layers.1)")
     rows.events += copied.events
     assert blocked(rows) == [0]
+
+
+def test_a_kernel_behind_such_a_copy_blocks_from_its_end_on() -> None:
+    rows = unit(mark="FSDP::all_gather_copy_out (layers.1)", started=700)
+    rows.event(32 * US, 34 * US, "user_annotation", "FSDP::all_gather_copy_out (layers.1)")
+    rows.call(33 * US, 3).kernel(501 * US, 550 * US, correlation=3)
+    rows.call(35 * US, 4).kernel(551 * US, 700 * US, correlation=4)
+    assert blocked(rows) == [150 * US]
+
+
+def test_on_the_common_clock() -> None:
+    rows, clock = unit(), RankClock(offset_ns=-(10**9), drift_ppb=0.0, origin_ns=0)
+    activity = device_activity(rows.events_table(), rows.collectives_table()).on(clock)
+    times = ["start_ns", "end_ns", "launch_start_ns"]
+    frame = rows.frame().assign(instance=0)
+    frame[times] += 10**9
+    launch = find_launch(frame, activity.kernels, activity.kernel_stream)
+    assert blocked_ns(frame, launch, activity.named).tolist() == [200 * US]
 
 
 def test_a_rank_without_collectives() -> None:
