@@ -108,6 +108,8 @@ def _turns(evidence: Evidence) -> tuple[Int64s, Int64s]:
 def _outside(spans: Intervals, others: Intervals) -> Intervals:
     """Those that do not begin within any of the others."""
     merged = union(others)
+    if not len(merged):
+        return spans
     place = np.searchsorted(merged[:, 0], spans[:, 0], side="right") - 1
     inside = (place >= 0) & (spans[:, 0] < merged[np.maximum(place, 0), 1])
     return np.asarray(spans[~inside], dtype=np.int64)

@@ -1,0 +1,116 @@
+"""Hand-made analyses of steps that gather and reduce a stated number of times, each with a stated exposure.
+
+One rank, ``steps`` steps of 100 ms with 60 ms of compute.  A step is a list of (kind, unit, micro-batch,
+phase); each moves 1 MB in 4 ms, of which ``exposed_ms`` block the rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from tests.support.analyses import MS, Scenario, analysis_of
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.memory import DeviceMemory, Memory
+
+WALL_NS = 100 * MS
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """One collective of a step."""
+
+    kind: str
+    unit: str | None
+    micro_batch: int | None
+    phase: str
+    exposed_ms: float = 0.0
+    between_ms: float | None = None
+
+
+def gather(
+    unit: str, micro_batch: int, phase: str, exposed_ms: float = 0.0, between_ms: float = 30.0
+) -> Move:
+    return Move(
+        kind="all_gather",
+        unit=unit,
+        micro_batch=micro_batch,
+        phase=phase,
+        exposed_ms=exposed_ms,
+        between_ms=between_ms,
+    )
+
+
+def reduce(unit: str, micro_batch: int, exposed_ms: float = 0.0) -> Move:
+    return Move(
+        kind="reduce_scatter", unit=unit, micro_batch=micro_batch, phase="backward", exposed_ms=exposed_ms
+    )
+
+
+def analysis_with(
+    moves: Sequence[Move],
+    *,
+    steps: int = 4,
+    method: str = "ranges",
+    free_bytes: int | None = None,
+    noise_floor_ns: int = 0,
+) -> RunAnalysis:
+    """A run whose every step makes these moves."""
+    run = analysis_of(Scenario(ranks=1, steps=steps))
+    passes = _numbered(pd.DataFrame([_pass(move, step, method) for step in range(steps) for move in moves]))
+    collectives = pd.DataFrame([_collective(move, step) for step in range(steps) for move in moves])
+    walls = run.steps.assign(wall_ns=WALL_NS, compute_ns=60 * MS, rank=0)
+    rank = replace(run.time.per_rank[0], wall_ns=WALL_NS, noise_floor_ns=noise_floor_ns)
+    return replace(
+        run,
+        run=replace(run.run, device="cuda", world_size=2),
+        passes=passes,
+        collectives=collectives,
+        steps=walls,
+        time=replace(run.time, per_rank=(rank,)),
+        memory=Memory(devices=(_device(free_bytes),) if free_bytes is not None else ()),
+    )
+
+
+def _pass(move: Move, step: int, method: str) -> dict[str, object]:
+    return {
+        "rank": 0, "step": step, "kind": move.kind, "unit": move.unit, "bytes": MEGABYTE,
+        "micro_batch": move.micro_batch, "phase": move.phase, "method": method,
+        "between": None if move.between_ms is None else int(move.between_ms * MS),
+    }  # fmt: skip
+
+
+def _numbered(table: pd.DataFrame) -> pd.DataFrame:
+    table = table.assign(row=table.index)
+    named = table["unit"].notna()
+    number = table.groupby(["step", "kind", "unit"]).cumcount() + 1
+    part = table.groupby(["step", "kind", "unit", "micro_batch"]).cumcount() + 1
+    again = number > 1
+    table = table.assign(
+        number=number.where(named),
+        in_micro_batch=part.where(named),
+        compute_between_ns=table["between"].where(again),
+    ).drop(columns="between")
+    whole = ["micro_batch", "number", "in_micro_batch", "compute_between_ns"]
+    return table.astype(dict.fromkeys(whole, "Int64"))
+
+
+def _collective(move: Move, step: int) -> dict[str, object]:
+    return {
+        "rank": 0, "step": step, "kind": move.kind, "unit": move.unit, "bytes": MEGABYTE,
+        "transfer_ns": 4 * MS, "exposed_transfer_ns": int(move.exposed_ms * MS), "exposed_wait_ns": 0,
+    }  # fmt: skip
+
+
+def _device(free_bytes: int) -> DeviceMemory:
+    total = 80_000_000_000
+    return DeviceMemory(
+        rank=0,
+        device="cuda:0",
+        moment="allocated peak",
+        live_bytes=0,
+        tenants={},
+        device_used_bytes=total - free_bytes,
+        device_total_bytes=total,
+    )

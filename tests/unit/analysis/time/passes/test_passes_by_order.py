@@ -1,0 +1,37 @@
+"""The order of the units alone says forward, backward and micro-batch; where it cannot, it says nothing."""
+
+from zprof.analysis.time.passes.order import passes_by_order
+
+
+def said(units: str) -> str:
+    found = passes_by_order(list(units))
+    assert found is not None
+    return " ".join(f"{phase[0]}{number}" for phase, number in found)
+
+
+def test_forward_then_backward() -> None:
+    assert said("abccba") == "f0 f0 f0 b0 b0 b0"
+
+
+def test_a_unit_that_was_kept_is_not_gathered_again() -> None:
+    assert said("abcba") == "f0 f0 f0 b0 b0"
+
+
+def test_each_new_forward_is_a_micro_batch() -> None:
+    assert said("abccbaabccba") == "f0 f0 f0 b0 b0 b0 f1 f1 f1 b1 b1 b1"
+
+
+def test_forwards_alone() -> None:
+    assert said("abcabc") == "f0 f0 f0 f1 f1 f1"
+
+
+def test_recomputation_gathers_twice_in_the_backward() -> None:
+    assert said("abcccbbaa") == "f0 f0 f0 b0 b0 b0 b0 b0 b0"
+
+
+def test_a_root_that_is_gathered_once() -> None:
+    assert said("rabccba") == "f0 f0 f0 f0 b0 b0 b0"
+
+
+def test_one_unit_has_no_order() -> None:
+    assert passes_by_order(["a", "a", "a"]) is None

@@ -1,0 +1,70 @@
+"""accumulation_syncs counts the micro-batches that reduce gradients, and prices all but the last."""
+
+import pytest
+
+from tests.support.analyses import MS
+from tests.support.repeats import Move, analysis_with, reduce
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.rules.volume.passes.accumulation_syncs import accumulation_syncs
+
+UNITS = ("a", "b", "c")
+
+
+def reductions(*exposed_ms: float) -> list[Move]:
+    """Reductions of all units in each micro-batch, whose exposed time is given."""
+    return [reduce(unit, number, ms / 3) for number, ms in enumerate(exposed_ms) for unit in UNITS]
+
+
+def found(analysis: RunAnalysis) -> Finding:
+    answer = accumulation_syncs(analysis, None)
+    assert isinstance(answer, Finding), answer
+    return answer
+
+
+def test_each_micro_batch_that_reduces_but_the_last_is_too_many() -> None:
+    finding = found(analysis_with(reductions(4.0, 4.0, 4.0)))
+    assert finding.cause is Cause.ACCUMULATION_SYNCS
+    assert finding.confidence is Confidence.HIGH
+    values = {row.what: row.value for row in finding.evidence}
+    assert values["micro-batches that reduce, a step"] == 3
+    assert values["reductions before the last micro-batch, a step"] == 6
+    assert finding.saving_ns[0] == pytest.approx(0.7 * 8 * MS, abs=2)
+
+
+def test_threshold() -> None:
+    assert accumulation_syncs(analysis_with(reductions(3.0, 9.0)), None) is None
+    assert found(analysis_with(reductions(3.01, 9.0)))
+
+
+def test_one_reduction_a_step_is_what_it_takes() -> None:
+    assert accumulation_syncs(analysis_with(reductions(30.0)), None) is None
+
+
+def test_what_is_much_smaller_is_no_reduction_of_all_gradients() -> None:
+    """One unit of three in the first micro-batch is less than half of the gradients; two are more."""
+    assert accumulation_syncs(analysis_with([reduce("a", 0, 9.0), *reductions(0.0, 0.0)[3:]]), None) is None
+    two = [reduce("a", 0, 9.0), reduce("b", 0, 9.0), *reductions(0.0, 0.0)[3:]]
+    assert found(analysis_with(two))
+
+
+def test_not_tested_without_micro_batches() -> None:
+    unplaced = [Move(kind="all_reduce", unit=None, micro_batch=None, phase="unknown", exposed_ms=9.0)]
+    assert isinstance(accumulation_syncs(analysis_with(unplaced), None), Gap)
+
+
+def test_not_tested_without_collectives() -> None:
+    analysis = analysis_with(reductions(4.0, 4.0))
+    bare = RunAnalysis(
+        run=analysis.run,
+        training=analysis.training,
+        time=analysis.time,
+        memory=analysis.memory,
+        volume=None,
+        steps=analysis.steps,
+        collectives=analysis.collectives.iloc[:0],
+        gaps=(),
+    )
+    assert isinstance(accumulation_syncs(bare, None), Gap)

@@ -1,0 +1,47 @@
+"""What a step repeats, planted in simulated jobs: the first finding, with a range that holds its cost."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.diagnoses import base, planted, true_saving_ns
+from zprof.model.causes import Cause as Name
+from zprof.model.findings import Confidence
+from zprof.simulator.causes import Cause
+from zprof.simulator.plan import Vendor
+
+OURS = {
+    Name.ACCUMULATION_SYNCS,
+    Name.ACCUMULATION_REGATHERS,
+    Name.NEEDLESS_RESHARD_AFTER_FORWARD,
+    Name.LAST_UNIT_REGATHERED,
+    Name.CHECKPOINT_REGATHERS,
+}
+
+
+@pytest.mark.parametrize(
+    ("cause", "vendor", "seed", "strength"),
+    [
+        (Cause.ACCUMULATION_SYNCS, Vendor.NVIDIA, 1, 0.5),
+        (Cause.ACCUMULATION_REGATHERS, Vendor.GLOO, 2, 0.5),
+        (Cause.NEEDLESS_RESHARD_AFTER_FORWARD, Vendor.NVIDIA, 3, 1.0),
+        (Cause.LAST_UNIT_REGATHERED, Vendor.GLOO, 4, 1.0),
+        (Cause.LAST_UNIT_REGATHERED, Vendor.NVIDIA, 5, 0.5),
+        (Cause.CHECKPOINT_REGATHERS, Vendor.NVIDIA, 1, 1.0),
+    ],
+)
+def test_planted(cause: Cause, vendor: Vendor, seed: int, strength: float, tmp_path: Path) -> None:
+    plan = base(seed, vendor)
+    first = planted(cause, plan, tmp_path / "run", strength).first
+    assert first is not None
+    assert first.cause.value == cause.value
+    true = true_saving_ns(cause, plan, tmp_path / "true", strength)
+    assert first.saving_ns[0] <= true <= first.saving_ns[1]
+    assert first.saving_ns[1] <= 3 * first.saving_ns[0]
+
+
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+def test_a_healthy_job_repeats_nothing_that_costs(vendor: Vendor, tmp_path: Path) -> None:
+    report = planted(Cause.TIGHT, base(6, vendor), tmp_path).report
+    loud = {f.cause for f in report.findings if f.confidence is not Confidence.LOW}
+    assert not loud & OURS
