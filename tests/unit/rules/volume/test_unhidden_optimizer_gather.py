@@ -110,6 +110,17 @@ def test_where_most_of_it_hides_the_rest_is_the_first_units(ratio: float, fires:
     assert isinstance(answer, Finding) == fires
 
 
+def test_the_gather_behind_the_last_step_of_a_program_does_not_count() -> None:
+    """Nothing follows that it could hide under: of the four steps only the last is exposed in full."""
+    analysis = job(Step(exposed_ratio=0.4))
+    rows = analysis.collectives
+    last = (rows["kind"] == "all_gather") & (rows["step"] == 3)
+    exposed = rows["exposed_transfer_ns"].mask(last, rows["transfer_ns"])
+    assert exposed.sum() > 0.5 * rows.loc[rows["kind"] == "all_gather", "transfer_ns"].sum()
+    ended = replace(analysis, collectives=rows.assign(exposed_transfer_ns=exposed))
+    assert unhidden_optimizer_gather(ended, None) is None
+
+
 @pytest.mark.parametrize(
     ("exposed_ms", "low", "high"), [(10.0, 6.0, 10.0), (20.0, 0.6 * 18, 20.0), (40.0, 0.6 * 18, 24.0)]
 )
