@@ -25,7 +25,7 @@ from zprof.model.units import format_ns, format_rate
 from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.transfer.messages.hosts import bus_bandwidths, ranks_by_host, within_hosts
-from zprof.rules.transfer.messages.pipeline import Pass, exposed_ns
+from zprof.rules.transfer.messages.pipeline import Pass
 from zprof.rules.transfer.messages.resizing import SURE_RATIO, Step, is_guess, step_of
 from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
 
@@ -117,9 +117,9 @@ def _spanning(
 def _saving(found: _Spanning, *, cpu: bool) -> tuple[float, float]:
     rates = (found.within, found.within) if found.within else (_ASSUMED_TIMES * found.seen, float("inf"))
     step = found.step
-    low, high = (step.exposed_ns - _then(found, rate) for rate in rates)
+    most, least = _then(found, rates[0])[1], _then(found, rates[1])[0]
     blocked = _blocked_ns(found, rates[0]) if cpu else 0.0
-    return step.bounded(low - blocked - step.missed_ns / 2, high)
+    return step.bounded(step.exposed_ns - most - blocked - step.missed_ns / 2, step.exposed_ns - least)
 
 
 def _blocked_ns(found: _Spanning, rate: float) -> float:
@@ -129,10 +129,10 @@ def _blocked_ns(found: _Spanning, rate: float) -> float:
     return sum(reduces) + found.step.idle_ns * len(reduces) / messages
 
 
-def _then(found: _Spanning, rate: float) -> float:
-    return exposed_ns(_passes(found, rate), found.step.ahead) + _scaled(
-        found, rate
-    ) * found.step.traffic.after_ns(1)
+def _then(found: _Spanning, rate: float) -> tuple[float, float]:
+    least, most = found.step.shown_ns(_passes(found, rate))
+    after = _scaled(found, rate) * found.step.traffic.after_ns(1)
+    return (least + after, most + after)
 
 
 def _scaled(found: _Spanning, rate: float) -> float:

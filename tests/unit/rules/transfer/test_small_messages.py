@@ -46,9 +46,9 @@ def test_it_must_show(shown_ms: float, *, shows: bool) -> None:
     assert (small_messages(run(450 * US, 500 * US, shows=shown_ms / 24)) is not None) == shows
 
 
-@pytest.mark.parametrize(("shown_ms", "worth"), [(3.12, False), (3.6, False), (4.2, True)])
+@pytest.mark.parametrize(("shown_ms", "worth"), [(3.12, False), (3.8, False), (4.1, True)])
 def test_larger_messages_must_win_three_per_cent(shown_ms: float, *, worth: bool) -> None:
-    """Of what shows, the first gather and the last reduction stay: about 1.1 ms."""
+    """Of what shows, the first gather and the last reduction stay at least: 1.1 ms; the model errs by 5 %."""
     assert bool(causes(run(450 * US, 500 * US, shows=shown_ms / 24))) == worth
 
 

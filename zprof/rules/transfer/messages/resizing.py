@@ -9,10 +9,10 @@ idle time.  Simulated steps came out within 5 % of the result.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.transfer.messages.pipeline import depth_of, exposed_ns
+from zprof.rules.transfer.messages.pipeline import Pass, depth_of, exposed_ns
 from zprof.rules.transfer.messages.traffic import Traffic
 
 _ERROR_RATIO = 0.05
@@ -38,9 +38,19 @@ class Step:
         """Compute of one forward pass, where a backward takes twice as long."""
         return self.traffic.resized(1)[0].compute_ns
 
-    def then_ns(self, times: float) -> float:
-        """What shows when messages are so many times as large."""
-        return exposed_ns(self.traffic.resized(times), self.ahead) + self.traffic.after_ns(times)
+    def then_ns(self, times: float) -> tuple[float, float]:
+        """What shows when messages are so many times as large: at least, and at most."""
+        least, most = self.shown_ns(self.traffic.resized(times))
+        after = self.traffic.after_ns(times)
+        return (least + after, most + after)
+
+    def shown_ns(self, passes: Sequence[Pass]) -> tuple[float, float]:
+        """What shows of passes, the gather at the turn from forward to backward hidden, or not.
+
+        Engines differ in whether it waits until the unit was dropped.
+        """
+        hidden = [replace(one, turns=False) for one in passes]
+        return (exposed_ns(hidden, self.ahead), exposed_ns(passes, self.ahead))
 
     def saving_ns(self, sizes: Sequence[float]) -> tuple[float, float]:
         """Bounds over these sizes."""
@@ -48,12 +58,13 @@ class Step:
         return self.bounded(min(low for low, _ in bounds), max(high for _, high in bounds))
 
     def _saving(self, times: float) -> tuple[float, float]:
-        won = self.exposed_ns - self.then_ns(times)
+        least, most = self.then_ns(times)
         gone = 1 - 1 / times
         launch = self.traffic.launch_ns * gone
         # more messages are launched while the link is busy, and may cost nothing
         idle = max(0.0, launch, self.idle_ns * gone) if self.traffic.launch_ns else 0.0
-        return (won - _MISSED_RATIO * self.missed_ns + launch, won + idle)
+        low = self.exposed_ns - most - _MISSED_RATIO * self.missed_ns + launch
+        return (low, self.exposed_ns - least + idle)
 
     def bounded(self, low: float, high: float) -> tuple[float, float]:
         """With the model's error, not below 0 and not above what there is."""
@@ -87,6 +98,6 @@ def enough(step: Step, most: float) -> Iterable[float]:
     sizes = [times for times in LARGER if times <= most]
     if not sizes:
         return ()
-    shown = {times: step.then_ns(times) for times in sizes}
+    shown = {times: step.then_ns(times)[1] for times in sizes}
     best = min(sizes, key=lambda times: (shown[times], times))
     return [times for times in sizes if best <= times <= 4 * best]

@@ -27,6 +27,8 @@ ORDINARY_LATENCY_NS = 200_000
 #: Of what is exposed: a model that misses more of it is not sure of the rest.
 MISSED_RATIO = 0.5
 SURE_COUNT = 10
+#: Fewer units than this are worse than small ones.
+LEAST_UNITS = 4
 #: Messages that no link's latency is half of (64 MiB: traces.md 7 calls messages large from there on).
 SURELY_LARGE_BYTES = 64 * 1024 * 1024
 
@@ -55,7 +57,7 @@ class Small:
         if self.per_block is not None and self.per_block > UNITS_PER_BLOCK:
             return (self.per_block / 2, self.per_block)
         fewest = min(messages.count for messages in self.step.traffic.both)
-        return tuple(enough(self.step, max(fewest, LARGER[0])))
+        return tuple(enough(self.step, max(fewest / LEAST_UNITS, LARGER[0])))
 
     @property
     def saving_ns(self) -> tuple[float, float]:

@@ -91,11 +91,17 @@ class Traffic:
         gathers = _count(self.gathers, times) if self.before else 0
         reduces = _count(self.reduces, times)
         forward, again = _split(gathers, reduces)
+        turns = again and _count(self.gathers, 1) >= 2 * _count(self.reduces, 1)
         each = self.compute_ns / (forward + 2 * max(1, reduces))
         passes = [Pass(compute_ns=each, gather_ns=gather if gathers else 0.0) for _ in range(forward)]
         passes += [
-            Pass(compute_ns=2 * each, gather_ns=gather if again else 0.0, reduce_ns=reduce)
-            for _ in range(reduces)
+            Pass(
+                compute_ns=2 * each,
+                gather_ns=gather if again else 0.0,
+                reduce_ns=reduce,
+                turns=turns and number == 0,
+            )
+            for number in range(reduces)
         ]
         return passes
 

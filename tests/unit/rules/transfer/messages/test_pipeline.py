@@ -36,6 +36,15 @@ def test_a_gather_waits_until_what_it_fills_is_free() -> None:
     assert exposed_ns(passes, 2) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_what_is_dropped_after_forward_and_gathered_at_once_shows(ahead: int) -> None:
+    """Two passes of one unit: the second gather begins after the first pass, however far ahead others go."""
+    turning = Pass(compute_ns=20, gather_ns=4, turns=True)
+    assert exposed_ns([Pass(compute_ns=10, gather_ns=4), turning], ahead) == pytest.approx(8)
+    after = [Pass(compute_ns=20, gather_ns=4)]
+    assert exposed_ns([Pass(compute_ns=10, gather_ns=4), turning, *after], ahead or 1) == pytest.approx(8)
+
+
 def test_the_depth_is_the_one_that_explains_what_was_seen() -> None:
     assert depth_of(FORWARD, 12) == 0
     assert depth_of(FORWARD, 4) == 1
