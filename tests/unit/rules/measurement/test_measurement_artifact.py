@@ -40,7 +40,7 @@ def test_start_up_skew_below_a_fifth_of_waiting_is_nothing() -> None:
 
 def test_a_rank_that_is_late_at_the_first_collective_of_each_step_is_no_start_up() -> None:
     """Its data comes late: the window's first collective waits as long as that of any other step."""
-    analysis = analysis_of(Scenario(ranks=4, first_skew_ms=40))
+    analysis = analysis_of(Scenario(ranks=4, steps=3, first_skew_ms=40))
     rows = analysis.collectives
     first = rows.groupby(["rank", "step"])["start_ns"].transform("min") == rows["start_ns"]
     waits = rows["wait_ns"].where(~first, 40 * MS)

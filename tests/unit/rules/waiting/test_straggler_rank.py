@@ -96,6 +96,16 @@ def test_ranks_that_are_late_in_turn_are_no_straggler() -> None:
     assert straggler_rank(turns, None) is None
 
 
+@pytest.mark.parametrize(("steps", "named"), [(5, False), (6, True)])
+def test_of_many_ranks_it_is_the_latest_in_most_steps(steps: int, *, named: bool) -> None:
+    """Five of nine are no chance among six ranks, but in the others it is somebody else's doing."""
+    others = set(range(steps, 9))
+    analysis = mixed(
+        Scenario(ranks=6, steps=9, delay_ms={1: 40}), Scenario(ranks=6, steps=9, delay_ms={0: 40}), others
+    )
+    assert (straggler_rank(analysis, None) is not None) is named
+
+
 def test_one_step_in_which_another_was_late_does_not_hide_it() -> None:
     nearly = mixed(Scenario(delay_ms={1: 40}), Scenario(delay_ms={0: 40}), {4})
     assert delay(found(nearly)).rank == 1
