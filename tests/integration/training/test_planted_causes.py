@@ -41,16 +41,16 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_straggler_is_named_with_its_skew(tmp_path: Path, rank: int) -> None:
+def test_a_straggler_is_named_with_its_delay(tmp_path: Path, rank: int) -> None:
     planted = ("--plant", "straggler_rank", "--straggler-rank", str(rank), "--straggler-ms", str(PLANTED_MS))
     found = report(recorded(tmp_path, "straggler", *planted))
     first = found["findings"][0]
     assert first["cause"] == "straggler_rank"
     assert first["confidence"] == "high"
     assert f"rank {rank} " in first["sentence"]
-    (skew,) = [row for row in first["evidence"] if row["what"].startswith("arrival skew")]
-    assert skew["rank"] == rank
-    assert skew["value"] / 1e6 == pytest.approx(PLANTED_MS, abs=max(0.15 * PLANTED_MS, 3.0))
+    (delay,) = [row for row in first["evidence"] if row["what"].startswith("busy with itself")]
+    assert delay["rank"] == rank
+    assert delay["value"] / 1e6 == pytest.approx(PLANTED_MS, abs=max(0.15 * PLANTED_MS, 3.0))
     assert found["run"]["modelled"][0] == "planted straggler_rank: the same rank is late in every step"
 
 
