@@ -24,13 +24,13 @@ _STEP = ["rank", "step"]
 def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
     """Gathers of known units in the passes of a step, with ``micro_batches`` of it and their ``cause``.
 
-    ``cause`` is None for the first gather of a unit in a step.  Steps of which the micro-batches are not
-    known are left out.
+    ``cause`` is None for the first gather of a unit in a step.  Gathers of which the unit or the micro-batch
+    is not known are left out.
     """
     passes = passes_of(analysis)
     passes = passes.assign(micro_batches=passes.groupby(_STEP)["micro_batch"].transform("max") + 1)
     wanted = (passes["kind"] == CollectiveKind.ALL_GATHER.value) & (passes["phase"] != Phase.OPTIMIZER.value)
-    rows = passes[wanted & passes["unit"].notna() & passes["micro_batches"].notna()]
+    rows = passes[wanted & passes["number"].notna() & passes["in_micro_batch"].notna()]
     rows = rows.astype({"micro_batches": "int64", "number": "int64", "in_micro_batch": "int64"})
     return rows.assign(cause=_causes(analysis, rows))
 

@@ -50,6 +50,11 @@ def test_what_is_much_smaller_is_no_reduction_of_all_gradients() -> None:
     assert found(analysis_with(two))
 
 
+def test_half_of_the_gradients_is_enough() -> None:
+    moves = [reduce("a", 0, 9.0), reduce("a", 1), reduce("b", 1)]
+    assert found(analysis_with(moves))
+
+
 def test_not_tested_without_micro_batches() -> None:
     unplaced = [Move(kind="all_reduce", unit=None, micro_batch=None, phase="unknown", exposed_ms=9.0)]
     assert isinstance(accumulation_syncs(analysis_with(unplaced), None), Gap)

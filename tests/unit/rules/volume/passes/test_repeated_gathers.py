@@ -152,6 +152,18 @@ def test_below_the_noise_nothing_is_accused() -> None:
     )
 
 
+def test_gathers_of_which_less_is_known_are_left_out() -> None:
+    known = [*forward(), *backward(exposed_ms=3.0)]
+    unplaced = Move(kind="all_gather", unit="a", micro_batch=None, phase="unknown", exposed_ms=9.0)
+    nameless = Move(kind="all_gather", unit=None, micro_batch=0, phase="backward", exposed_ms=9.0)
+    assert named([*known, unplaced, nameless]) == {Cause.NEEDLESS_RESHARD_AFTER_FORWARD}
+
+
+def test_a_single_unit_is_not_the_last_of_several() -> None:
+    moves = [gather("a", 0, "forward"), gather("a", 0, "backward", 3.0, between_ms=1.0)]
+    assert named(moves) == {Cause.NEEDLESS_RESHARD_AFTER_FORWARD}
+
+
 @pytest.mark.parametrize("rule", RULES.values())
 def test_not_tested(rule: Rule) -> None:
     nameless = [Move(kind="all_gather", unit=None, micro_batch=0, phase="forward", exposed_ms=9.0)]
