@@ -127,9 +127,9 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="needless_reshard_after_forward",
-        does="a small model is released after its forward, and gathered again when its backward needs it",
-        base=_STAGE_3,
-        change={"zero.keep_after_forward": Keep.NONE, "zero.backward_prefetch": 0},
+        does="a small model is released after its forward, and gathered again on a link without the time",
+        base={**_STAGE_3, "link.bandwidth_bytes_per_s": 0.12e9 / 8},
+        change={"zero.keep_after_forward": Keep.NONE},
         cure={"zero.keep_after_forward": Keep.ALL},
         needs={"zero.stage": (3,)},
     ),

@@ -16,8 +16,10 @@ Mask = npt.NDArray[np.bool_]
 GATHER = CollectiveKind.ALL_GATHER.value
 REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
 _SMALL_RATIO = 0.01
-#: Reductions that an engine launches behind its backward look as if they were of the next forward.
-_FORWARD_RATIO = 0.2
+#: Tensor parallelism reduces in a forward as often as in a backward.  Gradients never do, but the last of a
+#: backward, launched behind its end, look as if they were of the next forward: one of at least three.
+_FORWARD_RATIO = 0.4
+_MICRO_BATCH = ["rank", "step", "micro_batch"]
 
 
 def candidates(frame: pd.DataFrame) -> Mask:
@@ -30,13 +32,21 @@ def candidates(frame: pd.DataFrame) -> Mask:
     return mask
 
 
+def _before_backward(frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Rows launched before the first reduction in the backward of their micro-batch."""
+    reduces = frame["kind"].isin(REDUCTIONS)
+    begun = frame["launched_ns"].where(reduces & (frame["phase"] == Phase.BACKWARD.value))
+    begun = begun.groupby([frame[name] for name in _MICRO_BATCH], dropna=False).transform("min")
+    return frame["launched_ns"] < begun.fillna(frame["launched_ns"] + 1)
+
+
 def of_parameters(frame: pd.DataFrame) -> pd.DataFrame:
     """Of candidates with their ``phase``: without the groups that carry activations.
 
     What is left of the reductions belongs to a backward, also where an engine launches it behind that.
     """
     reduces = frame["kind"].astype(str).isin(REDUCTIONS)
-    forward = (frame["phase"] == Phase.FORWARD.value).where(reduces)
+    forward = ((frame["phase"] == Phase.FORWARD.value) & _before_backward(frame)).where(reduces)
     share = forward.astype(float).groupby(frame["group"].astype(str)).transform("mean").fillna(0.0)
     kept = frame[share <= _FORWARD_RATIO]
     behind = kept["kind"].isin(REDUCTIONS) & (kept["phase"] == Phase.FORWARD.value)

@@ -18,7 +18,7 @@ from zprof.rules.rows import mean_per_step
 _LEAST_RATIO = 0.7
 #: Of the same: a free link lets the others begin sooner.
 _MOST_RATIO = 1.3
-#: Of each: launch and wake-up on a CPU's main thread; on a device the queue's gap, and the copies.
+#: Of each: wake-up on a CPU's main thread, and the copies; on a device the queue's gap, and the copies.
 _EACH_CPU_NS = 100_000
 _EACH_DEVICE_NS = 20_000
 _COPIED_BYTES_PER_NS = 500.0
@@ -53,11 +53,14 @@ def price_of(analysis: RunAnalysis, rows: pd.DataFrame) -> Price:
         transfer_ns=mean_per_step(analysis, priced["transfer_ns"].sum()),
         exposed_ns=exposed,
         low_ns=_LEAST_RATIO * exposed,
-        high_ns=_MOST_RATIO * exposed + _beside(analysis, count, moved),
+        high_ns=_MOST_RATIO * exposed + _beside(analysis, priced),
     )
 
 
-def _beside(analysis: RunAnalysis, count: float, moved: float) -> float:
+def _beside(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
+    """What they cost beside their transfer: on a CPU the thread that computes also launches them."""
+    count = mean_per_step(analysis, len(rows))
     if analysis.run.device == "cpu":
-        return count * _EACH_CPU_NS
-    return count * _EACH_DEVICE_NS + moved / _COPIED_BYTES_PER_NS
+        launching = (rows["launch_end_ns"] - rows["launch_start_ns"]).sum()
+        return count * _EACH_CPU_NS + mean_per_step(analysis, launching)
+    return count * _EACH_DEVICE_NS + mean_per_step(analysis, rows["bytes"].sum()) / _COPIED_BYTES_PER_NS

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.support.diagnoses import base, diagnosed
+from zprof.analysis.time.passes.moves import of_parameters
 from zprof.simulator.knobs import Gathering
 from zprof.simulator.plan import Plan, Vendor
 from zprof.simulator.program.phases import phases_of
@@ -65,3 +66,18 @@ def test_reductions_without_units_have_their_micro_batch_from_autograd(
 def test_all_reduces_of_activations_are_no_reductions_of_gradients(tmp_path: Path) -> None:
     passes = passes_of(job(Vendor.NVIDIA, ranks=4, tensor=2, micro_batches=1), tmp_path)
     assert set(passes["kind"]) == {"all_gather", "reduce_scatter"}
+
+
+def test_a_reduction_behind_the_backward_is_still_of_gradients() -> None:
+    """Two units: half of the reductions look as if they were of a forward that never had a backward."""
+    rows = [("b", "backward", 1), ("a", "forward", 2)]
+    frame = pd.DataFrame(
+        [
+            {"rank": 0, "step": 0, "micro_batch": 0, "kind": "reduce_scatter", "group": "0,1",
+             "unit": unit, "phase": phase, "launched_ns": time}
+            for unit, phase, time in rows
+        ]
+    )  # fmt: skip
+    assert of_parameters(frame)["phase"].tolist() == ["backward", "backward"]
+    before = frame.assign(launched_ns=[2, 1])
+    assert of_parameters(before).empty
