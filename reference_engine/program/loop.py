@@ -34,6 +34,6 @@ def batches_of(config: TrainConfig, mesh: Mesh) -> Batches:
         rank=mesh.dp_index,
         ranks=mesh.dp_size,
         micro_batches=config.zero.micro_batches,
-        length=config.length(mesh.dp_index),
+        length=config.length(mesh.dp_index, mesh.dp_size),
         delay_s=config.host.data_delay_s,
     )

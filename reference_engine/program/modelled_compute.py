@@ -24,7 +24,7 @@ class ComputeModel:
     straggler_rank: int | None = None
     straggler_s: float = 0.0
     straggler_rotates: bool = False
-    """Another rank is late in each step, in turn."""
+    """Another rank is late in each step, in turn, and its host is why: it stalls, no compute takes longer."""
 
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_s", "straggler_s"):
@@ -81,17 +81,23 @@ class ModelledCompute:
         """What the block does after its forward; a recomputation takes the time again, but no delay."""
 
         def sleep(x: torch.Tensor) -> None:
-            seconds = self._model.forward_s * self._share(x)
-            if self._late and name == self._middle:
-                self._late = False
-                seconds += self._model.straggler_s
-            _sleep("forward", name, seconds)
+            late_s = self._late_s(name)
+            if self._model.straggler_rotates:
+                time.sleep(late_s)  # the host stalls: no range says that it computes
+                late_s = 0.0
+            _sleep("forward", name, self._model.forward_s * self._share(x) + late_s)
 
         return sleep
 
     def backward(self, name: str) -> Visit:
         """What the block does before its backward."""
         return lambda x: _sleep("backward", name, self._model.backward_s * self._share(x))
+
+    def _late_s(self, name: str) -> float:
+        """The straggler's delay where it is due, once."""
+        due = self._late and name == self._middle
+        self._late = self._late and not due
+        return self._model.straggler_s if due else 0.0
 
     def _share(self, x: torch.Tensor) -> float:
         return 1.0 if self._full_length is None else x.shape[1] / self._full_length

@@ -25,7 +25,8 @@ MODELLED: Fields = {
     "compute.forward_s": 0.012,
     "compute.backward_s": 0.024,
 }
-_STAGE_3: Fields = {**MODELLED, "zero.stage": 3}
+#: The last block stays gathered: its backward begins at once (to drop it is a cause by itself).
+_STAGE_3: Fields = {**MODELLED, "zero.stage": 3, "zero.keep_after_forward": Keep.LAST}
 _MEMORY: Fields = {"zero.stage": 3, "gpt.layers": 4, "gpt.hidden": 128, "batch": 4}
 _SEVERAL = range(2, 1 << 20)
 _LATE_S = 0.04
@@ -40,7 +41,7 @@ PLANTS: tuple[Plant, ...] = (
     ),
     Plant(
         cause="rotating_straggler",
-        does="in each step another rank is late, in turn",
+        does="in each step the host of another rank stalls, in turn",
         base={**_STAGE_3, "compute.straggler_s": _LATE_S},
         change={"compute.straggler_rotates": True},
         cure={"compute.straggler_s": 0.0},
@@ -101,6 +102,7 @@ PLANTS: tuple[Plant, ...] = (
         does="rank 0 has sequences four times as long as the other ranks",
         base=_STAGE_3,
         change={"shortened": 0.75},
+        cure={"shortened": 0.75, "evened": True},
     ),
     Plant(
         cause="fp32_reduce",

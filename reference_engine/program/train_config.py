@@ -52,6 +52,8 @@ class TrainConfig:
     host: HostFaults = field(default_factory=HostFaults)
     shortened: float = 0.0
     """Sequences of all data-parallel ranks but the first are shorter by this share."""
+    evened: bool = False
+    """The same tokens dealt out evenly: every rank has sequences of the mean length."""
     plant: str | None = None
     """The cause that was planted in this run."""
     timeout_s: float = 300.0
@@ -96,14 +98,17 @@ class TrainConfig:
             raise ValueError(f"mp is {self.mp}; it must divide the {ranks} ranks")
         return ranks // self.mp
 
-    def length(self, dp_rank: int) -> int:
-        """Tokens in each sequence of a data-parallel rank."""
+    def length(self, dp_rank: int, dp: int) -> int:
+        """Tokens in each sequence of one of ``dp`` data-parallel ranks."""
         context = self.gpt.context
-        return context if dp_rank == 0 else max(1, round(context * (1 - self.shortened)))
+        shorter = max(1, round(context * (1 - self.shortened)))
+        if self.evened:
+            return round((context + (dp - 1) * shorter) / dp)
+        return context if dp_rank == 0 else shorter
 
     def tokens_per_step(self, dp: int) -> int:
         """Tokens that all data-parallel ranks together train on in one optimizer step."""
-        return self.batch // dp * sum(map(self.length, range(dp)))
+        return self.batch // dp * sum(self.length(rank, dp) for rank in range(dp))
 
     @property
     def modelled(self) -> tuple[str, ...]:

@@ -50,7 +50,10 @@ def test_shorter_sequences_are_the_beginning_of_whole_ones():
     short = list(batches(length=2).step(0))
     assert torch.equal(torch.cat(short), torch.cat(list(BATCHES.step(0)))[:, :3])
     config = TrainConfig(shortened=0.75, gpt=GPTConfig(context=64))
-    assert [config.length(rank) for rank in range(3)] == [64, 16, 16]
+    assert [config.length(rank, 3) for rank in range(3)] == [64, 16, 16]
+    evened = with_fields(config, {"evened": True})
+    assert [evened.length(rank, 3) for rank in range(3)] == [32, 32, 32]
+    assert evened.tokens_per_step(3) == config.tokens_per_step(3)
 
 
 @pytest.mark.parametrize("accumulate", [2, 4])

@@ -22,6 +22,7 @@ NOT_OPTIONS = {
     "zero.eps",
     "timeout_s",
     "shortened",
+    "evened",
     "compute.straggler_rotates",
 }
 

@@ -113,6 +113,22 @@ def test_the_rotating_straggler_is_another_rank_in_each_step(start):
     assert all(sum(rank[step] for rank in late) == 1 for step in range(6))
 
 
+def test_the_host_of_the_rotating_straggler_stalls_where_the_other_plant_computes_longer(start):
+    longest = {}
+    for cause in ("rotating_straggler", "straggler_rank"):
+        run = start(planted(cause), rank=1)
+        run.steps(2)
+        longest[cause] = max(run.sleeps)
+    assert longest == pytest.approx({"rotating_straggler": 0.040, "straggler_rank": 0.040 + 0.012})
+
+
+def test_uneven_sequences_are_cured_by_as_many_tokens_dealt_out_evenly(start):
+    plant = plant_of("uneven_shapes")
+    sick, well = plant.apply(TrainConfig()), plant.cured(TrainConfig())
+    assert well.tokens_per_step(2) == sick.tokens_per_step(2)
+    assert well.length(0, 2) == well.length(1, 2) < sick.length(0, 2)
+
+
 def seconds(link: LinkModel | None, size: int) -> float:
     assert link is not None
     collective = Collective(
@@ -138,10 +154,10 @@ def test_small_units_are_many_and_move_the_same(start):
     small, right = (start(make("units_too_small")) for make in (planted, healthy))
     for run in (small, right):
         run.steps()
-    assert Counter(right.comm.launches("all_gather")) == dict.fromkeys(UNITS, 2)
+    assert Counter(right.comm.launches("all_gather")) == dict.fromkeys(UNITS, 2) | {"blocks.2": 1}
     assert Counter(small.comm.launches("all_gather"))["blocks.1.attention.projection"] == 2
     assert len(small.comm.launches("all_gather")) > 3 * len(right.comm.launches("all_gather"))
-    assert gathered(small) == pytest.approx(gathered(right), rel=0.2)  # padding
+    assert gathered(small) == pytest.approx(gathered(right), rel=0.3)  # padding; one block is kept
 
 
 def gathered(run: Run) -> int:
@@ -151,7 +167,7 @@ def gathered(run: Run) -> int:
 def test_a_single_unit_is_gathered_before_any_compute(start):
     run = start(planted("single_unit"))
     run.steps()
-    assert run.comm.launches("all_gather") == ["root", "root"]
+    assert run.comm.launches("all_gather") == ["root"]  # the last unit, which is kept
     assert run.comm.events[:3] == ["launch all_gather root", "wait all_gather root", "sleep 12"]
 
 
@@ -163,7 +179,7 @@ def test_without_prefetch_every_gather_is_waited_for_at_once(start):
             then == first.replace("launch", "wait") for first, then in pairwise(gathers) if "launch" in first
         )
 
-    assert waited_at_once(start(planted("no_prefetch"))) == 2 * len(UNITS)
+    assert waited_at_once(start(planted("no_prefetch"))) == 2 * len(UNITS) - 1
     assert waited_at_once(start(healthy("no_prefetch"))) < len(UNITS)
 
 
@@ -257,8 +273,8 @@ def test_the_last_unit_comes_back_without_a_block_between(start):
 def test_the_recomputation_gathers_every_block_a_third_time(start):
     run, right = (start(make("checkpoint_regathers")) for make in (planted, healthy))
     assert run.steps() == right.steps()
-    assert [run.gathers(unit) for unit in BLOCKS] == [3] * len(BLOCKS)
-    assert [right.gathers(unit) for unit in BLOCKS] == [2] * len(BLOCKS)
+    assert [run.gathers(unit) for unit in BLOCKS] == [3, 3, 2]  # the last one is kept for its backward
+    assert [right.gathers(unit) for unit in BLOCKS] == [2, 2, 1]
 
 
 def test_the_step_waits_for_the_gather_of_parameters(start):
