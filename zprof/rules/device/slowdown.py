@@ -3,6 +3,9 @@
 For kernels whose time alone is known, with o the time that they ran beside a collective and e what they
 took longer than alone, the slowdown is s = sum(o) / (sum(o) - sum(e)).  Of those that never ran alone the
 same is assumed: all kernels lose (1 - 1/s) of what they run beside a collective.
+
+``typical_factor`` is the ratio of medians, beside a collective over alone, of the name in the middle of the
+judged time: what most kernels feel, however long a few of them take.
 """
 
 from dataclasses import dataclass
@@ -26,6 +29,7 @@ class Slowdown:
     kernels: int
     judged_ratio: float
     agreeing_ratio: float
+    typical_factor: float
     beside_ns: float
     excess_ns: float
 
@@ -47,6 +51,7 @@ def slowdown_of(kernels: pd.DataFrame, clear_factor: float) -> Slowdown:
         kernels=count,
         judged_ratio=judged / beside if beside else 0.0,
         agreeing_ratio=float(names.loc[clear, "judged_beside_ns"].sum()) / judged if judged else 0.0,
+        typical_factor=_typical(rows),
         beside_ns=beside,
         excess_ns=max(0.0, excess + (beside - judged) * (1 - 1 / factor)),
     )
@@ -55,6 +60,16 @@ def slowdown_of(kernels: pd.DataFrame, clear_factor: float) -> Slowdown:
 def _factor(judged_ns: float, excess_ns: float) -> float:
     alone = judged_ns - max(0.0, excess_ns)
     return judged_ns / alone if alone > 0 else 1.0
+
+
+def _typical(rows: pd.DataFrame) -> float:
+    """1 where no name has both medians."""
+    ratio = rows["overlapped_median_ns"] / rows["alone_median_ns"]
+    known = rows.assign(ratio=ratio)[(rows["judged_beside_ns"] > 0) & (ratio > 0)].sort_values("ratio")
+    if known.empty:
+        return 1.0
+    until = known["judged_beside_ns"].cumsum()
+    return float(known["ratio"].to_numpy()[int((until < until.iloc[-1] / 2).sum())])
 
 
 def alone_ns(kernels: pd.DataFrame, factor: float) -> "pd.Series[float]":

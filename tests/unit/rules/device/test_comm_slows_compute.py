@@ -119,3 +119,20 @@ def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
 def test_tight_is_healthy(tmp_path: Path) -> None:
     findings = planted(Planted.TIGHT, base(3), tmp_path).report.findings
     assert Cause.COMM_SLOWS_COMPUTE not in {finding.cause for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("device", "median_ratio", "confidence"),
+    [
+        ("cpu", 1.15, Confidence.LOW),
+        ("cpu", 1.16, Confidence.HIGH),
+        ("cuda", 1.0, Confidence.HIGH),
+    ],
+)
+def test_cpu_ranks_of_which_few_kernels_lost_their_core_are_a_note(
+    device: str, median_ratio: float, confidence: Confidence
+) -> None:
+    analysis = beside(0.5, 1.6)
+    kernels = analysis.kernels.assign(alone_median_ns=100.0, overlapped_median_ns=100 * median_ratio)
+    run = replace(analysis.run, device=device)
+    assert found(replace(analysis, run=run, kernels=kernels)).confidence is confidence
