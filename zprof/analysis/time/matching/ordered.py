@@ -22,9 +22,11 @@ from zprof.analysis.time.matching.rows import NO_STEP, Rows, Rung
 Hints = Callable[[int, int], Hint]
 #: So many ranks are tried as the one that gives the slots.
 _TRIES = 3
-#: Share of the rows that may share only so much of the shorter one with their partner (seen on two busy
-#: processors: up to an eighth of the rows, each at least an eighth).
-_LITTLE_TOGETHER, _LITTLE = 0.25, 0.1
+#: Shares of the rows that may have less than half, and less than a tenth, of the shorter one in common with
+#: their partner (seen on two processors with eight programs on them: up to a third, and up to a twentieth).
+_LITTLE_TOGETHER, _NEXT_TO_NOTHING_TOGETHER, _LITTLE = 0.4, 0.08, 0.1
+#: All have more (0.026 seen) than a row has with the neighbour of its partner, which it may touch.
+_TOUCHING = 0.02
 
 
 def place(lane: Lane, rows: Rows, hints: Hints) -> Placement:
@@ -115,13 +117,16 @@ def fits_together(first: Line, start: Floats, end: Floats, doubt: Floats) -> Boo
     """Ranks whose rows each share enough of their time with their partner.
 
     Where processors are short, gloo's thread may leave a collective late on one rank, and enter the next one
-    late.  So a few rows may share little; what was paired wrongly shares next to nothing.
+    late.  So some rows may share little, and few next to nothing; what was paired wrongly shares nothing.
     """
     moved = Line(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
-    enough = shares_enough(first, moved, doubt[:, None]) | ~first.sync
-    little = shares_enough(first, moved, doubt[:, None], _LITTLE) | ~first.sync
-    few = (~enough).sum(axis=1) <= _LITTLE_TOGETHER * first.sync.sum()
-    return np.asarray(little.all(axis=1) & few, dtype=bool)
+    enough, little, more = (
+        shares_enough(first, moved, doubt[:, None], share) | ~first.sync
+        for share in (0.5, _LITTLE, _TOUCHING)
+    )
+    some = (~enough).sum(axis=1) <= _LITTLE_TOGETHER * first.sync.sum()
+    few = (~little).sum(axis=1) <= _NEXT_TO_NOTHING_TOGETHER * first.sync.sum()
+    return np.asarray(more.all(axis=1) & some & few, dtype=bool)
 
 
 def _placement(lane: Lane, rows: Rows, lines: Mapping[int, Line], found: Mapping[int, Int64s]) -> Placement:
