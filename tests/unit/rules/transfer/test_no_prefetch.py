@@ -127,6 +127,17 @@ def test_fix_is_for_the_engine(engine: str, words: list[str]) -> None:
     assert ("overlap_comm" in fix) == ("overlap_comm" in words)
 
 
+@pytest.mark.parametrize(("engine", "device", "a_note"), [
+    ("fsdp2", "cpu", True), ("fsdp2", "cuda", False), ("reference", "cpu", False),
+])  # fmt: skip
+def test_a_note_where_the_engine_waits_for_each_gather_at_once(
+    engine: str, device: str, a_note: bool
+) -> None:
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK, engine=engine))
+    finding = found(replace(analysis, run=replace(analysis.run, device=device)))
+    assert (finding.confidence is Confidence.LOW) == (finding.saving_ns[0] == 0) == a_note
+
+
 def on_device(analysis: RunAnalysis, **columns: object) -> RunAnalysis:
     return replace(
         analysis,
