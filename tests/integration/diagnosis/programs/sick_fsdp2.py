@@ -114,6 +114,7 @@ def main() -> None:
             batch = next(batches)
             last = micro_batch == micro_batches - 1
             model.set_requires_gradient_sync(last or fault == "accumulation_syncs")
+            model.set_reshard_after_backward(last or fault == "accumulation_regathers")
             if late(fault, step):
                 time.sleep(LATE_S)
             loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
