@@ -86,8 +86,7 @@ def _shown_ratio(messages: Messages, *, first: bool) -> float:
 
 def _answer(analysis: RunAnalysis, traffic: Traffic, messages: Messages) -> Finding | None:
     step, wall = step_of(analysis, traffic), wall_ns(analysis)
-    # with one unit there is nothing to gather ahead: how far the program would is not seen
-    wrapped = replace(step, traffic=traffic.gathering_again(), ahead=max(1, step.ahead))
+    wrapped = replace(step, traffic=traffic.gathering_again())
     saving = wrapped.saving_ns([1 / blocks for blocks in _BLOCKS])
     if saving[1] < _WORTH_RATIO * wall:
         return None
