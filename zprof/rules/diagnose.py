@@ -119,8 +119,16 @@ def _ask(
     asked: Sequence[Rule], analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
-    answers = [rule.check(analysis, baseline) for rule in asked]
+    answers = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
     findings = [answer for answer in answers if isinstance(answer, Finding)]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
     return disjoint(findings, asked, time.per_rank, time.steps), [*analysis.gaps, *untested]
+
+
+def _askable(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
+    """Without a timed step there is no time to claim: that no step was timed is said once, and not by each."""
+    if len(analysis.steps):
+        return asked
+    memory = {rule.cause for rule in memory_rules()}
+    return [rule for rule in asked if not rule.claims or rule.cause in memory]

@@ -67,7 +67,8 @@ def by_size(analysis: RunAnalysis, share: float, sure: float, likely: float) -> 
 def no_host(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     """The gap of a rule where nothing is known of hosts, or of when they launched."""
     if analysis.host.empty:
-        return not_tested(cause, "no step was measured", "record the time window")
+        reason = "what the hosts did meanwhile was not recorded"
+        return not_tested(cause, reason, "record with zprof, or profile the CPU too")
     if not analysis.host["launches_seen"].all():
         return not_tested(
             cause,

@@ -137,7 +137,7 @@ def test_what_is_modelled_is_said_before_any_number_of_the_ledger() -> None:
 def test_gaps_come_last_with_their_remedy() -> None:
     report = slower()
     text = render(report)
-    assert text.index("NOT MEASURED (1)") > text.index("FINDINGS")
+    assert text.index("NOT MEASURED (3)") > text.index("FINDINGS")
     assert "→ " in text[text.index("NOT MEASURED") :]
 
 
