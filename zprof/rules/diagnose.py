@@ -127,7 +127,7 @@ def _ask(
 
 
 def _askable(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
-    """Without a timed step there is no time to claim: that no step was timed is said once, and not by each."""
+    """Without a timed step there is no time to claim; that none was timed is said once, and not by each."""
     if len(analysis.steps):
         return asked
     memory = {rule.cause for rule in memory_rules()}
