@@ -7,7 +7,7 @@ lose beside collectives (:mod:`...slowdown`), and w the work of a step on a rank
 
 w are tokens, else samples where both runs say how many; else it is taken to be the same, and kernels must
 be as many.  Optimizers are left out: sharding gives a rank less of them; so are copies around collectives.
-Reported from 5 % on (``research/traces.md`` 7) on more than half of the ranks: one rank that is slower is a
+Reported from 5 % on (docs/thresholds.md) on more than half of the ranks: one rank that is slower is a
 straggler (ZP301).  Compute that gets shorter can expose what it hides: if it shrinks by a share, so does
 what it hides in the worst case, and lost * (1 - overlapped / compute) is left.
 """

@@ -7,7 +7,7 @@ gather is exposed in the end:
 
     cost = sum of min(blocked, exposed)          at most    1.1 * cost and the sum of blocked
 
-Reported above 2 % of the step, both thresholds from ``research/traces.md`` 7.  On CPU ranks a collective
+Reported above 2 % of the step, both thresholds from docs/thresholds.md.  On CPU ranks a collective
 runs on a thread of its own, and no kernel is in its way: not applicable.
 """
 

@@ -4,7 +4,7 @@ T = a + bytes / bandwidth, per kind and group.  The latency a is that of the fit
 where there is one size only, the time of tiny messages (a norm, the loss) in the same group.  It is the
 cause where count * a > 50 % of the messages' time, what shows of them is above 3 % of the step, and a is
 out of the ordinary or there are no wrapped units to blame (zprof/rules/transfer/messages/small.py; the
-first two thresholds are those of traces.md 7, proposed there).
+first two thresholds are those of docs/thresholds.md).
 
 Saving: the step with messages two to sixteen times as large, whichever suffices, from a model of its
 passes (zprof/rules/transfer/messages/pipeline.py).  A link with less latency wins as much or more.

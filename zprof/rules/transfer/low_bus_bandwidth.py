@@ -4,7 +4,7 @@ Bus bandwidth of one collective = bytes * bus factor / T with T from the last st
 waiting for a late rank is not in it.  Only large messages count, and none that are mostly latency.  They
 should have what the caller says, else what the baseline reached with messages of a comparable kind and a
 similar size, else what other groups of the run reach.  A rank that all slow groups have, and no other
-group, has the slow link.  Half is the threshold of traces.md 7.
+group, has the slow link.  Half is the threshold of docs/thresholds.md.
 
 With q = seen / expected, the transfer t of which e is exposed shrinks to q t, and so does the queue that
 it makes (counted in both): the saving lies between (1 - q) e and min(e, (1 - q) t).

@@ -1,7 +1,7 @@
 """ZP408 sharding_spans_nodes: parameters are sharded over hosts, and the link between them is the slow one.
 
 The group that gathers parameters, or scatters gradients, has ranks on several hosts, several on each; what
-shows of it is above 5 % of the step (traces.md 7), and its bus bandwidth is below 50 % of what groups
+shows of it is above 5 % of the step (docs/thresholds.md), and its bus bandwidth is below 50 % of what groups
 within a host reach with messages of a similar size, in this run or in the baseline.  Where no such group
 was recorded: below 20 GB/s, which is what a PCIe 4.0 x16 slot gives within a host that has nothing
 better; then it is an assumption, and the confidence is medium.

@@ -4,7 +4,7 @@ With one unit the first all_gather of a step has no compute before it, and the l
 it.  Signal: at most two all_gathers a step (forward and backward), of which the largest carries more than
 50 % of the bytes of a pass, and more than 80 % of the first one's transfer shows.  Where nothing is
 gathered (stages 0 to 2), the same of at most two reductions of a step and the last one's transfer.
-Thresholds are those of traces.md 7 (SpecForge #566).  It must cost 3 % of the step.
+Thresholds are those of docs/thresholds.md (SpecForge #566).  It must cost 3 % of the step.
 
 Saving: the step with the same model in 4 to 48 units, as blocks of a model are, from the model of its
 passes: T / n instead of T shows of the first gather and of the last reduction, more where the link is slow.

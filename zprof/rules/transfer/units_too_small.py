@@ -3,7 +3,7 @@
 The link is as it should be; the messages are not.  Signal: messages that are mostly latency (the shared
 measure of zprof/rules/transfer/messages/small.py: more than 50 % of their time, and more than 3 % of the step
 shows), where the names of units tell more than three of a block (``layers.3.attn.wq``; the threshold is
-that of traces.md 7: FSDP per leaf), or where the latency itself is ordinary, at most 200 us.  With a
+that of docs/thresholds.md: FSDP per leaf), or where the latency itself is ordinary, at most 200 us.  With a
 latency beyond that and whole blocks for units it is latency_bound_collectives.
 
 Saving: the step with units as large as blocks, or half as large; where names do not tell blocks, with

@@ -8,7 +8,7 @@ at least half of the bytes of all_gathers are float32, and one of
     in more than they are worth                                                                  high
     the program says that it keeps parameters in two bytes                                       medium
 
-(traces.md 7, AG32: ``AG dtype Float, GEMMs bf16``).  If products are in float32, there is nothing to save.
+(docs/thresholds.md).  If products are in float32, there is nothing to save.
 If neither says it (a program on the CPU whose operators name no type), that is a gap.  Saving: half of the
 bytes, replayed (:mod:`...halved`), from 1 % of the step on (our choice, as in ZP409).
 """

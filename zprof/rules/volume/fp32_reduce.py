@@ -7,7 +7,7 @@ float32, and one of
     the program says that it gathers two bytes an element and reduces four                       high
     at least half of the time in matrix products is in kernels of half precision                 medium
 
-(traces.md 7, RS32).  Where nothing says in what the model computes (all_reduces of a CPU program), that is a
+(docs/thresholds.md).  Where nothing says in what the model computes (all_reduces of a CPU program), that is a
 gap.  Saving: half of the bytes, replayed (:mod:`...halved`); below 1 % of the step (our choice: a fact about
 bytes is no noise, but is not worth a word there) nothing is said.
 """

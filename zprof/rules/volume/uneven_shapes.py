@@ -4,7 +4,7 @@ Two forms, the one that costs more is reported:
 
 * *Padding* (:mod:`...padding`).  Proven by bytes where psi is known: at least 1 % of what travels is padding
   (high; medium, and only beside kernels that fill up, where a baseline says what psi is).  Without psi, on a
-  device: kernels that fill up take at least 2 % of the step (traces.md 7, RESZ) and 3 times as long for a
+  device: kernels that fill up take at least 2 % of the step (docs/thresholds.md) and 3 times as long for a
   byte as a plain copy (our choice: a plain ``chunk_cat`` that also casts writes twice the bytes of one)
   (medium).  On a CPU a plain ``chunk_cat`` took 5 to 16 times as long (measured on FSDP2: new memory is
   touched for the first time), so there it proves nothing without psi.  Saving: the filling beyond a plain

@@ -29,7 +29,7 @@ MISSED_RATIO = 0.5
 SURE_COUNT = 10
 #: Fewer units than this are worse than small ones.
 LEAST_UNITS = 4
-#: Messages that no link's latency is half of (64 MiB: traces.md 7 calls messages large from there on).
+#: Messages that no link's latency is half of (64 MiB).
 SURELY_LARGE_BYTES = 64 * 1024 * 1024
 
 

@@ -6,7 +6,7 @@ one gather would do for as long as there is memory to keep it.  Signal, from cou
 one micro-batch, and units that are gathered more than once in the step.  What would vanish is every gather
 of a unit but its first.
 
-Threshold: their exposed time is more than 3 % of the step (traces.md 7, GAAG).  A gather that is hidden
+Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md).  A gather that is hidden
 costs nothing: k micro-batches with two hidden gathers each are no finding.
 """
 

@@ -4,7 +4,7 @@ With k micro-batches a step, gradients can be summed on each rank and reduced on
 Signal, from counts and bytes of one rank: reductions of gradients in more than one micro-batch, each of at
 least half of the bytes of the last one's.  What would vanish are those of all but the last micro-batch.
 
-Threshold: their exposed time is more than 3 % of the step (traces.md 7, GACC; cosmos-framework #162 saw
+Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md; cosmos-framework #162 saw
 22 s become 89 s).  Sharded gradients (stages 2 and 3) can wait for the last micro-batch only if they stay
 whole until then: that costs the memory of all gradients, and the finding says so.
 """

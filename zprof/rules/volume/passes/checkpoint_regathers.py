@@ -3,7 +3,7 @@
 A unit that is dropped after its forward is gathered for its backward.  Where the checkpoint lies outside of
 the unit, or the unit is wrapped twice, the recomputed forward has a gather of its own, and the backward
 another one: three gathers of a unit in a micro-batch, where two would do.  Signal, from counts of one rank:
-a third gather of the same unit in a micro-batch (traces.md 7, ACRG: 3 a unit; pytorch #105635, #175406).
+a third gather of the same unit in a micro-batch (docs/thresholds.md; pytorch #105635, #175406).
 What would vanish is that third gather.
 
 Threshold: their exposed time is more than 2 % of the step (our choice, as for the other gathers).  With more

@@ -6,7 +6,7 @@ one rank: the last unit of the forward is gathered a second time, with less than
 forward (counted from the end of its first gather: less than three units' forward compute, because its own
 forward and what the gather ran ahead of lie in between).
 
-Threshold: exposed for more than 2 % of the step (our choice; traces.md 7, LASTB names none).  On a device
+Threshold: exposed for more than 2 % of the step (our choice).  On a device
 whose host runs far ahead that gather is launched under the unit's own forward, and costs nothing: no finding.
 """
 

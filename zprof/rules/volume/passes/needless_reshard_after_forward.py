@@ -4,7 +4,7 @@ Dropping a unit after its forward saves the memory of unsharded parameters until
 second gather.  Every healthy stage 3 run gathers twice: while the second gather is hidden it costs nothing,
 and is no finding.  Signal, from one rank: units that are gathered again in the backward, and
 
-    exposed time of these gathers > 2 % of the step                         (traces.md 7, RAF)
+    exposed time of these gathers > 2 % of the step                         (docs/thresholds.md)
     free memory of the device at the peak >= bytes of the unsharded units   where memory was recorded
 
 Where it was not, the finding says so and is of medium confidence: the time is sure, the room is not.
