@@ -106,7 +106,8 @@ def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> list[str
 def _next_commands(folder: Path) -> str:
     return (
         "next:\n"
-        f"  zprof report {folder}/zero3-prefetch.zprof --baseline {folder}/zero3.zprof\n"
+        f"  zprof diagnose {folder}/zero3.zprof --baseline {folder}/ddp.zprof\n"
+        f"  zprof compare {folder}/zero3.zprof {folder}/zero3-prefetch.zprof\n"
         f"  zprof report {folder}/zero3.zprof --baseline {folder}/ddp.zprof -f json\n"
         "  zprof train --help      train with other stages, links and sizes\n"
     )

@@ -22,7 +22,7 @@ class SimulateCommand:
       zprof simulate -o traces --ranks 8
       zprof simulate -o slow --cause straggler_rank --ranks 4 --seed 7
       zprof simulate -o amd --vendor amd --stage 2 --cause low_bus_bandwidth --strength 2
-      zprof report slow
+      zprof diagnose slow
     """
 
     name = "simulate"
@@ -77,7 +77,7 @@ class SimulateCommand:
             f"zprof: simulated {_counted(written, 'rank')}, {_counted(plan.steps, 'step')}, "
             f"stage {plan.stage}, {plan.vendor}; planted {plan.cause}: {says}"
         )
-        console.note(f"zprof: wrote {printable(folder)}; next, zprof report {printable(folder)}")
+        console.note(f"zprof: wrote {printable(folder)}; next, zprof diagnose {printable(folder)}")
         return 0
 
 

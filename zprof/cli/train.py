@@ -79,7 +79,7 @@ class TrainCommand:
             losses = train(replace(job, world_size=ranks), on_step=on_step)
         _check_recorded(path, ranks)
         console.data(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else "")
-        console.note(f"zprof: recorded {path}; next: zprof report {path}")
+        console.note(f"zprof: recorded {path}; next: zprof diagnose {path}")
         return 0
 
 

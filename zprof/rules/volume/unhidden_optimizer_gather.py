@@ -4,8 +4,8 @@ After the optimizer has stepped each rank has new parameters of its part only.  
 step, all of it is exposed; unit by unit, in the order of the next forward, only the first one is.
 
 Signal, on one rank (:mod:`...closing_gathers`): all large gathers of a step begin after its last reduction,
-at least half of their transfer is exposed, and that is at least 3 % of the step (docs/thresholds.md;
-issues 6876, 3338), in the median step: the gather behind the last one of a program hides under nothing.
+at least half of their transfer is exposed, and that is at least 3 % of the step (docs/thresholds.md),
+in the median step: the gather behind the last one of a program hides under nothing.
 Half: a hidden one still exposes its first unit, 18 % of it with 4 blocks (measured on the reference engine).
 No more can hide than the next forward computes: a third of the compute of a micro-batch where the backward
 takes twice as long as the forward, a quarter where it also recomputes.  With e exposed and C the compute,
