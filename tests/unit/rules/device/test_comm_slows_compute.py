@@ -122,17 +122,19 @@ def test_tight_is_healthy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "median_ratio", "confidence"),
+    ("device", "median_ratio", "judged", "confidence"),
     [
-        ("cpu", 1.15, Confidence.LOW),
-        ("cpu", 1.16, Confidence.HIGH),
-        ("cuda", 1.0, Confidence.HIGH),
+        ("cpu", 1.15, 0.5, Confidence.LOW),
+        ("cpu", 1.16, 0.5, Confidence.HIGH),
+        ("cpu", 1.16, 0.081, Confidence.HIGH),
+        ("cpu", 1.16, 0.079, Confidence.LOW),
+        ("cuda", 1.0, 0.079, Confidence.HIGH),
     ],
 )
 def test_cpu_ranks_of_which_few_kernels_lost_their_core_are_a_note(
-    device: str, median_ratio: float, confidence: Confidence
+    device: str, median_ratio: float, judged: float, confidence: Confidence
 ) -> None:
-    analysis = beside(0.5, 1.6)
+    analysis = beside(0.5, 1.6, judged=judged)
     kernels = analysis.kernels.assign(alone_median_ns=100.0, overlapped_median_ns=100 * median_ratio)
     run = replace(analysis.run, device=device)
     assert found(replace(analysis, run=run, kernels=kernels)).confidence is confidence
