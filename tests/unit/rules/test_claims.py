@@ -95,3 +95,49 @@ def test_memory_comes_after_time_and_before_notes_the_sure_ones_first() -> None:
     guess = freeing(Cause.WRONG_STAGE, 99, Confidence.LOW)
     time = claim(Cause.NO_PREFETCH, 0, 1)
     assert ordered([note, guess, small, large, time]) == [time, large, small, guess, note]
+
+
+def test_what_explains_another_takes_its_time_first_though_it_saves_less() -> None:
+    claims = (claim(Cause.SINGLE_UNIT, 30, 60), claim(Cause.NO_PREFETCH, 50, 90))
+    assert savings(*claims, ranks=[rank(exposed_transfer_ns=100)]) == {
+        Cause.SINGLE_UNIT: (30, 60),
+        Cause.NO_PREFETCH: (40, 40),
+    }
+
+
+def test_an_explained_finding_of_which_nothing_is_left_was_only_a_signal() -> None:
+    claims = (claim(Cause.SINGLE_UNIT, 30, 60), claim(Cause.NO_PREFETCH, 50, 90))
+    assert set(savings(*claims, ranks=[rank(exposed_transfer_ns=60)])) == {Cause.SINGLE_UNIT}
+    unexplained = (claim(Cause.LOW_BUS_BANDWIDTH, 50, 90), claim(Cause.FP32_REDUCE, 30, 60))
+    left = savings(*unexplained, ranks=[rank(exposed_transfer_ns=90)])
+    assert left[Cause.FP32_REDUCE] == (0, 0)
+
+
+def test_a_guess_explains_nothing() -> None:
+    guess = replace(claim(Cause.SINGLE_UNIT, 30, 60), confidence=Confidence.LOW)
+    ranks = [rank(exposed_transfer_ns=100)]
+    assert savings(guess, claim(Cause.NO_PREFETCH, 50, 90), ranks=ranks) == {
+        Cause.NO_PREFETCH: (50, 90),
+        Cause.SINGLE_UNIT: (10, 10),
+    }
+
+
+def test_a_finding_stands_behind_a_surer_one_that_explains_it() -> None:
+    likely = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.MEDIUM)
+    sure = claim(Cause.SINGLE_UNIT, 10, 20)
+    ranks = [rank(exposed_transfer_ns=200)]
+    assert [f.cause for f in disjoint([likely, sure], rules(), ranks)] == [
+        Cause.SINGLE_UNIT,
+        Cause.NO_PREFETCH,
+    ]
+    as_sure = claim(Cause.NO_PREFETCH, 50, 90)
+    assert [f.cause for f in disjoint([as_sure, sure], rules(), ranks)] == [
+        Cause.NO_PREFETCH,
+        Cause.SINGLE_UNIT,
+    ]
+
+
+def test_a_guess_about_time_comes_after_what_is_sure() -> None:
+    guess = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.LOW)
+    sure = claim(Cause.DATA_LOADER, 1, 2)
+    assert ordered([guess, sure]) == [sure, guess]
