@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.ranks
 PLANTED_MS = 40.0
 OPTIONS = (
     "--layers 4 --hidden 128 --heads 4 --vocabulary 64 --context 16 --batch 4 --stage 3 "
-    "--compute-forward-ms 12 --compute-backward-ms 24 --link-latency-us 50"
+    "--keep-after-forward last --compute-forward-ms 12 --compute-backward-ms 24 --link-latency-us 50"
 )
 
 
@@ -76,3 +77,21 @@ def test_a_slow_link_is_found_against_the_healthy_run(tmp_path: Path, healthy: P
     gathers = [row for row in found["time"]["collectives"] if row["kind"] == "all_gather"]
     for row in gathers:
         assert row["busbw_bytes_per_s"] == pytest.approx(0.4e9 / 8 / 5, rel=0.15)
+
+
+@pytest.mark.parametrize("cause", ["cpu_bound_launch", "uneven_shapes"])
+def test_the_cure_wins_what_the_finding_says(tmp_path: Path, cause: str) -> None:
+    runs = [tmp_path / "sick.zprof", tmp_path / "well.zprof"]
+    for run, options in zip(runs, ([], ["--cured"]), strict=True):
+        zprof("train", "--plant", cause, *options, "-o", str(run), "--time-steps", "8")
+    sick, well = (report(run) for run in runs)
+    first = next(finding for finding in sick["findings"] if finding["confidence"] != "low")
+    assert first["cause"] == cause
+    assert cause not in {f["cause"] for f in well["findings"] if f["confidence"] != "low"}
+    low, high = first["saving_ns"]
+    assert low <= step_ns(sick) - step_ns(well) <= high
+
+
+def step_ns(found: Mapping[str, Any]) -> float:
+    """The median over the steps of all ranks."""
+    return median(step["wall_ns"] for step in found["time"]["steps"])
