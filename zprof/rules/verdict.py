@@ -66,7 +66,7 @@ def judge(
     if sure:
         more = _more(sure, unclaimed or {}, time)
         return _verdict(VerdictStatus.RISK, f"{_step(time)}{_loaded(run)}: {sure[0].sentence}{more}")
-    return _alone(run, time, gaps, asked)
+    return _guessed(run, time, findings) or _alone(run, time, gaps, asked)
 
 
 def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:
@@ -89,6 +89,15 @@ def _more(sure: Sequence[Finding], unclaimed: Mapping[str, int], time: Time) -> 
     if rest <= saved or rest < _WORTH_RATIO * max(rank.wall_ns for rank in time.per_rank):
         return ""
     return f"; up to {format_ns(rest)} more is lost, and nothing found explains it"
+
+
+def _guessed(run: RunFacts, time: Time, findings: Sequence[Finding]) -> Verdict | None:
+    """Nothing is sure enough, but a guess is about so much of the step that the run is not called ok."""
+    wall = max(rank.wall_ns for rank in time.per_rank)
+    guess = next((f for f in findings if f.saving_ns[1] >= _WORTH_RATIO * wall), None)
+    if guess is None:
+        return None
+    return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}{_loaded(run)}: perhaps {guess.sentence}")
 
 
 def _alone(run: RunFacts, time: Time, gaps: Sequence[Gap], asked: Sequence[Rule]) -> Verdict:

@@ -147,3 +147,12 @@ def test_what_is_not_tested_is_told_with_what_is_lost(transfer_ms: int, said: bo
     assert (
         f"{transfer_ms}.0 ms of it is exposed transfer; not tested: no_prefetch" in verdict.sentence
     ) is said
+
+
+@pytest.mark.parametrize(("saving_ms", "status"), [(9, Status.OK), (10, Status.INCONCLUSIVE)])
+def test_a_guess_about_a_tenth_of_the_step_is_not_ok(saving_ms: int, status: Status) -> None:
+    rank = replace(RUN.time.per_rank[0], wall_ns=100 * MS, idle_ns=0, exposed_wait_ns=0)
+    guess = replace(LATE, confidence=Confidence.LOW, saving_ns=(0, saving_ms * MS))
+    verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), None, findings=(guess,), gaps=())
+    assert verdict.status is status
+    assert ("perhaps nothing is prefetched" in verdict.sentence) is (status is Status.INCONCLUSIVE)

@@ -72,7 +72,7 @@ def evidence_of(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> Evid
     """From the tables of one rank, each distinct name looked at once."""
     view = EventView(events, ("user_annotation", "cpu_op"))
     named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
-    marked = _marked(marks)
+    marked = _marked(marks, int(view.spans[:, 0].min(initial=np.iinfo(np.int64).max)))
 
     def spans(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
         return clock.common(view.spans[view.name_is(rows, _is(pattern))])
@@ -105,9 +105,14 @@ def _program_thread(view: EventView) -> int:
     return int(numbers[np.argmax(counts)])
 
 
-def _marked(marks: pd.DataFrame) -> dict[Phase, Intervals]:
-    """From each mark of a phase to the next; a recomputation is part of its backward."""
-    rows = marks[marks["kind"].astype(str) == "phase"].sort_values("time_ns", kind="stable")
+def _marked(marks: pd.DataFrame, begin_ns: int) -> dict[Phase, Intervals]:
+    """From each mark of a phase to the next; a recomputation is part of its backward.
+
+    Only those since the first event: a recorder may mark phases in its window for memory alone, and they say
+    nothing of the steps that it timed.
+    """
+    rows = marks[(marks["kind"].astype(str) == "phase") & (marks["time_ns"] >= begin_ns)]
+    rows = rows.sort_values("time_ns", kind="stable")
     times, names = rows["time_ns"].to_numpy(np.int64), rows["name"].astype(str).to_numpy()
     spans = np.column_stack((times[:-1], times[1:])) if len(times) > 1 else EMPTY
     names = np.where(names == Phase.RECOMPUTE.value, Phase.BACKWARD.value, names)[: len(spans)]

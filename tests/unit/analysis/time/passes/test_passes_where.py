@@ -1,9 +1,12 @@
 """Where a step is at an instant: by ranges of the program, by autograd, and unknown without either."""
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
-from zprof.analysis.time.passes.evidence import Evidence
+from zprof.analysis.time.clocks.offsets import RankClock
+from zprof.analysis.time.passes.evidence import Evidence, evidence_of
 from zprof.analysis.time.passes.where import Where, where
 
 STEP = (0, 1000)
@@ -87,3 +90,25 @@ def test_forward_ranges_within_a_backward_begin_no_micro_batch() -> None:
 
 def test_without_a_backward_micro_batches_are_not_known() -> None:
     assert at(Evidence(forward=spans((10, 20)), operators=EMPTY), 15).micro_batch.tolist() == [-1]
+
+
+def test_phases_that_a_recorder_marked_before_the_timed_steps_say_nothing_of_them() -> None:
+    events = pa.table(
+        {
+            "start_ns": [1000, 1200],
+            "duration_ns": [100, 100],
+            "category": pa.array(["cpu_op", "cpu_op"]).dictionary_encode(),
+            "name": pa.array(["aten::mm", "MmBackward0"]).dictionary_encode(),
+            "thread": [1, 1],
+            "stream": pa.nulls(2, pa.int64()),
+            "correlation": pa.nulls(2, pa.int64()),
+        }
+    )
+
+    def marked(*times: int) -> Intervals:
+        names = ["forward", "backward", "optimizer"]
+        marks = pd.DataFrame({"time_ns": times, "kind": "phase", "name": names})
+        return evidence_of(events, marks, RankClock()).forward
+
+    assert not len(marked(100, 200, 300))
+    assert marked(1000, 1200, 1300).tolist() == [[1000, 1200]]
