@@ -57,7 +57,7 @@ def main() -> None:
         "planted": planted,
         "healthy": healthy,
         "pairs": [asdict(each) for each in pairs],
-        "outcomes": [each.tree() for each in outcomes],
+        "missed": [each.tree() for each in outcomes[: len(sick)] if each.is_missed],
     }
     if not arguments.causes:
         target = RESULTS / f"diagnosis-{today()}.json"

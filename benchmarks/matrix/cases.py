@@ -72,6 +72,11 @@ class Outcome:
             return self.true_ns is None
         return self.saving_ns[0] <= self.true_ns <= self.saving_ns[1]
 
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is there, and not first or not within its range."""
+        return self.is_there and not (self.is_found and self.is_priced)
+
     def tree(self) -> dict[str, Any]:
         """As JSON."""
         return {**asdict(self), "is_there": self.is_there}

@@ -36,6 +36,13 @@ def test_a_cause_below_a_fiftieth_of_the_step_is_not_there() -> None:
     assert an_outcome(true_ns=None).is_there
 
 
+def test_what_is_there_and_not_first_or_not_within_its_range_is_missed() -> None:
+    assert not an_outcome().is_missed
+    assert an_outcome(true_ns=20.0).is_missed
+    assert an_outcome(first="straggler_rank").is_missed
+    assert not an_outcome(first=None, true_ns=1.0, saving_ns=None).is_missed
+
+
 def test_rows_count_each_job_once() -> None:
     outcomes = [
         an_outcome(),
