@@ -4,8 +4,7 @@
 
 Ranks that meet in collectives end a step together: what one of them is busy longer, the others are held up,
 as wait, or as transfer where the waiting hides under their compute.  The sum says it either way, and needs
-no common clock.  Planted in the simulator, ``longer`` is what the delay costs, to 0.3 % of the step, where
-the link is not the limit.
+no common clock.
 """
 
 from dataclasses import dataclass
