@@ -64,7 +64,7 @@ def judge(
     if comparison and comparison.step_time:
         return _verdict(*compared(comparison, sure, gaps, asked, loaded=_loaded(run), of=_of(time)))
     if sure:
-        more = _more(sure, unclaimed or {}, time)
+        more = _more(sure, unclaimed or {}, time) + _unsplit(run, time)
         return _verdict(VerdictStatus.RISK, f"{_step(time)}{_loaded(run)}: {sure[0].sentence}{more}")
     return _guessed(run, time, findings) or _alone(run, time, gaps, asked)
 
@@ -105,8 +105,9 @@ def _alone(run: RunFacts, time: Time, gaps: Sequence[Gap], asked: Sequence[Rule]
     head = f"{_step(time)}{_loaded(run)}"
     missing = untested(_NEEDED, gaps)
     if missing:
-        seen = _unsplit(run, time) or _lost(time)
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {seen}not tested: {_listed(missing)}")
+        seen = _unsplit(run, time).removeprefix("; ") or _lost(time).removesuffix("; ")
+        said = f"{seen}; " if seen else ""
+        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {said}not tested: {_listed(missing)}")
     idle = _idle(time)
     if idle is not None:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {_why(gaps, asked)}")
@@ -179,8 +180,8 @@ def _unsplit(run: RunFacts, time: Time) -> str:
     missing = len(run.ranks_loaded) < run.world_size
     lacking = "without the other ranks" if missing else "as long as the ranks' collectives are not matched"
     return (
-        f"{format_ns(exposed / len(ranks))} of it is exposed communication, and {lacking}, "
-        "waiting and moving bytes cannot be told apart; "
+        f"; {format_ns(exposed / len(ranks))} of it is exposed communication, and {lacking}, "
+        "waiting and moving bytes cannot be told apart"
     )
 
 

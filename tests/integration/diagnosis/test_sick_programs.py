@@ -57,11 +57,7 @@ def test_reductions_of_each_micro_batch_of_a_replicated_network(tmp_path: Path) 
     assert "in each of 4 micro-batches" in found["sentence"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [("data_loader", "data loader"), ("accumulation_regathers", "36 all_gathers a step for 5 units")],
-)
-def test_a_sharded_transformer(fault: str, words: str, tmp_path: Path) -> None:
-    found = first(diagnosed("sick_fsdp2", fault, tmp_path), beside="ZP3")
-    assert found["cause"] == fault
-    assert words in found["sentence"]
+def test_a_sharded_transformer_with_a_slow_loader(tmp_path: Path) -> None:
+    found = first(diagnosed("sick_fsdp2", "data_loader", tmp_path), beside="ZP3")
+    assert found["cause"] == "data_loader"
+    assert "data loader" in found["sentence"]
