@@ -1,7 +1,7 @@
 """The rank, or the few ranks, that are busy longer than the others, and how far that is from noise."""
 
 from dataclasses import dataclass
-from math import comb
+from math import comb, exp, lgamma, log, log1p
 
 import numpy as np
 import numpy.typing as npt
@@ -95,13 +95,21 @@ def _deviation(values: npt.NDArray[np.float64]) -> float:
 
 
 def _by_steps(late: npt.NDArray[np.bool_], chosen: npt.NDArray[np.bool_]) -> float:
-    """That equal ranks make any so many of them the latest in as many steps (binomial)."""
+    """That equal ranks make any so many of them the latest in as many steps (binomial).
+
+    In logarithms: of a thousand steps there are more choices than a float can hold.
+    """
     blamed, steps, share = int(late.sum()), len(late), float(chosen.mean())
-    tail = sum(
-        comb(steps, count) * share**count * (1 - share) ** (steps - count)
+    ways = _log_comb(len(chosen), int(chosen.sum()))
+    logs = (
+        ways + _log_comb(steps, count) + count * log(share) + (steps - count) * log1p(-share)
         for count in range(blamed, steps + 1)
     )
-    return min(1.0, comb(len(chosen), int(chosen.sum())) * tail)
+    return min(1.0, sum(exp(min(0.0, term)) for term in logs))
+
+
+def _log_comb(whole: int, part: int) -> float:
+    return lgamma(whole + 1) - lgamma(part + 1) - lgamma(whole - part + 1)
 
 
 def _by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
