@@ -2,7 +2,8 @@
 
 Matrix products name their types: ``..._bf16...``, ``h16816gemm``, Tensile's ``BBS``/``HHS``, cuBLAS's
 ``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output).  A device's flash
-attention exists in half precision alone.  Operators of the CPU say nothing: theirs is in float32 too.
+attention exists in half precision alone, the memory-efficient one in float32 too (``fmha_cutlassF_f32``).
+Operators of the CPU say nothing: theirs is in float32 too.
 """
 
 import re
@@ -13,7 +14,7 @@ from zprof.model.printable import printable
 
 _HALF = re.compile(
     r"bf16|bfloat16|fp16|f16(?!\d)|_half|<half|__half|c10::Half|[hs]\d*(?:16816|884|1688)gemm_(?:bf16|fp16)"
-    r"|(?:^|_)h\d{3,5}gemm|nvjet_(?:[htq]+s[htq]|hhh)_|_(?:BBS|HHS|BSS|HSS|B8|F8)|flash|fmha",
+    r"|(?:^|_)h\d{3,5}gemm|nvjet_(?:[htq]+s[htq]|hhh)_|_(?:BBS|HHS|BSS|HSS|B8|F8)|flash|fmha(?!\w*f32)",
     re.IGNORECASE | re.ASCII,
 )
 _PRODUCT = re.compile(

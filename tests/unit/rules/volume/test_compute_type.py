@@ -9,6 +9,7 @@ from tests.support.analyses import Scenario, analysis_of
 from zprof.rules.volume.compute_type import ComputeType, compute_type
 
 HALF = [
+    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<Sm80>::Params)",
     "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
     "nvjet_hsh_192x192_64x4_2x1_v_bz_coopB_TNN",
     "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn",
@@ -20,6 +21,7 @@ HALF = [
 ]
 FULL = [
     "ampere_sgemm_128x64_nn",
+    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, Sm80>::Params)",
     "nvjet_sss_128x128_32x4_1x2_h_bz_NNN",
     "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3",
     "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(Params)",
