@@ -3,7 +3,7 @@
 FSDP2 gathers into one buffer and copies each parameter out of it (``split_with_sizes_copy``), and copies
 gradients into one before it reduces them (``chunk_cat``).  Counted is the time of such kernels, and of those
 launched within ``FSDP::all_gather_copy_in`` and ``..._out``, in which nothing else computes.  Reported above
-3 % of the step (docs/thresholds.md, pytorch/torchtitan issue 607).
+3 % of the step (docs/thresholds.md, pytorch/torchtitan pull request 607).
 
 Where nearly all of it is ``chunk_cat``, it is more likely padding of shapes that do not divide (ZP417): low.
 
@@ -29,7 +29,7 @@ _LEAST_COPIES = 3
 _MOSTLY_RATIO = 2 / 3
 
 _FIXES = {
-    "FSDP2": "fully_shard(block, shard_placement_fn=lambda p: Shard(largest_dim(p)))  # fewer, wider rows\n"
+    "FSDP2": "fully_shard(block)  # without shard_placement_fn: any dimension but the first is copied twice\n"
     "fully_shard(block, reshard_after_forward=False)  # one gather, one copy a step; costs memory\n"
     "one dtype and few, large parameters a unit: fuse q, k and v",
     "DeepSpeed": '"zero_optimization": {"stage": 3, "contiguous_gradients": true,\n'
