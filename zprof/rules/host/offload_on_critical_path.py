@@ -29,10 +29,10 @@ _LEAST_RATIO = 0.7
 _MOST_RATIO = 1.05
 
 _FIXES = {
-    "FSDP2": "fully_shard(module, offload_policy=None)  # or CPUOffloadPolicy(pin_memory=True)",
+    "FSDP2": "fully_shard(module)  # no offload_policy; or CPUOffloadPolicy(pin_memory=True)",
     "DeepSpeed": '"offload_optimizer": {"device": "cpu", "pin_memory": true, "ratio": 0.3},\n'
     '"zero_force_ds_cpu_optimizer": true, "sub_group_size": 100000000  # or no offload at all',
-    "reference": "ActivationPlan(checkpoint=True, host=False)",
+    "reference": "ActivationConfig(checkpoint=True, host=False)",
 }
 
 

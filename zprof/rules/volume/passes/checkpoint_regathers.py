@@ -29,7 +29,7 @@ _FIXES = {
     "fully_shard(block)                  # recomputation then runs inside the unit, on what is gathered",
     "DeepSpeed": "checkpoint with deepspeed.checkpointing.checkpoint inside the module whose parameters are\n"
     "gathered together; no nested ZeRO units within a checkpoint",
-    "reference": "Activations(checkpoint=True) on the units themselves: recomputation uses what is gathered",
+    "reference": "ActivationConfig(checkpoint=True) on the units: recomputation uses what is gathered",
 }
 
 
