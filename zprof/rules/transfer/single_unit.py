@@ -93,9 +93,9 @@ def _answer(analysis: RunAnalysis, traffic: Traffic, messages: Messages) -> Find
     what = "model is one unit" if traffic.before else "gradients are one bucket"
     return finding(
         Cause.SINGLE_UNIT,
-        sentence=f"the {what}: an {messages.kind.value} of {format_bytes(int(messages.bytes))} takes "
-        f"{format_ns(messages.each_ns)} with nothing to compute beside it "
-        f"(exposed {format_ns(step.exposed_ns)} a step)",
+        sentence=f"the {what}: {_article(messages)} {messages.kind.value} of "
+        f"{format_bytes(int(messages.bytes))} takes {format_ns(messages.each_ns)} "
+        f"with nothing to compute beside it (exposed {format_ns(step.exposed_ns)} a step)",
         evidence=_evidence(step, messages, first=traffic.before),
         saving_ns=saving,
         severity=severity_of(saving[1], wall),
@@ -104,6 +104,10 @@ def _answer(analysis: RunAnalysis, traffic: Traffic, messages: Messages) -> Find
         disprove="wrap each block and record again: if the first gather and the last reduction show as much "
         "as before, it is the link that is slow",
     )
+
+
+def _article(messages: Messages) -> str:
+    return "an" if messages.kind.value.startswith("a") else "a"
 
 
 def _evidence(step: Step, messages: Messages, *, first: bool) -> list[Evidence]:
