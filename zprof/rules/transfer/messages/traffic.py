@@ -148,7 +148,7 @@ def traffic_of(analysis: RunAnalysis) -> Traffic | None:
 
 
 def _first(messages: Messages) -> float:
-    """When in a step the first is launched, against the median step's begin, in the median."""
+    """When the first of a step is launched, the median over ranks and steps; kinds of the same steps compare."""
     rows = messages.rows
     starts = rows["launch_start_ns"].fillna(rows["start_ns"]).astype("float64")
     return float(starts.groupby([rows["rank"], rows["step"]]).min().median())
