@@ -148,7 +148,7 @@ def traffic_of(analysis: RunAnalysis) -> Traffic | None:
 
 
 def _first(messages: Messages) -> float:
-    """When the first of a step is launched, the median over ranks and steps; kinds of the same steps compare."""
+    """When the first of a step is launched: the median over ranks and steps, to compare kinds by."""
     rows = messages.rows
     starts = rows["launch_start_ns"].fillna(rows["start_ns"]).astype("float64")
     return float(starts.groupby([rows["rank"], rows["step"]]).min().median())
