@@ -3,7 +3,7 @@
 The wait for the last kernel is no loss, it would only be elsewhere.  What is lost is the time from the end of
 that kernel until the next one runs: the host wakes up, goes on and launches.  Signal: the idle time within
 ``cuda/hip…Synchronize``, ``aten::item`` and copies that block their caller, and up to 1 ms of the gap right
-behind each, on most ranks.  From 1 % of the step on a note (the project's table of causes, proposed there),
+behind each, on most ranks.  From 1 % of the step on a note (docs/thresholds.md),
 from 2 % on a finding.  One such wait a step is how a loss is read: a note at most.
 
     saving: half of it .. all of it, exposed transfer with an empty queue meanwhile, and 15 %: ranks that are

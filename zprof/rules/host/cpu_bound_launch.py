@@ -3,7 +3,7 @@
 Signal: idle time that ends with work launched after the device had nothing left (the queue was empty), and
 that is no wait for the device, no allocator, no data loader and no optimizer on the CPU; on most ranks, in
 the typical step.  On a CPU rank: the main thread is in no operator, no wait, no launch of a collective.
-From 10 % of the step on a finding (the project's table of causes, proposed there), from 15 % on a sure one:
+From 10 % of the step on a finding (docs/thresholds.md), from 15 % on a sure one:
 of real CPU ranks that were healthy, with two ranks on two cores, up to 8 % was such time.
 
     saving: half of (that idle time - collectives in the background that nothing else would hide)

@@ -1,8 +1,8 @@
 """ZP504 data_loader: the device has nothing to run while the host waits for the next batch.
 
 Signal: the idle time within ``enumerate(DataLoader)#….__next__``, with the launch gap right behind it, on
-most ranks and in the typical step.  From 2 % of the step on a finding (the project's table of causes,
-proposed there; healthy loaders that we measured take 0.3 to 0.7 %), from 5 % on a sure one.
+most ranks and in the typical step.  From 2 % of the step on a finding (docs/thresholds.md;
+healthy loaders that we measured take 0.3 to 0.7 %), from 5 % on a sure one.
 
     saving: 0.6 of (idle in the loader - collectives that ran meanwhile) .. idle in the loader, and exposed
     transfer with an empty queue meanwhile

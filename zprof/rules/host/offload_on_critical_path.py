@@ -3,8 +3,8 @@
 Signal: exposed copies between host and device of 1 MiB or more, both ways in a step (a batch only goes in, a
 checkpoint only out), and the device idle while ``Optimizer.step`` launches nothing for a millisecond or more:
 the optimizer runs on the CPU.  On a CPU rank: the copies that an engine's ``::copy`` ranges name, of which
-those beside a collective in the background are idle time in the ledger.  From 5 % of the step on (the
-project's table of causes, proposed there).
+those beside a collective in the background are idle time in the ledger.  From 5 % of the step on
+(docs/thresholds.md).
 
     saving: 0.7 of exposed copies and of the optimizer .. all of both, those in the background, and 5 %
 
