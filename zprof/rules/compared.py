@@ -8,8 +8,9 @@ A finding is named as the cause only where it can be one: the ledger terms that 
 hold at least a tenth of the change.  What was as bad before explains nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from zprof.model.equal_work import EqualWork
 from zprof.model.findings import Finding
@@ -99,7 +100,7 @@ def _because(comparison: Comparison, sure: Sequence[Finding], asked: Sequence[Ru
     cause = next((entry for entry in sure if _grew(comparison, entry, asked)), None)
     if cause is not None:
         return f", because {cause.sentence}"
-    term, change = max(comparison.ledger_delta.items(), key=lambda item: item[1])
+    term, change = max(_delta(comparison).items(), key=lambda item: item[1])
     most = f"most of it is {_TERMS[term]} (+{format_ns(change)})" if change > 0 else "no term of it grew"
     return f"; {'no finding explains it' if sure else 'no cause found'}; {most}"
 
@@ -109,9 +110,19 @@ def _grew(comparison: Comparison, finding: Finding, asked: Sequence[Rule]) -> bo
     terms = next((rule.claims for rule in asked if rule.cause is finding.cause), None)
     if terms is None:
         return True
-    delta = comparison.ledger_delta
+    delta = _delta(comparison)
     whole = sum(delta.values())
     return sum(max(0, delta.get(term, 0)) for term in terms) >= _CAUSE_RATIO * whole
+
+
+def _delta(comparison: Comparison) -> Mapping[str, float]:
+    """The change of each term, at equal work where the verdict is."""
+    times, work, before = comparison.step_time, comparison.equal_work, comparison.baseline_time
+    if times is None or work is None or not before:
+        return comparison.ledger_delta
+    share = work.b_ns / max(1, times.b_ns)
+    a = {term: fmean(getattr(rank, term) for rank in before) for term in comparison.ledger_delta}
+    return {term: share * (a[term] + delta) - a[term] for term, delta in comparison.ledger_delta.items()}
 
 
 def _signed(ratio: float, digits: int = 0) -> str:

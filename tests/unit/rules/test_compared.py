@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.analyses import MS
+from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.model.causes import Cause
 from zprof.model.equal_work import Difference, EqualWork, WorkUnit
 from zprof.model.findings import Confidence, Finding, Severity
@@ -116,3 +116,23 @@ def test_too_few_steps_say_nothing() -> None:
 
 def test_all_of_a_recording_is_no_step() -> None:
     assert compared(SLOWER, (), (), of="in all")[1].startswith("140.0 ms vs 100.0 ms in all, ")
+
+
+def test_what_grew_is_asked_at_equal_work() -> None:
+    """Half the work in 80 ms: compute is what it was, and transfer grew from 40 to 100 ms."""
+    before = replace(analysis_of(Scenario(steps=1)).time.per_rank[0], compute_ns=60 * MS, exposed_wait_ns=0)
+    work = EqualWork(
+        unit=WorkUnit.TOKENS, a_per_step=512, b_per_step=256, b_ns=160 * MS, ci95=(50 * MS, 70 * MS)
+    )
+    comparison = Comparison(
+        baseline="a",
+        ledger_delta={"compute_ns": -30 * MS, "exposed_wait_ns": 0, "exposed_transfer_ns": 10 * MS},
+        memory_delta={},
+        step_time=StepTimeChange(a_ns=100 * MS, b_ns=80 * MS, ci95=(-25 * MS, -15 * MS)),
+        equal_work=work,
+        baseline_time=(replace(before, exposed_transfer_ns=40 * MS),),
+    )
+    status, sentence = compared(comparison, (LATE, SLOW), (), ASKED)
+    assert status is Status.SLOWER
+    assert sentence.endswith("because nothing is prefetched")
+    assert compared(comparison, (), ())[1].endswith("most of it is exposed transfer (+60.0 ms)")

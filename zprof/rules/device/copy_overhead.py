@@ -3,7 +3,7 @@
 FSDP2 gathers into one buffer and copies each parameter out of it (``split_with_sizes_copy``), and copies
 gradients into one before it reduces them (``chunk_cat``).  Counted is the time of such kernels, and of those
 launched within ``FSDP::all_gather_copy_in`` and ``..._out``, in which nothing else computes.  Reported above
-3 % of the step (docs/thresholds.md, pytorch/torchtitan pull request 607).
+3 % of the step (our choice).
 
 Where nearly all of it is ``chunk_cat``, it is more likely padding of shapes that do not divide (ZP417): low.
 

@@ -31,7 +31,7 @@ _FIXES = {
     "    model.set_reshard_after_backward(i == len(micro_batches) - 1)",
     "DeepSpeed": '"stage3_param_persistence_threshold" and "stage3_max_live_parameters" above the\n'
     'size of the model, or "stage": 2; or fewer and larger micro-batches',
-    "reference": "ZeroConfig(stage=3, keep_after_forward=Keep.ALL), or stage=2;\n"
+    "reference": "ZeroConfig(stage=2); stage 3 with keep_after_forward=Keep.ALL gathers once a micro-batch;\n"
     "or fewer and larger micro-batches",
 }
 
