@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from zprof.cli.opening import open_run
 from zprof.cli.terminal import console
 from zprof.cli.terminal.output import check_target, deliver, written_whole
+from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
     from zprof.integrations.bundle.bundle import Bundle
@@ -49,6 +50,7 @@ class BundleCommand:
             check_target(output, force=arguments.force)
         if arguments.names is not None:
             check_target(arguments.names, force=arguments.force)
+            _check_apart(arguments.names, output)
         bundle = _collected(arguments)
         console.data(_contents(bundle))
         if arguments.names is not None:
@@ -56,6 +58,12 @@ class BundleCommand:
         if not arguments.list:
             _deliver(bundle, output, force=arguments.force)
         return 0
+
+
+def _check_apart(names: Path, output: Path) -> None:
+    """One would replace the other, and the names must not be where the bundle goes."""
+    if names.resolve() == output.resolve():
+        raise BadInput(f"{names}: both the bundle and the names", hint="name another file for --names")
 
 
 def _collected(arguments: argparse.Namespace) -> "Bundle":

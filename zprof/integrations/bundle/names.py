@@ -12,9 +12,16 @@ _PATH = re.compile(
     r"|[\w.+%=@-]+/[\w.+%=@-]+\.\w{1,6}\b"
     r"|\b[A-Za-z]:\\[^\s,;'\"()]*"
 )
+#: Files are often named after hosts and projects.  A reason begins with the name, shortened or with spaces.
+_FILE = re.compile(
+    r"^[^:]+(?:\.(?:json|trace|gz|zst|pt|pkl|pickle)|…)(?=: )"
+    r"|[^\s,;:'\"()]+\.(?:json|trace|gz|zst|pt|pkl|pickle)\b"
+)
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-#: Long, and not a word of a program: those are of one case, and have no digits.
-_TOKEN = re.compile(r"(?=[\w-]*(?:\d|[a-z][\w-]*[A-Z]|[A-Z][\w-]*[a-z]))[\w-]{20,}")
+_LONG = re.compile(r"[\w-]{20,}")
+_HIDDEN = ((_ADDRESS, "(address)"), (_PATH, "(path)"), (_FILE, "(file)"))
+#: Of a text: no sentence is longer, and the patterns take the square of the length of a word.
+_MOST_LETTERS = 2000
 _LEAST_LETTERS = 3
 
 
@@ -36,19 +43,28 @@ class Names:
 
     def replaced(self, text: str) -> str:
         """A text with the names in it replaced that have a stand-in; those of one or two letters stay."""
-        for name in sorted(self._given, key=len, reverse=True):
-            if len(name) >= _LEAST_LETTERS:
-                text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", self._given[name], text)
-        return text
+        inside = [name for name in self._given if len(name) >= _LEAST_LETTERS and name in text]
+        if not inside:
+            return text
+        longest_first = "|".join(map(re.escape, sorted(inside, key=len, reverse=True)))
+        return re.sub(rf"(?<!\w)(?:{longest_first})(?!\w)", lambda found: self._given[found[0]], text)
 
     def scrubbed(self, text: str) -> str:
-        """The same, and without paths, addresses, and what looks like a token."""
+        """The same, and without paths, names of files, addresses, and what looks like a token."""
         text = self.replaced(text)
-        for pattern, hidden in ((_ADDRESS, "(address)"), (_PATH, "(path)"), (_TOKEN, "(hidden)")):
+        text = text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]} …"
+        for pattern, hidden in _HIDDEN:
             text = pattern.sub(hidden, text)
-        return text
+        return _LONG.sub(_without_tokens, text)
 
     @property
     def given(self) -> dict[str, str]:
         """Stand-ins by name."""
         return dict(self._given)
+
+
+def _without_tokens(found: re.Match[str]) -> str:
+    """Words of a program are of one case and have no digits; what is long and is none is hidden."""
+    word = found[0]
+    is_word = word in (word.lower(), word.upper()) and not any(letter.isdigit() for letter in word)
+    return word if is_word else "(hidden)"

@@ -108,11 +108,25 @@ def test_leaves_that_nobody_thought_about_stay_here() -> None:
         (r"at C:\users\ada", "at (path)"),
         ("mail ada@example.org, please", "mail (address), please"),
         (f"with {TOKEN} in it", "with (hidden) in it"),
+        ("moon box 7.pt.trace.json: not a trace", "(file): not a trace"),
+        ("moonbox…: not a trace", "(file): not a trace"),
+        ("moonbox.json.gz is rank 1, b.zst is rank 2", "(file) is rank 1, (file) is rank 2"),
         ("set needless_reshard_after_forward", "set needless_reshard_after_forward"),
     ],
 )
 def test_texts_are_scrubbed(text: str, scrubbed: str) -> None:
     assert Names().scrubbed(text) == scrubbed
+
+
+@pytest.mark.parametrize("word", ["a", "a/", "a.", "a@a.", "A1-"])
+def test_a_text_without_end_is_cut_and_takes_no_time(word: str) -> None:
+    assert len(Names().scrubbed(word * 300_000)) < 3000
+
+
+def test_a_stand_in_is_not_taken_for_a_name() -> None:
+    names = Names()
+    assert [names.of(name, "module") for name in ("encoder.block", "module")] == ["module-1", "module-2"]
+    assert names.replaced("encoder.block waits for module") == "module-1 waits for module-2"
 
 
 def test_groups_keep_their_ranks() -> None:
@@ -131,6 +145,17 @@ def test_the_same_bundle_gives_the_same_file(bundle: Bundle) -> None:
         assert archive.namelist() == [part.name for part in bundle.parts]
         assert json.loads(archive.read("bundle.json"))["schema"] == "zprof.bundle/1"
         assert msgspec.json.decode(archive.read("run.json"), type=RunManifest).world_size == 4
+
+
+def test_the_names_do_not_go_where_the_bundle_goes(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (target := tmp_path / "ticket.zip").write_text("mine")
+    same = str(tmp_path / "x" / ".." / "ticket.zip")
+    (tmp_path / "x").mkdir()
+    assert main(["bundle", str(run.path), "-o", str(target), "--names", same, "--force"]) == 2
+    assert target.read_text() == "mine"
+    assert "name another file for --names" in capsys.readouterr().err
 
 
 def test_the_command_says_what_is_in_it_and_overwrites_nothing(
