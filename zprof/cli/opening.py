@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.terminal import console
-from zprof.model.errors import MissingData
+from zprof.model.errors import BadInput, MissingData
 from zprof.model.printable import printable
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ def _imported(path: Path) -> Path:
     """``path`` where it is a run, or where there is nothing; else the run that is made of it."""
     from zprof.run.manifest import MANIFEST_NAME
 
-    if (path / MANIFEST_NAME).exists() or not path.exists():
+    try:
+        is_run_or_nothing = (path / MANIFEST_NAME).exists() or not path.exists()
+    except OSError as error:  # A name that is too long, a folder that others must not look into.
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="name another run") from None
+    if is_run_or_nothing:
         return path
     from zprof.integrations.import_cache import cached_import, is_raw
 

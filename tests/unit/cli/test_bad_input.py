@@ -165,3 +165,13 @@ def test_no_rank_at_all_is_missing_data(
         shutil.rmtree(run / f"rank{rank:05d}")
     assert main(["report", str(run)]) == 3
     assert "no rank finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["diagnose", "report", "bundle"])
+def test_a_name_that_no_file_can_have(command: str, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 300
+    assert main([command, long]) == 2
+    assert main([command, str(good), "-o", f"{long}.txt"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all("name another" in line for line in lines)

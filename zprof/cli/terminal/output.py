@@ -13,6 +13,13 @@ from zprof.model.errors import BadInput
 
 def check_target(path: Path, *, force: bool) -> None:
     """Refuse, before any work, a target that cannot or must not be written."""
+    try:
+        _check(path, force=force)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="name another file") from None
+
+
+def _check(path: Path, *, force: bool) -> None:
     if path.is_dir():
         raise BadInput(f"{path}: is a folder", hint="name a file")
     if path.exists() and not force:
