@@ -33,7 +33,7 @@ class FileKind(StrEnum):
 
 def kind_of(file: BinaryIO) -> FileKind:
     """Look at the head of ``file``, which is at its beginning and is left there."""
-    head = file.read(_HEAD_BYTES)
+    head = file.read(_HEAD_BYTES) or b""  # None: a file of the kernel that has nothing to read yet
     if head.startswith(_ZSTD):
         head += file.read(_ZSTD_HEAD_BYTES)
     file.seek(0)

@@ -1,6 +1,7 @@
 """What of a folder is imported, by content."""
 
 import gzip
+import io
 import json
 import os
 import pickle
@@ -113,3 +114,11 @@ def test_a_pipe_by_name_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadInput, match="no plain file"):
         sources_at([tmp_path / "pipe"])
+
+
+def test_a_file_of_the_kernel_with_nothing_to_read_yet_is_something_else() -> None:
+    class Waiting(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return None  # type: ignore[return-value]  # as a file does that is opened not to wait
+
+    assert kind_of(Waiting()) is FileKind.OTHER
