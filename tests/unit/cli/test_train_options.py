@@ -75,7 +75,7 @@ def test_losses_are_data_and_the_rest_is_not(
     assert main(["train"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "loss 3.000000 -> 2.000000 in 2 steps\n"
-    assert "zprof report train.zprof" in printed.err
+    assert "zprof diagnose train.zprof" in printed.err
 
 
 def test_plants_are_listed_without_a_run(
