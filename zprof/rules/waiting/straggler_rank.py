@@ -75,8 +75,10 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
         return missing
     own = own_time(analysis)
     late = _measure(analysis, own, suspect_of(analysis, own))
-    if not _is_there(late):
+    if not _is_seen(late):
         return None
+    if late.suspect.chance >= _MAX_CHANCE:
+        return _too_few_steps(late.suspect)
     if _passed_on(analysis, late.suspect.named):
         reason = f"rank {late.suspect.rank} is late because of another rank, which few were compared with"
         return not_tested(Cause.STRAGGLER_RANK, reason, "record again, and see what was not matched")
@@ -138,14 +140,22 @@ def _saving(analysis: RunAnalysis, suspect: Suspect, waits: Waits, reason: LateR
     return (_SURE_RATIO * least, _SLACK_RATIO * most)
 
 
-def _is_there(late: _Late) -> bool:
+def _is_seen(late: _Late) -> bool:
+    """Whether a rank is late and the others pay; that may still be chance."""
     suspect = late.suspect
     return (
         suspect.delay_ns > suspect.floor_ns
         and suspect.last_ratio >= _LAST_RATIO
-        and suspect.chance < _MAX_CHANCE
         and _cost_ns(late) >= _WORTH_RATIO * late.wall_ns
     )
+
+
+def _too_few_steps(suspect: Suspect) -> Gap | None:
+    """Three steps of two ranks never tell more than chance: what was not found was not tested either."""
+    if suspect.least_chance < _MAX_CHANCE:
+        return None
+    reason = f"rank {suspect.rank} is {format_ns(suspect.delay_ns)} late, which in {suspect.steps} steps"
+    return not_tested(Cause.STRAGGLER_RANK, f"{reason} may be chance", "record more steps")
 
 
 def _cost_ns(late: _Late) -> float:

@@ -50,6 +50,12 @@ class Suspect:
         """The late ranks."""
         return tuple(rank for rank, mine in zip(self.ranks, self.chosen.tolist(), strict=True) if mine)
 
+    @property
+    def least_chance(self) -> float:
+        """What ``chance`` is at least, with so many steps and ranks, however late the rank is."""
+        always = np.ones(self.steps, np.bool_)
+        return min(_by_steps(always, self.chosen), _in_order(self.chosen, self.steps))
+
 
 def floor_of(analysis: RunAnalysis) -> float:
     """What noise, clocks and the turns of a scheduler can make of a delay."""
@@ -120,5 +126,9 @@ def _by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
     """
     if own.own[:, chosen].min() <= own.own[:, ~chosen].max():
         return 1.0
+    return _in_order(chosen, own.steps)
+
+
+def _in_order(chosen: npt.NDArray[np.bool_], steps: int) -> float:
     late = int(chosen.sum())
-    return min(1.0, comb(len(chosen), late) / comb(len(chosen) * own.steps, late * own.steps))
+    return min(1.0, comb(len(chosen), late) / comb(len(chosen) * steps, late * steps))

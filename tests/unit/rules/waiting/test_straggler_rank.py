@@ -203,6 +203,18 @@ def test_too_few_steps_are_not_tested() -> None:
     assert "2 steps" in answer.reason
 
 
+@pytest.mark.parametrize(("ranks", "steps", "told"), [(2, 3, False), (2, 4, True), (3, 3, True)])
+def test_a_late_rank_in_so_few_steps_that_it_may_be_chance_is_not_tested(
+    ranks: int, steps: int, *, told: bool
+) -> None:
+    answer = straggler_rank(analysis_of(Scenario(ranks=ranks, steps=steps, delay_ms={1: 80})), None)
+    assert isinstance(answer, Finding if told else Gap)
+    if isinstance(answer, Gap):
+        assert "rank 1 is" in answer.reason
+        assert answer.remedy == "record more steps"
+    assert straggler_rank(analysis_of(Scenario(ranks=ranks, steps=steps)), None) is None
+
+
 def test_one_rank_alone_has_nothing_to_test() -> None:
     assert straggler_rank(analysis_of(Scenario(ranks=1)), None) is None
 
