@@ -53,7 +53,9 @@ def test_a_straggler_is_named_with_its_delay(tmp_path: Path, rank: int) -> None:
     assert f"rank {rank} " in first["sentence"]
     (delay,) = [row for row in first["evidence"] if row["what"].startswith("busy with itself")]
     assert delay["rank"] == rank
-    assert delay["value"] / 1e6 == pytest.approx(PLANTED_MS, abs=0.3 * PLANTED_MS)  # less the noise of two ranks
+    assert delay["value"] / 1e6 == pytest.approx(
+        PLANTED_MS, abs=0.3 * PLANTED_MS
+    )  # less the noise of two ranks
     assert found["run"]["modelled"][0] == "planted straggler_rank: the same rank is late in every step"
 
 
