@@ -8,7 +8,7 @@ from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence
 from zprof.model.gaps import Gap
-from zprof.rules.rows import noise_floor_ns
+from zprof.rules.rows import has_no_collectives, noise_floor_ns
 from zprof.rules.rule import not_tested
 from zprof.rules.volume.passes.price import Price
 
@@ -35,7 +35,7 @@ def missing_of_gathers(analysis: RunAnalysis, cause: Cause) -> Gap | None:
 
 def missing_of_reductions(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     """Why collectives cannot be assigned to micro-batches, where they cannot."""
-    if analysis.run.world_size > 1 and analysis.collectives.empty:
+    if has_no_collectives(analysis):
         return not_tested(cause, "no collective was recorded", "record the time window")
     passes = passes_of(analysis)
     if len(passes) and passes["micro_batch"].isna().all():
