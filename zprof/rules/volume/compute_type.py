@@ -28,6 +28,7 @@ _OPERATOR = re.compile(r"(?:aten|fsdp|c10d|autograd|prims|torch)::", re.ASCII)
 _LONGEST, _SHOWN = 400, 60
 #: Of the time in products whose type is known.
 _MOSTLY_RATIO = 0.5
+_FULL_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +67,9 @@ def compute_type(analysis: RunAnalysis) -> ComputeType:
         elif _FULL.search(text):
             full += int(total)
     return ComputeType(half_ns=half, full_ns=full, example=example)
+
+
+def says_full(analysis: RunAnalysis) -> bool:
+    """The reference engine computes in the type of its parameters; others may compute in less."""
+    facts = analysis.training
+    return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES

@@ -20,12 +20,12 @@ from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes, format_ns
 from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.volume.compute_type import ComputeType, compute_type
+from zprof.rules.volume.compute_type import ComputeType, compute_type, says_full
 from zprof.rules.volume.halved import Halved, halved
 from zprof.rules.volume.traffic import Traffic, traffic_of
 
 _WORTH_RATIO = 0.01
-_HALF_BYTES, _FULL_BYTES = 2, 4
+_HALF_BYTES = 2
 
 _FIXES = {
     "FSDP2": "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))\n"
@@ -49,7 +49,7 @@ def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     proof = _proof(analysis, traffic, computed)
     if proof is not None:
         return _finding(analysis, traffic, priced, *proof)
-    if computed.is_known or _says_full(analysis):
+    if computed.is_known or says_full(analysis):
         return None
     return not_tested(
         Cause.FP32_GATHER,
@@ -69,12 +69,6 @@ def _proof(analysis: RunAnalysis, traffic: Traffic, computed: ComputeType) -> tu
     if analysis.training.parameter_bytes == _HALF_BYTES:
         return "parameters are kept in 2 bytes an element", Confidence.MEDIUM
     return None
-
-
-def _says_full(analysis: RunAnalysis) -> bool:
-    """The reference engine computes in the type of its parameters; others may compute in less."""
-    facts = analysis.training
-    return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES
 
 
 def _finding(

@@ -19,7 +19,7 @@ from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes, format_ns
 from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.volume.compute_type import compute_type
+from zprof.rules.volume.compute_type import compute_type, says_full
 from zprof.rules.volume.halved import Halved, halved
 from zprof.rules.volume.traffic import Direction, traffic_of
 
@@ -49,7 +49,7 @@ def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     proof = _proof(analysis, traffic.gathers)
     if proof is not None:
         return _finding(analysis, traffic.reductions, priced, *proof)
-    if not traffic.gathers.rows.empty or compute_type(analysis).is_known or _says_full(analysis):
+    if not traffic.gathers.rows.empty or compute_type(analysis).is_known or says_full(analysis):
         return None
     return not_tested(
         Cause.FP32_REDUCE,
@@ -69,12 +69,6 @@ def _proof(analysis: RunAnalysis, gathers: Direction) -> tuple[str, Confidence] 
     if computed.is_half:
         return f"it computes in half precision ({computed.example})", Confidence.MEDIUM
     return None
-
-
-def _says_full(analysis: RunAnalysis) -> bool:
-    """The reference engine computes in the type of its parameters; others may compute in less."""
-    facts = analysis.training
-    return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES
 
 
 def _finding(
