@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.opening import open_run
-from zprof.cli.options.numbers import positive
+from zprof.cli.options.measuring import add_measuring_options, measuring
 from zprof.cli.options.training_facts import add_work_options, stated_work
 from zprof.model.errors import BadInput
 
@@ -35,18 +35,7 @@ class CompareCommand:
         ):
             parser.add_argument(name, metavar=name.upper(), type=Path, help=what)
         parser.add_argument("--all", action="store_true", help="also what is equal, 0 or unknown in both")
-        parser.add_argument(
-            "--window",
-            choices=("step", "trace"),
-            default="step",
-            help="measure the steps, or all of each recording as one stretch (default: step)",
-        )
-        parser.add_argument(
-            "--expected-busbw",
-            metavar="GB_PER_S",
-            type=positive,
-            help="bus bandwidth that large messages should reach, in 1e9 bytes a second",
-        )
+        add_measuring_options(parser, of="each recording")
         parser.add_argument("-f", "--format", choices=("text", "json"), default=None, help="(default: text)")
         parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write here: .txt or .json")
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
@@ -77,11 +66,9 @@ def _format_of(output: Path | None) -> str:
 
 
 def _both(arguments: argparse.Namespace) -> "SideBySide":
-    from zprof.model.time import WindowPolicy
     from zprof.rules.side_by_side import side_by_side
 
     a, b = open_run(arguments.a), open_run(arguments.b)
     a = a.described(stated_work(arguments.baseline_tokens_per_step, a.manifest.training))
     b = b.described(stated_work(arguments.tokens_per_step, b.manifest.training))
-    expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
-    return side_by_side(a, b, expected_bus_bytes_per_s=expected, policy=WindowPolicy(arguments.window))
+    return side_by_side(a, b, **measuring(arguments))

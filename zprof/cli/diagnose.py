@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.opening import open_run
-from zprof.cli.options.numbers import positive
+from zprof.cli.options.measuring import add_measuring_options, measuring
 from zprof.cli.options.output import add_output_options, render_to
 from zprof.cli.options.training_facts import add_training_options, add_work_options, stated, stated_work
 
@@ -33,18 +33,7 @@ class DiagnoseCommand:
         run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
-        parser.add_argument(
-            "--window",
-            choices=("step", "trace"),
-            default="step",
-            help="measure the steps, or all of the recording as one stretch (default: step)",
-        )
-        parser.add_argument(
-            "--expected-busbw",
-            metavar="GB_PER_S",
-            type=positive,
-            help="bus bandwidth that large messages should reach, in 1e9 bytes a second",
-        )
+        add_measuring_options(parser)
         add_output_options(parser)
         add_work_options(parser)
         add_training_options(parser)
@@ -58,7 +47,6 @@ class DiagnoseCommand:
 
 
 def _diagnosed(arguments: argparse.Namespace) -> "Report":
-    from zprof.model.time import WindowPolicy
     from zprof.rules.diagnose import diagnose
 
     baseline = open_run(arguments.baseline) if arguments.baseline else None
@@ -68,5 +56,4 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
     run = open_run(arguments.run)
     training = stated(arguments, run.manifest.training, run.manifest.world_size)
     run = run.described(stated_work(arguments.tokens_per_step, training))
-    expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
-    return diagnose(run, baseline, expected_bus_bytes_per_s=expected, policy=WindowPolicy(arguments.window))
+    return diagnose(run, baseline, **measuring(arguments))

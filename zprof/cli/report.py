@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.opening import open_run
-from zprof.cli.options.numbers import positive
+from zprof.cli.options.measuring import add_measuring_options, measuring
+from zprof.cli.options.output import add_output_options, render_to
 from zprof.cli.options.training_facts import add_training_options, stated
 from zprof.model.errors import BadInput
 
@@ -38,28 +39,8 @@ class ReportCommand:
         parser.add_argument(
             "--only", choices=("time", "memory"), help="one side of the report, with all its pages"
         )
-        parser.add_argument(
-            "--window",
-            choices=("step", "trace"),
-            default="step",
-            help="measure the steps, or all of the recording as one stretch (default: step)",
-        )
-        parser.add_argument(
-            "--expected-busbw",
-            metavar="GB_PER_S",
-            type=positive,
-            help="bus bandwidth that large messages should reach, in 1e9 bytes a second",
-        )
-        parser.add_argument(
-            "-f",
-            "--format",
-            metavar="FORMAT",
-            help="text, json, or svg: live memory over time (default: text)",
-        )
-        parser.add_argument(
-            "-o", "--output", metavar="FILE", type=Path, help="write here; the suffix chooses the format"
-        )
-        parser.add_argument("--force", action="store_true", help="overwrite FILE")
+        add_measuring_options(parser)
+        add_output_options(parser, "text, json, or svg: live memory over time")
         parser.add_argument(
             "--hta",
             action="store_true",
@@ -69,22 +50,13 @@ class ReportCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Diagnose, render, deliver."""
-        from zprof.cli.terminal.output import check_target, deliver
-        from zprof.reports.registry import by_name, by_path
+        from zprof.reports.registry import FORMATS
 
-        output: Path | None = arguments.output
-        if arguments.format or output is None:
-            chosen = by_name(arguments.format or "text")
-        else:
-            chosen = by_path(output)
-        if output is not None:
-            check_target(output, force=arguments.force)
-        deliver(chosen.render(_diagnosed(arguments)), output, force=arguments.force)
+        render_to(arguments, FORMATS, lambda: _diagnosed(arguments))
         return 0
 
 
 def _diagnosed(arguments: argparse.Namespace) -> "Report":
-    from zprof.model.time import WindowPolicy
     from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
 
     if arguments.hta and arguments.only == "memory":
@@ -94,10 +66,8 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
     run = run.described(stated(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
         return diagnose_memory(run, baseline)
-    expected = arguments.expected_busbw * 1e9 if arguments.expected_busbw else None
-    policy = WindowPolicy(arguments.window)
     ask = diagnose_time if arguments.only == "time" else diagnose
-    report = ask(run, baseline, expected_bus_bytes_per_s=expected, policy=policy)
+    report = ask(run, baseline, **measuring(arguments))
     return _with_hta(report, run.path) if arguments.hta else report
 
 
