@@ -16,7 +16,6 @@ from tests.support.diagnoses import (
     step_ns,
     true_saving_ns,
 )
-from zprof.model.findings import Confidence
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Plan, Vendor
 
@@ -98,7 +97,7 @@ def outcome(case: Case) -> Outcome:
     with TemporaryDirectory() as name:
         folder = Path(name)
         job = _job(case, folder / "job")
-        found = [f for f in job.report.findings if f.confidence is not Confidence.LOW]
+        found = job.sure
         mine = next((f for f in found if f.cause == str(case.cause)), None)
         return Outcome(
             cause=str(case.cause),

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.support.diagnoses import base, diagnosed
-from zprof.model.findings import Confidence
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Vendor
 
@@ -63,10 +62,9 @@ def pair_outcome(case: PairCase) -> PairOutcome:
     for cause in case.causes:
         plan = plant(plan, cause)
     with TemporaryDirectory() as folder:
-        report = diagnosed(plan, Path(folder)).report
-    found = [str(f.cause) for f in report.findings if f.confidence is not Confidence.LOW]
+        found = tuple(str(f.cause) for f in diagnosed(plan, Path(folder)).sure)
     first, second = map(str, case.causes)
-    return PairOutcome(causes=(first, second), vendor=str(case.vendor), seed=case.seed, found=tuple(found))
+    return PairOutcome(causes=(first, second), vendor=str(case.vendor), seed=case.seed, found=found)
 
 
 def pairs_markdown(outcomes: Sequence[PairOutcome]) -> str:

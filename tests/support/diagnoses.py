@@ -34,9 +34,14 @@ class Diagnosed:
     report: Report
 
     @property
+    def sure(self) -> tuple[Finding, ...]:
+        """The findings in their order, notes of low confidence aside."""
+        return tuple(f for f in self.report.findings if f.confidence is not Confidence.LOW)
+
+    @property
     def first(self) -> Finding | None:
-        """The finding that stands first, notes of low confidence aside."""
-        return next((f for f in self.report.findings if f.confidence is not Confidence.LOW), None)
+        """The finding that stands first of those."""
+        return next(iter(self.sure), None)
 
 
 def diagnosed(plan: Plan, folder: Path, baseline: RunAnalysis | None = None) -> Diagnosed:
@@ -65,6 +70,29 @@ def true_saving_ns(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0
     sick = simulate(plant(plan, cause, strength), folder / "sick")
     well = simulate(replace(cured(plan, cause, strength), seed=plan.seed), folder / "well")
     return step_ns(sick) - step_ns(well)
+
+
+def assert_first_and_priced(
+    job: Diagnosed,
+    cause: Cause,
+    plan: Plan,
+    folder: Path,
+    strength: float = 1.0,
+    *,
+    widest: float | None = None,
+) -> Finding:
+    """What was planted in ``plan`` is the first finding of ``job``, and its range holds what the cure saves.
+
+    ``widest``: of the range, the most by which its end may be its beginning.
+    """
+    first = job.first
+    assert first is not None
+    assert first.cause.value == cause.value
+    low, high = first.saving_ns
+    true = true_saving_ns(cause, plan, folder, strength)
+    assert low <= true <= high, (low, true, high)
+    assert widest is None or high <= widest * low, (low, high)
+    return first
 
 
 def step_ns(truth: Truth) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.analyses import MS
-from tests.support.diagnoses import base, planted, true_saving_ns
+from tests.support.diagnoses import assert_first_and_priced, base, planted
 from tests.support.kernels import healthy, kernel_row, with_kernels
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
@@ -109,11 +109,8 @@ def test_nothing_beside_collectives_or_no_kernels_is_no_finding() -> None:
 @pytest.mark.parametrize(("vendor", "strength"), [(Vendor.NVIDIA, 0.5), (Vendor.GLOO, 2.0)])
 def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
     cause, plan = Planted.COMM_SLOWS_COMPUTE, base(3, vendor)
-    first = planted(cause, plan, tmp_path / "run", strength).first
-    assert first is not None
-    assert first.cause is Cause.COMM_SLOWS_COMPUTE
-    saving = true_saving_ns(cause, plan, tmp_path / "truth", strength)
-    assert first.saving_ns[0] <= saving <= first.saving_ns[1]
+    job = planted(cause, plan, tmp_path / "run", strength)
+    assert_first_and_priced(job, cause, plan, tmp_path / "truth", strength)
 
 
 def test_tight_is_healthy(tmp_path: Path) -> None:

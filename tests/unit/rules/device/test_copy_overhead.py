@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.analyses import MS
-from tests.support.diagnoses import base, planted, true_saving_ns
+from tests.support.diagnoses import assert_first_and_priced, base, planted
 from tests.support.kernels import healthy, kernel_row, with_kernels
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.rules.device.copy_overhead import copy_overhead
@@ -80,8 +79,5 @@ def test_mostly_copies_of_gradients_are_more_likely_padding(share: float, sure: 
 @pytest.mark.parametrize(("vendor", "strength"), [(Vendor.NVIDIA, 2.0), (Vendor.GLOO, 0.5)])
 def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
     cause, plan = Planted.COPY_OVERHEAD, base(2, vendor)
-    first = planted(cause, plan, tmp_path / "run", strength).first
-    assert first is not None
-    assert first.cause is Cause.COPY_OVERHEAD
-    saving = true_saving_ns(cause, plan, tmp_path / "truth", strength)
-    assert first.saving_ns[0] <= saving <= first.saving_ns[1]
+    job = planted(cause, plan, tmp_path / "run", strength)
+    assert_first_and_priced(job, cause, plan, tmp_path / "truth", strength)

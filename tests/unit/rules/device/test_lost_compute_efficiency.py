@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.analyses import MS
-from tests.support.diagnoses import base, planted_beside_healthy, true_saving_ns
+from tests.support.diagnoses import assert_first_and_priced, base, planted_beside_healthy
 from tests.support.kernels import healthy, kernel_row, with_kernels
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
@@ -110,11 +110,8 @@ def test_needs_a_baseline() -> None:
 @pytest.mark.parametrize(("vendor", "strength"), [(Vendor.NVIDIA, 0.5), (Vendor.GLOO, 2.0)])
 def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
     cause, plan = Planted.LOST_COMPUTE_EFFICIENCY, base(2, vendor)
-    first = planted_beside_healthy(cause, plan, tmp_path / "run", strength).first
-    assert first is not None
-    assert first.cause is Cause.LOST_COMPUTE_EFFICIENCY
-    saving = true_saving_ns(cause, plan, tmp_path / "truth", strength)
-    assert first.saving_ns[0] <= saving <= first.saving_ns[1]
+    job = planted_beside_healthy(cause, plan, tmp_path / "run", strength)
+    assert_first_and_priced(job, cause, plan, tmp_path / "truth", strength)
 
 
 def test_a_straggler_is_none(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.diagnoses import Cause, base, diagnosed, planted, true_saving_ns
-from zprof.model.findings import Confidence
+from tests.support.diagnoses import Cause, assert_first_and_priced, base, diagnosed, planted
 from zprof.rules.host.asked import ASKED
 from zprof.simulator.causes import plant
 from zprof.simulator.plan import Vendor
@@ -30,11 +29,8 @@ def test_a_planted_cause_is_first_and_priced(
     tmp_path: Path, cause: Cause, vendor: Vendor, strength: float
 ) -> None:
     plan = base(2, vendor)
-    first = planted(cause, plan, tmp_path / "planted", strength).first
-    assert first is not None
-    assert first.cause.value == cause.value
-    low, high = first.saving_ns
-    assert low <= true_saving_ns(cause, plan, tmp_path / "true", strength) <= high <= 3.6 * low
+    job = planted(cause, plan, tmp_path / "planted", strength)
+    assert_first_and_priced(job, cause, plan, tmp_path / "true", strength, widest=3.6)
 
 
 @pytest.mark.parametrize(
@@ -49,5 +45,5 @@ def test_a_planted_cause_is_first_and_priced(
 )
 def test_what_others_explain_is_not_the_hosts(tmp_path: Path, cause: Cause, vendor: Vendor) -> None:
     job = diagnosed(plant(base(4, vendor), cause), tmp_path)
-    sure = {f.cause.value for f in job.report.findings if f.confidence is not Confidence.LOW}
+    sure = {f.cause.value for f in job.sure}
     assert not sure & HOST

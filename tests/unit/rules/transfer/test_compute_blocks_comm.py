@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
-from tests.support.diagnoses import base, planted, true_saving_ns
+from tests.support.diagnoses import assert_first_and_priced, base, planted
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
@@ -95,8 +95,5 @@ def test_not_known_is_a_gap_and_a_cpu_has_no_queue() -> None:
 
 def test_planted(tmp_path: Path) -> None:
     cause, plan = Planted.COMPUTE_BLOCKS_COMM, base(2)
-    first = planted(cause, plan, tmp_path / "run", 2.0).first
-    assert first is not None
-    assert first.cause is Cause.COMPUTE_BLOCKS_COMM
-    saving = true_saving_ns(cause, plan, tmp_path / "truth", 2.0)
-    assert first.saving_ns[0] <= saving <= first.saving_ns[1]
+    job = planted(cause, plan, tmp_path / "run", 2.0)
+    assert_first_and_priced(job, cause, plan, tmp_path / "truth", 2.0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.diagnoses import base, planted, true_saving_ns
+from tests.support.diagnoses import assert_first_and_priced, base, planted
 from zprof.model.causes import Cause as Named
 from zprof.model.findings import Confidence
 from zprof.simulator.causes import Cause
@@ -27,12 +27,9 @@ def test_is_first_and_holds_the_true_saving(
     cause: Cause, vendor: Vendor, strength: float, seed: int, tmp_path: Path
 ) -> None:
     plan = base(seed, vendor)
-    first = planted(cause, plan, tmp_path / "job", strength).first
-    assert first is not None
-    assert first.cause.value == cause.value
+    job = planted(cause, plan, tmp_path / "job", strength)
+    first = assert_first_and_priced(job, cause, plan, tmp_path, strength, widest=3)
     assert first.confidence is Confidence.HIGH
-    low, high = first.saving_ns
-    assert low <= true_saving_ns(cause, plan, tmp_path, strength) <= high <= 3 * low
 
 
 @pytest.mark.parametrize(
@@ -51,6 +48,5 @@ def test_is_first_and_holds_the_true_saving(
 def test_nothing_above_a_note_where_prefetch_is_as_it_should_be(
     cause: Cause, vendor: Vendor, tmp_path: Path
 ) -> None:
-    report = planted(cause, base(4, vendor), tmp_path).report
-    accused = {f.cause for f in report.findings if f.confidence is not Confidence.LOW}
+    accused = {f.cause for f in planted(cause, base(4, vendor), tmp_path).sure}
     assert not accused & MINE

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.diagnoses import diagnosed, planted, true_saving_ns
+from tests.support.diagnoses import assert_first_and_priced, diagnosed, planted
 from zprof.model.causes import Cause as Found
-from zprof.model.findings import Confidence
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Network, Plan, Vendor
 
@@ -41,22 +40,16 @@ def test_the_cause_is_first_and_its_price_is_true(
     cause: Cause, vendor: Vendor, strength: float, tmp_path: Path
 ) -> None:
     plan = job(3, vendor)
-    found = planted(cause, plan, tmp_path, strength).first
-    assert found is not None
-    assert str(found.cause) == str(cause)
-    low, high = found.saving_ns
-    assert low <= true_saving_ns(cause, plan, tmp_path / "cured", strength) <= high <= 3 * low
+    found = planted(cause, plan, tmp_path, strength)
+    assert_first_and_priced(found, cause, plan, tmp_path / "cured", strength, widest=3)
 
 
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
 def test_a_slow_network_is_seen_beside_the_healthy_run(vendor: Vendor, tmp_path: Path) -> None:
     plan = job(4, vendor)
     healthy = diagnosed(plan, tmp_path / "healthy").analysis
-    found = diagnosed(plant(plan, Cause.LOW_BUS_BANDWIDTH), tmp_path / "slow", healthy).first
-    assert found is not None
-    assert found.cause is Found.LOW_BUS_BANDWIDTH
-    low, high = found.saving_ns
-    assert low <= true_saving_ns(Cause.LOW_BUS_BANDWIDTH, plan, tmp_path / "cured") <= high <= 1.2 * low
+    found = diagnosed(plant(plan, Cause.LOW_BUS_BANDWIDTH), tmp_path / "slow", healthy)
+    assert_first_and_priced(found, Cause.LOW_BUS_BANDWIDTH, plan, tmp_path / "cured", widest=1.2)
 
 
 def test_the_link_of_one_rank_is_named_without_a_baseline(tmp_path: Path) -> None:
@@ -71,5 +64,5 @@ def test_the_link_of_one_rank_is_named_without_a_baseline(tmp_path: Path) -> Non
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
 @pytest.mark.parametrize("cause", [Cause.NONE, Cause.TIGHT, Cause.NO_PREFETCH, Cause.STRAGGLER_RANK])
 def test_other_jobs_have_no_fault_of_size_or_link(cause: Cause, vendor: Vendor, tmp_path: Path) -> None:
-    found = planted(cause, job(6, vendor), tmp_path).report.findings
-    assert not [f.cause for f in found if f.cause in OURS and f.confidence is not Confidence.LOW]
+    found = planted(cause, job(6, vendor), tmp_path).sure
+    assert not [f.cause for f in found if f.cause in OURS]

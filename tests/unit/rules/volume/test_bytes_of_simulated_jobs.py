@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.diagnoses import base, diagnosed, planted, planted_beside_healthy, true_saving_ns
+from tests.support.diagnoses import (
+    Diagnosed,
+    assert_first_and_priced,
+    base,
+    diagnosed,
+    planted,
+    planted_beside_healthy,
+    true_saving_ns,
+)
 from zprof.model.causes import Cause as Named
 from zprof.model.findings import Confidence, Finding
 from zprof.model.report import Report
@@ -31,8 +39,8 @@ def of(report: Report, cause: Cause) -> Finding | None:
     return next((finding for finding in report.findings if finding.cause.value == cause.value), None)
 
 
-def sure(report: Report) -> set[Named]:
-    return {finding.cause for finding in report.findings if finding.confidence is not Confidence.LOW}
+def sure(job: Diagnosed) -> set[Named]:
+    return {finding.cause for finding in job.sure}
 
 
 @pytest.mark.parametrize(("cause", "vendor", "strength", "seed"), CASES)
@@ -40,11 +48,8 @@ def test_planted_is_first_and_its_saving_holds_the_true_one(
     tmp_path: Path, cause: Cause, vendor: Vendor, strength: float, seed: int
 ) -> None:
     plan = base(seed, vendor)
-    seen = planted(cause, plan, tmp_path / "job", strength)
-    assert seen.first is not None
-    assert seen.first.cause.value == cause.value
-    low, high = seen.first.saving_ns
-    assert low <= true_saving_ns(cause, plan, tmp_path, strength) <= high <= 3 * low
+    job = planted(cause, plan, tmp_path / "job", strength)
+    assert_first_and_priced(job, cause, plan, tmp_path, strength, widest=3)
 
 
 @pytest.mark.parametrize("cause", [Cause.FP32_REDUCE, Cause.FP32_GATHER, Cause.UNHIDDEN_OPTIMIZER_GATHER])
@@ -76,9 +81,9 @@ def test_on_a_cpu_padding_is_found_beside_a_baseline_only(tmp_path: Path) -> Non
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
 @pytest.mark.parametrize("cause", [Cause.NONE, Cause.TIGHT, Cause.LOW_BUS_BANDWIDTH, Cause.STRAGGLER_RANK])
 def test_healthy_jobs_and_those_of_neighbours_have_none(tmp_path: Path, cause: Cause, vendor: Vendor) -> None:
-    assert not MINE & sure(planted(cause, base(3, vendor), tmp_path).report)
+    assert not MINE & sure(planted(cause, base(3, vendor), tmp_path))
 
 
 def test_a_hidden_gather_of_new_parameters_is_healthy(tmp_path: Path) -> None:
     plan = replace(plant(base(2), Cause.UNHIDDEN_OPTIMIZER_GATHER, 0.5), hide_optimizer_gather=True, steps=5)
-    assert not MINE & sure(diagnosed(plan, tmp_path).report)
+    assert not MINE & sure(diagnosed(plan, tmp_path))

@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.diagnoses import Diagnosed, diagnosed, planted, step_ns, true_saving_ns
+from tests.support.diagnoses import (
+    assert_first_and_priced,
+    diagnosed,
+    planted,
+    step_ns,
+    true_saving_ns,
+)
 from zprof.model.causes import Cause as Found
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Finding
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Allocator, HostDelay, Plan, Vendor
@@ -19,10 +25,6 @@ WAITING = (Found.STRAGGLER_RANK, Found.ROTATING_STRAGGLER)
 def small(seed: int, vendor: Vendor, ranks: int = 4, *, tight: bool = False) -> Plan:
     plan = Plan(seed=seed, vendor=vendor, ranks=ranks, steps=4, units=3)
     return plant(plan, Cause.TIGHT) if tight else plan
-
-
-def sure(job: Diagnosed) -> list[Finding]:
-    return [finding for finding in job.report.findings if finding.confidence is not Confidence.LOW]
 
 
 @pytest.mark.parametrize("cause", [Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER])
@@ -40,11 +42,7 @@ def test_the_late_rank_is_first_and_its_price_is_true(
 ) -> None:
     plan = small(seed, vendor, ranks, tight=tight)
     job = planted(cause, plan, tmp_path, strength)
-    assert job.first is not None
-    assert str(job.first.cause) == str(cause)
-    saving = true_saving_ns(cause, plan, tmp_path / "cured", strength)
-    low, high = job.first.saving_ns
-    assert low <= saving <= high <= 3 * low
+    assert_first_and_priced(job, cause, plan, tmp_path / "cured", strength, widest=3)
 
 
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
@@ -52,7 +50,7 @@ def test_the_late_rank_is_first_and_its_price_is_true(
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_healthy_jobs_accuse_nobody(vendor: Vendor, tight: bool, ranks: int, tmp_path: Path) -> None:
     job = diagnosed(small(10 + ranks, vendor, ranks, tight=tight), tmp_path)
-    assert not [finding for finding in sure(job) if finding.cause in WAITING]
+    assert not [finding for finding in job.sure if finding.cause in WAITING]
 
 
 def test_a_straggler_whose_waits_hide_is_found_all_the_same(tmp_path: Path) -> None:
@@ -106,10 +104,10 @@ def test_profilers_that_start_apart_are_no_late_ranks(vendor: Vendor, tmp_path: 
     job = planted(Cause.MEASUREMENT_ARTIFACT, small(0, vendor), tmp_path)
     assert job.first is not None
     assert job.first.cause is Found.MEASUREMENT_ARTIFACT
-    assert not [finding for finding in sure(job) if finding.cause in WAITING]
+    assert not [finding for finding in job.sure if finding.cause in WAITING]
 
 
 def test_where_the_link_is_the_limit_a_late_rank_costs_next_to_nothing(tmp_path: Path) -> None:
     plan = plant(small(7, Vendor.NVIDIA), Cause.LOW_BUS_BANDWIDTH)
     job = planted(Cause.STRAGGLER_RANK, plan, tmp_path)
-    assert not [finding for finding in sure(job) if finding.cause in WAITING]
+    assert not [finding for finding in job.sure if finding.cause in WAITING]

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.diagnoses import base, planted, true_saving_ns
+from tests.support.diagnoses import assert_first_and_priced, base, planted
 from zprof.model.causes import Cause as Name
-from zprof.model.findings import Confidence
 from zprof.simulator.causes import Cause
 from zprof.simulator.plan import Vendor
 
@@ -32,16 +31,11 @@ OURS = {
 )
 def test_planted(cause: Cause, vendor: Vendor, seed: int, strength: float, tmp_path: Path) -> None:
     plan = base(seed, vendor)
-    first = planted(cause, plan, tmp_path / "run", strength).first
-    assert first is not None
-    assert first.cause.value == cause.value
-    true = true_saving_ns(cause, plan, tmp_path / "true", strength)
-    assert first.saving_ns[0] <= true <= first.saving_ns[1]
-    assert first.saving_ns[1] <= 3 * first.saving_ns[0]
+    job = planted(cause, plan, tmp_path / "run", strength)
+    assert_first_and_priced(job, cause, plan, tmp_path / "true", strength, widest=3)
 
 
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
 def test_a_healthy_job_repeats_nothing_that_costs(vendor: Vendor, tmp_path: Path) -> None:
-    report = planted(Cause.TIGHT, base(6, vendor), tmp_path).report
-    loud = {f.cause for f in report.findings if f.confidence is not Confidence.LOW}
+    loud = {f.cause for f in planted(Cause.TIGHT, base(6, vendor), tmp_path).sure}
     assert not loud & OURS
