@@ -6,6 +6,7 @@ Step time: a step's time is the mean over its ranks.  The 95 % interval of mean(
 percentile bootstrap over the steps of each run by itself (runs share no steps, so nothing is paired),
 10 000 resamples, seed 0.  Resampled means spread by sqrt((n-1)/n) too little for small n; that factor
 is taken out.
+Times are put side by side only where they are of the same thing: steps, or recordings of as many steps.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,13 +25,16 @@ from zprof.model.time import LEDGER_TERMS, RankTime
 
 #: Fewer steps than this say nothing about how much a step varies.
 MIN_STEPS = 3
+#: What the gaps are about that keep a verdict from being said.
+NOT_COMPARED = "times beside the baseline"
+NO_INTERVAL = "step time interval"
 _RESAMPLES = 10_000
 _SEED = 0
 
 
 def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
     """``b`` (this run) minus ``a`` (its baseline); None where they share neither time nor memory."""
-    timed = _timed(a, b)
+    timed = not_compared(a, b) is None
     memory = memory_delta(a.memory.per_rank, b.memory.per_rank)
     if not timed and not memory:
         return None
@@ -48,8 +52,26 @@ def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
     )
 
 
-def _timed(a: RunAnalysis, b: RunAnalysis) -> bool:
-    return not any(run.steps.empty or not run.time.per_rank for run in (a, b))
+def not_compared(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
+    """Why the times of both cannot stand side by side, where they cannot."""
+    silent = [run.run.name for run in (a, b) if run.steps.empty or not run.time.per_rank]
+    if silent:
+        remedy = "record the time window of both, or compare what they hold: --only memory"
+        return Gap(what=NOT_COMPARED, reason=f"no step of {' or '.join(silent)} was timed", remedy=remedy)
+    whole = [run for run in (a, b) if _is_whole(run)]
+    if len(whole) == 1:
+        other = b if whole[0] is a else a
+        reason = f"all of {whole[0].run.name} was measured as one stretch, and {other.run.name} by its steps"
+        return Gap(what=NOT_COMPARED, reason=reason, remedy="mark the steps of both: profiler.step()")
+    counts = [len(run.run.steps) for run in whole]
+    if whole and all(counts) and len(set(counts)) > 1:
+        reason = f"{a.run.name} is one stretch of {_steps(counts[0])}, {b.run.name} of {_steps(counts[1])}"
+        return Gap(what=NOT_COMPARED, reason=reason, remedy="compare their steps: --window step")
+    return None
+
+
+def _is_whole(run: RunAnalysis) -> bool:
+    return run.time.window is not None and run.time.window.is_whole
 
 
 def _step_time_change(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
@@ -62,8 +84,11 @@ def _step_time_change(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
 
 def comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     """What the comparison cannot say, and what the baseline itself could not measure."""
+    apart = not_compared(a, b)
+    if apart is not None:
+        return (apart, *baseline_gaps(a, b))
     few = [_few_steps(run) for run in (a, b) if len(step_times(run.steps)) < MIN_STEPS]
-    work = equal_work_gap(a, b) if _timed(a, b) else None
+    work = equal_work_gap(a, b)
     return (*few, *([work] if work else []), *baseline_gaps(a, b))
 
 
@@ -132,8 +157,13 @@ def _largest(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:
 
 
 def _few_steps(run: RunAnalysis) -> Gap:
-    return Gap(
-        what="step time interval",
-        reason=f"{run.run.name} has {len(step_times(run.steps))} timed steps, an interval needs {MIN_STEPS}",
-        remedy="record more steps",
-    )
+    if _is_whole(run):
+        reason, remedy = f"all of {run.run.name} was measured as one stretch", "compare steps: --window step"
+    else:
+        timed = len(step_times(run.steps))
+        reason, remedy = f"{run.run.name} has {_steps(timed, 'timed ')}", "record more steps"
+    return Gap(what=NO_INTERVAL, reason=f"{reason}, an interval needs {MIN_STEPS}", remedy=remedy)
+
+
+def _steps(count: int, kind: str = "") -> str:
+    return f"{count} {kind}step{'' if count == 1 else 's'}"

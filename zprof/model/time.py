@@ -62,6 +62,11 @@ class Window:
     source: str
     pre_window_ns: int = 0
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of a recording as one stretch: that was asked for, or no step was marked."""
+        return self.policy is WindowPolicy.TRACE or "whole trace" in self.source
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTime:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.equal_work import EqualWork
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
@@ -61,8 +62,10 @@ def compared(
     assert times is not None
     scaled = work is not None and work.b_ns != times.b_ns
     change = _at_equal_work(times, work) if scaled and work else _as_it_is(times)
-    head = f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} {of}, {_head(times, work, change)}{loaded}"
-    if any(gap.what == "step time interval" for gap in gaps):
+    few = any(gap.what == NO_INTERVAL for gap in gaps)
+    said = _head(times, work, _percent(change, with_interval=not few))
+    head = f"{format_ns(times.b_ns)} vs {format_ns(times.a_ns)} {of}, {said}{loaded}"
+    if few:
         return VerdictStatus.INCONCLUSIVE, f"{head}: too few steps to tell it from noise"
     other = [entry for entry in comparison.differences if entry.what in _OTHER_WORK]
     if other and work is None:
@@ -76,8 +79,13 @@ def compared(
     return VerdictStatus.INCONCLUSIVE, f"{head}: the steps vary too much to tell{suspect}"
 
 
-def _head(times: StepTimeChange, work: EqualWork | None, change: _Change) -> str:
-    signed = f"{_signed(change.ratio)} % [{_signed(change.low, 1)}, {_signed(change.high, 1)}]"
+def _percent(change: _Change, *, with_interval: bool) -> str:
+    """One step or two give an interval, but none that means anything."""
+    interval = f" [{_signed(change.low, 1)}, {_signed(change.high, 1)}]" if with_interval else ""
+    return f"{_signed(change.ratio)} %{interval}"
+
+
+def _head(times: StepTimeChange, work: EqualWork | None, signed: str) -> str:
     if work is None or work.b_ns == times.b_ns:
         return signed
     ratio = times.b_ns / max(1, work.b_ns)

@@ -1,12 +1,15 @@
 """The answer in one word and one sentence.
 
-Against a baseline: what :mod:`~zprof.rules.compared` says.  Alone: ``risk`` where a finding is sure enough,
-``ok`` where the causes that need no baseline were tested and none found, else ``inconclusive``.
+Against a baseline: what :mod:`~zprof.rules.compared` says, and ``inconclusive`` where the times of the two
+are not of the same thing.  Alone: ``risk`` where a finding is sure enough, ``ok`` where the causes that need
+no baseline were tested and none found, else ``inconclusive``.  An ``ok`` says how much of the step is exposed
+where that is a tenth or more: none of it may be lost by a fault, and it is what a faster link would win.
 Without any timed step: what :mod:`~zprof.rules.memory.verdict` says of the peak.
 """
 
 from collections.abc import Mapping, Sequence
 
+from zprof.analysis.comparison import NOT_COMPARED
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
@@ -61,8 +64,12 @@ def judge(
     if spoiled:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}: {spoiled.sentence}")
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
+    apart = next((gap for gap in gaps if gap.what == NOT_COMPARED), None)
+    if apart:
+        return _not_compared(f"{_step(time)}{_loaded(run)}", apart, sure)
     if comparison and comparison.step_time:
-        return _verdict(*compared(comparison, sure, gaps, asked, loaded=_loaded(run), of=_of(time)))
+        status, sentence = compared(comparison, sure, gaps, asked, loaded=_loaded(run), of=_of(time))
+        return _verdict(status, f"{sentence}{_still_exposed(time) if status is VerdictStatus.OK else ''}")
     if sure:
         more = _more(sure, unclaimed or {}, time) + _unsplit(run, time)
         return _verdict(VerdictStatus.RISK, f"{_step(time)}{_loaded(run)}: {sure[0].sentence}{more}")
@@ -74,6 +81,12 @@ def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> 
     if not memory.per_rank:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"no memory of {run.name} was recorded")
     return _verdict(*_peak(run, memory, findings))
+
+
+def _not_compared(head: str, why: Gap, sure: Sequence[Finding]) -> Verdict:
+    """A baseline was named, and nothing can be said of it; what the run shows by itself is."""
+    alone = f"; by itself: {sure[0].sentence}" if sure else ""
+    return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}, not compared: {why.reason}{alone}")
 
 
 def _peak(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> tuple[VerdictStatus, str]:
@@ -117,7 +130,7 @@ def _alone(run: RunFacts, time: Time, gaps: Sequence[Gap], asked: Sequence[Rule]
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {what}, and no cause of that was found")
     whole = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if whole else VerdictStatus.INCONCLUSIVE
-    return _verdict(status, f"{head}: no cause of lost time found{_exposure(time)}")
+    return _verdict(status, f"{head}: no cause of lost time found{_exposure(time)}{_still_exposed(time)}")
 
 
 def _why(gaps: Sequence[Gap], asked: Sequence[Rule]) -> str:
@@ -158,6 +171,16 @@ def _exposed_ratio(time: Time) -> float:
     wall = sum(rank.wall_ns for rank in time.per_rank)
     exposed = sum(int(getattr(rank, term)) for rank in time.per_rank for term in _EXPOSED)
     return exposed / wall if wall else 0.0
+
+
+def _still_exposed(time: Time) -> str:
+    """The share of the step in which nothing is computed because data is on its way, where that is much."""
+    exposed = _exposed_ratio(time)
+    if exposed < _WORTH_RATIO:
+        return ""
+    most = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
+    of = "the time" if _of(time) == "in all" else "the step"
+    return f"; {most}{format_percent(exposed)} of {of} is exposed communication and copies"
 
 
 def _lost(time: Time) -> str:

@@ -7,7 +7,10 @@ import pytest
 
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.memories import memory_of
+from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.comparison import (
+    NO_INTERVAL,
+    NOT_COMPARED,
     bootstrap_interval,
     compare,
     comparison_gaps,
@@ -15,7 +18,7 @@ from zprof.analysis.comparison import (
     memory_delta,
     step_times,
 )
-from zprof.model.time import LEDGER_TERMS
+from zprof.model.time import LEDGER_TERMS, Window, WindowPolicy
 
 A = Scenario(name="a", stage=0, ranks=3)
 B = Scenario(name="b", prefetch=False, ranks=3, noise_ms=1.0)
@@ -79,4 +82,61 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 def test_no_steps_no_comparison() -> None:
     empty = replace(analysis_of(A), steps=analysis_of(A).steps.iloc[:0])
     assert compare(empty, analysis_of(B)) is None
-    assert [gap.what for gap in comparison_gaps(empty, analysis_of(B))] == ["step time interval"]
+    (gap,) = comparison_gaps(empty, analysis_of(B))
+    assert gap.what == NOT_COMPARED
+    assert gap.reason == "no step of a was timed"
+
+
+STEPS = Window(policy=WindowPolicy.STEP, source="ProfilerStep")
+UNMARKED = Window(policy=WindowPolicy.STEP, source="whole trace")
+WHOLE = Window(policy=WindowPolicy.TRACE, source="whole trace")
+
+
+def seen(plan: Scenario, window: Window | None, steps: int = 8) -> RunAnalysis:
+    run = analysis_of(plan)
+    facts = replace(run.run, steps=tuple(range(steps)))
+    return replace(run, run=facts, time=replace(run.time, window=window))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        (seen(A, STEPS), seen(B, None), None),
+        (seen(A, UNMARKED), seen(B, STEPS), "all of a was measured as one stretch, and b by its steps"),
+        (seen(A, STEPS), seen(B, UNMARKED), "all of b was measured as one stretch, and a by its steps"),
+        (seen(A, WHOLE), seen(B, WHOLE), None),
+        (seen(A, WHOLE, 8), seen(B, WHOLE, 1), "a is one stretch of 8 steps, b of 1 step"),
+        (seen(A, UNMARKED, 0), seen(B, UNMARKED, 8), None),
+    ],
+)
+def test_only_times_of_the_same_thing_stand_side_by_side(
+    a: RunAnalysis, b: RunAnalysis, reason: str | None
+) -> None:
+    comparison = compare(a, b)
+    reasons = [gap.reason for gap in comparison_gaps(a, b) if gap.what == NOT_COMPARED]
+    assert reasons == ([reason] if reason else [])
+    assert (comparison is None) == bool(reason)  # neither has memory
+
+
+def test_what_keeps_memory_from_being_compared_is_something_else() -> None:
+    a, b = (replace(seen(A, window), memory=memory_of(0)) for window in (STEPS, UNMARKED))
+    comparison = compare(a, b)
+    assert comparison is not None
+    assert (comparison.step_time, comparison.ledger_delta, comparison.equal_work) == (None, {}, None)
+    assert comparison.memory_delta
+
+
+@pytest.mark.parametrize(
+    ("window", "steps", "reason"),
+    [
+        (STEPS, 1, "a has 1 timed step, an interval needs 3"),
+        (STEPS, 2, "a has 2 timed steps, an interval needs 3"),
+        (WHOLE, 1, "all of a was measured as one stretch, an interval needs 3"),
+        (STEPS, 3, None),
+    ],
+)
+def test_an_interval_needs_three_steps(window: Window, steps: int, reason: str | None) -> None:
+    a = replace(seen(replace(A, steps=steps), window), memory=memory_of(0))
+    b = replace(a, run=replace(a.run, name="b"), steps=analysis_of(A).steps)
+    reasons = [gap.reason for gap in comparison_gaps(a, b) if gap.what == NO_INTERVAL]
+    assert reasons == ([reason] if reason else [])

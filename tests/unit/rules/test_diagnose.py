@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of, without_rank
+from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence
 from zprof.model.report import Report, VerdictStatus
@@ -93,6 +94,28 @@ def test_few_steps_against_a_baseline_are_inconclusive() -> None:
     report = report_of(replace(NO_PREFETCH, steps=2), DDP)
     assert report.verdict.status is VerdictStatus.INCONCLUSIVE
     assert any(gap.what == "step time interval" for gap in report.gaps)
+
+
+def test_a_baseline_of_one_step_is_inconclusive() -> None:
+    report = report_of(NO_PREFETCH, replace(DDP, steps=1))
+    assert report.verdict.status is VerdictStatus.INCONCLUSIVE
+    assert report.verdict.sentence.endswith(": too few steps to tell it from noise")
+    assert "ddp has 1 timed step" in next(g.reason for g in report.gaps if g.what == NO_INTERVAL)
+
+
+@pytest.mark.parametrize("plan", [NO_PREFETCH, HEALTHY])
+def test_a_baseline_without_times_is_said_and_not_passed_over(plan: Scenario) -> None:
+    """Neither risk nor ok: what was asked for is the comparison.  What the run shows by itself is told."""
+    before = analysis_of(DDP)
+    silent = replace(
+        before, time=Time(), steps=before.steps.iloc[:0], collectives=before.collectives.iloc[:0]
+    )
+    report = diagnose(analysis_of(plan), silent)
+    assert report.verdict.status is VerdictStatus.INCONCLUSIVE
+    assert "ms a step, not compared: no step of ddp was timed" in report.verdict.sentence
+    assert report.comparison is None or report.comparison.step_time is None
+    alone = "; by itself: all_gathers begin only when" in report.verdict.sentence
+    assert alone == (plan is NO_PREFETCH)
 
 
 def test_missing_rank_is_said_and_nobody_accused() -> None:

@@ -136,6 +136,25 @@ def test_more_than_half_exposed_without_a_cause_is_not_ok(exposed_ms: int, statu
     assert verdict.status is status
 
 
+@pytest.mark.parametrize(("exposed_ms", "said"), [(9.9, False), (10, True), (49, True)])
+@pytest.mark.parametrize("beside", [False, True])
+def test_ok_says_what_is_exposed_all_the_same(exposed_ms: float, beside: bool, said: bool) -> None:
+    """Alone, and where it is no slower than its baseline."""
+    rank = replace(
+        RUN.time.per_rank[0], wall_ns=100 * MS, idle_ns=0, exposed_wait_ns=0, exposed_memcpy_ns=0,
+        exposed_transfer_ns=int(exposed_ms * MS),
+    )  # fmt: skip
+    times = StepTimeChange(a_ns=100 * MS, b_ns=100 * MS, ci95=(-MS, MS))
+    comparison = (
+        Comparison(baseline="a", ledger_delta={}, memory_delta={}, step_time=times) if beside else None
+    )
+    verdict = judge(RUN.run, replace(RUN.time, per_rank=(rank,)), comparison, findings=(), gaps=())
+    assert verdict.status is Status.OK
+    words = f"; {exposed_ms:.1f} % of the step is exposed communication and copies"
+    assert verdict.sentence.endswith(words) is said
+    assert ("exposed communication" in verdict.sentence) is said
+
+
 @pytest.mark.parametrize(("transfer_ms", "said"), [(9, False), (10, True)])
 def test_what_is_not_tested_is_told_with_what_is_lost(transfer_ms: int, said: bool) -> None:
     rank = replace(
