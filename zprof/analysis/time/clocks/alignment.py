@@ -63,10 +63,10 @@ def align(
     """
     ranks = sorted(hosts)
     sources = [_possible(source) for source in sources]
-    drift = _drift_of(ranks, sources)
+    mates = _mates(hosts, base)
+    drift = _one_pace_per_host(_drift_of(ranks, sources), mates, sources)
     sources = [replace(source, table=_without_drift(source.table, drift)) for source in sources]
     links = [_link(source) for source in sources]
-    mates = _mates(hosts, base)
     reach = spread(ranks, links, mates)
     allowed = _intervals(ranks, sources)
     _clamp(reach, allowed)
@@ -92,6 +92,20 @@ def _drift_of(ranks: Sequence[int], sources: Sequence[Source]) -> dict[int, floa
             unsure = np.full(len(found), 1.0 / max(source.table.span_ns, 1.0))
             links.append(_as_link(source, found, unsure))
     return spread(ranks, links, {}).value
+
+
+def _one_pace_per_host(
+    drift: dict[int, float], mates: Mapping[int, Sequence[int]], sources: Sequence[Source]
+) -> dict[int, float]:
+    """Ranks of a host drift alike, unless that cannot be: pings that processors hold up look like drift."""
+    alike = drift | {rank: drift.get(mine[0], 0.0) for rank, mine in mates.items() if rank in drift}
+    if alike == drift or any(_contradicts(_without_drift(source.table, alike)) for source in sources):
+        return drift
+    return alike
+
+
+def _contradicts(table: Table) -> bool:
+    return bool(bad_pairs(judged(table), STAMP_JITTER_NS).any())
 
 
 def _without_drift(table: Table, drift: Mapping[int, float]) -> Table:
@@ -157,9 +171,12 @@ def _direct_intervals(first: int, sources: Sequence[Source]) -> dict[int, _Inter
 
 
 def _clamp(reach: Reach, allowed: Mapping[int, _Interval]) -> None:
+    """Move votes into what is allowed: they are at least as unsure as they were wrong."""
     for rank, interval in allowed.items():
         if rank in reach.value and interval.low <= interval.high:
-            reach.value[rank] = min(max(reach.value[rank], interval.low), interval.high)
+            voted = reach.value[rank]
+            reach.value[rank] = min(max(voted, interval.low), interval.high)
+            reach.uncertainty[rank] = max(reach.uncertainty[rank], abs(voted - reach.value[rank]))
 
 
 def _one_clock_per_host(

@@ -15,7 +15,7 @@ from zprof.analysis.time.clocks.votes import weighted_medians
 from zprof.analysis.time.matching.lanes import Lane
 from zprof.analysis.time.matching.overlap import Line, shares_enough
 from zprof.analysis.time.matching.placement import ALONE, Placement
-from zprof.analysis.time.matching.registration import Hint, register
+from zprof.analysis.time.matching.registration import Hint, Measured, register
 from zprof.analysis.time.matching.rows import NO_STEP, Rows, Rung
 
 #: What is known of the clock of one rank against another's.
@@ -27,6 +27,7 @@ _TRIES = 3
 _LITTLE_TOGETHER, _NEXT_TO_NOTHING_TOGETHER, _LITTLE = 0.4, 0.08, 0.1
 #: All have more (0.026 seen) than a row has with the neighbour of its partner, which it may touch.
 _TOUCHING = 0.02
+_STILL = Measured(offset=0.0, drift=0.0, doubt_ns=0.0)
 
 
 def place(lane: Lane, rows: Rows, hints: Hints) -> Placement:
@@ -85,24 +86,37 @@ def _on(fixed: int, lines: Mapping[int, Line], hints: Hints) -> dict[int, Int64s
 
 
 def _alike(fixed: int, lines: Mapping[int, Line], hints: Hints) -> list[int]:
-    """Ranks with the same rows in the same steps, whose times agree too."""
+    """Ranks with the same rows in the same steps, whose times agree too.
+
+    By the clock of their host, where they share one: pings that processors hold up are 0.7 ms apart there.
+    Else by what was measured, or by the votes of the rows.
+    """
     first = lines[fixed]
     ranks = [rank for rank, line in lines.items() if rank != fixed and _equal(first, line)]
     anchored = bool((first.step != NO_STEP).any()) and len(np.unique(first.step)) > 1
-    measured = {rank: hints(fixed, rank).measured for rank in ranks}
-    ranks = [rank for rank in ranks if anchored or measured[rank] is not None]
+    known = {rank: hints(fixed, rank) for rank in ranks}
+    ranks = [rank for rank in ranks if anchored or known[rank].measured is not None]
     if not ranks or not first.sync.any():
         return ranks if anchored else []
-    on_clock = {r: lines[r].moved(0.0, m.drift if (m := measured[r]) is not None else 0.0) for r in ranks}
-    start, end = (np.array([getattr(on_clock[rank], name) for rank in ranks]) for name in ("start", "end"))
+    still = {rank: _STILL for rank in ranks if known[rank].one_host}
+    mates = _agreeing(first, lines, still)
+    return mates + _agreeing(
+        first, lines, {rank: known[rank].measured for rank in ranks if rank not in mates}
+    )
+
+
+def _agreeing(first: Line, lines: Mapping[int, Line], clocks: Mapping[int, Measured | None]) -> list[int]:
+    """Those of the ranks of ``clocks`` whose times agree by them; None: as the rows vote."""
+    if not clocks:
+        return []
+    moved = [lines[rank].moved(0.0, clock.drift if clock else 0.0) for rank, clock in clocks.items()]
+    start, end = np.array([line.start for line in moved]), np.array([line.end for line in moved])
     shorter = np.minimum(end - start, first.end - first.start).clip(min=1.0)
     voted = weighted_medians(end - first.end, np.where(first.sync, 1.0 / shorter, 0.0))
-    offset = np.array(
-        [m.offset if (m := measured[rank]) is not None else voted[row] for row, rank in enumerate(ranks)]
-    )
-    doubt = np.array([m.doubt_ns if (m := measured[rank]) is not None else 0.0 for rank in ranks])
+    offset = np.array([c.offset if c else vote for c, vote in zip(clocks.values(), voted, strict=True)])
+    doubt = np.array([clock.doubt_ns if clock else 0.0 for clock in clocks.values()])
     fits = fits_together(first, start - offset[:, None], end - offset[:, None], doubt)
-    return [rank for rank, good in zip(ranks, fits, strict=True) if good]
+    return [rank for rank, good in zip(clocks, fits, strict=True) if good]
 
 
 def _equal(one: Line, other: Line) -> bool:
