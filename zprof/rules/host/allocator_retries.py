@@ -89,7 +89,7 @@ def _seen(seen: AllocatorCalls, counted: AllocatorCounters | None) -> Finding:
 
 
 def _confidence(seen: AllocatorCalls, retries: int) -> Confidence:
-    steady = seen.gives > 0 and seen.busy_ratio >= _STEADY_RATIO
+    steady = seen.busy_ratio >= _STEADY_RATIO
     if not steady and not retries:
         return Confidence.LOW
     return Confidence.HIGH if seen.lost_ratio >= _WORTH_RATIO and seen.steps > 1 else Confidence.MEDIUM

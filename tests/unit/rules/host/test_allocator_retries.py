@@ -65,3 +65,10 @@ def test_none_is_healthy_and_unknown_is_not_tested() -> None:
     assert isinstance(allocator_retries(memory_run(device="cuda:0"), None), Gap)
     assert allocator_retries(memory_run(), None) is None
     assert isinstance(allocator_retries(counted(5, device="cpu"), None), Gap)
+
+
+@pytest.mark.parametrize(("retries", "confidence"), [(9, Confidence.LOW), (10, Confidence.HIGH)])
+def test_one_in_ten_steps_is_no_chance(retries: int, confidence: Confidence) -> None:
+    analysis = counted(retries)
+    long = replace(analysis, run=replace(analysis.run, steps=tuple(range(100)), memory_steps=()))
+    assert found(long).confidence is confidence

@@ -169,3 +169,31 @@ def test_a_cache_that_only_grows_is_a_note_from_one_percent_on() -> None:
     assert at.confidence is Confidence.LOW
     assert allocator_retries(hosts(**(growing | {"allocator_ns": MS - 1})), None) is None
     assert allocator_retries(hosts(on_device=False, **CALLS), None) is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "idle", "seen"), [(5, 1, True), (8, 1, True), (8, 2, False), (4, 1, False)]
+)
+def test_a_quarter_of_the_ranks_may_lose_less(ranks: int, idle: int, *, seen: bool) -> None:
+    busy = hosts(ranks=ranks, loader_ns=20 * MS)
+    found = data_loader(with_rows(busy, busy.host["rank"] < idle, loader_ns=0), None)
+    assert (found is not None) is seen
+
+
+@pytest.mark.parametrize(("count", "confidence"), [(1.5, Confidence.LOW), (1.6, Confidence.HIGH)])
+def test_waits_are_counted_in_the_mean(count: float, confidence: Confidence) -> None:
+    """In some steps the loss is read, in others a norm as well."""
+    assert blocking_sync(hosts(dry_syncs=count, sync_ns=0.2 * WALL), None).confidence is confidence
+    assert blocking_sync(hosts(dry_syncs=1.3, sync_ns=0.2 * WALL), None).confidence is Confidence.LOW
+
+
+def test_ranks_that_run_dry_in_turn_win_a_little_more() -> None:
+    found = cpu_bound_launch(hosts(launch_ns=20 * MS, launch_exposed_ns=4 * MS), None)
+    assert found.saving_ns == (10 * MS, pytest.approx(1.15 * 24 * MS, abs=1))
+
+
+def test_frees_in_three_of_seven_steps_may_be_the_warm_up() -> None:
+    healthy = hosts(steps=7)
+    found = allocator_retries(with_rows(healthy, healthy.host["step"] < 3, **CALLS), None)
+    assert found.confidence is Confidence.LOW
+    assert allocator_retries(hosts(steps=1, **CALLS), None).confidence is Confidence.MEDIUM
