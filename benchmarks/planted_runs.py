@@ -1,6 +1,6 @@
 """Every cause of lost time that the reference engine can be given, on real ranks: found, priced, and cured.
 
-    python -m benchmarks.planted_runs [--causes NAME ...] [--steps 10]
+    python -m benchmarks.planted_runs [--causes NAME ...] [--steps 10] [--keep FOLDER]
 
 For each plant of ``zprof train --plant list`` about time it records the planted run and the same run cured,
 on two ranks of this machine with a modelled link, and diagnoses the planted one as a user would (against a
@@ -84,13 +84,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--causes", nargs="*", default=[], help="only these, and nothing is written")
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--keep", type=Path, help="a folder where the recordings stay")
     arguments = parser.parse_args()
     causes = arguments.causes or [plant.cause for plant in PLANTS if plant.is_modelled]
     print("| planted | first finding | it says ms | the fix wins ms | within |\n|---|---|---|---|---|")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for cause in causes:
-            rows.append(row(cause, Path(folder), arguments.steps))
+            rows.append(row(cause, arguments.keep or Path(folder), arguments.steps))
             print(line(rows[-1]), flush=True)
     if not arguments.causes:
         result = {"conditions": conditions(), "benchmark": "planted runs", "rows": rows}

@@ -1,7 +1,7 @@
 """Hand-made analyses of steps that gather and reduce a stated number of times, each with a stated exposure.
 
 One rank, ``steps`` steps of 100 ms with 60 ms of compute.  A step is a list of (kind, unit, micro-batch,
-phase); each moves 1 MB in 4 ms, of which ``exposed_ms`` block the rank.
+phase); each moves 1 MB in 4 ms, of which ``exposed_ms`` block the rank; one follows the other 10 ms later.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from tests.support.analyses import MS, Scenario, analysis_of
+from tests.support.analyses import MS, ORIGIN, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import DeviceMemory, Memory
 
@@ -59,7 +59,9 @@ def analysis_with(
     """A run whose every step makes these moves."""
     run = analysis_of(Scenario(ranks=1, steps=steps))
     passes = _numbered(pd.DataFrame([_pass(move, step, method) for step in range(steps) for move in moves]))
-    collectives = pd.DataFrame([_collective(move, step) for step in range(steps) for move in moves])
+    collectives = pd.DataFrame(
+        [_collective(move, step, place) for step in range(steps) for place, move in enumerate(moves)]
+    ).astype({"wait_start_ns": "Int64"})
     walls = run.steps.assign(wall_ns=WALL_NS, compute_ns=60 * MS, rank=0)
     rank = replace(run.time.per_rank[0], wall_ns=WALL_NS, noise_floor_ns=noise_floor_ns)
     return replace(
@@ -96,9 +98,11 @@ def _numbered(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype(dict.fromkeys(whole, "Int64"))
 
 
-def _collective(move: Move, step: int) -> dict[str, object]:
+def _collective(move: Move, step: int, place: int) -> dict[str, object]:
+    start_ns = ORIGIN + step * WALL_NS + place * 10 * MS
     return {
         "rank": 0, "step": step, "kind": move.kind, "unit": move.unit, "bytes": MEGABYTE,
+        "start_ns": start_ns, "end_ns": start_ns + 4 * MS, "launch_start_ns": start_ns, "wait_start_ns": None,
         "transfer_ns": 4 * MS, "exposed_transfer_ns": int(move.exposed_ms * MS), "exposed_wait_ns": 0,
     }  # fmt: skip
 

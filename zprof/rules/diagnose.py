@@ -10,6 +10,7 @@ from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.rules.claims import disjoint, unclaimed
+from zprof.rules.noise import widened
 from zprof.rules.registry import memory_rules, rules, time_rules
 from zprof.rules.rule import Rule, grouped
 from zprof.rules.verdict import judge, judge_memory
@@ -120,7 +121,7 @@ def _ask(
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
     answers = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
-    findings = [answer for answer in answers if isinstance(answer, Finding)]
+    findings = [widened(answer, analysis) for answer in answers if isinstance(answer, Finding)]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
     return disjoint(findings, asked, time.per_rank, time.steps), [*analysis.gaps, *untested]

@@ -7,7 +7,8 @@ out of the ordinary or there are no wrapped units to blame (zprof/rules/transfer
 first two thresholds are those of docs/thresholds.md).
 
 Saving: the step with messages two to sixteen times as large, whichever suffices, from a model of its
-passes (zprof/rules/transfer/messages/pipeline.py).  A link with less latency wins as much or more.
+passes (zprof/rules/transfer/messages/pipeline.py); at most what a link of ordinary latency would win, where
+that is more: the step replayed with what is beyond it taken off each message (zprof/rules/replay.py).
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -15,8 +16,15 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.rules.replay import won_ns
 from zprof.rules.rule import finding, fix_for, severity_of
-from zprof.rules.transfer.messages.small import Small, confidence_of, not_known, small_messages
+from zprof.rules.transfer.messages.small import (
+    ORDINARY_LATENCY_NS,
+    Small,
+    confidence_of,
+    not_known,
+    small_messages,
+)
 
 _UNITS = {
     "FSDP2": "for first, second in zip(blocks[::2], blocks[1::2]):\n"
@@ -44,7 +52,18 @@ def latency_bound_collectives(analysis: RunAnalysis, baseline: RunAnalysis | Non
     return _finding(analysis, small) if small.is_worth_it else None
 
 
+def _saving_ns(analysis: RunAnalysis, small: Small) -> tuple[float, float]:
+    transfer = analysis.collectives["transfer_ns"].astype(float)
+    for messages in small.step.traffic.both:
+        rows = messages.rows.index
+        beyond = max(0.0, (messages.latency_ns or 0.0) - ORDINARY_LATENCY_NS)
+        transfer.loc[rows] = (transfer.loc[rows] - beyond).clip(lower=0.0)
+    low, high = small.saving_ns
+    return low, max(high, won_ns(analysis, transfer))
+
+
 def _finding(analysis: RunAnalysis, small: Small) -> Finding:
+    saving = _saving_ns(analysis, small)
     traffic = small.step.traffic
     most = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
     fixes = _UNITS if traffic.before else _BUCKETS
@@ -54,8 +73,8 @@ def _finding(analysis: RunAnalysis, small: Small) -> Finding:
         f"{format_percent(small.latency_ratio)} of it latency "
         f"(exposed {format_ns(small.step.exposed_ns)} a step)",
         evidence=small.evidence,
-        saving_ns=small.saving_ns,
-        severity=severity_of(small.saving_ns[1], small.wall_ns),
+        saving_ns=saving,
+        severity=severity_of(saving[1], small.wall_ns),
         confidence=confidence_of(small),
         fix=f"make messages {small.sizes[0]:g} to {small.sizes[-1]:g} times as large\n"
         + fix_for(analysis.training.engine, fixes),

@@ -13,8 +13,8 @@ from zprof.rules.volume.uneven_shapes import uneven_shapes
 from zprof.rules.volume.unhidden_optimizer_gather import unhidden_optimizer_gather
 
 _TRANSFER = ("exposed_transfer_ns",)
-#: Collectives that vanish take their waits and their launches with them.
-_WHOLE = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns")
+#: Collectives that vanish take their waits, their launches and, on a CPU, their copies with them.
+_WHOLE = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns", "compute_ns")
 
 ASKED: tuple[Rule, ...] = (
     Rule(cause=Cause.FP32_REDUCE, check=fp32_reduce, claims=_TRANSFER),
@@ -29,7 +29,13 @@ ASKED: tuple[Rule, ...] = (
     ),
     Rule(cause=Cause.ACCUMULATION_SYNCS, check=accumulation_syncs, claims=_WHOLE),
     Rule(cause=Cause.ACCUMULATION_REGATHERS, check=accumulation_regathers, claims=_WHOLE),
-    Rule(cause=Cause.CHECKPOINT_REGATHERS, check=checkpoint_regathers, claims=_WHOLE),
+    Rule(
+        cause=Cause.CHECKPOINT_REGATHERS,
+        check=checkpoint_regathers,
+        claims=_WHOLE,
+        # recomputation asks for its gather at the moment that it needs it
+        explains=(Cause.NO_PREFETCH,),
+    ),
     Rule(cause=Cause.LAST_UNIT_REGATHERED, check=last_unit_regathered, claims=_WHOLE),
     Rule(cause=Cause.NEEDLESS_RESHARD_AFTER_FORWARD, check=needless_reshard_after_forward, claims=_WHOLE),
 )

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.rules.replay import won_ns
 from zprof.rules.rows import mean_per_step
-from zprof.rules.volume.replay import won_ns
 from zprof.rules.volume.traffic import is_bound, surely_moving_ns
 
 _LEFT_RATIO = 0.5

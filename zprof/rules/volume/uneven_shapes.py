@@ -21,11 +21,11 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns, format_percent
+from zprof.rules.replay import won_ns
 from zprof.rules.rows import mean_per_step, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.volume.longer_inputs import LongerInputs, longer_inputs
 from zprof.rules.volume.padding import Filling, Padding, filling, padding_of
-from zprof.rules.volume.replay import won_ns
 from zprof.rules.volume.traffic import traffic_of
 
 _WORTH_RATIO = 0.02

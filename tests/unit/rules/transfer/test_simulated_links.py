@@ -41,7 +41,7 @@ def test_the_cause_is_first_and_its_price_is_true(
 ) -> None:
     plan = job(3, vendor)
     found = planted(cause, plan, tmp_path, strength)
-    assert_first_and_priced(found, cause, plan, tmp_path / "cured", strength, widest=3)
+    assert_first_and_priced(found, cause, plan, tmp_path / "cured", strength, widest=4)
 
 
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
