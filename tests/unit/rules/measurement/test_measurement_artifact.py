@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
+from tests.support.exact import with_clocks, with_walls
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
@@ -101,3 +102,63 @@ def test_a_snapshot_has_no_times_to_be_tested() -> None:
     analysis = analysis_of(Scenario(steps=1))
     snapshot = replace(analysis, steps=analysis.steps.iloc[:0], run=replace(analysis.run, source="snapshot"))
     assert measurement_artifact(snapshot, None) is None
+
+
+def waiting(first_ns: int, rest_ns: int = 0, *, uncertainty_ns: int = 0, floor_ns: int = 0) -> RunAnalysis:
+    """Two ranks, eight steps of 100 ms: what waits in the window's first collective, and in the last one."""
+    analysis = with_walls(analysis_of(Scenario(ranks=2)))
+    rows = analysis.collectives.assign(wait_ns=0)
+    opening = rows.index[rows["first_of_window"].astype(bool)][0]
+    rows.loc[opening, "wait_ns"], rows.loc[rows["start_ns"].idxmax(), "wait_ns"] = first_ns, rest_ns
+    made = with_clocks(analysis, uncertainty_ns=uncertainty_ns, noise_floor_ns=floor_ns)
+    return replace(made, collectives=rows)
+
+
+@pytest.mark.parametrize(("more", "there"), [(0, False), (1, True)])
+def test_a_fifth_of_all_waiting_and_the_noise_floor_are_the_limit(more: int, *, there: bool) -> None:
+    at_a_fifth = waiting(20 * MS + 5 * more, 80 * MS)
+    assert (measurement_artifact(at_a_fifth, None) is not None) is there
+    at_the_floor = waiting(20 * MS + more, floor_ns=20 * MS)
+    assert (measurement_artifact(at_the_floor, None) is not None) is there
+
+
+@pytest.mark.parametrize(("more", "severity"), [(0, Severity.LOW), (1, Severity.MEDIUM)])
+def test_skew_of_a_twentieth_of_the_step_matters(more: int, severity: Severity) -> None:
+    finding = found(waiting(16 * (5 * MS + more)))
+    assert finding.severity is severity
+    assert finding.confidence is (Confidence.MEDIUM if more else Confidence.LOW)
+
+
+@pytest.mark.parametrize(("more", "there"), [(0, False), (1, True)])
+def test_clocks_as_certain_as_the_waits_and_as_a_straggler_needs_are_good_enough(
+    more: int, *, there: bool
+) -> None:
+    as_the_waits = waiting(0, 16 * 10 * MS, uncertainty_ns=10 * MS + more)
+    assert (measurement_artifact(as_the_waits, None) is not None) is there
+    tenth_of_a_straggler = waiting(0, uncertainty_ns=MS // 2 + more)
+    assert (measurement_artifact(tenth_of_a_straggler, None) is not None) is there
+
+
+@pytest.mark.parametrize(
+    ("more", "severity", "confidence"),
+    [(0, Severity.LOW, Confidence.LOW), (1, Severity.HIGH, Confidence.HIGH)],
+)
+def test_clocks_that_hide_a_straggler_spoil_the_answer(
+    more: int, severity: Severity, confidence: Confidence
+) -> None:
+    finding = found(waiting(0, uncertainty_ns=5 * MS + more))
+    assert (finding.severity, finding.confidence) == (severity, confidence)
+
+
+def test_half_of_the_collectives_matched_is_enough() -> None:
+    analysis = analysis_of(Scenario(ranks=2))
+    rows = analysis.collectives.reset_index(drop=True)
+    for lost, there in ((len(rows) // 2, False), (len(rows) // 2 + 1, True)):
+        unfit = replace(analysis, collectives=rows.assign(matched=rows.index >= lost))
+        assert (measurement_artifact(unfit, None) is not None) is there
+
+
+def test_a_group_of_one_rank_has_nothing_to_match() -> None:
+    analysis = analysis_of(Scenario(ranks=2))
+    alone = analysis.collectives.assign(group_size=1, matched=False)
+    assert measurement_artifact(replace(analysis, collectives=alone), None) is None
