@@ -15,7 +15,7 @@ def render(parts: Sequence[tuple[str, str, int]], replaced: int, left_out: Seque
         replaced: How many names got stand-ins.
         left_out: Keys and tables that are not in it.
     """
-    lines = [heading("BUNDLE", "names have stand-ins; paths, addresses and tokens are gone")]
+    lines = [heading("BUNDLE", "names have stand-ins; of texts only words of zprof are in it")]
     lines += table([[printable(f"{name}: {says}"), format_bytes(size)] for name, says, size in parts])
     lines += wrap(f"{replaced} names of modules, groups, hosts and runs were replaced")
     if left_out:

@@ -18,8 +18,8 @@ class BundleCommand:
 
     The report, the manifests, this machine's versions, and the collectives of each rank
     (times and sizes). Only what is on an allow-list goes in; names of modules, groups,
-    hosts and runs get stand-ins such as module-3, paths, addresses and tokens are hidden.
-    Events and stacks stay here.
+    hosts and runs get stand-ins such as module-3, and of texts only zprof's own words and
+    numbers stay: paths, kernels and all else are hidden. Events and stacks stay here.
 
     examples:
       zprof bundle zero3.zprof -o ticket.zip

@@ -1,5 +1,7 @@
 """What of a report and of manifests may leave the house: an allow-list of keys, and how their texts go.
 
+Names get a stand-in; of other texts only the words go that are known to be zprof's own.
+
 What is not on a list is left out, also what a later report has more, until somebody has thought about it.
 Numbers and booleans of the objects that are on the list go as they are.
 """
@@ -9,16 +11,11 @@ from typing import Any
 
 from zprof.integrations.bundle.names import Names
 
-#: Values of closed sets, and texts that are the same for all runs.
-_OWN = frozenset(
+#: Texts of which zprof's own words go.
+_WRITTEN = frozenset(
     (
         "schema", "zprof_version", "status", "policy", "severity", "confidence", "id", "cause", "doc",
         "fix", "disprove", "kind", "dtype", "tenant", "sub", "basis", "moment",
-    )
-)  # fmt: skip
-#: Texts that were written about this run.
-_WRITTEN = frozenset(
-    (
         "sentence", "what", "reason", "remedy", "modelled", "peak_phase", "phase",
         "device", "backend", "engine", "method", "late_reason", "operator", "memory_mode", "source",
     )
@@ -33,7 +30,7 @@ _OBJECTS = frozenset(
         "unclaimed", "units", "top", "spread", "counters", "devices", "training", "files",
         "offsets_ns", "rank_uncertainty_ns", "interval_ns", "drift_ppb", "rungs", "shifts", "reasons",
         "origins", "critical_path", "delta_bytes", "phases", "baseline_run", "baseline_time",
-        "baseline_memory", "ranks",
+        "baseline_memory", "ranks", "shares", "longest",
     )
 )  # fmt: skip
 _VARIABLES = frozenset(
@@ -47,6 +44,7 @@ _VARIABLES = frozenset(
 )  # fmt: skip
 #: Of evidence, where ``unit`` is no module.
 _UNITS = frozenset(("ns", "bytes", "ratio", "count", "bytes_per_s"))
+_MOST_DIGITS = 7
 _LEFT_OUT = object()
 
 
@@ -59,8 +57,15 @@ class Allowed:
 
     def tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """The allowed part of an object."""
-        found = {key: self._leaf(key, each) for key, each in value.items()}
+        found = {
+            key: self._leaf(key, each) if self._is_known(key) else self._drop(key)
+            for key, each in value.items()
+        }
         return {key: each for key, each in found.items() if each is not _LEFT_OUT}
+
+    def _is_known(self, key: str) -> bool:
+        """A field of ours, or a rank: other keys come from files."""
+        return self._names.is_own(key) or (key.isascii() and key.isdigit() and len(key) <= _MOST_DIGITS)
 
     def _leaf(self, key: str, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float):
@@ -86,8 +91,8 @@ class Allowed:
         }
 
     def _text(self, key: str, text: str) -> Any:
-        if key in _OWN or (key == "unit" and text in _UNITS):
-            return self._names.replaced(text)
+        if key == "unit" and text in _UNITS:
+            return text
         if key in _NAMES:
             return self._names.of(text, _NAMES[key])
         if key == "unit":

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from zprof.integrations.bundle.allowed import Allowed
 from zprof.integrations.bundle.names import Names
+from zprof.integrations.bundle.own_words import own_words
 from zprof.integrations.bundle.tables import collectives_of
 from zprof.model.doctor import Doctor
 from zprof.model.json_tree import to_tree
@@ -47,7 +48,7 @@ def collect(run: Run, report: Report, doctor: Doctor) -> Bundle:
     Raises:
         BadInput: a table of the run is damaged.
     """
-    names = Names()
+    names = Names(own_words())
     tables, missing = _tables(run, names)
     report_tree, run_tree = to_tree(report), _manifests(run)
     for tree in (report_tree, run_tree):
@@ -60,7 +61,8 @@ def collect(run: Run, report: Report, doctor: Doctor) -> Bundle:
         *tables,
     ]
     left_out = (*sorted(allowed.dropped), *missing)
-    parts.insert(0, _index(parts, left_out))
+    told = {each if names.is_own(each) else names.scrubbed(each) for each in left_out}
+    parts.insert(0, _index(parts, sorted(told)))
     return Bundle(parts=tuple(parts), names=names.given, left_out=left_out)
 
 
@@ -89,8 +91,12 @@ def _tables(run: Run, names: Names) -> tuple[list[Part], list[str]]:
 
 
 def _machine(doctor: Doctor, names: Names) -> dict[str, Any]:
-    """Names of checks are zprof's own; what was found may hold a path."""
-    checks = [{**to_tree(check), "found": names.scrubbed(check.found)} for check in doctor.checks]
+    """Names of checks are zprof's own; what was found, and what to do about it, may hold a path."""
+    texts = ("found", "without", "remedy")
+    checks = [
+        {key: names.scrubbed(text) if key in texts else text for key, text in to_tree(check).items()}
+        for check in doctor.checks
+    ]
     return {**to_tree(doctor), "checks": checks}
 
 

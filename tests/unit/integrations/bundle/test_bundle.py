@@ -15,6 +15,7 @@ from zprof.cli import main
 from zprof.integrations.bundle.allowed import Allowed, group_of
 from zprof.integrations.bundle.bundle import Bundle, collect, write
 from zprof.integrations.bundle.names import Names
+from zprof.integrations.bundle.own_words import OwnWords, own_words
 from zprof.model.doctor import Check, CheckStatus, Doctor
 from zprof.model.gaps import Gap
 from zprof.rules.diagnose import diagnose
@@ -50,6 +51,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         content = json.loads(rank.read_text())
         rank.write_text(json.dumps({**content, "host": "gpu-box-7"}))
     return load(path)
+
+
+@pytest.fixture(scope="module")
+def own() -> OwnWords:
+    return own_words()
 
 
 @pytest.fixture(scope="module")
@@ -89,44 +95,54 @@ def test_what_support_needs_is_there(bundle: Bundle, run: Run) -> None:
     assert times == run.table(run.ranks[-1], "collectives").column("start_ns").to_pylist()
 
 
-def test_leaves_that_nobody_thought_about_stay_here() -> None:
-    allowed = Allowed(Names())
-    assert allowed.tree({"rank": 1, "novel": "text", "other": {"a": 1}, "status": "ok"}) == {
-        "rank": 1,
-        "status": "ok",
-    }
-    assert allowed.dropped == {"novel", "other"}
+def test_leaves_that_nobody_thought_about_stay_here(own: OwnWords) -> None:
+    allowed = Allowed(Names(own))
+    seen = allowed.tree({"rank": 1, "novelty": "text", "remark": {"a": 1}, "zq": 1, "3": 2, "status": "ok"})
+    assert seen == {"rank": 1, "3": 2, "status": "ok"}
+    assert allowed.dropped == {"novelty", "remark", "zq"}
 
 
 @pytest.mark.parametrize(
     ("text", "scrubbed"),
     [
         ("moves 50.0 GB/s of 100 GB/s", "moves 50.0 GB/s of 100 GB/s"),
-        ("see /data/run.json now", "see (path) now"),
-        ("see ~/run.json", "see (path)"),
-        ("a/b/c and train/loop.py(12)", "(path) and (path)(12)"),
-        (r"at C:\users\ada", "at (path)"),
-        ("mail ada@example.org, please", "mail (address), please"),
+        ("the step took 12.5 ms (38 % of it)", "the step took 12.5 ms (38 % of it)"),
+        ("see /data/run.json then", "see (hidden) then"),
+        ("see /da ta/zq run.x", "see (hidden)"),
+        (r"at C:\users\ada", "at (hidden)"),
+        ("with ada@example.org, and 10.0.0.7", "with (hidden) and (hidden)"),
         (f"with {TOKEN} in it", "with (hidden) in it"),
-        ("moon box 7.pt.trace.json: not a trace", "(file): not a trace"),
-        ("moonbox…: not a trace", "(file): not a trace"),
-        ("moonbox.json.gz is rank 1, b.zst is rank 2", "(file) is rank 1, (file) is rank 2"),
+        ("'zq' waits for \"Q\"", "(hidden) waits for (hidden)"),
+        ("moon box 7.pt.trace.json: not a trace", "(hidden) not a trace"),
+        ("step=zq and rank 3", "(hidden) and rank 3"),
+        ("ms of s", "(hidden) of (hidden)"),
+        ("torch 2.13.0+cpu, 2.13.0+zq", "torch 2.13.0+cpu, (hidden)"),
+        ("cuda (NVIDIA H200)", "cuda (NVIDIA H200)"),
+        ("customer 4915112345678", "(hidden)"),
         ("set needless_reshard_after_forward", "set needless_reshard_after_forward"),
+        ("the\u00a0step\tzq", "(hidden)"),
     ],
 )
-def test_texts_are_scrubbed(text: str, scrubbed: str) -> None:
-    assert Names().scrubbed(text) == scrubbed
+def test_of_a_text_the_words_stay_that_are_ours(own: OwnWords, text: str, scrubbed: str) -> None:
+    assert Names(own).scrubbed(text) == scrubbed
 
 
-@pytest.mark.parametrize("word", ["a", "a/", "a.", "a@a.", "A1-"])
-def test_a_text_without_end_is_cut_and_takes_no_time(word: str) -> None:
-    assert len(Names().scrubbed(word * 300_000)) < 3000
+def test_without_a_source_to_read_words_from_nothing_stays() -> None:
+    assert Names().scrubbed("rank zq waits 3 ms") == "(hidden) 3 ms"
 
 
-def test_a_stand_in_is_not_taken_for_a_name() -> None:
-    names = Names()
-    assert [names.of(name, "module") for name in ("encoder.block", "module")] == ["module-1", "module-2"]
-    assert names.replaced("encoder.block waits for module") == "module-1 waits for module-2"
+@pytest.mark.parametrize("word", ["a", "a/", "a.", "a@a.", "A1-", "a "])
+def test_a_text_without_end_is_cut_and_takes_no_time(own: OwnWords, word: str) -> None:
+    assert len(Names(own).scrubbed(word * 300_000)) < 3000
+
+
+def test_names_are_translated_whole_and_stand_ins_are_not_taken_for_names(own: OwnWords) -> None:
+    names = Names(own)
+    given = [names.of(name, "module") for name in ("encoder.zq block", "q1", "waits", "module-9")]
+    assert given == ["module-1", "module-2", "module-3", "module-4"]
+    assert names.scrubbed("encoder.zq block waits for q1") == "module-1 waits for module-2"
+    assert names.scrubbed("(module-9), module-7") == "(module-4), (hidden)"
+    assert names.scrubbed("my-encoder.zq block-x") == "(hidden)"
 
 
 def test_groups_keep_their_ranks() -> None:
