@@ -38,19 +38,25 @@ def step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) ->
     def inside(spans: Intervals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return covered(spans, steps.begin_ns, steps.end_ns)
 
-    rows = pd.DataFrame(
-        {"rank": timeline.rank, "step": steps.number, "wall_ns": steps.end_ns - steps.begin_ns}
-    )
-    rows["compute_ns"] = inside(activity.compute)
-    rows["exposed_wait_ns"] = inside(exposure.waiting)
-    rows["exposed_transfer_ns"] = inside(exposure.moving)
-    rows["exposed_memcpy_ns"] = inside(copies)
-    rows["unexplained_ns"] = inside(subtract(silent, copies))
-    rows["idle_ns"] = rows["wall_ns"] - rows[[term for term in LEDGER_TERMS if term != "idle_ns"]].sum(axis=1)
-    rows["overlapped_ns"] = inside(subtract(ran, union(exposure.waiting, exposure.moving)))
-    rows["collective_ns"] = inside(ran)
-    rows["memcpy_ns"] = inside(activity.copies)
-    return rows[list(STEP_COLUMNS)]
+    terms = {
+        "compute_ns": inside(activity.compute),
+        "exposed_wait_ns": inside(exposure.waiting),
+        "exposed_transfer_ns": inside(exposure.moving),
+        "exposed_memcpy_ns": inside(copies),
+        "unexplained_ns": inside(subtract(silent, copies)),
+    }
+    wall = steps.end_ns - steps.begin_ns
+    rows = {
+        "rank": timeline.rank,
+        "step": steps.number,
+        "wall_ns": wall,
+        **terms,
+        "idle_ns": wall - sum(terms.values()),
+        "overlapped_ns": inside(subtract(ran, union(exposure.waiting, exposure.moving))),
+        "collective_ns": inside(ran),
+        "memcpy_ns": inside(activity.copies),
+    }
+    return pd.DataFrame({name: rows[name] for name in STEP_COLUMNS})
 
 
 def idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> Intervals:

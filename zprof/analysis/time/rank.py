@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.intervals import Intervals, covered, union
+from zprof.analysis.intervals import Int64s, Intervals, covered, union
 from zprof.analysis.time.activity.blocking import find_blocking
 from zprof.analysis.time.activity.claims import NOTHING_NS
 from zprof.analysis.time.activity.timeline import RankTimeline
@@ -14,8 +14,10 @@ from zprof.analysis.time.exposure import Exposure, expose
 from zprof.analysis.time.kernels.sums import Columns, kernel_sums
 from zprof.analysis.time.ledger import idle_spans, noise_floor, rank_time, step_rows
 from zprof.analysis.time.transfer.blocked import blocked_ns
+from zprof.analysis.time.transfer.instances import Mask
 from zprof.analysis.time.transfer.launch import find_launch
 from zprof.analysis.time.transfer.prefetch import prefetch_columns
+from zprof.analysis.time.transfer.texts import codes_of
 from zprof.model.gaps import Gap
 from zprof.model.time import RankTime
 
@@ -40,7 +42,8 @@ class RankResult:
 
 def analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: int) -> RankResult:
     """Exposure and ledger of one rank on the common clock, from its decomposed collectives."""
-    frame = _with_steps(timeline, frame.sort_values(["start_ns", "end_ns"], kind="stable"))
+    order = np.lexsort((frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy()))
+    frame = _with_steps(timeline, frame.iloc[order])
     activity = timeline.activity
     blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, frame)
     exposure = expose(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
@@ -75,28 +78,41 @@ def _with_steps(timeline: RankTimeline, frame: pd.DataFrame) -> pd.DataFrame:
     launched = frame["launch_start_ns"].fillna(NOTHING_NS).to_numpy(dtype=np.int64)
     by_start = timeline.steps.step_at(frame["start_ns"].to_numpy(dtype=np.int64))
     by_launch = timeline.host_steps.step_at(launched)
-    frame = frame.assign(step=np.where(launched == NOTHING_NS, by_start, by_launch))
-    in_steps = frame[frame["step"] >= 0]
-    first = in_steps.groupby(["group", "method"])["sequence"].transform("min") == in_steps["sequence"]
-    return frame.assign(first_of_window=first.reindex(frame.index, fill_value=False).astype(bool))
+    step = np.where(launched == NOTHING_NS, by_start, by_launch)
+    return frame.assign(step=step, first_of_window=_first_of_groups(frame, step))
 
 
-def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> "pd.Series[int]":
+def _first_of_groups(frame: pd.DataFrame, step: Int64s) -> Mask:
+    """Rows with the least sequence of their group in the steps."""
+    rows = np.flatnonzero(step >= 0)
+    sequence = frame["sequence"].to_numpy(np.int64)
+    (group, _), (method, methods) = codes_of(frame["group"]), codes_of(frame["method"])
+    lane = group * len(methods) + method
+    least = np.full(int(lane.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, lane[rows], sequence[rows])
+    first: Mask = (step >= 0) & (sequence == least[lane])
+    return first
+
+
+def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> pd.arrays.IntegerArray:
     launch_end, wait_start = frame["launch_end_ns"], frame["wait_start_ns"]
-    known = launch_end.notna() & wait_start.notna()
     between = covered(
         timeline.activity.compute,
         launch_end.fillna(0).to_numpy(dtype=np.int64),
         wait_start.fillna(0).to_numpy(dtype=np.int64),
     )
-    return pd.Series(between, index=frame.index, dtype="Int64").where(known)
+    return pd.arrays.IntegerArray(between, (launch_end.isna() | wait_start.isna()).to_numpy(bool))
 
 
 def _first_wait_ns(collectives: pd.DataFrame) -> int:
-    return int(collectives.loc[collectives["first_of_window"], "exposed_wait_ns"].sum())
+    first = collectives["first_of_window"].to_numpy(bool)
+    return int(collectives["exposed_wait_ns"].to_numpy(np.int64)[first].sum())
 
 
 def unsplit_ns(collectives: pd.DataFrame) -> int:
     """Exposed time in collectives of which not all ranks were seen."""
-    bound = collectives[collectives["bound"]]
-    return int((bound["exposed_wait_ns"] + bound["exposed_transfer_ns"]).sum())
+    bound = collectives["bound"].to_numpy(bool)
+    waits, transfers = (
+        collectives[name].to_numpy(np.int64)[bound] for name in ("exposed_wait_ns", "exposed_transfer_ns")
+    )
+    return int(waits.sum() + transfers.sum())

@@ -13,22 +13,22 @@ it makes (counted in both): the saving lies between (1 - q) e and min(e, (1 - q)
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pandas as pd
-
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.transfer.texts import grouped
 from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_percent, format_rate
-from zprof.rules.rows import has_no_collectives, of_kind, queued_ns, wall_ns
+from zprof.rules.rows import has_no_collectives, queued_ns, wall_ns
 from zprof.rules.rule import Check, finding, not_tested, severity_of
 from zprof.rules.transfer.messages.expected import (
     Expected,
     GroupRate,
+    OtherGroups,
+    Reached,
     group_rates,
     of_baseline,
-    of_other_groups,
     slow_rank,
 )
 from zprof.rules.transfer.messages.small import LATENCY_RATIO
@@ -39,6 +39,8 @@ _WORTH_RATIO = 0.03
 _SURE_COUNT = 10
 #: Messages of so small a part of the largest (a norm, a flag) say nothing of bandwidth.
 _SMALLEST = 64
+#: Of a slow group.
+_COLUMNS = ("rank", "transfer_ns", "exposed_transfer_ns", "start_ns", "wait_start_ns", "wait_end_ns")
 _FIX = (
     "NCCL: run once with NCCL_DEBUG=INFO and see which network it took (NET/Socket is TCP)\n"
     "gloo: GLOO_SOCKET_IFNAME=<the fast interface>\n"
@@ -86,14 +88,17 @@ def _check(
 ) -> Finding | Gap | None:
     if has_no_collectives(analysis):
         return not_tested(Cause.LOW_BUS_BANDWIDTH, "no collective was recorded", "record the time window")
-    rates = _of_bytes(analysis) if analysis.run.world_size > 1 else []
+    reached = Reached(analysis)
+    rates = _of_bytes(reached) if analysis.run.world_size > 1 else []
     if not rates:
         return None
-    wanted = {
-        index: said or of_baseline(rate, analysis, baseline) or of_other_groups(rate, rates, analysis)
-        for index, rate in enumerate(rates)
-    }
-    known = [(rates[index], expected) for index, expected in wanted.items() if expected]
+    before = Reached(baseline) if baseline is not None and len(baseline.collectives) else None
+    others = OtherGroups(rates, reached)
+    wanted = [
+        (rate, said or of_baseline(rate, reached, before) or others.expected(place, rate))
+        for place, rate in enumerate(rates)
+    ]
+    known = [(rate, expected) for rate, expected in wanted if expected]
     if not known:
         return not_tested(
             Cause.LOW_BUS_BANDWIDTH,
@@ -110,35 +115,33 @@ def _is_low(rate: GroupRate, expected: Expected) -> bool:
     return rate.bytes_per_s < _LOW_RATIO * expected.bytes_per_s
 
 
-def _of_bytes(analysis: RunAnalysis) -> list[GroupRate]:
+def _of_bytes(reached: Reached) -> list[GroupRate]:
     """Groups and kinds whose messages' time is that of their bytes, not of the link's latency."""
-    traffic = traffic_of(analysis)
+    traffic = traffic_of(reached.analysis)
     late = {
         messages.kind
         for messages in (traffic.both if traffic else ())
         if (messages.latency_ns or 0.0) > LATENCY_RATIO * messages.each_ns
     }
-    rates = [rate for rate in group_rates(analysis) if rate.kind not in late]
+    rates = [rate for rate in group_rates(reached) if rate.kind not in late]
     most = max((rate.bytes for rate in rates), default=0.0)
     return [rate for rate in rates if rate.bytes * _SMALLEST >= most]
 
 
 def _slow(analysis: RunAnalysis, low: list[tuple[GroupRate, Expected]]) -> Iterator[_Slow]:
+    wanted = {(rate.kind.value, rate.group) for rate, _ in low}
+    tables = grouped(analysis.collectives, ("kind", "group"), _COLUMNS) if wanted else ()
+    of_rate = {names: rows for names, rows in tables if names in wanted}
+    steps_of = analysis.steps["rank"].value_counts()
     for rate, expected in low:
-        rows = of_kind(analysis.collectives, rate.kind)
-        rows = rows[rows["group"].astype(str) == rate.group]
-        steps = _steps(analysis, rows)
+        rows = of_rate[rate.kind.value, rate.group]
+        steps = max(1, int(steps_of.reindex(rows["rank"].unique()).sum()))
         yield _Slow(
             rate=rate,
             expected=expected,
             transfer_ns=float((rows["transfer_ns"] + queued_ns(rows)).sum()) / steps,
             exposed_ns=float((rows["exposed_transfer_ns"] + queued_ns(rows)).sum()) / steps,
         )
-
-
-def _steps(analysis: RunAnalysis, rows: pd.DataFrame) -> int:
-    """Steps of the ranks that have such rows."""
-    return max(1, int(analysis.steps["rank"].isin(rows["rank"].unique()).sum()))
 
 
 def _most(slow: list[_Slow]) -> tuple[float, float]:

@@ -80,5 +80,6 @@ def device_windows(host: StepWindows, launched_ns: Int64s, ended_ns: Int64s) -> 
 
 def mark_times(marks: pd.DataFrame, kind: str) -> dict[int, int]:
     """Times of one kind of mark by its number."""
-    chosen = marks[marks["kind"] == kind]
-    return dict(zip(chosen["number"].tolist(), chosen["time_ns"].tolist(), strict=True))
+    chosen = marks["kind"].astype(object).to_numpy() == kind
+    numbers, times = (marks[name].to_numpy()[chosen].tolist() for name in ("number", "time_ns"))
+    return dict(zip(numbers, times, strict=True))

@@ -15,7 +15,7 @@ without that the queue is not known, and nothing is LAUNCH.
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.activity.steps import StepWindows
 from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.host.calls import HostCalls
@@ -26,8 +26,9 @@ from zprof.analysis.time.rank import RankResult
 _LARGE_BYTES = 1 << 20
 #: A wait that begins so soon after a scalar was read, or after such a wait, belongs to the reading.
 _SOON = np.array([0, 200_000], dtype=np.int64)
-_COUNTS = ("syncs", "dry_syncs", "held_reads", "takes", "gives", "loads", "read_exposed_ns")
-_COPIES = ("host_copy_ns", "to_host_bytes", "to_device_bytes")
+_COUNTED = ("syncs", "dry_syncs", "held_reads", "takes", "gives", "loads", "read_exposed_ns")
+_COPIED = ("host_copy_ns", "to_host_bytes", "to_device_bytes")
+Columns = dict[str, Int64s | list[int] | int]
 HOST_COLUMNS = (
     "rank",
     "step",
@@ -35,8 +36,8 @@ HOST_COLUMNS = (
     "launches_seen",
     "idle_ns",
     *(f"{part}{suffix}" for part in Part for suffix in ("_ns", "_exposed_ns", "_under_ns")),
-    *_COUNTS,
-    *_COPIES,
+    *_COUNTED,
+    *_COPIED,
 )
 
 
@@ -49,15 +50,18 @@ def host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls) -> p
         if activity.on_device
         else of_cpu(result.idle, activity.copies, calls)
     )
-    rows = pd.DataFrame({"rank": timeline.rank, "step": steps.number})
-    rows["on_device"] = activity.on_device
-    rows["launches_seen"] = not activity.on_device or len(pending) > 0
-    rows["idle_ns"] = covered(result.idle, steps.begin_ns, steps.end_ns)
-    _add_parts(rows, shares, result.ran, steps)
-    _add_calls(rows, shares, calls, timeline)
-    _add_reads(rows, result.exposure.moving, activity.waits, calls.read, steps)
-    _add_copies(rows, subtract(activity.copies, union(activity.compute, result.ran)), calls, timeline)
-    return rows[list(HOST_COLUMNS)]
+    rows: Columns = {
+        "rank": timeline.rank,
+        "step": steps.number,
+        "on_device": activity.on_device,
+        "launches_seen": not activity.on_device or len(pending) > 0,
+        "idle_ns": covered(result.idle, steps.begin_ns, steps.end_ns),
+        **_parts(shares, result.ran, steps),
+        **_calls(shares, calls, timeline),
+        **_reads(result.exposure.moving, activity.waits, calls.read, steps),
+        **_copies(subtract(activity.copies, union(activity.compute, result.ran)), calls, timeline),
+    }
+    return pd.DataFrame({name: rows[name] for name in HOST_COLUMNS})
 
 
 def _pending(kernels: Int64s, collectives: pd.DataFrame, calls: HostCalls) -> Intervals:
@@ -68,42 +72,50 @@ def _pending(kernels: Int64s, collectives: pd.DataFrame, calls: HostCalls) -> In
     return union(kernels[:, :2], intervals(launch[seen], start[seen]), calls.copies.pending)
 
 
-def _add_parts(rows: pd.DataFrame, shares: Shares, ran: Intervals, steps: StepWindows) -> None:
+def _parts(shares: Shares, ran: Intervals, steps: StepWindows) -> Columns:
+    columns: Columns = {}
     for part in Part:
-        spans = shares.idle.get(part, ran[:0])
-        behind = shares.exposed.get(part, ran[:0])
-        rows[f"{part}_ns"] = covered(spans, steps.begin_ns, steps.end_ns)
-        rows[f"{part}_exposed_ns"] = covered(behind, steps.begin_ns, steps.end_ns)
-        rows[f"{part}_under_ns"] = covered(intersect(spans, ran), steps.begin_ns, steps.end_ns)
+        spans = shares.idle.get(part, EMPTY)
+        behind = shares.exposed.get(part, EMPTY)
+        columns[f"{part}_ns"] = covered(spans, steps.begin_ns, steps.end_ns)
+        columns[f"{part}_exposed_ns"] = covered(behind, steps.begin_ns, steps.end_ns)
+        columns[f"{part}_under_ns"] = covered(intersect(spans, ran), steps.begin_ns, steps.end_ns)
+    return columns
 
 
-def _add_calls(rows: pd.DataFrame, shares: Shares, calls: HostCalls, timeline: RankTimeline) -> None:
-    host = timeline.host_steps
+def _calls(shares: Shares, calls: HostCalls, timeline: RankTimeline) -> Columns:
     sync = calls.sync if timeline.activity.on_device else calls.read
-    idle = shares.idle.get(Part.SYNC, sync[:0])
+    idle = shares.idle.get(Part.SYNC, EMPTY)
     dry = covered(union(idle), sync[:, 0], sync[:, 1] + 1) > 0
-    for name, starts in (
-        ("syncs", sync[:, 0]),
-        ("dry_syncs", sync[dry, 0]),
-        ("takes", calls.takes),
-        ("gives", calls.gives),
-        ("loads", calls.loader[:, 0]),
-    ):
-        rows[name] = _sums(starts, np.ones(len(starts), dtype=np.int64), host)
+    starts = {
+        "syncs": sync[:, 0],
+        "dry_syncs": sync[dry, 0],
+        "takes": calls.takes,
+        "gives": calls.gives,
+        "loads": calls.loader[:, 0],
+    }
+    return {name: _counts(times, timeline.host_steps) for name, times in starts.items()}
 
 
-def _add_copies(rows: pd.DataFrame, exposed: Intervals, calls: HostCalls, timeline: RankTimeline) -> None:
+def _copies(exposed: Intervals, calls: HostCalls, timeline: RankTimeline) -> Columns:
     steps, copies = timeline.steps, calls.copies
     if not timeline.activity.on_device:
-        rows["host_copy_ns"] = covered(exposed, steps.begin_ns, steps.end_ns)
-        rows["to_host_bytes"] = rows["to_device_bytes"] = 0
-        return
+        host_copy = covered(exposed, steps.begin_ns, steps.end_ns)
+        return {"host_copy_ns": host_copy, "to_host_bytes": 0, "to_device_bytes": 0}
     large = copies.size_bytes >= _LARGE_BYTES
     spans = intersect(union(copies.spans[large]), exposed)
-    rows["host_copy_ns"] = covered(spans, steps.begin_ns, steps.end_ns)
-    for name, chosen in (("to_host_bytes", copies.to_host), ("to_device_bytes", ~copies.to_host)):
-        mine = large & chosen
-        rows[name] = _sums(copies.spans[mine, 0], copies.size_bytes[mine], steps)
+    sides = {"to_host_bytes": large & copies.to_host, "to_device_bytes": large & ~copies.to_host}
+    return {
+        "host_copy_ns": covered(spans, steps.begin_ns, steps.end_ns),
+        **{
+            name: _sums(copies.spans[mine, 0], copies.size_bytes[mine], steps) for name, mine in sides.items()
+        },
+    }
+
+
+def _counts(times_ns: Int64s, steps: StepWindows) -> list[int]:
+    """How many fall into each step."""
+    return _sums(times_ns, np.ones(len(times_ns), dtype=np.int64), steps)
 
 
 def _sums(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
@@ -112,18 +124,17 @@ def _sums(times_ns: Int64s, amounts: Int64s, steps: StepWindows) -> list[int]:
     return [int(amounts[step == number].sum()) for number in steps.number.tolist()]
 
 
-def _add_reads(
-    rows: pd.DataFrame, moving: Intervals, waits: Intervals, read: Intervals, steps: StepWindows
-) -> None:
+def _reads(moving: Intervals, waits: Intervals, read: Intervals, steps: StepWindows) -> Columns:
     """Exposed transfer of waits that follow a read of a scalar, one wait close behind the other."""
     runs = union(waits + _SOON, read + _SOON)
-    rows["read_exposed_ns"] = rows["held_reads"] = 0
     if not len(read) or not len(runs):
-        return
+        return {"read_exposed_ns": 0, "held_reads": 0}
     begin = runs[np.maximum(np.searchsorted(runs[:, 0], waits[:, 0], side="right") - 1, 0), 0]
     last = np.searchsorted(read[:, 0], waits[:, 0], side="right") - 1
     behind = (last >= 0) & (read[np.maximum(last, 0), 0] >= begin)
     held_up = intersect(moving, waits[behind])
-    rows["read_exposed_ns"] = covered(held_up, steps.begin_ns, steps.end_ns)
     holding = read[np.unique(last[behind & (covered(moving, waits[:, 0], waits[:, 1]) > 0)]), 0]
-    rows["held_reads"] = _sums(holding, np.ones(len(holding), dtype=np.int64), steps)
+    return {
+        "read_exposed_ns": covered(held_up, steps.begin_ns, steps.end_ns),
+        "held_reads": _counts(holding, steps),
+    }

@@ -9,13 +9,14 @@ the start of this one, the pass that the previous one served included; null for 
 (ranges, autograd, order, unknown).
 """
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.intervals import Intervals, covered, intervals
+from zprof.analysis.intervals import Int64s, Intervals, covered
 from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.passes.evidence import Evidence
 from zprof.analysis.time.passes.moves import GATHER, candidates, of_parameters
@@ -27,6 +28,8 @@ PASS_COLUMNS = (
     "compute_between_ns", "method",
 )  # fmt: skip
 BY_ORDER = "order"
+#: A rank, and its rows of the table.
+Part = tuple[RankTimeline, slice]
 _NULLABLE = ("micro_batch", "number", "in_micro_batch", "compute_between_ns")
 #: What FSDP1 and DDP call a pass, not a unit.
 _NO_UNIT = re.compile(r"(FSDP|DDP)\.\w+")
@@ -38,54 +41,68 @@ def find_passes(
     evidence_of: Callable[[int], Evidence],
 ) -> pd.DataFrame:
     """The table; ``collectives`` and ``timelines`` are on the common clock, and so must be the evidence."""
-    rows = collectives[candidates(collectives)]
-    ranks = {int(str(rank)): mine for rank, mine in rows.groupby("rank")}
-    tables = [_of_rank(ranks[t.rank], t, evidence_of(t.rank)) for t in timelines if t.rank in ranks]
-    if not tables:
+    table, bounds = _launched(collectives[candidates(collectives)], timelines)
+    if not len(table):
         return pd.DataFrame(columns=list(PASS_COLUMNS))
-    table = pd.concat(tables, ignore_index=True)
-    return of_parameters(table).reset_index(drop=True)[list(PASS_COLUMNS)]
+    parts = [(t, slice(*span)) for t, span in zip(timelines, bounds, strict=True) if span[0] < span[1]]
+    table = _by_order(_placed(table, parts, evidence_of))
+    return of_parameters(_numbered(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
 
 
-def _of_rank(rows: pd.DataFrame, timeline: RankTimeline, evidence: Evidence) -> pd.DataFrame:
+def _launched(
+    rows: pd.DataFrame, timelines: Sequence[RankTimeline]
+) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
+    """The rows rank by rank in the order of their launches, and where each rank's begin and end.
+
+    All ranks stand in one table, for of a thousand small ones each costs as much as this.
+    """
     launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
+    place = rows["rank"].map({t.rank: place for place, t in enumerate(timelines)}).to_numpy(np.float64)
+    order = np.lexsort((launched, place))
+    order = order[~np.isnan(place[order])]
     table = rows[["rank", "step", "kind", "group", "bytes", "start_ns", "end_ns"]].assign(
         row=rows.index,
         kind=rows["kind"].astype(str),
         unit=rows["unit"].map(_unit).astype(object),
         launched_ns=launched,
+        known=rows["launch_start_ns"].notna().to_numpy(bool),
     )
-    seen = where(evidence, launched, _steps(timeline, table["step"]))
-    known = rows["launch_start_ns"].notna().to_numpy(bool)
-    table = table.assign(
-        phase=np.where(known, seen.phase, UNKNOWN),
-        method=np.where(known, seen.method, UNKNOWN),
-        micro_batch=pd.array(seen.micro_batch, dtype="Int64"),
+    edges = np.searchsorted(place[order], np.arange(len(timelines) + 1)).tolist()
+    return table.iloc[order].reset_index(drop=True), list(itertools.pairwise(edges))
+
+
+def _placed(
+    table: pd.DataFrame, parts: Sequence[Part], evidence_of: Callable[[int], Evidence]
+) -> pd.DataFrame:
+    """Add phase, micro-batch and method, as the evidence has them."""
+    launched, step = table["launched_ns"].to_numpy(np.int64), table["step"].to_numpy(np.int64)
+    seen = [where(evidence_of(t.rank), launched[mine], _steps(t, step[mine])) for t, mine in parts]
+    known = table["known"].to_numpy(bool)
+    micro_batch = np.concatenate([one.micro_batch for one in seen])
+    return table.assign(
+        phase=np.where(known, np.concatenate([one.phase for one in seen]), UNKNOWN),
+        method=np.where(known, np.concatenate([one.method for one in seen]), UNKNOWN),
+        micro_batch=pd.arrays.IntegerArray(micro_batch, ~known | (micro_batch < 0)),
     )
-    table.loc[~known | (table["micro_batch"] < 0).to_numpy(bool), "micro_batch"] = pd.NA
-    table = table.sort_values("launched_ns", kind="stable")
-    return _numbered(_by_order(table), timeline.activity.compute)
 
 
 def _unit(unit: object) -> str | None:
     return unit if isinstance(unit, str) and unit and not _NO_UNIT.fullmatch(unit) else None
 
 
-def _steps(timeline: RankTimeline, steps: "pd.Series[int]") -> Intervals:
+def _steps(timeline: RankTimeline, steps: Int64s) -> Intervals:
     """The span of each step by the host's marks."""
-    spans = {
-        int(n): span for n, span in zip(timeline.host_steps.number, timeline.host_steps.spans, strict=True)
-    }
-    found = [spans[int(step)] for step in steps]
-    return intervals([span[0] for span in found], [span[1] for span in found])
+    order = np.argsort(timeline.host_steps.number, kind="stable")
+    return timeline.host_steps.spans[order[np.searchsorted(timeline.host_steps.number[order], steps)]]
 
 
 def _by_order(table: pd.DataFrame) -> pd.DataFrame:
     """Fill in by the order of the units what nothing else says, step by step."""
     gathers = table[(table["kind"] == GATHER) & table["unit"].notna()]
-    for _, rows in gathers.groupby("step"):
-        if (rows["phase"] != UNKNOWN).any() and rows["micro_batch"].notna().any():
-            continue
+    step = [gathers["rank"], gathers["step"]]
+    said = (gathers["phase"] != UNKNOWN).groupby(step).transform("any")
+    said &= gathers["micro_batch"].notna().groupby(step).transform("any")
+    for _, rows in gathers[~said].groupby(["rank", "step"]):
         found = passes_by_order([str(unit) for unit in rows["unit"]])
         if found is not None:
             table.loc[rows.index, "phase"] = [phase for phase, _ in found]
@@ -94,18 +111,15 @@ def _by_order(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _numbered(table: pd.DataFrame, compute: Intervals) -> pd.DataFrame:
+def _numbered(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
     """Number the collectives of each kind and unit; how much was computed between two gathers of a unit."""
     named = table["unit"].notna()
-    step = table.groupby(["step", "kind", "unit"])
-    part = table.groupby(["step", "kind", "unit", "micro_batch"])
+    step = table.groupby(["rank", "step", "kind", "unit"])
+    part = table.groupby(["rank", "step", "kind", "unit", "micro_batch"])
     last_end = step["end_ns"].shift()
     again = last_end.notna() & (table["kind"] == GATHER)
-    between = covered(
-        compute,
-        last_end.where(again, table["start_ns"]).to_numpy(np.int64),
-        table["start_ns"].to_numpy(np.int64),
-    )
+    since, until = last_end.where(again, table["start_ns"]).to_numpy(np.int64), table["start_ns"].to_numpy()
+    between = np.concatenate([covered(t.activity.compute, since[mine], until[mine]) for t, mine in parts])
     table = table.assign(
         number=(step.cumcount() + 1).where(named),
         in_micro_batch=(part.cumcount() + 1).where(named & table["micro_batch"].notna()),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.intervals import Int64s, Intervals, union
+from zprof.analysis.time.activity.view import Mask
 from zprof.analysis.time.passes.evidence import Evidence
 from zprof.model.phases import Phase
 
@@ -13,6 +14,21 @@ UNKNOWN = "unknown"
 BY_RANGES, BY_AUTOGRAD = "ranges", "autograd"
 #: So many ranges that begin later and end sooner are looked through for one that holds an instant.
 _DEEPEST = 64
+#: In place of the begin of a range where there is none.
+_NONE = np.iinfo(np.int64).min
+#: Phase and method by the first question that is answered with yes, in the order in which they are asked.
+_ANSWERS = (
+    (Phase.OPTIMIZER.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
+    (Phase.RECOMPUTE.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_AUTOGRAD),
+    (UNKNOWN, UNKNOWN),
+    (Phase.BACKWARD.value, BY_AUTOGRAD),
+    (Phase.FORWARD.value, BY_AUTOGRAD),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,55 +42,62 @@ class Where:
 
 def where(evidence: Evidence, times_ns: Int64s, steps: Intervals) -> Where:
     """Where the step is at each instant; ``steps`` has the step of each, by the host's marks."""
-    begins = steps[:, 0].tolist()
-    found = [_phase(evidence, time, begin) for time, begin in zip(times_ns.tolist(), begins, strict=True)]
-    return Where(
-        phase=[phase for phase, _ in found],
-        micro_batch=_micro_batches(evidence, times_ns, steps),
-        method=[method for _, method in found],
-    )
+    phase, method = _phases(evidence, times_ns, steps[:, 0])
+    return Where(phase=phase, micro_batch=_micro_batches(evidence, times_ns, steps), method=method)
 
 
-def _phase(evidence: Evidence, time: int, step_begin: int) -> tuple[str, str]:
+def _phases(evidence: Evidence, times: Int64s, step_begins: Int64s) -> tuple[list[str], list[str]]:
     """The innermost range that says it; else autograd; else what ran last in the step."""
-    if _around(evidence.optimizer, time) is not None:
-        return Phase.OPTIMIZER.value, BY_RANGES
-    forward, backward = _around(evidence.forward, time), _around(evidence.backward, time)
-    node = _around(evidence.autograd, time)
-    ahead = _ahead(evidence, time)
-    if ahead:
-        return ahead, BY_RANGES
-    if forward is not None and (node is not None or (backward is not None and backward < forward)):
-        return Phase.RECOMPUTE.value, BY_RANGES
-    if backward is not None or forward is not None:
-        return (Phase.FORWARD if backward is None else Phase.BACKWARD).value, BY_RANGES
-    if node is not None:
-        return Phase.BACKWARD.value, BY_AUTOGRAD
-    if not len(evidence.autograd):
-        return UNKNOWN, UNKNOWN
-    behind = _last_begin(evidence.autograd, time) > max(step_begin, _last_begin(evidence.operators, time))
-    return (Phase.BACKWARD if behind else Phase.FORWARD).value, BY_AUTOGRAD
+    forward, backward = _around(evidence.forward, times), _around(evidence.backward, times)
+    in_forward, in_backward = forward != _NONE, backward != _NONE
+    node = _holds(evidence.autograd, times)
+    behind = _last_begin(evidence.autograd, times) > np.maximum(
+        step_begins, _last_begin(evidence.operators, times)
+    )
+    asked = [
+        _holds(evidence.optimizer, times),
+        _holds(evidence.ahead_backward, times),
+        _holds(evidence.ahead_forward, times),
+        in_forward & (node | (in_backward & (backward < forward))),
+        in_backward,
+        in_forward,
+        node,
+        np.full(len(times), not len(evidence.autograd)),
+        behind,
+        np.ones(len(times), np.bool_),
+    ]
+    first = np.argmax(asked, axis=0).tolist()
+    return [_ANSWERS[place][0] for place in first], [_ANSWERS[place][1] for place in first]
 
 
-def _last_begin(spans: Intervals, time: int) -> int:
-    """When the last of these spans began; -1 before all of them."""
-    last = int(np.searchsorted(spans[:, 0], time, side="right"))
-    return int(spans[last - 1, 0]) if last else -1
+def _last_begin(spans: Intervals, times: Int64s) -> Int64s:
+    """When the last of these spans began, at each instant; -1 before all of them."""
+    last = np.searchsorted(spans[:, 0], times, side="right")
+    return np.concatenate(([-1], spans[:, 0]))[last]
 
 
-def _ahead(evidence: Evidence, time: int) -> str:
-    if _around(evidence.ahead_backward, time) is not None:
-        return Phase.BACKWARD.value
-    return Phase.FORWARD.value if _around(evidence.ahead_forward, time) is not None else ""
+def _holds(spans: Intervals, times: Int64s) -> Mask:
+    """Whether one of these spans (by begin) holds each instant."""
+    held: Mask = _around(spans, times) != _NONE
+    return held
 
 
-def _around(spans: Intervals, time: int) -> int | None:
-    """The begin of the innermost of these spans (by begin) that holds the instant."""
-    last = int(np.searchsorted(spans[:, 0], time, side="right"))
-    for row in range(last - 1, max(-1, last - 1 - _DEEPEST), -1):
-        if time < spans[row, 1]:
-            return int(spans[row, 0])
-    return None
+def _around(spans: Intervals, times: Int64s) -> Int64s:
+    """For each instant the begin of the innermost of these spans (by begin) that holds it, else ``_NONE``."""
+    found = np.full(len(times), _NONE, dtype=np.int64)
+    reach = np.maximum.accumulate(spans[:, 1])
+    row = np.searchsorted(spans[:, 0], times, side="right") - 1
+    open_ = np.flatnonzero(row >= 0)
+    for _ in range(_DEEPEST):
+        # what neither this span nor any before it reaches, none holds
+        open_ = open_[(row[open_] >= 0) & (times[open_] < reach[row[open_]])]
+        if not len(open_):
+            break
+        holds = times[open_] < spans[row[open_], 1]
+        found[open_[holds]] = spans[row[open_[holds]], 0]
+        open_ = open_[~holds]
+        row[open_] -= 1
+    return found
 
 
 def _micro_batches(evidence: Evidence, times_ns: Int64s, steps: Intervals) -> Int64s:

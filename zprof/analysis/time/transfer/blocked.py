@@ -32,5 +32,5 @@ def blocked_ns(frame: pd.DataFrame, launch: Launch, named: NamedWork) -> "pd.Ser
     own = latest_end(launch.launch_ns, start, named.times[~named.copies], named.stream[~named.copies])
     ready = np.maximum.reduce([launch.launch_ns, launch.previous_ns, earlier, copied])
     stood = (own > ready) & (start - own <= _START_NS)
-    blocked = pd.Series(np.where(stood, own - ready, 0), index=frame.index, dtype="Int64")
-    return blocked.where(pd.Series(known, index=frame.index))
+    blocked = pd.arrays.IntegerArray(np.where(stood, own - ready, 0), ~known)
+    return pd.Series(blocked, index=frame.index)

@@ -40,14 +40,14 @@ class Launch:
     def columns(self, frame: pd.DataFrame) -> "dict[str, pd.Series[int] | Int64s]":
         """Columns for the rows: these ends, and dependency_ns, null where no launch was recorded."""
         ready = np.maximum(self.computed_ns, self.previous_ns)
-        waited = pd.Series(np.maximum(0, ready - self.launch_ns), index=frame.index, dtype="Int64")
+        waited = pd.arrays.IntegerArray(np.maximum(0, ready - self.launch_ns), ~self.known)
         previous = frame["instance"].to_numpy(np.int64)[self.previous] if len(frame) else self.previous
         return {
             "launch_ns": self.launch_ns,
             "computed_ns": self.computed_ns,
             "previous_ns": self.previous_ns,
             "previous_instance": np.where(self.previous >= 0, previous, -1),
-            "dependency_ns": waited.where(pd.Series(self.known, index=frame.index)),
+            "dependency_ns": pd.Series(waited, index=frame.index),
         }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
+from zprof.analysis.time.transfer.texts import codes_of
 from zprof.model.collectives import CollectiveKind
 
 #: Columns that :func:`prefetch_columns` gives; 0 on rows that are no all_gather.
@@ -39,14 +40,13 @@ def prefetch_columns(frame: pd.DataFrame, compute: Intervals, moving: Intervals)
 
 def _since(frame: pd.DataFrame) -> Int64s:
     """The end of the all_gather before each, in its group and step; its own start where there is none."""
-    start = frame["start_ns"].to_numpy(np.int64)
-    found = start.copy()
-    rows = frame[frame["kind"].astype(str) == CollectiveKind.ALL_GATHER]
-    lanes = [rows["group"].astype(str), rows["step"]]
-    before = rows["end_ns"].groupby(lanes).cummax().groupby(lanes).shift()
-    known = before.notna().to_numpy(bool)
-    places = frame.index.get_indexer(rows.index)[known]
-    found[places] = before[known].to_numpy(np.int64)
+    found = frame["start_ns"].to_numpy(np.int64, copy=True)
+    end, step = frame["end_ns"].to_numpy(np.int64), frame["step"].to_numpy(np.int64)
+    gathers = np.flatnonzero(frame["kind"].astype(str).to_numpy() == CollectiveKind.ALL_GATHER.value)
+    group = codes_of(frame["group"].iloc[gathers])[0]
+    for lane in np.unique(np.column_stack((group, step[gathers])), axis=0):
+        mine = gathers[(group == lane[0]) & (step[gathers] == lane[1])]
+        found[mine[1:]] = np.maximum.accumulate(end[mine])[:-1]
     return found
 
 

@@ -5,16 +5,26 @@ reduce_scatter), and where their size is similar, within a factor of four.  Grou
 neither, span hosts: what is lost between them is sharding_spans_nodes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.transfer.members import group_ranks
 from zprof.model.collectives import CollectiveKind
-from zprof.rules.transfer.messages.hosts import bus_bandwidths, comparable, similar, spans
+from zprof.rules.transfer.messages.hosts import (
+    bus_bandwidths,
+    comparable,
+    is_similar,
+    similar,
+    spanning,
+    spans,
+)
 
 LARGE_RATIO = 0.25
+_FAR = {None: -1, False: 0, True: 1}
 KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
@@ -37,12 +47,38 @@ class GroupRate:
     bytes_per_s: float
 
 
-def group_rates(analysis: RunAnalysis) -> list[GroupRate]:
+class Reached:
+    """What the messages of a run reach; each table is made once, for there may be hundreds of groups."""
+
+    def __init__(self, analysis: RunAnalysis) -> None:
+        self.analysis = analysis
+        self._spans = spanning(analysis)
+        self._tables: dict[CollectiveKind, pd.DataFrame] = {}
+
+    def spans(self, group: str) -> bool | None:
+        """Whether a group lies on several hosts; None where that is not known."""
+        return self._spans[group] if group in self._spans else spans(self.analysis, group)
+
+    def by(self, kind: CollectiveKind) -> pd.DataFrame:
+        """``bus_bandwidths`` of a kind."""
+        if kind not in self._tables:
+            self._tables[kind] = bus_bandwidths(self.analysis, self.analysis.collectives, kind)
+        return self._tables[kind]
+
+    def as_far(self, kind: CollectiveKind, far: bool | None) -> pd.DataFrame:
+        """The same without groups known to lie within a host where ``far``, and the reverse."""
+        each = self.by(kind)
+        if far is None:
+            return each
+        other = [group for group, theirs in self._spans.items() if theirs not in (None, far)]
+        return each[~each["group"].isin(other)]
+
+
+def group_rates(reached: Reached) -> list[GroupRate]:
     """One entry a kind and group; large is from a quarter of the largest of both on."""
     found = []
     for kind in KINDS:
-        each = bus_bandwidths(analysis, analysis.collectives, kind)
-        for group, rows in each.groupby("group"):
+        for group, rows in reached.by(kind).groupby("group"):
             large = rows[rows["bytes"] >= LARGE_RATIO * rows["bytes"].max()]
             found.append(
                 GroupRate(
@@ -56,13 +92,13 @@ def group_rates(analysis: RunAnalysis) -> list[GroupRate]:
     return found
 
 
-def of_baseline(mine: GroupRate, analysis: RunAnalysis, baseline: RunAnalysis | None) -> Expected | None:
+def of_baseline(mine: GroupRate, run: Reached, baseline: Reached | None) -> Expected | None:
     """What the baseline reaches; None where it has nothing like it."""
-    if baseline is None or baseline.collectives.empty:
+    if baseline is None:
         return None
-    rows = _as_far(baseline, spans(analysis, mine.group))
-    for kind in comparable(analysis, mine.kind):
-        found = similar(bus_bandwidths(baseline, rows, kind), mine.bytes)
+    far = run.spans(mine.group)
+    for kind in comparable(run.analysis, mine.kind):
+        found = similar(baseline.as_far(kind, far), mine.bytes)
         if len(found):
             return Expected(
                 bytes_per_s=float(found["bytes_per_s"].median()), of=f"the baseline's {kind.value}s"
@@ -70,30 +106,27 @@ def of_baseline(mine: GroupRate, analysis: RunAnalysis, baseline: RunAnalysis | 
     return None
 
 
-def _as_far(baseline: RunAnalysis, far: bool | None) -> pd.DataFrame:
-    """Its collectives, without groups known to lie within a host where ours does not, and the reverse."""
-    groups = baseline.collectives["group"].astype(str)
-    other = {group for group in groups.unique() if spans(baseline, group) not in (None, far)}
-    return baseline.collectives[~groups.isin(other)] if far is not None else baseline.collectives
+class OtherGroups:
+    """The groups of a run as columns: each is held against all others."""
 
+    def __init__(self, rates: Sequence[GroupRate], run: Reached) -> None:
+        self._run = run
+        self._kind = np.array([KINDS.index(rate.kind) for rate in rates])
+        self._group = pd.factorize(np.array([rate.group for rate in rates], dtype=object))[0]
+        self._far = np.array([_FAR[run.spans(rate.group)] for rate in rates])
+        self._bytes = np.array([rate.bytes for rate in rates])
+        self._rate = np.array([rate.bytes_per_s for rate in rates])
 
-def of_other_groups(mine: GroupRate, rates: list[GroupRate], analysis: RunAnalysis) -> Expected | None:
-    """The median of the other groups of the run; None where there are none like it."""
-    kinds, far = comparable(analysis, mine.kind), spans(analysis, mine.group)
-    like = pd.DataFrame(
-        [
-            {"kind": other.kind, "bytes": other.bytes, "bytes_per_s": other.bytes_per_s}
-            for other in rates
-            if other.group != mine.group and other.kind in kinds and spans(analysis, other.group) == far
-        ],
-        columns=["kind", "bytes", "bytes_per_s"],
-    )
-    like = similar(like, mine.bytes)
-    same = like[like["kind"] == mine.kind]
-    like = same if len(same) else like
-    if not len(like):
-        return None
-    return Expected(bytes_per_s=float(like["bytes_per_s"].median()), of="other groups")
+    def expected(self, place: int, mine: GroupRate) -> Expected | None:
+        """The median of those that are like the one at ``place``; None where there are none."""
+        same = self._kind == self._kind[place]
+        kinds = [KINDS.index(kind) for kind in comparable(self._run.analysis, mine.kind)]
+        like = (self._group != self._group[place]) & (self._far == self._far[place])
+        like &= is_similar(self._bytes, mine.bytes) & np.isin(self._kind, kinds)
+        like = like & same if (like & same).any() else like
+        if not like.any():
+            return None
+        return Expected(bytes_per_s=float(np.median(self._rate[like])), of="other groups")
 
 
 def slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:

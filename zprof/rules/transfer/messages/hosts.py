@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.transfer.instances import Floats, Mask
 from zprof.analysis.time.transfer.members import group_ranks
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.rules.rows import of_kind
@@ -27,6 +29,11 @@ def spans(analysis: RunAnalysis, group: str) -> bool | None:
     """Whether a group lies on several hosts; None where that is not known."""
     hosts = ranks_by_host(analysis, group)
     return None if hosts is None else len(hosts) > 1
+
+
+def spanning(analysis: RunAnalysis) -> dict[str, bool | None]:
+    """``spans`` of each group that has collectives: there are few groups, and as many rows as ranks."""
+    return {group: spans(analysis, group) for group in analysis.collectives["group"].astype(str).unique()}
 
 
 def comparable(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[CollectiveKind, ...]:
@@ -57,9 +64,7 @@ def within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float)
     for analysis in runs:
         if analysis.collectives.empty:
             continue
-        inside = {
-            group for group in analysis.collectives["group"].astype(str) if spans(analysis, group) is False
-        }
+        inside = {group for group, far in spanning(analysis).items() if far is False}
         rows = analysis.collectives[analysis.collectives["group"].astype(str).isin(inside)]
         for other in comparable(analysis, kind):
             found = similar(bus_bandwidths(analysis, rows, other), size)
@@ -70,4 +75,10 @@ def within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float)
 
 def similar(each: pd.DataFrame, size: float) -> pd.DataFrame:
     """Messages of a size within a factor of four."""
-    return each[each["bytes"].between(size / _SIMILAR, size * _SIMILAR)]
+    return each[is_similar(each["bytes"].to_numpy(np.float64), size)]
+
+
+def is_similar(sizes: Floats, size: float) -> Mask:
+    """Which sizes are within a factor of four of ``size``."""
+    found: Mask = (sizes >= size / _SIMILAR) & (sizes <= size * _SIMILAR)
+    return found
