@@ -23,11 +23,10 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns, format_percent
-from zprof.rules.device.slowdown import Slowdown, slowdown_of
+from zprof.rules.device.slowdown import SLOWDOWN_RATIO, Slowdown, slowdown_of
 from zprof.rules.rows import has_no_collectives, mean_per_step, wall_ns
 from zprof.rules.rule import finding, not_tested, severity_of
 
-_SLOWDOWN_RATIO = 1.15
 _WORTH_RATIO = 0.03
 #: Where less of the step computes beside collectives than this, even twice slower kernels are not worth it.
 _BESIDE_RATIO = 0.06
@@ -55,7 +54,7 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
         return not_tested(Cause.COMM_SLOWS_COMPUTE, "no collective was recorded", "record the time window")
     if analysis.kernels.empty or analysis.collectives.empty:
         return None
-    seen = slowdown_of(analysis.kernels, _SLOWDOWN_RATIO)
+    seen = slowdown_of(analysis.kernels)
     wall = wall_ns(analysis)
     if mean_per_step(analysis, seen.beside_ns) <= _BESIDE_RATIO * wall:
         return None
@@ -66,7 +65,7 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
             "record more steps, or one of them without overlap",
         )
     excess = mean_per_step(analysis, seen.excess_ns)
-    if seen.factor <= _SLOWDOWN_RATIO or excess <= _WORTH_RATIO * wall:
+    if seen.factor <= SLOWDOWN_RATIO or excess <= _WORTH_RATIO * wall:
         return None
     return _finding(analysis, seen, excess)
 
@@ -102,7 +101,7 @@ def _evidence(seen: Slowdown, excess: float, beside: float) -> list[Evidence]:
 
 
 def _confidence(seen: Slowdown, *, on_cpu: bool) -> Confidence:
-    few = seen.judged_ratio < _CPU_JUDGED_RATIO or seen.typical_factor <= _SLOWDOWN_RATIO
+    few = seen.judged_ratio < _CPU_JUDGED_RATIO or seen.typical_factor <= SLOWDOWN_RATIO
     if (on_cpu and few) or seen.agreeing_ratio < _AGREEING_RATIO:
         return Confidence.LOW
     sure = seen.kernels >= _SURE_KERNELS and seen.judged_ratio >= _SURE_JUDGED_RATIO

@@ -33,7 +33,6 @@ _MATCHED_RATIO = 0.50
 _SAME_COUNT_RATIO = 0.10
 #: What the median over ranks, optimizers and the noise of kernels leave open.
 _SAVING_RATIOS = (0.90, 1.10)
-_CLEAR_SLOWDOWN_RATIO = 1.15
 _OPTIMIZER = r"(?i)adam|lamb\b|sgd|multi_tensor_apply|optimizer"
 
 
@@ -118,7 +117,7 @@ def _model_kernels(analysis: RunAnalysis) -> pd.DataFrame:
 
 def _per_step(analysis: RunAnalysis) -> pd.DataFrame:
     """What each name (a column) takes alone in a step of each rank (a row), in nanoseconds."""
-    factor = slowdown_of(analysis.kernels, _CLEAR_SLOWDOWN_RATIO).factor
+    factor = slowdown_of(analysis.kernels).factor
     rows = _model_kernels(analysis)
     rows = rows.assign(alone_ns=alone_ns(rows, factor) / rows["rank"].map(_steps(analysis)))
     return rows.pivot_table(index="rank", columns="name", values="alone_ns", aggfunc="sum", fill_value=0.0)

@@ -15,6 +15,8 @@ import pandas as pd
 #: A slowdown is measured where at least so many kernels, and this share of the time, tell of it.
 LEAST_KERNELS = 8
 LEAST_JUDGED_RATIO = 0.02
+#: From here on a name counts as slowed down.
+SLOWDOWN_RATIO = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,8 @@ class Slowdown:
     excess_ns: float
 
 
-def slowdown_of(kernels: pd.DataFrame, clear_factor: float) -> Slowdown:
-    """Measure it on compute and copies; names from ``clear_factor`` on count as slowed down."""
+def slowdown_of(kernels: pd.DataFrame) -> Slowdown:
+    """Measure it on compute and copies."""
     rows = kernels[kernels["role"] != "memcpy"]
     names = rows.groupby("name")[["judged_count", "judged_beside_ns", "excess_ns", "beside_ns"]].sum()
     judged, excess, beside = (
@@ -44,7 +46,7 @@ def slowdown_of(kernels: pd.DataFrame, clear_factor: float) -> Slowdown:
     count = int(names["judged_count"].sum())
     known = count >= LEAST_KERNELS and judged >= LEAST_JUDGED_RATIO * beside
     factor = _factor(judged, excess) if known else 1.0
-    clear = names["judged_beside_ns"] >= clear_factor * (names["judged_beside_ns"] - names["excess_ns"])
+    clear = names["judged_beside_ns"] >= SLOWDOWN_RATIO * (names["judged_beside_ns"] - names["excess_ns"])
     return Slowdown(
         factor=factor,
         known=known,
@@ -65,7 +67,7 @@ def _factor(judged_ns: float, excess_ns: float) -> float:
 def _typical(rows: pd.DataFrame) -> float:
     """1 where no name has both medians."""
     ratio = rows["overlapped_median_ns"] / rows["alone_median_ns"]
-    known = rows.assign(ratio=ratio)[(rows["judged_beside_ns"] > 0) & (ratio > 0)].sort_values("ratio")
+    known = rows.assign(ratio=ratio)[ratio > 0].sort_values("ratio")
     if known.empty:
         return 1.0
     until = known["judged_beside_ns"].cumsum()

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.analyses import MS
 from tests.support.diagnoses import assert_first_and_priced, base, planted
+from tests.support.exact import with_walls
 from tests.support.kernels import healthy, kernel_row, with_kernels
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
@@ -135,3 +136,99 @@ def test_cpu_ranks_of_which_few_kernels_lost_their_core_are_a_note(
     kernels = analysis.kernels.assign(alone_median_ns=100.0, overlapped_median_ns=100 * median_ratio)
     run = replace(analysis.run, device=device)
     assert found(replace(analysis, run=run, kernels=kernels)).confidence is confidence
+
+
+def exactly(
+    beside_ms: int,
+    judged_ms: int,
+    excess_ns: int,
+    *,
+    kernels: tuple[int, int] = (20, 20),
+    device: str = "cuda",
+) -> RunAnalysis:
+    """Of each of eight steps of 100 ms on two ranks; ``kernels`` of each rank are judged."""
+    row = kernel_row(
+        "gemm", 1_600, beside_ns=8 * beside_ms * MS, judged_beside_ns=8 * judged_ms * MS, judged_count=1,
+        excess_ns=8 * excess_ns, alone_median_ns=100.0, overlapped_median_ns=160.0,
+    )  # fmt: skip
+    made = with_kernels(with_walls(healthy()), [row], device=device)
+    return replace(made, kernels=made.kernels.assign(judged_count=kernels))
+
+
+@pytest.mark.parametrize(("more", "there"), [(0, False), (1, True)])
+def test_on_the_thresholds_there_is_nothing(more: int, *, there: bool) -> None:
+    few = exactly(6, 6, 0, kernels=(1, 1))
+    few = replace(few, kernels=few.kernels.assign(beside_ns=few.kernels["beside_ns"] + more))
+    assert isinstance(comm_slows_compute(few, None), Gap) is there
+    assert isinstance(comm_slows_compute(exactly(46, 46, 6 * MS + more), None), Finding) is there
+    assert isinstance(comm_slows_compute(exactly(10, 10, 3 * MS + more), None), Finding) is there
+
+
+@pytest.mark.parametrize(
+    ("judged_ms", "kernels", "device", "confidence"),
+    [
+        (5, (10, 10), "cuda", Confidence.HIGH),
+        (5, (10, 9), "cuda", Confidence.MEDIUM),
+        (4, (10, 10), "cuda", Confidence.MEDIUM),
+        (8, (10, 10), "cpu", Confidence.HIGH),
+        (7, (10, 10), "cpu", Confidence.LOW),
+    ],
+)
+def test_shares_and_counts_on_their_thresholds(
+    judged_ms: int, kernels: tuple[int, int], device: str, confidence: Confidence
+) -> None:
+    analysis = exactly(100, judged_ms, judged_ms * MS // 2, kernels=kernels, device=device)
+    assert found(analysis).confidence is confidence
+
+
+@pytest.mark.parametrize(
+    ("odd", "confidence"), [(49, Confidence.LOW), (50, Confidence.HIGH), (55, Confidence.HIGH)]
+)
+def test_half_of_the_time_in_names_that_are_slower_agrees(odd: int, confidence: Confidence) -> None:
+    rows = [
+        kernel_row(
+            name, 800, beside_ns=ms * MS, judged_beside_ns=ms * MS, judged_count=40, excess_ns=excess * MS
+        )
+        for name, ms, excess in (("gemm", odd, odd * 0.9), ("norm", 100 - odd, 0))
+    ]
+    run = with_walls(healthy(), 10 * MS)
+    assert found(with_kernels(run, rows)).confidence is confidence
+
+
+@pytest.mark.parametrize(("kernels", "judged_ms", "known"), [((4, 4), 50, True), ((4, 3), 50, False)])
+def test_eight_kernels_tell_of_a_slowdown(kernels: tuple[int, int], judged_ms: int, *, known: bool) -> None:
+    answer = comm_slows_compute(exactly(100, judged_ms, judged_ms * MS // 2, kernels=kernels), None)
+    assert isinstance(answer, Finding if known else Gap)
+    assert isinstance(comm_slows_compute(exactly(100, 2, MS), None), Finding)  # 2 % of the time
+
+
+def test_kernels_that_would_take_no_time_alone_tell_nothing() -> None:
+    assert comm_slows_compute(exactly(10, 10, 10 * MS), None) is None
+
+
+def test_a_name_on_the_threshold_is_slowed_down() -> None:
+    """46 ms where 40 are usual, among others that take twice as long."""
+    rows = [
+        kernel_row(
+            name, 800, beside_ns=ms * MS, judged_beside_ns=ms * MS, judged_count=40, excess_ns=over * MS
+        )
+        for name, ms, over in (("gemm", 92, 12), ("norm", 40, 20))
+    ]
+    assert found(with_kernels(with_walls(healthy(), 10 * MS), rows)).confidence is Confidence.HIGH
+
+
+@pytest.mark.parametrize(
+    ("medians", "confidence"),
+    [((100, 130), Confidence.LOW), ((0, 130), Confidence.HIGH), ((120, 130), Confidence.HIGH)],
+)
+def test_the_name_in_the_middle_of_the_time(medians: tuple[float, float], confidence: Confidence) -> None:
+    """Of two that take as long the lower; a median of 0 is none."""
+    rows = [
+        kernel_row(
+            f"gemm {median}", 800, beside_ns=100 * MS, judged_beside_ns=100 * MS, judged_count=40,
+            excess_ns=50 * MS, alone_median_ns=100.0, overlapped_median_ns=median,
+        )
+        for median in medians
+    ]  # fmt: skip
+    run = with_walls(healthy(), 10 * MS)
+    assert found(with_kernels(run, rows, device="cpu")).confidence is confidence

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.analyses import MS
 from tests.support.diagnoses import assert_first_and_priced, base, planted
+from tests.support.exact import with_walls
 from tests.support.kernels import healthy, kernel_row, with_kernels
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding
@@ -81,3 +82,19 @@ def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
     cause, plan = Planted.COPY_OVERHEAD, base(2, vendor)
     job = planted(cause, plan, tmp_path / "run", strength)
     assert_first_and_priced(job, cause, plan, tmp_path / "truth", strength)
+
+
+@pytest.mark.parametrize(("more", "there"), [(0, False), (1, True)])
+def test_three_percent_itself_is_nothing(more: int, *, there: bool) -> None:
+    spent = 8 * (3 * MS + more)
+    copy = kernel_row("split_with_sizes_copy", 1, role="copy", uncovered_ns=spent)
+    made = with_kernels(with_walls(healthy()), [copy])
+    assert isinstance(copy_overhead(made, None), Finding) is there
+
+
+def test_two_thirds_of_it_copies_of_gradients_are_what_a_step_has() -> None:
+    parts = (("chunk_cat_cuda_kernel", 200), ("split_with_sizes_copy", 100))
+    rows = [kernel_row(name, 1, role="copy", uncovered_ns=ms * MS) for name, ms in parts]
+    finding = copy_overhead(with_kernels(healthy(), rows), None)
+    assert isinstance(finding, Finding)
+    assert finding.confidence is Confidence.HIGH

@@ -117,3 +117,31 @@ def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
 def test_a_straggler_is_none(tmp_path: Path) -> None:
     report = planted_beside_healthy(Planted.STRAGGLER_RANK, base(2), tmp_path).report
     assert Cause.LOST_COMPUTE_EFFICIENCY not in {finding.cause for finding in report.findings}
+
+
+def test_on_the_thresholds() -> None:
+    """5 % itself is nothing, 10 % itself is not sure."""
+    assert lost_compute_efficiency(run(105), run(100)) is None
+    assert found(run(100, tokens=9), run(110, tokens=9)).confidence is Confidence.MEDIUM
+    assert found(run(100, tokens=9), run(111, tokens=9)).confidence is Confidence.HIGH
+
+
+def test_saves_most_of_what_is_lost() -> None:
+    made = run(130)
+    ranks = tuple(replace(rank, overlapped_ns=0) for rank in made.time.per_rank)
+    saving = found(run(100), replace(made, time=replace(made.time, per_rank=ranks))).saving_ns
+    assert saving == (pytest.approx(27 * MS, abs=1), pytest.approx(33 * MS, abs=1))
+
+
+@pytest.mark.parametrize(("other", "there"), [(100, True), (101, False), (80, True)])
+def test_kernels_of_both_runs_are_at_least_half_of_it(other: float, *, there: bool) -> None:
+    rows = [kernel_row("gemm", 100), kernel_row("flash", other)]
+    both = with_kernels(healthy(4), rows)
+    assert isinstance(lost_compute_efficiency(both, run(10)), Finding if there else Gap)
+
+
+@pytest.mark.parametrize(("slow", "more"), [(8, False), (9, True)])
+def test_eight_ranks_are_named(slow: int, *, more: bool) -> None:
+    answer = found(run(100, ranks=10), slower_on(slow, ranks=10))
+    assert ("7, ...:" in answer.sentence) is more
+    assert ("7:" in answer.sentence) is not more
