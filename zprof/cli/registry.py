@@ -39,7 +39,7 @@ COMMANDS: tuple[Entry, ...] = (
     ),
     Entry(
         name="import",
-        summary="turn CUDA memory snapshots into a run",
+        summary="turn traces or memory snapshots into a run",
         home="zprof.cli.import_run:ImportCommand",
     ),
     Entry(
