@@ -92,7 +92,7 @@ def missing_input(analysis: RunAnalysis, cause: Cause) -> Gap | None:
         reason = "ranks are missing: who came last is not known where not all were seen"
         return not_tested(cause, reason, "record, or import, all ranks")
     rows = steady(analysis)
-    matched = rows[rows["matched"].astype(bool) & (rows["group_size"] > 1)]
+    matched = rows[rows["matched"].astype(bool)]
     met = matched.groupby(["step", "instance"])["rank"].nunique()
     steps = met[met >= 2].index.get_level_values("step").nunique()
     alike = analysis.steps.groupby("step")["rank"].nunique() == analysis.steps["rank"].nunique()

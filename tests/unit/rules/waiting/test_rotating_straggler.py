@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of, without_rank
+from tests.support.exact import with_clocks, with_walls
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
@@ -119,3 +120,74 @@ def test_what_is_missing_is_said() -> None:
     none = replace(analysis, collectives=analysis.collectives.iloc[:0])
     assert isinstance(rotating_straggler(none, None), Gap)
     assert rotating_straggler(analysis_of(Scenario(ranks=1)), None) is None
+
+
+def exactly(
+    cost_ns: int, order: list[int], *, calm: int = 0, idle_ns: int | None = None, apart_ns: int = 0
+) -> RunAnalysis:
+    """Steps of 100 ms on four ranks, in which the rank of each is busy so much longer than the middle one.
+
+    ``calm`` steps more have no late rank; the others lie ``apart_ns`` from each other.
+    """
+    ranks, steps = 4, len(order) + calm
+    healthy = with_walls(with_clocks(analysis_of(Scenario(ranks=ranks, steps=steps))))
+    step, rank = (healthy.steps[name].to_numpy() for name in ("step", "rank"))
+    late = (np.array([*order, *[-1] * calm])[step]) == rank
+    place = (rank - np.array([*order, *[0] * calm])[step]) % ranks  # the others: 1, 2, 3
+    longer = np.where(late, cost_ns, np.where(step < len(order), (place - 2) * apart_ns, 0))
+    idle = np.where(late, cost_ns if idle_ns is None else idle_ns, 0)
+    table = healthy.steps.assign(
+        exposed_wait_ns=40 * MS - longer, exposed_transfer_ns=0, exposed_memcpy_ns=0, idle_ns=idle,
+        unexplained_ns=0, compute_ns=60 * MS,
+    )  # fmt: skip
+    return replace(healthy, steps=table)
+
+
+def confidence_of(analysis: RunAnalysis) -> Confidence | None:
+    answer = rotating_straggler(analysis, None)
+    assert answer is None or isinstance(answer, Finding)
+    return answer.confidence if answer else None
+
+
+def test_on_the_thresholds_of_the_cost() -> None:
+    assert confidence_of(exactly(2 * MS, TURNS)) is Confidence.LOW
+    assert confidence_of(exactly(2 * MS - 1, TURNS)) is None
+    assert confidence_of(exactly(5 * MS, TURNS)) is Confidence.HIGH
+    assert confidence_of(exactly(5 * MS - 1, TURNS)) is Confidence.LOW
+
+
+def test_on_the_thresholds_of_the_steps() -> None:
+    """Three of five; six of eight for a sure one, and four steps."""
+    assert confidence_of(exactly(20 * MS, [0, 1, 2], calm=2)) is Confidence.MEDIUM
+    assert confidence_of(exactly(20 * MS, [0, 1, 2, 3, 0, 1], calm=2)) is Confidence.HIGH
+    assert confidence_of(exactly(20 * MS, [0, 1, 2, 3, 0], calm=3)) is Confidence.MEDIUM
+    assert confidence_of(exactly(20 * MS, [0, 1, 2, 3])) is Confidence.HIGH
+    assert confidence_of(exactly(20 * MS, [0, 1, 2])) is Confidence.MEDIUM
+
+
+@pytest.mark.parametrize(
+    ("idle_ms", "confidence"),
+    [(5.9, None), (6, Confidence.MEDIUM), (7.4, Confidence.MEDIUM), (7.5, Confidence.HIGH)],
+)
+def test_so_much_of_it_must_be_the_host_s(idle_ms: float, confidence: Confidence | None) -> None:
+    assert confidence_of(exactly(10 * MS, TURNS, idle_ns=round(idle_ms * MS))) is confidence
+
+
+@pytest.mark.parametrize(("more", "there"), [(-MS, False), (0, False), (1, True), (MS, True)])
+def test_four_deviations_of_the_others(more: int, *, there: bool) -> None:
+    late = exactly(4 * 3 * MS + more, TURNS, apart_ns=3 * MS)
+    assert (confidence_of(late) is not None) is there
+
+
+@pytest.mark.parametrize(("transfer_ms", "most_ms"), [(50, 14.0), (1, 11.5)])
+def test_saves_half_of_the_cost_to_all_and_what_then_hides(transfer_ms: int, most_ms: float) -> None:
+    late = exactly(10 * MS, TURNS)
+    ranks = tuple(replace(rank, exposed_transfer_ns=transfer_ms * MS) for rank in late.time.per_rank)
+    saving = found(replace(late, time=replace(late.time, per_rank=ranks))).saving_ns
+    assert saving == (5 * MS, pytest.approx(most_ms * MS, abs=1))
+
+
+def test_groups_of_one_rank_wait_for_nobody() -> None:
+    analysis = analysis_of(Scenario(ranks=2))
+    alone = replace(analysis, collectives=analysis.collectives.assign(group_size=1))
+    assert rotating_straggler(alone, None) is None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of, without_rank
+from tests.support.exact import with_clocks, with_walls
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
@@ -227,3 +228,120 @@ def test_no_collectives_is_not_tested() -> None:
 def test_a_delay_that_varies_as_much_as_it_is_large_has_low_confidence() -> None:
     varying = mixed(Scenario(delay_ms={1: 15}), Scenario(delay_ms={1: 80}), {0, 2, 5, 7})
     assert found(varying).confidence is Confidence.LOW
+
+
+def exactly(
+    longer_ms: "list[float] | np.ndarray",
+    *,
+    late: tuple[int, ...] = (1,),
+    ranks: int = 2,
+    wait_ns: int = 30 * MS,
+) -> RunAnalysis:
+    """Steps of 100 ms, in which the late ranks are busy so much longer than the others, who wait ``wait_ns``.
+
+    ``longer_ms``: of each step, or a table of steps by late ranks.
+    """
+    table = np.asarray(longer_ms, dtype=np.float64).reshape(len(longer_ms), -1)
+    plan = Scenario(ranks=ranks, steps=len(table), delay_ms=dict.fromkeys(late, 40.0), noise_ms=0.0)
+    made = with_walls(with_clocks(analysis_of(plan)))
+    longer = np.zeros((len(table), ranks))
+    longer[:, list(late)] = table
+    mine = np.rint(longer[made.steps["step"], made.steps["rank"]] * MS).astype(np.int64)
+    steps = made.steps.assign(
+        exposed_wait_ns=40 * MS - mine, exposed_transfer_ns=0, exposed_memcpy_ns=0, idle_ns=mine,
+        unexplained_ns=0, compute_ns=60 * MS,
+    )  # fmt: skip
+    rows = made.collectives
+    blamed = rows["last_rank"].isin(late) & (
+        rows["lateness_ns"].groupby(rows["instance"]).transform("max") > 0
+    )
+    first = rows[blamed].groupby("step")["instance"].transform("min")
+    waits = blamed & rows["instance"].isin(first) & ~rows["rank"].isin(late)
+    return replace(made, steps=steps, collectives=rows.assign(wait_ns=np.where(waits, wait_ns, 0)))
+
+
+def confidence_of(analysis: RunAnalysis) -> Confidence | None:
+    answer = straggler_rank(analysis, None)
+    return answer.confidence if isinstance(answer, Finding) else None
+
+
+def test_on_the_thresholds_of_the_cost() -> None:
+    assert confidence_of(exactly([20] * 8, wait_ns=2 * MS)) is Confidence.LOW
+    assert confidence_of(exactly([20] * 8, wait_ns=2 * MS - 1)) is None
+    assert confidence_of(exactly([20] * 8, wait_ns=5 * MS)) is Confidence.HIGH
+    assert confidence_of(exactly([20] * 8, wait_ns=5 * MS - 1)) is Confidence.LOW
+
+
+@pytest.mark.parametrize(
+    ("late", "steps", "confidence"),
+    [(9, 10, Confidence.HIGH), (14, 18, Confidence.MEDIUM), (10, 13, Confidence.MEDIUM), (9, 12, None)],
+)
+def test_the_chance_decides(late: int, steps: int, confidence: Confidence | None) -> None:
+    """Two ranks, the other one late in the rest: chances of 0.021, 0.031, 0.092 and 0.146."""
+    assert confidence_of(exactly([20] * late + [-20] * (steps - late))) is confidence
+
+
+@pytest.mark.parametrize(("off_ms", "confidence"), [(7.0, Confidence.HIGH), (7.5, Confidence.LOW)])
+def test_a_sure_delay_is_one_and_a_half_errors(off_ms: float, confidence: Confidence) -> None:
+    """Of nine steps the error is 1.85 deviations."""
+    assert confidence_of(exactly([20 - off_ms] * 4 + [20] + [20 + off_ms] * 4)) is confidence
+
+
+@pytest.mark.parametrize(("off_ms", "confidence"), [(7.2, Confidence.MEDIUM), (8.5, Confidence.LOW)])
+def test_a_likely_delay_is_two_errors(off_ms: float, confidence: Confidence) -> None:
+    """Of eighteen steps the error is 1.31 deviations; another rank is late in four of them."""
+    varying = [20 - off_ms] * 4 + [20] * 6 + [20 + off_ms] * 4
+    assert confidence_of(exactly([*varying, *[-30] * 4])) is confidence
+
+
+def test_six_of_ten_steps_are_enough() -> None:
+    table = np.zeros((10, 1))
+    table[:6] = 20
+    assert confidence_of(exactly(table, ranks=6)) is not None
+    table[5] = -20
+    assert confidence_of(exactly(table, ranks=6)) is None
+
+
+def test_a_delay_as_large_as_noise_makes_it_is_none() -> None:
+    """Two ranks are 1 ms above it in turn: one of them always is, each only in half of the steps."""
+    table = np.array([[31.0, 29.0], [29.0, 31.0]] * 4)
+    analysis = exactly(table, late=(1, 2), ranks=6)
+    assert confidence_of(analysis) is not None
+    assert confidence_of(with_clocks(analysis, noise_floor_ns=10 * MS)) is None
+    assert confidence_of(with_clocks(analysis, noise_floor_ns=10 * MS - 1)) is not None
+
+
+def test_saves_half_of_it_to_all_and_of_a_stalled_host_what_then_hides() -> None:
+    assert found(exactly([20] * 8, wait_ns=10 * MS)).saving_ns == (5 * MS, pytest.approx(10.3 * MS, abs=1))
+    stalled = exactly([20] * 8)
+    ranks = tuple(
+        replace(rank, exposed_transfer_ns=(5 if rank.rank == 1 else 8) * MS) for rank in stalled.time.per_rank
+    )
+    stalled = replace(stalled, time=replace(stalled.time, per_rank=ranks))
+    assert found(stalled).saving_ns == (10 * MS, pytest.approx(1.03 * 25 * MS, abs=1))
+    steps = stalled.steps.assign(compute_ns=60 * MS + stalled.steps["idle_ns"], idle_ns=0)
+    assert found(replace(stalled, steps=steps)).saving_ns[1] == pytest.approx(1.03 * 20 * MS, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("late", "named"),
+    [(4, "ranks 0, 1, 2, 3 are"), (5, "ranks 0, 1, 2, 3 and 1 more are"), (1, "rank 0 is")],
+)
+def test_four_ranks_are_named(late: int, named: str) -> None:
+    analysis = exactly(np.full((6, late), 20.0), late=tuple(range(late)), ranks=10)
+    assert found(analysis).sentence.startswith(named)
+
+
+def test_half_of_the_waiting_passed_on_is_its_own() -> None:
+    analysis = exactly([20] * 8)
+    rows = analysis.collectives.assign(blamed_rank=1, origin_rank=1)
+    half = rows.assign(origin_rank=np.where(rows["step"] < 4, 0, 1))
+    assert isinstance(straggler_rank(replace(analysis, collectives=half), None), Finding)
+    more = rows.assign(origin_rank=np.where(rows["step"] < 5, 0, 1))
+    assert isinstance(straggler_rank(replace(analysis, collectives=more), None), Gap)
+
+
+def test_groups_of_one_rank_wait_for_nobody() -> None:
+    analysis = analysis_of(Scenario(ranks=2))
+    alone = replace(analysis, collectives=analysis.collectives.assign(group_size=1))
+    assert straggler_rank(alone, None) is None
