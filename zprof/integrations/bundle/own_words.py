@@ -41,7 +41,7 @@ def own_words() -> OwnWords:
         for text, is_whole in _texts(tree):
             if is_whole:
                 lines |= {line for line in text.splitlines() if " " in line.strip()}
-            words |= _words(text)
+            words |= _words(text, in_sentence=not is_whole or " " in text.strip())
         fields |= _fields(tree)
         words |= _members(tree)
     return OwnWords(lines=frozenset(lines), words=frozenset(words), fields=frozenset(fields))
@@ -102,7 +102,7 @@ def _with_gaps(parts: Sequence[ast.expr]) -> str:
     return " ".join(chunk for chunk in text.split() if "\0" not in chunk)
 
 
-def _words(text: str) -> set[str]:
+def _words(text: str, *, in_sentence: bool) -> set[str]:
     chunks = {bare(chunk) for chunk in text.split()}
-    least = 2 if " " in text.strip() else _LEAST_LETTERS
+    least = 2 if in_sentence else _LEAST_LETTERS
     return {chunk for chunk in chunks if len(chunk) >= least or chunk == _ARTICLE}

@@ -21,6 +21,8 @@ PUBLIC = frozenset(
         # Backends, and types as traces name them.
         "cuda", "hip", "cpu", "gloo", "nccl", "rccl", "mpi", "ucc", "Float", "Half", "BFloat16",
         "Double", "Byte", "Char", "Short", "Int", "Long", "Bool",
+        # Operators of torch.distributed, which buffers are named after.
+        "all_gather_into_tensor", "all_gather_base", "reduce_scatter_tensor", "reduce_scatter_base",
         # Values of torch's and NCCL's variables.
         "True", "False", "native", "cudaMallocAsync", "backend", "expandable_segments",
         "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "Ring",

@@ -107,6 +107,7 @@ def test_leaves_that_nobody_thought_about_stay_here(own: OwnWords) -> None:
     [
         ("moves 50.0 GB/s of 100 GB/s", "moves 50.0 GB/s of 100 GB/s"),
         ("the step took 12.5 ms (38 % of it)", "the step took 12.5 ms (38 % of it)"),
+        ("SLOWER 634 ms vs 387 ms a step, +64 % [+60.0, +69.3]",) * 2,
         ("see /data/run.json then", "see (hidden) then"),
         ("see /da ta/zq run.x", "see (hidden)"),
         (r"at C:\users\ada", "at (hidden)"),
