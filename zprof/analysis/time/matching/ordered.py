@@ -6,6 +6,7 @@ each row also shares its time with its partner.  Every other rank is laid on the
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,11 +23,25 @@ from zprof.analysis.time.matching.rows import NO_STEP, Rows, Rung
 Hints = Callable[[int, int], Hint]
 #: So many ranks are tried as the one that gives the slots.
 _TRIES = 3
-#: Shares of the rows that may have less than half, and less than a tenth, of the shorter one in common with
-#: their partner (seen on two processors with eight programs on them: up to a third, and up to a twentieth).
-_LITTLE_TOGETHER, _NEXT_TO_NOTHING_TOGETHER, _LITTLE = 0.4, 0.08, 0.1
-#: All have more (0.026 seen) than a row has with the neighbour of its partner, which it may touch.
-_TOUCHING = 0.02
+#: Share of the rows that may have less than a tenth of the shorter one in common with their partner (seen on
+#: two processors with eight programs on them: up to a twentieth).
+_NEXT_TO_NOTHING_TOGETHER, _LITTLE = 0.08, 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``little_together``: share of the rows that may have less than half of the shorter one in common with
+    their partner.  ``touching``: all have more than a row has with the neighbour of its partner.
+    """
+
+    little_together: float
+    touching: float
+
+
+#: Seen: up to a third of the rows, and 0.026.
+BY_VOTE = Limits(little_together=0.4, touching=0.02)
+#: A host's clock does not follow what was paired wrongly: on two busy processors 0.57 of 790 short rows.
+BY_HOST = Limits(little_together=0.7, touching=0.01)
 _STILL = Measured(offset=0.0, drift=0.0, doubt_ns=0.0)
 
 
@@ -99,13 +114,14 @@ def _alike(fixed: int, lines: Mapping[int, Line], hints: Hints) -> list[int]:
     if not ranks or not first.sync.any():
         return ranks if anchored else []
     still = {rank: _STILL for rank in ranks if known[rank].one_host}
-    mates = _agreeing(first, lines, still)
-    return mates + _agreeing(
-        first, lines, {rank: known[rank].measured for rank in ranks if rank not in mates}
-    )
+    mates = _agreeing(first, lines, still, BY_HOST)
+    others = {rank: known[rank].measured for rank in ranks if rank not in mates}
+    return mates + _agreeing(first, lines, others, BY_VOTE)
 
 
-def _agreeing(first: Line, lines: Mapping[int, Line], clocks: Mapping[int, Measured | None]) -> list[int]:
+def _agreeing(
+    first: Line, lines: Mapping[int, Line], clocks: Mapping[int, Measured | None], limits: Limits
+) -> list[int]:
     """Those of the ranks of ``clocks`` whose times agree by them; None: as the rows vote."""
     if not clocks:
         return []
@@ -115,7 +131,7 @@ def _agreeing(first: Line, lines: Mapping[int, Line], clocks: Mapping[int, Measu
     voted = weighted_medians(end - first.end, np.where(first.sync, 1.0 / shorter, 0.0))
     offset = np.array([c.offset if c else vote for c, vote in zip(clocks.values(), voted, strict=True)])
     doubt = np.array([clock.doubt_ns if clock else 0.0 for clock in clocks.values()])
-    fits = fits_together(first, start - offset[:, None], end - offset[:, None], doubt)
+    fits = fits_together(first, start - offset[:, None], end - offset[:, None], doubt, limits)
     return [rank for rank, good in zip(clocks, fits, strict=True) if good]
 
 
@@ -127,7 +143,7 @@ def _equal(one: Line, other: Line) -> bool:
     )
 
 
-def fits_together(first: Line, start: Floats, end: Floats, doubt: Floats) -> Bools:
+def fits_together(first: Line, start: Floats, end: Floats, doubt: Floats, limits: Limits) -> Bools:
     """Ranks whose rows each share enough of their time with their partner.
 
     Where processors are short, gloo's thread may leave a collective late on one rank, and enter the next one
@@ -136,9 +152,9 @@ def fits_together(first: Line, start: Floats, end: Floats, doubt: Floats) -> Boo
     moved = Line(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     enough, little, more = (
         shares_enough(first, moved, doubt[:, None], share) | ~first.sync
-        for share in (0.5, _LITTLE, _TOUCHING)
+        for share in (0.5, _LITTLE, limits.touching)
     )
-    some = (~enough).sum(axis=1) <= _LITTLE_TOGETHER * first.sync.sum()
+    some = (~enough).sum(axis=1) <= limits.little_together * first.sync.sum()
     few = (~little).sum(axis=1) <= _NEXT_TO_NOTHING_TOGETHER * first.sync.sum()
     return np.asarray(more.all(axis=1) & some & few, dtype=bool)
 

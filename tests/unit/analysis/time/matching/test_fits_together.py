@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from zprof.analysis.time.matching.ordered import fits_together
+from zprof.analysis.time.matching.ordered import BY_HOST, BY_VOTE, Limits, fits_together
 from zprof.analysis.time.matching.overlap import Line
 
 MS = 1e6
@@ -15,10 +15,10 @@ def line(start: np.ndarray, end: np.ndarray) -> Line:
     return Line(signature=ordinal, start=start, end=end, step=ordinal, sync=np.ones(len(start), dtype=bool))
 
 
-def fits(moved_start: np.ndarray, moved_end: np.ndarray) -> bool:
+def fits(moved_start: np.ndarray, moved_end: np.ndarray, limits: Limits = BY_VOTE) -> bool:
     start = np.arange(ROWS) * 20 * MS
     first = line(start, start + 10 * MS)
-    return bool(fits_together(first, moved_start[None, :], moved_end[None, :], np.zeros(1))[0])
+    return bool(fits_together(first, moved_start[None, :], moved_end[None, :], np.zeros(1), limits)[0])
 
 
 def late(rows: int, by_ms: float) -> tuple[np.ndarray, np.ndarray]:
@@ -45,6 +45,14 @@ def test_some_rows_may_share_little_and_few_next_to_nothing(rows: int, by_ms: fl
     assert fits(*late(rows, by_ms)) is believed
 
 
+@pytest.mark.parametrize(
+    ("rows", "by_ms", "believed"),
+    [(10, 8.5, True), (11, 8.5, False), (1, 9.85, True), (1, 9.95, False), (2, 9.5, False), (1, 20.0, False)],
+)
+def test_the_clock_of_their_host_lets_more_rows_share_little(rows: int, by_ms: float, believed: bool) -> None:
+    assert fits(*late(rows, by_ms), BY_HOST) is believed
+
+
 def test_a_stretch_that_is_paired_with_its_neighbours_is_refused() -> None:
     """Each rank lost another event: between them all rows move by one, and only their ends touch."""
     start = np.arange(ROWS) * 10 * MS
@@ -52,5 +60,6 @@ def test_a_stretch_that_is_paired_with_its_neighbours_is_refused() -> None:
     moved[4:7] += 10 * MS
     touching = 0.02 * MS
     first = line(start, start + 10 * MS + touching)
-    believed = fits_together(first, moved[None, :], moved[None, :] + 10 * MS, np.zeros(1))
-    assert not believed[0]
+    for limits in (BY_VOTE, BY_HOST):
+        believed = fits_together(first, moved[None, :], moved[None, :] + 10 * MS, np.zeros(1), limits)
+        assert not believed[0]
