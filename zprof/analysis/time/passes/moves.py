@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from zprof.analysis.time.transfer.texts import codes_of
 from zprof.model.collectives import CollectiveKind
 from zprof.model.phases import Phase
 
@@ -47,7 +48,7 @@ def of_parameters(frame: pd.DataFrame) -> pd.DataFrame:
     """
     reduces = frame["kind"].astype(str).isin(REDUCTIONS)
     forward = ((frame["phase"] == Phase.FORWARD.value) & _before_backward(frame)).where(reduces)
-    share = forward.astype(float).groupby(frame["group"].astype(str)).transform("mean").fillna(0.0)
+    share = forward.astype(float).groupby(codes_of(frame["group"])[0]).transform("mean").fillna(0.0)
     kept = frame[share <= _FORWARD_RATIO]
     behind = kept["kind"].isin(REDUCTIONS) & (kept["phase"] == Phase.FORWARD.value)
     return kept.assign(phase=kept["phase"].mask(behind, Phase.BACKWARD.value))

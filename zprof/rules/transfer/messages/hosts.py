@@ -9,6 +9,7 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.transfer.instances import Floats, Mask
 from zprof.analysis.time.transfer.members import group_ranks
+from zprof.analysis.time.transfer.texts import codes_of
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.rules.rows import of_kind
 from zprof.rules.transfer.messages.traffic import intrinsic
@@ -33,7 +34,7 @@ def spans(analysis: RunAnalysis, group: str) -> bool | None:
 
 def spanning(analysis: RunAnalysis) -> dict[str, bool | None]:
     """``spans`` of each group that has collectives: there are few groups, and as many rows as ranks."""
-    return {group: spans(analysis, group) for group in analysis.collectives["group"].astype(str).unique()}
+    return {group: spans(analysis, group) for group in codes_of(analysis.collectives["group"])[1]}
 
 
 def comparable(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[CollectiveKind, ...]:
