@@ -114,7 +114,8 @@ class _Module:
                 begin=self._begin(node),
                 end=self._end(node),
                 text=text,
-                lines=tuple(sorted(self._readers(name, frozenset()))),
+                # what other modules may import is read there, too
+                lines=tuple(sorted(self._readers(name, frozenset()))) if name.startswith("_") else (),
             )
 
     def _readers(self, name: str, seen: frozenset[str]) -> set[int]:

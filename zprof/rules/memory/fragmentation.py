@@ -82,9 +82,8 @@ def _lost(big: Largest, device: DeviceMemory | None) -> _Lost | None:
 
 
 def _finding(big: Largest, lost: _Lost) -> Finding:
-    fixes = [_SPLIT_FIX] if lost.split_bytes >= lost.awaiting_bytes else [_AWAITING_FIX]
-    if min(lost.split_bytes, lost.awaiting_bytes) >= lost.bytes / 4:
-        fixes = [_SPLIT_FIX, _AWAITING_FIX]
+    parts = ((lost.split_bytes, _SPLIT_FIX), (lost.awaiting_bytes, _AWAITING_FIX))
+    fixes = [fix for size, fix in parts if size >= lost.bytes / 4]
     confidence = Confidence.HIGH if lost.whole else Confidence.LOW
     evidence = [
         in_bytes("reserved at the reserved peak", lost.reserved_bytes, big.rank),

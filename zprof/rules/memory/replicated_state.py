@@ -139,7 +139,7 @@ def _unsharded(analysis: RunAnalysis, big: Largest, states: Mapping[Tenant, int]
     whole = {
         tenant: states.get(tenant, 0)
         for tenant, share in shares.items()
-        if states.get(tenant, 0) >= _WHOLE_RATIO * ranks * share > 0
+        if states.get(tenant, 0) >= _WHOLE_RATIO * ranks * share
     }
     freed = sum(size - shares[tenant] for tenant, size in whole.items())
     if not whole or not worth(freed, big):

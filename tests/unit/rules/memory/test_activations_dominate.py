@@ -82,3 +82,24 @@ def test_small_or_unknown_is_silent() -> None:
 
 def test_a_share_of_a_peak_that_may_be_higher_is_a_guess() -> None:
     assert found(with_rank(memory_run(HELD), lower_bound=True)).confidence is Confidence.LOW
+
+
+@pytest.mark.parametrize(
+    ("activations", "confidence"),
+    [(46, Confidence.MEDIUM), (68.9, Confidence.MEDIUM), (69, Confidence.HIGH), (80, Confidence.HIGH)],
+)
+def test_on_the_thresholds_of_the_share(activations: float, confidence: Confidence) -> None:
+    """Beside 46 MiB: half of the peak, and three fifths of it."""
+    assert found(memory_run(tenants(activations=activations))).confidence is confidence
+
+
+@pytest.mark.parametrize(("recomputed", "fires"), [(8, False), (7.9, True)])
+def test_a_twentieth_recomputed_is_a_checkpointed_run(recomputed: float, *, fires: bool) -> None:
+    parts = (part(Tenant.ACTIVATIONS, "saved", 150), part(Tenant.ACTIVATIONS, "recomputed", recomputed))
+    answer = activations_dominate(with_rank(memory_run(HELD), parts=parts), None)
+    assert isinstance(answer, Finding) == fires
+
+
+def test_at_most_thirty_two_blocks_where_none_are_seen() -> None:
+    low, high = found(memory_run(HELD, modules=("encoder",))).saving_bytes or (0, 0)
+    assert (low, high) == (40 * MIB, int(160 * MIB * (1 - 1 / 17 - 1 / 32)))

@@ -132,3 +132,41 @@ def test_the_fix_is_the_engines(engine: str, word: str) -> None:
     fix = found(memory_run(tenants(buffers=80), facts=replace(FACTS, engine=engine))).fix
     assert word in fix
     assert ("fully_shard" in fix) == (engine == "fsdp2")
+
+
+@pytest.mark.parametrize(("alone", "fires"), [(15, False), (15.9, False), (16, True), (18, True)])
+def test_half_of_the_model_and_more_is_no_embedding(alone: float, *, fires: bool) -> None:
+    """The model has 32 MiB.  58 MiB of buffers are too many, unless an embedding is gathered among them."""
+    embedding = allocation(alone, BUFFERS, "embedding", sub="gathered_param")
+    answer = buffers_dominate(memory_run(tenants(buffers=58), top=(embedding,)), None)
+    assert isinstance(answer, Finding) == fires
+
+
+def saving_little(analysis: RunAnalysis, mib: int) -> RunAnalysis:
+    """Sharding saves three times as much."""
+    states = {Tenant.PARAMETERS: mib * MIB, Tenant.GRADIENTS: 0, Tenant.OPTIMIZER_STATE: 0}
+    return with_rank(analysis, state_bytes=states)
+
+
+def test_on_the_thresholds() -> None:
+    at_share = tenants(buffers=30, activations=40)  # 100 MiB in all
+    assert found(memory_run(at_share)).confidence is Confidence.MEDIUM
+    unknown = replace(FACTS, parameters=None)
+    assert isinstance(buffers_dominate(memory_run(at_share, facts=unknown), None), Gap)
+    at_excess = tenants(buffers=30, activations=60)  # 6 of 120 MiB beyond six units
+    assert isinstance(buffers_dominate(saving_little(memory_run(at_excess), 5), None), Finding)
+    assert found(memory_run(tenants(buffers=64))).confidence is Confidence.MEDIUM  # twice the model
+
+
+def test_as_much_as_sharding_saves_is_not_more() -> None:
+    held = tenants(buffers=39, activations=64)
+    assert buffers_dominate(saving_little(memory_run(held), 13), None) is None
+    assert isinstance(buffers_dominate(saving_little(memory_run(held), 12), None), Finding)
+    none = memory_run(held, facts=replace(FACTS, stage=0))
+    assert buffers_dominate(none, None) is None  # what saves nothing is not eaten up
+
+
+def test_a_twentieth_of_the_peak_twice_in_ddp() -> None:
+    held = tenants(parameters=30, gradients=5, optimizer=30, activations=20, temporary=5, buffers=10)
+    analysis = memory_run(held, facts=replace(FACTS, engine="ddp", stage=0))
+    assert found(analysis).saving_bytes == (2.5 * MIB, 5 * MIB)

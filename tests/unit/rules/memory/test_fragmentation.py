@@ -84,3 +84,14 @@ def test_another_moment_is_not_the_reserved_peak() -> None:
 
 def test_a_cpu_has_nothing_to_test() -> None:
     assert fragmentation(memory_run(), None) is None
+
+
+@pytest.mark.parametrize(("split_mib", "awaiting_mib"), [(5, 15), (15, 5)])
+def test_a_quarter_of_it_has_its_fix_and_a_tenth_of_what_is_reserved_is_enough(
+    split_mib: int, awaiting_mib: int
+) -> None:
+    terms = {"split_bytes": split_mib * MIB, "awaiting_free_bytes": awaiting_mib * MIB}
+    finding = answer(reserved_bytes=200 * MIB, **terms)
+    assert isinstance(finding, Finding)
+    assert "RECORD_STREAMS" in finding.fix
+    assert "expandable_segments" in finding.fix

@@ -90,3 +90,17 @@ def test_a_start_that_was_not_watched_is_not_tested() -> None:
 
 def test_a_low_start_is_healthy() -> None:
     assert init_spike(memory_run(init=(start(50),)), None) is None
+
+
+@pytest.mark.parametrize(("mib", "fires"), [(5.9, False), (6, True), (6.1, True)])
+def test_less_than_a_mebibyte_is_no_spike(mib: float, *, fires: bool) -> None:
+    tiny = tenants(parameters=5, gradients=0, optimizer=0, activations=0, temporary=0, buffers=0)
+    assert isinstance(init_spike(memory_run(tiny, init=(start(mib),)), None), Finding) == fires
+
+
+def test_a_tenth_above_the_steps_is_a_spike() -> None:
+    assert isinstance(init_spike(memory_run(tenants(activations=14), init=(start(66),)), None), Finding)
+
+
+def test_one_rank_alone_is_not_one_of_many() -> None:
+    assert found(memory_run(ranks=1, init=(start(100),))).sentence.startswith("rank 0 holds")

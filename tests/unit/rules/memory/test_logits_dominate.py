@@ -96,3 +96,44 @@ def test_a_hostile_name_steers_nothing() -> None:
 
 def test_another_rank_s_allocations_are_not_the_largest_rank_s() -> None:
     assert answer(*(replace(row, rank=1) for row in logits("lm_head"))) is None
+
+
+def count(*top: Allocation) -> int:
+    finding = answer(*top)
+    assert isinstance(finding, Finding)
+    return int(finding.sentence.split()[0])
+
+
+def test_a_fifth_of_the_peak_itself_is_enough() -> None:
+    top = (allocation(16, ACTIVATIONS, "lm_head"), allocation(16, TEMPORARY, "lm_head"), BLOCK)
+    held = tenants(activations=56, temporary=60)  # 160 MiB with the rest
+    assert isinstance(logits_dominate(memory_run(held, top=top), None), Finding)
+
+
+def test_sizes_on_their_bounds_belong_to_the_logits() -> None:
+    """A quarter of the largest in the output layer; from half of it to twice it in the root module."""
+    two = logits("lm_head")[:2]
+    assert count(*two, allocation(5, ACTIVATIONS, "lm_head")) == 3
+    assert count(*two, allocation(4.9, ACTIVATIONS, "lm_head")) == 2
+    assert count(*two, allocation(10, ACTIVATIONS, ""), allocation(40, ACTIVATIONS, "")) == 4
+    assert count(*two, allocation(9.9, ACTIVATIONS, ""), allocation(41, ACTIVATIONS, "")) == 2
+
+
+@pytest.mark.parametrize(("rest", "fires"), [(9, True), (10, True), (10.1, False), (11, False)])
+def test_without_a_name_four_times_the_rest(rest: float, *, fires: bool) -> None:
+    top = (*(allocation(40, TEMPORARY, "") for _ in range(2)), allocation(rest, ACTIVATIONS, "layers.0"))
+    assert isinstance(answer(*top), Finding) == fires
+
+
+def test_without_a_name_half_of_the_largest() -> None:
+    block = allocation(2, ACTIVATIONS, "layers.0")
+    assert count(allocation(40, TEMPORARY, ""), allocation(20, TEMPORARY, ""), block) == 2
+    assert answer(allocation(40, TEMPORARY, ""), allocation(19.9, TEMPORARY, ""), block) is None
+
+
+def test_one_tensor_is_less_sure_than_two() -> None:
+    one = answer(allocation(40, ACTIVATIONS, "lm_head"), BLOCK)
+    two = answer(*(allocation(20, ACTIVATIONS, "lm_head") for _ in range(2)), BLOCK)
+    assert isinstance(one, Finding)
+    assert isinstance(two, Finding)
+    assert (one.confidence, two.confidence) == (Confidence.MEDIUM, Confidence.HIGH)

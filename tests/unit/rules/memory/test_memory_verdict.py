@@ -127,3 +127,13 @@ def test_a_cpu_run_has_no_gaps_of_a_gpu() -> None:
 def test_tenants_are_named_as_words() -> None:
     held = {**tenants(), Tenant.OPTIMIZER_STATE: 60 * MIB}
     assert "(optimizer state " in sentence(memory_run(held))[1]
+
+
+def test_on_a_tenth_of_the_peak() -> None:
+    """Of 60 MiB."""
+    (finding,) = diagnose(memory_run(LARGE_BUFFERS)).findings
+    analysis = memory_run(tenants(activations=14))
+    freed = replace(finding, saving_bytes=(0, 6 * MIB))
+    assert of_memory(analysis.memory, [freed])[0] is VerdictStatus.RISK
+    unknown = with_rank(analysis, untagged_bytes=6 * MIB)
+    assert of_memory(unknown.memory, [])[0] is VerdictStatus.INCONCLUSIVE

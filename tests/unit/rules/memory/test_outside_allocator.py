@@ -61,3 +61,26 @@ def test_what_nvml_does_not_split_is_not_tested() -> None:
     assert isinstance(answer(device_total_bytes=80 * GIB, device_used_bytes=70 * GIB), Gap)
     assert isinstance(answer(**TOTAL), Gap)
     assert answer(**TOTAL, other_processes_bytes=0) is None
+
+
+@pytest.mark.parametrize(("gib", "fires"), [(1.9, False), (2.0, True), (2.1, True)])
+def test_a_small_use_counts_from_two_gibibytes_on(gib: float, *, fires: bool) -> None:
+    finding = answer(device_used_bytes=4 * GIB, collectives_bytes=int(gib * GIB))
+    assert isinstance(finding, Finding) == fires
+
+
+@pytest.mark.parametrize(("others", "collectives"), [(3, 9), (9, 3)])
+def test_a_quarter_of_it_has_its_fix(others: int, collectives: int) -> None:
+    finding = answer(**TOTAL, other_processes_bytes=others * GIB, collectives_bytes=collectives * GIB)
+    assert isinstance(finding, Finding)
+    assert "nvidia-smi" in finding.fix
+    assert "new_group" in finding.fix
+
+
+def test_only_a_context_that_is_most_of_it_is_worth_a_word() -> None:
+    context = answer(**TOTAL, context_bytes=9 * GIB, collectives_bytes=8 * GIB)
+    others = answer(**TOTAL, context_bytes=GIB, other_processes_bytes=8 * GIB)
+    assert isinstance(context, Finding)
+    assert isinstance(others, Finding)
+    assert "CUDA_MODULE_LOADING" in context.fix
+    assert "CUDA_MODULE_LOADING" not in others.fix

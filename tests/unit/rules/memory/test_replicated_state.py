@@ -114,3 +114,47 @@ def test_one_rank_replicates_nothing() -> None:
     assert replicated_state(memory_run(per_rank=()), None) is None
     split = replace(DDP, model_parallel_ranks=4)
     assert replicated_state(with_rank(memory_run(HELD, facts=split), state_bytes=WHOLE), None) is None
+
+
+def with_states(analysis: RunAnalysis, **mib: float) -> RunAnalysis:
+    """The same where the ranks' states are these."""
+    return with_rank(analysis, state_bytes={Tenant(name): int(size * MIB) for name, size in mib.items()})
+
+
+@pytest.mark.parametrize(("optimizer", "fires"), [(48, True), (47.9, False), (52, True), (52.1, False)])
+def test_ranks_within_two_hundredths_are_replicas(optimizer: float, *, fires: bool) -> None:
+    """100 MiB on the others; 52 are within 2 % of 102."""
+    analysis = with_states(replicated(), parameters=25, gradients=25, optimizer_state=50)
+    first, *others = analysis.memory.per_rank
+    assert first.state_bytes is not None
+    odd = replace(first, state_bytes={**first.state_bytes, Tenant.OPTIMIZER_STATE: int(optimizer * MIB)})
+    run = replace(analysis, memory=replace(analysis.memory, per_rank=(odd, *others)))
+    assert isinstance(replicated_state(run, None), Finding) == fires
+
+
+@pytest.mark.parametrize(("optimizer", "fires"), [(8, True), (7.9, False)])
+def test_a_twentieth_of_the_peak_is_worth_it(optimizer: float, *, fires: bool) -> None:
+    """Three quarters of 8 MiB are 6 of 120."""
+    held = tenants(parameters=10, gradients=10, optimizer=20, activations=70, temporary=5, buffers=5)
+    run = with_states(memory_run(held, facts=DDP), optimizer_state=optimizer)
+    assert isinstance(replicated_state(run, None), Finding) == fires
+
+
+@pytest.mark.parametrize(
+    ("total", "sure"), [(270, Confidence.MEDIUM), (276, Confidence.MEDIUM), (277, Confidence.LOW)]
+)
+def test_half_of_the_device_is_room(total: int, sure: Confidence) -> None:
+    """Beside a peak of 138 MiB."""
+    run = replace(gpu(HELD, device_total_bytes=total * MIB), training=DDP)
+    assert found(with_rank(run, state_bytes=WHOLE)).confidence is sure
+
+
+def test_four_fifths_of_the_peak_themselves_make_it_likely() -> None:
+    assert found(replicated({**HELD, Tenant.ACTIVATIONS: 32 * MIB})).confidence is Confidence.MEDIUM
+
+
+@pytest.mark.parametrize(("held_mib", "fires"), [(72, True), (71.9, False)])
+def test_nine_tenths_of_the_whole_are_all_of_it(held_mib: float, *, fires: bool) -> None:
+    facts = replace(FACTS, stage=1, parameters=10 * MIB)  # 80 MiB of optimizer state
+    run = with_states(memory_run(HELD, facts=facts), optimizer_state=held_mib)
+    assert isinstance(replicated_state(run, None), Finding) == fires

@@ -142,3 +142,19 @@ def test_a_timeline_without_phases_has_no_forwards() -> None:
     without = replace(timeline((8,)), phases=())
     analysis = memory_run(phases=(phase("other", tenants()),), timelines=(without,))
     assert isinstance(retained_gradients(analysis, None), Gap)
+
+
+def test_a_quarter_above_the_share_itself_is_too_much() -> None:
+    finding = found(run((0, 10), gradients=30))
+    assert "kept whole" in finding.sentence  # one micro-batch more is no growth
+
+
+def test_what_is_sharded_over_one_rank_is_whole() -> None:
+    assert retained_gradients(run((0, 41), facts=replace(FACTS, shard_ranks=1), gradients=45), None) is None
+
+
+@pytest.mark.parametrize(("buffers", "fires"), [(16, True), (15.9, False)])
+def test_buckets_of_half_of_the_gradients_are_beside_them(buffers: float, *, fires: bool) -> None:
+    held = tenants(gradients=32, buffers=buffers)
+    copies = memory_run(held, facts=DDP, timelines=(timeline((32,)),))
+    assert isinstance(retained_gradients(copies, None), Finding) == fires

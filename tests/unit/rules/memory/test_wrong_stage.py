@@ -142,3 +142,34 @@ def test_two_sizes_on_the_wire_are_tested_with_the_larger_element() -> None:
     assert sharding.wire_bytes == 4 * (FACTS.parameters or 0)
     nothing = replace(FACTS, communication_bytes=None, parameter_bytes=None, gradient_bytes=None)
     assert isinstance(wrong_stage(memory_run(facts=nothing), None), Gap)
+
+
+def test_on_the_thresholds_against_a_baseline() -> None:
+    """2 % below 100 MiB, and activations a quarter larger."""
+    before = memory_run(tenants(buffers=50), facts=STAGE_2)
+    assert isinstance(wrong_stage(memory_run(tenants(buffers=48)), before), Finding)
+    mine = memory_run(tenants(buffers=30, activations=25))
+    assert found(mine, memory_run(tenants(buffers=2), facts=STAGE_2)).confidence is Confidence.HIGH
+
+
+def test_on_the_thresholds_of_the_law() -> None:
+    assert isinstance(wrong_stage(gathered(24, buffers=26), None), Finding)
+    assert wrong_stage(gathered(4, activations=434), None) is None  # 24 of 480 MiB
+    one = {"parameters": 1.0, "gradients": 0, "optimizer": 0, "activations": 0, "temporary": 0, "buffers": 0}
+    assert isinstance(wrong_stage(gathered(24, **one), None), Finding)  # a peak of 1 MiB
+    assert wrong_stage(gathered(24, **(one | {"parameters": 0.99})), None) is None
+    half = tenants(parameters=42, gradients=0, optimizer=4, activations=20, buffers=16)
+    assert isinstance(wrong_stage(memory_run(half, facts=STAGE_2), None), Finding)
+
+
+def test_two_ranks_can_shard() -> None:
+    two = memory_run(tenants(buffers=26), facts=replace(FACTS, shard_ranks=2), ranks=2)
+    parts = (part(GATHERED, "gathered_param", 17),)
+    assert isinstance(wrong_stage(with_rank(two, parts=parts), None), Finding)
+
+
+@pytest.mark.parametrize(("total_mib", "sure"), [(712.5, Confidence.MEDIUM), (712, Confidence.LOW)])
+def test_four_fifths_of_the_device_are_room_for_stage_2(total_mib: float, sure: Confidence) -> None:
+    """546 MiB, and 24 more."""
+    run = with_rank(gpu(tenants(activations=500), device_total_bytes=int(total_mib * MIB)), parts=())
+    assert found(run).confidence is sure
