@@ -65,6 +65,27 @@ def test_gradients_in_one_bucket() -> None:
     assert not fires(replace(REDUCE, shows=0.5))
 
 
+@pytest.mark.parametrize(("size", "sure"), [(25 * MIB, False), (25 * MIB + 1, True)])
+def test_a_bucket_of_the_usual_size_is_a_note(size: int, *, sure: bool) -> None:
+    finding = single_unit(run(replace(REDUCE, bytes=size)), None)
+    assert isinstance(finding, Finding)
+    assert (finding.confidence is not Confidence.LOW) == sure
+
+
+@pytest.mark.parametrize(("launch_ms", "least_ms"), [(0.5, 116), (1, 94.8), (2, 94.8), (82, 94.8)])
+def test_what_launching_a_large_message_takes_goes_with_its_bytes(launch_ms: float, least_ms: float) -> None:
+    """On a CPU: of many smaller ones each takes a millisecond at most, not as long as the large one."""
+    sent = (gathers(1, 200 * MIB, 100 * MS), reduces(1, 200 * MIB, 100 * MS), norm(20_000))
+    analysis = link_run(*sent, device="cpu", wall_ns=1_000 * MS, compute_ns=750 * MS)
+    launched = analysis.collectives["launch_start_ns"] + round(launch_ms * MS)
+    finding = single_unit(
+        replace(analysis, collectives=analysis.collectives.assign(launch_end_ns=launched)), None
+    )
+    assert isinstance(finding, Finding)
+    assert finding.confidence is Confidence.HIGH
+    assert finding.saving_ns[0] == pytest.approx(least_ms * MS, rel=0.01)
+
+
 def test_a_gather_that_follows_the_update_is_no_unit() -> None:
     """Stages 1 and 2 gather once, after the reductions."""
     after = replace(WHOLE, begins_ns=700 * MS)

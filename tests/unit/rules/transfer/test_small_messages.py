@@ -12,7 +12,7 @@ from zprof.model.gaps import Gap
 from zprof.model.time import LinkFit
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
 from zprof.rules.transfer.messages.resizing import is_guess
-from zprof.rules.transfer.messages.small import small_messages
+from zprof.rules.transfer.messages.small import confidence_of, small_messages
 from zprof.rules.transfer.units_too_small import units_too_small
 
 MIB = 1 << 20
@@ -163,6 +163,29 @@ def test_confidence_needs_messages_and_a_model_that_meets_the_step() -> None:
     assert confidence(link_run(*hidden, compute_ns=900 * MS)) is Confidence.MEDIUM
     few = (gathers(2, MIB, 5 * long), reduces(1, MIB, 5 * long), norm(5 * short))
     assert confidence(link_run(*few, compute_ns=5 * MS)) is Confidence.MEDIUM
+
+
+@pytest.mark.parametrize(
+    ("quick_us", "units", "confidence"),
+    [
+        (450, [], Confidence.HIGH),
+        (449, [], Confidence.LOW),
+        (449, BLOCKS, Confidence.LOW),
+        (449, PARTS, Confidence.HIGH),
+    ],
+)
+def test_quick_messages_refute_a_latency(quick_us: int, units: list[str], confidence: Confidence) -> None:
+    """Of 900 us: two slow sizes on a busy machine look like latency, but each message would take as long."""
+    analysis = link_run(
+        gathers(28, MIB, 1000 * US, units=units),
+        gathers(4, MIB, quick_us * US, units=units, begins_ns=100 * MS),
+        reduces(16, MIB, 1000 * US, units=units),
+        norm(900 * US),
+        compute_ns=5 * MS,
+    )
+    small = small_messages(analysis)
+    assert small is not None
+    assert confidence_of(small) is confidence
 
 
 @pytest.mark.parametrize(

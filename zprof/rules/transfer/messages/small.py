@@ -18,7 +18,7 @@ from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import not_tested
 from zprof.rules.transfer.messages.blocks import units_per_block
 from zprof.rules.transfer.messages.resizing import LARGER, Step, enough, is_guess, step_of
-from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
+from zprof.rules.transfer.messages.traffic import Messages, Traffic, intrinsic, traffic_of
 
 LATENCY_RATIO = 0.50
 WORTH_RATIO = 0.03
@@ -27,6 +27,8 @@ ORDINARY_LATENCY_NS = 200_000
 #: Of what is exposed: a model that misses more of it is not sure of the rest.
 MISSED_RATIO = 0.5
 SURE_COUNT = 10
+#: Every message takes the latency at least: if one in ten takes less than half of it, it was noise.
+QUICK_SHARE, QUICKER_RATIO = 0.1, 0.5
 #: Fewer units than this are worse than small ones.
 LEAST_UNITS = 4
 #: Messages that no link's latency is half of (64 MiB).
@@ -35,11 +37,15 @@ SURELY_LARGE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """Messages that are mostly latency.  ``per_block``: units of a block, None where names do not tell."""
+    """Messages that are mostly latency.  ``per_block``: units of a block, None where names do not tell.
+
+    ``is_met``: whether the quickest messages, too, take about the latency.
+    """
 
     step: Step
     latency_ratio: float
     latency_ns: float
+    is_met: bool
     per_block: float | None
     wall_ns: float
 
@@ -48,13 +54,17 @@ class Small:
         """Whether the units are, and not the link."""
         if not self.step.traffic.before:
             return False
-        parts = self.per_block is not None and self.per_block > UNITS_PER_BLOCK
-        return parts or self.latency_ns <= ORDINARY_LATENCY_NS
+        return self.are_parts or self.latency_ns <= ORDINARY_LATENCY_NS
+
+    @property
+    def are_parts(self) -> bool:
+        """Whether names tell that units are parts of blocks."""
+        return self.per_block is not None and self.per_block > UNITS_PER_BLOCK
 
     @property
     def sizes(self) -> tuple[float, ...]:
         """Multiples of the present size that cure it: whole blocks where names tell, else enough."""
-        if self.per_block is not None and self.per_block > UNITS_PER_BLOCK:
+        if self.per_block is not None and self.are_parts:
             return (self.per_block / 2, self.per_block)
         fewest = min(messages.count for messages in self.step.traffic.both)
         return tuple(enough(self.step, max(fewest / LEAST_UNITS, LARGER[0])))
@@ -94,8 +104,10 @@ def _facts(messages: Messages) -> list[Evidence]:
 
 
 def confidence_of(small: Small) -> Confidence:
-    """Low where next to nothing may be won; high where the model of the step meets what was seen."""
-    if is_guess(small.saving_ns, small.wall_ns):
+    """Low where next to nothing may be won, or quick messages refute the latency and no name speaks for it;
+    high where the model of the step meets what was seen.
+    """
+    if is_guess(small.saving_ns, small.wall_ns) or not (small.is_met or small.are_parts):
         return Confidence.LOW
     met = small.step.missed_ns <= MISSED_RATIO * small.step.exposed_ns
     enough_seen = all(len(messages.rows) >= SURE_COUNT for messages in small.step.traffic.both)
@@ -137,9 +149,15 @@ def small_messages(analysis: RunAnalysis) -> Small | None:
         step=step_of(analysis, traffic),
         latency_ratio=ratio,
         latency_ns=max(messages.latency_ns or 0.0 for messages in traffic.both),
+        is_met=all(_is_met(analysis, messages) for messages in traffic.both),
         per_block=_per_block(traffic),
         wall_ns=wall,
     )
+
+
+def _is_met(analysis: RunAnalysis, messages: Messages) -> bool:
+    quick = float(intrinsic(analysis, messages.rows).quantile(QUICK_SHARE))
+    return quick >= QUICKER_RATIO * (messages.latency_ns or 0.0)
 
 
 def _per_block(traffic: Traffic) -> float | None:
