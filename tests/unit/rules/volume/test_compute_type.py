@@ -72,3 +72,9 @@ def test_operators_of_a_cpu_say_nothing() -> None:
 
 def test_a_name_from_a_file_is_shown_on_one_line() -> None:
     assert "\n" not in measured("nvjet_tst_\x1b[2J\nfine").example
+
+
+def test_so_many_letters_of_a_name_are_read_and_shown() -> None:
+    assert measured("x" * 330 + "_sgemm").is_known
+    assert not measured("x" * 405 + "_sgemm").is_known
+    assert len(measured("nvjet_tst_" + "x" * 100).example) == 60

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.support.analyses import Scenario, analysis_of, without_rank
+from tests.support.exact import wall_for, with_walls
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
@@ -13,6 +14,8 @@ from zprof.model.gaps import Gap
 from zprof.rules.rule import Check
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
+from zprof.rules.volume.halved import halved
+from zprof.rules.volume.traffic import traffic_of
 
 HALF_GEMM, FULL_GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "ampere_sgemm_128x64_nn"
 GATHER, SCATTER = "all_gather", "reduce_scatter"
@@ -200,3 +203,15 @@ def test_fix_is_for_the_engine(engine: str, words: str) -> None:
     finding = found(fp32_reduce, replace(analysis, training=facts))
     assert words in finding.fix
     assert finding.cause is Cause.FP32_REDUCE
+
+
+@pytest.mark.parametrize("rule", [fp32_reduce, fp32_gather], ids=["reduce", "gather"])
+def test_on_a_hundredth_of_the_step(rule: Check) -> None:
+    reducing = rule is fp32_reduce
+    types = {"all_gather": "bfloat16", "reduce_scatter": "float32"}
+    types = types if reducing else dict(zip(types, reversed(types.values()), strict=True))
+    analysis = typed(job(), **types)
+    way = traffic_of(analysis).reductions if reducing else traffic_of(analysis).gathers
+    wall = wall_for(halved(analysis, way.full_rows).saving_ns[1], 0.01)
+    assert isinstance(rule(with_walls(analysis, wall), None), Finding)
+    assert rule(with_walls(analysis, 1.001 * wall), None) is None

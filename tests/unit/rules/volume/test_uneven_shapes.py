@@ -6,12 +6,14 @@ import pandas as pd
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
+from tests.support.exact import wall_for, with_walls
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, PhasePeak
 from zprof.model.tenants import Tenant
-from zprof.rules.volume.uneven_shapes import uneven_shapes
+from zprof.rules.volume.padding import filling, padding_of
+from zprof.rules.volume.uneven_shapes import _saving, uneven_shapes
 
 PAD, COPY, CAST = "void chunk_cat_cuda_kernel<c10::BFloat16>", "split_with_sizes_copy_kernel", "nvjet_tst_NNT"
 ADAM, NORM = "multi_tensor_apply_kernel<FusedAdam>", "void vectorized_layer_norm_kernel<c10::BFloat16>"
@@ -215,3 +217,45 @@ def test_the_dearer_form_is_reported() -> None:
 def test_silent_alone_and_where_nothing_is_known() -> None:
     assert uneven_shapes(job(), None) is None
     assert uneven_shapes(analysis_of(Scenario(ranks=1)), None) is None
+
+
+def test_filling_up_saves_what_a_plain_copy_would_not_take() -> None:
+    """Where it takes 3.6 times as long for a byte as a copy."""
+    low, high = found(kernels(job(), pad=9.0, copy=5.0)).saving_ns
+    assert low == pytest.approx(0.8 * 9 * MS * (1 - 1 / 3.6), abs=2)
+    assert high == pytest.approx(1.15 * 9 * MS, abs=2)
+
+
+def test_padding_saves_three_quarters_to_all_that_the_replay_wins() -> None:
+    padded = analysis_of(replace(PLAN, bytes_per_s=120e6))
+    facts = replace(padded.training, parameters=int(ELEMENTS / 1.1))
+    low, high = found(replace(padded, training=facts)).saving_ns
+    assert high / low == pytest.approx(1.15 / 0.75, rel=1e-6)
+
+
+def test_filling_up_on_the_thresholds() -> None:
+    """2 % of the step; three times a plain copy, whose bytes are twice as many."""
+    assert fires(with_walls(kernels(job(), pad=2.0, copy=1.0)))
+    assert not fires(with_walls(kernels(job(), pad=1.99, copy=0.9)))
+    assert fires(with_walls(kernels(job(), pad=9.0, copy=6.0)))
+
+
+def test_padding_on_a_fiftieth_of_the_step() -> None:
+    analysis = kernels(job(int(ELEMENTS / 1.1)), pad=3.0, copy=3.0)
+    wall = wall_for(_saving(analysis, filling(analysis), padding_of(analysis, None).ratio)[1], 0.02)
+    assert fires(with_walls(analysis, wall))
+    assert not fires(with_walls(analysis, 1.001 * wall))
+
+
+def test_a_fill_as_fast_as_a_plain_copy_is_taken_to_be_half_in_vain() -> None:
+    analysis = kernels(job(int(ELEMENTS / 1.1)), pad=9.0, copy=18.0)
+    assert found(analysis).saving_ns[0] >= 0.8 * 9 * MS / 2
+
+
+def test_longer_inputs_on_a_fiftieth_of_the_step() -> None:
+    """100, 130 and 100 ms: 20 above the mean."""
+    analysis = longer(1.4, r0=1000, r1=2000, r2=1000)
+    compute = analysis.steps["rank"].map({0: 100 * MS, 1: 130 * MS, 2: 100 * MS})
+    exact = replace(analysis, steps=analysis.steps.assign(compute_ns=compute))
+    assert fires(with_walls(exact, 1000 * MS))
+    assert not fires(with_walls(exact, 1001 * MS))

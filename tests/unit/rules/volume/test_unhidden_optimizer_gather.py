@@ -213,3 +213,49 @@ def test_gaps() -> None:
         assert isinstance(unhidden_optimizer_gather(blind, None), Gap)
     assert unhidden_optimizer_gather(analysis_of(Scenario(stage=0)), None) is None
     assert unhidden_optimizer_gather(analysis_of(Scenario(ranks=1)), None) is None
+
+
+def with_rows(analysis: RunAnalysis, kind: str, at_ms: int, size: int) -> RunAnalysis:
+    """One collective more in each step."""
+    more = [_row(rank, step, kind, ORIGIN + (step * 100 + at_ms) * MS, size, Step())
+            for rank in (0, 1) for step in range(4)]  # fmt: skip
+    rows = pd.concat([analysis.collectives, pd.DataFrame(more)], ignore_index=True)
+    return replace(analysis, collectives=rows.astype({"launch_start_ns": "Int64", "wait_start_ns": "Int64"}))
+
+
+def sentence(analysis: RunAnalysis) -> str:
+    answer = unhidden_optimizer_gather(analysis, None)
+    return answer.sentence if isinstance(answer, Finding) else ""
+
+
+def test_on_the_thresholds_of_bytes() -> None:
+    """A twentieth gathered before; a tenth of what is reduced; begun with the last reduction."""
+    assert sentence(with_rows(job(Step(gathered=9_500_000)), "all_gather", 1, 500_000))
+    assert sentence(job(Step(psi=8_000_000, gathered=800_000)))
+    analysis = job(Step())
+    rows = analysis.collectives
+    begun = rows["start_ns"].mask(
+        rows["kind"] == "all_gather", rows["start_ns"] - rows["start_ns"] % (100 * MS)
+    )
+    at_once = replace(
+        analysis, collectives=rows.assign(start_ns=begun + 40 * MS * (rows["kind"] == "all_gather"))
+    )
+    assert not sentence(at_once)
+
+
+@pytest.mark.parametrize(("reduced", "three"), [(8_800_000, False), (9_000_000, True)])
+def test_nine_tenths_all_reduced_are_3_psi(reduced: int, *, three: bool) -> None:
+    plan = Step(reduction="all_reduce", psi=reduced, gathered=10_000_000)
+    assert ("three times" in sentence(job(plan))) is three
+
+
+@pytest.mark.parametrize(("scattered", "three"), [(1_000_000, True), (1_100_000, False)])
+def test_a_tenth_scattered_beside_it_is_none_of_it(scattered: int, *, three: bool) -> None:
+    analysis = job(Step(reduction="all_reduce", psi=9_000_000, gathered=10_000_000))
+    assert ("three times" in sentence(with_rows(analysis, "reduce_scatter", 30, scattered))) is three
+
+
+def test_on_the_thresholds_of_what_is_exposed() -> None:
+    """3 % of the step, half of the transfer."""
+    assert found(Step(exposed_ms=3.0)).confidence is Confidence.HIGH
+    assert found(Step(exposed_ms=10.0, exposed_ratio=0.5)).confidence is Confidence.HIGH

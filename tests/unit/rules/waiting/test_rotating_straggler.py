@@ -188,6 +188,6 @@ def test_saves_half_of_the_cost_to_all_and_what_then_hides(transfer_ms: int, mos
 
 
 def test_groups_of_one_rank_wait_for_nobody() -> None:
-    analysis = analysis_of(Scenario(ranks=2))
+    analysis = analysis_of(Scenario(ranks=2, steps=2))
     alone = replace(analysis, collectives=analysis.collectives.assign(group_size=1))
     assert rotating_straggler(alone, None) is None

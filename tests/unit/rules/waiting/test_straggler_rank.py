@@ -342,6 +342,6 @@ def test_half_of_the_waiting_passed_on_is_its_own() -> None:
 
 
 def test_groups_of_one_rank_wait_for_nobody() -> None:
-    analysis = analysis_of(Scenario(ranks=2))
+    analysis = analysis_of(Scenario(ranks=2, steps=2))
     alone = replace(analysis, collectives=analysis.collectives.assign(group_size=1))
     assert straggler_rank(alone, None) is None

@@ -55,6 +55,12 @@ def test_half_of_the_gradients_is_enough() -> None:
     assert found(analysis_with(moves))
 
 
+def test_four_of_nine_are_not_half_of_the_gradients() -> None:
+    units = "abcdefghi"
+    moves = [*(reduce(unit, 0, 9.0) for unit in units[:4]), *(reduce(unit, 1) for unit in units)]
+    assert accumulation_syncs(analysis_with(moves), None) is None
+
+
 def test_not_tested_without_micro_batches() -> None:
     unplaced = [Move(kind="all_reduce", unit=None, micro_batch=None, phase="unknown", exposed_ms=9.0)]
     assert isinstance(accumulation_syncs(analysis_with(unplaced), None), Gap)
