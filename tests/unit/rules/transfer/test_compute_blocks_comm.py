@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.diagnoses import assert_first_and_priced, base, planted
+from tests.support.exact import with_walls
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
@@ -97,3 +98,27 @@ def test_planted(tmp_path: Path) -> None:
     cause, plan = Planted.COMPUTE_BLOCKS_COMM, base(2)
     job = planted(cause, plan, tmp_path / "run", 2.0)
     assert_first_and_priced(job, cause, plan, tmp_path / "truth", 2.0)
+
+
+def test_two_hundredths_of_the_step_are_not_worth_it() -> None:
+    """160 gathers of eight steps of two ranks, 0.2 ms each."""
+    run = with_walls(blocked(0))
+    gathers = run.collectives[run.collectives["kind"] == "all_gather"].iloc[10:170]
+    for each, there in ((MS // 5, False), (MS // 5 + 1, True)):
+        values = pd.Series(each, index=gathers.index, dtype="Int64")
+        all_of_them = replace(run, collectives=gathers.assign(blocked_ns=values))
+        assert isinstance(compute_blocks_comm(all_of_them, None), Finding) is there
+
+
+@pytest.mark.parametrize(
+    ("late", "confidence"), [(10, Confidence.HIGH), (9, Confidence.MEDIUM), (8, Confidence.MEDIUM)]
+)
+def test_ten_of_them_make_it_sure(late: int, confidence: Confidence) -> None:
+    run = blocked(20 * MS)
+    gathers = run.collectives[run.collectives["kind"] == "all_gather"].iloc[10 : 10 + 2 * late]
+    values = pd.Series([80 * MS] * late + [0] * late, index=gathers.index, dtype="Int64")
+    exposed = gathers.assign(blocked_ns=values, exposed_transfer_ns=80 * MS)
+    finding = found(replace(run, collectives=exposed))
+    assert finding.confidence is confidence
+    facts = {fact.what: fact.value for fact in finding.evidence}
+    assert facts["exposed transfer of these a step"] == late * 80 * MS / 16

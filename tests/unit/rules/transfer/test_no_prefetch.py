@@ -10,7 +10,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.transfer.no_prefetch import no_prefetch
+from zprof.rules.transfer.no_prefetch import _confidence, _Gathers, _is_there, no_prefetch
 
 SLOW_LINK = 180e6
 
@@ -235,3 +235,105 @@ def test_one_unit_has_nothing_to_prefetch() -> None:
     assert isinstance(
         no_prefetch(analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK, units=2)), None), Finding
     )
+
+
+def gathers_of(**changed: float) -> _Gathers:
+    usual = {
+        "count": 100, "late": 60, "transfer_ns": 100 * MS, "exposed_ns": 60 * MS, "queued_ns": 0.0,
+        "free_ns": 0.0, "hideable_ns": 30 * MS, "most_ns": 30 * MS, "launched": True, "bound": False,
+    }  # fmt: skip
+    return _Gathers(**(usual | changed))  # type: ignore[arg-type]
+
+
+def test_on_the_thresholds_of_what_is_exposed_and_hideable() -> None:
+    assert _is_there(gathers_of(exposed_ns=30 * MS), 100 * MS)
+    assert not _is_there(gathers_of(exposed_ns=30 * MS - 1), 100 * MS)
+    assert _is_there(gathers_of(hideable_ns=3 * MS), 100 * MS)
+    assert not _is_there(gathers_of(hideable_ns=3 * MS - 1), 100 * MS)
+    assert not _is_there(gathers_of(hideable_ns=2.5 * MS), 100 * MS)
+
+
+def exactly(**columns: object) -> RunAnalysis:
+    """Gathers of 10 ms on a device, that hide nothing and could under as much before them."""
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    rows = analysis.collectives
+    usual = {
+        "end_ns": rows["start_ns"] + 10 * MS, "transfer_ns": 10 * MS, "exposed_transfer_ns": 10 * MS,
+        "hidden_ns": 0, "free_compute_ns": 10 * MS, "launch_start_ns": rows["start_ns"],
+        "dependency_ns": 0, "blocked_ns": 0,
+    }  # fmt: skip
+    return on_device(analysis, **(usual | columns))
+
+
+@pytest.mark.parametrize(
+    ("columns", "there"),
+    [
+        ({"hidden_ns": MS}, True),
+        ({"hidden_ns": MS + 1}, False),
+        ({"free_compute_ns": MS}, False),
+        ({"free_compute_ns": MS + 1}, True),
+        ({"blocked_ns": MS - 1}, True),
+        ({"blocked_ns": MS}, False),
+    ],
+)
+def test_a_tenth_of_a_gather(columns: dict[str, int], *, there: bool) -> None:
+    """Hidden it hides nothing; free it is not worth hiding under; kept by the device it is held."""
+    analysis = exactly(**columns)
+    short = replace(analysis, steps=analysis.steps.assign(wall_ns=100 * MS))
+    assert isinstance(no_prefetch(short, None), Finding) is there
+
+
+@pytest.mark.parametrize(("kept_ns", "there"), [(45_000, True), (49_999, True), (50_000, False)])
+def test_what_a_device_keeps_for_50_us_is_held(kept_ns: int, *, there: bool) -> None:
+    rows = exactly().collectives
+    short = exactly(
+        end_ns=rows["start_ns"] + MS // 10, transfer_ns=MS // 10, exposed_transfer_ns=MS // 10,
+        blocked_ns=kept_ns,
+    )  # fmt: skip
+    short = replace(short, steps=short.steps.assign(wall_ns=5 * MS))
+    assert isinstance(no_prefetch(short, None), Finding) is there
+
+
+@pytest.mark.parametrize(("gathers", "there"), [(3, True), (2, False)])
+def test_three_gathers_a_step_have_units_to_prefetch(gathers: int, *, there: bool) -> None:
+    analysis = exactly()
+    kept = analysis.collectives["unit"].isin([f"blocks.{unit}" for unit in range(1, 1 + gathers)])
+    few = replace(analysis, collectives=analysis.collectives[kept])
+    assert isinstance(no_prefetch(few, None), Finding) is there
+
+
+@pytest.mark.parametrize(("steps", "confidence"), [(3, Confidence.HIGH), (2, Confidence.MEDIUM)])
+def test_three_steps_make_it_sure(steps: int, confidence: Confidence) -> None:
+    plan = Scenario(prefetch=False, bytes_per_s=SLOW_LINK, steps=steps)
+    assert found(analysis_of(plan)).confidence is confidence
+
+
+@pytest.mark.parametrize(
+    ("late", "confidence"),
+    [(30, Confidence.LOW), (33, Confidence.MEDIUM), (49, Confidence.MEDIUM), (50, Confidence.HIGH)],
+)
+def test_a_third_of_them_late_and_half_of_them(late: int, confidence: Confidence) -> None:
+    analysis = analysis_of(Scenario(prefetch=False, bytes_per_s=SLOW_LINK))
+    assert _confidence(analysis, gathers_of(count=99 if late == 33 else 100, late=late)) is confidence
+
+
+def test_half_of_the_launches_and_half_of_the_ranks_are_not_most() -> None:
+    rows = exactly().collectives
+    gathers = rows[(rows["kind"] == "all_gather") & ~rows["first_of_window"]].index
+    half, none = gathers[: len(gathers) // 2], pd.array([None] * len(rows), "Int64")
+    blind = exactly(launch_start_ns=rows["start_ns"].where(~rows.index.isin(half), none))
+    assert found(blind).confidence is Confidence.MEDIUM
+    unmatched = exactly(matched=~rows.index.isin(half))
+    assert found(unmatched).saving_ns[0] == 0
+
+
+def test_groups_of_one_rank_have_nothing_to_prefetch() -> None:
+    assert no_prefetch(exactly(group_size=1), None) is None
+
+
+def test_prefetch_wins_half_of_what_could_hide_to_a_little_more_than_all_of_it() -> None:
+    analysis = exactly(queued_exposed_ns=0, exposed_wait_ns=0)
+    finding = found(analysis)
+    hideable = evidence(finding, "hideable")
+    assert finding.saving_ns[0] == pytest.approx(0.5 * hideable, abs=1)
+    assert finding.saving_ns[1] == pytest.approx(1.15 * hideable, rel=1e-3)

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
+from tests.support.exact import wall_for, with_walls
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
@@ -116,3 +117,50 @@ def test_not_tested_without_collectives_or_launches() -> None:
 @pytest.mark.parametrize(("engine", "words"), [("FSDP1", "limit_all_gathers"), ("FSDP2", "fully_shard")])
 def test_fix_is_for_the_engine(engine: str, words: str) -> None:
     assert words in found(held(analysis_of(replace(HEALTHY, engine=engine)), 20 * MS)).fix
+
+
+def test_on_the_thresholds_of_the_step() -> None:
+    assert isinstance(rate_limited_prefetch(held(with_walls(analysis_of(HEALTHY)), 2 * MS), None), Finding)
+    noted = shallow(analysis_of(HEALTHY), 0, free_compute_ns=300_000)
+    gathers = noted.collectives[noted.collectives["kind"] == "all_gather"]
+    total = 300_000 * int((~gathers["first_of_window"]).sum()) / len(noted.steps)
+    wall = wall_for(total, 0.03)
+    assert isinstance(rate_limited_prefetch(with_walls(noted, wall), None), Finding)
+    assert rate_limited_prefetch(with_walls(noted, 1.001 * wall), None) is None
+
+
+def noted(**columns: object) -> Finding | Gap | None:
+    analysis = analysis_of(HEALTHY)
+    return rate_limited_prefetch(shallow(analysis, 0.1 * wall_ns(analysis), **columns), None)
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "there"), [(45_000, True), (49_999, True), (50_000, False), (55_000, False)]
+)
+def test_what_begins_50_us_late_waits_for_something_else(late_ns: int, *, there: bool) -> None:
+    assert isinstance(noted(dependency_ns=MS - late_ns), Finding) is there
+    assert isinstance(noted(blocked_ns=late_ns), Finding) is there
+
+
+def test_a_tenth_of_a_gather_beside_compute_is_prefetched() -> None:
+    assert isinstance(noted(hidden_ns=1_200_000), Finding)
+    assert noted(hidden_ns=MS) is None
+
+
+def test_what_waited_for_no_compute_is_no_matter_of_depth() -> None:
+    starts = analysis_of(HEALTHY).collectives["start_ns"]
+    assert noted(dependency_ns=0, launch_start_ns=starts) is None
+
+
+def test_only_what_could_hide_is_counted() -> None:
+    units = analysis_of(HEALTHY).collectives["unit"]
+    some = (units.isin(["blocks.1", "blocks.2"]) * 10 * MS).astype("int64")
+    finding = noted(free_compute_ns=some)
+    assert isinstance(finding, Finding)
+    assert finding.evidence[0].value == 2
+
+
+def test_groups_of_one_rank_gather_nothing() -> None:
+    analysis = held(analysis_of(HEALTHY), 20 * MS)
+    alone = replace(analysis, collectives=analysis.collectives.assign(group_size=1))
+    assert rate_limited_prefetch(alone, None) is None
