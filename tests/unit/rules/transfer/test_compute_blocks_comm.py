@@ -115,8 +115,8 @@ def test_two_hundredths_of_the_step_are_not_worth_it() -> None:
 )
 def test_ten_of_them_make_it_sure(late: int, confidence: Confidence) -> None:
     run = blocked(20 * MS)
-    gathers = run.collectives[run.collectives["kind"] == "all_gather"].iloc[10 : 10 + 2 * late]
-    values = pd.Series([80 * MS] * late + [0] * late, index=gathers.index, dtype="Int64")
+    gathers = run.collectives[run.collectives["kind"] == "all_gather"].iloc[10 : 10 + 3 * late]
+    values = pd.Series([80 * MS] * late + [0] * 2 * late, index=gathers.index, dtype="Int64")
     exposed = gathers.assign(blocked_ns=values, exposed_transfer_ns=80 * MS)
     finding = found(replace(run, collectives=exposed))
     assert finding.confidence is confidence

@@ -117,3 +117,26 @@ def test_silent_or_not_tested_without_collectives() -> None:
     nothing = replace(analysis, collectives=analysis.collectives.iloc[:0])
     assert isinstance(sharding_spans_nodes(nothing, None), Gap)
     assert sharding_spans_nodes(replace(nothing, run=replace(nothing.run, world_size=1)), None) is None
+
+
+@pytest.mark.parametrize(("gathered", "confidence"), [(10, Confidence.HIGH), (9, Confidence.MEDIUM)])
+def test_ten_messages_make_it_sure(gathered: int, confidence: Confidence) -> None:
+    analysis = link_run(*over_hosts(shows=1.0), within(300_000))
+    rows = analysis.collectives
+    kept = rows[rows["kind"] == "all_gather"].index[:gathered]
+    others = rows[rows["kind"] != "all_gather"].index
+    few = replace(analysis, collectives=rows.loc[sorted([*kept, *others])])
+    found = sharding_spans_nodes(on_hosts(few, *TWO_HOSTS), None)
+    assert isinstance(found, Finding)
+    assert found.confidence is confidence
+
+
+def test_half_of_what_was_measured_within_a_host_is_not_low() -> None:
+    """32 MiB over four ranks in 4 ms, of which three quarters move; within a host 24 MiB in 2 ms."""
+    kind = CollectiveKind.ALL_REDUCE
+    inside = Sent(
+        kind=kind, count=4, bytes=24 * MIB, each_ns=2 * MS, shows=0, group="0,1", begins_ns=600 * MS
+    )
+    assert answer(*over_hosts(), inside) is None
+    faster = replace(inside, each_ns=2 * MS - 1000)
+    assert isinstance(answer(*over_hosts(), faster), Finding)
