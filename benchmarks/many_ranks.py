@@ -4,9 +4,9 @@
 
 Simulates a job with one late rank, each rank's trace padded to about that size, and runs ``zprof import``
 and ``zprof report`` on it as a user would, each in processes of its own.  Prints and writes
-``benchmarks/results/many-ranks-DATE.json``: seconds, ranks and megabytes of JSON a second, the peak memory of
-the command's own process (readers of an import have their own), and whether the report names the late rank
-and no other.
+``benchmarks/results/many-ranks-DATE.json``: seconds by the clock, and of processors (what else runs stretches
+the first), ranks and megabytes of JSON a second, the peak memory of the command's own process (readers of an
+import have their own), and whether the report names the late rank and no other.
 """
 
 import argparse
@@ -32,14 +32,14 @@ ranks, size = int(sys.argv[2]), int(sys.argv[3])
 plan = Plan(ranks=ranks, speed={ranks // 3: 0.8}, recording=Recording(pad_to_bytes=size))
 simulate(plan, Path(sys.argv[1]))
 """
-#: Runs a command and prints its seconds and its peak KiB.
+#: Runs a command and prints its seconds, those of processors, and its peak KiB.
 _MEASURE = """
 import json, resource, subprocess, sys, time
 begin = time.perf_counter()
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 seconds = time.perf_counter() - begin
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([seconds, used.ru_maxrss]))
+print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss]))
 """
 
 
@@ -47,8 +47,8 @@ def measure(*arguments: str) -> dict[str, float]:
     """One ``zprof`` command."""
     command = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "zprof", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    seconds, peak = json.loads(done.stdout)
-    return {"seconds": seconds, "peak_mib": peak / 1024}
+    seconds, cpu_s, peak = json.loads(done.stdout)
+    return {"seconds": seconds, "cpu_s": cpu_s, "peak_mib": peak / 1024}
 
 
 def row(folder: Path, ranks: int, size_bytes: int) -> dict[str, Any]:
