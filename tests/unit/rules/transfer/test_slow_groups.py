@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_hosts, reduces
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Finding
+from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.transfer.low_bus_bandwidth import low_bus_bandwidth
+from zprof.rules.transfer.low_bus_bandwidth import against, low_bus_bandwidth
 
 MIB = 1 << 20
 
@@ -90,3 +90,34 @@ def test_gloo_reduce_scatters_are_compared_with_themselves_only(device: str, kin
     assert isinstance(finding, Finding)
     said = {fact.what.split()[0] for fact in finding.evidence if "median of large" in fact.what}
     assert said == kinds
+
+
+@pytest.mark.parametrize(("shows", "fires"), [(0.3, True), (0.2999, False)])
+def test_three_hundredths_of_the_step_are_worth_it(shows: float, *, fires: bool) -> None:
+    """10 ms of a step of 100."""
+    slow = link_run(gathers(1, 32 * MIB, 10 * MS, shows=shows))
+    assert isinstance(against(10e9)(slow, None), Finding) == fires
+
+
+@pytest.mark.parametrize(("messages", "confidence"), [(10, Confidence.HIGH), (9, Confidence.MEDIUM)])
+def test_ten_large_messages_make_it_sure(messages: int, confidence: Confidence) -> None:
+    slow = link_run(gathers(3, 32 * MIB, 10 * MS))
+    rows = slow.collectives
+    kept = rows["instance"].isin(rows["instance"].unique()[:messages])
+    finding = against(10e9)(replace(slow, collectives=rows[kept]), None)
+    assert isinstance(finding, Finding)
+    assert finding.confidence is confidence
+
+
+@pytest.mark.parametrize(("share", "fires"), [(64, True), (64.5, False), (63.5, True)])
+def test_messages_of_a_64th_still_tell_of_bandwidth(share: float, *, fires: bool) -> None:
+    """Gathers of 64 MiB are as fast as they should be, small reductions are not."""
+    small = reduces(10, round(64 * MIB / share), 4 * MS)
+    analysis = link_run(gathers(2, 64 * MIB, 10 * MS), small)
+    assert isinstance(against(3e9)(analysis, None), Finding) == fires
+
+
+def test_one_rank_has_no_link() -> None:
+    analysis = link_run(gathers(3, 32 * MIB, 10 * MS))
+    alone = replace(analysis, run=replace(analysis.run, world_size=1))
+    assert against(10e9)(alone, None) is None

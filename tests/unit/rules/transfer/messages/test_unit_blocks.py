@@ -31,3 +31,8 @@ def test_units_per_block_is_the_median_block_and_counts_a_name_once() -> None:
     assert units_per_block([*parts, *parts, "embedding", "layers.3"]) == 4
     assert units_per_block(["layers.0", "layers.1"]) == 1
     assert units_per_block(["embedding", "head"]) is None
+
+
+def test_a_thousand_letters_of_a_name_are_read() -> None:
+    assert block_of("a" * 900 + ".1") is not None
+    assert block_of("a" * 1_100 + ".1") is None
