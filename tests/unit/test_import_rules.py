@@ -15,6 +15,7 @@ FOLDERS = {
     "analysis": ROOT / "zprof/analysis",
     "rules": ROOT / "zprof/rules",
     "simulator": ROOT / "zprof/simulator",
+    "tui": ROOT / "zprof/tui",
     "cli": ROOT / "zprof/cli",
     "integrations": ROOT / "zprof/integrations",
     "collectors": ROOT / "collectors",
@@ -40,8 +41,10 @@ ALLOWED = {
         "run",
         "model",
     },
+    "tui": {"tui", "integrations", "reports", "rules", "analysis", "run", "model"},
     "cli": {
         "cli",
+        "tui",
         "integrations",
         "simulator",
         "reference_engine",

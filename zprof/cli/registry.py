@@ -48,6 +48,11 @@ COMMANDS: tuple[Entry, ...] = (
         home="zprof.cli.diagnose:DiagnoseCommand",
     ),
     Entry(
+        name="tui",
+        summary="look at a run in the terminal: every number opens",
+        home="zprof.cli.tui:TuiCommand",
+    ),
+    Entry(
         name="report",
         summary="say where memory and time of a run went, and what to change",
         home="zprof.cli.report:ReportCommand",

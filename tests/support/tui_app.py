@@ -1,0 +1,64 @@
+"""The terminal UI without a terminal: an app on a measured run, driven by keys, and what it shows."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from textual.pilot import Pilot
+
+from zprof.run.reader import load as open_run
+from zprof.tui.app import ZprofApp
+from zprof.tui.popups.popup import Popup
+from zprof.tui.screens.page_screen import PageScreen
+from zprof.tui.session import Asked, Loaded
+
+SMALL, MIDDLE, LARGE = (80, 24), (120, 36), (200, 50)
+SIZES = (SMALL, MIDDLE, LARGE)
+_MOST_PAUSES = 200
+Act = Callable[[ZprofApp, Pilot[int]], Awaitable[None]]
+
+
+def app_on(loaded: Loaded, *, ascii_only: bool = False, mono: bool = False) -> ZprofApp:
+    """An app on what is measured already."""
+    asked = Asked(path=loaded.run.path, opener=open_run)
+    return ZprofApp(asked, loaded=loaded, ascii_only=ascii_only, mono=mono)
+
+
+def play(app: ZprofApp, act: Act, size: tuple[int, int] = SMALL) -> None:
+    """Start the app and act in it."""
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await settled(app, pilot)
+            await act(app, pilot)
+
+    asyncio.run(run())
+
+
+async def settled(app: ZprofApp, pilot: Pilot[int]) -> None:
+    """Until the screen in front is there and filled."""
+    for _ in range(_MOST_PAUSES):
+        await pilot.pause()
+        screen = app.screen
+        if isinstance(screen, Popup) or (isinstance(screen, PageScreen) and screen.filled is not None):
+            break
+    await pilot.pause()
+
+
+def press(app: ZprofApp, *keys: str, size: tuple[int, int] = SMALL) -> str:
+    """What the terminal shows after these keys."""
+    seen: list[str] = []
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for key in keys:
+            await pilot.press(key)
+            await settled(app, pilot)
+        seen.append(screen_text(app))
+
+    play(app, act, size)
+    return seen[0]
+
+
+def screen_text(app: ZprofApp) -> str:
+    """All that the terminal shows, line by line."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)

@@ -1,0 +1,62 @@
+"""``zprof tui``: look at a run in the terminal."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from zprof.cli.opening import open_run
+from zprof.cli.options.measuring import Measuring, add_measuring_options, measuring
+from zprof.cli.terminal import console
+
+
+class TuiCommand:
+    """Look at a run in the terminal: what is slow, why, and every number behind it.
+
+    Without a terminal (in a pipe, in CI) it prints the text report.
+
+    examples:
+      zprof tui zero3.zprof --baseline ddp.zprof
+      zprof tui traces/ --ascii
+      NO_COLOR=1 zprof tui zero3.zprof
+    """
+
+    name = "tui"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """RUN, its baseline, and how it looks."""
+        run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
+        parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
+        parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
+        add_measuring_options(parser)
+        parser.add_argument("--ascii", action="store_true", help="letters instead of glyphs")
+        parser.add_argument("--theme", metavar="NAME", help="a theme of Textual, such as textual-light")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Show it; print the report where there is no terminal to show it on."""
+        options = measuring(arguments)
+        if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+            return _printed(arguments, options)
+        return _shown(arguments, options)
+
+
+def _printed(arguments: argparse.Namespace, options: Measuring) -> int:
+    from zprof.reports.text.report import render
+    from zprof.rules.diagnose import diagnose
+
+    baseline = open_run(arguments.baseline) if arguments.baseline else None
+    console.data(render(diagnose(open_run(arguments.run), baseline, **options)))
+    return 0
+
+
+def _shown(arguments: argparse.Namespace, options: Measuring) -> int:
+    from zprof.tui.app import ZprofApp
+    from zprof.tui.session import Asked
+    from zprof.tui.theme.looks import wants_no_colour
+
+    open_run(arguments.run)  # what cannot be opened is refused in one line, before the screen is taken
+    asked = Asked(path=arguments.run, opener=open_run, baseline=arguments.baseline, **options)
+    app = ZprofApp(asked, ascii_only=arguments.ascii, mono=wants_no_colour())
+    if arguments.theme:
+        app.theme = arguments.theme
+    return app.run() or 0

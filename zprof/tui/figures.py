@@ -1,0 +1,130 @@
+"""Numbers as a screen shows them: each knows the leaves of the report that it comes from.
+
+A :class:`Figure` names JSON leaves (``time.per_rank[3].wall_ns``, ``time.per_rank[*].wall_ns`` for all of a
+list) and how they make its value, so that it can be opened, and held against the report.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+from typing import Any
+
+from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+
+UNKNOWN = "unknown"
+_PART = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
+
+
+class Unit(StrEnum):
+    """What a value counts."""
+
+    NS = "ns"
+    MS = "ns, shown in milliseconds without the unit"
+    BYTES = "bytes"
+    RATIO = "ratio"
+    COUNT = "count"
+    BYTES_PER_S = "bytes_per_s"
+    FACTOR = "times"
+
+
+class How(StrEnum):
+    """How a value is made of its leaves, in their order; leaves that are unknown are left out."""
+
+    LEAF = "as it stands in the report"
+    SUM = "sum of"
+    MEAN = "mean of"
+    LARGEST = "largest of"
+    SMALLEST = "smallest of"
+    DIFFERENCE = "first minus the others"
+    SHARE = "first as a share of the sum of the others"
+
+
+_SHOW: Mapping[Unit, Callable[[float], str]] = {
+    Unit.NS: format_ns,
+    Unit.MS: format_ms,
+    Unit.BYTES: format_bytes,
+    Unit.RATIO: format_percent,
+    Unit.COUNT: lambda count: f"{count:g}" if abs(count) < 1e6 else f"{count:.0f}",
+    Unit.BYTES_PER_S: format_rate,
+    Unit.FACTOR: lambda factor: f"{factor:.2f}x",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number: its value, where it comes from, how it is shown.  ``None`` is unknown, and says so."""
+
+    value: float | None
+    unit: Unit
+    leaves: tuple[str, ...]
+    how: How = How.LEAF
+    signed: bool = False
+
+    @property
+    def text(self) -> str:
+        """As a screen shows it."""
+        if self.value is None:
+            return UNKNOWN
+        shown = _SHOW[self.unit](self.value)
+        is_nothing = not any(digit in shown for digit in "123456789")
+        return f"+{shown}" if self.signed and self.value > 0 and not is_nothing else shown
+
+
+def figure(
+    tree: Mapping[str, Any], unit: Unit, *leaves: str, how: How = How.LEAF, signed: bool = False
+) -> Figure:
+    """The figure that these leaves of the report's JSON make."""
+    value = combined(how, [list(resolve(tree, leaf)) for leaf in leaves])
+    return Figure(value=value, unit=unit, leaves=leaves, how=how, signed=signed)
+
+
+def combined(how: How, found: Sequence[Sequence[float | None]]) -> float | None:
+    """The value that the numbers of some leaves make; None where nothing is known."""
+    known = [[value for value in values if value is not None] for values in found]
+    flat = [value for values in known for value in values]
+    if not flat:
+        return None
+    if how in (How.DIFFERENCE, How.SHARE):
+        if not known[0]:
+            return None
+        rest = sum(value for values in known[1:] for value in values)
+        if how is How.DIFFERENCE:
+            return sum(known[0]) - rest
+        return sum(known[0]) / rest if rest else None
+    return _COMBINE[how](flat)
+
+
+def resolve(tree: Any, leaf: str) -> Iterator[float | None]:
+    """The numbers at a path; ``[*]`` takes all of a list, or of a mapping.  None where it leads nowhere."""
+    nodes = [tree]
+    for name, index in _PART.findall(leaf):
+        nodes = [child for node in nodes for child in _children(node, name, index)]
+    for node in nodes or [None]:
+        known = isinstance(node, int | float) and not isinstance(node, bool) and math.isfinite(node)
+        yield node if known else None
+
+
+def _children(node: Any, name: str, index: str) -> list[Any]:
+    if index == "*":
+        values = node.values() if isinstance(node, Mapping) else node
+        return list(values) if isinstance(values, Sequence) or isinstance(node, Mapping) else []
+    if index:
+        place = int(index)
+        return [node[place]] if isinstance(node, list) and place < len(node) else []
+    return [node[name]] if isinstance(node, Mapping) and name in node else []
+
+
+def _first(values: Sequence[float]) -> float:
+    return values[0]
+
+
+_COMBINE: Mapping[How, Callable[[Sequence[float]], float]] = {
+    How.LEAF: _first,
+    How.SUM: sum,
+    How.MEAN: fmean,
+    How.LARGEST: max,
+    How.SMALLEST: min,
+}

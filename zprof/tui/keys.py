@@ -1,0 +1,91 @@
+"""The keys: one table, from which screens bind, the footer chooses and the help is written."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from textual.binding import Binding
+
+
+class Where(StrEnum):
+    """Where a key works."""
+
+    EVERYWHERE = "everywhere"
+    TABLE = "tables"
+    TIMELINE = "timeline"
+    RANKS = "ranks"
+    COMPARE = "compare"
+    MEMORY = "memory"
+    POPUP = "what is opened"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A key, or several that do the same: Textual's names, as a person writes them, and what they do."""
+
+    keys: str
+    written: str
+    action: str
+    says: str
+    where: Where = Where.EVERYWHERE
+    footer: str = ""
+
+
+KEYS: tuple[Key, ...] = (
+    Key(keys="1", written="1", action="show('overview')", says="verdict, ledger and findings"),
+    Key(keys="2", written="2", action="show('memory')", says="memory by tenant"),
+    Key(keys="3", written="3", action="show('communication')", says="collectives, exposed and hidden"),
+    Key(keys="4", written="4", action="show('timeline')", says="one step of one rank, lane by lane"),
+    Key(keys="5", written="5", action="show('ranks')", says="ranks and steps as a heat map"),
+    Key(keys="6", written="6", action="show('compare')", says="this run and its baseline, side by side"),
+    Key(keys="question_mark", written="?", action="explain", says="explain what is focused", footer="help"),
+    Key(keys="f1", written="F1", action="help", says="all keys"),
+    Key(keys="r", written="r", action="pick_rank", says="pick a rank"),
+    Key(keys="t", written="t", action="pick_step", says="pick a step"),
+    Key(keys="left_square_bracket", written="[", action="step(-1)", says="the step before"),
+    Key(keys="right_square_bracket", written="]", action="step(1)", says="the next step"),
+    Key(keys="b", written="b", action="baseline", says="name another run as the baseline"),
+    Key(keys="g", written="g", action="gaps", says="what could not be measured", footer="gaps"),
+    Key(keys="y", written="y", action="copy_markdown", says="copy what is focused as Markdown"),
+    Key(keys="Y", written="Y", action="copy_json", says="copy what is focused as JSON"),
+    Key(keys="e", written="e", action="export", says="write the report to a file", footer="export"),
+    Key(keys="o", written="o", action="perfetto", says="write this step as a trace for Perfetto"),
+    Key(keys="ctrl+p", written="ctrl+p", action="command_palette", says="all commands, and themes"),
+    Key(keys="q", written="q", action="quit", says="leave", footer="quit"),
+    Key(keys="tab", written="tab", action="app.focus_next", says="the next part of the screen"),
+    Key(keys="shift+tab", written="shift+tab", action="app.focus_previous", says="the part before"),
+    Key(
+        keys="enter",
+        written="enter",
+        action="open",
+        says="open the number or row",
+        where=Where.TABLE,
+        footer="open",
+    ),
+    Key(
+        keys="slash",
+        written="/",
+        action="search",
+        says="show rows with a text only",
+        where=Where.TABLE,
+        footer="search",
+    ),
+    Key(
+        keys="s", written="s", action="sort", says="sort by the next column", where=Where.TABLE, footer="sort"
+    ),
+    Key(keys="S", written="S", action="reverse", says="sort the other way round", where=Where.TABLE),
+    Key(keys="h", written="h", action="cursor_left", says="left", where=Where.TABLE),
+    Key(keys="j", written="j", action="cursor_down", says="down", where=Where.TABLE),
+    Key(keys="k", written="k", action="cursor_up", says="up", where=Where.TABLE),
+    Key(keys="l", written="l", action="cursor_right", says="right", where=Where.TABLE),
+    Key(keys="escape", written="esc", action="close", says="back", where=Where.POPUP),
+)
+
+
+def bindings(where: Where, *, beside: Iterable[Key] = ()) -> list[Binding]:
+    """Textual's bindings of the keys of a place."""
+    chosen = [*(key for key in KEYS if key.where is where), *beside]
+    return [
+        Binding(key.keys, key.action, key.footer or key.says, show=bool(key.footer), key_display=key.written)
+        for key in chosen
+    ]

@@ -1,0 +1,39 @@
+"""What stands behind a number: said once for each kind of leaf of the report."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+
+_INDEX = re.compile(r"\[(\d+|\*)\]")
+#: Rows behind a number: a table of them for this analysis and these indices, one for each ``[...]`` of the
+#: leaf, None for ``[*]``.
+Rows = Callable[[RunAnalysis, tuple[int | None, ...]], pd.DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """A kind of leaf.  ``leaf`` has ``[]`` for an index; ``inputs`` are leaves beside it, by their names.
+
+    ``rows`` gives what it was measured from, at most some dozens, the decisive ones first.
+    """
+
+    leaf: str
+    title: str
+    says: str
+    formula: str = ""
+    inputs: tuple[str, ...] = ()
+    rows: Rows | None = None
+
+
+def kind_of(leaf: str) -> str:
+    """``time.per_rank[3].wall_ns`` as ``time.per_rank[].wall_ns``."""
+    return _INDEX.sub("[]", leaf)
+
+
+def indices_of(leaf: str) -> tuple[int | None, ...]:
+    """Its indices, None for ``[*]``."""
+    return tuple(None if index == "*" else int(index) for index in _INDEX.findall(leaf))

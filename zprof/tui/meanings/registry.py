@@ -1,0 +1,13 @@
+"""All meanings, by kind of leaf."""
+
+from collections.abc import Mapping
+
+from zprof.tui.meanings.meaning import Meaning, kind_of
+from zprof.tui.meanings.time import TIME
+
+MEANINGS: Mapping[str, Meaning] = {meaning.leaf: meaning for meaning in (*TIME,)}
+
+
+def meaning_of(leaf: str) -> Meaning | None:
+    """What is known of this kind of leaf."""
+    return MEANINGS.get(kind_of(leaf))

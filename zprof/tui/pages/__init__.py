@@ -1,0 +1,1 @@
+"""What screens show, as tables of figures: pure functions of what was loaded."""

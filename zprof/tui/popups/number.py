@@ -1,0 +1,75 @@
+"""A number, opened: what it means, its formula, its inputs, and the rows that it was measured from."""
+
+import pandas as pd
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from zprof.model.printable import printable
+from zprof.tui.figures import Figure, How, figure
+from zprof.tui.meanings.meaning import indices_of
+from zprof.tui.meanings.registry import meaning_of
+from zprof.tui.pages.rows import rows_table
+from zprof.tui.popups.popup import Popup
+from zprof.tui.session import Loaded
+from zprof.tui.units import unit_of
+from zprof.tui.widgets.fact_table import FactTable
+
+_MOST_LEAVES = 8
+
+
+class NumberPopup(Popup[None]):
+    """Formula, inputs, rows."""
+
+    def __init__(self, number: Figure, title: str, loaded: Loaded) -> None:
+        super().__init__()
+        self.number, self.shown_title, self.loaded = number, title, loaded
+
+    def compose(self) -> ComposeResult:
+        """Text above, rows below."""
+        with VerticalScroll(id="popup") as frame:
+            frame.border_title = Text(f"{printable(self.shown_title)}: {self.number.text}")
+            frame.border_subtitle = "esc: back"
+            yield Static(Text("\n".join(said_of(self.number, self.loaded))))
+            rows = rows_behind(self.number, self.loaded)
+            if rows is not None and len(rows):
+                yield FactTable(id="rows")
+
+    def on_mount(self) -> None:
+        """Fill the rows."""
+        rows = rows_behind(self.number, self.loaded)
+        if rows is not None and len(rows):
+            self.query_one("#rows", FactTable).show(rows_table(rows))
+
+
+def said_of(number: Figure, loaded: Loaded) -> list[str]:
+    """What it means, how it is made, and of what."""
+    lines = []
+    meaning = meaning_of(number.leaves[0]) if number.leaves else None
+    if meaning:
+        lines += [meaning.says, *([f"formula  {meaning.formula}"] if meaning.formula else [])]
+    if number.how is not How.LEAF:
+        lines.append(f"this is   {number.how.value}")
+    lines += [f"  {leaf}" for leaf in number.leaves[:_MOST_LEAVES]]
+    if meaning and len(number.leaves) == 1:
+        lines += _inputs(number.leaves[0], meaning.inputs, loaded)
+    return lines
+
+
+def _inputs(leaf: str, names: tuple[str, ...], loaded: Loaded) -> list[str]:
+    stem = leaf.rpartition(".")[0]
+    found = [(name, figure(loaded.tree, unit_of(name), f"{stem}.{name}", how=_how(stem))) for name in names]
+    return ["inputs", *(f"  {name:<24} {value.text:>12}" for name, value in found)] if found else []
+
+
+def _how(stem: str) -> How:
+    return How.MEAN if "[*]" in stem else How.LEAF
+
+
+def rows_behind(number: Figure, loaded: Loaded) -> pd.DataFrame | None:
+    """The rows that it was measured from; None where none are kept."""
+    meaning = meaning_of(number.leaves[0]) if number.leaves else None
+    if meaning is None or meaning.rows is None:
+        return None
+    return meaning.rows(loaded.analysis, indices_of(number.leaves[0]))

@@ -1,0 +1,1 @@
+"""The screens: each puts the pages of one question on the terminal."""

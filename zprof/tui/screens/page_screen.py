@@ -1,0 +1,84 @@
+"""What all screens share: the line of their names, the status line, and being filled when data comes."""
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from zprof.tui.session import Loaded, Selected
+from zprof.tui.widgets.fact_table import FactTable
+from zprof.tui.widgets.status import StatusLine, TitleLine
+
+if TYPE_CHECKING:
+    from zprof.tui.app import ZprofApp
+
+
+class PageScreen(Screen[None]):
+    """A screen of the app.  Subclasses give ``title_of``, ``parts`` and ``fill``."""
+
+    name_of: ClassVar[str] = ""
+    help_of: ClassVar[str] = ""
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: What it was last filled with; None until then.
+        self.filled: tuple[object, ...] | None = None
+
+    @property
+    def zprof(self) -> "ZprofApp":
+        """The app, by its own type."""
+        return cast("ZprofApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        """Names on top, the screen's own parts, status and keys below."""
+        yield TitleLine(self.name_of)
+        with Vertical(id="body"):
+            yield Static("", id="waiting")
+            yield from self.parts()
+        yield StatusLine()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Show what there is."""
+        self.refill()
+
+    def on_screen_resume(self) -> None:
+        """It may have been loaded, or another rank picked, while this screen was away."""
+        self.refill()
+
+    def refill(self) -> None:
+        """Fill the screen anew where what it shows has changed."""
+        if not self.is_mounted:
+            return
+        for line in (*self.query(StatusLine), *self.query(TitleLine)):
+            line.refresh_from(self.zprof)
+        loaded = self.zprof.loaded
+        self.query_one("#waiting", Static).display = loaded is None
+        for part in self.query("#body > *").exclude("#waiting"):
+            part.display = loaded is not None
+        if loaded is None:
+            self.query_one("#waiting", Static).update(self.zprof.waiting_text())
+            return
+        state = (id(loaded), self.zprof.selected, self.zprof.looks)
+        if state != self.filled:
+            self.filled = state
+            self.fill(loaded, self.zprof.selected)
+
+    def parts(self) -> ComposeResult:
+        """The widgets of the screen."""
+        raise NotImplementedError
+
+    def fill(self, loaded: Loaded, selected: Selected) -> None:
+        """Show what was loaded."""
+        raise NotImplementedError
+
+    def focused_table(self) -> FactTable | None:
+        """The table that has the focus, else the first one of the screen."""
+        if isinstance(self.focused, FactTable):
+            return self.focused
+        tables = list(self.query(FactTable))
+        return tables[0] if tables else None

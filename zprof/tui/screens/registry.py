@@ -1,0 +1,6 @@
+"""The screens by name."""
+
+from zprof.tui.screens.overview import OverviewScreen
+from zprof.tui.screens.page_screen import PageScreen
+
+SCREENS: dict[str, type[PageScreen]] = {"overview": OverviewScreen}

@@ -1,0 +1,100 @@
+"""What the terminal UI was asked to show, and what is loaded of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from zprof.analysis.analysis import RunAnalysis, analyse, run_facts
+from zprof.model.json_tree import to_tree
+from zprof.model.report import Report, RunFacts
+from zprof.model.time import WindowPolicy
+from zprof.rules.diagnose import diagnose
+from zprof.run.reader import Run
+
+Opener = Callable[[Path], Run]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A run, its baseline, and how to measure; ``opener`` opens a path as a run."""
+
+    path: Path
+    opener: Opener
+    baseline: Path | None = None
+    policy: WindowPolicy = WindowPolicy.STEP
+    expected_bus_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A run as far as it was measured: what every page is made of."""
+
+    run: Run
+    report: Report
+    analysis: RunAnalysis
+    before: RunAnalysis | None = None
+
+    @cached_property
+    def tree(self) -> Mapping[str, Any]:
+        """The report as JSON has it: figures name their leaves in it."""
+        return dict(to_tree(self.report))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The rank and step that pages about one of them show; None where the run has none."""
+
+    rank: int | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLook:
+    """What manifests alone tell, at once."""
+
+    facts: RunFacts
+    gaps: int = field(default=0)
+
+
+def first_look(asked: Asked) -> FirstLook:
+    """Open the run, and read no table.
+
+    Raises:
+        BadInput: there is no run, or its manifest is damaged.
+    """
+    run = asked.opener(asked.path)
+    return FirstLook(facts=run_facts(run), gaps=len(run.gaps()))
+
+
+def load(asked: Asked, progress: Progress) -> Loaded:
+    """Measure the run and its baseline; ``progress`` is told what is done next.
+
+    Raises:
+        BadInput: a table of a run is damaged.
+    """
+    progress("opening")
+    run = asked.opener(asked.path)
+    progress(f"measuring {run_facts(run).name}: {len(run.ranks)} ranks")
+    analysis = analyse(run, asked.policy)
+    before = None
+    if asked.baseline is not None:
+        progress("measuring the baseline")
+        before = analyse(asked.opener(asked.baseline), asked.policy)
+    progress("asking the rules")
+    report = diagnose(
+        analysis, before, expected_bus_bytes_per_s=asked.expected_bus_bytes_per_s, policy=asked.policy
+    )
+    return Loaded(run=run, report=report, analysis=analysis, before=before)
+
+
+def first_selected(report: Report) -> Selected:
+    """The rank that loses most of its step, and its step in the middle."""
+    ranks = report.time.per_rank
+    worst = max(ranks, key=lambda rank: rank.wall_ns - rank.compute_ns, default=None)
+    if worst is None:
+        return Selected(rank=min(report.run.ranks_loaded, default=None))
+    steps = sorted((step.wall_ns, step.step) for step in report.time.steps if step.rank == worst.rank)
+    return Selected(rank=worst.rank, step=steps[len(steps) // 2][1] if steps else None)

@@ -1,0 +1,122 @@
+"""What a page shows, apart from how it is drawn: tables of cells, and what a row opens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zprof.model.printable import printable
+from zprof.tui.figures import Figure
+
+#: Rows of a table at most: the largest, with how many there are in all in its note.
+MOST_ROWS = 500
+
+
+class Mark(StrEnum):
+    """What a cell means, for its colour; its text says the same without any."""
+
+    PLAIN = "plain"
+    MUTED = "muted"
+    GOOD = "good"
+    BAD = "bad"
+    DOUBTFUL = "doubtful"
+    TITLE = "title"
+
+
+class Opens(StrEnum):
+    """What ``enter`` on a row leads to, where the cell is no figure."""
+
+    NOTHING = "nothing"
+    FINDING = "finding"
+    COLLECTIVE = "collective"
+    RANK = "rank"
+    STEP = "step"
+    ALLOCATION = "allocation"
+    GAP = "gap"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Text in a cell: names from a run are made printable here, and nowhere else."""
+
+    raw: str
+    mark: Mark = Mark.PLAIN
+
+    @property
+    def text(self) -> str:
+        """On one line, with nothing in it that steers a terminal."""
+        return printable(self.raw)
+
+
+Cell = Word | Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its title, what ``?`` says about it, and the width below which it is left out.
+
+    ``from_width``: the terminal's width in columns from which it is shown.
+    """
+
+    title: str
+    says: str = ""
+    numeric: bool = False
+    from_width: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row: a key that is its own in the table, its cells, and what it opens.
+
+    ``target``: the place in the report's list (of findings, collectives, gaps ...), or the rank or step.
+    """
+
+    key: str
+    cells: tuple[Cell, ...]
+    opens: Opens = Opens.NOTHING
+    target: int = -1
+    mark: Mark = Mark.PLAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of a page.  ``help``: what ``?`` says of it; ``note`` stands under it."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...] = field(default_factory=tuple)
+    help: str = ""
+    note: str = ""
+
+    def figures(self) -> list[Figure]:
+        """All its numbers."""
+        return [cell for line in self.lines for cell in line.cells if isinstance(cell, Figure)]
+
+
+def shown_columns(table: Table, width: int) -> list[int]:
+    """Places of the columns that a terminal of this width shows."""
+    return [place for place, column in enumerate(table.columns) if width >= column.from_width]
+
+
+def narrowed(table: Table, text: str) -> Sequence[Line]:
+    """The lines in which the text stands, in any case of letters; all for no text."""
+    wanted = text.casefold()
+    return [line for line in table.lines if any(wanted in cell.text.casefold() for cell in line.cells)]
+
+
+def sorted_by(table: Table, lines: Sequence[Line], place: int, *, reverse: bool) -> list[Line]:
+    """The lines by a column: numbers by value, unknown ones last, texts by letters."""
+
+    def key(line: Line) -> tuple[float, str]:
+        cell = line.cells[place]
+        if isinstance(cell, Figure):
+            return (cell.value if cell.value is not None else 0.0, "")
+        return (0.0, cell.text.casefold())
+
+    unknown = [line for line in lines if _is_unknown(line.cells[place])]
+    known = [line for line in lines if not _is_unknown(line.cells[place])]
+    return sorted(known, key=key, reverse=reverse) + unknown
+
+
+def _is_unknown(cell: Cell) -> bool:
+    return isinstance(cell, Figure) and cell.value is None

@@ -1,0 +1,17 @@
+"""The unit that a name ends with: every column and leaf carries it."""
+
+from zprof.tui.figures import Unit
+
+_ENDS = (
+    ("_bytes_per_s", Unit.BYTES_PER_S),
+    ("_ns", Unit.NS),
+    ("_bytes", Unit.BYTES),
+    ("_ratio", Unit.RATIO),
+)
+
+
+def unit_of(name: str) -> Unit:
+    """Its unit; a count where it names none."""
+    if name == "bytes":
+        return Unit.BYTES
+    return next((unit for end, unit in _ENDS if name.endswith(end)), Unit.COUNT)

@@ -1,0 +1,160 @@
+"""A table whose every cell can be focused, sorted, searched, copied and opened."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+from textual.coordinate import Coordinate
+from textual.message import Message
+from textual.widgets import DataTable
+
+from zprof.tui.figures import Figure
+from zprof.tui.keys import Where, bindings
+from zprof.tui.tables import MOST_ROWS, Cell, Line, Table, narrowed, shown_columns, sorted_by
+from zprof.tui.theme.looks import look_of
+from zprof.tui.widgets.paint import cell_text
+
+#: Lines of a table beside its rows: two of its border, one of its titles.
+_FRAME = 3
+_UP, _DOWN = "▲", "▼"
+
+
+class FactTable(DataTable[object]):
+    """Shows a :class:`~zprof.tui.tables.Table`, at most ``MOST_ROWS`` of its lines."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.TABLE)]
+
+    class Opened(Message):
+        """``enter`` on a cell."""
+
+        def __init__(self, table: Table, line: Line, cell: Cell) -> None:
+            super().__init__()
+            self.table, self.line, self.cell = table, line, cell
+
+    class SearchAsked(Message):
+        """``/`` in this table."""
+
+        def __init__(self, table: "FactTable") -> None:
+            super().__init__()
+            self.asking = table
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        """``classes="fill"``: as high as there is room; else as high as its rows."""
+        super().__init__(id=id, classes=classes, cursor_type="cell", zebra_stripes=False)
+        self.table: Table | None = None
+        self.wanted = ""
+        self._lines: Sequence[Line] = ()
+        self._columns: list[int] = []
+        self._sorted_by: int | None = None
+        self._reverse = True
+
+    def show(self, table: Table) -> None:
+        """Show this table from now on; order and search stay where it is the same one anew."""
+        if self.table is None or self.table.name != table.name:
+            self.wanted, self._sorted_by, self._reverse = "", None, True
+        self.table = table
+        self._draw()
+
+    def search(self, text: str) -> None:
+        """Only lines in which this text stands."""
+        self.wanted = text
+        self._draw()
+
+    def focused_line(self) -> tuple[Line, Cell] | None:
+        """The line and cell under the cursor; None in an empty table."""
+        row, column = self.cursor_coordinate
+        if not (0 <= row < len(self._lines) and 0 <= column < len(self._columns)):
+            return None
+        line = self._lines[row]
+        return line, line.cells[self._columns[column]]
+
+    def action_open(self) -> None:
+        """Open what is under the cursor."""
+        focused = self.focused_line()
+        if focused and self.table:
+            self.post_message(self.Opened(self.table, *focused))
+
+    def action_search(self) -> None:
+        """Ask for a text."""
+        self.post_message(self.SearchAsked(self))
+
+    def action_sort(self) -> None:
+        """Sort by the next column: after the last one, as the table was made."""
+        if not self._columns:
+            return
+        places = [None, *self._columns]
+        at = places.index(self._sorted_by) if self._sorted_by in places else 0
+        self._sorted_by = places[(at + 1) % len(places)]
+        self._draw()
+
+    def action_reverse(self) -> None:
+        """Sort the other way round."""
+        self._reverse = not self._reverse
+        self._draw()
+
+    def on_data_table_cell_selected(self, event: DataTable.CellSelected) -> None:
+        """A click on the cell under the cursor opens it, too."""
+        event.stop()
+        self.action_open()
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        """A click on a title sorts by it; another one, the other way round."""
+        event.stop()
+        place = self._columns[event.column_index]
+        if self._sorted_by == place:
+            self._reverse = not self._reverse
+        self._sorted_by = place
+        self._draw()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Other columns may fit."""
+        if self.table is not None and shown_columns(self.table, self.app.size.width) != self._columns:
+            self._draw()
+
+    def _draw(self) -> None:
+        table = self.table
+        if table is None:
+            return
+        at = self.cursor_coordinate
+        lines = narrowed(table, self.wanted)
+        if self._sorted_by is not None:
+            lines = sorted_by(table, lines, self._sorted_by, reverse=self._reverse)
+        self._lines, found = lines[:MOST_ROWS], len(lines)
+        self._columns = shown_columns(table, self.app.size.width)
+        look = look_of(self.app)
+        self.clear(columns=True)
+        for place in self._columns:
+            self.add_column(self._title(place), key=str(place))
+        for line in self._lines:
+            cells = [
+                cell_text(line.cells[place], look, numeric=table.columns[place].numeric, row=line.mark)
+                for place in self._columns
+            ]
+            self.add_row(*cells, key=line.key)
+        if not self.has_class("fill"):
+            self.styles.height = len(self._lines) + _FRAME
+        self.border_title = table.title + (f"  /{self.wanted}" if self.wanted else "")
+        hidden = f"first {len(self._lines)} of {found} rows" if found > len(self._lines) else ""
+        self.border_subtitle = "  ".join(part for part in (table.note, hidden) if part)
+        if self._lines:
+            self.move_cursor(
+                row=min(at.row, len(self._lines) - 1), column=min(at.column, len(self._columns) - 1)
+            )
+
+    def _title(self, place: int) -> str:
+        assert self.table is not None
+        title = self.table.columns[place].title
+        mark = (_DOWN if self._reverse else _UP) if place == self._sorted_by else ""
+        return f"{title} {mark}" if mark else title
+
+    def shown_figures(self) -> list[Figure]:
+        """The numbers in its rows and columns, as far as they are not filtered or too wide."""
+        cells = [line.cells[place] for line in self._lines for place in self._columns]
+        return [cell for cell in cells if isinstance(cell, Figure)]
+
+    def go_to(self, key: str) -> None:
+        """Put the cursor on the line with this key, where it is shown."""
+        for row, line in enumerate(self._lines):
+            if line.key == key:
+                self.cursor_coordinate = Coordinate(row, self.cursor_coordinate.column)

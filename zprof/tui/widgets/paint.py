@@ -1,0 +1,33 @@
+"""Cells and bars as rich text in the look of the app; nothing from a run is ever parsed as markup."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from zprof.tui.figures import Figure
+from zprof.tui.tables import Cell, Mark
+from zprof.tui.theme.palette import MARKS, Look, Paint
+
+
+def cell_text(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Mark.PLAIN) -> Text:
+    """A cell: numbers to the right, in the colour of its mark, or else of its row's."""
+    mark = row if isinstance(cell, Figure) or cell.mark is Mark.PLAIN else cell.mark
+    text = Text(cell.text, style=MARKS[mark].colour(look), no_wrap=True, end="")
+    text.justify = "right" if numeric else "left"
+    return text
+
+
+def bar(
+    parts: Sequence[tuple[Paint, float]], columns: int, whole: float, look: Look, *, ascii_only: bool
+) -> Text:
+    """Parts side by side, each as long as its share of ``whole`` of these columns; sums are kept.
+
+    The ends of the parts are rounded, not their lengths, so that a bar is never longer than its whole.
+    """
+    text, begun, until = Text(no_wrap=True, end=""), 0, 0.0
+    for paint, size in parts:
+        until += max(0.0, size)
+        end = min(columns, round(columns * until / whole)) if whole > 0 else 0
+        text.append(paint.shown(ascii_only=ascii_only) * (end - begun), style=paint.colour(look))
+        begun = max(begun, end)
+    return text

@@ -1,0 +1,72 @@
+"""The line of screens on top, and the line that says what is shown below."""
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from textual.widgets import Static
+
+from zprof.model.printable import printable, shorten
+
+if TYPE_CHECKING:
+    from zprof.tui.app import ZprofApp
+
+#: The screens by their key: name, title, and the title where there is little room.
+SCREENS: tuple[tuple[str, str, str], ...] = (
+    ("overview", "Overview", "Overview"),
+    ("memory", "Memory", "Memory"),
+    ("communication", "Communication", "Comm"),
+    ("timeline", "Timeline", "Timeline"),
+    ("ranks", "Ranks", "Ranks"),
+    ("compare", "Compare", "Compare"),
+)
+_WIDE = 100
+
+
+class TitleLine(Static):
+    """The screens and their keys, the present one in reverse."""
+
+    def __init__(self, current: str) -> None:
+        super().__init__("", id="titles")
+        self._current = current
+
+    def refresh_from(self, app: "ZprofApp") -> None:
+        """Draw it for the width of the terminal."""
+        wide = app.size.width >= _WIDE
+        text = Text("zprof ", no_wrap=True, style="bold")
+        for number, (name, title, short) in enumerate(SCREENS, 1):
+            style = "reverse" if name == self._current else ""
+            text.append(f" {number} {title if wide else short} ", style=style)
+        self.update(text)
+
+
+class StatusLine(Static):
+    """Run, ranks, steps, rank and step picked, gaps."""
+
+    def __init__(self) -> None:
+        super().__init__("", id="status")
+
+    def refresh_from(self, app: "ZprofApp") -> None:
+        """Draw it."""
+        self.update(Text(shorten(status_text(app), app.size.width - 2), no_wrap=True))
+
+
+def status_text(app: "ZprofApp") -> str:
+    """One line on what is shown."""
+    if app.look is None:
+        return app.waiting_text()
+    facts, selected = app.look.facts, app.selected
+    ranks = len(facts.ranks_loaded)
+    parts = [
+        printable(facts.name),
+        f"{ranks} of {facts.world_size} ranks" if ranks < facts.world_size else f"{ranks} ranks",
+        f"{len(facts.steps)} steps",
+    ]
+    if selected.rank is not None:
+        parts.append(
+            f"rank {selected.rank}" + (f" step {selected.step}" if selected.step is not None else "")
+        )
+    gaps = len(app.loaded.report.gaps) if app.loaded else app.look.gaps
+    parts.append("1 gap" if gaps == 1 else f"{gaps} gaps")
+    if app.loaded is None:
+        parts.append(app.waiting_text())
+    return " · ".join(parts)
