@@ -121,3 +121,8 @@ def test_one_rank_has_no_link() -> None:
     analysis = link_run(gathers(3, 32 * MIB, 10 * MS))
     alone = replace(analysis, run=replace(analysis.run, world_size=1))
     assert against(10e9)(alone, None) is None
+
+
+def test_a_group_on_unknown_hosts_expects_nothing_of_one_within() -> None:
+    analysis = link_run(*shards("0,1", 3 * MS), *shards("2,3", MS))
+    assert isinstance(low_bus_bandwidth(on_hosts(analysis, "a", "a"), None), Gap)

@@ -345,3 +345,11 @@ def test_groups_of_one_rank_wait_for_nobody() -> None:
     analysis = analysis_of(Scenario(ranks=2, steps=2))
     alone = replace(analysis, collectives=analysis.collectives.assign(group_size=1))
     assert straggler_rank(alone, None) is None
+
+
+@pytest.mark.parametrize(("more", "confidence"), [(0, Confidence.LOW), (1, Confidence.HIGH)])
+def test_one_and_a_half_errors_themselves_are_not_sure(more: int, confidence: Confidence) -> None:
+    """Deviations of 8.998 ms in nine steps make an error of which this is 1.5, to the last bit."""
+    delay_ms, off_ms = (24_969_450 + more) / MS, 8.998
+    steps = [delay_ms - off_ms] * 4 + [delay_ms] + [delay_ms + off_ms] * 4
+    assert confidence_of(exactly(steps)) is confidence
