@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 WIDTH, LAYERS, BATCH = 768, 6, 64
-LATE_S, LOADING_S = 0.060, 0.080
+LATE_S, LOADING_S = 0.250, 0.150
 MICRO_BATCHES = 4
 
 

@@ -6,6 +6,8 @@ needless_reshard_after_forward, checkpoint_regathers, units_too_small, single_un
 
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -16,44 +18,71 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-WIDTH, LAYERS, HEADS, VOCABULARY, LENGTH, BATCH = 256, 4, 4, 256, 64, 8
-LATE_S, LOADING_S = 0.060, 0.080
+HEADS, VOCABULARY = 4, 256
+LATE_S, LOADING_S = 0.250, 0.150
 MICRO_BATCHES = 4
 
 
+@dataclass(frozen=True)
+class Size:
+    """Of a model and its batches."""
+
+    width: int = 256
+    layers: int = 4
+    batch: int = 4
+    length: int = 64
+
+
+#: Where messages are the fault, the model is such that they weigh: many small ones, or large ones.
+SIZES = {
+    "units_too_small": Size(width=128, layers=8, batch=2, length=32),
+    "single_unit": Size(width=512, batch=2, length=32),
+}
+
+
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, _ = x.shape
+        batch, length, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-class Recomputed(nn.Module):
-    """A block that is checkpointed outside of its sharding, so that recomputation gathers it again."""
+class Segment(nn.Module):
+    """Blocks that are recomputed as one, each dropped at once so that not all of them are in memory.
 
-    def __init__(self, block: nn.Module) -> None:
+    FSDP2 would keep what a recomputation gathers until its backward.  Dropped by hand, each block is gathered
+    for the forward, for the recomputation and for the backward.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
-        self.block = block
+        self.blocks = nn.ModuleList(blocks)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+            block.reshard()
+        return x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(self.block, x, use_reentrant=True)
+        return checkpoint(self.run, x, use_reentrant=True)
 
 
 class Transformer(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int, layers: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embedding(tokens)
@@ -63,8 +92,8 @@ class Transformer(nn.Module):
 
 
 class Tokens(Dataset):
-    def __init__(self, count: int, loading_s: float) -> None:
-        self.count, self.loading_s = count, loading_s
+    def __init__(self, count: int, loading_s: float, size: Size) -> None:
+        self.count, self.loading_s, self.shape = count, loading_s, (size.batch, size.length + 1)
 
     def __len__(self) -> int:
         return self.count
@@ -72,12 +101,12 @@ class Tokens(Dataset):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(self.loading_s)
         generator = torch.Generator().manual_seed(index * 100 + dist.get_rank())
-        return torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
+        return torch.randint(VOCABULARY, self.shape, generator=generator)
 
 
-def sharded(fault: str) -> nn.Module:
+def sharded(fault: str, size: Size) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    model = Transformer()
+    model = Transformer(size.width, size.layers)
     reshard = fault in ("accumulation_regathers", "needless_reshard_after_forward", "checkpoint_regathers")
     if fault == "units_too_small":
         for module in model.blocks.modules():
@@ -88,7 +117,7 @@ def sharded(fault: str) -> nn.Module:
             fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     if fault == "checkpoint_regathers":
-        model.blocks = nn.ModuleList(Recomputed(block) for block in model.blocks)
+        model.blocks = nn.ModuleList(Segment(pair) for pair in zip(*[iter(model.blocks)] * 2, strict=True))
     return model
 
 
@@ -103,11 +132,12 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = sharded(fault)
+    size = SIZES.get(fault, Size())
+    model = sharded(fault, size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     accumulates = fault.startswith("accumulation")
     micro_batches = MICRO_BATCHES if accumulates else 1
-    tokens = Tokens(steps * micro_batches, LOADING_S if fault == "data_loader" else 0.0)
+    tokens = Tokens(steps * micro_batches, LOADING_S if fault == "data_loader" else 0.0, size)
     batches = iter(DataLoader(tokens, batch_size=None))
     for step in range(steps):
         for micro_batch in range(micro_batches):
