@@ -4,14 +4,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.exact import with_clocks
+from tests.support.exact import wall_for, with_clocks
 from tests.support.link_runs import MS, US, gathers, link_run, norm, reduces
-from zprof.model.findings import Confidence
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
 from zprof.rules.transfer.messages.hosts import bus_bandwidths
 from zprof.rules.transfer.messages.pipeline import Pass, depth_of, exposed_ns
 from zprof.rules.transfer.messages.resizing import Step, enough, is_guess
-from zprof.rules.transfer.messages.small import Small, confidence_of, small_messages
+from zprof.rules.transfer.messages.small import Small, confidence_of, not_known, small_messages
 from zprof.rules.transfer.messages.traffic import Traffic, _split, intrinsic, traffic_of
+from zprof.rules.transfer.single_unit import single_unit
 
 MIB = 1 << 20
 KIB = 1 << 10
@@ -138,3 +141,25 @@ def test_four_messages_are_left_at_least() -> None:
 @pytest.mark.parametrize(("high", "guess"), [(2.7, True), (3.0, False), (3.3, False)])
 def test_two_hundredths_in_the_middle_are_no_guess(high: float, *, guess: bool) -> None:
     assert is_guess((1.0, high), 100.0) is guess
+
+
+def test_three_hundredths_of_the_step_are_worth_it() -> None:
+    small = met()
+    wall = wall_for(small.saving_ns[1], 0.03)
+    assert replace(small, wall_ns=wall).is_worth_it
+    assert not replace(small, wall_ns=1.001 * wall).is_worth_it
+
+
+def test_one_rank_has_nothing_to_know() -> None:
+    analysis = link_run(gathers(32, MIB, MS), reduces(16, MIB, MS))
+    alone = replace(analysis, run=replace(analysis.run, world_size=1))
+    assert not_known(analysis, Cause.UNITS_TOO_SMALL) is not None
+    assert not_known(alone, Cause.UNITS_TOO_SMALL) is None
+    assert single_unit(replace(one_message(), run=alone.run), None) is None
+
+
+def one_message() -> RunAnalysis:
+    """The model as one unit."""
+    whole = link_run(gathers(1, 200 * MIB, 10 * MS), reduces(1, 200 * MIB, 10 * MS), compute_ns=75 * MS)
+    assert isinstance(single_unit(whole, None), Finding)
+    return whole
