@@ -9,7 +9,7 @@ S is how much earlier than before the rank is at each instant; at the end of the
 A collective is ready when its last rank is there; one that began as another ended was ready when it was
 launched.  The other ranks are taken to win as much as this one.  On simulated steps with halved collectives
 it is within 5 % of the truth, where half of the exposed time is up to four times too little: what is shorter
-also lets those behind it begin earlier.  A collective that is :data:`GONE` is not waited for at all.
+also lets those behind it begin earlier.
 """
 
 from collections.abc import Iterator
@@ -27,14 +27,12 @@ _TOUCHING_NS = 60_000
 _MOST_RANKS, _MOST_STEPS = 8, 32
 #: Collectives back to which the one before is looked for: those that run at once are few.
 _LOOK_BACK = 16
-#: The new transfer of a collective that is left out.
-GONE = np.nan
 _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ran:
-    """One collective as it was, and how long it transfers now: NaN where it is left out.
+    """One collective as it was, and how long it transfers now.
 
     ``awaited``, ``resumed``: when the rank began to wait for it, and went on; NaN where that is not known.
     """
@@ -64,11 +62,9 @@ class _Replay:
         queued = before[0] > ran.arrival - _TOUCHING_NS
         ready = ran.ready if queued else ran.arrival
         end = max(ready - self._shift_at(ready), before[1]) + ran.new
-        gone = np.isnan(ran.new)
-        self.ends.append((ran.end, before[1] if gone else end))
+        self.ends.append((ran.end, end))
         if not np.isnan(ran.awaited):
-            asked = ran.awaited - self.won
-            self.shifts.append((ran.resumed, ran.resumed - (asked if gone else max(asked, end))))
+            self.shifts.append((ran.resumed, ran.resumed - max(ran.awaited - self.won, end)))
 
     def _shift_at(self, old: float) -> float:
         return next(shift for since, shift in reversed(self.shifts) if since <= old)
@@ -77,7 +73,7 @@ class _Replay:
 def won_ns(analysis: RunAnalysis, new_transfer_ns: "pd.Series[float]") -> float:
     """What a step of a rank wins, in the mean, when its collectives transfer for this long.
 
-    ``new_transfer_ns`` has an entry for each row of ``analysis.collectives``; GONE for those left out.
+    ``new_transfer_ns`` has an entry for each row of ``analysis.collectives``.
     """
     won = [_replayed(step, new_transfer_ns.loc[step.index]) for step in _sampled(analysis.collectives)]
     return max(0.0, float(np.mean(won))) if won else 0.0

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.analyses import MS, ORIGIN, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.replay import GONE, won_ns
+from zprof.rules.replay import won_ns
 
 #: launch, start, end, exposed transfer; in ms.  One rank and step.
 Row = tuple[float, float, float, float]
@@ -96,30 +96,3 @@ def test_is_the_mean_over_ranks_and_steps() -> None:
     slow, fast = analysis_of(scenario), analysis_of(replace(scenario, unit_bytes=scenario.unit_bytes // 2))
     true = slow.steps["wall_ns"].mean() - fast.steps["wall_ns"].mean()
     assert won_ns(slow, slow.collectives["transfer_ns"] * 0.5) == pytest.approx(true, rel=0.05)
-
-
-def without(analysis: RunAnalysis, which: int) -> float:
-    """Milliseconds won where this row is not there at all."""
-    transfer = analysis.collectives["transfer_ns"].astype(float)
-    transfer.loc[which] = GONE
-    return won_ns(analysis, transfer) / MS
-
-
-def test_what_is_gone_is_not_waited_for() -> None:
-    assert without(step((0, 0, 10, 10)), 0) == pytest.approx(10)
-    assert without(step((0, 0, 10, 0)), 0) == 0
-
-
-def test_nor_is_what_stands_before_it_waited_for_in_its_place() -> None:
-    """The rank waited for the second, which was behind the first: without it, it waits for neither."""
-    queued = step((0, 0, 10, 0), (1, 10, 20, 12))
-    assert without(queued, 1) == pytest.approx(12)
-    transfer = queued.collectives["transfer_ns"].astype(float)
-    transfer.loc[1] = 0.0
-    assert won_ns(queued, transfer) / MS == pytest.approx(10)
-
-
-def test_the_link_is_free_for_those_behind_what_is_gone() -> None:
-    """The second was queued behind ten hidden ms: launched a ms after the first, it hides nearly all."""
-    assert without(step((0, 0, 10, 0), (1, 10, 20, 8)), 0) == pytest.approx(8)
-    assert without(step((0, 0, 10, 0), (5, 10, 20, 8)), 0) == pytest.approx(5)

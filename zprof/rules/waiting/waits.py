@@ -24,12 +24,17 @@ class Waits:
 
 
 def waits_for(analysis: RunAnalysis, late: tuple[int, ...]) -> Waits:
-    """Waiting in collectives to which one of the ranks came last."""
+    """Waiting in collectives to which one of the ranks came last.
+
+    Of many groups few have a late rank: those without one wait for ranks that it has made late.
+    """
     rows = analysis.collectives
     rows = rows[rows["matched"].astype(bool) & (rows["group_size"] > 1)]
     last = rows.loc[rows.groupby(INSTANCE)["start_ns"].idxmax()].set_index(INSTANCE)["rank"]
     blamed = last[last.isin(late)].index
-    waiting = rows[rows[INSTANCE].isin(blamed) & ~rows["rank"].isin(late)]
+    met = rows.loc[rows["rank"].isin(late), INSTANCE]
+    passed_on = rows["origin_rank"].isin(late) & ~rows[INSTANCE].isin(met)
+    waiting = rows[(rows[INSTANCE].isin(blamed) | passed_on) & ~rows["rank"].isin(late)]
     steady = waiting[~waiting["first_of_window"].astype(bool)]
     steps = max(1, analysis.steps["step"].nunique())
     each, rest = _of_step(waiting)["wait_ns"], _of_step(steady)

@@ -99,6 +99,13 @@ def test_two_late_ranks_are_named_together(tmp_path: Path) -> None:
     assert first.saving_ns[0] <= saving <= first.saving_ns[1]
 
 
+def test_of_many_groups_most_wait_for_ranks_that_the_late_one_made_late(tmp_path: Path) -> None:
+    """Of four groups that shard, one has the late rank, and of four that replicate one."""
+    plan = Plan(seed=3, ranks=16, shard=4, steps=4, units=3)
+    job = planted(Cause.STRAGGLER_RANK, plan, tmp_path)
+    assert_first_and_priced(job, Cause.STRAGGLER_RANK, plan, tmp_path / "cured", widest=4)
+
+
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
 def test_profilers_that_start_apart_are_no_late_ranks(vendor: Vendor, tmp_path: Path) -> None:
     job = planted(Cause.MEASUREMENT_ARTIFACT, small(0, vendor), tmp_path)

@@ -7,9 +7,11 @@ all_reduce: the one that the states, or the replicas, are spread over.  Means ar
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.transfer.texts import codes_of
 from zprof.model.collectives import CollectiveKind
 from zprof.rules.rows import clock_uncertainty_ns, mean_per_step, of_kind
 from zprof.rules.transfer.messages.pipeline import Pass
@@ -157,14 +159,22 @@ def _first(messages: Messages) -> float:
 def _of_sharding(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of the group of each rank that shares most bytes."""
     rows = rows[rows["group_size"] > 1]
+    group = _numbered(rows["group"])
     for kinds in (_GATHERS, _REDUCES[:1], _REDUCES[1:]):
         mine = _of_kinds(rows, kinds)
         if len(mine) and mine["bytes"].sum() > 0:
-            moved = mine.groupby(["rank", "group"], observed=True)["bytes"].sum()
+            moved = mine["bytes"].groupby([mine["rank"], group.loc[mine.index]]).sum()
             most = moved.groupby(level="rank").idxmax()
-            keys = pd.MultiIndex.from_tuples(list(most), names=["rank", "group"])
-            return rows[pd.MultiIndex.from_frame(rows[["rank", "group"]].astype({"group": str})).isin(keys)]
+            keys = pd.MultiIndex.from_tuples(list(most))
+            return rows[pd.MultiIndex.from_arrays([rows["rank"], group]).isin(keys)]
     return rows.iloc[:0]
+
+
+def _numbered(groups: "pd.Series[str]") -> "pd.Series[int]":
+    """Groups by the order of their names, which are long where ranks are many."""
+    codes, texts = codes_of(groups)
+    places = np.argsort(np.argsort(np.array(texts, dtype=object))) if texts else codes
+    return pd.Series(places[codes], index=groups.index)
 
 
 def _of_kinds(rows: pd.DataFrame, kinds: Iterable[CollectiveKind]) -> pd.DataFrame:

@@ -1,10 +1,9 @@
 """What a step loses to collectives that need not be: their exposed time, and what goes with it.
 
 Without them the rank is not blocked in them: at least most of their exposed transfer is won.  What they
-hide under compute wins nothing by itself, but it frees the link for those behind them: so much at most as the
-step replayed without them wins (:mod:`zprof.rules.replay`).  Each also costs its launch, its wake-up
-and the copies of what it moves; on a CPU rank those are the work of the thread that computes, and may take
-as long as launching does, which copies too.
+hide under compute wins nothing by itself, but it frees the link for those behind them.  Each also costs its
+launch, its wake-up and the copies of what it moves; on a CPU rank those are the work of the thread that
+computes, and may take as long as launching does, which copies too.  So more than the exposed time can be won.
 Waiting in them is not counted: a late rank is waited for in the next collective just as well.
 The same jobs, simulated with and without them (``benchmarks.diagnosis``), won about the exposed time.
 """
@@ -14,14 +13,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.replay import GONE, won_ns
 from zprof.rules.rows import mean_per_step
 
 #: Of the exposed transfer; compute that moves up can meet another exposed collective.
 _LEAST_RATIO = 0.7
-#: Of the same, and of what the replay wins: a free link lets the others begin sooner.
+#: Of the same: a free link lets the others begin sooner.
 _MOST_RATIO = 1.3
-_MOST_REPLAYED_RATIO = 1.15
 #: Of each: wake-up on a CPU's main thread, and the copies; on a device the queue's gap, and the copies.
 _EACH_CPU_NS = 100_000
 _EACH_DEVICE_NS = 20_000
@@ -59,16 +56,8 @@ def price_of(analysis: RunAnalysis, rows: pd.DataFrame) -> Price:
         transfer_ns=mean_per_step(analysis, priced["transfer_ns"].sum()),
         exposed_ns=exposed,
         low_ns=_LEAST_RATIO * exposed,
-        high_ns=max(_MOST_RATIO * exposed, _MOST_REPLAYED_RATIO * _replayed(analysis, priced))
-        + _beside(analysis, priced),
+        high_ns=_MOST_RATIO * exposed + _beside(analysis, priced),
     )
-
-
-def _replayed(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
-    """What the step wins without them when the link is free for the others."""
-    transfer = analysis.collectives["transfer_ns"].astype(float)
-    transfer.loc[rows.index] = GONE
-    return won_ns(analysis, transfer)
 
 
 def _beside(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
