@@ -163,3 +163,14 @@ def one_message() -> RunAnalysis:
     whole = link_run(gathers(1, 200 * MIB, 10 * MS), reduces(1, 200 * MIB, 10 * MS), compute_ns=75 * MS)
     assert isinstance(single_unit(whole, None), Finding)
     return whole
+
+
+def test_groups_of_one_rank_and_gathers_of_nothing_are_no_traffic() -> None:
+    analysis = link_run(gathers(2, MIB, MS))
+    alone = replace(analysis, collectives=analysis.collectives.assign(group_size=1))
+    assert traffic_of(alone) is None
+    barriers = link_run(gathers(2, 0, MS, group="0,1"), reduces(2, MIB, MS, group="0,2"))
+    traffic = traffic_of(barriers)
+    assert traffic is not None
+    assert traffic.gathers is None
+    assert traffic.reduces is not None
