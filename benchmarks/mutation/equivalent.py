@@ -19,4 +19,7 @@ EQUIVALENT: dict[str, str] = {
     f"{_RULES}/transfer/messages/expected.py: _FAR: 1  ->  2": "the three need only differ",
     f"{_RULES}/transfer/messages/expected.py: "
     "group in self._spans  ->  not in": "a look-up of what spans() says as well",
+    f"{_RULES}/claims.py: _SURENESS: 0  ->  1": "a note stands behind all that is surer already",
+    f"{_RULES}/claims.py: _SURENESS: 1  ->  0": "a note stands behind all that is surer already",
+    f"{_RULES}/claims.py: _SURENESS: 2  ->  3": "the three are only compared",
 }

@@ -141,3 +141,9 @@ def test_a_guess_about_time_comes_after_what_is_sure() -> None:
     guess = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.LOW)
     sure = claim(Cause.DATA_LOADER, 1, 2)
     assert ordered([guess, sure]) == [sure, guess]
+
+
+def test_what_promises_no_time_is_kept_beside_what_explains_it() -> None:
+    """A range that ends at 0 is not one of which others left nothing."""
+    claims = (claim(Cause.SINGLE_UNIT, 30, 60), claim(Cause.NO_PREFETCH, 0, 0))
+    assert set(savings(*claims, ranks=[rank(exposed_transfer_ns=100)])) == {claim.cause for claim in claims}

@@ -4,12 +4,20 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.exact import wall_for, with_walls
 from tests.support.link_runs import MS, Sent, gathers, link_run, norm, on_hosts, reduces
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.transfer.sharding_spans_nodes import sharding_spans_nodes
+from zprof.rules.transfer.messages.traffic import traffic_of
+from zprof.rules.transfer.sharding_spans_nodes import (
+    _finding,
+    _layout,
+    _saving,
+    _spanning,
+    sharding_spans_nodes,
+)
 
 MIB = 1 << 20
 SIZE = 32 * MIB
@@ -140,3 +148,40 @@ def test_half_of_what_was_measured_within_a_host_is_not_low() -> None:
     assert answer(*over_hosts(), inside) is None
     faster = replace(inside, each_ns=2 * MS - 1000)
     assert isinstance(answer(*over_hosts(), faster), Finding)
+
+
+def test_a_host_that_nobody_measured_is_at_least_twice_as_fast_inside() -> None:
+    analysis = on_hosts(link_run(*over_hosts(shows=1.0)), *TWO_HOSTS)
+    traffic = traffic_of(analysis)
+    assert traffic is not None
+    assert traffic.gathers is not None
+    found = _spanning(analysis, None, traffic, traffic.gathers, (2, 2))
+    assert found is not None
+    assert found.within is None
+    twice = replace(found, within=2 * found.seen)
+    assert _saving(found, cpu=False)[0] == pytest.approx(_saving(twice, cpu=False)[0])
+
+
+def test_one_rank_spans_nothing() -> None:
+    analysis = on_hosts(link_run(*over_hosts(shows=1.0)), *TWO_HOSTS)
+    assert isinstance(sharding_spans_nodes(analysis, None), Finding)
+    alone = replace(analysis, run=replace(analysis.run, world_size=1))
+    assert sharding_spans_nodes(alone, None) is None
+
+
+def test_shards_span_hosts_where_each_has_several_of_them() -> None:
+    assert _layout([{"a": 2, "b": 2}]) == (2, 2)
+    assert _layout([{"a": 4}]) is None
+    assert _layout([{"a": 1, "b": 1}]) is None
+
+
+def test_two_hundredths_of_the_step_are_worth_it() -> None:
+    analysis = on_hosts(link_run(*over_hosts(shows=1.0)), *TWO_HOSTS)
+    traffic = traffic_of(analysis)
+    assert traffic is not None
+    assert traffic.gathers is not None
+    found = _spanning(analysis, None, traffic, traffic.gathers, (2, 2))
+    assert found is not None
+    wall = wall_for(_saving(found, cpu=False)[1], 0.02)
+    assert _finding(with_walls(analysis, wall), found) is not None
+    assert _finding(with_walls(analysis, 1.001 * wall), found) is None

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.exact import wall_for, with_walls
 from tests.support.link_runs import MS, Sent, gathers, link_run, norm, reduces
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
@@ -109,3 +110,28 @@ def test_silent_or_not_tested_without_collectives() -> None:
     nothing = replace(analysis, collectives=analysis.collectives.iloc[:0])
     assert isinstance(single_unit(nothing, None), Gap)
     assert single_unit(replace(nothing, run=replace(nothing.run, world_size=1)), None) is None
+
+
+def test_three_steps_are_enough() -> None:
+    analysis = run()
+    steps, rows = analysis.steps, analysis.collectives
+    short = replace(analysis, steps=steps[steps["step"] < 3], collectives=rows[rows["step"] < 3])
+    finding = single_unit(short, None)
+    assert isinstance(finding, Finding)
+    assert finding.confidence is Confidence.HIGH
+
+
+def test_half_of_the_largest_gather_is_large_too() -> None:
+    """The first of them is hidden: what shows of the second says nothing of the first unit."""
+    half = gathers(1, 100 * MIB, 10 * MS, units=["head"], shows=0.0)
+    rest = replace(WHOLE, units=["model"], begins_ns=30 * MS)
+    assert not fires(half, rest, REDUCE)
+    assert fires(replace(half, bytes=99 * MIB), rest, REDUCE)
+
+
+def test_on_three_hundredths_of_the_step() -> None:
+    finding = single_unit(run(), None)
+    assert isinstance(finding, Finding)
+    wall = wall_for(finding.saving_ns[1], 0.03)
+    assert isinstance(single_unit(with_walls(run(), wall), None), Finding)
+    assert single_unit(with_walls(run(), 1.001 * wall), None) is None

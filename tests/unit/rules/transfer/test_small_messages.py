@@ -193,3 +193,9 @@ def test_quick_messages_refute_a_latency(quick_us: int, units: list[str], confid
 )
 def test_a_guess_is_below_two_per_cent_in_the_middle(saving: tuple[float, float], *, guess: bool) -> None:
     assert is_guess(saving, 100) == guess
+
+
+def test_three_units_of_a_block_are_not_called_parts() -> None:
+    finding = units_too_small(run(150 * US, 200 * US, units=THREE), None)
+    assert isinstance(finding, Finding)
+    assert finding.sentence.startswith("32 all_gathers a step")
