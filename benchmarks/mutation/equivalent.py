@@ -22,4 +22,5 @@ EQUIVALENT: dict[str, str] = {
     f"{_RULES}/claims.py: _SURENESS: 0  ->  1": "a note stands behind all that is surer already",
     f"{_RULES}/claims.py: _SURENESS: 1  ->  0": "a note stands behind all that is surer already",
     f"{_RULES}/claims.py: _SURENESS: 2  ->  3": "the three are only compared",
+    f"{_RULES}/claims.py: max(surer) > own  ->  >=": "nothing is surer than itself",
 }

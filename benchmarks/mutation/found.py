@@ -98,11 +98,9 @@ class _Module:
 
     def constants(self) -> Iterator[Mutant]:
         for statement in self._tree.body:
-            names = _assigned(statement)
-            value = getattr(statement, "value", None)
-            if names and value is not None:
+            for name, value in _pairs(statement):
                 for node in _numbers(value):
-                    yield from self._scaled(names[0], node)
+                    yield from self._scaled(name, node)
 
     def _scaled(self, name: str, node: ast.expr) -> Iterator[Mutant]:
         for text in _other(_value(node)):
@@ -143,10 +141,19 @@ class _Module:
 
 
 def _assigned(statement: ast.stmt) -> list[str]:
-    if isinstance(statement, ast.Assign):
-        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
-    target = statement.target if isinstance(statement, ast.AnnAssign) else None
-    return [target.id] if isinstance(target, ast.Name) else []
+    return [name for name, _ in _pairs(statement)]
+
+
+def _pairs(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """Names that it assigns, and what; of ``a, b = 1, 2`` each its own."""
+    value = getattr(statement, "value", None)
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    for target in targets if isinstance(value, ast.expr) else ():
+        if isinstance(target, ast.Name):
+            yield target.id, value
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            both = zip(target.elts, value.elts, strict=True)
+            yield from ((name.id, each) for name, each in both if isinstance(name, ast.Name))
 
 
 def _numbers(node: ast.expr) -> Iterator[ast.expr]:

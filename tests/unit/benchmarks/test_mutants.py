@@ -47,6 +47,12 @@ def test_numbers_are_scaled_and_small_whole_ones_change_by_one() -> None:
         "B: 1 << 10  ->  1280",
         "B: 1 << 10  ->  819",
     ]
+    assert changes(b"A, B = 1.0, 4\n") == [
+        "A: 1.0  ->  1.25",
+        "A: 1.0  ->  0.8",
+        "B: 4  ->  5",
+        "B: 4  ->  3",
+    ]
     assert changes(b"A = 0\n") == ["A: 0  ->  1"]
     assert changes(b"A = (2, 'x', True)\ndef f():\n    return 7\n") == ["A: 2  ->  3", "A: 2  ->  1"]
 

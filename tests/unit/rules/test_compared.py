@@ -138,3 +138,15 @@ def test_what_grew_is_asked_at_equal_work() -> None:
     assert status is Status.SLOWER
     assert sentence.endswith("because nothing is prefetched")
     assert compared(comparison, (), ())[1].endswith("most of it is exposed transfer (+60.0 ms)")
+
+
+def test_an_interval_that_touches_zero_is_not_slower() -> None:
+    times = StepTimeChange(a_ns=100 * MS, b_ns=103 * MS, ci95=(0, 4 * MS))
+    assert compared(replace(SLOWER, step_time=times), (), ())[0] is Status.OK
+    above = replace(times, ci95=(1, 4 * MS))
+    assert compared(replace(SLOWER, step_time=above), (), ())[0] is Status.SLOWER
+
+
+def test_where_no_term_grew_none_is_named() -> None:
+    flat = replace(SLOWER, ledger_delta={"compute_ns": 0, "exposed_wait_ns": 0})
+    assert compared(flat, (), ())[1].endswith("no cause found; no term of it grew")

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of, without_rank
+from tests.support.peaks import gpu
 from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence
+from zprof.model.memory import AllocatorCounters
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import Time
 from zprof.rules.diagnose import diagnose
@@ -146,3 +148,14 @@ def test_expected_bandwidth_reaches_the_rule() -> None:
     analysis = analysis_of(replace(HEALTHY, bytes_per_s=60e6))
     assert diagnose(analysis, expected_bus_bytes_per_s=500e6).findings[0].cause is Cause.LOW_BUS_BANDWIDTH
     assert any("low_bus_bandwidth" in gap.what for gap in diagnose(analysis).gaps)
+
+
+def test_without_a_timed_step_the_allocator_is_asked_all_the_same() -> None:
+    """It claims idle time, where there is any; its counters need none."""
+    run = gpu(reserved_bytes=70 << 20, split_bytes=0)
+    counter = AllocatorCounters(
+        rank=0, device="cuda:0", peak_allocated_bytes=1, peak_reserved_bytes=1, retries=9, ooms=0
+    )
+    report = diagnose(replace(run, memory=replace(run.memory, counters=(counter,))))
+    assert Cause.ALLOCATOR_RETRIES in {finding.cause for finding in report.findings}
+    assert not any("no_prefetch" in gap.what for gap in report.gaps)

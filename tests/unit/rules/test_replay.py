@@ -96,3 +96,13 @@ def test_is_the_mean_over_ranks_and_steps() -> None:
     slow, fast = analysis_of(scenario), analysis_of(replace(scenario, unit_bytes=scenario.unit_bytes // 2))
     true = slow.steps["wall_ns"].mean() - fast.steps["wall_ns"].mean()
     assert won_ns(slow, slow.collectives["transfer_ns"] * 0.5) == pytest.approx(true, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("start", "queued"),
+    [(9.94, True), (10.055, True), (10.059, True), (10.06, False), (10.065, False)],
+)
+def test_one_that_begins_60_us_after_another_was_not_queued_behind_it(start: float, *, queued: bool) -> None:
+    won = halving(step((0, 0, 10, 0), (1, start, start + 10, 8)), 0)
+    assert (won > 4) is queued
+    assert queued or won == 0
