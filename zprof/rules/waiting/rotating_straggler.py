@@ -10,7 +10,8 @@ Some rank is always the latest.  What tells this from noise: the cost is above t
 scheduler's turns) and above four times the median
 deviation among the *others*, in most steps; the latest rank stands idle
 or in calls of its host meanwhile, where noise of kernels is compute; and no rank has more than half of it
-(of two ranks: two thirds), as docs/thresholds.md has it with 30 % for many ranks.
+(of two ranks 70 %: of eight steps one has five by chance), as docs/thresholds.md has it with 30 % for many
+ranks.
 
 Saving: 0.5 to 1.05 of the cost.  In the simulator the true saving is 0.97 to 1.0 of it; 0.5 where launches
 are the limit of the device, which then stands idle without a stall, too.  A rank that is held up also hides
@@ -38,7 +39,7 @@ from zprof.rules.waiting.why import reason_of
 
 #: Of the cost, what one rank may have at most; of two ranks one has half of it at least.
 _ONE_RANK_RATIO = 0.50
-_ONE_OF_TWO_RATIO = 0.65
+_ONE_OF_TWO_RATIO = 0.70
 #: Steps in which one rank must be late, and the part of the cost that must be the host's.
 _STEPS_RATIO = 0.60
 _HOST_RATIO = 0.60

@@ -65,7 +65,7 @@ def test_without_collectives_it_is_not_tested() -> None:
     assert isinstance(copy_overhead(replace(run, collectives=run.collectives.iloc[:0]), None), Gap)
 
 
-@pytest.mark.parametrize(("share", "sure"), [(0.65, Confidence.HIGH), (0.68, Confidence.LOW)])
+@pytest.mark.parametrize(("share", "sure"), [(0.48, Confidence.HIGH), (0.52, Confidence.LOW)])
 def test_mostly_copies_of_gradients_are_more_likely_padding(share: float, sure: Confidence) -> None:
     run = healthy()
     rows = [
@@ -92,8 +92,8 @@ def test_three_percent_itself_is_nothing(more: int, *, there: bool) -> None:
     assert isinstance(copy_overhead(made, None), Finding) is there
 
 
-def test_two_thirds_of_it_copies_of_gradients_are_what_a_step_has() -> None:
-    parts = (("chunk_cat_cuda_kernel", 200), ("split_with_sizes_copy", 100))
+def test_half_of_it_copies_of_gradients_are_what_a_step_has() -> None:
+    parts = (("chunk_cat_cuda_kernel", 100), ("split_with_sizes_copy", 100))
     rows = [kernel_row(name, 1, role="copy", uncovered_ns=ms * MS) for name, ms in parts]
     finding = copy_overhead(with_kernels(healthy(), rows), None)
     assert isinstance(finding, Finding)
