@@ -197,3 +197,8 @@ def test_frees_in_three_of_seven_steps_may_be_the_warm_up() -> None:
     found = allocator_retries(with_rows(healthy, healthy.host["step"] < 3, **CALLS), None)
     assert found.confidence is Confidence.LOW
     assert allocator_retries(hosts(steps=1, **CALLS), None).confidence is Confidence.MEDIUM
+
+
+def test_waits_of_a_device_save_half_of_them_to_a_little_more_than_all() -> None:
+    found = blocking_sync(hosts(dry_syncs=6, sync_ns=20 * MS, sync_exposed_ns=4 * MS), None)
+    assert found.saving_ns == (10 * MS, pytest.approx(1.15 * 24 * MS, abs=1))
