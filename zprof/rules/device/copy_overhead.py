@@ -26,8 +26,8 @@ from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 _WORTH_RATIO = 0.03
 _SURE_RATIO = 0.5
 _LEAST_COPIES = 3
-#: Copies in cost about what copies out cost (0.53 to 0.63 of both in healthy FSDP2 programs on CPU ranks): where
-#: they are most of it, what is copied out of gathers is no slower than usual.
+#: Copies in cost about what copies out cost (0.53 to 0.63 of both in healthy FSDP2 programs on CPU ranks):
+#: where they are most of it, what is copied out of gathers is no slower than usual.
 _MOSTLY_RATIO = 1 / 2
 
 _FIXES = {
