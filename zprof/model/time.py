@@ -128,7 +128,8 @@ class CollectiveTime:
     ``launch_delay_ns`` is the median of one collective, from its launch to its start; ``dependency_ns``
     the part of it in which the collective had to wait for compute or for the collective before it.
     ``bytes`` are those of the full tensors (the gathered size).  Where ``bound`` is true ranks are missing:
-    waits are lower and transfers upper bounds; ``method`` says so too.  ``tail_ns``: median from a rank's
+    waits are lower and transfers upper bounds; ``method`` says so too.  ``exposed_ns`` is exposed_wait +
+    exposed_transfer, cut where the last rank arrived.  ``tail_ns``: median from a rank's
     end to the last end.  Bandwidths come from the intrinsic time (last start to first end), in bytes a
     second, None where that is below the resolution of the clocks.
     """
@@ -151,6 +152,20 @@ class CollectiveTime:
     dependency_ns: int | None = None
     tail_ns: int | None = None
     intrinsic_ns: int | None = None
+    exposed_wait_ns: int | None = None
+    exposed_transfer_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedInCollectives:
+    """Exposed time of all collectives of the window's steps: mean of a step over the loaded ranks.
+
+    These are the exposed terms of the ledger but for what runs across the ends of the window.  Entries of
+    several groups do not add up to them, for each is a mean over its own group's ranks.
+    """
+
+    wait_ns: int
+    transfer_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,5 +318,6 @@ class Time:
     units: tuple[UnitTime, ...] = ()
     messages: tuple[MessageSizes, ...] = ()
     fits: tuple[LinkFit, ...] = ()
+    exposed_in_collectives: ExposedInCollectives | None = None
     blame: WaitShares | None = None
     critical_path: CriticalPath | None = None

@@ -21,6 +21,7 @@ from zprof.analysis.time.synchronise import Synchronised, synchronise
 from zprof.analysis.time.tracks import RankTracks, rank_tracks
 from zprof.analysis.time.transfer.bandwidth import collective_times
 from zprof.analysis.time.transfer.decomposition import decompose
+from zprof.analysis.time.transfer.exposed_sum import exposed_in_collectives
 from zprof.analysis.time.transfer.fits import link_fits
 from zprof.analysis.time.transfer.limiter import limiter_rows
 from zprof.analysis.time.transfer.members import Steps
@@ -124,6 +125,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         units=unit_times(collectives, count),
         messages=message_sizes(collectives, count),
         fits=link_fits(collectives),
+        exposed_in_collectives=exposed_in_collectives(collectives, count),
         blame=wait_shares(collectives, list(count.of_rank), count.each),
         alignment=_alignment(seen, collectives),
         window=_window(policy, timelines),

@@ -79,6 +79,8 @@ def _entry(kind: str, group: str, dtype: str, rows: pd.DataFrame, rank_steps: in
         bytes=int(rows["bytes"].sum()) // rank_steps,
         total_ns=int((rows["end_ns"] - rows["start_ns"]).sum()) // rank_steps,
         exposed_ns=exposed_ns(rows) // rank_steps,
+        exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // rank_steps,
+        exposed_transfer_ns=int(rows["exposed_transfer_ns"].sum()) // rank_steps,
         wait_ns=int(rows["wait_ns"].sum()) // rank_steps,
         transfer_ns=int(rows["transfer_ns"].sum()) // rank_steps,
     )
