@@ -6,9 +6,10 @@ the optimizer runs on the CPU.  On a CPU rank: the copies that an engine's ``::c
 those beside a collective in the background are idle time in the ledger.  From 5 % of the step on
 (docs/thresholds.md).
 
-    saving: 0.7 of exposed copies and of the optimizer .. all of both, those in the background, and 5 %
+    saving: 0.7 of exposed copies and of the optimizer .. all of both, those in the background, and 15 %
 
-At least 0.7, because an update on the device takes time as well, and copies that hide share the link.
+At least 0.7, because an update on the device takes time as well, and copies that hide share the link.  At most
+15 % more: each wakes a thread up (two real ranks won 1.08 of it).
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from zprof.rules.rule import finding, fix_for, severity_of
 _WORTH_RATIO = 0.05
 _SURE_RATIO = 0.10
 _LEAST_RATIO = 0.7
-_MOST_RATIO = 1.05
+_MOST_RATIO = 1.15
 
 _FIXES = {
     "FSDP2": "fully_shard(module)  # no offload_policy; or CPUOffloadPolicy(pin_memory=True)",
