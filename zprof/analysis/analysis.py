@@ -10,6 +10,7 @@ import pandas as pd
 
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
+from zprof.analysis.time.tracks import RankTracks
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
 from zprof.model.report import RunFacts, Volume
@@ -28,6 +29,7 @@ class RunAnalysis:
     sums the kernels of a device by name; ``passes`` says to which pass of which unit a gather belongs.
     ``limiter`` has a row for each time that the host held a gather back.
     They are empty where the recording does not show it.  ``hosts``: each rank's, where it is known.
+    ``tracks``: the instants behind the sums of each timed rank, for those who draw them.
     """
 
     run: RunFacts
@@ -43,6 +45,7 @@ class RunAnalysis:
     passes: pd.DataFrame = field(default_factory=pd.DataFrame)
     limiter: pd.DataFrame = field(default_factory=pd.DataFrame)
     hosts: Mapping[int, str] = field(default_factory=dict)
+    tracks: tuple[RankTracks, ...] = ()
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
@@ -66,6 +69,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         passes=time.passes,
         limiter=time.limiter,
         hosts=_hosts(run),
+        tracks=time.tracks,
     )
 
 
@@ -109,6 +113,7 @@ def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Ru
         passes=time.passes,
         limiter=time.limiter,
         hosts=_hosts(run),
+        tracks=time.tracks,
     )
 
 

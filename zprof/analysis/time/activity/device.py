@@ -1,27 +1,21 @@
-"""Sorts the events of a rank that computes on a device.
+"""Sorts the events of a rank that computes on a device, by what :mod:`roles` says of them.
 
-Compute is every kernel that is no collective; copies and fills are neither compute nor communication.
 Ranges, synchronisation and the profiler's own overhead stand on the rows of streams too, but are no work.
-An event without length is none either: the profiler writes such where it lost the times of a kernel.
 """
 
 import re
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, union
 from zprof.analysis.time.activity.events import Activity, DeviceSteps
 from zprof.analysis.time.activity.launches import UNKNOWN_NS, Launches, find_launches
 from zprof.analysis.time.activity.named import NamedWork, named_work
+from zprof.analysis.time.activity.roles import CALLS, WORK, DeviceRoles, device_roles
 from zprof.analysis.time.activity.view import NO_STREAM, EventView, Mask, categories_of, coverage_of
 from zprof.analysis.time.activity.waits import awaits_until
-from zprof.model.kernels import is_collective_kernel
 
-_CALLS = frozenset({"cuda_runtime", "cuda_driver"})
-_COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
-_WORK = frozenset({"kernel"}) | _COPIES
 _RANGES = "gpu_user_annotation"
 _HOST_RANGES = "user_annotation"
 _SYNCHRONISATION = "cuda_sync"
@@ -31,13 +25,13 @@ _GIVES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
 
 def has_device_work(events: pa.Table) -> bool:
     """Whether a device ran anything in this trace."""
-    return not _WORK.isdisjoint(categories_of(events))
+    return not WORK.isdisjoint(categories_of(events))
 
 
 def feeds_a_device(events: pa.Table) -> bool:
     """Whether the host gives work to a device, which then should have run some."""
-    view = EventView(events, _CALLS | {"user_annotation", "cpu_op"})
-    calls = view.category_is(*_CALLS)
+    view = EventView(events, CALLS | {"user_annotation", "cpu_op"})
+    calls = view.category_is(*CALLS)
     gives = view.name_is(calls, lambda name: _GIVES_WORK.match(name) is not None)
     return bool((gives | view.name_is(~calls, lambda name: name.startswith("nccl:"))).any())
 
@@ -50,31 +44,28 @@ def device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
         collectives: start_ns, end_ns and stream of the collectives of this rank.  Those that a device ran
             are known among the events by these three.
     """
-    view = EventView(events, _WORK | _CALLS | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
-    work = view.category_is(*_WORK) & (view.spans[:, 1] > view.spans[:, 0])
-    kernels = work & view.category_is("kernel")
-    described = _described(view, work, collectives)
-    communicates = view.name_is(kernels, is_collective_kernel)
-    compute = kernels & ~communicates & ~described
-    launches = find_launches(view, work, view.category_is(*_CALLS))
+    view = EventView(events, WORK | CALLS | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
+    roles = device_roles(view, collectives)
+    work, compute = roles.work, roles.compute
+    launches = find_launches(view, work, view.category_is(*CALLS))
     merged = union(view.spans[compute])
     return Activity(
         on_device=True,
         compute=merged,
         waits=EMPTY,
         anonymous_waits=EMPTY,
-        copies=union(view.spans[work & view.category_is(*_COPIES) & ~described]),
+        copies=union(view.spans[roles.copies]),
         coverage=coverage_of(events),
         launched=launches.known,
         work=union(view.spans[work]),
-        nameless=union(view.spans[communicates & ~described]),
+        nameless=union(view.spans[roles.nameless]),
         unlaunched=launches.unknown,
         unlaunched_stream=launches.unknown_stream,
         steps=_steps(view),
         awaits_until=_awaits_until(view, merged, compute, work, launches),
         kernels=_kernels(view, compute, launches.call_ns[compute[work]]),
         kernel_stream=view.stream[compute],
-        named=_named(view, compute, work, described, launches),
+        named=_named(view, roles, launches),
     )
 
 
@@ -83,27 +74,11 @@ def _kernels(view: EventView, compute: Mask, call_ns: Int64s) -> Int64s:
     return np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans))
 
 
-def _named(view: EventView, compute: Mask, work: Mask, described: Mask, launches: Launches) -> NamedWork:
+def _named(view: EventView, roles: DeviceRoles, launches: Launches) -> NamedWork:
     launch = view.spans[:, 0].copy()
-    launch[work] = np.where(launches.call_ns == UNKNOWN_NS, launch[work], launches.call_ns)
-    copies = work & ~described & view.category_is("gpu_memcpy")
-    return named_work(view, compute, launch, view.category_is(_HOST_RANGES), copies)
-
-
-def _described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
-    """Rows of ``work`` that are a collective: same start, end and stream."""
-    rows = _on_streams(collectives)
-    likely = np.flatnonzero(work & np.isin(view.spans[:, 0], rows["start_ns"]))
-    mine = pd.MultiIndex.from_arrays([view.spans[likely, 0], view.spans[likely, 1], view.stream[likely]])
-    found = np.zeros(len(work), dtype=np.bool_)
-    if len(likely):
-        found[likely] = mine.isin(pd.MultiIndex.from_frame(rows))
-    return found
-
-
-def _on_streams(collectives: pa.Table) -> pd.DataFrame:
-    frame: pd.DataFrame = collectives.select(["start_ns", "end_ns", "stream"]).drop_null().to_pandas()
-    return frame
+    launch[roles.work] = np.where(launches.call_ns == UNKNOWN_NS, launch[roles.work], launches.call_ns)
+    copies = roles.copies & view.category_is("gpu_memcpy")
+    return named_work(view, roles.compute, launch, view.category_is(_HOST_RANGES), copies)
 
 
 def _steps(view: EventView) -> DeviceSteps:

@@ -20,11 +20,15 @@ Mask = npt.NDArray[np.bool_]
 
 
 class EventView:
-    """Rows of some categories; predicates run once for each distinct name among the rows asked for."""
+    """Rows of some categories; predicates run once for each distinct name among the rows asked for.
+
+    ``rows``: which rows of the table they are.
+    """
 
     def __init__(self, events: pa.Table, categories: Collection[str]) -> None:
         words, codes = _encoded(events, "category")
         chosen = _look_up([word in categories for word in words], codes)
+        self.rows: Int64s = np.flatnonzero(chosen)
         rows = events.drop_columns(["category"]).filter(pa.array(chosen))
         start = rows.column("start_ns").to_numpy()
         self.spans = intervals(start, start + rows.column("duration_ns").to_numpy())
