@@ -247,6 +247,21 @@ class WaitShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLateness:
+    """How late a rank came to the collectives of a step: its start minus the first start of the group.
+
+    Mean and largest over so many ``collectives`` in which all wait for all.  Below the uncertainty of the
+    clocks it means nothing.
+    """
+
+    rank: int
+    step: int
+    collectives: int
+    mean_ns: int
+    largest_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PathShare:
     """What of the critical path a rank spends with one thing: mean of a step.
 
@@ -321,3 +336,4 @@ class Time:
     exposed_in_collectives: ExposedInCollectives | None = None
     blame: WaitShares | None = None
     critical_path: CriticalPath | None = None
+    lateness: tuple[StepLateness, ...] = ()

@@ -8,6 +8,7 @@ import pandas as pd
 from zprof.analysis.time.activity.missing import no_collectives, not_split
 from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
 from zprof.analysis.time.blame.judge import judge
+from zprof.analysis.time.blame.lateness import lateness
 from zprof.analysis.time.blame.shares import wait_shares
 from zprof.analysis.time.critical_path.path import critical_path
 from zprof.analysis.time.host.calls import read_host_calls
@@ -130,6 +131,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         alignment=_alignment(seen, collectives),
         window=_window(policy, timelines),
         steps=step_times(steps),
+        lateness=lateness(collectives),
         critical_path=critical_path(
             collectives,
             {rank.time.rank: rank.work for rank in ranks},
