@@ -72,6 +72,37 @@ class Figure:
         is_nothing = not any(digit in shown for digit in "123456789")
         return f"+{shown}" if self.signed and self.value > 0 and not is_nothing else shown
 
+    def in_report(self) -> tuple["Figure", ...]:
+        """The numbers in it that the report's JSON has, or makes: what a test holds against it."""
+        return (self,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range(Figure):
+    """Two numbers in one cell: itself is the upper end, ``low`` the other one."""
+
+    low: Figure
+
+    @property
+    def text(self) -> str:
+        """``31.9..125.8 ms``; one number where both ends read the same."""
+        low, high = self.low.text, Figure.text.fget(self)  # type: ignore[attr-defined]
+        if low == high or UNKNOWN in (low, high):
+            return str(high)
+        number, _, unit = low.rpartition(" ")
+        return f"{number if number and high.endswith(f' {unit}') else low}..{high}"
+
+    def in_report(self) -> tuple[Figure, ...]:
+        """Both."""
+        return (*self.low.in_report(), *Figure.in_report(self))
+
+
+def ranged(low: Figure, high: Figure) -> Range:
+    """From one number to the other."""
+    return Range(
+        value=high.value, unit=high.unit, leaves=high.leaves, how=high.how, signed=high.signed, low=low
+    )
+
 
 def figure(
     tree: Mapping[str, Any], unit: Unit, *leaves: str, how: How = How.LEAF, signed: bool = False

@@ -47,6 +47,22 @@ class Word:
         return printable(self.raw)
 
 
+@dataclass(frozen=True, slots=True)
+class Bar(Word):
+    """A piece of a line, drawn to scale: kinds of time, each from one share of the line to another.
+
+    ``columns``: how long the whole line is in a terminal of 80 columns; wide ones have more.  ``raw`` is what
+    it says as text, for search and copies.
+    """
+
+    segments: tuple[tuple[str, float, float], ...] = ()
+    columns: int = 16
+
+    def columns_at(self, width: int) -> int:
+        """Its length in a terminal of this width."""
+        return self.columns + max(0, width - 80) // 2
+
+
 Cell = Word | Figure
 
 
@@ -54,13 +70,15 @@ Cell = Word | Figure
 class Column:
     """A column: its title, what ``?`` says about it, and the width below which it is left out.
 
-    ``from_width``: the terminal's width in columns from which it is shown.
+    ``from_width``: the terminal's width in columns from which it is shown.  ``rest``: its texts are cut to
+    what the other columns leave of a line.
     """
 
     title: str
     says: str = ""
     numeric: bool = False
     from_width: int = 0
+    rest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,21 +3,28 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.text import Text
+from rich.text import Text
 from textual import events
 from textual.binding import BindingType
 from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widgets import DataTable
 
+from zprof.model.printable import display_width, shorten
+from zprof.model.printable import printable
 from zprof.tui.figures import Figure
 from zprof.tui.keys import Where, bindings
-from zprof.tui.tables import MOST_ROWS, Cell, Line, Table, narrowed, shown_columns, sorted_by
+from zprof.tui.tables import MOST_ROWS, Bar, Cell, Line, Table, narrowed, shown_columns, sorted_by
 from zprof.tui.theme.looks import look_of
-from zprof.tui.widgets.paint import cell_text
+from zprof.tui.widgets.paint import bar_text, cell_text
 
 #: Lines of a table beside its rows: two of its border, one of its titles.
 _FRAME = 3
 _UP, _DOWN = "▲", "▼"
+#: Columns that a frame and a scroll bar take, and a cell beside its text.
+_BESIDE, _PADDING = 3, 2
+_LEAST_REST = 8
 
 
 class FactTable(DataTable[object]):
@@ -48,6 +55,7 @@ class FactTable(DataTable[object]):
         self._columns: list[int] = []
         self._sorted_by: int | None = None
         self._reverse = True
+        self._drawn_for = 0
 
     def show(self, table: Table) -> None:
         """Show this table from now on; order and search stay where it is the same one anew."""
@@ -93,10 +101,13 @@ class FactTable(DataTable[object]):
         self._reverse = not self._reverse
         self._draw()
 
-    def on_data_table_cell_selected(self, event: DataTable.CellSelected) -> None:
-        """A click on the cell under the cursor opens it, too."""
-        event.stop()
-        self.action_open()
+    def on_click(self, event: events.Click) -> None:
+        """A click on a cell goes there and opens it; one on a title is the table's own."""
+        row, column = event.style.meta.get("row", -1), event.style.meta.get("column", -1)
+        if row >= 0 and column >= 0:
+            event.prevent_default().stop()
+            self.cursor_coordinate = Coordinate(row, column)
+            self.action_open()
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """A click on a title sorts by it; another one, the other way round."""
@@ -108,8 +119,8 @@ class FactTable(DataTable[object]):
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Other columns may fit."""
-        if self.table is not None and shown_columns(self.table, self.app.size.width) != self._columns:
+        """Other columns may fit, bars be longer."""
+        if self.table is not None and self._drawn_for != self.app.size.width:
             self._draw()
 
     def _draw(self) -> None:
@@ -121,37 +132,64 @@ class FactTable(DataTable[object]):
         if self._sorted_by is not None:
             lines = sorted_by(table, lines, self._sorted_by, reverse=self._reverse)
         self._lines, found = lines[:MOST_ROWS], len(lines)
-        self._columns = shown_columns(table, self.app.size.width)
-        look = look_of(self.app)
+        self._drawn_for = self.app.size.width
+        self._columns = shown_columns(table, self._drawn_for)
         self.clear(columns=True)
         for place in self._columns:
             self.add_column(self._title(place), key=str(place))
+        rest = self._rest()
         for line in self._lines:
-            cells = [
-                cell_text(line.cells[place], look, numeric=table.columns[place].numeric, row=line.mark)
-                for place in self._columns
-            ]
-            self.add_row(*cells, key=line.key)
+            self.add_row(*(self._drawn(line, place, rest) for place in self._columns), key=line.key)
         if not self.has_class("fill"):
             self.styles.height = len(self._lines) + _FRAME
-        self.border_title = table.title + (f"  /{self.wanted}" if self.wanted else "")
+        self.border_title = Text(printable(table.title + (f"  /{self.wanted}" if self.wanted else "")))
         hidden = f"first {len(self._lines)} of {found} rows" if found > len(self._lines) else ""
-        self.border_subtitle = "  ".join(part for part in (table.note, hidden) if part)
+        self.border_subtitle = Text(printable("  ".join(part for part in (table.note, hidden) if part)))
         if self._lines:
             self.move_cursor(
                 row=min(at.row, len(self._lines) - 1), column=min(at.column, len(self._columns) - 1)
             )
 
-    def _title(self, place: int) -> str:
+    def _drawn(self, line: Line, place: int, rest: int) -> Text:
+        assert self.table is not None
+        cell, column, look = line.cells[place], self.table.columns[place], look_of(self.app)
+        if isinstance(cell, Bar):
+            is_ascii = bool(getattr(self.app, "ascii_only", False))
+            return bar_text(cell, cell.columns_at(self._drawn_for), look, ascii_only=is_ascii)
+        text = cell_text(cell, look, numeric=column.numeric, row=line.mark)
+        if column.rest:
+            text.plain = shorten(text.plain, rest)
+        return text
+
+    def _rest(self) -> int:
+        """Columns that are left of a line for the one that takes the rest."""
+        assert self.table is not None
+        used = 0
+        for place in self._columns:
+            if not self.table.columns[place].rest:
+                texts = [display_width(self._title(place)), *map(self._width, self._cells_of(place))]
+                used += max(texts) + _PADDING
+        return max(_LEAST_REST, self._drawn_for - _BESIDE - used - _PADDING)
+
+    def _cells_of(self, place: int) -> list[Cell]:
+        return [line.cells[place] for line in self._lines]
+
+    def _width(self, cell: Cell) -> int:
+        return cell.columns_at(self._drawn_for) if isinstance(cell, Bar) else display_width(cell.text)
+
+    def _title(self, place: int) -> Text:
         assert self.table is not None
         title = self.table.columns[place].title
         mark = (_DOWN if self._reverse else _UP) if place == self._sorted_by else ""
-        return f"{title} {mark}" if mark else title
+        return Text(printable(f"{title} {mark}" if mark else title))
 
     def shown_figures(self) -> list[Figure]:
-        """The numbers in its rows and columns, as far as they are not filtered or too wide."""
+        """The numbers in its rows and columns, as far as they are not filtered or too wide.
+
+        Those of a report of its own (``zprof compare``'s) are none of this report: they say so themselves.
+        """
         cells = [line.cells[place] for line in self._lines for place in self._columns]
-        return [cell for cell in cells if isinstance(cell, Figure)]
+        return [found for cell in cells if isinstance(cell, Figure) for found in cell.in_report()]
 
     def go_to(self, key: str) -> None:
         """Put the cursor on the line with this key, where it is shown."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from zprof.tui.figures import Figure
-from zprof.tui.tables import Cell, Mark
-from zprof.tui.theme.palette import MARKS, Look, Paint
+from zprof.tui.tables import Bar, Cell, Mark
+from zprof.tui.theme.palette import MARKS, TIMES, Look, Paint
 
 
 def cell_text(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Mark.PLAIN) -> Text:
@@ -14,6 +14,18 @@ def cell_text(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Mark
     mark = row if isinstance(cell, Figure) or cell.mark is Mark.PLAIN else cell.mark
     text = Text(cell.text, style=MARKS[mark].colour(look), no_wrap=True, end="")
     text.justify = "right" if numeric else "left"
+    return text
+
+
+def bar_text(cell: Bar, columns: int, look: Look, *, ascii_only: bool) -> Text:
+    """Its segments at their places; a segment that is anything at all has a column."""
+    text, at = Text(no_wrap=True, end=""), 0
+    for kind, begin, end in cell.segments:
+        first = max(at, min(round(begin * columns), columns - 1))
+        last = max(round(end * columns), first + 1 if len(cell.segments) == 1 else first)
+        text.append(" " * (first - at))
+        text.append(TIMES[kind].shown(ascii_only=ascii_only) * (last - first), TIMES[kind].colour(look))
+        at = last
     return text
 
 
