@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
-from rich.text import Text
 from textual import events
 from textual.binding import BindingType
 from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widgets import DataTable
 
-from zprof.model.printable import display_width, shorten
-from zprof.model.printable import printable
+from zprof.model.printable import display_width, printable, shorten
 from zprof.tui.figures import Figure
 from zprof.tui.keys import Where, bindings
 from zprof.tui.tables import MOST_ROWS, Bar, Cell, Line, Table, narrowed, shown_columns, sorted_by
