@@ -1,28 +1,35 @@
 """The app: loads the run beside the screens, and keeps what is selected."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.filter import LineFilter
 from textual.screen import Screen
 
 from zprof.model.errors import ZprofError
-from zprof.model.printable import printable
-from zprof.tui import actions
+from zprof.model.printable import printable, shorten
+from zprof.tui import actions, copying, exporting
 from zprof.tui.figures import Figure
 from zprof.tui.keys import KEYS, Where, bindings
+from zprof.tui.loading import Loader, Loading
 from zprof.tui.popups.number import NumberPopup
 from zprof.tui.popups.pick import LinePopup, PickPopup
 from zprof.tui.popups.popup import Popup
 from zprof.tui.popups.text import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Asked, FirstLook, Loaded, Selected, first_look, first_selected, load
+from zprof.tui.session import Asked, FirstLook, Loaded, Selected, first_look, kept_selected, load
 from zprof.tui.tables import Opens
+from zprof.tui.theme.filters import AsciiOnly, NoColours
 from zprof.tui.widgets.fact_table import FactTable
+
+#: Of a name in a title.
+_LONGEST_TITLE = 120
+_ERROR_SECONDS = 20
 
 
 class ZprofApp(App[int]):
@@ -40,15 +47,33 @@ class ZprofApp(App[int]):
     ]
 
     def __init__(
-        self, asked: Asked, *, loaded: Loaded | None = None, ascii_only: bool = False, mono: bool = False
+        self,
+        asked: Asked,
+        *,
+        loaded: Loaded | None = None,
+        ascii_only: bool = False,
+        mono: bool = False,
+        loader: Loader = load,
     ) -> None:
         """``loaded``: what was measured already, which is then not measured again."""
         super().__init__()
         self.asked, self.ascii_only, self.mono = asked, ascii_only, mono
+        self.no_color = mono  # Textual's own widgets then reverse what they would mark by a colour
+        self._last_filters: list[LineFilter] = [
+            *([NoColours()] if mono else []),
+            *([AsciiOnly()] if ascii_only else []),
+        ]
         self.look: FirstLook | None = None
         self.loaded = loaded
-        self.selected = first_selected(loaded.report) if loaded else Selected()
+        self.selected = kept_selected(loaded.report, Selected()) if loaded else Selected()
+        self._loader = loader
+        self._loading: Loading | None = None
+        self._stopped: list[Loading] = []
         self._doing = "opening"
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, and after them those of the look."""
+        return [*super().get_line_filters(), *self._last_filters]
 
     @property
     def is_dark(self) -> bool:
@@ -56,52 +81,77 @@ class ZprofApp(App[int]):
         return bool(self.current_theme.dark)
 
     @property
-    def looks(self) -> tuple[bool, bool, bool]:
+    def looks(self) -> tuple[object, ...]:
         """All that changes how a page is drawn."""
-        return (self.is_dark, self.mono, self.ascii_only)
+        return (self.theme, self.mono, self.ascii_only)
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether something is being measured; ``waiting_text`` says what."""
+        return self._loading is not None
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether a thread still measures, be it for nobody."""
+        return any(one.is_alive for one in (self._loading, *self._stopped) if one is not None)
 
     def waiting_text(self) -> str:
-        """What is being done while nothing is loaded."""
-        return f"{self._doing} ..."
+        """What is being done, or why nothing is loaded."""
+        return f"{self._doing} ..." if self.is_measuring else self._doing
 
     def on_mount(self) -> None:
         """First what the manifest tells, then measure beside it."""
-        self.look = first_look(self.asked)
+        self.set_class(self.ascii_only, "-ascii")
+        try:
+            self.look = first_look(self.asked)
+        except ZprofError as error:
+            self._say(_one_line(error))
         for name, screen in SCREENS.items():
             self.install_screen(screen(), name)
         self.push_screen("overview")
         self.theme_changed_signal.subscribe(self, lambda _: self.refill())
-        if self.loaded is None:
-            self.measure()
+        if self.loaded is None and self.look is not None:
+            self.measure(self.asked)
 
-    @work(thread=True, exclusive=True)
-    def measure(self) -> None:
-        """Load the run; screens are filled when it is there."""
-        try:
-            loaded = load(self.asked, lambda doing: self.call_from_thread(self._say, doing))
-        except ZprofError as error:
-            self.call_from_thread(self._failed, error)
+    def measure(self, asked: Asked) -> None:
+        """Measure this beside the screens; what was measured until now is given up."""
+        if self._loading is not None:
+            self._loading.stop()
+            self._stopped = [one for one in (*self._stopped, self._loading) if one.is_alive]
+        self._loading = Loading(asked, self._loader, self.post_message)
+        self._loading.start()
+        self._say("opening")
+
+    def on_loading_told(self, event: Loading.Told) -> None:
+        """Said in the status line."""
+        if event.loading is self._loading:
+            self._say(event.doing)
+
+    def on_loading_done(self, event: Loading.Done) -> None:
+        """Show it; rank and step stay where they are in it, too."""
+        if event.loading is not self._loading:
             return
-        self.call_from_thread(self._take, loaded)
+        self._loading, self.asked, self.loaded = None, event.loading.asked, event.loaded
+        self.selected = kept_selected(event.loaded.report, self.selected)
+        self.refill()
+
+    def on_loading_failed(self, event: Loading.Failed) -> None:
+        """Said on the screen; what was loaded before stays."""
+        if event.loading is not self._loading:
+            return
+        self._loading = None
+        self._say(_one_line(event.error))
+        self.notify(_one_line(event.error), severity="error", markup=False, timeout=_ERROR_SECONDS)
 
     def _say(self, doing: str) -> None:
-        self._doing = doing
-        self.refill()
-
-    def _failed(self, error: ZprofError) -> None:
-        self._doing = f"{printable(error)} ({error.hint})" if error.hint else printable(error)
-        self.refill()
-        self.notify(self._doing, severity="error", markup=False, timeout=20)
-
-    def _take(self, loaded: Loaded) -> None:
-        self.loaded = loaded
-        self.selected = first_selected(loaded.report)
+        self._doing = printable(doing)
         self.refill()
 
     def refill(self) -> None:
-        """The screen in front shows what has changed."""
-        if isinstance(self.screen, PageScreen):
-            self.screen.refill()
+        """The screen in front, or below what is opened, shows what has changed."""
+        for screen in self.screen_stack:
+            if isinstance(screen, PageScreen):
+                screen.refill()
 
     def select(self, rank: int | None = None, step: int | None = None) -> None:
         """Show this rank, or this step, from now on."""
@@ -115,7 +165,7 @@ class ZprofApp(App[int]):
         """Switch to a screen."""
         while isinstance(self.screen, Popup):
             self.pop_screen()
-        if self.screen is not self.get_screen(name):
+        if name in SCREENS and self.screen is not self.get_screen(name):
             self.switch_screen(name)
 
     def action_explain(self) -> None:
@@ -128,23 +178,17 @@ class ZprofApp(App[int]):
 
     def action_pick_rank(self) -> None:
         """One of the loaded ranks."""
-        choices = actions.rank_choices(self)
-        if choices:
-            self.push_screen(PickPopup("rank", choices), self._pick_rank)
+        self._pick("rank", actions.rank_choices(self), lambda key: self.select(rank=int(key)))
 
     def action_pick_step(self) -> None:
         """One of the timed steps."""
-        choices = actions.step_choices(self)
+        self._pick("step", actions.step_choices(self), lambda key: self.select(step=int(key)))
+
+    def _pick(self, what: str, choices: Sequence[tuple[str, str]], take: Callable[[str], None]) -> None:
         if choices:
-            self.push_screen(PickPopup("step", choices), self._pick_step)
-
-    def _pick_rank(self, key: str | None) -> None:
-        if key:
-            self.select(rank=int(key))
-
-    def _pick_step(self, key: str | None) -> None:
-        if key:
-            self.select(step=int(key))
+            self.push_screen(PickPopup(what, choices), lambda key: take(key) if key else None)
+        else:
+            self.notify(f"there is no {what} to pick", severity="warning", markup=False)
 
     def action_step(self, by: int) -> None:
         """The step before, or the next."""
@@ -164,37 +208,43 @@ class ZprofApp(App[int]):
 
     def _compare_with(self, path: str | None) -> None:
         if path:
-            self.asked = actions.with_baseline(self.asked, Path(path).expanduser())
-            self.measure()
+            self.measure(actions.with_baseline(self.asked, Path(path).expanduser()))
 
     def action_copy_markdown(self) -> None:
-        """What is focused, as Markdown, on the clipboard and in a file where that is out of reach."""
-        actions.copy(self, actions.as_markdown)
+        """What is focused, as Markdown, on the clipboard."""
+        copying.copy(self, copying.as_markdown)
 
     def action_copy_json(self) -> None:
         """What is focused, as JSON."""
-        actions.copy(self, actions.as_json)
+        copying.copy(self, copying.as_json)
 
     def action_export(self) -> None:
         """The report, in a file whose name says the format."""
-        self.push_screen(
-            LinePopup("write the report to (.txt or .json)", actions.report_name(self)), self._export
-        )
+        name = exporting.report_name(self.look.facts.name if self.look else "", Path())
+        self.push_screen(LinePopup("write the report to (.txt or .json)", name), self._export)
 
     def _export(self, path: str | None) -> None:
         if path:
-            actions.told(self, lambda: actions.export_report(self, Path(path).expanduser()))
+            self._write(lambda: exporting.export_report(self.loaded, Path(path).expanduser()))
 
     def action_perfetto(self) -> None:
-        """The selected step of the selected rank, as a trace."""
-        actions.told(self, lambda: actions.export_perfetto(self))
+        """The selected step as a trace."""
+        self._write(lambda: exporting.export_perfetto(self.loaded, self.selected, Path()))
+
+    @work(thread=True, exit_on_error=False)
+    def _write(self, act: Callable[[], str]) -> None:
+        """Do it beside the screens, and say what was done or why not."""
+        try:
+            self.notify(printable(act()), markup=False)
+        except ZprofError as error:
+            self.notify(_one_line(error), severity="error", markup=False)
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
         """A number is opened as a number, a row as what it leads to."""
         if self.loaded is None:
             return
         if isinstance(event.cell, Figure) and event.cell.leaves:
-            title = f"{event.line.cells[0].text}"
+            title = shorten(event.line.cells[0].text, _LONGEST_TITLE)
             self.push_screen(NumberPopup(event.cell, title, self.loaded))
         elif event.line.opens is Opens.RANK:
             self.select(rank=event.line.target)
@@ -221,6 +271,10 @@ class ZprofApp(App[int]):
         for key in KEYS:
             if key.where is Where.EVERYWHERE and key.action not in ("quit", "command_palette"):
                 yield SystemCommand(key.says, f"key {key.written}", _runs(self, key.action))
+
+
+def _one_line(error: ZprofError) -> str:
+    return printable(f"{error} ({error.hint})" if error.hint else str(error))
 
 
 def _runs(app: ZprofApp, action: str) -> Callable[[], Awaitable[None]]:

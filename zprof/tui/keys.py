@@ -1,6 +1,5 @@
 """The keys: one table, from which screens bind, the footer chooses and the help is written."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,6 +51,7 @@ KEYS: tuple[Key, ...] = (
     Key(keys="o", written="o", action="perfetto", says="write this step as a trace for Perfetto"),
     Key(keys="ctrl+p", written="ctrl+p", action="command_palette", says="all commands, and themes"),
     Key(keys="q", written="q", action="quit", says="leave", footer="quit"),
+    Key(keys="ctrl+c", written="ctrl+c", action="quit", says="leave, also where text is typed"),
     Key(keys="tab", written="tab", action="app.focus_next", says="the next part of the screen"),
     Key(keys="shift+tab", written="shift+tab", action="app.focus_previous", says="the part before"),
     Key(
@@ -82,10 +82,18 @@ KEYS: tuple[Key, ...] = (
 )
 
 
-def bindings(where: Where, *, beside: Iterable[Key] = ()) -> list[Binding]:
-    """Textual's bindings of the keys of a place."""
-    chosen = [*(key for key in KEYS if key.where is where), *beside]
-    return [
-        Binding(key.keys, key.action, key.footer or key.says, show=bool(key.footer), key_display=key.written)
-        for key in chosen
-    ]
+def bindings(where: Where) -> list[Binding]:
+    """Textual's bindings of the keys of a place; what is opened covers the app, and has its keys, too."""
+    bound = [_binding(key, key.action) for key in KEYS if key.where is where]
+    if where is Where.POPUP:
+        bound += [_binding(key, _of_app(key.action)) for key in KEYS if key.where is Where.EVERYWHERE]
+    return bound
+
+
+def _binding(key: Key, action: str) -> Binding:
+    says = key.footer or key.says
+    return Binding(key.keys, action, says, show=bool(key.footer), key_display=key.written)
+
+
+def _of_app(action: str) -> str:
+    return action if action.startswith("app.") else f"app.{action}"

@@ -90,6 +90,12 @@ def load(asked: Asked, progress: Progress) -> Loaded:
     return Loaded(run=run, report=report, analysis=analysis, before=before)
 
 
+def kept_selected(report: Report, present: Selected) -> Selected:
+    """What is selected, where the run has it; else what is looked at first."""
+    timed = any(step.rank == present.rank and step.step == present.step for step in report.time.steps)
+    return present if timed else first_selected(report)
+
+
 def first_selected(report: Report) -> Selected:
     """The rank that loses most of its step, and its step in the middle."""
     ranks = report.time.per_rank

@@ -67,6 +67,14 @@ class PageScreen(Screen[None]):
         if state != self.filled:
             self.filled = state
             self.fill(loaded, self.zprof.selected)
+        if self.focused is None:
+            self._focus_first()
+
+    def _focus_first(self) -> None:
+        """What was hidden while nothing was loaded could not take the focus."""
+        first = next((part for part in self.query("#body *") if part.focusable), None)
+        if first is not None:
+            self.set_focus(first, scroll_visible=False)
 
     def parts(self) -> ComposeResult:
         """The widgets of the screen."""

@@ -165,7 +165,7 @@ class FactTable(DataTable[object]):
         used = 0
         for place in self._columns:
             if not self.table.columns[place].rest:
-                texts = [display_width(self._title(place)), *map(self._width, self._cells_of(place))]
+                texts = [display_width(self._title(place).plain), *map(self._width, self._cells_of(place))]
                 used += max(texts) + _PADDING
         return max(_LEAST_REST, self._drawn_for - _BESIDE - used - _PADDING)
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from rich.style import Style
 from rich.text import Text
 from textual.widgets import Static
 
@@ -35,7 +36,8 @@ class TitleLine(Static):
         text = Text("zprof ", no_wrap=True, style="bold")
         for number, (name, title, short) in enumerate(SCREENS, 1):
             style = "reverse" if name == self._current else ""
-            text.append(f" {number} {title if wide else short} ", style=style)
+            click = Style.from_meta({"@click": f"app.show('{name}')"})
+            text.append(f" {number} {title if wide else short} ", style=Style.parse(style) + click)
         self.update(text)
 
 
@@ -67,6 +69,6 @@ def status_text(app: "ZprofApp") -> str:
         )
     gaps = len(app.loaded.report.gaps) if app.loaded else app.look.gaps
     parts.append("1 gap" if gaps == 1 else f"{gaps} gaps")
-    if app.loaded is None:
+    if app.is_measuring or app.loaded is None:
         parts.append(app.waiting_text())
     return " · ".join(parts)

@@ -1,0 +1,91 @@
+"""Measures a run beside the screens, in a thread of its own, of which only the last one counts."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from textual.message import Message
+
+from zprof.model.errors import ZprofError
+from zprof.tui.session import Asked, Loaded, Progress
+
+
+class Loader(Protocol):
+    """Measures what was asked for, and tells what it does."""
+
+    def __call__(self, asked: Asked, progress: Progress, /) -> Loaded:
+        """Raises ZprofError for what cannot be measured."""
+
+
+class Superseded(Exception):
+    """Something else was asked for meanwhile."""
+
+
+class Loading:
+    """One measuring.  It posts messages until it is stopped; what comes after that is nobody's.
+
+    The thread is a daemon of no executor: leaving the app does not wait for it.
+    """
+
+    class Told(Message):
+        """What is done now."""
+
+        def __init__(self, loading: "Loading", doing: str) -> None:
+            super().__init__()
+            self.loading, self.doing = loading, doing
+
+    class Done(Message):
+        """Measured."""
+
+        def __init__(self, loading: "Loading", loaded: Loaded) -> None:
+            super().__init__()
+            self.loading, self.loaded = loading, loaded
+
+    class Failed(Message):
+        """Not measured."""
+
+        def __init__(self, loading: "Loading", error: ZprofError) -> None:
+            super().__init__()
+            self.loading, self.error = loading, error
+
+    def __init__(self, asked: Asked, loader: Loader, post: Callable[[Message], object]) -> None:
+        """``post`` is called from the thread."""
+        self.asked, self._loader, self._post = asked, loader, post
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zprof-measure", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Nobody waits for it any more: it ends when it next tells what it does."""
+        self._is_stopped.set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread still runs, stopped or not."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._send(self.Done(self, self._loader(self.asked, self._tell)))
+        except Superseded:
+            return
+        except ZprofError as error:
+            self._send(self.Failed(self, error))
+        except Exception as error:  # A fault of zprof: said on the screen, which stays.
+            said = ZprofError(
+                f"internal error, {type(error).__name__}: {str(error)[:200]}",
+                hint="this is a fault of zprof: report what ZPROF_DEBUG=1 zprof report prints",
+            )
+            self._send(self.Failed(self, said))
+
+    def _tell(self, doing: str) -> None:
+        if self._is_stopped.is_set():
+            raise Superseded
+        self._send(self.Told(self, doing))
+
+    def _send(self, message: Message) -> None:
+        if not self._is_stopped.is_set():
+            self._post(message)
