@@ -4,10 +4,15 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from zprof.cli.command import Handover
 from zprof.cli.opening import open_run
 from zprof.cli.options.measuring import Measuring, add_measuring_options, measuring
 from zprof.cli.terminal import console
+
+if TYPE_CHECKING:
+    from zprof.run.reader import Run
 
 
 class TuiCommand:
@@ -17,7 +22,7 @@ class TuiCommand:
 
     examples:
       zprof tui zero3.zprof --baseline ddp.zprof
-      zprof tui traces/ --ascii
+      zprof tui traces/ --ascii --theme light
       NO_COLOR=1 zprof tui zero3.zprof
     """
 
@@ -30,14 +35,24 @@ class TuiCommand:
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
         add_measuring_options(parser)
         parser.add_argument("--ascii", action="store_true", help="letters instead of glyphs")
-        parser.add_argument("--theme", metavar="NAME", help="a theme of Textual, such as textual-light")
+        parser.add_argument("--theme", metavar="NAME", help="dark, light, ansi, or any theme of Textual")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Show it; print the report where there is no terminal to show it on."""
         options = measuring(arguments)
+        theme = _theme(arguments.theme)
         if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
             return _printed(arguments, options)
-        return _shown(arguments, options)
+        return _shown(arguments, options, theme)
+
+
+def _theme(name: str | None) -> str | None:
+    """A wrong name is refused at once, also where nothing is drawn."""
+    if name is None:
+        return None
+    from zprof.tui.theme.looks import theme_named
+
+    return theme_named(name)
 
 
 def _printed(arguments: argparse.Namespace, options: Measuring) -> int:
@@ -49,14 +64,28 @@ def _printed(arguments: argparse.Namespace, options: Measuring) -> int:
     return 0
 
 
-def _shown(arguments: argparse.Namespace, options: Measuring) -> int:
+def _shown(arguments: argparse.Namespace, options: Measuring, theme: str | None) -> int:
+    # What cannot be opened is refused in one line, and traces are imported, before the screen is taken.
+    given = {path: open_run(path) for path in (arguments.run, arguments.baseline) if path is not None}
     from zprof.tui.app import ZprofApp
     from zprof.tui.session import Asked
     from zprof.tui.theme.looks import wants_no_colour
 
-    open_run(arguments.run)  # what cannot be opened is refused in one line, before the screen is taken
-    asked = Asked(path=arguments.run, opener=open_run, baseline=arguments.baseline, **options)
+    def opener(path: Path) -> "Run":
+        return given[path] if path in given else open_run(path)
+
+    asked = Asked(path=arguments.run, opener=opener, baseline=arguments.baseline, **options)
     app = ZprofApp(asked, ascii_only=arguments.ascii, mono=wants_no_colour())
-    if arguments.theme:
-        app.theme = arguments.theme
-    return app.run() or 0
+    if theme is not None:
+        app.theme = theme
+    code = app.run() or app.return_code or 0
+    if app.has_threads:
+        raise Handover(lambda: _end(code))
+    return code
+
+
+def _end(code: int) -> int:
+    """Who leaves while a run is measured does not wait for that; its thread only reads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
