@@ -9,8 +9,10 @@ from typing import Any
 from zprof.analysis.analysis import RunAnalysis, analyse, run_facts
 from zprof.model.json_tree import to_tree
 from zprof.model.report import Report, RunFacts
+from zprof.model.side_by_side import SideBySide
 from zprof.model.time import WindowPolicy
 from zprof.rules.diagnose import diagnose
+from zprof.rules.side_by_side import beside
 from zprof.run.reader import Run
 
 Opener = Callable[[Path], Run]
@@ -30,12 +32,17 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A run as far as it was measured: what every page is made of."""
+    """A run as far as it was measured: what every page is made of.
+
+    ``before`` and ``before_run``: the baseline; ``both``: what ``zprof compare`` says of the two.
+    """
 
     run: Run
     report: Report
     analysis: RunAnalysis
     before: RunAnalysis | None = None
+    before_run: Run | None = None
+    both: SideBySide | None = None
 
     @cached_property
     def tree(self) -> Mapping[str, Any]:
@@ -79,15 +86,39 @@ def load(asked: Asked, progress: Progress) -> Loaded:
     run = asked.opener(asked.path)
     progress(f"measuring {run_facts(run).name}: {len(run.ranks)} ranks")
     analysis = analyse(run, asked.policy)
-    before = None
-    if asked.baseline is not None:
-        progress("measuring the baseline")
-        before = analyse(asked.opener(asked.baseline), asked.policy)
+    if asked.baseline is None:
+        return _judged(asked, (run, analysis), None, progress)
+    progress("measuring the baseline")
+    before_run = asked.opener(asked.baseline)
+    return _judged(asked, (run, analysis), (before_run, analyse(before_run, asked.policy)), progress)
+
+
+def turned(asked: Asked, loaded: Loaded, progress: Progress) -> Loaded:
+    """The baseline as the run, and the run as its baseline: nothing is measured again.
+
+    ``loaded`` must have a baseline.
+    """
+    assert loaded.before is not None
+    assert loaded.before_run is not None
+    return _judged(asked, (loaded.before_run, loaded.before), (loaded.run, loaded.analysis), progress)
+
+
+def _judged(
+    asked: Asked, this: tuple[Run, RunAnalysis], before: tuple[Run, RunAnalysis] | None, progress: Progress
+) -> Loaded:
     progress("asking the rules")
+    expected = asked.expected_bus_bytes_per_s
+    run, analysis = this
     report = diagnose(
-        analysis, before, expected_bus_bytes_per_s=asked.expected_bus_bytes_per_s, policy=asked.policy
+        analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=asked.policy
     )
-    return Loaded(run=run, report=report, analysis=analysis, before=before)
+    if before is None:
+        return Loaded(run=run, report=report, analysis=analysis)
+    progress("putting both side by side")
+    both = beside(before, this, report, expected_bus_bytes_per_s=expected)
+    return Loaded(
+        run=run, report=report, analysis=analysis, before=before[1], before_run=before[0], both=both
+    )
 
 
 def kept_selected(report: Report, present: Selected) -> Selected:
