@@ -36,7 +36,8 @@ from zprof.collectors.training import detect_training
 from zprof.collectors.windows import Collectors, Windows
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
-from zprof.run.manifest import RunManifest
+from zprof.run.manifest import PlannedSteps, RunManifest
+from zprof.run.step_log import StepLine
 from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
@@ -192,6 +193,7 @@ class Recorder:
             training=facts or TrainingFacts(),
             environment=describe_environment(),
             run_id=identity.run_id,
+            planned=_planned(self._schedule),
         )
         self._writer = RankWriter(self.path, identity.rank, self._manifest)
         self._process_id = os.getpid()
@@ -206,8 +208,16 @@ class Recorder:
 
     def _leave_step(self, end_ns: int) -> None:
         assert self._writer is not None
-        self._samples.add(self._step)
-        self._writer.step_done(self._step, self._step_begin_ns, end_ns)
+        seen = self._guard.run("counters", lambda: self._samples.add(self._step)) or {}
+        self._writer.step_done(
+            StepLine(
+                step=self._step,
+                begin_ns=self._step_begin_ns,
+                end_ns=end_ns,
+                window=str(self._windows.current or ""),
+                **seen,
+            )
+        )
         self._windows.step_done(self._step)
         if self._step == 0:
             self._describe_again()
@@ -216,10 +226,10 @@ class Recorder:
         """After its first step an optimizer has its states, whose size the laws need."""
         assert self._writer is not None
         assert self._manifest is not None
-        training = self._training()
-        if training != self._manifest.training:
-            self._manifest = replace(self._manifest, training=training)
-            self._writer.describe(self._manifest)
+        known = replace(self._manifest, training=self._training(), planned=_planned(self._schedule))
+        if known != self._manifest:
+            self._manifest = known
+            self._writer.describe(known)
 
     def _close_window(self) -> None:
         if self._windows.current is None:
@@ -276,6 +286,10 @@ class Recorder:
         if self._step < self._schedule.total:
             self._guard.gaps.append(_cut_short(self._step, self._schedule.total))
         self._guard.run("run files", lambda: self._flush(status))
+
+
+def _planned(schedule: Schedule) -> PlannedSteps:
+    return PlannedSteps(skip=schedule.skip, memory=schedule.memory, time=schedule.time)
 
 
 def _cut_short(steps: int, scheduled: int) -> Gap:

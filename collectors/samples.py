@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,19 @@ class SampleLog:
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, step: int) -> None:
-        """Sample now, at the end of a step; -1 before the first."""
+    def add(self, step: int) -> Mapping[str, Any]:
+        """Sample now, at the end of a step, -1 before the first; what the log of steps says of it."""
         now = {"time_ns": time.time_ns(), "step": step}
-        self._rows.append(now | {"device": "cpu", "process_bytes": _resident_bytes()})
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            device = torch.cuda.current_device()
-            stats = torch.cuda.memory_stats(device)
-            counters = {column: stats.get(name) for column, name in _COUNTERS.items()}
-            self._rows.append(now | {"device": f"cuda:{device}"} | counters)
+        resident = _resident_bytes()
+        self._rows.append(now | {"device": "cpu", "process_bytes": resident})
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return {"process_bytes": resident}
+        name = f"cuda:{torch.cuda.current_device()}"
+        stats = torch.cuda.memory_stats(torch.cuda.current_device())
+        counters = {column: stats.get(place) for column, place in _COUNTERS.items()}
+        self._rows.append(now | {"device": name} | counters)
+        logged = {column: counters[column] for column in ("allocated_bytes", "peak_allocated_bytes")}
+        return {"process_bytes": resident, "device": name} | logged
 
     def columns(self) -> dict[str, list[Any]]:
         """The table as columns."""

@@ -26,11 +26,21 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSteps:
+    """What a recording is to watch: ``skip`` steps not at all, then ``memory``, then ``time`` steps."""
+
+    skip: int
+    memory: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
     """Facts that every rank of the run knows alike.
 
     ``source``: recording, or snapshot or trace (imported).  ``gaps`` are of no rank: files that could not be
-    used, ranks that had to be guessed.
+    used, ranks that had to be guessed.  ``planned``: None for what is imported, or was recorded before it
+    came to be.
     """
 
     schema: str = RUN_SCHEMA
@@ -44,6 +54,7 @@ class RunManifest:
     run_id: str = ""
     source: str = "recording"
     gaps: tuple[Gap, ...] = ()
+    planned: PlannedSteps | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

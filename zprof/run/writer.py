@@ -5,7 +5,6 @@ exception on purpose: one appended line a finished step, so that a killed rank s
 came.
 """
 
-import json
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from zprof.run.manifest import (
     read_run_manifest,
     to_json,
 )
+from zprof.run.step_log import StepLine, to_line
 from zprof.run.tables import write_atomically, write_table
 
 
@@ -52,11 +52,10 @@ class RankWriter:
         """Say of the whole run what became known after it began; every rank finds the same."""
         write_atomically(self.folder.parent / MANIFEST_NAME, to_json(manifest).encode())
 
-    def step_done(self, step: int, begin_ns: int, end_ns: int) -> None:
+    def step_done(self, line: StepLine) -> None:
         """Append one line for a finished step; it survives the death of the process."""
-        line = json.dumps({"step": step, "begin_ns": begin_ns, "end_ns": end_ns})
-        with (self.folder / STEPS_NAME).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with (self.folder / STEPS_NAME).open("ab") as file:
+            file.write(to_line(line))
 
     def write_table(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write a whole table of ``zprof.run.schema``; columns must match it, but those that may be null."""

@@ -14,6 +14,8 @@ from zprof.collectors.recorder import Recorder
 from zprof.collectors.schedule import Schedule, Window
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
+from zprof.run.live import LiveRun
+from zprof.run.manifest import PlannedSteps
 from zprof.run.reader import Run
 
 SCHEDULE = Schedule(skip=1, memory=2, time=3)
@@ -210,3 +212,39 @@ def test_what_is_not_a_run_is_never_deleted(tmp_path: Path) -> None:
     assert log == ["step 0", "step 1"]
     assert shard.read_text() == "weights"
     assert not (tmp_path / "manifest.json").exists()
+
+
+def test_the_log_of_steps_tells_windows_and_counters_as_they_come(tmp_path: Path) -> None:
+    with recorder(tmp_path, []) as recording:
+        state = LiveRun(tmp_path).look()
+        assert state.manifest is not None
+        assert state.manifest.planned == PlannedSteps(skip=1, memory=2, time=3)
+        for _ in range(4):
+            recording.step()
+        (rank,) = LiveRun(tmp_path).look().ranks
+        assert [step.window for step in rank.steps] == ["", "memory", "memory", "time"]
+        assert all(step.process_bytes for step in rank.steps)
+        assert all(step.device or step.allocated_bytes is None for step in rank.steps)  # unknown, not 0
+        assert rank.manifest.status == "partial"
+
+
+def test_a_later_first_step_moves_the_plan(tmp_path: Path) -> None:
+    recording = recorder(tmp_path, [])
+    recording.open()
+    recording.begin(4)
+    state = LiveRun(tmp_path).look()
+    assert state.manifest is not None
+    assert state.manifest.planned == PlannedSteps(skip=4, memory=2, time=3)
+    recording.close("complete")
+
+
+def test_counters_that_fail_never_reach_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object, step: int) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("zprof.collectors.samples.SampleLog.add", fail)
+    train(tmp_path, [], steps=6)
+    (rank,) = LiveRun(tmp_path).look().ranks
+    assert [step.step for step in rank.steps] == list(range(6))
+    assert rank.steps[0].process_bytes is None
+    assert rank.manifest.time_steps == (3, 4, 5)

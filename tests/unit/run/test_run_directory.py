@@ -12,6 +12,7 @@ from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest
 from zprof.run.reader import Run, load
+from zprof.run.step_log import StepLine
 from zprof.run.writer import RankWriter
 
 BEYOND_DOUBLE_NS = 1_790_857_026_000_000_001
@@ -50,8 +51,8 @@ def manifest(world_size: int = 1) -> RunManifest:
 def write(path: Path, *, world_size: int = 1, status: str = "complete") -> None:
     for rank in range(world_size):
         writer = RankWriter(path, rank, manifest(world_size))
-        writer.step_done(0, 1, 2)
-        writer.step_done(1, 2, 3)
+        writer.step_done(StepLine(step=0, begin_ns=1, end_ns=2))
+        writer.step_done(StepLine(step=1, begin_ns=2, end_ns=3))
         writer.write_table("mark", MARKS)
         writer.write_table("collectives", COLLECTIVE)
         gap = Gap(what="a", reason="b", remedy="c")
@@ -91,7 +92,7 @@ def test_a_second_recording_leaves_nothing_of_a_larger_first(tmp_path: Path) -> 
 def test_a_rank_that_never_finished_is_missing_with_its_last_step(tmp_path: Path) -> None:
     write(tmp_path, world_size=2)
     writer = RankWriter(tmp_path, 1, manifest(2))
-    writer.step_done(7, 1, 2)
+    writer.step_done(StepLine(step=7, begin_ns=1, end_ns=2))
     run = load(tmp_path)
     assert run.ranks == (0,)
     (gap,) = [gap for gap in run.gaps() if gap.what == "rank missing"]

@@ -1,0 +1,234 @@
+"""Follows a run while it is recorded: its manifests, and the steps of all ranks as they come.
+
+Nothing in the folder is trusted: what is read of it in one look, and what is kept, is bounded.  A look costs
+two calls of ``stat`` a rank where nothing is new.
+"""
+
+import os
+import re
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zprof.model.errors import BadInput
+from zprof.run.followed_file import FollowedFile
+from zprof.run.manifest import (
+    MANIFEST_NAME,
+    RANK_NAME,
+    STEPS_NAME,
+    RankManifest,
+    RunManifest,
+    rank_folder,
+    read_rank_manifest,
+    read_run_manifest,
+)
+from zprof.run.step_log import StepLine, from_line
+
+MOST_RANKS = 1024
+#: Steps of a rank that are kept: the last ones.
+MOST_STEPS = 128
+#: Longer lines are none of ours, also not of a later version.
+MOST_LINE_BYTES = 4096
+#: New bytes of all ranks in one look; who has more waits for the next ones.
+MOST_NEW_BYTES = 4 << 20
+_RANK_BYTES = 64 << 10
+_RANK_FOLDER = re.compile(r"rank(\d{5})")
+#: A rank's own words of how its recording stands; where it has none of these it ended.
+UNFINISHED = ("recording", "partial")
+#: Who has written nothing for so long, and for so many of its steps, is taken to be gone.
+_SILENT_NS, _SILENT_STEPS = 120 * 10**9, 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRank:
+    """What one rank has shown: its manifest, its last steps, and how many it finished in all.
+
+    ``damaged``: lines of its log that are none of ours, or too long.
+    """
+
+    rank: int
+    manifest: RankManifest
+    steps: tuple[StepLine, ...] = ()
+    steps_done: int = 0
+    damaged: int = 0
+
+    @property
+    def last(self) -> StepLine | None:
+        """The last step that it finished."""
+        return self.steps[-1] if self.steps else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether its recording is over and written."""
+        return self.manifest.status not in UNFINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveState:
+    """A run at one look; without a manifest nothing is there yet, and ``problem`` says what is wrong.
+
+    ``tables``: changes whenever a rank has written tables.  ``left_out``: ranks beyond :data:`MOST_RANKS`.
+    """
+
+    manifest: RunManifest | None = None
+    ranks: tuple[LiveRank, ...] = ()
+    tables: int = 0
+    left_out: int = 0
+    problem: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all ranks of the run have written all."""
+        expected = min(self.manifest.world_size, MOST_RANKS) if self.manifest else 0
+        return 0 < expected <= len(self.ranks) and all(rank.finished for rank in self.ranks)
+
+
+class LiveRun:
+    """Looks at a run directory again and again; it need not be there at first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._manifest: RunManifest | None = None
+        self._seen: tuple[int, ...] = ()
+        self._ranks: dict[int, _Followed] = {}
+        self._first = 0
+        self._tables = 0
+
+    def look(self) -> LiveState:
+        """What there is now.  Never raises for what is in the folder."""
+        try:
+            self._read_manifest()
+        except (BadInput, OSError) as error:
+            return LiveState(problem=str(error))
+        if self._manifest is None:
+            return LiveState()
+        try:
+            numbers = self._numbers(self._manifest.world_size)
+        except OSError as error:
+            return LiveState(manifest=self._manifest, problem=str(error.strerror))
+        followed = [self._ranks.setdefault(rank, _Followed(self.path, rank)) for rank in numbers[:MOST_RANKS]]
+        self._read_new(followed)
+        found = [rank.now for rank in followed if rank.now is not None and self._is_ours(rank.now)]
+        return LiveState(
+            manifest=self._manifest,
+            ranks=tuple(found),
+            tables=self._tables,
+            left_out=max(0, len(numbers) - MOST_RANKS),
+        )
+
+    def _read_manifest(self) -> None:
+        path = self.path / MANIFEST_NAME
+        try:
+            seen = _signature(path)
+        except FileNotFoundError:
+            self._manifest, self._seen = None, ()
+            return
+        if seen == self._seen:
+            return
+        manifest = read_run_manifest(self.path)
+        if self._manifest is not None and manifest.run_id != self._manifest.run_id:
+            self._ranks.clear()
+        self._manifest, self._seen = manifest, seen
+
+    def _numbers(self, world_size: int) -> list[int]:
+        """Ranks that have a folder; not looked for again once all are there."""
+        if len(self._ranks) >= min(world_size, MOST_RANKS) and world_size <= MOST_RANKS:
+            return sorted(self._ranks)
+        names = (_RANK_FOLDER.fullmatch(name) for name in os.listdir(self.path))
+        return sorted(number for name in names if name and (number := int(name[1])) < world_size)
+
+    def _read_new(self, followed: list["_Followed"]) -> None:
+        """Each look begins with another rank, so that none waits for ever where there is much to read."""
+        room, many = MOST_NEW_BYTES, len(followed)
+        for place in range(many):
+            rank = followed[(self._first + place) % many]
+            self._tables += rank.read_manifest()
+            room -= rank.read_steps(min(_RANK_BYTES, room))
+            if room <= 0:
+                self._first = (self._first + place + 1) % many
+                return
+
+    def _is_ours(self, rank: LiveRank) -> bool:
+        return self._manifest is not None and rank.manifest.run_id == self._manifest.run_id
+
+
+class _Followed:
+    """One rank, from look to look."""
+
+    def __init__(self, run: Path, rank: int) -> None:
+        self._run, self._rank = run, rank
+        self._manifest_path = rank_folder(run, rank) / RANK_NAME
+        self._seen: tuple[int, ...] = ()
+        self._steps: deque[StepLine] = deque(maxlen=MOST_STEPS)
+        self._file = FollowedFile(rank_folder(run, rank) / STEPS_NAME, MOST_LINE_BYTES, self._restart)
+        self._done, self._damaged = 0, 0
+        self.now: LiveRank | None = None
+
+    def read_manifest(self) -> bool:
+        """Whether it has written tables since the last look."""
+        try:
+            seen = _signature(self._manifest_path)
+            if seen == self._seen:
+                return False
+            manifest = read_rank_manifest(self._run, self._rank)
+        except (BadInput, OSError):
+            return False  # being replaced, or not there yet: at the next look it is
+        self._seen = seen
+        before = self.now.manifest.files if self.now else {}
+        self.now = replace(self.now, manifest=manifest) if self.now else self._rank_of(manifest)
+        return manifest.files != before
+
+    def read_steps(self, most_bytes: int) -> int:
+        """Take in the new lines; how many bytes they had."""
+        before = self._file.read_bytes
+        try:
+            lines = self._file.lines(most_bytes)
+        except OSError:
+            return 0
+        for line in lines:
+            self._take(from_line(line))
+        new = self._file.read_bytes - before
+        if new and self.now is not None:
+            self.now = self._rank_of(self.now.manifest)
+        return new
+
+    def _take(self, step: StepLine | None) -> None:
+        """Steps of a rank only grow: a line that goes back is none of ours."""
+        if step is None or (self._steps and step.step <= self._steps[-1].step):
+            self._damaged += 1
+            return
+        self._steps.append(step)
+        self._done += 1
+
+    def _restart(self) -> None:
+        self._steps.clear()
+        self._done = self._damaged = 0
+
+    def _rank_of(self, manifest: RankManifest) -> LiveRank:
+        return LiveRank(
+            rank=self._rank,
+            manifest=manifest,
+            steps=tuple(self._steps),
+            steps_done=self._done,
+            damaged=self._damaged + self._file.too_long,
+        )
+
+
+def still_recording(path: Path, now_ns: int) -> bool:
+    """Whether somebody seems to record there: ranks have not finished, and wrote not long ago.
+
+    A rank that was killed leaves the same words; only its silence tells.
+    """
+    state = LiveRun(path).look()
+    if state.manifest is None or state.manifest.source != "recording" or state.finished:
+        return False
+    last = [rank.last for rank in state.ranks if rank.last is not None]
+    newest = max([state.manifest.created_ns, *(step.end_ns for step in last)])
+    longest = max((step.wall_ns for step in last), default=0)
+    return abs(now_ns - newest) < max(_SILENT_NS, _SILENT_STEPS * longest)
+
+
+def _signature(path: Path) -> tuple[int, ...]:
+    """Differs for each file that was put in this place: inode numbers alone come again."""
+    state = os.stat(path)
+    return (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)

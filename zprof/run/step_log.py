@@ -1,0 +1,59 @@
+"""A line of ``steps.jsonl``: a finished step of a rank, as cheap to write as it is to follow.
+
+    {"step":7,"begin_ns":…,"end_ns":…,"window":"time","device":"cuda:0","allocated_bytes":…,…}
+
+``step``, ``begin_ns`` and ``end_ns`` are always there; what a rank does not know is left out.  A line is
+shorter than :data:`MOST_LINE_BYTES`; it comes without fsync, and a reader may see half of the last one.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import msgspec
+
+MOST_LINE_BYTES = 300
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Name = Annotated[str, msgspec.Meta(max_length=16)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """``window`` is that of the step, empty where none was open; ``process_bytes`` what is resident.
+
+    ``allocated_bytes`` and ``peak_allocated_bytes`` are counters of the allocator of ``device``: now, and the
+    most since the program began or set it back.  No device, no counters: None is unknown.
+    """
+
+    step: _Count
+    begin_ns: _Count
+    end_ns: _Count
+    window: _Name = ""
+    device: _Name = ""
+    allocated_bytes: _Count | None = None
+    peak_allocated_bytes: _Count | None = None
+    process_bytes: _Count | None = None
+
+    @property
+    def wall_ns(self) -> int:
+        """From its begin to its end."""
+        return self.end_ns - self.begin_ns
+
+
+_NAMES = tuple(field.name for field in fields(StepLine))
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(StepLine).decode
+
+
+def to_line(line: StepLine) -> bytes:
+    """The line, with its end."""
+    known = {name: value for name in _NAMES if (value := getattr(line, name)) not in (None, "")}
+    return _encode(known) + b"\n"
+
+
+def from_line(text: bytes) -> StepLine | None:
+    """What a line says; None where it is none of ours."""
+    try:
+        line = _decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return line if line.begin_ns <= line.end_ns else None
