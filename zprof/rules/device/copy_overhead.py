@@ -2,8 +2,9 @@
 
 FSDP2 gathers into one buffer and copies each parameter out of it (``split_with_sizes_copy``), and copies
 gradients into one before it reduces them (``chunk_cat``).  Counted is the time of such kernels, and of those
-launched within ``FSDP::all_gather_copy_in`` and ``..._out``, in which nothing else computes.  Reported above
-3 % of the step (our choice).
+launched within ``FSDP::all_gather_copy_in`` and ``..._out``, in which nothing else computes, without those
+of gathers that need not be (ZP412 to ZP415): they vanish with them.  Reported above 3 % of the step (our
+choice).
 
 Where most of it is ``chunk_cat``, copies out are as quick as copies in, and it is what FSDP2 always costs, or
 padding of shapes that do not divide (ZP417): low.
@@ -20,8 +21,10 @@ from zprof.model.gaps import Gap
 from zprof.model.kernels import function_name
 from zprof.model.printable import printable
 from zprof.model.units import format_ns, format_percent
+from zprof.rules.copies import INTO, copies, copies_of_gathers_ns
 from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.rules.volume.passes.regathers import worth_a_word
 
 _WORTH_RATIO = 0.03
 _SURE_RATIO = 0.5
@@ -46,18 +49,19 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
         return not_tested(Cause.COPY_OVERHEAD, "no collective was recorded", "record the time window")
     if analysis.kernels.empty:
         return None
-    rows = analysis.kernels[analysis.kernels["role"] != "compute"]
+    rows = copies(analysis)
     cost = mean_per_step(analysis, float(rows["uncovered_ns"].sum()))
+    cost -= copies_of_gathers_ns(analysis, worth_a_word(analysis))
     if rows["count"].sum() < _LEAST_COPIES or cost <= _WORTH_RATIO * wall_ns(analysis):
         return None
     return _finding(analysis, cost)
 
 
 def _finding(analysis: RunAnalysis, cost: float) -> Finding:
-    rows = analysis.kernels[analysis.kernels["role"] != "compute"]
+    rows = copies(analysis)
     most = rows.groupby("name")["uncovered_ns"].sum()
     name = printable(function_name(str(most.idxmax())) or str(most.idxmax()))[:80]
-    padding = float(most[most.index.str.contains("chunk_cat")].sum())
+    into = mean_per_step(analysis, float(most[most.index.str.contains(INTO)].sum()))
     count = mean_per_step(analysis, float(rows["count"].sum()))
     gathers = of_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
     moved = mean_per_step(analysis, float(gathers["bytes"].sum()))
@@ -74,7 +78,7 @@ def _finding(analysis: RunAnalysis, cost: float) -> Finding:
         ],
         saving_ns=(_SURE_RATIO * cost, cost),
         severity=severity_of(cost, wall_ns(analysis)),
-        confidence=Confidence.LOW if padding > _MOSTLY_RATIO * most.sum() else Confidence.HIGH,
+        confidence=Confidence.LOW if into > _MOSTLY_RATIO * cost else Confidence.HIGH,
         fix=fix_for(analysis.training.engine, _FIXES),
         disprove="copy a buffer of one unit's size with torch.split_with_sizes_copy in chunks of the same "
         "sizes: if that is as slow by itself, the shapes are the cause; if it is fast, what ran beside it is",

@@ -8,8 +8,8 @@ those beside a collective in the background are idle time in the ledger.  From 5
 
     saving: 0.7 of exposed copies and of the optimizer .. all of both, those in the background, and 15 %
 
-At least 0.7, because an update on the device takes time as well, and copies that hide share the link.  At most
-15 % more: each wakes a thread up (two real ranks won 1.08 of it).
+At least 0.7, because an update on the device takes time as well, and copies that hide share the link.  At
+most 15 % more: each wakes a thread up (two real ranks won 1.08 of it).
 """
 
 from dataclasses import dataclass

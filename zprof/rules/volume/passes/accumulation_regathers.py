@@ -18,12 +18,9 @@ from zprof.model.units import format_bytes, format_ns
 from zprof.rules.rows import mean_per_step, wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.headroom import Headroom, headroom_of
-from zprof.rules.volume.passes.known import confidence_of, missing_of_gathers
-from zprof.rules.volume.passes.price import Price, price_of
-from zprof.rules.volume.passes.regathers import gathers_of
-
-#: Of the step.
-_WORTH_RATIO = 0.03
+from zprof.rules.volume.passes.known import confidence_of
+from zprof.rules.volume.passes.price import Price
+from zprof.rules.volume.passes.regathers import Again, gathered_again
 
 _FIXES = {
     "FSDP2": "fully_shard(block, reshard_after_forward=False)\n"
@@ -38,19 +35,12 @@ _FIXES = {
 
 def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where further micro-batches gather what an earlier one had, and wait for it."""
-    missing = missing_of_gathers(analysis, Cause.ACCUMULATION_REGATHERS)
-    if missing:
-        return missing
-    gathers = gathers_of(analysis)
-    again = gathers[gathers["cause"] == Cause.ACCUMULATION_REGATHERS.value]
-    if again.empty:
-        return None
-    price = price_of(analysis, again)
-    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
-        return None
-    micro_batches = int(again["micro_batches"].max())
-    units = mean_per_step(analysis, int((gathers["number"] == 1).sum()))
-    return _finding(analysis, price, micro_batches, units, headroom_of(analysis, gathers))
+    again = gathered_again(analysis, Cause.ACCUMULATION_REGATHERS)
+    if not isinstance(again, Again):
+        return again
+    micro_batches = int(again.rows["micro_batches"].max())
+    units = mean_per_step(analysis, int((again.gathers["number"] == 1).sum()))
+    return _finding(analysis, again.price, micro_batches, units, headroom_of(analysis, again.gathers))
 
 
 def _finding(

@@ -17,12 +17,9 @@ from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes, format_ns
 from zprof.rules.rows import mean_per_step, wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
-from zprof.rules.volume.passes.known import confidence_of, missing_of_gathers
-from zprof.rules.volume.passes.price import Price, price_of
-from zprof.rules.volume.passes.regathers import gathers_of
-
-#: Of the step.
-_WORTH_RATIO = 0.02
+from zprof.rules.volume.passes.known import confidence_of
+from zprof.rules.volume.passes.price import Price
+from zprof.rules.volume.passes.regathers import Again, gathered_again
 
 _FIXES = {
     "FSDP2": "block = checkpoint_wrapper(block)   # first the checkpoint, then the sharding:\n"
@@ -35,17 +32,11 @@ _FIXES = {
 
 def checkpoint_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where units are gathered a third time for one micro-batch, and it costs."""
-    missing = missing_of_gathers(analysis, Cause.CHECKPOINT_REGATHERS)
-    if missing:
-        return missing
-    gathers = gathers_of(analysis)
-    third = gathers[gathers["cause"] == Cause.CHECKPOINT_REGATHERS.value]
-    if third.empty:
-        return None
-    price = price_of(analysis, third)
-    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
-        return None
-    return _finding(analysis, price, mean_per_step(analysis, len(gathers)), int(third["unit"].nunique()))
+    again = gathered_again(analysis, Cause.CHECKPOINT_REGATHERS)
+    if not isinstance(again, Again):
+        return again
+    gathers = mean_per_step(analysis, len(again.gathers))
+    return _finding(analysis, again.price, gathers, int(again.rows["unit"].nunique()))
 
 
 def _finding(analysis: RunAnalysis, price: Price, gathers: float, units: int) -> Finding:

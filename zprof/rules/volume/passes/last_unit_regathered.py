@@ -17,12 +17,9 @@ from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes, format_ns
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
-from zprof.rules.volume.passes.known import confidence_of, missing_of_gathers
-from zprof.rules.volume.passes.price import Price, price_of
-from zprof.rules.volume.passes.regathers import gathers_of
-
-#: Of the step.
-_WORTH_RATIO = 0.02
+from zprof.rules.volume.passes.known import confidence_of
+from zprof.rules.volume.passes.price import Price
+from zprof.rules.volume.passes.regathers import Again, gathered_again
 
 _FIXES = {
     "FSDP2": "fully_shard(blocks[-1], reshard_after_forward=False)   # and so the head, if it is a unit",
@@ -33,18 +30,11 @@ _FIXES = {
 
 def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where the first gather of the backward is of what the forward has just dropped."""
-    missing = missing_of_gathers(analysis, Cause.LAST_UNIT_REGATHERED)
-    if missing:
-        return missing
-    gathers = gathers_of(analysis)
-    again = gathers[gathers["cause"] == Cause.LAST_UNIT_REGATHERED.value]
-    if again.empty:
-        return None
-    price = price_of(analysis, again)
-    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
-        return None
-    between = float(again["compute_between_ns"].astype("float64").mean())
-    return _finding(analysis, price, str(again["unit"].iloc[0]), between)
+    again = gathered_again(analysis, Cause.LAST_UNIT_REGATHERED)
+    if not isinstance(again, Again):
+        return again
+    between = float(again.rows["compute_between_ns"].astype("float64").mean())
+    return _finding(analysis, again.price, str(again.rows["unit"].iloc[0]), between)
 
 
 def _finding(analysis: RunAnalysis, price: Price, unit: str, between_ns: float) -> Finding:

@@ -18,12 +18,9 @@ from zprof.model.units import format_bytes, format_ns
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.headroom import Headroom, headroom_of
-from zprof.rules.volume.passes.known import confidence_of, missing_of_gathers
-from zprof.rules.volume.passes.price import Price, price_of
-from zprof.rules.volume.passes.regathers import gathers_of
-
-#: Of the step.
-_WORTH_RATIO = 0.02
+from zprof.rules.volume.passes.known import confidence_of
+from zprof.rules.volume.passes.price import Price
+from zprof.rules.volume.passes.regathers import Again, gathered_again
 
 _FIXES = {
     "FSDP2": "fully_shard(block, reshard_after_forward=False)   # or an int: reshard within a host only",
@@ -36,17 +33,13 @@ def needless_reshard_after_forward(
     analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> Finding | Gap | None:
     """Finding where the backward waits for units that the forward had, and there may be room for them."""
-    missing = missing_of_gathers(analysis, Cause.NEEDLESS_RESHARD_AFTER_FORWARD)
-    if missing:
-        return missing
-    gathers = gathers_of(analysis)
-    again = gathers[gathers["cause"] == Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value]
-    if again.empty:
+    again = gathered_again(analysis, Cause.NEEDLESS_RESHARD_AFTER_FORWARD)
+    if not isinstance(again, Again):
+        return again
+    headroom = headroom_of(analysis, again.gathers)
+    if headroom.suffices is False:
         return None
-    price, headroom = price_of(analysis, again), headroom_of(analysis, gathers)
-    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis) or headroom.suffices is False:
-        return None
-    return _finding(analysis, price, int(again["unit"].nunique()), headroom)
+    return _finding(analysis, again.price, int(again.rows["unit"].nunique()), headroom)
 
 
 def _finding(analysis: RunAnalysis, price: Price, units: int, headroom: Headroom) -> Finding:

@@ -4,6 +4,7 @@ Without them the rank is not blocked in them: at least most of their exposed tra
 hide under compute wins nothing by itself, but it frees the link for those behind them.  Each also costs its
 launch, its wake-up and the copies of what it moves; on a CPU rank those are the work of the thread that
 computes, and may take as long as launching does, which copies too.  So more than the exposed time can be won.
+Copies out of what was gathered that the trace names go with it: half of them at least.
 Waiting in them is not counted: a late rank is waited for in the next collective just as well.
 The same jobs, simulated with and without them (``benchmarks.diagnosis``), won about the exposed time.
 """
@@ -13,12 +14,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.rules.copies import copies_of_gathers_ns
 from zprof.rules.rows import mean_per_step
 
 #: Of the exposed transfer; compute that moves up can meet another exposed collective.
 _LEAST_RATIO = 0.7
 #: Of the same: a free link lets the others begin sooner.
 _MOST_RATIO = 1.3
+#: Of copies that were named.
+_LEAST_COPIED_RATIO = 0.5
 #: Of each: wake-up on a CPU's main thread, and the copies; on a device the queue's gap, and the copies.
 _EACH_CPU_NS = 100_000
 _EACH_DEVICE_NS = 20_000
@@ -48,6 +52,7 @@ def price_of(analysis: RunAnalysis, rows: pd.DataFrame) -> Price:
     """The price of these rows of the passes."""
     priced = analysis.collectives.loc[rows["row"]]
     exposed = mean_per_step(analysis, priced["exposed_transfer_ns"].sum())
+    copied = copies_of_gathers_ns(analysis, priced)
     count = mean_per_step(analysis, len(priced))
     moved = mean_per_step(analysis, priced["bytes"].sum())
     return Price(
@@ -55,8 +60,8 @@ def price_of(analysis: RunAnalysis, rows: pd.DataFrame) -> Price:
         bytes=moved,
         transfer_ns=mean_per_step(analysis, priced["transfer_ns"].sum()),
         exposed_ns=exposed,
-        low_ns=_LEAST_RATIO * exposed,
-        high_ns=_MOST_RATIO * exposed + _beside(analysis, priced),
+        low_ns=_LEAST_RATIO * exposed + _LEAST_COPIED_RATIO * copied,
+        high_ns=_MOST_RATIO * exposed + _beside(analysis, priced) + copied,
     )
 
 

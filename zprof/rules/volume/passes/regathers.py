@@ -5,13 +5,27 @@ micro-batch, which recomputation makes (ZP415), that of the last unit, whose for
 and the rest, which a backward makes because its forward dropped the unit (ZP413).
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
+from zprof.model.gaps import Gap
 from zprof.model.phases import Phase
-from zprof.rules.volume.passes.known import passes_of
+from zprof.rules.rows import wall_ns
+from zprof.rules.volume.passes.known import missing_of_gathers, passes_of
+from zprof.rules.volume.passes.price import Price, price_of
+
+#: Of the step: what must show of them (docs/thresholds.md).
+WORTH_RATIO: Mapping[Cause, float] = {
+    Cause.ACCUMULATION_REGATHERS: 0.03,
+    Cause.CHECKPOINT_REGATHERS: 0.02,
+    Cause.LAST_UNIT_REGATHERED: 0.02,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: 0.02,
+}
 
 #: Gathers of a unit in a micro-batch: one for its forward, one for its backward, and then recomputation's.
 _WITHOUT_RECOMPUTATION = 2
@@ -19,6 +33,42 @@ _WITHOUT_RECOMPUTATION = 2
 #: gather ran ahead of, and less than one between.
 _MOST_UNITS_BETWEEN = 3
 _STEP = ["rank", "step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Gathers that one of the rules names, worth a word: their rows, their price, and all gathers."""
+
+    rows: pd.DataFrame
+    price: Price
+    gathers: pd.DataFrame
+
+
+def gathered_again(analysis: RunAnalysis, cause: Cause) -> Again | Gap | None:
+    """Those of one cause; None where there are none, or where they are hidden well enough."""
+    missing = missing_of_gathers(analysis, cause)
+    if missing:
+        return missing
+    gathers = gathers_of(analysis)
+    return _worth(analysis, gathers, cause)
+
+
+def worth_a_word(analysis: RunAnalysis) -> pd.DataFrame:
+    """Rows of ``analysis.collectives`` that some of the rules would do without."""
+    gathers = gathers_of(analysis)
+    found = [_worth(analysis, gathers, cause) for cause in WORTH_RATIO]
+    rows = [again.rows["row"] for again in found if again is not None]
+    return analysis.collectives.loc[pd.concat(rows)] if rows else analysis.collectives.iloc[:0]
+
+
+def _worth(analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause) -> Again | None:
+    rows = gathers[gathers["cause"] == cause.value]
+    if rows.empty:
+        return None
+    price = price_of(analysis, rows)
+    if price.exposed_ns <= WORTH_RATIO[cause] * wall_ns(analysis):
+        return None
+    return Again(rows=rows, price=price, gathers=gathers)
 
 
 def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
