@@ -10,6 +10,7 @@ from zprof.reports.shown.presenter import grouped_gaps
 from zprof.reports.text.markdown import as_text
 from zprof.tui.figures import Unit, figure
 from zprof.tui.keys import KEYS, Key, Where
+from zprof.tui.pages.compare import said_of_row
 from zprof.tui.popups.popup import Popup
 from zprof.tui.popups.text import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
@@ -79,6 +80,8 @@ def step_choices(app: "ZprofApp") -> list[tuple[str, str]]:
 def opened(app: "ZprofApp", line: Line) -> Popup[None] | None:
     """What a row leads to."""
     loaded = app.loaded
+    if loaded is not None and line.opens is Opens.COMPARED:
+        return TextPopup(*said_of_row(loaded, line.key))
     if loaded is None or line.opens is not Opens.FINDING:
         return None
     found = loaded.report.findings[line.target]

@@ -113,12 +113,15 @@ class ZprofApp(App[int]):
         if self.loaded is None and self.look is not None:
             self.measure(self.asked)
 
-    def measure(self, asked: Asked) -> None:
-        """Measure this beside the screens; what was measured until now is given up."""
+    def measure(self, asked: Asked, *, loader: Loader | None = None) -> None:
+        """Measure this beside the screens; what was measured until now is given up.
+
+        ``loader``: how, where not as the app does.
+        """
         if self._loading is not None:
             self._loading.stop()
             self._stopped = [one for one in (*self._stopped, self._loading) if one.is_alive]
-        self._loading = Loading(asked, self._loader, self.post_message)
+        self._loading = Loading(asked, loader or self._loader, self.post_message)
         self._loading.start()
         self._say("opening")
 
@@ -132,6 +135,7 @@ class ZprofApp(App[int]):
         if event.loading is not self._loading:
             return
         self._loading, self.asked, self.loaded = None, event.loading.asked, event.loaded
+        self.look = FirstLook(facts=event.loaded.report.run, gaps=len(event.loaded.report.gaps))
         self.selected = kept_selected(event.loaded.report, self.selected)
         self.refill()
 

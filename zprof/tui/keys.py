@@ -78,6 +78,29 @@ KEYS: tuple[Key, ...] = (
     Key(keys="j", written="j", action="cursor_down", says="down", where=Where.TABLE),
     Key(keys="k", written="k", action="cursor_up", says="up", where=Where.TABLE),
     Key(keys="l", written="l", action="cursor_right", says="right", where=Where.TABLE),
+    Key(
+        keys="d",
+        written="d",
+        action="differences",
+        says="only what differs, or all",
+        where=Where.COMPARE,
+        footer="differs",
+    ),
+    Key(
+        keys="n",
+        written="n",
+        action="per_token",
+        says="times per step, or per token",
+        where=Where.COMPARE,
+        footer="per token",
+    ),
+    Key(
+        keys="x",
+        written="x",
+        action="swap",
+        says="swap A and B: all screens show the other run",
+        where=Where.COMPARE,
+    ),
     Key(keys="escape", written="esc", action="close", says="back", where=Where.POPUP),
 )
 

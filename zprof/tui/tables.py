@@ -32,6 +32,7 @@ class Opens(StrEnum):
     STEP = "step"
     ALLOCATION = "allocation"
     GAP = "gap"
+    COMPARED = "compared"
 
 
 @dataclass(frozen=True, slots=True)

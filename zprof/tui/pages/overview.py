@@ -1,6 +1,7 @@
 """The first screen's tables: the ledger, which sums, and findings by what they save."""
 
 from zprof.model.findings import Confidence
+from zprof.model.printable import shorten
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import LEDGER_TERMS
 from zprof.tui.figures import Figure, How, Unit, figure
@@ -8,18 +9,19 @@ from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word
 
 _STATUS = {
-    VerdictStatus.OK: ("OK", Mark.GOOD),
-    VerdictStatus.SLOWER: ("SLOWER", Mark.BAD),
-    VerdictStatus.RISK: ("RISK", Mark.DOUBTFUL),
-    VerdictStatus.INCONCLUSIVE: ("INCONCLUSIVE", Mark.DOUBTFUL),
+    VerdictStatus.OK: ("✓ OK", Mark.GOOD),
+    VerdictStatus.SLOWER: ("✗ SLOWER", Mark.BAD),
+    VerdictStatus.RISK: ("! RISK", Mark.DOUBTFUL),
+    VerdictStatus.INCONCLUSIVE: ("? INCONCLUSIVE", Mark.DOUBTFUL),
 }
+_LONGEST_DIFFERENCES = 28
 _RANKS, _BASELINE = "time.per_rank[*]", "comparison.baseline_time[*]"
 
 
 def verdict_words(report: Report) -> list[Word]:
     """Status, unless the sentence begins with it, and the sentence."""
     word, mark = _STATUS[report.verdict.status]
-    return [Word(word, mark), Word(report.verdict.sentence.removeprefix(word).strip())]
+    return [Word(word, mark), Word(report.verdict.sentence.removeprefix(word[2:]).strip())]
 
 
 def ledger_table(loaded: Loaded) -> Table:
@@ -106,3 +108,30 @@ def _saving(loaded: Loaded, place: int) -> tuple[Figure, Figure]:
     else:
         low, high = (figure(loaded.tree, Unit.NS, f"{stem}.saving_ns[{end}]") for end in (0, 1))
     return low, high
+
+
+def warning(report: Report) -> str:
+    """That the jobs are not the same, and what in them is simulated; empty where there is nothing to say.
+
+    One line: what is cut off at its end are the facts of the simulation, never that there was one.
+    """
+    comparison = report.comparison
+    baseline = comparison.baseline_run if comparison else None
+    said = []
+    if comparison is not None and comparison.differences:
+        differing = ", ".join(entry.what for entry in comparison.differences)
+        said.append(f"not the same job: {shorten(differing, _LONGEST_DIFFERENCES)}")
+    facts = dict.fromkeys(fact for run in (report.run, baseline) if run is not None for fact in run.modelled)
+    if facts:
+        said.append(f"MODELLED, not measured: {'; '.join(sorted(facts, key=_is_no_link))}")
+    return " · ".join(said)
+
+
+def _is_no_link(fact: str) -> bool:
+    return not fact.startswith("link")
+
+
+def warning_word(report: Report) -> Word:
+    """The same as a cell."""
+    said = warning(report)
+    return Word(f"! {said}" if said else "", Mark.DOUBTFUL)

@@ -1,6 +1,7 @@
 """The screens by name."""
 
+from zprof.tui.screens.compare import CompareScreen
 from zprof.tui.screens.overview import OverviewScreen
 from zprof.tui.screens.page_screen import PageScreen
 
-SCREENS: dict[str, type[PageScreen]] = {"overview": OverviewScreen}
+SCREENS: dict[str, type[PageScreen]] = {"overview": OverviewScreen, "compare": CompareScreen}
