@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.model.findings import Finding
 from zprof.reports.pages import page
 from zprof.reports.shown.presenter import grouped_gaps
+from zprof.reports.text.findings import worth
 from zprof.reports.text.markdown import as_text
 from zprof.tui.figures import Unit, figure
 from zprof.tui.keys import KEYS, Key, Where
@@ -80,15 +82,26 @@ def step_choices(app: "ZprofApp") -> list[tuple[str, str]]:
 def opened(app: "ZprofApp", line: Line) -> Popup[None] | None:
     """What a row leads to."""
     loaded = app.loaded
+    if loaded is not None and line.opens is Opens.GAP:
+        return TextPopup("what could not be measured", gaps_text(app))
     if loaded is not None and line.opens is Opens.COMPARED:
         return TextPopup(*said_of_row(loaded, line.key))
     if loaded is None or line.opens is not Opens.FINDING:
         return None
     found = loaded.report.findings[line.target]
-    said = [found.sentence, "", "evidence", *evidence_lines(loaded, line.target), ""]
-    said += ["what to change", found.fix, "", "how to disprove it", found.disprove, ""]
-    said.append(as_text(page(found.cause)))
-    return TextPopup(f"{found.id} {found.cause.value}", "\n".join(said))
+    said = [found.sentence, "", *worth_lines(found), "", "evidence", *evidence_lines(loaded, line.target)]
+    said += ["", "what to change (y copies it)", *_indented(found.fix)]
+    said += ["", "how to disprove it", *_indented(found.disprove), "", as_text(page(found.cause))]
+    return TextPopup(f"{found.id} {found.cause.value}", "\n".join(said), copies=found.fix)
+
+
+def worth_lines(found: Finding) -> list[str]:
+    """What a fix saves and frees, and how sure the rule is."""
+    return [f"  {part.strip()}" for part in worth(found).split(", ")]
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}" for line in text.strip().split("\n")]
 
 
 def evidence_lines(loaded: Loaded, place: int) -> list[str]:

@@ -21,7 +21,12 @@ _MARKS = frozenset("\\|`*_[]<>#!&~$")
 
 
 def copy(app: "ZprofApp", form: Form) -> None:
-    """The focused row of the screen or popup in front; of the first table where none has the focus."""
+    """The focused row in front, else that of the first table; a page of text says what of it, as a fix."""
+    whole = getattr(app.screen, "copies", "")
+    if whole:
+        app.copy_to_clipboard(whole)
+        app.notify(copied_text(os.environ), markup=False)
+        return
     table = focused_table(app)
     focused = table.focused_line() if table is not None else None
     if table is None or table.table is None or focused is None:

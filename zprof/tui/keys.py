@@ -101,6 +101,16 @@ KEYS: tuple[Key, ...] = (
         says="swap A and B: all screens show the other run",
         where=Where.COMPARE,
     ),
+    Key(keys="j", written="j", action="scroll_lines(1)", says="down", where=Where.POPUP),
+    Key(keys="k", written="k", action="scroll_lines(-1)", says="up", where=Where.POPUP),
+    Key(
+        keys="space,pagedown",
+        written="space, pgdn",
+        action="scroll_page(1)",
+        says="a page down",
+        where=Where.POPUP,
+    ),
+    Key(keys="pageup", written="pgup", action="scroll_page(-1)", says="a page up", where=Where.POPUP),
     Key(keys="escape", written="esc", action="close", says="back", where=Where.POPUP),
 )
 

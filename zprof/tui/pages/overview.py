@@ -1,10 +1,10 @@
-"""The first screen's tables: the ledger, which sums, and findings by what they save."""
+"""The first screen: the verdict, the ledger, findings by what they save, and what is left over."""
 
-from zprof.model.findings import Confidence
+from zprof.model.findings import Confidence, Finding
 from zprof.model.printable import shorten
 from zprof.model.report import Report, VerdictStatus
-from zprof.model.time import LEDGER_TERMS
-from zprof.tui.figures import Figure, How, Unit, figure
+from zprof.reports.shown.presenter import grouped_gaps
+from zprof.tui.figures import Figure, How, Range, Unit, figure, ranged
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word
 
@@ -15,99 +15,12 @@ _STATUS = {
     VerdictStatus.INCONCLUSIVE: ("? INCONCLUSIVE", Mark.DOUBTFUL),
 }
 _LONGEST_DIFFERENCES = 28
-_RANKS, _BASELINE = "time.per_rank[*]", "comparison.baseline_time[*]"
 
 
 def verdict_words(report: Report) -> list[Word]:
-    """Status, unless the sentence begins with it, and the sentence."""
+    """Status with its sign, and the sentence without it."""
     word, mark = _STATUS[report.verdict.status]
     return [Word(word, mark), Word(report.verdict.sentence.removeprefix(word[2:]).strip())]
-
-
-def ledger_table(loaded: Loaded) -> Table:
-    """The step by terms: means over the ranks, which sum to the step; with a baseline, its side too."""
-    compared = loaded.report.comparison is not None and loaded.report.comparison.step_time is not None
-    columns = [Column(title="step", says="terms of the step's wall time"), _number("ms"), _number("of step")]
-    if compared:
-        columns += [_number("baseline ms"), _number("change ms")]
-    lines = [_term(loaded, "wall_ns", "step time", compared=compared)]
-    lines += [
-        _term(loaded, term, term.removesuffix("_ns").replace("_", " "), compared=compared)
-        for term in LEDGER_TERMS
-    ]
-    return Table(
-        name="ledger",
-        title="where a step goes",
-        columns=tuple(columns),
-        lines=tuple(lines) if loaded.report.time.per_rank else (),
-        help="Means over ranks and steps. The terms sum to the step time.",
-        note="mean over ranks",
-    )
-
-
-def _number(title: str) -> Column:
-    return Column(title=title, numeric=True)
-
-
-def _term(loaded: Loaded, term: str, name: str, *, compared: bool) -> Line:
-    tree = loaded.tree
-    cells: list[Cell] = [
-        Word(name),
-        figure(tree, Unit.MS, f"{_RANKS}.{term}", how=How.MEAN),
-        figure(tree, Unit.RATIO, f"{_RANKS}.{term}", f"{_RANKS}.wall_ns", how=How.SHARE),
-    ]
-    if compared:
-        change = f"comparison.ledger_delta.{term}"
-        cells.append(figure(tree, Unit.MS, f"{_BASELINE}.{term}", how=How.MEAN))
-        cells.append(
-            figure(tree, Unit.MS, "comparison.ledger_delta[*]", how=How.SUM, signed=True)
-            if term == "wall_ns"
-            else figure(tree, Unit.MS, change, signed=True)
-        )
-    return Line(key=term, cells=tuple(cells), mark=Mark.TITLE if term == "wall_ns" else Mark.PLAIN)
-
-
-def findings_table(loaded: Loaded) -> Table:
-    """Findings in the order of the report."""
-    columns = (
-        Column(title="finding"),
-        _number("saves"),
-        _number("to"),
-        Column(title="confidence"),
-        Column(title="what"),
-    )
-    lines = [
-        Line(
-            key=str(place),
-            cells=(
-                Word(found.id),
-                *_saving(loaded, place),
-                Word(found.confidence.value),
-                Word(found.sentence),
-            ),
-            opens=Opens.FINDING,
-            target=place,
-            mark=Mark.MUTED if found.confidence is Confidence.LOW else Mark.PLAIN,
-        )
-        for place, found in enumerate(loaded.report.findings)
-    ]
-    return Table(
-        name="findings",
-        title="why, and what to change",
-        columns=columns,
-        lines=tuple(lines),
-        help="By what a fix saves in a step, or frees of memory. Those of low confidence are notes.",
-    )
-
-
-def _saving(loaded: Loaded, place: int) -> tuple[Figure, Figure]:
-    found = loaded.report.findings[place]
-    stem = f"findings[{place}]"
-    if found.saving_bytes is not None and not found.saving_ns[1]:
-        low, high = (figure(loaded.tree, Unit.BYTES, f"{stem}.saving_bytes[{end}]") for end in (0, 1))
-    else:
-        low, high = (figure(loaded.tree, Unit.NS, f"{stem}.saving_ns[{end}]") for end in (0, 1))
-    return low, high
 
 
 def warning(report: Report) -> str:
@@ -135,3 +48,131 @@ def warning_word(report: Report) -> Word:
     """The same as a cell."""
     said = warning(report)
     return Word(f"! {said}" if said else "", Mark.DOUBTFUL)
+
+
+def findings_table(loaded: Loaded) -> Table:
+    """Findings in the order of the report: by what a fix saves."""
+    columns = (
+        Column(title="finding"),
+        Column(title="saves", numeric=True, says="what a fix saves in a step, or frees on the largest rank"),
+        Column(title="sure", says="how sure the rule is"),
+        Column(title="frees", numeric=True, from_width=110, says="memory of the largest rank"),
+        Column(title="what", rest=True),
+    )
+    found = loaded.report.findings
+    return Table(
+        name="findings",
+        title="why, and what to change" if found else "nothing to change: no cause that was tested was found",
+        columns=columns,
+        lines=tuple(_finding(loaded, place, one) for place, one in enumerate(found)),
+        help="By what a fix saves in a step, or frees of memory. Those of low confidence are notes.",
+        note="enter: evidence, fix, how to disprove it" if found else "",
+    )
+
+
+def _finding(loaded: Loaded, place: int, found: Finding) -> Line:
+    frees = _range(loaded, place, "saving_bytes", Unit.BYTES) if found.saving_bytes else None
+    saves = _range(loaded, place, "saving_ns", Unit.NS) if found.saving_ns[1] else None
+    return Line(
+        key=str(place),
+        cells=(
+            Word(found.id),
+            saves or frees or Word(""),
+            Word(found.confidence.value),
+            frees or Word(""),
+            Word(found.sentence),
+        ),
+        opens=Opens.FINDING,
+        target=place,
+        mark=Mark.MUTED if found.confidence is Confidence.LOW else Mark.PLAIN,
+    )
+
+
+def _range(loaded: Loaded, place: int, name: str, unit: Unit) -> Range:
+    low, high = (figure(loaded.tree, unit, f"findings[{place}].{name}[{end}]") for end in (0, 1))
+    return ranged(low, high)
+
+
+def told_of(report: Report, place: int) -> str:
+    """The focused finding: its sentence, where the verdict is not that already, and the fix's first line."""
+    if not 0 <= place < len(report.findings):
+        return ""
+    found = report.findings[place]
+    first, *more = found.fix.strip().split("\n")
+    fix = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
+    sentence = "" if found.sentence in report.verdict.sentence else f"{found.id} {found.sentence}. "
+    return f"{sentence}fix: {fix}{' … enter: all of it' if len(more) > 1 else ''}"
+
+
+def rest_table(loaded: Loaded) -> Table:
+    """Memory, what no finding claims, what was not tested: a line each."""
+    lines = [*_memory(loaded), *_headroom(loaded), *_unclaimed(loaded), *_untested(loaded.report)]
+    columns = (
+        Column(title=""),
+        Column(title="", numeric=True),
+        Column(title="", numeric=True),
+        Column(title="", rest=True),
+    )
+    help_text = (
+        "The largest peak, beside the baseline's; what is lost in a step and no finding claims; what zprof "
+        "could not test or measure."
+    )
+    return Table(name="rest", title="", columns=columns, lines=tuple(lines), help=help_text)
+
+
+def _memory(loaded: Loaded) -> list[Line]:
+    report = loaded.report
+    if not report.memory.per_rank:
+        return []
+    peak = _largest(loaded, "memory.per_rank[*].peak_bytes")
+    before = report.comparison.baseline_memory if report.comparison else ()
+    was: Cell = _largest(loaded, "comparison.baseline_memory[*].peak_bytes") if before else Word("")
+    says = "was in the baseline; largest rank of each" if before else "on the largest rank"
+    return [_line("memory", "peak memory", peak, was, says)]
+
+
+def _headroom(loaded: Loaded) -> list[Line]:
+    """Of the fullest device, where the device's own counters are known."""
+    known = [
+        (device.device_total_bytes - device.device_used_bytes, place, device.rank)
+        for place, device in enumerate(loaded.report.memory.devices)
+        if device.device_total_bytes is not None and device.device_used_bytes is not None
+    ]
+    if not known:
+        return []
+    _, place, rank = min(known)
+    stem = f"memory.devices[{place}]"
+    total = f"{stem}.device_total_bytes"
+    free = figure(loaded.tree, Unit.BYTES, total, f"{stem}.device_used_bytes", how=How.DIFFERENCE)
+    whole = figure(loaded.tree, Unit.BYTES, total)
+    return [_line("headroom", "headroom", free, whole, f"free of the device of rank {rank}, the fullest")]
+
+
+def _unclaimed(loaded: Loaded) -> list[Line]:
+    left = loaded.report.unclaimed
+    if not left or not loaded.report.time.per_rank:
+        return []
+    most = max(left, key=lambda term: left[term])
+    named = most.removesuffix("_ns").replace("_", " ") if left[most] > 0 else "nothing"
+    lost = figure(loaded.tree, Unit.NS, "unclaimed[*]", how=How.SUM)
+    step = figure(loaded.tree, Unit.NS, "time.per_rank[*].wall_ns", how=How.LARGEST)
+    return [
+        _line("unclaimed", "unclaimed", lost, step, f"of a step is lost, and no finding claims it: {named}")
+    ]
+
+
+def _untested(report: Report) -> list[Line]:
+    """What the gaps are about; enter shows why, and what helps."""
+    names = [gap.what.removesuffix(" not tested") for gap in grouped_gaps(report.gaps)]
+    if not names:
+        return []
+    line = _line("untested", "not tested", Word(""), Word(""), ", ".join(names))
+    return [Line(key=line.key, cells=line.cells, opens=Opens.GAP)]
+
+
+def _line(key: str, name: str, value: Cell, other: Cell, says: str) -> Line:
+    return Line(key=key, cells=(Word(name, Mark.MUTED), value, other, Word(says, Mark.MUTED)))
+
+
+def _largest(loaded: Loaded, leaf: str) -> Figure:
+    return figure(loaded.tree, Unit.BYTES, leaf, how=How.LARGEST)

@@ -10,11 +10,11 @@ from zprof.tui.popups.popup import Popup
 
 
 class TextPopup(Popup[None]):
-    """Lines of text under a title; they scroll."""
+    """Lines of text under a title; they scroll.  ``copies``: what ``y`` copies, where not all of them."""
 
-    def __init__(self, title: str, text: str) -> None:
+    def __init__(self, title: str, text: str, *, copies: str = "") -> None:
         super().__init__()
-        self.shown_title, self.shown_text = title, text
+        self.shown_title, self.shown_text, self.copies = title, text, copies or text
 
     def compose(self) -> ComposeResult:
         """The lines in a frame."""

@@ -8,6 +8,9 @@ from zprof.tui.figures import Figure
 from zprof.tui.tables import Bar, Cell, Mark
 from zprof.tui.theme.palette import MARKS, TIMES, Look, Paint
 
+#: What is no kind of time: the whole of them.
+_WHOLE = Paint("─", "~", "#C0C0C0", "#5F5F5F")
+
 
 def cell_text(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Mark.PLAIN) -> Text:
     """A cell: numbers to the right, in the colour of its mark, or else of its row's."""
@@ -21,10 +24,11 @@ def bar_text(cell: Bar, columns: int, look: Look, *, ascii_only: bool) -> Text:
     """Its segments at their places; a segment that is anything at all has a column."""
     text, at = Text(no_wrap=True, end=""), 0
     for kind, begin, end in cell.segments:
+        paint = TIMES.get(kind, _WHOLE)
         first = max(at, min(round(begin * columns), columns - 1))
         last = max(round(end * columns), first + 1 if len(cell.segments) == 1 else first)
         text.append(" " * (first - at))
-        text.append(TIMES[kind].shown(ascii_only=ascii_only) * (last - first), TIMES[kind].colour(look))
+        text.append(paint.shown(ascii_only=ascii_only) * (last - first), paint.colour(look))
         at = last
     return text
 
