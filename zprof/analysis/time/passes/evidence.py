@@ -79,7 +79,7 @@ def evidence_of(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> Evid
 
     autograd = union(spans(operators | named, _AUTOGRAD))
     optimizer = union(spans(named, _OPTIMIZER), clock.common(marked[Phase.OPTIMIZER]))
-    mine = operators & (view.thread == _program_thread(view))
+    mine = operators & (view.thread == program_thread(view))
     return Evidence(
         forward=_rows(spans(named, _FORWARD), clock.common(marked[Phase.FORWARD])),
         backward=_rows(spans(named, _BACKWARD), clock.common(marked[Phase.BACKWARD])),
@@ -95,7 +95,7 @@ def _is(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda name: pattern.fullmatch(name) is not None
 
 
-def _program_thread(view: EventView) -> int:
+def program_thread(view: EventView) -> int:
     """The thread that steps are marked on; else the one with most operators."""
     steps = view.name_is(view.category_is("user_annotation"), lambda name: name.startswith("ProfilerStep#"))
     chosen = steps if steps.any() else view.category_is("cpu_op")

@@ -1,0 +1,136 @@
+"""The timeline: one step of one rank, a lane a stream and thread, over words for what is under the cursor."""
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.widgets import Static
+from textual.worker import get_current_worker
+
+from zprof.model.errors import ZprofError
+from zprof.model.printable import printable
+from zprof.tui.pages.timeline import step_table
+from zprof.tui.popups.text import TextPopup
+from zprof.tui.screens.page_screen import PageScreen
+from zprof.tui.session import Loaded, Selected
+from zprof.tui.timeline.build import build
+from zprof.tui.timeline.describe import column_line, gap_line, item_line, opened
+from zprof.tui.timeline.gaps import gap_at
+from zprof.tui.timeline.kept import Kept, Key
+from zprof.tui.timeline.model import StepModel
+from zprof.tui.widgets.fact_table import FactTable
+from zprof.tui.widgets.lanes import Lanes
+
+
+class TimelineScreen(PageScreen):
+    """The ledger of the step, its lanes, and what is under the cursor."""
+
+    AUTO_FOCUS: ClassVar[str | None] = "Lanes"
+    name_of: ClassVar[str] = "timeline"
+    help_of: ClassVar[str] = (
+        "One step of one rank. Above, its ledger in ms: the titles are the key to the glyphs.\n"
+        "Below, a lane a stream or thread, and one of all collectives: a cell shows what holds most of it.\n"
+        "n: to the next exposed gap, x: to the longest; + and -: zoom; [ ] and r: another step or rank.\n"
+        "enter: open the event under the cursor. o: the step as a trace for Perfetto."
+    )
+    CSS: ClassVar[str] = """
+    TimelineScreen #step, TimelineScreen #step:focus { border: none; height: 2; min-height: 2; }
+    TimelineScreen #under { height: 1fr; min-height: 3; padding: 0 1; }
+    """
+
+    class Built(Message):
+        """A timeline is there, or a text that says why not."""
+
+        def __init__(self, loaded: Loaded, key: Key, built: StepModel | str) -> None:
+            super().__init__()
+            self.loaded, self.key, self.built = loaded, key, built
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept = Kept()
+        self._of: Loaded | None = None
+        #: Whether events are being read.
+        self.is_reading = False
+
+    def parts(self) -> ComposeResult:
+        """Ledger, lanes, words."""
+        yield FactTable(id="step", classes="fill")
+        yield Lanes(id="lanes")
+        yield Static("", id="under")
+
+    def fill(self, loaded: Loaded, selected: Selected) -> None:
+        """The ledger at once; the lanes when the events are read."""
+        self.query_one("#step", FactTable).show(
+            step_table(loaded, selected, ascii_only=self.zprof.ascii_only)
+        )
+        if loaded is not self._of:
+            self._kept.clear()
+            self._of = loaded
+        lanes = self.query_one(Lanes)
+        if self.focused is None:
+            lanes.focus()
+        if selected.rank is None or selected.step is None:
+            lanes.say("no step of this run was timed: g says why, and what helps")
+            return
+        key = (selected.rank, selected.step)
+        model = self._kept.get(key)
+        if model is not None:
+            lanes.show(model)
+            return
+        lanes.say(f"reading rank {selected.rank} ...")
+        self.is_reading = True
+        self.read_events(loaded, key)
+
+    @work(thread=True, exclusive=True, group="timeline")
+    def read_events(self, loaded: Loaded, key: Key) -> None:
+        """Read and sort the events of a rank, beside the screen."""
+        try:
+            built: StepModel | str = build(loaded.run, loaded.analysis, *key)
+        except ZprofError as error:
+            built = f"{error} ({error.hint})" if error.hint else str(error)
+        if not get_current_worker().is_cancelled:
+            self.post_message(self.Built(loaded, key, built))
+
+    def on_timeline_screen_built(self, event: Built) -> None:
+        """Show it, unless something else was picked meanwhile."""
+        selected = self.zprof.selected
+        if event.loaded is not self._of:
+            return
+        if isinstance(event.built, StepModel):
+            self._kept.put(event.key, event.built)
+        if event.key != (selected.rank, selected.step):
+            return
+        self.is_reading = False
+        if isinstance(event.built, StepModel):
+            self.query_one(Lanes).show(event.built)
+        else:
+            self.query_one(Lanes).say(event.built)
+
+    def on_lanes_moved(self) -> None:
+        """Say what is under the cursor."""
+        lanes = self.query_one(Lanes)
+        self.query_one("#under", Static).update(Text("\n".join(said_of(lanes)), no_wrap=False))
+
+    def on_lanes_opened(self, event: Lanes.Opened) -> None:
+        """A window on the event."""
+        model = self.query_one(Lanes).model
+        if model is not None:
+            self.app.push_screen(TextPopup(*opened(model, event.lane, event.place)))
+
+
+def said_of(lanes: Lanes) -> list[str]:
+    """Lines on the column of the cursor: what holds it, the event, the exposed gap."""
+    model, lane, columns = lanes.model, lanes.lane, lanes.columns()
+    if model is None or lane is None or columns is None:
+        return []
+    begin, end = lanes.under()
+    cursor = lanes.view.cursor_ns
+    place, count = lanes.chosen()
+    lines = [
+        column_line(lane, columns, lanes.view.column(lanes.width), begin, end),
+        item_line(model, lane, place, count),
+        gap_line(model, gap_at(model, cursor, cursor + 1) or gap_at(model, begin, end)),
+    ]
+    return [printable(line) for line in lines if line]

@@ -1,0 +1,165 @@
+"""Makes the timeline of a step from the events of its rank and from what the analysis found."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import Int64s, Intervals, clip, intervals, union
+from zprof.analysis.time.activity.roles import CALLS, WORK
+from zprof.analysis.time.activity.view import Mask
+from zprof.analysis.time.tracks import RankTracks
+from zprof.model.errors import MissingData
+from zprof.run.reader import Run
+from zprof.tui.timeline.kinds import Sorted, sort_events
+from zprof.tui.timeline.lane import Lane, LaneKind
+from zprof.tui.timeline.model import StepModel
+from zprof.tui.timeline.named import phase_lane, unit_lane
+from zprof.tui.timeline.work import Exposed, collective_lane, work_lane
+
+#: Streams and threads beyond these are left out, those that did least first.
+MOST_LANES = 24
+_COLUMNS = (
+    "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cut:
+    """When each row of the view was, since the begin of the step, and whether it touches the step."""
+
+    start_ns: Int64s
+    end_ns: Int64s
+    inside: Mask
+
+
+def build(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepModel:
+    """The timeline of one step of one rank.
+
+    Raises:
+        MissingData: the rank or the step was not timed.
+        BadInput: the table of events is damaged.
+    """
+    tracks = tracks_of(analysis, rank)
+    begin, end = _window(tracks, step)
+    table = run.table(rank, "events", _COLUMNS)
+    described = run.table(rank, "collectives", ("start_ns", "end_ns", "stream"))
+    found = sort_events(table, described)
+    cut = _cut(found, tracks, begin, end)
+    kept = _kept(found, cut)
+    exposed = Exposed(
+        waiting=clip(tracks.waiting, begin, end) - begin, moving=clip(tracks.moving, begin, end) - begin
+    )
+    collectives = _collectives(analysis, rank, begin, end)
+    lanes, left_out = _work_lanes(found, cut, kept, exposed, end - begin)
+    ran = _ran(described, found, tracks, begin, end)
+    above = [
+        phase_lane(table, run.frame(rank, "mark"), tracks.clock, begin, end, on_device=found.on_device),
+        unit_lane(found, cut.start_ns, cut.end_ns, cut.inside, end - begin),
+        collective_lane(collectives, ran, exposed),
+    ]
+    wanted = np.zeros(table.num_rows, dtype=np.bool_)
+    wanted[found.view.rows[kept]] = True
+    events = table.filter(pa.array(wanted))
+    return StepModel(
+        rank=rank,
+        step=step,
+        length_ns=end - begin,
+        on_device=found.on_device,
+        lanes=(*(lane for lane in above if lane is not None), *lanes),
+        left_out=left_out,
+        gaps=union(exposed.waiting, exposed.moving),
+        collectives=collectives,
+        events=events,
+        starts_ns=tracks.clock.common(events.column("start_ns").to_numpy()) - begin,
+    )
+
+
+def tracks_of(analysis: RunAnalysis, rank: int) -> RankTracks:
+    """What the analysis kept of a rank.
+
+    Raises:
+        MissingData: it was not timed.
+    """
+    for tracks in analysis.tracks:
+        if tracks.rank == rank:
+            return tracks
+    raise MissingData(f"rank {rank} has no time window", hint="g says why; record one: zprof record --help")
+
+
+def _window(tracks: RankTracks, step: int) -> tuple[int, int]:
+    for number, begin, end in zip(
+        *(column.tolist() for column in (tracks.steps.number, tracks.steps.begin_ns, tracks.steps.end_ns)),
+        strict=True,
+    ):
+        if number == step:
+            return begin, end
+    raise MissingData(f"rank {tracks.rank} did not time step {step}", hint="pick another step: t")
+
+
+def _cut(found: Sorted, tracks: RankTracks, begin: int, end: int) -> Cut:
+    common = tracks.clock.common(found.view.spans)
+    reaches = (common[:, 1] > begin) | (common[:, 0] >= begin)
+    return Cut(
+        start_ns=common[:, 0] - begin, end_ns=common[:, 1] - begin, inside=(common[:, 0] < end) & reaches
+    )
+
+
+def _kept(found: Sorted, cut: Cut) -> Mask:
+    """Rows of the whole table: those of the step, and the calls that launched what a device ran in it."""
+    view = found.view
+    work = view.correlation[cut.inside & view.category_is(*WORK)]
+    calls = view.category_is(*CALLS) & np.isin(view.correlation, work[work > 0])
+    return cut.inside | calls
+
+
+def _collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> pd.DataFrame:
+    """Of this rank, by start, with times since the begin of the step."""
+    rows = analysis.collectives
+    touches = (rows["rank"] == rank) & (rows["start_ns"] < end) & (rows["end_ns"] > begin)
+    mine = rows[touches].sort_values("start_ns", kind="stable").reset_index(drop=True)
+    times = ["start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns"]
+    return mine.assign(**{name: mine[name] - begin for name in times})
+
+
+def _ran(table: pa.Table, found: Sorted, tracks: RankTracks, begin: int, end: int) -> Intervals:
+    """When collectives ran that can hold this rank up, those of no step among them."""
+    rows = table.to_pandas()
+    rows = rows[rows["end_ns"] >= rows["start_ns"]]
+    if found.on_device:
+        rows = rows[rows["stream"].notna()]
+    return clip(tracks.clock.common(intervals(rows["start_ns"], rows["end_ns"])), begin, end) - begin
+
+
+def _work_lanes(
+    found: Sorted, cut: Cut, kept: Mask, exposed: Exposed, length_ns: int
+) -> tuple[list[Lane], int]:
+    """Streams by number, then threads, the main one first; and how many are left out."""
+    row = np.cumsum(kept) - 1
+    lanes = []
+    for kind, rows in ((LaneKind.STREAM, found.on_stream), (LaneKind.THREAD, ~found.on_stream)):
+        numbers = found.view.stream if kind is LaneKind.STREAM else found.view.thread
+        for number in _numbers(numbers[cut.inside & rows], found.main, kind):
+            at = np.flatnonzero(cut.inside & rows & (numbers == number))
+            lane = work_lane(
+                kind=kind,
+                number=number,
+                spans=intervals(cut.start_ns[at], cut.end_ns[at]),
+                row=row[at],
+                kinds=found.kind[at],
+                exposed=exposed,
+                is_main=number == found.main,
+                on_device=found.on_device,
+                length_ns=length_ns,
+            )
+            if lane is not None:
+                lanes.append(lane)
+    busiest = sorted(lanes, key=lambda lane: -lane.busy_ns)[:MOST_LANES]
+    return [lane for lane in lanes if lane in busiest], len(lanes) - len(busiest)
+
+
+def _numbers(numbers: Int64s, main: int, kind: LaneKind) -> list[int]:
+    found: list[int] = np.unique(numbers).tolist()
+    return sorted(found, key=lambda number: (kind is LaneKind.THREAD and number != main, number))

@@ -1,0 +1,197 @@
+"""Words for what is under the cursor: a few lines for the screen, all of it for a window.
+
+Times here are of single events, not leaves of the report.  All names are made printable.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from zprof.model.printable import printable
+from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.tui.timeline.cover import Role
+from zprof.tui.timeline.gaps import Gap, gap_at
+from zprof.tui.timeline.items import Kind
+from zprof.tui.timeline.lane import Columns, Lane, LaneKind
+from zprof.tui.timeline.model import Event, StepModel
+
+Row = Mapping[Hashable, Any]
+ROLE_NAMES: Mapping[Role, str] = {
+    Role.COMPUTE: "compute",
+    Role.TRANSFER: "exposed transfer",
+    Role.WAIT: "exposed wait",
+    Role.HIDDEN: "hidden communication",
+    Role.MEMCPY: "copies",
+    Role.UNEXPLAINED: "unexplained",
+    Role.HOST: "other host work",
+}
+#: Of the ranges and operators around an event so many are named.
+_MOST_AROUND = 6
+_LONGEST = 400
+
+
+def at_ms(time_ns: float) -> str:
+    """A time since the begin of the step."""
+    return f"{time_ns / 1e6:+.3f} ms"
+
+
+def column_line(lane: Lane, columns: Columns, column: int, begin_ns: float, end_ns: float) -> str:
+    """When a column is, and what share of it each role holds."""
+    shares = columns.share(column)
+    parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in shares.items()]
+    held = ", ".join(parts) or ("names only" if lane.is_named else "nothing ran")
+    return f"{at_ms(begin_ns)}, {format_ns(end_ns - begin_ns)} a column, {lane.title}: {held}"
+
+
+def item_line(model: StepModel, lane: Lane, place: int | None, count: int) -> str:
+    """The event under the cursor in a line."""
+    if place is None:
+        return ""
+    more = f" (1 of {count} there)" if count > 1 else ""
+    row = int(lane.items.row[place])
+    start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
+    name = _name(model, lane, row)
+    return f"{name}: {format_ns(end - start)} from {at_ms(start)}{more}"
+
+
+def gap_line(model: StepModel, gap: Gap | None) -> str:
+    """An exposed gap, and what blocks the rank in it."""
+    if gap is None:
+        return ""
+    said = (
+        f"exposed gap {gap.place + 1} of {gap.count}: {format_ns(gap.length_ns)} from {at_ms(gap.begin_ns)}"
+    )
+    if gap.collective is None:
+        return f"{said}, by no collective of this step"
+    row = model.collectives.iloc[gap.collective].to_dict()
+    return f"{said}, by {_collective_name(row)} ({_waited_and_moved(row)})"
+
+
+def opened(model: StepModel, lane: Lane, place: int) -> tuple[str, str]:
+    """Title and text of a window on an event."""
+    row = int(lane.items.row[place])
+    start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
+    if lane.kind is LaneKind.COLLECTIVES:
+        return _name(model, lane, row), "\n".join(_collective(model.collectives.iloc[row].to_dict()))
+    if lane.is_named:
+        said = [_fact("start", at_ms(start)), _fact("duration", format_ns(end - start))]
+        return _name(model, lane, row), "\n".join(said)
+    event = model.event(row)
+    lines = [*_event(model, event), *_around(model, lane, place)]
+    if lane.items.kind[place] in (Kind.COLLECTIVE, Kind.WAIT):
+        found = _same(model, start, end)
+        lines += ["", *_collective(found)] if found is not None else []
+    else:
+        lines += _held_up_before(model, lane, place)
+    return _name(model, lane, row), "\n".join(lines)
+
+
+def _name(model: StepModel, lane: Lane, row: int) -> str:
+    if lane.kind is LaneKind.COLLECTIVES:
+        return _collective_name(model.collectives.iloc[row].to_dict())
+    if lane.is_named:
+        return printable(lane.names[row])
+    return printable(str(model.events.column("name")[row].as_py())[:_LONGEST])
+
+
+def _event(model: StepModel, event: Event) -> list[str]:
+    where = f"stream {event.stream}" if event.stream is not None else f"thread {event.thread}"
+    lines = [
+        _fact("category", f"{event.category} on {where}"),
+        _fact("start", f"{at_ms(event.start_ns)} since the begin of the step"),
+        _fact("duration", format_ns(event.duration_ns)),
+    ]
+    if event.bytes is not None:
+        lines.append(_fact("bytes", format_bytes(event.bytes)))
+    launch = model.launch_of(event)
+    if launch is not None:
+        delay = format_ns(event.start_ns - launch.start_ns)
+        lines.append(_fact("launch", f"{launch.name} at {at_ms(launch.start_ns)}, {delay} before its start"))
+    elif event.stream is not None:
+        lines.append(_fact("launch", "not in the trace"))
+    return lines
+
+
+def _around(model: StepModel, lane: Lane, place: int) -> list[str]:
+    around = lane.items.around(place)
+    names = [_name(model, lane, int(lane.items.row[outer])) for outer in around[:_MOST_AROUND]]
+    if len(around) > _MOST_AROUND:
+        names.append(f"and {len(around) - _MOST_AROUND} more")
+    return [_fact("" if number else "within", name) for number, name in enumerate(names)]
+
+
+def _held_up_before(model: StepModel, lane: Lane, place: int) -> list[str]:
+    """The exposed gap that ends between the work before on this lane and this event."""
+    start = int(lane.items.start_ns[place])
+    work = lane.items.kind == Kind.COMPUTE
+    work &= lane.items.end_ns <= start
+    before = int(lane.items.end_ns[work].max(initial=0))
+    gap = gap_at(model, before, start) if lane.items.kind[place] == Kind.COMPUTE and start > before else None
+    return [_fact("waited for", gap_line(model, gap))] if gap is not None else []
+
+
+def _same(model: StepModel, start: int, end: int) -> Row | None:
+    """The collective that an event of a stream or a thread carries out, or waits for."""
+    rows = model.collectives
+    exact = rows[(rows["start_ns"] == start) & (rows["end_ns"] == end)]
+    waits = rows[rows["wait_start_ns"] == start]
+    inside = rows[(rows["start_ns"] < end) & (rows["end_ns"] > start)]
+    for found in (exact, waits, inside):
+        if len(found):
+            row: Row = found.iloc[0].to_dict()
+            return row
+    return None
+
+
+def _collective(row: Row) -> list[str]:
+    """What is known of a collective, from the analysis of all ranks."""
+    lines = [
+        _fact("collective", f"{_collective_name(row)}, sequence {int(row['sequence'])}"),
+        _fact("group", f"{row['group']} ({int(row['group_size'])} ranks)"),
+        _fact("bytes", f"{format_bytes(int(row['bytes']))} {row['dtype']}" if row["bytes"] else "unknown"),
+        _fact("start", f"{at_ms(int(row['start_ns']))} since the begin of the step"),
+        _fact("duration", format_ns(int(row["end_ns"]) - int(row["start_ns"]))),
+        _fact("wait", f"{_ns(row, 'wait_ns')}, of it exposed {_ns(row, 'exposed_wait_ns')}"),
+        _fact("transfer", f"{_ns(row, 'transfer_ns')}, of it exposed {_ns(row, 'exposed_transfer_ns')}"),
+        _fact("hidden", f"{_ns(row, 'hidden_ns')} under compute"),
+        _fact("last rank", _last(row)),
+    ]
+    if not pd.isna(row["launch_start_ns"]):
+        delay = format_ns(int(row["start_ns"]) - int(row["launch_start_ns"]))
+        lines.append(_fact("launch", f"at {at_ms(int(row['launch_start_ns']))}, {delay} before its start"))
+    if not pd.isna(row["dependency_ns"]) and row["dependency_ns"]:
+        lines.append(_fact("", f"{_ns(row, 'dependency_ns')} of that behind compute, or another collective"))
+    if row["bound"]:
+        lines.append("ranks are missing: the wait is the least, the transfer the most that it can be")
+    return lines
+
+
+def _last(row: Row) -> str:
+    if row["last_rank"] < 0:
+        return "unknown: not all ranks could be matched"
+    blamed = int(row["blamed_rank"])
+    if blamed < 0:
+        return f"rank {int(row['last_rank'])}, within the doubt of the clocks"
+    reason = f", for {row['late_reason']}".replace("_", " ") if row["late_reason"] else ""
+    return f"rank {int(row['last_rank'])}, late by {format_ns(int(row['lateness_ns']))}{reason}"
+
+
+def _collective_name(row: Row) -> str:
+    unit: str = "" if pd.isna(row["unit"]) else f" of {row['unit']}"
+    return printable(f"{row['kind']}{unit}"[:_LONGEST])
+
+
+def _waited_and_moved(row: Row) -> str:
+    waited, moved = int(row["exposed_wait_ns"]), int(row["exposed_transfer_ns"])
+    late = f" for rank {int(row['last_rank'])}" if waited and row["last_rank"] >= 0 else ""
+    parts = [f"waits {format_ns(waited)}{late}"] if waited else []
+    return ", ".join([*parts, f"moves {format_ns(moved)}"])
+
+
+def _ns(row: Row, name: str) -> str:
+    return "unknown" if pd.isna(row[name]) else format_ns(int(row[name]))
+
+
+def _fact(name: str, text: str) -> str:
+    return f"{name:<11} {printable(text)}"
