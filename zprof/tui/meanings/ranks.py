@@ -1,0 +1,133 @@
+"""Leaves about who comes late, who waits for whom, and what a step could not be shorter than."""
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.time import LateReason
+from zprof.tui.meanings.meaning import Meaning
+
+_MOST_ROWS = 20
+_SHOWN = ("step", "kind", "group", "unit", "rank", "lateness_ns", "wait_ns", "exposed_wait_ns", "late_reason")
+_BLAME = "time.blame.per_rank[]"
+
+
+def _late(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+    """The collectives of this rank and step, those to which it came latest first."""
+    rows, place = analysis.collectives, at[0] if at else None
+    if place is not None and place < len(analysis.time.lateness):
+        entry = analysis.time.lateness[place]
+        rows = rows[(rows["rank"] == entry.rank) & (rows["step"] == entry.step)]
+    rows = rows[rows["matched"].astype(bool)]
+    shown = [name for name in _SHOWN if name in rows.columns]
+    return rows.sort_values("lateness_ns", ascending=False, kind="stable")[shown].head(_MOST_ROWS)
+
+
+def _charged(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+    """What others waited for this rank, longest first."""
+    rows, rank = analysis.collectives, _blamed(analysis, at)
+    rows = rows[rows["blamed_rank"] == rank] if rank is not None else rows[rows["blamed_rank"] >= 0]
+    return _longest(rows)
+
+
+def _own(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+    """What this rank waited, longest first."""
+    rows, rank = analysis.collectives, _blamed(analysis, at)
+    return _longest(rows if rank is None else rows[rows["rank"] == rank])
+
+
+def _longest(rows: pd.DataFrame) -> pd.DataFrame:
+    shown = [name for name in (*_SHOWN, "blamed_rank", "origin_rank") if name in rows.columns]
+    return rows.sort_values("exposed_wait_ns", ascending=False, kind="stable")[shown].head(_MOST_ROWS)
+
+
+def _blamed(analysis: RunAnalysis, at: tuple[int | None, ...]) -> int | None:
+    blame, place = analysis.time.blame, at[0] if at else None
+    known = blame is not None and place is not None and place < len(blame.per_rank)
+    return blame.per_rank[place].rank if known and blame and place is not None else None
+
+
+_LATENESS = (
+    Meaning(
+        leaf="time.lateness[].mean_ns",
+        title="lateness of a rank in a step",
+        says="How long after the first rank of its group it came to the collectives of this step, mean. "
+        "Of collectives in which all wait for all, seen on all ranks; not of the first of the window. "
+        "Below the uncertainty of the clocks it means nothing.",
+        formula="mean of (start - first start of the group), on the common clock",
+        inputs=("rank", "step", "collectives", "largest_ns"),
+        rows=_late,
+    ),
+    Meaning(
+        leaf="time.lateness[].largest_ns",
+        title="largest lateness of a rank in a step",
+        says="The collective of this step to which it came latest after the first rank of its group.",
+        formula="largest of (start - first start of the group), on the common clock",
+        inputs=("rank", "step", "collectives", "mean_ns"),
+        rows=_late,
+    ),
+)
+_BLAMES = (
+    Meaning(
+        leaf=f"{_BLAME}.wait_ns",
+        title="waiting that a rank causes",
+        says="How long all other ranks wait in collectives to which this one came last, sum of a step.",
+        formula="sum of min(last start, end) - start over the waiting ranks",
+        inputs=("rank", "exposed_wait_ns", "last_ratio"),
+        rows=_charged,
+    ),
+    Meaning(
+        leaf=f"{_BLAME}.exposed_wait_ns",
+        title="exposed waiting that a rank causes",
+        says="The part of the waiting that it causes in which the waiting ranks compute nothing: sum of a "
+        "step over all of them. It came last beyond the doubt of the clocks, or it is not charged.",
+        formula="blamed + tied + unjudged = all exposed waiting",
+        inputs=("rank", "wait_ns", "last_ratio", "own_wait_ns"),
+        rows=_charged,
+    ),
+    Meaning(
+        leaf=f"{_BLAME}.last_ratio",
+        title="how often a rank comes last",
+        says="Of the judged collectives that it took part in, the share to which it came last, beyond the "
+        "doubt of the clocks. Judged: seen on all ranks, and not the first of the window.",
+        formula="collectives to which it came last / collectives that it took part in",
+        inputs=("rank", "wait_ns", "exposed_wait_ns"),
+        rows=_charged,
+    ),
+    Meaning(
+        leaf=f"{_BLAME}.own_wait_ns",
+        title="waiting of a rank itself",
+        says="Its own exposed waiting in collectives, of a step, whoever it waited for.",
+        inputs=("rank", "wait_ns", "exposed_wait_ns", "last_ratio"),
+        rows=_own,
+    ),
+    *(
+        Meaning(
+            leaf=f"{_BLAME}.reasons.{reason.value}",
+            title=f"waiting caused by {reason.value.replace('_', ' ')}",
+            says="The part of the exposed waiting that a rank causes for this reason: what it did longer "
+            "than the others since all were last in step.",
+            inputs=("rank",),
+            rows=_charged,
+        )
+        for reason in LateReason
+    ),
+)
+_PATH = (
+    Meaning(
+        leaf="time.critical_path.wall_ns",
+        title="critical path of a step",
+        says="The chain of work across ranks that ends with a step, mean: it could not be shorter without "
+        "one of its parts being shorter.",
+        formula="sum of its shares",
+        inputs=("steps",),
+    ),
+    Meaning(
+        leaf="time.critical_path.shares[].ns",
+        title="share of the critical path",
+        says="What of the critical path a rank spends with one thing, mean of a step. A transfer is that of "
+        "the rank that waited for it. Making something shorter that is not on it saves nothing.",
+        formula="the shares sum to the path",
+        inputs=("rank",),
+    ),
+)
+RANKS: tuple[Meaning, ...] = (*_LATENESS, *_BLAMES, *_PATH)

@@ -1,0 +1,150 @@
+"""The ranks screen's table, the telling ranks first, and what the critical path goes through."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from zprof.model.report import Report
+from zprof.model.time import Blame, PathShare
+from zprof.tui.figures import Figure, How, Unit, figure
+from zprof.tui.session import Loaded
+from zprof.tui.tables import MOST_ROWS, Cell, Column, Line, Mark, Opens, Table, Word
+
+_WIDE, _WIDER, _WIDEST = 100, 120, 160
+_BLAME = "time.blame.per_rank"
+_MOST_PATH = 4
+_WORTH = 0.005
+
+
+def ranks_table(loaded: Loaded) -> Table:
+    """Ranks by the waiting that they cause, then by what they lose of their own step."""
+    report = loaded.report
+    order = telling_order(report)
+    columns, places = _columns(), _Places(report)
+    lines = [_line(loaded, rank, places) for rank in order[:MOST_ROWS]]
+    note = f"first {len(lines)} of {len(order)} ranks" if len(lines) < len(order) else ""
+    return Table(
+        name="ranks",
+        title="ranks, those that others wait for most first (ms)",
+        columns=columns,
+        lines=tuple(lines),
+        help="Means of a step. enter on a rank: show it from now on; on a number: its formula and rows.",
+        note=note,
+    )
+
+
+def telling_order(report: Report) -> list[int]:
+    """All ranks: by exposed waiting caused, then by step time beyond compute, then by number."""
+    caused = {entry.rank: entry.exposed_wait_ns for entry in _blames(report)}
+    lost = {entry.rank: entry.wall_ns - entry.compute_ns for entry in report.time.per_rank}
+    ranks = {*report.run.ranks_loaded, *lost, *(entry.rank for entry in report.memory.per_rank)}
+    return sorted(ranks, key=lambda rank: (-caused.get(rank, 0), -lost.get(rank, 0), rank))
+
+
+class _Places:
+    """Where each rank's entries stand in the lists of the report."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.times = {entry.rank: place for place, entry in enumerate(report.time.per_rank)}
+        self.blames = {entry.rank: place for place, entry in enumerate(_blames(report))}
+        self.memory: dict[int, int] = {}
+        for place, entry in enumerate(report.memory.per_rank):
+            self.memory.setdefault(entry.rank, place)
+        self.path: dict[int, list[int]] = defaultdict(list)
+        for place, share in enumerate(_shares(report)):
+            self.path[share.rank].append(place)
+
+
+def _columns() -> tuple[Column, ...]:
+    return (
+        Column(title="rank"),
+        _number("wall", "Its step time."),
+        _number("compute", "Time in which it computes."),
+        _number("wait", "Exposed waiting: for other ranks, with nothing beside it."),
+        _number("transfer", "Exposed transfer: bytes on their way, with nothing beside them."),
+        _number("idle", "Nothing runs, and nothing is waited for."),
+        _number("caused", "Exposed waiting of all other ranks that is charged to this one."),
+        _number("last", "Of the collectives that could be judged, the share to which it came last."),
+        Column(
+            title="because",
+            says="What it did longer than the others before it came last, mostly.",
+            rest=True,
+        ),
+        _number("peak", "Most bytes of memory allocated at once.", _WIDE),
+        _number("own wait", "Its own exposed waiting, in collectives.", _WIDER),
+        _number("on path", "Its part of the critical path of a step.", _WIDER),
+        Column(title="host", says="The machine that it ran on.", from_width=_WIDEST),
+    )
+
+
+def _number(title: str, says: str, from_width: int = 0) -> Column:
+    return Column(title=title, says=says, numeric=True, from_width=from_width)
+
+
+def _line(loaded: Loaded, rank: int, places: _Places) -> Line:
+    def of(stem: str, found: Mapping[int, int], name: str, unit: Unit = Unit.MS) -> Figure:
+        place = found.get(rank)
+        if place is None:
+            return Figure(value=None, unit=unit, leaves=(stem,))
+        return figure(loaded.tree, unit, f"{stem}[{place}].{name}")
+
+    times = [
+        of("time.per_rank", places.times, name)
+        for name in ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
+    ]
+    cells: list[Cell] = [
+        Word(f"r{rank}"),
+        *times,
+        of(_BLAME, places.blames, "exposed_wait_ns"),
+        of(_BLAME, places.blames, "last_ratio", Unit.RATIO),
+        _because(places, rank),
+        of("memory.per_rank", places.memory, "peak_bytes", Unit.BYTES),
+        of(_BLAME, places.blames, "own_wait_ns"),
+        _on_path(loaded, places.path.get(rank, [])),
+        _host(loaded.analysis.hosts, rank),
+    ]
+    return Line(key=str(rank), cells=tuple(cells), opens=Opens.RANK, target=rank)
+
+
+def _because(places: _Places, rank: int) -> Word:
+    place = places.blames.get(rank)
+    reasons = _blames(places.report)[place].reasons if place is not None else {}
+    if not reasons:
+        return Word("-", Mark.MUTED)
+    return Word(max(reasons, key=lambda reason: (reasons[reason], reason)).replace("_", " "))
+
+
+def _on_path(loaded: Loaded, shares: Sequence[int]) -> Figure:
+    if not shares:
+        return Figure(value=None, unit=Unit.MS, leaves=("time.critical_path",))
+    leaves = [f"time.critical_path.shares[{share}].ns" for share in shares]
+    return figure(loaded.tree, Unit.MS, *leaves, how=How.SUM)
+
+
+def _host(hosts: Mapping[int, str], rank: int) -> Word:
+    return Word(hosts[rank]) if rank in hosts else Word("unknown", Mark.MUTED)
+
+
+def path_parts(loaded: Loaded) -> list[list[Cell]]:
+    """The critical path in a line: its length and its largest shares; nothing where it is not known."""
+    path = loaded.report.time.critical_path
+    if path is None or not path.shares:
+        return []
+    wall = "time.critical_path.wall_ns"
+    parts: list[list[Cell]] = [[Word("critical path", Mark.MUTED), figure(loaded.tree, Unit.NS, wall)]]
+    shares = sorted(range(len(path.shares)), key=lambda place: -path.shares[place].ns)
+    for place in shares[:_MOST_PATH]:
+        share = path.shares[place]
+        if share.ns >= _WORTH * path.wall_ns:
+            part = f"time.critical_path.shares[{place}].ns"
+            ratio = figure(loaded.tree, Unit.RATIO, part, wall, how=How.SHARE)
+            parts.append([Word(f"r{share.rank} {share.what.value}"), ratio])
+    return parts
+
+
+def _blames(report: Report) -> Sequence[Blame]:
+    return report.time.blame.per_rank if report.time.blame else ()
+
+
+def _shares(report: Report) -> Sequence[PathShare]:
+    return report.time.critical_path.shares if report.time.critical_path else ()
