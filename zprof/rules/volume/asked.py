@@ -17,7 +17,13 @@ _TRANSFER = ("exposed_transfer_ns",)
 _WHOLE = ("exposed_transfer_ns", "idle_ns", "exposed_wait_ns", "compute_ns")
 
 ASKED: tuple[Rule, ...] = (
-    Rule(cause=Cause.FP32_REDUCE, check=fp32_reduce, claims=_TRANSFER),
+    Rule(
+        cause=Cause.FP32_REDUCE,
+        check=fp32_reduce,
+        claims=_TRANSFER,
+        # reductions that take twice as long hold up the gathers of the backward behind them
+        explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
+    ),
     Rule(cause=Cause.FP32_GATHER, check=fp32_gather, claims=_TRANSFER),
     Rule(cause=Cause.UNHIDDEN_OPTIMIZER_GATHER, check=unhidden_optimizer_gather, claims=_TRANSFER),
     Rule(
