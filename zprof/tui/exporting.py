@@ -67,7 +67,7 @@ def export_perfetto(loaded: Loaded | None, selected: Selected, folder: Path) -> 
     stem += f"-rank{selected.rank}" if ranks else ""
     path = folder / free_name(stem, ".json", folder)
     choice = Choice(ranks=ranks, steps=frozenset({selected.step}), python=False)
-    _write(path, lambda file: export(loaded.run, choice, file))
+    _write(path, lambda file: export(loaded.run, choice, file, loaded.analysis))
     return f"wrote {path}: open it at https://ui.perfetto.dev"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
 from zprof.integrations.perfetto.choice import Choice, RankWindow, windows
 from zprof.integrations.perfetto.entries import process_lines
@@ -16,6 +17,8 @@ from zprof.model.errors import MissingData
 from zprof.run.reader import Run
 from zprof.version import __version__
 
+Measured = TimeAnalysis | RunAnalysis
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
@@ -26,13 +29,19 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export(run: Run, choice: Choice, out: BinaryIO) -> Exported:
+def export(run: Run, choice: Choice, out: BinaryIO, measured: Measured | None = None) -> Exported:
     """Write the chosen part of a run as a Chrome JSON trace on the common clock.
+
+    Args:
+        run: The run.
+        choice: What of it.
+        out: Where to.
+        measured: The times of this run, where they are known already: its steps are those to choose from.
 
     Raises:
         BadInput, MissingData: what is asked for was not timed.
     """
-    analysis = analyse_time(run)
+    analysis = measured or analyse_time(run)
     chosen = windows(analysis.tracks, choice)
     if not chosen:
         raise MissingData("no chosen rank has a chosen step", hint="choose others, or leave the choice out")
@@ -42,7 +51,7 @@ def export(run: Run, choice: Choice, out: BinaryIO) -> Exported:
 class _Writer:
     """One trace on its way out."""
 
-    def __init__(self, run: Run, analysis: TimeAnalysis, chosen: list[RankWindow], out: BinaryIO) -> None:
+    def __init__(self, run: Run, analysis: Measured, chosen: list[RankWindow], out: BinaryIO) -> None:
         self._run, self._analysis, self._chosen, self._out = run, analysis, chosen, out
         self._base_ns = min(window.begin_ns for window in chosen)
         self._left_out = 0
