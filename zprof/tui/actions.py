@@ -13,6 +13,7 @@ from zprof.reports.text.markdown import as_text
 from zprof.tui.figures import Unit, figure
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.pages.compare import said_of_row
+from zprof.tui.popups.instances import InstancesPopup
 from zprof.tui.popups.popup import Popup
 from zprof.tui.popups.text import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
@@ -86,6 +87,8 @@ def opened(app: "ZprofApp", line: Line) -> Popup[None] | None:
         return TextPopup("what could not be measured", gaps_text(app))
     if loaded is not None and line.opens is Opens.COMPARED:
         return TextPopup(*said_of_row(loaded, line.key))
+    if loaded is not None and line.opens is Opens.COLLECTIVE:
+        return InstancesPopup(loaded, line.target)
     if loaded is None or line.opens is not Opens.FINDING:
         return None
     found = loaded.report.findings[line.target]

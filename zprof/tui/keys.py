@@ -15,6 +15,7 @@ class Where(StrEnum):
     RANKS = "ranks"
     COMPARE = "compare"
     MEMORY = "memory"
+    COMMUNICATION = "communication"
     POPUP = "what is opened"
 
 
@@ -147,6 +148,14 @@ KEYS: tuple[Key, ...] = (
         where=Where.POPUP,
     ),
     Key(keys="pageup", written="pgup", action="scroll_page(-1)", says="a page up", where=Where.POPUP),
+    Key(
+        keys="m",
+        written="m",
+        action="next_part",
+        says="message sizes, units, the fitted link",
+        where=Where.COMMUNICATION,
+        footer="more",
+    ),
     Key(keys="escape", written="esc", action="close", says="back", where=Where.POPUP),
 )
 

@@ -1,5 +1,6 @@
 """The screens by name."""
 
+from zprof.tui.screens.communication import CommunicationScreen
 from zprof.tui.screens.compare import CompareScreen
 from zprof.tui.screens.overview import OverviewScreen
 from zprof.tui.screens.page_screen import PageScreen
@@ -7,6 +8,7 @@ from zprof.tui.screens.ranks import RanksScreen
 
 SCREENS: dict[str, type[PageScreen]] = {
     "overview": OverviewScreen,
+    "communication": CommunicationScreen,
     "ranks": RanksScreen,
     "compare": CompareScreen,
 }

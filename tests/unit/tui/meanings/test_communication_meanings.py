@@ -1,0 +1,80 @@
+"""Each number of the communication screen can be opened: what it means, and the rows behind it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.full_times import full_time
+from zprof.tui.figures import Figure
+from zprof.tui.meanings.communication import COMMUNICATION
+from zprof.tui.meanings.meaning import Meaning, indices_of
+from zprof.tui.meanings.registry import meaning_of
+from zprof.tui.pages.communication import collectives_table, split_of
+from zprof.tui.pages.communication_checks import checks_table
+from zprof.tui.pages.communication_parts import fits_table, sizes_table, units_table
+from zprof.tui.popups.number import rows_behind, said_of
+from zprof.tui.session import Loaded
+
+ROOM = 200
+
+
+def shown(loaded: Loaded) -> Iterator[Figure]:
+    for make in (sizes_table, units_table, fits_table):
+        yield from make(loaded, ROOM).figures()
+    yield from collectives_table(loaded).figures()
+    yield from checks_table(loaded).figures()
+    split = split_of(loaded, 0)
+    assert split is not None
+    yield from (split.hidden, split.wait, split.transfer)
+
+
+def test_every_number_has_a_meaning(loaded: Loaded) -> None:
+    assert [figure.leaves for figure in shown(loaded) if meaning_of(figure.leaves[0]) is None] == []
+
+
+def test_every_number_has_rows(loaded: Loaded) -> None:
+    mine = {meaning.leaf for meaning in COMMUNICATION}
+    for figure in shown(loaded):
+        meaning = meaning_of(figure.leaves[0])
+        if meaning is not None and meaning.leaf in mine and "unmatched" not in meaning.leaf:
+            rows = rows_behind(figure, loaded)
+            assert rows is not None
+            assert len(rows), figure
+
+
+def test_inputs_are_leaves_beside_it(loaded: Loaded) -> None:
+    for figure in shown(loaded):
+        if figure.leaves[0].startswith("time.collectives") and len(figure.leaves) == 1:
+            assert not any(line.endswith(" unknown") for line in said_of(figure, loaded)), figure
+
+
+@pytest.mark.parametrize("meaning", COMMUNICATION, ids=lambda meaning: str(meaning.leaf))
+def test_a_place_that_is_not_there_has_no_rows_and_no_error(loaded: Loaded, meaning: Meaning) -> None:
+    rows, leaf = meaning.rows, meaning.leaf.replace("[]", "[999]")
+    assert rows is not None
+    found = rows(loaded.analysis, indices_of(leaf))
+    assert "[]" not in meaning.leaf or not len(found)
+
+
+def test_rows_of_a_unit_are_its_own(loaded: Loaded) -> None:
+    table = units_table(loaded, ROOM)
+    for line in table.lines:
+        rows = rows_behind(line.cells[-1], loaded) if isinstance(line.cells[-1], Figure) else None
+        assert rows is not None
+        assert set(rows["unit"]) == {line.cells[0].text}
+
+
+def test_rows_of_a_size_lie_in_it(loaded: Loaded) -> None:
+    for place, entry in enumerate(loaded.report.time.messages):
+        meaning = meaning_of("time.messages[0].exposed_ns")
+        assert meaning is not None
+        assert meaning.rows is not None
+        sizes = meaning.rows(loaded.analysis, (place,))["bytes"]
+        assert entry.at_least_bytes <= sizes.min() <= sizes.max() < entry.below_bytes
+
+
+def test_full_reports_have_them_too(loaded: Loaded) -> None:
+    made = replace(loaded, report=replace(loaded.report, time=full_time(loaded.report.time)))
+    for figure in shown(made):
+        assert said_of(figure, made)

@@ -1,0 +1,117 @@
+"""What the sums of communication are held against: the law of the stage, the ledger, the clocks."""
+
+from statistics import fmean
+
+from zprof.model.report import Report
+from zprof.model.time import Alignment
+from zprof.tui.figures import UNKNOWN, How, Unit, figure
+from zprof.tui.session import Loaded
+from zprof.tui.tables import Cell, Column, Line, Mark, Table, Word
+
+#: Of the larger of both: below it a sum and the ledger are the same.
+_SAME = 0.01
+_EDGES = "differ: what runs across the ends of the window"
+
+
+def checks_table(loaded: Loaded) -> Table:
+    """Four lines: bytes against the law, both exposed terms against the ledger, how clocks were aligned."""
+    lines = [_volume(loaded), *_exposed(loaded), _clocks(loaded)]
+    return Table(
+        name="checks",
+        title="",
+        columns=(
+            Column(title="what"),
+            Column(title="seen", numeric=True),
+            Column(title="against"),
+            Column(title="is", numeric=True),
+            Column(title="result", numeric=True),
+            Column(title="which says"),
+        ),
+        lines=tuple(Line(key=line[0].text, cells=line) for line in lines),
+        help="Bytes of a step against the law of its stage; the exposed time of all collectives, each "
+        "weighted with its rank, against the terms of the ledger: they differ by what runs across the ends "
+        "of the window, for a collective belongs whole to the step that launched it; and to what the "
+        "clocks of the ranks are known, from collectives matched across ranks.",
+    )
+
+
+def _volume(loaded: Loaded) -> tuple[Cell, ...]:
+    reasons = "; ".join(gap.reason for gap in loaded.report.gaps if gap.what == "volume")
+    tree, what = loaded.tree, Word("bytes a step")
+    if loaded.report.volume is None:
+        alone = loaded.report.run.world_size == 1 and not reasons
+        return (
+            what,
+            Word("none" if alone else UNKNOWN),
+            Word("law"),
+            Word(""),
+            Word(""),
+            Word("one rank alone" if alone else reasons, Mark.MUTED),
+        )
+    return (
+        what,
+        figure(tree, Unit.BYTES, "volume.seen_bytes"),
+        Word("law"),
+        figure(tree, Unit.BYTES, "volume.expected_bytes"),
+        figure(tree, Unit.RATIO, "volume.ratio"),
+        Word(reasons or "of the law of the stage", Mark.MUTED),
+    )
+
+
+def _exposed(loaded: Loaded) -> list[tuple[Cell, ...]]:
+    tree, found = loaded.tree, "time.exposed_in_collectives"
+    return [
+        (
+            Word(f"exposed {what}"),
+            figure(tree, Unit.NS, f"{found}.{what}_ns"),
+            Word("ledger"),
+            figure(tree, Unit.NS, f"time.per_rank[*].exposed_{what}_ns", how=How.MEAN),
+            Word(""),
+            Word(_agreement(loaded.report, what), Mark.MUTED),
+        )
+        for what in ("transfer", "wait")
+    ]
+
+
+def _agreement(report: Report, what: str) -> str:
+    found, ranks = report.time.exposed_in_collectives, report.time.per_rank
+    if found is None or not ranks:
+        return "no collective was seen"
+    ledger = fmean(getattr(rank, f"exposed_{what}_ns") for rank in ranks)
+    mine = getattr(found, f"{what}_ns")
+    floor = max(rank.noise_floor_ns for rank in ranks)
+    if abs(mine - ledger) > max(_SAME * max(mine, ledger), floor):
+        return _EDGES
+    return "sum, weighted by rank" if _has_parts(report) else "sum of all kinds"
+
+
+def _has_parts(report: Report) -> bool:
+    return len({entry.group for entry in report.time.collectives}) > 1
+
+
+def _clocks(loaded: Loaded) -> tuple[Cell, ...]:
+    tree, alignment = loaded.tree, loaded.report.time.alignment
+    matched = figure(tree, Unit.COUNT, "time.alignment.matched")
+    unmatched = figure(tree, Unit.COUNT, "time.alignment.unmatched")
+    if alignment is None or len(alignment.offsets_ns) < 2:
+        why = "the ranks share no collective" if loaded.report.run.world_size > 1 else "one rank alone"
+        return (
+            Word("clocks"),
+            Word("not aligned"),
+            Word("matched"),
+            matched,
+            unmatched,
+            Word(f"not; {why}", Mark.MUTED),
+        )
+    doubt = figure(tree, Unit.NS, "time.alignment.uncertainty_ns")
+    how = Word(f"not; {_how(alignment)}", Mark.MUTED)
+    return (Word("clocks, within"), doubt, Word("matched"), matched, unmatched, how)
+
+
+def _how(alignment: Alignment) -> str:
+    repairs = []
+    if alignment.shifts:
+        repairs.append(f"order moved on {len(alignment.shifts)} ranks")
+    if alignment.excluded:
+        repairs.append(f"{len(alignment.excluded)} ranks left out")
+    return ", ".join([alignment.method, *repairs])

@@ -1,0 +1,150 @@
+"""The worst single collectives of a kind, group and element type: one row a rank and collective."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.transfer.instances import Mask
+from zprof.analysis.time.transfer.texts import codes_of
+from zprof.model.time import CollectiveTime
+from zprof.reports.shown.time_presenter import is_unknown_size
+from zprof.tui.figures import Figure, Unit
+from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, Bound
+from zprof.tui.pages.communication import place_name
+from zprof.tui.session import Loaded
+from zprof.tui.tables import Cell, Column, Line, Table, Word
+
+MOST_INSTANCES = 200
+
+
+def instances_table(loaded: Loaded, at: int) -> Table:
+    """Those of the collective at a place of the report, most exposed first; their numbers are no leaves."""
+    entry = loaded.report.time.collectives[at]
+    rows = rows_of(loaded.analysis, entry)
+    worst = worst_rows(rows, MOST_INSTANCES)
+    begins = _begins(loaded.analysis)
+    return Table(
+        name="instances",
+        title=f"{entry.kind}, {place_name(entry)}",
+        columns=_COLUMNS,
+        lines=tuple(
+            Line(key=str(place), cells=_cells(row, begins))
+            for place, row in enumerate(worst.to_dict("records"))
+        ),
+        help=_HELP,
+        note=f"{len(worst)} of {len(rows)}, most exposed first; {_matched(rows)}",
+    )
+
+
+_HELP = (
+    "One row a rank and collective. Wait: until the last rank of the group came; transfer: from then on. "
+    "last: the rank that came last, beyond the doubt of the clocks; why: what it did longer than the others "
+    "before; began on: the rank where that delay began, which the last one may have passed on. "
+    "Where not all ranks are matched a wait is at least, a transfer at most what is shown."
+)
+_COLUMNS = (
+    Column(title="rank", numeric=True),
+    Column(title="step", numeric=True),
+    Column(title="unit", says="the wrapped module"),
+    Column(title="exposed", says="in ms", numeric=True),
+    Column(title="wait", says="in ms, hidden or not", numeric=True),
+    Column(title="transfer", says="in ms, hidden or not", numeric=True),
+    Column(title="last", says="the rank that came last"),
+    Column(title="why", says="why it came last"),
+    Column(title="began on", says="the rank where the delay began", from_width=100),
+    Column(title="at", says="its start, in ms after the begin of the step", numeric=True, from_width=100),
+    Column(title="bytes", says="of the full tensor", numeric=True, from_width=110),
+    Column(title="launch delay", says="from launch to start", numeric=True, from_width=125),
+    Column(title="matched", says="whether the rows of all ranks were found", from_width=140),
+)
+
+
+def rows_of(analysis: RunAnalysis, entry: CollectiveTime) -> pd.DataFrame:
+    """All rows of a kind, group and element type."""
+    frame = analysis.collectives
+    wanted: Mask = np.ones(len(frame), dtype=bool)
+    for name, text in (("kind", entry.kind), ("group", entry.group), ("dtype", entry.dtype)):
+        wanted &= is_text(frame[name], text)
+    return frame[wanted]
+
+
+def is_text(column: "pd.Series[str]", text: str) -> Mask:
+    """The rows of a column of few texts that have this one."""
+    codes, texts = codes_of(column)
+    found: Mask = codes == (texts.index(text) if text in texts else -1)
+    return found
+
+
+def worst_rows(rows: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Those with most exposed time, and of these the longest, first; with a column ``exposed_ns``."""
+    exposed = rows["exposed_wait_ns"].to_numpy(np.int64) + rows["exposed_transfer_ns"].to_numpy(np.int64)
+    length = rows["end_ns"].to_numpy(np.int64) - rows["start_ns"].to_numpy(np.int64)
+    order = np.lexsort((-length, -exposed))[:most]
+    return rows.iloc[order].assign(exposed_ns=exposed[order])
+
+
+def _begins(analysis: RunAnalysis) -> dict[tuple[int, int], int]:
+    """Begins of steps by rank and step, on the common clock."""
+    return {
+        (track.rank, int(step)): int(begin)
+        for track in analysis.tracks
+        for step, begin in zip(track.steps.number, track.steps.begin_ns, strict=True)
+    }
+
+
+def _cells(row: Mapping[Hashable, Any], begins: Mapping[tuple[int, int], int]) -> tuple[Cell, ...]:
+    rank, step = _whole(row["rank"]), _whole(row["step"])
+    begin, start = begins.get((rank, step)), _whole(row["start_ns"])
+    bound = bool(row["bound"])
+    size = _whole(row["bytes"])
+    return (
+        _figure(rank, Unit.COUNT),
+        _figure(step, Unit.COUNT),
+        Word(_text(row["unit"])),
+        _figure(row["exposed_ns"], Unit.MS),
+        _figure(row["wait_ns"], Unit.MS, AT_LEAST if bound else EXACT),
+        _figure(row["transfer_ns"], Unit.MS, AT_MOST if bound else EXACT),
+        Word(_last(row)),
+        Word(_why(row)),
+        Word("" if _whole(row["origin_rank"]) < 0 else str(row["origin_rank"])),
+        _figure(None if begin is None else start - begin, Unit.MS),
+        _figure(None if is_unknown_size(_text(row["kind"]), size) else size, Unit.BYTES),
+        _figure(None if pd.isna(row["launch_start_ns"]) else start - _whole(row["launch_start_ns"]), Unit.NS),
+        Word("yes" if row["matched"] else "no"),
+    )
+
+
+def _figure(value: Any, unit: Unit, sign: str = EXACT) -> Figure:
+    number = None if value is None else float(_whole(value))
+    if sign:
+        return Bound(value=number, unit=unit, leaves=(), sign=sign)
+    return Figure(value=number, unit=unit, leaves=())
+
+
+def _whole(value: Any) -> int:
+    return int(value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _last(row: Mapping[Hashable, Any]) -> str:
+    if _whole(row["last_rank"]) >= 0:
+        return str(row["last_rank"])
+    return "tied" if row["matched"] else "unknown"
+
+
+def _why(row: Mapping[Hashable, Any]) -> str:
+    if row["first_of_window"]:
+        return "profiler start"
+    reason = _text(row["late_reason"])
+    return {"previous_collective": "collective before"}.get(reason, reason)
+
+
+def _matched(rows: pd.DataFrame) -> str:
+    matched = int(rows["matched"].to_numpy(bool).sum())
+    return "all matched" if matched == len(rows) else f"{matched} matched"

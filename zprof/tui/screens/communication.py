@@ -1,0 +1,110 @@
+"""Communication: which collective is exposed, what it is made of, and what that is held against."""
+
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import DataTable
+
+from zprof.tui.keys import Where, bindings
+from zprof.tui.pages.communication import collectives_table, split_of
+from zprof.tui.pages.communication_checks import checks_table
+from zprof.tui.pages.communication_parts import fits_table, sizes_table, units_table
+from zprof.tui.screens.page_screen import PageScreen
+from zprof.tui.session import Loaded, Selected
+from zprof.tui.widgets.fact_table import FactTable
+from zprof.tui.widgets.split_line import SplitLine
+
+#: From this width on all tables stand side by side.
+_WIDE = 120
+_FRAME = 2
+_PARTS = ("sizes", "units", "fits")
+
+
+class CommunicationScreen(PageScreen):
+    """Collectives, the split of the focused one, sizes, units, fits, checks."""
+
+    name_of: ClassVar[str] = "communication"
+    help_of: ClassVar[str] = (
+        "Collectives by kind and group, the most exposed first; the line below splits the focused one.\n"
+        "enter on a name: its worst instances; on a number: its formula and rows. m: message sizes, then "
+        "units, then the fitted link. At the bottom: bytes against the law, sums against the ledger, clocks."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.COMMUNICATION)]
+    CSS: ClassVar[str] = """
+    CommunicationScreen #collectives { max-height: 45%; }
+    CommunicationScreen #split { height: 1; }
+    #communication-parts { height: 1fr; }
+    #communication-left { width: 1fr; }
+    #communication-parts FactTable { width: 1fr; height: 1fr; }
+    #checks, #checks:focus { border: none; height: 4; min-height: 4; overflow: hidden; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Which of the tables a narrow terminal shows.
+        self.part = _PARTS[0]
+        self._filled_width = 0
+
+    def parts(self) -> ComposeResult:
+        """Collectives over what they are made of."""
+        yield FactTable(id="collectives")
+        yield SplitLine(id="split")
+        with Horizontal(id="communication-parts"):
+            with Vertical(id="communication-left"):
+                yield FactTable(id="sizes", classes="fill")
+                yield FactTable(id="fits", classes="fill")
+            yield FactTable(id="units", classes="fill")
+        checks = FactTable(id="checks", classes="fill")
+        checks.show_header = False
+        yield checks
+
+    def fill(self, loaded: Loaded, selected: Selected) -> None:
+        """From the report."""
+        self._filled_width = self.app.size.width
+        room = (self._filled_width // 2 if self._is_wide else self._filled_width) - _FRAME
+        self._table("collectives").show(collectives_table(loaded))
+        self._table("sizes").show(sizes_table(loaded, room))
+        self._table("units").show(units_table(loaded, room))
+        self._table("fits").show(fits_table(loaded, room))
+        self._table("checks").show(checks_table(loaded))
+        self._show_parts()
+        self._show_split()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Other columns, and tables, may fit."""
+        if self.filled is not None and self._filled_width != self.app.size.width:
+            self.filled = None
+            self.refill()
+
+    def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:
+        """Another collective is focused."""
+        if event.data_table.id == "collectives":
+            self._show_split()
+
+    def action_next_part(self) -> None:
+        """The next of the tables below."""
+        self.part = _PARTS[(_PARTS.index(self.part) + 1) % len(_PARTS)]
+        had = self.focused is not None and self.focused.id in _PARTS
+        self._show_parts()
+        if had or self._is_wide:
+            self._table(self.part).focus()
+
+    @property
+    def _is_wide(self) -> bool:
+        return self.app.size.width >= _WIDE
+
+    def _table(self, name: str) -> FactTable:
+        return self.query_one(f"#{name}", FactTable)
+
+    def _show_parts(self) -> None:
+        for name in _PARTS:
+            self._table(name).display = self._is_wide or name == self.part
+        self.query_one("#communication-left", Vertical).display = self._is_wide or self.part != "units"
+
+    def _show_split(self) -> None:
+        loaded, focused = self.zprof.loaded, self._table("collectives").focused_line()
+        split = split_of(loaded, focused[0].target) if loaded and focused else None
+        self.query_one("#split", SplitLine).show(split)
