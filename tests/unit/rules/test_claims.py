@@ -143,6 +143,14 @@ def test_a_guess_about_time_comes_after_what_is_sure() -> None:
     assert ordered([guess, sure]) == [sure, guess]
 
 
+def test_medium_is_surer_than_low() -> None:
+    """A single unit leaves nothing to prefetch: its finding stands before that, be it less sure than most."""
+    guess = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.LOW)
+    surer = replace(claim(Cause.SINGLE_UNIT, 10, 20), confidence=Confidence.MEDIUM)
+    kept = disjoint(ordered([guess, surer]), rules(), [rank(exposed_transfer_ns=200)])
+    assert [entry.cause for entry in kept] == [Cause.SINGLE_UNIT, Cause.NO_PREFETCH]
+
+
 def test_what_promises_no_time_is_kept_beside_what_explains_it() -> None:
     """A range that ends at 0 is not one of which others left nothing."""
     claims = (claim(Cause.SINGLE_UNIT, 30, 60), claim(Cause.NO_PREFETCH, 0, 0))

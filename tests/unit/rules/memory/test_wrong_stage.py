@@ -57,6 +57,20 @@ def test_another_batch_or_number_of_ranks_is_no_comparison() -> None:
     assert wrong_stage(memory_run(), memory_run(tenants(buffers=2), facts=STAGE_2, ranks=2)) is None
 
 
+def test_a_quarter_more_activations_is_the_same_batch() -> None:
+    before = memory_run(tenants(buffers=2), facts=STAGE_2)
+    assert isinstance(wrong_stage(memory_run(tenants(buffers=30, activations=25)), before), Finding)
+
+
+def test_two_hundredths_below_is_as_high() -> None:
+    """Stage 2 peaks at 100 MiB; 98 and one byte less."""
+    before = memory_run(tenants(activations=20, buffers=50), facts=STAGE_2)
+    assert isinstance(wrong_stage(memory_run(tenants(activations=20, buffers=48)), before), Finding)
+    lower = tenants(activations=20, buffers=48)
+    lower[GATHERED] -= 1
+    assert wrong_stage(memory_run(lower), before) is None
+
+
 def test_the_largest_activations_of_any_phase_are_compared() -> None:
     """At its peak a run may be past its activations: the batch is the same if some phase holds as many."""
     before = memory_run(tenants(buffers=2), facts=STAGE_2)
