@@ -8,6 +8,22 @@ from zprof.model.units import format_bytes, format_percent
 BY_RULE = "~"
 #: Stands where rules found nothing of a tenant, which does not mean that there is none.
 UNKNOWN = "-"
+#: Terms of the identity, from what the tenants hold to what the device has.
+DEVICE_TERMS = (
+    ("live_bytes", "tenants and untagged"),
+    ("rounding_bytes", "rounding to blocks"),
+    ("awaiting_free_bytes", "freed, a stream still uses it"),
+    ("split_bytes", "free parts of used segments"),
+    ("free_segments_bytes", "free segments"),
+    ("private_pools_bytes", "free in private pools"),
+    ("reserved_bytes", "= reserved by the allocator"),
+    ("collectives_bytes", "communicators (by growth)"),
+    ("context_bytes", "context and the rest"),
+    ("process_bytes", "= this process on the device"),
+    ("other_processes_bytes", "other processes"),
+    ("device_used_bytes", "= in use on the device"),
+    ("device_total_bytes", "the device has"),
+)
 
 
 def tenant_name(tenant: str) -> str:
@@ -17,11 +33,14 @@ def tenant_name(tenant: str) -> str:
 
 def peak_text(rank: RankMemory) -> str:
     """A rank's peak, marked where it is a bound; one that is both is neither, and the gaps say why."""
+    return f"{peak_mark(rank)}{format_bytes(rank.peak_bytes)}"
+
+
+def peak_mark(rank: RankMemory) -> str:
+    """What stands before a peak that is a bound; empty before one that is exact."""
     if rank.upper_bound and rank.lower_bound:
-        mark = "≈ "
-    else:
-        mark = "≤ " if rank.upper_bound else "≥ " if rank.lower_bound else ""
-    return f"{mark}{format_bytes(rank.peak_bytes)}"
+        return "≈ "
+    return "≤ " if rank.upper_bound else "≥ " if rank.lower_bound else ""
 
 
 def signed_bytes(count_bytes: int) -> str:

@@ -7,28 +7,12 @@ from zprof.model.memory import AllocatorCounters, DeviceMemory, Memory, RankMemo
 from zprof.model.printable import printable, shorten
 from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_ns
-from zprof.reports.shown.memory_names import peak_text, tenant_bytes, tenant_name
+from zprof.reports.shown.memory_names import DEVICE_TERMS, peak_text, tenant_bytes, tenant_name
 from zprof.reports.shown.presenter import shown_ranks
 from zprof.reports.text.layout import heading, table, wrap
 
 _RANKS = 4
 _COLUMN = 16
-#: Terms of the identity, from what the tenants hold to what the device has.
-_TERMS = (
-    ("live_bytes", "tenants and untagged"),
-    ("rounding_bytes", "rounding to blocks"),
-    ("awaiting_free_bytes", "freed, a stream still uses it"),
-    ("split_bytes", "free parts of used segments"),
-    ("free_segments_bytes", "free segments"),
-    ("private_pools_bytes", "free in private pools"),
-    ("reserved_bytes", "= reserved by the allocator"),
-    ("collectives_bytes", "communicators (by growth)"),
-    ("context_bytes", "context and the rest"),
-    ("process_bytes", "= this process on the device"),
-    ("other_processes_bytes", "other processes"),
-    ("device_used_bytes", "= in use on the device"),
-    ("device_total_bytes", "the device has"),
-)
 
 
 def memory_devices(memory: Memory) -> list[str]:
@@ -44,12 +28,12 @@ def memory_devices(memory: Memory) -> list[str]:
 def _identity(devices: Sequence[DeviceMemory]) -> list[str]:
     lines: list[str] = []
     for (rank, device), entries in groupby(devices, key=lambda entry: (entry.rank, entry.device)):
-        if len(lines) > _RANKS * len(_TERMS):
+        if len(lines) > _RANKS * len(DEVICE_TERMS):
             lines += wrap("the other ranks: -f json")
             break
         moments = list(entries)
         rows = [["", *[shorten(printable(moment.moment), _COLUMN) for moment in moments]]]
-        for field, name in _TERMS:
+        for field, name in DEVICE_TERMS:
             values = [getattr(moment, field) for moment in moments]
             if any(value is not None for value in values):
                 rows.append([name, *["unknown" if v is None else format_bytes(v) for v in values]])

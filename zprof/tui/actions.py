@@ -13,6 +13,7 @@ from zprof.reports.text.markdown import as_text
 from zprof.tui.figures import Unit, figure
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.pages.compare import said_of_row
+from zprof.tui.pages.memory_opened import allocation_text, law_text
 from zprof.tui.popups.instances import InstancesPopup
 from zprof.tui.popups.popup import Popup
 from zprof.tui.popups.text import TextPopup
@@ -83,6 +84,10 @@ def step_choices(app: "ZprofApp") -> list[tuple[str, str]]:
 def opened(app: "ZprofApp", line: Line) -> Popup[None] | None:
     """What a row leads to."""
     loaded = app.loaded
+    if loaded is not None and line.opens is Opens.ALLOCATION:
+        return TextPopup(*allocation_text(loaded, line.target))
+    if loaded is not None and line.opens is Opens.LAW:
+        return TextPopup(*law_text(loaded, line.target))
     if loaded is not None and line.opens is Opens.GAP:
         return TextPopup("what could not be measured", gaps_text(app))
     if loaded is not None and line.opens is Opens.COMPARED:

@@ -156,6 +156,32 @@ KEYS: tuple[Key, ...] = (
         where=Where.COMMUNICATION,
         footer="more",
     ),
+    Key(
+        keys="m", written="m", action="next_table", says="the next table", where=Where.MEMORY, footer="table"
+    ),
+    Key(keys="up,k", written="up, k", action="across(-1)", says="the rank before", where=Where.MEMORY),
+    Key(keys="down,j", written="down, j", action="across(1)", says="the next rank", where=Where.MEMORY),
+    Key(
+        keys="left,h",
+        written="left, h",
+        action="along(-1)",
+        says="the tenant, or the time, before",
+        where=Where.MEMORY,
+    ),
+    Key(
+        keys="right,l",
+        written="right, l",
+        action="along(1)",
+        says="the next tenant, or time",
+        where=Where.MEMORY,
+    ),
+    Key(
+        keys="enter",
+        written="enter",
+        action="open_part",
+        says="open the tenant, or the time",
+        where=Where.MEMORY,
+    ),
     Key(keys="escape", written="esc", action="close", says="back", where=Where.POPUP),
 )
 

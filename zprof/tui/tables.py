@@ -31,6 +31,7 @@ class Opens(StrEnum):
     RANK = "rank"
     STEP = "step"
     ALLOCATION = "allocation"
+    LAW = "law"
     GAP = "gap"
     COMPARED = "compared"
 

@@ -1,5 +1,6 @@
 """The unit that a name ends with: every column and leaf carries it."""
 
+from zprof.model.tenants import Tenant
 from zprof.tui.figures import Unit
 
 _ENDS = (
@@ -8,10 +9,12 @@ _ENDS = (
     ("_bytes", Unit.BYTES),
     ("_ratio", Unit.RATIO),
 )
+#: Mappings by tenant hold bytes.
+_TENANTS = frozenset({*(tenant.value for tenant in Tenant), "untagged"})
 
 
 def unit_of(name: str) -> Unit:
     """Its unit; a count where it names none."""
-    if name == "bytes":
+    if name == "bytes" or name.rpartition(".")[2] in _TENANTS:
         return Unit.BYTES
     return next((unit for end, unit in _ENDS if name.endswith(end)), Unit.COUNT)

@@ -1,0 +1,120 @@
+"""The bars of the memory screen: parts that sum, which ranks are shown, what is said of what is unknown."""
+
+from dataclasses import replace
+
+from tests.support.full_memories import by_rule, full_memory
+from tests.support.memories import MIB
+from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
+from zprof.model.memory import Memory, RankSpread
+from zprof.model.tenants import Tenant
+from zprof.tui.figures import Figure
+from zprof.tui.pages.memory import MOST_BARS, Stacks, stacks, telling
+from zprof.tui.pages.memory_missing import missing_memory
+from zprof.tui.session import Loaded, Selected
+
+
+def made(loaded: Loaded, memory: Memory, rank: int = 0) -> Stacks:
+    drawn = stacks(with_memory(loaded, memory), Selected(rank=rank))
+    assert drawn is not None
+    return drawn
+
+
+def sizes(drawn: Stacks) -> dict[str, float | None]:
+    return {line.key: line.cells[1].value for line in drawn.legend.lines if isinstance(line.cells[1], Figure)}
+
+
+def words(cells: object) -> str:
+    return " ".join(cell.text for cell in cells)  # type: ignore[attr-defined]
+
+
+def test_parts_of_a_bar_sum_to_the_peak(alone: Loaded) -> None:
+    drawn = stacks(alone, Selected(rank=1))
+    assert drawn is not None
+    assert drawn.subject == 1
+    for entry in drawn.bars:
+        assert sum(size for _, size in entry.parts) == entry.peak.value
+
+
+def test_the_legend_is_of_the_selected_rank(alone: Loaded) -> None:
+    memory = full_memory()
+    assert sizes(made(alone, memory, 0))["temporary_buffers"] == 2 * MIB
+    assert sizes(made(alone, memory, 1))["temporary_buffers"] == 2 * MIB + 1024
+    assert len(made(alone, memory).legend.lines) == 7
+
+
+def test_reserved_and_other_memory_stand_in_the_legend_when_known(alone: Loaded) -> None:
+    drawn = made(alone, on_a_device())
+    assert sizes(drawn)["reserved_unused"] == 24 * MIB
+    assert sizes(drawn)["non_pytorch"] == 900 * MIB
+    assert words(drawn.total).endswith("used by the process")
+    assert "unknown (g)" in words(made(alone, full_memory()).total)
+
+
+def test_bars_share_one_scale(alone: Loaded) -> None:
+    on_device = made(alone, on_a_device())
+    assert (on_device.whole.text, on_device.whole_is) == ("2.0 GiB", "what the device has")
+    without = replace(on_a_device(), devices=())
+    plain = made(alone, without)
+    largest = max(
+        rank.peak_bytes + (rank.reserved_unused_bytes or 0) + (rank.non_pytorch_bytes or 0)
+        for rank in without.per_rank
+    )
+    assert plain.whole.value == largest
+    assert made(alone, full_memory()).whole_is == "the largest"  # a hundredth of the device would not be seen
+
+
+def test_of_many_ranks_the_largest_the_smallest_and_the_selected_are_shown() -> None:
+    ranks = of_ranks(64).per_rank
+    assert telling(ranks, 30)[:4] == [30, 62, 63, 61]
+    assert telling(ranks, 62)[:3] == [62, 63, 61]
+    assert sorted(telling(ranks, 5)) == list(range(64))
+
+
+def test_a_page_holds_few_bars(alone: Loaded) -> None:
+    drawn = made(alone, of_ranks(1024), 500)
+    assert len(drawn.bars) == MOST_BARS
+    assert len(drawn.order) == 1024
+
+
+def test_guessed_sizes_are_marked_and_what_no_rule_can_tell_is_unknown(alone: Loaded) -> None:
+    memory = by_rule(full_memory())
+    rank = memory.per_rank[0]
+    empty = dict(rank.tenants) | {Tenant.GRADIENTS: 0}
+    drawn = made(alone, replace(memory, per_rank=(replace(rank, tenants=empty),)))
+    lines = {line.key: line for line in drawn.legend.lines}
+    assert lines["parameters"].cells[3].text == "~"
+    assert lines["gradients"].cells[1].text == "unknown"
+    assert "gradients" not in sizes(drawn)
+    assert any("by rules on stacks" in words(note) for note in drawn.notes)
+
+
+def test_a_bound_is_marked(alone: Loaded) -> None:
+    rank = replace(full_memory().per_rank[0], upper_bound=True)
+    drawn = made(alone, replace(full_memory(), per_rank=(rank,)))
+    assert drawn.bars[0].bound == "≤ "
+    assert words(drawn.total).startswith("sum ≤ ")
+
+
+def test_a_rank_without_memory_says_so_and_the_largest_stands_in(alone: Loaded) -> None:
+    gap = replace(NO_MEMORY, rank=7, reason="its file is cut short", remedy="record again")
+    drawn = stacks(with_memory(alone, full_memory(), gap), Selected(rank=7))
+    assert drawn is not None
+    assert drawn.subject == 1
+    assert words(drawn.notes[0]) == "rank 7: not measured: its file is cut short. record again"
+
+
+def test_the_difference_between_ranks_is_said(alone: Loaded) -> None:
+    assert any(
+        "rank 1 holds 1.0 KiB more than rank 0" in words(note) for note in made(alone, full_memory()).notes
+    )
+    spread = RankSpread(largest_rank=0, smallest_rank=1, difference_bytes=0, tenant="", delta_bytes={})
+    assert made(alone, replace(full_memory(), spread=spread)).notes == ()
+
+
+def test_without_memory_there_are_no_bars_but_what_helps(alone: Loaded) -> None:
+    bare = with_memory(alone, Memory(), NO_MEMORY)
+    assert stacks(bare, Selected(rank=0)) is None
+    said = " ".join(missing_memory(bare.report))
+    assert NO_MEMORY.reason in said
+    assert NO_MEMORY.remedy in said
+    assert "zprof record" in " ".join(missing_memory(with_memory(alone, Memory()).report))

@@ -1,0 +1,136 @@
+"""Names from a run are text: on every screen, in what is opened, in messages and on the clipboard."""
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from tests.support.hostile_run import poison
+from tests.support.tui_app import LARGE, SMALL, app_on, play, screen_text
+from tests.support.tui_keys import closed, focusable, pressed, shown
+from zprof.run.reader import load as open_run
+from zprof.tui.app import ZprofApp
+from zprof.tui.copying import as_json, as_markdown
+from zprof.tui.figures import Figure, Unit
+from zprof.tui.screens.registry import SCREENS
+from zprof.tui.session import Asked, Loaded, load
+from zprof.tui.tables import Column, Line, Table, Word
+from zprof.tui.widgets.fact_table import FactTable
+
+NAME = "run[bold]\x1b[2J\u202e[@click=app.quit]q[/].zprof"
+_MOST_ROWS = 4
+_STEERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+@pytest.fixture(scope="module")
+def hostile(slow_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """The slow run with such names, beside itself."""
+    run = poison(slow_run, tmp_path_factory.mktemp("hostile") / NAME)
+    return load(Asked(path=run, baseline=run, opener=open_run), lambda doing: None)
+
+
+def steering(text: str) -> set[str]:
+    return {sign for sign in text if sign != "\n" and unicodedata.category(sign) in _STEERS}
+
+
+def hold(app: ZprofApp) -> None:
+    """Nothing that is drawn steers a terminal, is a link or acts by a click of the run's."""
+    assert not steering(screen_text(app))
+    for strip in app.screen._compositor.render_strips():
+        for segment in strip:
+            style = segment.style
+            action = str(style.meta.get("@click", "")) if style else ""
+            assert not (style and style.link)
+            assert "quit" not in action
+
+
+async def open_rows(app: ZprofApp, pilot: Pilot[int]) -> None:
+    """Open some rows of each part that has the focus."""
+    for part in list(focusable(app)):
+        app.screen.set_focus(part)
+        for _ in range(_MOST_ROWS):
+            await pressed(app, pilot, "enter")
+            hold(app)
+            await closed(app, pilot)
+            await pressed(app, pilot, "down")
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=str)
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_and_what_it_opens(hostile: Loaded, name: str, size: tuple[int, int]) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await shown(app, pilot, name)
+        hold(app)
+        for key in ("question_mark", "g", "r", "e", "b") if size == SMALL else ():
+            await pressed(app, pilot, key)
+            hold(app)
+            await closed(app, pilot)
+        await open_rows(app, pilot)
+        assert app.return_code is None
+
+    play(app_on(hostile), act, size)
+
+
+def test_what_is_copied_is_inert(hostile: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for name in SCREENS:
+            await shown(app, pilot, name)
+            for table in app.screen.query(FactTable):
+                for line in table._lines[:_MOST_ROWS] if table.table else ():
+                    for form in (as_markdown, as_json):
+                        assert table.table is not None
+                        assert not steering(form(table.table, line, line.cells[0]))
+
+    play(app_on(hostile), act)
+
+
+def test_markdown_shows_a_name_as_it_stands() -> None:
+    table = Table(name="t", title="t", columns=(Column(title="a|b"), Column(title="n", numeric=True)))
+    figure = Figure(value=1, unit=Unit.COUNT, leaves=("a",))
+    line = Line(key="k", cells=(Word("x|`code`<img src=x>*b*[a](b)\n| --- |\\"), figure))
+    head, _, row = as_markdown(table, line, line.cells[0]).split("\n")
+    assert head == r"| a\|b | n |"
+    assert row == (r"| x\|\`code\`\<img src=x\>\*b\*\[a\](b)\\x0a\| --- \|\\ | 1 |")
+
+
+def test_titles_messages_and_errors_are_text(hostile: Loaded) -> None:
+    wild = Table(
+        name="wild",
+        title="[@click=app.quit]t[/]\x1b[2J",
+        columns=(Column(title="[bold]c[/bold]\x1b[1m"),),
+        lines=(Line(key="[k]", cells=(Word("[red]w[/red]\u202e"),)),),
+        note="[link=x]n[/link]\x07",
+    )
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        table = app.screen.query(FactTable).first()
+        table.show(wild)
+        await pilot.pause()
+        for says in ("[@click=app.quit]t[/]\\x1b", "[bold]c[/bold]", "[red]w[/red]\\u202e", "[link=x]n"):
+            assert says in screen_text(app)
+        await pressed(app, pilot, "slash", *"[b]", "enter")
+        assert "/[b]" in screen_text(app)
+        app._export("/nowhere/[bold]\x1b[2J.txt")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        (note,) = app._notifications
+        assert "[bold]\\x1b[2J.txt" in note.message
+        assert not note.markup
+        hold(app)
+
+    play(app_on(hostile), act, LARGE)
+
+
+def test_the_check_sees_what_steers(hostile: Loaded) -> None:
+    """Markup that is drawn, or an escape sequence, is seen by ``hold``."""
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await app.screen.mount(Static("[@click=app.quit]x[/]"), before=0)
+        await pilot.pause()
+        with pytest.raises(AssertionError):
+            hold(app)
+
+    play(app_on(hostile), act)
+    assert steering("a\x1bb\u202e") == {"\x1b", "\u202e"}

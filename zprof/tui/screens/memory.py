@@ -1,0 +1,157 @@
+"""The memory screen: bars of the ranks, live bytes over time, and tables of one rank."""
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container, Vertical
+from textual.widgets import Static
+
+from zprof.tui.keys import Where, bindings
+from zprof.tui.pages.memory import stacks, subject_of
+from zprof.tui.pages.memory_device import device_table
+from zprof.tui.pages.memory_missing import missing_memory
+from zprof.tui.pages.memory_tables import law_table, modules_table, phases_table, top_table
+from zprof.tui.pages.memory_timeline import curve_of
+from zprof.tui.screens.page_screen import PageScreen
+from zprof.tui.session import Loaded, Selected
+from zprof.tui.tables import Table
+from zprof.tui.widgets.fact_table import FactTable
+from zprof.tui.widgets.stacked_bars import StackedBars
+from zprof.tui.widgets.trend import Trend
+
+#: Tables in the order in which ``m`` brings them to the front.
+TABLES = ("top", "law", "phases", "modules", "device")
+_MIDDLE_HEIGHT, _LARGE_HEIGHT, _LARGE_WIDTH = 32, 44, 160
+_MIDDLE_WIDTH = 100
+#: By size of the terminal: small, middle, large.
+_MOST_BARS, _MOST_NOTES, _PLOT_ROWS = (4, 8, 12), (1, 2, 3), (3, 6, 10)
+_FEW_BARS = 2
+#: Of a table: its frame and its titles; and rows of one that is not in front.
+_FRAME, _MOST_ROWS = 3, 10
+_MAKERS = (top_table, law_table, phases_table, modules_table, device_table)
+
+
+class MemoryScreen(PageScreen):
+    """Bars, timeline, tables; ``front`` is the table that has the most room."""
+
+    name_of: ClassVar[str] = "memory"
+    help_of: ClassVar[str] = (
+        "Who holds the memory of each rank at its own peak, how that came to be, and what the largest are.\n"
+        "tab: bars, timeline, table. On the bars up and down pick a rank, left and right a tenant; on the "
+        "timeline left and right move in time; enter opens what is under the cursor.\n"
+        "m: the next table (largest allocations, law, phases, modules, device)."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.MEMORY)]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front = TABLES[0]
+        self._there: dict[str, Table] = {}
+
+    def parts(self) -> ComposeResult:
+        """Pictures above, tables below."""
+        with Container(id="memory"):
+            yield Static("", id="missing")
+            with Container(id="pictures"):
+                yield StackedBars(id="bars")
+                yield Trend(id="trend")
+            yield FactTable(id="top", classes="fill")
+            with Container(id="more"):
+                with Vertical(id="left"):
+                    yield FactTable(id="law", classes="fill")
+                    yield FactTable(id="phases", classes="fill")
+                with Vertical(id="right"):
+                    yield FactTable(id="modules", classes="fill")
+                    yield FactTable(id="device", classes="fill")
+
+    def fill(self, loaded: Loaded, selected: Selected) -> None:
+        """From the report, about the selected rank."""
+        subject, bars = subject_of(loaded.report, selected), stacks(loaded, selected)
+        made = [make(loaded, subject.rank) for make in _MAKERS] if subject else []
+        self._there = {table.name: table for table in made if table is not None}
+        self.query_one("#missing", Static).update(Text("\n".join(missing_memory(loaded.report))))
+        for name, table in self._there.items():
+            self._table(name).show(table)
+        if self.front not in self._there:
+            self.front = TABLES[0]
+        curve = curve_of(loaded, subject.rank) if subject else None
+        if bars is not None:
+            self.query_one(StackedBars).show(bars)
+        self.query_one(Trend).show(curve)
+        self.query_one(StackedBars).display = bars is not None
+        self.query_one(Trend).display = bars is not None
+        self._arrange()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another size, other tables."""
+        self._arrange()
+
+    def on_stacked_bars_chosen(self, event: StackedBars.Chosen) -> None:
+        """Another rank."""
+        self.zprof.select(rank=event.rank)
+
+    def action_next_table(self) -> None:
+        """The next table to the front; the focus stays in tables where it was in one."""
+        names = [name for name in TABLES if name in self._there]
+        if not names:
+            return
+        self.front = names[(names.index(self.front) + 1) % len(names)]
+        if isinstance(self.focused, FactTable):
+            self._table(self.front).display = True
+            self.set_focus(self._table(self.front))
+        self._arrange()
+
+    def action_along(self, by: int) -> None:
+        """Another tenant, or point in time."""
+        if isinstance(self.focused, StackedBars | Trend):
+            self.focused.along(by)
+
+    def action_across(self, by: int) -> None:
+        """Another rank."""
+        if isinstance(self.focused, StackedBars | Trend):
+            self.focused.across(by)
+
+    def action_open_part(self) -> None:
+        """What is under the cursor of a picture."""
+        if isinstance(self.focused, StackedBars | Trend):
+            self.focused.open()
+
+    def _table(self, name: str) -> FactTable:
+        return self.query_one(f"#{name}", FactTable)
+
+    def _arrange(self) -> None:
+        """Give each part its room."""
+        if not self.is_mounted or self.zprof.loaded is None:
+            return
+        width, height = self.zprof.size
+        large = height >= _LARGE_HEIGHT and width >= _LARGE_WIDTH
+        middle = height >= _MIDDLE_HEIGHT and width >= _MIDDLE_WIDTH
+        self.set_class(large, "-large")
+        self.query_one("#missing").display = not self._there
+        self._pictures(2 if large else 1 if middle else 0)
+        self._tables(large, middle)
+
+    def _pictures(self, size: int) -> None:
+        bars, trend = self.query_one(StackedBars), self.query_one(Trend)
+        bars.most_bars, bars.most_notes = _MOST_BARS[size], _MOST_NOTES[size]
+        trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.shown_bars()) <= _FEW_BARS)
+        bars.redraw()
+        trend.redraw()
+
+    def _tables(self, large: bool, middle: bool) -> None:
+        beside = "law" if self.front != "law" else "top"
+        shown = set(self._there) if large else {self.front, beside} if middle else {self.front}
+        tall = {"phases", "modules"} if large else {self.front}
+        for name in TABLES:
+            table = self._table(name)
+            table.display = name in shown and name in self._there
+            rows = len(table.table.lines) if table.table else 0
+            table.styles.height = "1fr" if name in tall else min(_MOST_ROWS, rows) + _FRAME
+        for name in ("#left", "#right", "#more"):
+            box = self.query_one(name)
+            inside = [table for table in box.query(FactTable) if table.display]
+            box.display = bool(inside)
+            box.styles.height = "1fr" if large or any(table.id in tall for table in inside) else "auto"
