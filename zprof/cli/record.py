@@ -2,14 +2,21 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zprof.cli.command import Handover
 from zprof.cli.options.numbers import count_or_none
 from zprof.cli.terminal import console
+from zprof.cli.terminal.job_log import job_log, say_end_of
+from zprof.cli.terminal.live_view import LiveView, wanted
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
+
+if TYPE_CHECKING:
+    from zprof.integrations.program.settings import ProgramSettings
 
 
 class RecordCommand:
@@ -21,10 +28,15 @@ class RecordCommand:
     process, as a rank of torchrun does; any other command runs as a child, and all that
     trains below it is recorded.
 
+    With --live the terminal shows the run step by step: the program runs as a child, reads
+    nothing, and writes to RUN/job.log.  q leaves the view and the program goes on; ctrl+c
+    ends the program as it would without.
+
     examples:
       zprof record -o run.zprof -- python train.py --lr 3e-4
       zprof record -o run.zprof -- torchrun --nproc-per-node 8 train.py
       torchrun --nproc-per-node 8 -m zprof record -o run.zprof -- train.py
+      zprof record --live -o run.zprof -- torchrun --nproc-per-node 8 train.py
     """
 
     name = "record"
@@ -33,6 +45,7 @@ class RecordCommand:
         """What to record, and the program."""
         parser.add_argument("-o", "--output", metavar="RUN", required=True, help="run to write")
         parser.add_argument("--force", action="store_true", help="overwrite RUN")
+        parser.add_argument("--live", action="store_true", help="show it step by step; q leaves the view")
         for name, steps, what in (
             ("skip", 2, "left alone at first, at least 2"),
             ("memory", 2, "watched for memory"),
@@ -70,9 +83,30 @@ class RecordCommand:
             init=not arguments.no_init,
         )
         on = os.environ.get("ZPROF") != "0"
+        if on and wanted(arguments.live, Path(arguments.output)):
+            return _live(command, settings, force=arguments.force)
         if runs_here(command):
             raise Handover(record_here(command, settings, force=arguments.force, on=on, say=_say))
         return record_command(command, settings, force=arguments.force, on=on, say=_say)
+
+
+def _live(command: Sequence[str], settings: "ProgramSettings", *, force: bool) -> int:
+    """A script is a child, too: the view and it cannot share a process, nor the terminal."""
+    from zprof.integrations.program.in_process import check, runs_here
+    from zprof.integrations.program.record import record_command
+    from zprof.run.target import check_room
+
+    run = Path(settings.run)
+    if runs_here(command):
+        check(command)
+        command = [sys.executable, *command]
+    check_room(run, force=force)
+    with job_log(run) as (path, output):
+        view = LiveView(run, log=path, left=lambda: _say(f"the program goes on, and writes to {path}"))
+        code = record_command(command, settings, force=force, on=True, say=_say, output=output, beside=view)
+        if code:
+            say_end_of(path)
+    return code
 
 
 def _command(given: Sequence[str]) -> Sequence[str]:

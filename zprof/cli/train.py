@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from zprof.cli.options.numbers import count, count_or_none
 from zprof.cli.terminal import console
+from zprof.cli.terminal.live_progress import live_progress
+from zprof.cli.terminal.live_view import wanted
 from zprof.cli.terminal.progress import steps_progress
 from zprof.model.errors import BadInput, MissingData
 
@@ -28,6 +30,7 @@ class TrainCommand:
       zprof train --stage 2 --accumulate 4 --clip 1.0 --constant-buffers 65536
       zprof train --plant no_prefetch
       zprof train --plant no_prefetch --cured
+      zprof train --stage 3 --live
     """
 
     name = "train"
@@ -41,6 +44,7 @@ class TrainCommand:
             "-o", "--output", metavar="RUN", type=Path, help="run to write (train.zprof, or CAUSE.zprof)"
         )
         group.add_argument("--force", action="store_true", help="overwrite RUN")
+        group.add_argument("--live", action="store_true", help="show it step by step; q leaves the view")
         group.add_argument("--ranks", metavar="N", type=count, help="processes (dp x mp, or 2)")
         for name, steps, what in (
             ("skip", 2, "left alone at first"),
@@ -60,7 +64,7 @@ class TrainCommand:
         from zprof.integrations.reference_job import ReferenceJob, train
         from zprof.run.target import cleared_target
 
-        own = {"output", "force", "ranks", "skip_steps", "memory_steps", "time_steps", "command"}
+        own = {"output", "force", "ranks", "skip_steps", "memory_steps", "time_steps", "live", "command"}
         options = {name: value for name, value in vars(arguments).items() if name not in own}
         cured = "-cured" if options.get("cured") else ""
         path = arguments.output or Path(f"{options.get('plant', 'train')}{cured}.zprof")
@@ -75,7 +79,12 @@ class TrainCommand:
         options.setdefault("steps", max(1, job.recorded_steps))
         ranks = _ranks(_config(options), arguments.ranks)
         room = cleared_target(path, force=arguments.force)
-        with room, steps_progress(path.name, options["steps"]) as on_step:
+        progress = (
+            live_progress(path, path.name, options["steps"])
+            if wanted(arguments.live, path)
+            else steps_progress(path.name, options["steps"])
+        )
+        with room, progress as on_step:
             losses = train(replace(job, world_size=ranks), on_step=on_step)
         _check_recorded(path, ranks)
         console.data(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else "")

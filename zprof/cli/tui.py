@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.command import Handover
+from zprof.cli.live import add_live_options, is_live, show_live
 from zprof.cli.opening import open_run
 from zprof.cli.options.measuring import Measuring, add_measuring_options, measuring
 from zprof.cli.terminal import console
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 class TuiCommand:
     """Look at a run in the terminal: what is slow, why, and every number behind it.
 
-    Without a terminal (in a pipe, in CI) it prints the text report.
+    Without a terminal (in a pipe, in CI) it prints the text report.  A run that is being
+    recorded is shown step by step as it grows.
 
     examples:
       zprof tui zero3.zprof --baseline ddp.zprof
       zprof tui traces/ --ascii --theme light
+      zprof tui run.zprof --live
       NO_COLOR=1 zprof tui zero3.zprof
     """
 
@@ -34,6 +37,7 @@ class TuiCommand:
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         parser.add_argument("--baseline", metavar="RUN", type=Path, help="run to compare with")
         add_measuring_options(parser)
+        add_live_options(parser)
         parser.add_argument("--ascii", action="store_true", help="letters instead of glyphs")
         parser.add_argument("--theme", metavar="NAME", help="dark, light, ansi, or any theme of Textual")
 
@@ -43,6 +47,10 @@ class TuiCommand:
         theme = _theme(arguments.theme)
         if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
             return _printed(arguments, options)
+        if is_live(arguments):
+            code, opens = show_live(arguments, theme)
+            if not opens:
+                return code
         return _shown(arguments, options, theme)
 
 

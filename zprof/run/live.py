@@ -67,7 +67,7 @@ class LiveRank:
 class LiveState:
     """A run at one look; without a manifest nothing is there yet, and ``problem`` says what is wrong.
 
-    ``tables``: changes whenever a rank has written tables.  ``left_out``: ranks beyond :data:`MOST_RANKS`.
+    ``tables``: grows whenever a rank has written tables, or finished.  ``left_out``: ranks beyond :data:`MOST_RANKS`.
     """
 
     manifest: RunManifest | None = None
@@ -165,7 +165,7 @@ class _Followed:
         self.now: LiveRank | None = None
 
     def read_manifest(self) -> bool:
-        """Whether it has written tables since the last look."""
+        """Whether it has written tables since the last look, or said that these were the last."""
         try:
             seen = _signature(self._manifest_path)
             if seen == self._seen:
@@ -174,9 +174,11 @@ class _Followed:
         except (BadInput, OSError):
             return False  # being replaced, or not there yet: at the next look it is
         self._seen = seen
-        before = self.now.manifest.files if self.now else {}
+        before = self.now.manifest if self.now else None
         self.now = replace(self.now, manifest=manifest) if self.now else self._rank_of(manifest)
-        return manifest.files != before
+        if before is None:
+            return bool(manifest.files)
+        return (manifest.files, manifest.status) != (before.files, before.status)
 
     def read_steps(self, most_bytes: int) -> int:
         """Take in the new lines; how many bytes they had."""

@@ -16,12 +16,16 @@ class Where(StrEnum):
     COMPARE = "compare"
     MEMORY = "memory"
     COMMUNICATION = "communication"
+    LIVE = "live view"
     POPUP = "what is opened"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key, or several that do the same: Textual's names, as a person writes them, and what they do."""
+    """A key, or several that do the same: Textual's names, as a person writes them, and what they do.
+
+    ``is_first``: no widget gets it before.
+    """
 
     keys: str
     written: str
@@ -29,6 +33,7 @@ class Key:
     says: str
     where: Where = Where.EVERYWHERE
     footer: str = ""
+    is_first: bool = False
 
 
 KEYS: tuple[Key, ...] = (
@@ -52,7 +57,13 @@ KEYS: tuple[Key, ...] = (
     Key(keys="o", written="o", action="perfetto", says="write this step as a trace for Perfetto"),
     Key(keys="ctrl+p", written="ctrl+p", action="command_palette", says="all commands, and themes"),
     Key(keys="q", written="q", action="quit", says="leave", footer="quit"),
-    Key(keys="ctrl+c", written="ctrl+c", action="quit", says="leave, also where text is typed"),
+    Key(
+        keys="ctrl+c",
+        written="ctrl+c",
+        action="quit",
+        says="leave, also where a line is typed",
+        is_first=True,
+    ),
     Key(keys="tab", written="tab", action="app.focus_next", says="the next part of the screen"),
     Key(keys="shift+tab", written="shift+tab", action="app.focus_previous", says="the part before"),
     Key(
@@ -79,6 +90,40 @@ KEYS: tuple[Key, ...] = (
     Key(keys="j", written="j", action="cursor_down", says="down", where=Where.TABLE),
     Key(keys="k", written="k", action="cursor_up", says="up", where=Where.TABLE),
     Key(keys="l", written="l", action="cursor_right", says="right", where=Where.TABLE),
+    Key(
+        keys="m", written="m", action="next_table", says="the next table", where=Where.MEMORY, footer="table"
+    ),
+    Key(keys="up,k", written="up, k", action="across(-1)", says="the rank before", where=Where.MEMORY),
+    Key(keys="down,j", written="down, j", action="across(1)", says="the next rank", where=Where.MEMORY),
+    Key(
+        keys="left,h",
+        written="left, h",
+        action="along(-1)",
+        says="the tenant, or the time, before",
+        where=Where.MEMORY,
+    ),
+    Key(
+        keys="right,l",
+        written="right, l",
+        action="along(1)",
+        says="the next tenant, or time",
+        where=Where.MEMORY,
+    ),
+    Key(
+        keys="enter",
+        written="enter",
+        action="open_part",
+        says="open the tenant, or the time",
+        where=Where.MEMORY,
+    ),
+    Key(
+        keys="m",
+        written="m",
+        action="next_part",
+        says="message sizes, units, the fitted link",
+        where=Where.COMMUNICATION,
+        footer="more",
+    ),
     Key(
         keys="d",
         written="d",
@@ -138,6 +183,108 @@ KEYS: tuple[Key, ...] = (
         says="all ranks at once, or each in a row of its own",
         where=Where.RANKS,
     ),
+    Key(
+        keys="n",
+        written="n",
+        action="gap(1)",
+        says="the next exposed gap",
+        where=Where.TIMELINE,
+        footer="next gap",
+    ),
+    Key(keys="N", written="N", action="gap(-1)", says="the exposed gap before", where=Where.TIMELINE),
+    Key(
+        keys="x",
+        written="x",
+        action="longest",
+        says="the longest exposed gap",
+        where=Where.TIMELINE,
+        footer="longest gap",
+    ),
+    Key(
+        keys="plus,equals_sign",
+        written="+",
+        action="zoom(-1)",
+        says="see less, larger, around the cursor",
+        where=Where.TIMELINE,
+        footer="zoom",
+    ),
+    Key(
+        keys="minus,underscore",
+        written="-",
+        action="zoom(1)",
+        says="see more around the cursor",
+        where=Where.TIMELINE,
+    ),
+    Key(
+        keys="left,h",
+        written="left, h",
+        action="cursor(-1)",
+        says="earlier; the view goes with the cursor",
+        where=Where.TIMELINE,
+    ),
+    Key(keys="right,l", written="right, l", action="cursor(1)", says="later", where=Where.TIMELINE),
+    Key(
+        keys="shift+left,H",
+        written="shift+left, H",
+        action="page(-1)",
+        says="half a view earlier",
+        where=Where.TIMELINE,
+    ),
+    Key(
+        keys="shift+right,L",
+        written="shift+right, L",
+        action="page(1)",
+        says="half a view later",
+        where=Where.TIMELINE,
+    ),
+    Key(keys="up,k", written="up, k", action="lane(-1)", says="the lane above", where=Where.TIMELINE),
+    Key(keys="down,j", written="down, j", action="lane(1)", says="the lane below", where=Where.TIMELINE),
+    Key(
+        keys="home",
+        written="home",
+        action="whole(0)",
+        says="the whole step, the cursor at its begin",
+        where=Where.TIMELINE,
+    ),
+    Key(
+        keys="end",
+        written="end",
+        action="whole(1)",
+        says="the whole step, the cursor at its end",
+        where=Where.TIMELINE,
+    ),
+    Key(
+        keys="enter",
+        written="enter",
+        action="open",
+        says="open the event under the cursor",
+        where=Where.TIMELINE,
+        footer="open",
+    ),
+    Key(
+        keys="w",
+        written="w",
+        action="app.open_run",
+        says="all screens, on what is recorded so far",
+        where=Where.LIVE,
+        footer="whole run",
+    ),
+    Key(
+        keys="s",
+        written="s",
+        action="sort_ranks",
+        says="the slowest rank first, or by number",
+        where=Where.LIVE,
+        footer="slowest",
+    ),
+    Key(
+        keys="ctrl+c",
+        written="ctrl+c",
+        action="app.end_job",
+        says="end the job, as without the view",
+        where=Where.LIVE,
+        is_first=True,
+    ),
     Key(keys="j", written="j", action="scroll_lines(1)", says="down", where=Where.POPUP),
     Key(keys="k", written="k", action="scroll_lines(-1)", says="up", where=Where.POPUP),
     Key(
@@ -156,32 +303,6 @@ KEYS: tuple[Key, ...] = (
         where=Where.COMMUNICATION,
         footer="more",
     ),
-    Key(
-        keys="m", written="m", action="next_table", says="the next table", where=Where.MEMORY, footer="table"
-    ),
-    Key(keys="up,k", written="up, k", action="across(-1)", says="the rank before", where=Where.MEMORY),
-    Key(keys="down,j", written="down, j", action="across(1)", says="the next rank", where=Where.MEMORY),
-    Key(
-        keys="left,h",
-        written="left, h",
-        action="along(-1)",
-        says="the tenant, or the time, before",
-        where=Where.MEMORY,
-    ),
-    Key(
-        keys="right,l",
-        written="right, l",
-        action="along(1)",
-        says="the next tenant, or time",
-        where=Where.MEMORY,
-    ),
-    Key(
-        keys="enter",
-        written="enter",
-        action="open_part",
-        says="open the tenant, or the time",
-        where=Where.MEMORY,
-    ),
     Key(keys="escape", written="esc", action="close", says="back", where=Where.POPUP),
 )
 
@@ -196,7 +317,9 @@ def bindings(where: Where) -> list[Binding]:
 
 def _binding(key: Key, action: str) -> Binding:
     says = key.footer or key.says
-    return Binding(key.keys, action, says, show=bool(key.footer), key_display=key.written)
+    return Binding(
+        key.keys, action, says, show=bool(key.footer), key_display=key.written, priority=key.is_first
+    )
 
 
 def _of_app(action: str) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from zprof.integrations.program import in_process
 from zprof.integrations.program.begin import Here
-from zprof.integrations.program.command import run_command
+from zprof.integrations.program.command import Beside, run_command
 from zprof.integrations.program.launcher import launched_ns
 from zprof.integrations.program.notes import all_notes
 from zprof.integrations.program.session import Session
@@ -22,9 +23,18 @@ Say = Callable[[str], None]
 
 
 def record_command(
-    command: Sequence[str], settings: ProgramSettings, *, force: bool, on: bool, say: Say
+    command: Sequence[str],
+    settings: ProgramSettings,
+    *,
+    force: bool,
+    on: bool,
+    say: Say,
+    output: IO[bytes] | None = None,
+    beside: Beside | None = None,
 ) -> int:
     """Run a command to its end and record what trains in it; its exit code.
+
+    ``output`` gets what it writes, where ``beside`` has the terminal meanwhile.
 
     Raises:
         BadInput: it cannot be run, or the run is there already.
@@ -35,7 +45,8 @@ def record_command(
     with tempfile.TemporaryDirectory(prefix="zprof-record-") as folder:
         session = Session(Path(folder))
         with cleared_target(run, force=force):
-            code = run_command(command, child_environment(replace(settings, session=folder)))
+            environment = child_environment(replace(settings, session=folder))
+            code = run_command(command, environment, output=output, beside=beside)
         _say_all(lambda: all_notes(session.notes(), run, began_ns), say)
     return code
 

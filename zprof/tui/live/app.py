@@ -1,0 +1,147 @@
+"""The live app: looks at a run that grows, twice a second, and can go over to all screens on it."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import ClassVar
+
+from textual import work
+from textual.app import App
+from textual.binding import BindingType
+from textual.filter import LineFilter
+
+from zprof.run.live import LiveState
+from zprof.tui.figures import Figure
+from zprof.tui.keys import KEYS, Where, bindings
+from zprof.tui.live.pages import gaps_text, said_of
+from zprof.tui.live.screen import LiveScreen
+from zprof.tui.live.seen import Seen
+from zprof.tui.live.watcher import Watcher
+from zprof.tui.popups.text import TextPopup
+from zprof.tui.theme.filters import AsciiOnly, NoColours
+from zprof.tui.widgets.fact_table import FactTable
+
+#: Exit codes: left, and left with the wish that the job ends.
+LEFT, END_JOB = 0, 130
+_EVERY_S = 0.5
+#: Of the keys that work everywhere, those that mean something while a run is recorded.
+_SHARED = ("question_mark", "f1", "g", "q", "ctrl+p", "tab", "shift+tab")
+_HELP = """\
+Above: what goes on, then all ranks step by step: the median of each step as a bar, and the window
+that it belongs to. Steps of the memory window take longer: every allocation is watched.
+Then a line a rank; < marks the one that took longest for the last step. What the allocator counts
+is shown where there is a device, else what the process holds. These are the ranks' own lines.
+Below: the step ledger and the tenants at the peak. They are leaves of the report, and exact; they
+come when their window is over and written. Until then they are unknown."""
+
+
+class LiveApp(App[int]):
+    """Shows one run while it is recorded.  ``opens``: it was left to see all screens on the run."""
+
+    TITLE = "zprof live"
+    CSS_PATH: ClassVar[list[str]] = ["../zprof.tcss", "live.tcss"]  # type: ignore[assignment]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(binding for binding in bindings(Where.EVERYWHERE) if binding.key in _SHARED),
+        *(binding for binding in bindings(Where.LIVE) if binding.priority),  # also above what is opened
+    ]
+
+    def __init__(self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False) -> None:
+        super().__init__()
+        self.watcher, self.ascii_only, self.mono = watcher, ascii_only, mono
+        self.no_color = mono
+        self._last_filters: list[LineFilter] = [
+            *([NoColours()] if mono else []),
+            *([AsciiOnly()] if ascii_only else []),
+        ]
+        self.seen = Seen(state=LiveState())
+        self.opens = False
+        self._looking = False
+
+    @property
+    def is_dark(self) -> bool:
+        """Whether the theme is dark."""
+        return bool(self.current_theme.dark)
+
+    @property
+    def looks(self) -> tuple[object, ...]:
+        """All that changes how a page is drawn."""
+        return (self.theme, self.mono, self.ascii_only)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, and after them those of the look."""
+        return [*super().get_line_filters(), *self._last_filters]
+
+    def on_mount(self) -> None:
+        """Show what there is, then look again and again."""
+        self.set_class(self.ascii_only, "-ascii")
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, LEFT)
+        self.push_screen(LiveScreen())
+        self.theme_changed_signal.subscribe(self, lambda _: self.take(self.seen))
+        self.begin_look()
+        self.set_interval(_EVERY_S, self.begin_look)
+
+    def begin_look(self) -> None:
+        """Look on another thread: a file system may take its time."""
+        if not self._looking:
+            self._looking = True
+            self._look()
+
+    @work(thread=True, group="look")
+    def _look(self) -> None:
+        seen = self.watcher.look()
+        with suppress(RuntimeError):  # the app was left meanwhile
+            self.call_from_thread(self._looked, seen)
+
+    def _looked(self, seen: Seen) -> None:
+        self._looking = False
+        self.take(seen)
+
+    def poll(self) -> None:
+        """Look now, and show it."""
+        self.take(self.watcher.look())
+
+    def take(self, seen: Seen) -> None:
+        """Show this from now on."""
+        self.seen = seen
+        if self.watcher.hung_up:
+            self.exit(LEFT)
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen) and screen.is_mounted:
+                screen.show(seen)
+
+    async def action_quit(self) -> None:
+        """Leave the view; the job goes on."""
+        self.exit(LEFT)
+
+    def action_end_job(self) -> None:
+        """Leave, and have the job ended as ctrl+c without a view would."""
+        self.exit(END_JOB)
+
+    def action_open_run(self) -> None:
+        """All screens, on what is recorded so far."""
+        if not self.seen.measured.tree:
+            self.notify("nothing is measured yet: a window has to be over first", markup=False)
+            return
+        self.opens = True
+        self.exit(LEFT)
+
+    def action_explain(self) -> None:
+        """What is shown."""
+        self.push_screen(TextPopup("live view", _HELP))
+
+    def action_help(self) -> None:
+        """The keys that work here."""
+        keys = [key for key in KEYS if key.where in (Where.LIVE, Where.TABLE) or key.keys in _SHARED]
+        self.push_screen(TextPopup("keys", "\n".join(f"{key.written:<10} {key.says}" for key in keys)))
+
+    def action_gaps(self) -> None:
+        """What could not be measured so far."""
+        self.push_screen(TextPopup("what could not be measured", gaps_text(self.seen)))
+
+    def on_fact_table_opened(self, event: FactTable.Opened) -> None:
+        """A number says what it means."""
+        if isinstance(event.cell, Figure) and event.cell.leaves:
+            title = f"{event.line.cells[0].text}: {event.cell.text}"
+            self.push_screen(TextPopup(title, said_of(event.cell)))
