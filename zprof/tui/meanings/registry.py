@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from zprof.tui.meanings.communication import COMMUNICATION
 from zprof.tui.meanings.meaning import Meaning, kind_of
 from zprof.tui.meanings.memory import MEMORY
+from zprof.tui.meanings.overview import OVERVIEW
 from zprof.tui.meanings.ranks import RANKS
 from zprof.tui.meanings.time import TIME
 
-MEANINGS: Mapping[str, Meaning] = {meaning.leaf: meaning for meaning in (*TIME, *COMMUNICATION, *MEMORY, *RANKS)}
+MEANINGS: Mapping[str, Meaning] = {meaning.leaf: meaning for meaning in (*COMMUNICATION, *MEMORY, *RANKS, *TIME, *OVERVIEW)}
 
 
 def meaning_of(leaf: str) -> Meaning | None:

@@ -126,7 +126,10 @@ def doubt_of(report: Report, *, per_token: bool = False) -> Doubt:
     if work is None and any(entry.what in _OTHER_WORK for entry in comparison.differences):
         return Doubt(times_ns=None, why_not="these are other jobs, and the work of a step is not known")
     if work is not None and not per_token and work.b_ns != times.b_ns:
-        return Doubt(times_ns=None, why_not=f"the steps are other work: n shows times per {work.unit.value}")
+        return Doubt(
+            times_ns=None,
+            why_not=f"the steps are other work: n shows times per {work.unit.value.removesuffix('s')}",
+        )
     low, high = work.ci95 if work is not None and per_token else times.ci95
     floors = [rank.noise_floor_ns for rank in (*report.time.per_rank, *comparison.baseline_time)]
     return Doubt(times_ns=max((high - low) / 2, *floors))

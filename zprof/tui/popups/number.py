@@ -17,6 +17,8 @@ from zprof.tui.units import unit_of
 from zprof.tui.widgets.fact_table import FactTable
 
 _MOST_LEAVES = 8
+#: Leaves of the baseline: their rows are its own.
+_BASELINE = "comparison.baseline_"
 
 
 class NumberPopup(Popup[None]):
@@ -51,20 +53,24 @@ def said_of(number: Figure, loaded: Loaded) -> list[str]:
         lines += [meaning.says, *([f"formula  {meaning.formula}"] if meaning.formula else [])]
     if number.how is not How.LEAF:
         lines.append(f"this is   {number.how.value}")
-    lines += [f"  {leaf}" for leaf in number.leaves[:_MOST_LEAVES]]
+    leaves = dict.fromkeys(leaf for part in number.in_report() for leaf in part.leaves)
+    lines += [f"  {leaf}" for leaf in list(leaves)[:_MOST_LEAVES]]
     if meaning and len(number.leaves) == 1:
         lines += _inputs(number.leaves[0], meaning.inputs, loaded)
     return lines
 
 
 def _inputs(leaf: str, names: tuple[str, ...], loaded: Loaded) -> list[str]:
+    """Leaves beside it; a name that begins with ``/`` is a whole path."""
     stem = leaf.rpartition(".")[0]
-    found = [(name, figure(loaded.tree, unit_of(name), f"{stem}.{name}", how=_how(stem))) for name in names]
-    return ["inputs", *(f"  {name:<24} {value.text:>12}" for name, value in found)] if found else []
+    paths = [name[1:] if name.startswith("/") else f"{stem}.{name}" for name in names]
+    found = [(path, figure(loaded.tree, unit_of(path), path, how=_how(path))) for path in paths]
+    shown = [(path.removeprefix(f"{stem}."), value.text) for path, value in found]
+    return ["inputs", *(f"  {name:<24} {text:>12}" for name, text in shown)] if found else []
 
 
-def _how(stem: str) -> How:
-    return How.MEAN if "[*]" in stem else How.LEAF
+def _how(path: str) -> How:
+    return How.MEAN if "[*]" in path else How.LEAF
 
 
 def rows_behind(number: Figure, loaded: Loaded) -> pd.DataFrame | None:
@@ -72,4 +78,5 @@ def rows_behind(number: Figure, loaded: Loaded) -> pd.DataFrame | None:
     meaning = meaning_of(number.leaves[0]) if number.leaves else None
     if meaning is None or meaning.rows is None:
         return None
-    return meaning.rows(loaded.analysis, indices_of(number.leaves[0]))
+    before = loaded.before if number.leaves[0].startswith(_BASELINE) else None
+    return meaning.rows(before or loaded.analysis, indices_of(number.leaves[0]))

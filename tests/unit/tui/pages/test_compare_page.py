@@ -1,0 +1,229 @@
+"""Both runs row by row: what is no leaf of the report is held against the JSON of ``zprof compare``."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from zprof.model.gaps import Gap
+from zprof.model.json_tree import to_json
+from zprof.model.side_by_side import Setting
+from zprof.rules.side_by_side import side_by_side
+from zprof.run.reader import load as open_run
+from zprof.tui.figures import Figure, How
+from zprof.tui.meanings.registry import meaning_of
+from zprof.tui.pages.compare import (
+    Shown,
+    compare_table,
+    head_words,
+    said_of_row,
+    settings_table,
+    short_verdict,
+    why_no_tokens,
+)
+from zprof.tui.pages.compare_leaves import Compared
+from zprof.tui.session import Asked, Loaded, turned
+from zprof.tui.tables import Line, Table
+
+ALL, DIFFERING, TOKENS = Shown(), Shown(only_differences=True), Shown(per_token=True)
+METRIC, A, B, CHANGE, INTERVAL, VERDICT = range(6)
+
+
+@pytest.fixture(scope="module")
+def compared(loaded: Loaded) -> Any:
+    """What ``zprof compare -f json`` writes, of runs that are opened and measured anew."""
+    assert loaded.before_run is not None
+    return json.loads(to_json(side_by_side(open_run(loaded.before_run.path), open_run(loaded.run.path))))
+
+
+def place(tree: Any, key: str) -> Any:
+    found = re.fullmatch(r"(\w+)\[(\d+)\](?:\.(\w+)\[(\d+)\])?", key)
+    assert found, key
+    node = tree[found[1]][int(found[2])]
+    return node[found[3]][int(found[4])] if found[3] else node
+
+
+def line(table: Table, name: str) -> Line:
+    return next(one for one in table.lines if one.cells[METRIC].text == name)
+
+
+def test_every_row_is_that_of_zprof_compare(loaded: Loaded, compared: Any) -> None:
+    lines = compare_table(loaded, ALL).lines
+    assert len(lines) > 80
+    for one in lines:
+        row = place(compared, one.key)
+        for cell, value in ((one.cells[A], row["a"]), (one.cells[B], row["b"])):
+            if isinstance(cell, Figure):
+                off = 1 if row["unit"] in ("ns", "bytes") else 1e-9
+                assert cell.value == (None if value is None else pytest.approx(value, abs=off)), one.key
+                assert cell.unit.value == row["unit"]
+            else:
+                assert row["unit"] == "text"
+
+
+def test_changes_are_those_of_its_numbers(loaded: Loaded, compared: Any) -> None:
+    for one in compare_table(loaded, ALL).lines:
+        row, cell = place(compared, one.key), one.cells[CHANGE]
+        known = row["unit"] != "text" and None not in (row["a"], row["b"])
+        assert isinstance(cell, Compared) == known
+        if isinstance(cell, Compared) and row["unit"] == "ratio":
+            assert cell.value == pytest.approx(row["b"] - row["a"])
+        elif isinstance(cell, Compared):
+            expected = row["b"] / row["a"] - 1 if row["a"] else None
+            assert cell.value == (None if expected is None else pytest.approx(expected))
+            assert cell.text == said(row["a"], row["b"])
+
+
+def said(a: float, b: float) -> str:
+    """A change in words, worked out anew."""
+    if not a:
+        return "new" if b else ""
+    if abs(b / a - 1) < 0.0005:
+        return ""
+    return f"x {b / a:.1f}" if b >= 2 * a else f"{(b / a - 1) * 100:+.1f} %"
+
+
+def test_numbers_of_compare_are_no_leaves_and_all_others_have_some(loaded: Loaded) -> None:
+    leaves = derived = 0
+    for figure in compare_table(loaded, ALL).figures():
+        if isinstance(figure, Compared):
+            derived += 1
+            assert figure.leaves == ()
+            assert figure.in_report() == ()
+        else:
+            leaves += 1
+            assert figure.leaves
+            assert figure.in_report()
+    assert leaves > 50
+    assert derived > 50
+
+
+def test_what_is_a_leaf_of_the_report_is_shown_as_one(loaded: Loaded) -> None:
+    table = compare_table(loaded, ALL)
+    for name, before, after in (
+        ("step time", "comparison.baseline_time[*].wall_ns", "time.per_rank[*].wall_ns"),
+        ("rank 1 compute", "comparison.baseline_time[1].compute_ns", "time.per_rank[1].compute_ns"),
+        ("peak memory", "comparison.baseline_memory[*].peak_bytes", "memory.per_rank[*].peak_bytes"),
+        (
+            "activations",
+            "comparison.baseline_memory[*].tenants.activations",
+            "memory.per_rank[*].tenants.activations",
+        ),
+    ):
+        cells = line(table, name).cells
+        figures = [cell for cell in cells[A : B + 1] if isinstance(cell, Figure)]
+        assert [figure.leaves for figure in figures] == [(before,), (after,)]
+
+
+def test_every_figure_has_a_meaning(loaded: Loaded) -> None:
+    for shown in (ALL, TOKENS):
+        named = [leaf for figure in compare_table(loaded, shown).figures() for leaf in figure.leaves]
+        assert not {leaf for leaf in named if meaning_of(leaf) is None}
+
+
+def test_verdicts_of_the_fixture(loaded: Loaded) -> None:
+    table = compare_table(loaded, ALL)
+    verdicts = {one.cells[METRIC].text: one.cells[VERDICT].text for one in table.lines}
+    assert verdicts["step time"] == "✗ worse"
+    assert verdicts["exposed transfer"] == "✗ worse"
+    assert verdicts["compute"] == "~ noise"
+    assert verdicts["peak memory"] == "✓ better"
+    assert verdicts["communication buffers"] == "✗ worse"
+    assert verdicts["tokens a step"] == "= same"
+    assert verdicts["volume expected"] == "* exact"
+    assert verdicts["hidden share"] == "? unknown"
+    assert line(table, "step time").cells[INTERVAL].text == "+53..+69 %"
+    assert line(table, "peak memory").cells[INTERVAL].text == "exact"
+    assert line(table, "compute").cells[INTERVAL].text == ""
+
+
+def test_only_what_differs(loaded: Loaded) -> None:
+    everything, differing = compare_table(loaded, ALL), compare_table(loaded, DIFFERING)
+    assert {one.key for one in differing.lines} < {one.key for one in everything.lines}
+    names = {one.cells[METRIC].text for one in differing.lines}
+    assert "step time" in names
+    assert "tokens a step" not in names
+    assert "untagged" not in names
+    for one in differing.lines:
+        assert one.cells[VERDICT].text != "= same"
+
+
+def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: Loaded) -> None:
+    step = line(compare_table(loaded, TOKENS), "step time").cells
+    assert isinstance(step[A], Figure)
+    assert isinstance(step[B], Figure)
+    report = loaded.report
+    assert step[B].how is How.SHARE
+    assert step[B].value == pytest.approx(sum(rank.wall_ns for rank in report.time.per_rank) / 64)
+    assert step[VERDICT].text == "✗ worse"
+    names = {one.cells[METRIC].text for one in compare_table(loaded, TOKENS).lines}
+    assert "peak memory" in names, "what is of no step stays"
+    assert "all_gather exposed" not in names
+    assert "rank 0 compute" not in names
+
+
+def test_per_token_says_why_not(loaded: Loaded, alone: Loaded) -> None:
+    assert why_no_tokens(loaded) == ""
+    assert why_no_tokens(alone) == "the steps of both runs are not timed"
+    report = loaded.report
+    assert report.comparison is not None
+    gap = Gap(what="time at equal work", reason="tokens of zero3 are not known", remedy="--tokens-per-step")
+    unknown = replace(report, comparison=replace(report.comparison, equal_work=None), gaps=(gap,))
+    said = why_no_tokens(replace(loaded, report=unknown))
+    assert said == "tokens of zero3 are not known (--tokens-per-step)"
+    partial = replace(report, run=replace(report.run, ranks_loaded=(0,)))
+    assert "not all ranks" in why_no_tokens(replace(loaded, report=partial))
+
+
+def test_settings_that_differ_come_first(loaded: Loaded, compared: Any) -> None:
+    everything, differing = settings_table(loaded, ALL), settings_table(loaded, DIFFERING)
+    assert [one.cells[METRIC].text for one in differing.lines] == ["stage", "modelled"]
+    assert [one.key for one in everything.lines[:2]] == [one.key for one in differing.lines]
+    assert len(everything.lines) == len(compared["settings"])
+    for one in everything.lines:
+        setting = place(compared, one.key)
+        assert one.cells[2].text == ("= same" if setting["a"] == setting["b"] else "* differs")
+
+
+def test_a_row_in_full(loaded: Loaded, compared: Any) -> None:
+    key = line(compare_table(loaded, ALL), "all_gather exposed").key
+    title, text = said_of_row(loaded, key)
+    assert title == "all_gather exposed"
+    assert f"in zprof compare A B -f json: {key}" in text
+    assert "a step, mean of the ranks" in text
+    assert "worse    by more than the doubt of the step time, 16." in text
+    title, text = said_of_row(loaded, settings_table(loaded, DIFFERING).lines[1].key)
+    assert title == "training: modelled"
+    assert "planted no_prefetch: every unit is gathered when it is already needed" in text
+
+
+def test_names_that_steer_a_terminal_are_escaped(loaded: Loaded) -> None:
+    assert loaded.both is not None
+    hostile = Setting(where="environment", name="X\x1b[2J", a="[bold]\n1", b="\u202e2")
+    both = replace(loaded.both, settings=(hostile,))
+    cells = settings_table(replace(loaded, both=both), ALL).lines[0].cells
+    assert [cell.text for cell in cells[:2]] == ["X\\x1b[2J", "[bold]\\x0a1"]
+    assert cells[3].text == "\\u202e2"
+
+
+def test_turned_a_and_b_change_places(loaded: Loaded) -> None:
+    asked = Asked(path=loaded.run.path, opener=open_run)
+    other = turned(asked, loaded, lambda doing: None)
+    assert (other.report.run.name, loaded.report.run.name) == ("ddp", "zero3")
+    table, back = compare_table(loaded, ALL), compare_table(other, ALL)
+    for name in ("step time", "peak memory", "rank 0 idle"):
+        here, there = line(table, name).cells, line(back, name).cells
+        assert (here[A].text, here[B].text) == (there[B].text, there[A].text)
+    assert line(back, "step time").cells[VERDICT].text == "✓ better"
+    assert turned(asked, other, lambda doing: None).report == loaded.report
+
+
+def test_what_is_said_above(loaded: Loaded) -> None:
+    words = [word.text for word in head_words(loaded, TOKENS)]
+    assert words == ["A ddp (baseline)", "B zero3 (this run)", "times per token", "all that is known"]
+    assert [word.text for word in short_verdict(loaded)] == [
+        "✗ SLOWER",
+        "323.5 ms vs 200.3 ms a step, +62 % [+53.1, +69.2]",
+    ]

@@ -1,0 +1,127 @@
+"""The verdict on a row of two runs: bytes exactly, times by the interval, else unknown."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.diagnosis_reports import against_baseline, alone, larger_batch
+from zprof.analysis.comparison import NO_INTERVAL
+from zprof.model.equal_work import Difference
+from zprof.model.gaps import Gap
+from zprof.model.side_by_side import Figure, Row
+from zprof.tui.pages.compare_verdict import Doubt, Judgement, doubt_of, judged, verdict_word, why
+
+MS = 1_000_000
+DOUBT = Doubt(times_ns=5 * MS)
+NO_DOUBT_KNOWN = Doubt(times_ns=None, why_not="too few steps")
+
+
+def row(name: str, unit: str, a: Figure, b: Figure) -> Row:
+    return Row(name=name, unit=unit, a=a, b=b)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "a", "b", "expected"),
+    [
+        ("compute_ns", "ns", 100 * MS, 105 * MS, Judgement.NOISE),
+        ("compute_ns", "ns", 100 * MS, 105 * MS + 1, Judgement.WORSE),
+        ("compute_ns", "ns", 100 * MS, 95 * MS, Judgement.NOISE),
+        ("compute_ns", "ns", 100 * MS, 95 * MS - 1, Judgement.BETTER),
+        ("compute_ns", "ns", 7, 7, Judgement.SAME),
+        ("overlapped_ns", "ns", 0, 100 * MS, Judgement.DIFFERS),
+        ("collective_ns", "ns", 0, 100 * MS, Judgement.DIFFERS),
+        ("latency_ns", "ns", 1 * MS, 100 * MS, Judgement.UNKNOWN),
+        ("uncertainty_ns", "ns", 7, 7, Judgement.UNKNOWN),
+        ("peak_bytes", "bytes", 1000, 1001, Judgement.WORSE),
+        ("peak_bytes", "bytes", 1001, 1000, Judgement.BETTER),
+        ("peak_bytes", "bytes", 1000, 1000, Judgement.SAME),
+        ("seen_bytes", "bytes", 0, 1, Judgement.WORSE),
+        ("bytes", "bytes", 2, 1, Judgement.BETTER),
+        ("expected_bytes", "bytes", 2, 3, Judgement.EXACT),
+        ("non_pytorch_bytes", "bytes", 2, 3, Judgement.UNKNOWN),
+        ("count", "count", 5, 9.0, Judgement.EXACT),
+        ("count", "count", 5, 5.0, Judgement.SAME),
+        ("overlap_ratio", "ratio", 0.7, 0.1, Judgement.UNKNOWN),
+        ("busbw_bytes_per_s", "bytes_per_s", 1.0, 2.0, Judgement.UNKNOWN),
+        ("data type", "text", "float32", "bfloat16", Judgement.DIFFERS),
+        ("data type", "text", "float32", "float32", Judgement.SAME),
+        ("data type", "text", None, "float32", Judgement.UNKNOWN),
+        ("compute_ns", "ns", None, 1, Judgement.UNKNOWN),
+        ("peak_bytes", "bytes", 1, None, Judgement.UNKNOWN),
+    ],
+)
+def test_a_row(name: str, unit: str, a: Figure, b: Figure, expected: Judgement) -> None:
+    assert judged(row(name, unit, a, b), DOUBT) is expected
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ((1, 9), Judgement.WORSE),
+        ((-9, -1), Judgement.BETTER),
+        ((-1, 9), Judgement.NOISE),
+        ((0, 9), Judgement.NOISE),
+    ],
+)
+def test_the_step_time_has_its_own_interval(own: tuple[int, int], expected: Judgement) -> None:
+    step = row("wall_ns", "ns", 100 * MS, 100 * MS + 5)
+    assert judged(step, DOUBT, own=own) is expected
+    assert judged(step, NO_DOUBT_KNOWN, own=own) is Judgement.UNKNOWN, "of one step or two it means nothing"
+
+
+def test_without_an_interval_no_time_is_judged_and_bytes_are() -> None:
+    assert judged(row("compute_ns", "ns", 1, 10**12), NO_DOUBT_KNOWN) is Judgement.UNKNOWN
+    assert judged(row("peak_bytes", "bytes", 1, 2), NO_DOUBT_KNOWN) is Judgement.WORSE
+
+
+def test_a_bound_is_not_judged() -> None:
+    assert judged(row("peak_bytes", "bytes", 1, 2), DOUBT, is_bound=True) is Judgement.UNKNOWN
+
+
+def test_the_doubt_is_half_the_interval_or_the_noise_floor() -> None:
+    report = against_baseline()
+    assert report.comparison is not None
+    assert report.comparison.step_time is not None
+    low, high = report.comparison.step_time.ci95
+    floors = [rank.noise_floor_ns for rank in (*report.time.per_rank, *report.comparison.baseline_time)]
+    assert doubt_of(report).times_ns == max((high - low) / 2, *floors)
+    wide = replace(report.comparison.step_time, ci95=(0, 80 * MS))
+    widened = replace(report, comparison=replace(report.comparison, step_time=wide))
+    assert doubt_of(widened).times_ns == 40 * MS
+
+
+def test_other_work_in_a_step_is_judged_per_token_only() -> None:
+    report = larger_batch()
+    assert doubt_of(report) == Doubt(
+        times_ns=None, why_not="the steps are other work: n shows times per token"
+    )
+    assert doubt_of(report, per_token=True).times_ns == pytest.approx(1 * MS)
+
+
+def test_other_jobs_of_unknown_work_are_not_judged() -> None:
+    report = against_baseline()
+    assert report.comparison is not None
+    other = replace(report.comparison, equal_work=None, differences=(Difference(what="ranks", a="2", b="4"),))
+    assert doubt_of(replace(report, comparison=other)).times_ns is None
+    same = replace(other, differences=(Difference(what="modelled", a="nothing", b="a link"),))
+    assert doubt_of(replace(report, comparison=same)).times_ns is not None
+
+
+def test_few_steps_are_not_judged() -> None:
+    few = Gap(what=NO_INTERVAL, reason="run has 1 timed step, an interval needs 3", remedy="record more")
+    doubt = doubt_of(replace(against_baseline(), gaps=(few,)))
+    assert doubt == Doubt(times_ns=None, why_not=few.reason)
+    assert doubt_of(alone()).times_ns is None
+
+
+def test_it_reads_without_colour_and_says_why() -> None:
+    words = {verdict_word(judgement).text for judgement in Judgement}
+    assert words == {
+        "✓ better", "✗ worse", "= same", "* exact", "* differs", "~ noise", "? unknown",
+    }  # fmt: skip
+    step = row("compute_ns", "ns", 1, 2)
+    assert "no more than the doubt of the step time, 5.0 ms" in why(Judgement.NOISE, step, DOUBT)
+    assert "too few steps" in why(Judgement.UNKNOWN, step, NO_DOUBT_KNOWN)
+    assert "a side does not know it" in why(Judgement.UNKNOWN, row("x", "ns", None, 1), DOUBT)
+    assert "no interval" in why(Judgement.UNKNOWN, row("x", "ratio", 0.1, 0.2), DOUBT)
+    assert "less is better" in why(Judgement.BETTER, row("peak_bytes", "bytes", 2, 1), DOUBT)
