@@ -1,32 +1,11 @@
-"""Leaves of communication: waiting and moving, what is exposed, bandwidths, the law of volume, clocks."""
+"""Leaves of collectives: waiting and moving, what is exposed, delays, bandwidths."""
 
-from zprof.tui.meanings.communication_rows import (
-    of_clocks,
-    of_collective,
-    of_fit,
-    of_matching,
-    of_message,
-    of_rank,
-    of_unit,
-    of_volume,
-)
+from zprof.tui.meanings.communication_checks import CHECKS
+from zprof.tui.meanings.communication_parts import PARTS
+from zprof.tui.meanings.communication_rows import of_collective
+from zprof.tui.meanings.communication_words import BUS, EXPOSED, INTRINSIC, MEAN
 from zprof.tui.meanings.meaning import Meaning
 
-_MEAN = "Sum of a step, mean over the loaded ranks of its group."
-_EXPOSED = (
-    "A collective runs and holds this rank up: on a device where no compute kernel runs, on a CPU rank "
-    "where the main thread waits. Of several at once one is charged, the one waited for or in front, so "
-    "that they sum to their union."
-)
-_BUS = (
-    "Bytes that each link of a ring has to carry: the algorithm bandwidth times 2(N-1)/N for an all-reduce, "
-    "(N-1)/N for all-gather, reduce-scatter and all-to-all, 1 for broadcast, reduce, send and recv. This is "
-    "what to hold against the link's own figure, whatever the number of ranks N."
-)
-_INTRINSIC = (
-    "From the last rank's start to the first rank's end, on the common clock: the most that network work "
-    "took. The first collective of a window, and what the clocks do not resolve, are left out. Median."
-)
 _SPLIT = ("exposed_wait_ns", "exposed_transfer_ns")
 
 
@@ -48,14 +27,14 @@ _COLLECTIVES = (
     _collective(
         "count",
         "collectives a step",
-        f"How many ran. {_MEAN}",
+        f"How many ran. {MEAN}",
         ("bytes", "duration_ns"),
         "duration_ns",
     ),
     _collective(
         "bytes",
         "bytes a step",
-        f"Of the full tensors: the gathered size of an all-gather, what goes into a reduce-scatter. {_MEAN}",
+        f"Of the full tensors: the gathered size of an all-gather, what goes into a reduce-scatter. {MEAN}",
         ("bytes", "dtype", "duration_ns"),
         "bytes",
         inputs=("count",),
@@ -63,7 +42,7 @@ _COLLECTIVES = (
     _collective(
         "total_ns",
         "time of these collectives",
-        f"From start to end, waiting included. {_MEAN} What of it is not exposed is hidden: it ran beside "
+        f"From start to end, waiting included. {MEAN} What of it is not exposed is hidden: it ran beside "
         "compute, or beside a collective that the time is charged to.",
         ("duration_ns", "wait_ns", "transfer_ns", *_SPLIT),
         "duration_ns",
@@ -73,7 +52,7 @@ _COLLECTIVES = (
     _collective(
         "exposed_ns",
         "exposed time",
-        f"{_EXPOSED} {_MEAN}",
+        f"{EXPOSED} {MEAN}",
         (*_SPLIT, "hidden_ns", "duration_ns"),
         "exposed_ns",
         formula="exposed = union(collectives) minus union(compute); = exposed wait + exposed transfer",
@@ -82,7 +61,7 @@ _COLLECTIVES = (
     _collective(
         "exposed_wait_ns",
         "exposed waiting",
-        f"The part of the exposed time before the last rank of the group came: no faster link helps. {_MEAN}",
+        f"The part of the exposed time before the last rank of the group came: no faster link helps. {MEAN}",
         ("exposed_wait_ns", "wait_ns", "lateness_ns", "last_rank", "late_reason"),
         "exposed_wait_ns",
         formula="exposed wait = exposed, before S, the latest start of all ranks on the common clock",
@@ -92,7 +71,7 @@ _COLLECTIVES = (
         "exposed_transfer_ns",
         "exposed transfer",
         "The part of the exposed time after the last rank of the group came: bytes move, nothing computes. "
-        f"{_MEAN}",
+        f"{MEAN}",
         ("exposed_transfer_ns", "transfer_ns", "bytes", "hidden_ns"),
         "exposed_transfer_ns",
         formula="exposed transfer = exposed, after S, the latest start of all ranks on the common clock",
@@ -102,7 +81,7 @@ _COLLECTIVES = (
         "wait_ns",
         "waiting for the last rank",
         "The part of the collective before the last rank of the group came, hidden or not. Where ranks are "
-        f"missing S is only known from below: at least this. {_MEAN}",
+        f"missing S is only known from below: at least this. {MEAN}",
         ("wait_ns", "duration_ns", "lateness_ns", "last_rank", "late_reason"),
         "wait_ns",
         formula="S = latest aligned start over the ranks; wait = max(0, min(S, end) - start)",
@@ -112,7 +91,7 @@ _COLLECTIVES = (
         "transfer_ns",
         "moving bytes",
         "The part of the collective after the last rank of the group came, hidden or not. Where ranks are "
-        f"missing: at most this. {_MEAN}",
+        f"missing: at most this. {MEAN}",
         ("transfer_ns", "bytes", "duration_ns", "intrinsic_ns"),
         "transfer_ns",
         formula="S = latest aligned start over the ranks; transfer = end - max(S, start)",
@@ -148,7 +127,7 @@ _COLLECTIVES = (
     _collective(
         "intrinsic_ns",
         "intrinsic time",
-        _INTRINSIC,
+        INTRINSIC,
         ("intrinsic_ns", "bytes", "duration_ns"),
         "intrinsic_ns",
         formula="T = first end - last start",
@@ -166,218 +145,11 @@ _COLLECTIVES = (
     _collective(
         "busbw_bytes_per_s",
         "bus bandwidth",
-        _BUS,
+        BUS,
         ("bytes", "intrinsic_ns"),
         "bytes",
         formula="bus bandwidth = algorithm bandwidth x factor of the kind",
         inputs=("algbw_bytes_per_s", "group_size"),
     ),
 )
-_SIZE_ROWS = of_message(("bytes", "duration_ns", *_SPLIT), "exposed_ns")
-_MESSAGES = (
-    Meaning(
-        leaf="time.messages[].at_least_bytes",
-        title="message size, from",
-        says="Sizes go up in powers of four from 1 KiB; a bar holds those from here to below the next.",
-        inputs=("below_bytes",),
-        rows=_SIZE_ROWS,
-    ),
-    Meaning(
-        leaf="time.messages[].below_bytes",
-        title="message size, below",
-        says="Sizes go up in powers of four from 1 KiB; a bar holds those below this one.",
-        inputs=("at_least_bytes",),
-        rows=_SIZE_ROWS,
-    ),
-    Meaning(
-        leaf="time.messages[].count",
-        title="messages of a size",
-        says=f"How many of this size. {_MEAN}",
-        inputs=("at_least_bytes", "below_bytes"),
-        rows=_SIZE_ROWS,
-    ),
-    Meaning(
-        leaf="time.messages[].exposed_ns",
-        title="exposed time of messages of a size",
-        says=f"{_EXPOSED} {_MEAN}",
-        inputs=("count",),
-        rows=_SIZE_ROWS,
-    ),
-    Meaning(
-        leaf="time.messages[].busbw_bytes_per_s",
-        title="bus bandwidth of messages of a size",
-        says=_BUS,
-        formula="bus bandwidth = bytes / (first end - last start) x factor of the kind, median",
-        inputs=("count", "at_least_bytes"),
-        rows=of_message(("bytes", "intrinsic_ns"), "bytes"),
-    ),
-)
-_UNITS = (
-    Meaning(
-        leaf="time.units[].count",
-        title="collectives of a unit",
-        says=f"Of the wrapped module that they gather or reduce for. {_MEAN}",
-        rows=of_unit(("bytes", "duration_ns"), "duration_ns"),
-    ),
-    Meaning(
-        leaf="time.units[].bytes",
-        title="bytes of a unit",
-        says=f"Of the full tensors. {_MEAN}",
-        inputs=("count",),
-        rows=of_unit(("bytes", "duration_ns"), "bytes"),
-    ),
-    Meaning(
-        leaf="time.units[].exposed_wait_ns",
-        title="exposed waiting of a unit",
-        says=f"The part of the exposed time before the last rank of the group came. {_MEAN}",
-        formula="exposed wait = exposed, before the latest start of all ranks",
-        inputs=("exposed_transfer_ns", "count"),
-        rows=of_unit(("exposed_wait_ns", "wait_ns", "last_rank", "late_reason"), "exposed_wait_ns"),
-    ),
-    Meaning(
-        leaf="time.units[].exposed_transfer_ns",
-        title="exposed transfer of a unit",
-        says=f"The part of the exposed time after the last rank of the group came. {_MEAN}",
-        formula="exposed transfer = exposed, after the latest start of all ranks",
-        inputs=("exposed_wait_ns", "count"),
-        rows=of_unit(("exposed_transfer_ns", "transfer_ns", "bytes"), "exposed_transfer_ns"),
-    ),
-)
-_LINE = "time = latency + bytes / algorithm bandwidth"
-_FIT = "A robust line through the intrinsic times of the messages over their sizes (medians of slopes)."
-_FITS = tuple(
-    Meaning(leaf=f"time.fits[].{leaf}", title=title, says=says, formula=formula, inputs=inputs, rows=of_fit)
-    for leaf, title, says, formula, inputs in (
-        ("messages", "messages behind the fit", _FIT, "", ("sizes",)),
-        ("sizes", "sizes behind the fit", f"{_FIT} At least two, a factor of two apart.", "", ("messages",)),
-        (
-            "latency_ns",
-            "latency of a message",
-            f"What a message takes however small it is. {_FIT}",
-            _LINE,
-            ("algbw_bytes_per_s", "messages", "sizes", "residual_ratio"),
-        ),
-        (
-            "algbw_bytes_per_s",
-            "algorithm bandwidth of the fit",
-            f"What a message reaches were it large. {_FIT} Unknown where times do not grow with the size.",
-            _LINE,
-            ("latency_ns", "messages", "sizes", "residual_ratio"),
-        ),
-        (
-            "busbw_bytes_per_s",
-            "bus bandwidth of the fit",
-            f"{_BUS} {_FIT}",
-            f"{_LINE}; bus bandwidth = algorithm bandwidth x factor of the kind",
-            ("algbw_bytes_per_s", "latency_ns"),
-        ),
-        (
-            "latency_share_ratio",
-            "share of latency",
-            "Of all time that these messages took, what larger messages would save.",
-            "share = messages x latency / sum of their intrinsic times",
-            ("latency_ns", "messages"),
-        ),
-        (
-            "residual_ratio",
-            "how far the fit is off",
-            "Median over the messages: a large one says that size alone does not explain their times.",
-            "|seen - fitted| / seen",
-            ("messages",),
-        ),
-    )
-)
-_LAW = (
-    "With P parameters, of as many bytes as travel, a rank moves 2P a step in stages 0, 1 and 2 and 3P in "
-    "stage 3 (arXiv 1910.02054, section 7); stages 2 and 3 in every micro-batch. An all-reduce counts "
-    "twice; the ring's (N-1)/N is left out on both sides. Replicas of shards are not counted."
-)
-_VOLUME = tuple(
-    Meaning(leaf=f"volume.{leaf}", title=title, says=says, formula=formula, inputs=inputs, rows=of_volume)
-    for leaf, title, says, formula, inputs in (
-        (
-            "seen_bytes",
-            "bytes a rank moved in a step",
-            f"Mean over the ranks that moved any. {_LAW}",
-            "",
-            ("expected_bytes", "ratio"),
-        ),
-        ("expected_bytes", "bytes by the law", _LAW, "2P, 2P, 2P, 3P", ("seen_bytes", "ratio")),
-        (
-            "ratio",
-            "bytes against the law",
-            f"Above 1 something travels more often than it has to; below, less than the law says. {_LAW}",
-            "seen / expected",
-            ("seen_bytes", "expected_bytes"),
-        ),
-    )
-)
-_SUM = (
-    "Of all single collectives of the steps: mean of a step over the loaded ranks, each collective weighted "
-    "with its rank. The ledger's term, but for what runs across the ends of the window: a collective "
-    "belongs whole to the step that launched it, the ledger cuts time at the steps. Groups of the table "
-    "are means over their own ranks, and do not add up to it."
-)
-_SUMS = (
-    Meaning(
-        leaf="time.exposed_in_collectives.wait_ns",
-        title="exposed waiting of all collectives",
-        says=_SUM,
-        inputs=("transfer_ns",),
-        rows=of_collective(("group", "exposed_wait_ns", "last_rank", "late_reason"), "exposed_wait_ns"),
-    ),
-    Meaning(
-        leaf="time.exposed_in_collectives.transfer_ns",
-        title="exposed transfer of all collectives",
-        says=_SUM,
-        inputs=("wait_ns",),
-        rows=of_collective(("group", "exposed_transfer_ns", "bytes"), "exposed_transfer_ns"),
-    ),
-)
-_LEDGER = tuple(
-    Meaning(
-        leaf=f"time.per_rank[].exposed_{what}_ns",
-        title=f"exposed {what}",
-        says=f"{_EXPOSED} Here {side} the last rank of the group came, cut to the steps; mean of a step.",
-        formula="wall = compute + exposed transfer + exposed wait + exposed copies + idle + unexplained",
-        inputs=("wall_ns", "collective_ns", "overlapped_ns", "unsplit_ns", "noise_floor_ns"),
-        rows=of_rank(f"exposed_{what}_ns"),
-    )
-    for what, side in (("wait", "before"), ("transfer", "after"))
-)
-_ALIGNMENT = (
-    Meaning(
-        leaf="time.alignment.uncertainty_ns",
-        title="doubt of the clocks",
-        says="To what the offset of the worst rank's clock is known. Clocks are aligned by the collectives "
-        "themselves: no rank can leave one before all have entered. A wait below twice this means nothing.",
-        inputs=("matched", "unmatched"),
-        rows=of_clocks,
-    ),
-    Meaning(
-        leaf="time.alignment.matched",
-        title="collectives matched across ranks",
-        says="The rows of all ranks of the group were found to be one collective, and checked: no rank left "
-        "before another had entered.",
-        inputs=("unmatched", "uncertainty_ns"),
-        rows=of_matching,
-    ),
-    Meaning(
-        leaf="time.alignment.unmatched",
-        title="collectives not matched",
-        says="Ranks are missing, or what was found could not be: of these a wait is at least, a transfer at "
-        "most what is shown.",
-        inputs=("matched",),
-        rows=of_matching,
-    ),
-)
-COMMUNICATION: tuple[Meaning, ...] = (
-    *_COLLECTIVES,
-    *_MESSAGES,
-    *_UNITS,
-    *_FITS,
-    *_VOLUME,
-    *_SUMS,
-    *_LEDGER,
-    *_ALIGNMENT,
-)
+COMMUNICATION: tuple[Meaning, ...] = (*_COLLECTIVES, *PARTS, *CHECKS)

@@ -3,18 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.collectives import CollectiveKind
-from zprof.model.printable import printable, shorten
-from zprof.model.time import CollectiveTime, Time
+from zprof.model.printable import printable
+from zprof.model.time import Time
 from zprof.reports.shown.groups import group_name
-from zprof.reports.shown.time_presenter import is_unknown_size, per
-from zprof.tui.figures import UNKNOWN, Figure, How, Unit, figure
+from zprof.reports.shown.time_presenter import per
+from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
+from zprof.tui.pages.communication_names import bytes_cell, group_word, has_groups, kind_names, title_of
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Opens, Table, Word
 
-#: Columns of a group's name in a table: ``?`` and the line below say all of it.
-_GROUP = 16
 _MS = "in ms, "
 
 
@@ -36,29 +34,13 @@ class Split:
     transfer: Figure
 
 
-def place_name(entry: CollectiveTime) -> str:
-    """Its group and element type."""
-    return f"group {group_name(entry.group)}, {entry.dtype}" if entry.dtype else group_name(entry.group)
-
-
-def group_word(group: str) -> Word:
-    """A group in a cell."""
-    return Word(shorten(printable(group_name(group)), _GROUP))
-
-
-def has_groups(time: Time) -> bool:
-    """Whether tables need a column for the group: all of one group say it in their title."""
-    return len({entry.group for entry in time.collectives}) > 1
-
-
 def collectives_table(loaded: Loaded) -> Table:
     """One row a kind, group and element type, the one with most exposed time first."""
     time = loaded.report.time
-    places = sorted({place_name(entry) for entry in time.collectives})
     fields = _fields(time)
     return Table(
         name="collectives",
-        title=f"collectives, {places[0]}" if len(places) == 1 else "collectives",
+        title=title_of(time),
         columns=tuple(field.column for field in fields),
         lines=tuple(
             Line(
@@ -93,9 +75,11 @@ def _note(loaded: Loaded) -> str:
 
 def _fields(time: Time) -> Sequence[_Field]:
     """Of many groups they need a column, and the sizes and bandwidths then need a wider terminal."""
-    many = has_groups(time)
+    many, names = has_groups(time), kind_names(time.collectives)
     types = len({entry.dtype for entry in time.collectives}) > 1
-    shown = [_Field(column=Column(title="collective", says="its kind"), cell=_kind)]
+    shown = [
+        _Field(column=Column(title="collective", says="its kind"), cell=lambda loaded, at: Word(names[at]))
+    ]
     if many:
         shown.append(_Field(column=Column(title="group", says="its ranks"), cell=_group))
     if types:
@@ -144,10 +128,6 @@ def _number(
     return _Field(column=Column(title=title, says=says, numeric=True, from_width=from_width), cell=cell)
 
 
-def _kind(loaded: Loaded, at: int) -> Cell:
-    return Word(loaded.report.time.collectives[at].kind)
-
-
 def _group(loaded: Loaded, at: int) -> Cell:
     return group_word(loaded.report.time.collectives[at].group)
 
@@ -159,11 +139,6 @@ def _dtype(loaded: Loaded, at: int) -> Cell:
 def _bytes(loaded: Loaded, at: int) -> Cell:
     entry = loaded.report.time.collectives[at]
     return bytes_cell(loaded, f"time.collectives[{at}].bytes", entry.kind, entry.bytes)
-
-
-def bytes_cell(loaded: Loaded, leaf: str, kind: CollectiveKind | str, size_bytes: int) -> Cell:
-    """Bytes; 0 of what moves some are unknown: the trace does not say."""
-    return Word(UNKNOWN) if is_unknown_size(kind, size_bytes) else figure(loaded.tree, Unit.BYTES, leaf)
 
 
 def _hidden(loaded: Loaded, at: int) -> Cell:
@@ -184,7 +159,7 @@ def split_of(loaded: Loaded, at: int) -> Split | None:
     entry, stem = found[at], f"time.collectives[{at}]"
     least, most = (AT_LEAST, AT_MOST) if entry.bound else (EXACT, EXACT)
     return Split(
-        name=printable(f"{entry.kind} {group_name(entry.group)}"),
+        name=printable(f"{kind_names(found)[at]} {group_name(entry.group)}"),
         hidden=hidden_figure(loaded, at, Unit.NS),
         wait=bound_figure(loaded.tree, Unit.NS, f"{stem}.exposed_wait_ns", sign=least),
         transfer=bound_figure(loaded.tree, Unit.NS, f"{stem}.exposed_transfer_ns", sign=most),

@@ -4,7 +4,9 @@ from statistics import fmean
 
 from zprof.model.report import Report
 from zprof.model.time import Alignment
+from zprof.reports.shown.time_presenter import unsplit_ns
 from zprof.tui.figures import UNKNOWN, How, Unit, figure
+from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Mark, Table, Word
 
@@ -60,12 +62,20 @@ def _volume(loaded: Loaded) -> tuple[Cell, ...]:
 
 def _exposed(loaded: Loaded) -> list[tuple[Cell, ...]]:
     tree, found = loaded.tree, "time.exposed_in_collectives"
+    bound = unsplit_ns(loaded.report.time.per_rank) > 0
+    signs = {"transfer": AT_MOST, "wait": AT_LEAST} if bound else {}
     return [
         (
             Word(f"exposed {what}"),
-            figure(tree, Unit.NS, f"{found}.{what}_ns"),
+            bound_figure(tree, Unit.NS, f"{found}.{what}_ns", sign=signs.get(what, EXACT)),
             Word("ledger"),
-            figure(tree, Unit.NS, f"time.per_rank[*].exposed_{what}_ns", how=How.MEAN),
+            bound_figure(
+                tree,
+                Unit.NS,
+                f"time.per_rank[*].exposed_{what}_ns",
+                how=How.MEAN,
+                sign=signs.get(what, EXACT),
+            ),
             Word(""),
             Word(_agreement(loaded.report, what), Mark.MUTED),
         )
@@ -94,18 +104,23 @@ def _clocks(loaded: Loaded) -> tuple[Cell, ...]:
     matched = figure(tree, Unit.COUNT, "time.alignment.matched")
     unmatched = figure(tree, Unit.COUNT, "time.alignment.unmatched")
     if alignment is None or len(alignment.offsets_ns) < 2:
-        why = "the ranks share no collective" if loaded.report.run.world_size > 1 else "one rank alone"
         return (
             Word("clocks"),
             Word("not aligned"),
             Word("matched"),
             matched,
             unmatched,
-            Word(f"not; {why}", Mark.MUTED),
+            Word(f"not; {_why_not(loaded.report)}", Mark.MUTED),
         )
     doubt = figure(tree, Unit.NS, "time.alignment.uncertainty_ns")
     how = Word(f"not; {_how(alignment)}", Mark.MUTED)
     return (Word("clocks, within"), doubt, Word("matched"), matched, unmatched, how)
+
+
+def _why_not(report: Report) -> str:
+    if report.run.world_size == 1:
+        return "one rank alone"
+    return "the ranks share no collective" if len(report.run.ranks_loaded) > 1 else "only one rank is loaded"
 
 
 def _how(alignment: Alignment) -> str:

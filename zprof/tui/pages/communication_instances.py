@@ -13,7 +13,7 @@ from zprof.model.time import CollectiveTime
 from zprof.reports.shown.time_presenter import is_unknown_size
 from zprof.tui.figures import Figure, Unit
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, Bound
-from zprof.tui.pages.communication import place_name
+from zprof.tui.pages.communication_names import place_name
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Table, Word
 

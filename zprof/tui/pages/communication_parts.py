@@ -17,7 +17,7 @@ from zprof.reports.shown.time_presenter import (
 )
 from zprof.tui.figures import Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
-from zprof.tui.pages.communication import bytes_cell, group_word, has_groups
+from zprof.tui.pages.communication_names import bytes_cell, group_word, has_groups
 from zprof.tui.session import Loaded
 from zprof.tui.tables import MOST_ROWS, Cell, Column, Line, Table, Word
 

@@ -212,3 +212,32 @@ def test_without_collectives_it_says_why(loaded: Loaded) -> None:
     assert [len(make(found, NARROW).lines) for make in (sizes_table, units_table, fits_table)] == [0, 0, 0]
     assert checks(found)["exposed wait"][1] == UNKNOWN
     assert checks(found)["exposed wait"][-1] == "no collective was seen"
+
+
+def test_types_are_told_apart_where_kind_and_group_are_not_enough(loaded: Loaded) -> None:
+    first, second = loaded.report.time.collectives
+    alike = replace(loaded.report.time, collectives=(first, replace(first, dtype="int64"), second))
+    table = collectives_table(with_time(loaded, alike))
+    assert [line.cells[0].text for line in table.lines] == [
+        f"{first.kind} float32",
+        f"{first.kind} int64",
+        second.kind,
+    ]
+    assert table.title == "collectives, group 0,1"
+    split = split_of(with_time(loaded, alike), 1)
+    assert split is not None
+    assert split.name == f"{first.kind} int64 0,1"
+
+
+def test_sums_of_what_could_not_be_split_are_bounds(loaded: Loaded) -> None:
+    ranks = tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns) for rank in loaded.report.time.per_rank)
+    said = checks(with_time(loaded, replace(loaded.report.time, per_rank=ranks)))
+    assert said["exposed transfer"][1].startswith("≤ ")
+    assert said["exposed wait"][3].startswith("≥ ")
+    assert "≤" not in checks(loaded)["exposed transfer"][1]
+
+
+def test_one_rank_of_several_has_nothing_to_align_with(loaded: Loaded) -> None:
+    one = replace(loaded.report, run=replace(loaded.report.run, ranks_loaded=(0,)))
+    found = replace(loaded, report=replace(one, time=replace(one.time, alignment=None)))
+    assert checks(found)["clocks"][-1] == "not; only one rank is loaded"
