@@ -39,6 +39,9 @@ async def settled(app: ZprofApp, pilot: Pilot[int]) -> None:
     for _ in range(_MOST_PAUSES):
         await pilot.pause()
         screen = app.screen
+        if getattr(screen, "is_reading", False):
+            await app.workers.wait_for_complete()
+            continue
         if isinstance(screen, Popup) or (isinstance(screen, PageScreen) and screen.filled is not None):
             break
     await pilot.pause()

@@ -8,8 +8,19 @@ from zprof.tui.meanings.memory import MEMORY
 from zprof.tui.meanings.overview import OVERVIEW
 from zprof.tui.meanings.ranks import RANKS
 from zprof.tui.meanings.time import TIME
+from zprof.tui.meanings.timeline import STEP_LEAVES
 
-MEANINGS: Mapping[str, Meaning] = {meaning.leaf: meaning for meaning in (*COMMUNICATION, *MEMORY, *RANKS, *TIME, *OVERVIEW)}
+MEANINGS: Mapping[str, Meaning] = {
+    meaning.leaf: meaning
+    for meaning in (
+        *STEP_LEAVES,
+        *RANKS,
+        *COMMUNICATION,
+        *MEMORY,
+        *TIME,
+        *OVERVIEW,
+    )
+}
 
 
 def meaning_of(leaf: str) -> Meaning | None:

@@ -25,7 +25,7 @@ def _step_row(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame
 
 
 def _collectives(by: Sequence[str]) -> Rows:
-    """The collectives that this rank launched in this step, those with most of ``by`` first."""
+    """The collectives that this rank launched in this step, those with most of the first of ``by`` first."""
 
     def rows(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
         place, frame = at[0] if at else None, analysis.collectives
@@ -33,8 +33,8 @@ def _collectives(by: Sequence[str]) -> Rows:
             return frame.head(0)
         entry = analysis.time.steps[place]
         mine = frame[(frame["rank"] == entry.rank) & (frame["step"] == entry.step)]
-        order = mine[list(by)].sum(axis=1).sort_values(ascending=False, kind="stable").index
-        return mine.loc[order, [*by, *_NAMES]].head(_MOST_ROWS)
+        ordered = mine.sort_values(by[0], ascending=False, kind="stable")
+        return ordered[[*by, *_NAMES]].head(_MOST_ROWS)
 
     return rows
 

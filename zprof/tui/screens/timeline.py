@@ -121,10 +121,12 @@ class TimelineScreen(PageScreen):
 
 
 def said_of(lanes: Lanes) -> list[str]:
-    """Lines on the column of the cursor: what holds it, the event, the exposed gap."""
+    """Lines on the column of the cursor: what holds it, the event, the exposed gap; or why there is none."""
     model, lane, columns = lanes.model, lanes.lane, lanes.columns()
-    if model is None or lane is None or columns is None:
-        return []
+    if model is None:
+        return [printable(lanes.said)]
+    if lane is None or columns is None:
+        return ["nothing ran in this step"]
     begin, end = lanes.under()
     cursor = lanes.view.cursor_ns
     place, count = lanes.chosen()

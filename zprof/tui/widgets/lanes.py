@@ -10,7 +10,6 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from zprof.model.printable import printable, shorten
 from zprof.tui.keys import Where, bindings
 from zprof.tui.theme.looks import look_of
 from zprof.tui.timeline.gaps import longest_gap, next_gap
@@ -46,7 +45,9 @@ class Lanes(Widget, can_focus=True):
         self.model: StepModel | None = None
         self.view: View = first_view(1)
         self.at = 0
-        self._said = ""
+        self._key = "collectives"
+        self._has_shown = False
+        self.said = ""
         self._first = 0
 
     @property
@@ -66,18 +67,17 @@ class Lanes(Widget, can_focus=True):
 
     def show(self, model: StepModel) -> None:
         """Show this step: as far as it has them, the same part of it and the same lane as before."""
-        before = self.lane.key if self.lane else "collectives"
-        had = self.model is not None
         self.model = model
-        self.view = self.view.of(model.length_ns) if had else first_view(model.length_ns)
-        self.at = next((at for at, lane in enumerate(self.lanes) if lane.key == before), 0)
-        self._said, self._first = "", 0
+        self.view = self.view.of(model.length_ns) if self._has_shown else first_view(model.length_ns)
+        self.at = next((at for at, lane in enumerate(self.lanes) if lane.key == self._key), 0)
+        self._has_shown = True
+        self.said, self._first = "", 0
         self.refresh(layout=True)
         self._changed()
 
     def say(self, text: str) -> None:
-        """Show a text in place of lanes."""
-        self._said, self.model = text, None
+        """Show no lanes; ``said`` is why."""
+        self.said, self.model = text, None
         self.refresh(layout=True)
         self._changed()
 
@@ -129,7 +129,7 @@ class Lanes(Widget, can_focus=True):
 
     def action_lane(self, by: int) -> None:
         """The lane above, or below."""
-        self.at = max(0, min(len(self.lanes) - 1, self.at + by))
+        self._choose(max(0, min(len(self.lanes) - 1, self.at + by)))
         self._changed()
 
     def action_open(self) -> None:
@@ -144,7 +144,7 @@ class Lanes(Widget, can_focus=True):
         """The cursor there; twice opens."""
         lane, column = self._first + event.y - 1, event.x - LABEL - 1
         if 0 <= lane < len(self.lanes) and column >= 0:
-            self.at = lane
+            self._choose(lane)
             self._look(self.view.moved(column - self.view.column(self.width), self.width))
             if event.chain > 1:
                 self.action_open()
@@ -166,13 +166,10 @@ class Lanes(Widget, can_focus=True):
         self._changed()
 
     def render_line(self, y: int) -> Strip:
-        """The ruler, a lane, or what is said in their place."""
+        """The ruler, a lane, or how many more there are."""
         brush = self._brush()
-        if self.model is None or not self.lanes:
-            text = self._said if self.model is None else "nothing ran in this step"
-            return self._strip(
-                [Segment(shorten(printable(text), self.size.width) if y == 0 else "", brush.ground)]
-            )
+        if self.model is None:
+            return self._strip([])
         if y == 0:
             return self._strip(ruler(self.view, self.width, brush))
         place = self._first + y - 1
@@ -198,6 +195,10 @@ class Lanes(Widget, can_focus=True):
         if left_out:
             parts.append(f"{left_out} more streams or threads, which did less, are left out")
         return "; ".join(parts)
+
+    def _choose(self, place: int) -> None:
+        self.at = place
+        self._key = self.lane.key if self.lane else self._key
 
     def _to_gap(self, place: int | None) -> None:
         if self.model is None or place is None:

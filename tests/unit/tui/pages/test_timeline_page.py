@@ -1,0 +1,57 @@
+"""The ledger of one step in a line: leaves that sum, each with its meaning."""
+
+from zprof.model.time import LEDGER_TERMS
+from zprof.tui.figures import Figure
+from zprof.tui.meanings.meaning import indices_of
+from zprof.tui.meanings.registry import meaning_of
+from zprof.tui.pages.timeline import step_place, step_table
+from zprof.tui.session import Loaded, Selected
+
+
+def figures(loaded: Loaded, selected: Selected) -> list[Figure]:
+    return step_table(loaded, selected).figures()
+
+
+def test_it_is_the_step_that_is_selected_and_sums(alone: Loaded) -> None:
+    for entry in alone.report.time.steps:
+        wall, *terms, hidden = figures(alone, Selected(rank=entry.rank, step=entry.step))
+        assert wall.value == entry.wall_ns
+        assert sum(term.value or 0 for term in terms) == entry.wall_ns
+        assert {leaf.rpartition(".")[2] for term in terms for leaf in term.leaves} == set(LEDGER_TERMS)
+        assert hidden.value == entry.overlapped_ns
+
+
+def test_every_number_has_its_meaning_and_rows(alone: Loaded) -> None:
+    entry = alone.report.time.steps[-1]
+    for figure in figures(alone, Selected(rank=entry.rank, step=entry.step)):
+        meaning = meaning_of(figure.leaves[0])
+        assert meaning is not None, figure
+        assert meaning.rows is not None
+        rows = meaning.rows(alone.analysis, indices_of(figure.leaves[0]))
+        assert len(rows)
+        name = figure.leaves[0].rpartition(".")[2]
+        if "rank" in rows.columns:
+            assert rows["rank"].tolist() == [entry.rank]
+            assert rows[name].tolist() == [figure.value]
+
+
+def test_the_collectives_behind_a_term_sum_to_it_where_they_do_not_cross_steps(alone: Loaded) -> None:
+    entry = alone.report.time.steps[0]
+    place = step_place(alone, Selected(rank=entry.rank, step=entry.step))
+    meaning = meaning_of("time.steps[0].exposed_transfer_ns")
+    assert meaning is not None
+    assert meaning.rows is not None
+    rows = meaning.rows(alone.analysis, (place,))
+    assert rows["exposed_transfer_ns"].is_monotonic_decreasing
+    assert rows["exposed_transfer_ns"].sum() == entry.exposed_transfer_ns
+
+
+def test_a_step_that_was_not_timed_has_no_line(alone: Loaded) -> None:
+    assert step_table(alone, Selected(rank=0, step=999)).lines == ()
+    assert step_table(alone, Selected()).lines == ()
+
+
+def test_titles_are_the_key_to_the_glyphs(alone: Loaded) -> None:
+    titles = [column.title for column in step_table(alone, Selected(), ascii_only=True).columns]
+    assert titles[1:4] == ["# compute", "= transfer", "w wait"]
+    assert all(title.isascii() for title in titles)

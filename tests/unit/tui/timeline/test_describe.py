@@ -1,0 +1,93 @@
+"""What is said of an event, a collective, a gap."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.device_ranks import Rows, write_run
+from zprof.analysis.analysis import analyse_time_alone
+from zprof.run.reader import load
+from zprof.tui.session import Loaded
+from zprof.tui.timeline.build import build
+from zprof.tui.timeline.cover import Role
+from zprof.tui.timeline.describe import column_line, gap_line, item_line, opened
+from zprof.tui.timeline.gaps import gap_of
+from zprof.tui.timeline.lane import Lane, LaneKind, columns_of
+from zprof.tui.timeline.model import StepModel
+from zprof.tui.timeline.view import first_view
+
+EVIL = "a\x1b[2J[bold]b\u202e\nc"
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> StepModel:
+    """A gemm, a gather of which half is hidden, and a gemm that waits for it."""
+    rows = Rows().step(1, 0, 1_000).event(0, 900, "user_annotation", "train_step")
+    rows.call(5, 1).kernel(100, 300, correlation=1, name=EVIL).call(120, 2)
+    rows.collective(200, 500, correlation=2, launch=120, unit="layers.1\x1b", bytes=4096, dtype="bf16")
+    rows.call(140, 3).kernel(510, 600, correlation=3).call(150, 4).copy(700, 800, correlation=4)
+    run = load(write_run(tmp_path / "run", {0: rows}))
+    return build(run, analyse_time_alone(run), 0, 1)
+
+
+def lane(model: StepModel, label: str) -> Lane:
+    return next(lane for lane in model.lanes if lane.label == label)
+
+
+def place(lane: Lane, role: Role, number: int = 0) -> int:
+    """The place of the event that a column within the n-th stretch of a role shows."""
+    begin = float(lane.covers[role].edges[2 * number])
+    found = lane.items.chosen(begin, begin + 1, role)
+    assert found is not None
+    return found
+
+
+def test_a_kernel_says_its_launch_and_what_it_waited_for(device: StepModel) -> None:
+    stream = lane(device, "s7 compute")
+    _, text = opened(device, stream, place(stream, Role.COMPUTE, 1))
+    assert "launch      cudaLaunchKernel at +0.000 ms, 370 ns before its start" in text
+    assert "waited for  exposed gap 1 of 1: 200 ns" in text
+    assert "by all_gather of layers.1\\x1b (moves 200 ns)" in text
+    first = opened(device, stream, place(stream, Role.COMPUTE))[1]
+    assert "waited for" not in first
+
+
+def test_a_collective_says_wait_transfer_and_who_came_last(device: StepModel) -> None:
+    for label, role in (("collectives", Role.TRANSFER), ("s20 comm", Role.HIDDEN)):
+        mine = lane(device, label)
+        _, text = opened(device, mine, place(mine, role))
+        assert "transfer    300 ns, of it exposed 200 ns" in text
+        assert "hidden      100 ns under compute" in text
+        assert "bytes       4.0 KiB bf16" in text
+        assert "last rank   unknown: not all ranks could be matched" in text
+        assert "ranks are missing" in text
+
+
+def test_names_of_strangers_do_not_steer(device: StepModel) -> None:
+    stream = lane(device, "s7 compute")
+    title, text = opened(device, stream, place(stream, Role.COMPUTE))
+    line = item_line(device, stream, place(stream, Role.COMPUTE), 1)
+    for shown in (title, line, *text.split("\n")):
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert "\n" not in shown
+    assert "a\\x1b[2J[bold]b\\u202e\\x0ac" in line
+
+
+def test_a_column_says_its_shares(device: StepModel) -> None:
+    stream = lane(device, "s7 compute")
+    view = first_view(device.length_ns)
+    edges = view.edges(1)
+    said = column_line(stream, columns_of(stream, edges), 0, float(edges[0]), float(edges[1]))
+    assert "stream 7: compute 29.0 %, copies 10.0 %" in said
+    phase = next((lane for lane in device.lanes if lane.kind is LaneKind.PHASES), None)
+    assert phase is None  # nothing tells the phases of this step
+
+
+def test_a_gap_names_what_blocks_and_for_whom(device_job: Loaded) -> None:
+    """The third rank computes slower: the first one waits for it."""
+    step = next(s for s in device_job.report.time.steps if s.rank == 0 and s.exposed_wait_ns > 0)
+    model = build(device_job.run, device_job.analysis, 0, step.step)
+    lines = [gap_line(model, gap_of(model, at)) for at in range(len(model.gaps))]
+    assert any("for rank 2" in line and "reduce_scatter" in line for line in lines)
+    assert gap_line(model, None) == ""
