@@ -90,10 +90,10 @@ def opened(app: "ZprofApp", line: Line) -> Popup[None] | None:
         return TextPopup(*law_text(loaded, line.target))
     if loaded is not None and line.opens is Opens.GAP:
         return TextPopup("what could not be measured", gaps_text(app))
-    if loaded is not None and line.opens is Opens.COMPARED:
-        return TextPopup(*said_of_row(loaded, line.key))
     if loaded is not None and line.opens is Opens.COLLECTIVE:
         return InstancesPopup(loaded, line.target)
+    if loaded is not None and line.opens is Opens.COMPARED:
+        return TextPopup(*said_of_row(loaded, line.key))
     if loaded is None or line.opens is not Opens.FINDING:
         return None
     found = loaded.report.findings[line.target]

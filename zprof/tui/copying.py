@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from zprof.tui.figures import Figure
-from zprof.tui.tables import Cell, Line, Table
+from zprof.tui.tables import Cell, Line, ShowsTable, Table
 from zprof.tui.widgets.fact_table import FactTable
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def copy(app: "ZprofApp", form: Form) -> None:
     app.notify(copied_text(os.environ), markup=False)
 
 
-def focused_table(app: "ZprofApp") -> FactTable | None:
-    """The table that keys act on."""
-    if isinstance(app.screen.focused, FactTable):
+def focused_table(app: "ZprofApp") -> ShowsTable | None:
+    """The table, or picture of one, that keys act on."""
+    if isinstance(app.screen.focused, ShowsTable):
         return app.screen.focused
     tables = [table for table in app.screen.query(FactTable) if table.display]
     return tables[0] if tables else None

@@ -295,14 +295,6 @@ KEYS: tuple[Key, ...] = (
         where=Where.POPUP,
     ),
     Key(keys="pageup", written="pgup", action="scroll_page(-1)", says="a page up", where=Where.POPUP),
-    Key(
-        keys="m",
-        written="m",
-        action="next_part",
-        says="message sizes, units, the fitted link",
-        where=Where.COMMUNICATION,
-        footer="more",
-    ),
     Key(keys="escape", written="esc", action="close", says="back", where=Where.POPUP),
 )
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 from zprof.model.printable import printable
 from zprof.tui.figures import Figure
@@ -111,6 +112,18 @@ class Table:
     def figures(self) -> list[Figure]:
         """All its numbers."""
         return [cell for line in self.lines for cell in line.cells if isinstance(cell, Figure)]
+
+
+@runtime_checkable
+class ShowsTable(Protocol):
+    """A widget that keys can act on: what it shows as a table, and the line and cell under its cursor."""
+
+    @property
+    def table(self) -> Table | None:
+        """What is shown; None where nothing is yet."""
+
+    def focused_line(self) -> tuple[Line, Cell] | None:
+        """What is under the cursor."""
 
 
 def shown_columns(table: Table, width: int) -> list[int]:

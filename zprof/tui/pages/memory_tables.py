@@ -188,10 +188,10 @@ def modules_table(loaded: Loaded, rank: int) -> Table:
         name="modules",
         title=title,
         columns=(
-            Column(title="module, with all inside of it"),
+            Column(title="module", says="with all inside of it"),
             _number("at the peak", "live at the rank's own peak"),
             _number("of it"),
-            _number("most at one time"),
+            _number("most at once", "the most that was live of it at one time"),
         ),
         lines=tuple(
             Line(

@@ -94,12 +94,12 @@ class MemoryScreen(PageScreen):
         self.zprof.select(rank=event.rank)
 
     def action_next_table(self) -> None:
-        """The next table to the front; the focus stays in tables where it was in one."""
+        """The next table to the front, and into the focus where a table had it or all are seen anyway."""
         names = [name for name in TABLES if name in self._there]
         if not names:
             return
         self.front = names[(names.index(self.front) + 1) % len(names)]
-        if isinstance(self.focused, FactTable):
+        if isinstance(self.focused, FactTable) or self.has_class("-large"):
             self._table(self.front).display = True
             self.set_focus(self._table(self.front))
         self._arrange()

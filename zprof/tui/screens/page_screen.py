@@ -9,6 +9,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from zprof.tui.session import Loaded, Selected
+from zprof.tui.tables import ShowsTable
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.status import StatusLine, TitleLine
 
@@ -84,9 +85,9 @@ class PageScreen(Screen[None]):
         """Show what was loaded."""
         raise NotImplementedError
 
-    def focused_table(self) -> FactTable | None:
-        """The table that has the focus, else the first one of the screen."""
-        if isinstance(self.focused, FactTable):
+    def focused_table(self) -> ShowsTable | None:
+        """The table, or picture of one, that has the focus, else the first table of the screen."""
+        if isinstance(self.focused, ShowsTable):
             return self.focused
-        tables = list(self.query(FactTable))
+        tables = [table for table in self.query(FactTable) if table.display]
         return tables[0] if tables else None

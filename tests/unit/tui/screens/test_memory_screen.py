@@ -12,6 +12,8 @@ from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memo
 from zprof.model.memory import Memory
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import Loaded
+from zprof.tui.widgets.stacked_bars import StackedBars
+from zprof.tui.widgets.trend import Trend
 
 
 def seen(loaded: Loaded, *steps: tuple[str, ...], size: tuple[int, int] = SMALL) -> list[str]:
@@ -44,6 +46,40 @@ def test_a_tenant_opens_with_its_kinds(alone: Loaded) -> None:
     assert "communication buffers: 3.9 MiB" in text
     assert "memory.per_rank[1].tenants.communication_buffers" in text
     assert "backend_scratch" in text
+
+
+def test_pictures_are_explained_and_copied_as_what_is_under_their_cursor(alone: Loaded) -> None:
+    copied = []
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for keys in (("2", "right", "y"), ("tab", "y"), ("tab", "m", "y")):
+            await pilot.press(*keys)
+            await settled(app, pilot)
+            copied.append(app.clipboard)
+        await pilot.press("shift+tab", "shift+tab", "question_mark")
+        await settled(app, pilot)
+        assert "Each column shows its highest point" in screen_text(app)
+
+    play(app_on(alone), act, MIDDLE)
+    assert "| gradients | 1.2 MiB | 11.7 % |" in copied[0]
+    assert copied[1].startswith("| when | live | at | parameters |")
+    assert copied[2].startswith("| state | law | measured |")
+
+
+def test_a_click_picks_a_rank_and_a_tenant(alone: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await pilot.press("2")
+        await settled(app, pilot)
+        await pilot.click("#bars", offset=(4, 1))
+        await settled(app, pilot)
+        assert app.selected.rank == 0
+        bars = app.screen.query_one(StackedBars)
+        await pilot.click("#bars", offset=(30, 3))
+        assert bars.cursor == 1
+        await pilot.click("#trend", offset=(12, 2))
+        assert app.screen.query_one(Trend).point == 10
+
+    play(app_on(alone), act)
 
 
 def test_m_brings_each_table_to_the_front(alone: Loaded) -> None:
