@@ -18,7 +18,9 @@ def with_ranks(loaded: Loaded, ranks: int, steps: int, late: int = -1, first_ste
         per_rank=tuple(_rank(entry, rank, rank == late) for rank in range(ranks)),
         steps=tuple(_step(rank, step) for rank in range(ranks) for step in numbers),
         lateness=tuple(_late(rank, step, rank == late) for rank in range(ranks) for step in numbers),
-        blame=WaitShares(per_rank=tuple(_blame(rank, rank == late) for rank in range(ranks))),
+        blame=WaitShares(
+            per_rank=tuple(_blame(rank, rank == late) for rank in range(ranks)), judged=14 * steps
+        ),
     )
     run = replace(report.run, ranks_loaded=tuple(range(ranks)), world_size=ranks, steps=tuple(numbers))
     return replace(loaded, report=replace(report, run=run, time=time))

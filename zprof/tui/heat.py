@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zprof.tui.figures import Figure, Unit, figure
+from zprof.tui.figures import Figure, Unit
+from zprof.tui.pages.bounds import EXACT, bound_figure
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
@@ -28,6 +29,7 @@ class HeatGrid:
     ``values``: a row a rank, a column a step, NaN where unknown; ``places``: where in the report's list
     they stand, so that ``leaf`` with it in the braces is the number's path.  A step that is None is all of
     the run.  ``floor``: below which a difference means nothing.
+    ``bounds``: by rank, the sign of its numbers, of which a bound only is known.
     """
 
     title: str
@@ -41,6 +43,7 @@ class HeatGrid:
     tree: Mapping[str, Any] = field(repr=False)
     unknown: str = ""
     floor: Figure | None = None
+    bounds: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def is_known(self) -> bool:
@@ -52,7 +55,8 @@ class HeatGrid:
         place = int(self.places[row, column])
         if place < 0:
             return Figure(value=None, unit=self.unit, leaves=(self.leaf.partition("[")[0],))
-        return figure(self.tree, self.unit, self.leaf.format(place))
+        sign = self.bounds.get(self.ranks[row], EXACT)
+        return bound_figure(self.tree, self.unit, self.leaf.format(place), sign=sign)
 
     @cached_property
     def least(self) -> Figure:

@@ -10,6 +10,7 @@ import numpy as np
 from zprof.model.report import Report
 from zprof.tui.figures import Unit, figure
 from zprof.tui.heat import HeatGrid, Int64s
+from zprof.tui.pages.bounds import AT_LEAST, AT_MOST
 from zprof.tui.session import Loaded
 
 _NOT_TIMED = "no step was timed"
@@ -36,6 +37,8 @@ class _Source:
     unknown: str = _NOT_TIMED
 
 
+#: Of ranks in whose collectives other ranks were not seen: there waiting is the least that it can be.
+_SIGNS = {Metric.EXPOSED_WAIT: AT_LEAST, Metric.EXPOSED_TRANSFER: AT_MOST}
 _STEPS = "time.steps[{}]"
 _SOURCES = {
     Metric.LATENESS: _Source("time.lateness[{}].mean_ns", "after the first rank", _NOT_MATCHED),
@@ -76,7 +79,7 @@ class Grids:
         return next((metric for metric in Metric if self.of(metric).is_known), Metric.LATENESS)
 
     def _make(self, metric: Metric) -> HeatGrid:
-        source = _SOURCES[metric]
+        source, sign = _SOURCES[metric], _SIGNS.get(metric)
         steps = self.steps if metric is not Metric.PEAK_MEMORY else ()
         values, places = self._table(_entries(self.loaded.report, metric), source.leaf, steps)
         late = metric is Metric.LATENESS and self.loaded.report.time.alignment is not None
@@ -93,6 +96,7 @@ class Grids:
             tree=self.loaded.tree,
             unknown=source.unknown,
             floor=uncertainty,
+            bounds=dict.fromkeys(_unsplit(self.loaded.report), sign) if sign else {},
         )
 
     def _table(
@@ -108,6 +112,10 @@ class Grids:
         values[row, column] = [getattr(entry, name) for entry in entries]
         places[row, column] = np.arange(len(entries))
         return values, places
+
+
+def _unsplit(report: Report) -> list[int]:
+    return [entry.rank for entry in report.time.per_rank if entry.unsplit_ns > 0]
 
 
 def _entries(report: Report, metric: Metric) -> Sequence[_Entry]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from zprof.model.report import Report
 from zprof.model.time import Blame, PathShare
 from zprof.tui.figures import Figure, How, Unit, figure
+from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.session import Loaded
 from zprof.tui.tables import MOST_ROWS, Cell, Column, Line, Mark, Opens, Table, Word
 
@@ -47,6 +48,9 @@ class _Places:
         self.report = report
         self.times = {entry.rank: place for place, entry in enumerate(report.time.per_rank)}
         self.blames = {entry.rank: place for place, entry in enumerate(_blames(report))}
+        is_judged = report.time.blame is not None and report.time.blame.judged > 0
+        self.judged = self.blames if is_judged else {}
+        self.unsplit = {entry.rank for entry in report.time.per_rank if entry.unsplit_ns > 0}
         self.memory: dict[int, int] = {}
         for place, entry in enumerate(report.memory.per_rank):
             self.memory.setdefault(entry.rank, place)
@@ -82,21 +86,22 @@ def _number(title: str, says: str, from_width: int = 0) -> Column:
 
 
 def _line(loaded: Loaded, rank: int, places: _Places) -> Line:
-    def of(stem: str, found: Mapping[int, int], name: str, unit: Unit = Unit.MS) -> Figure:
+    def of(stem: str, found: Mapping[int, int], name: str, unit: Unit = Unit.MS, sign: str = EXACT) -> Figure:
         place = found.get(rank)
         if place is None:
             return Figure(value=None, unit=unit, leaves=(stem,))
-        return figure(loaded.tree, unit, f"{stem}[{place}].{name}")
+        return bound_figure(loaded.tree, unit, f"{stem}[{place}].{name}", sign=sign)
 
+    signs = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST} if rank in places.unsplit else {}
     times = [
-        of("time.per_rank", places.times, name)
+        of("time.per_rank", places.times, name, sign=signs.get(name, EXACT))
         for name in ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
     ]
     cells: list[Cell] = [
         Word(f"r{rank}"),
         *times,
-        of(_BLAME, places.blames, "exposed_wait_ns"),
-        of(_BLAME, places.blames, "last_ratio", Unit.RATIO),
+        of(_BLAME, places.judged, "exposed_wait_ns"),
+        of(_BLAME, places.judged, "last_ratio", Unit.RATIO),
         _because(places, rank),
         of("memory.per_rank", places.memory, "peak_bytes", Unit.BYTES),
         of(_BLAME, places.blames, "own_wait_ns"),

@@ -17,6 +17,7 @@ from zprof.tui.figures import Figure
 from zprof.tui.heat import HeatGrid
 from zprof.tui.heat_page import Cursor, HeatPage, heat_page
 from zprof.tui.keys import Where, bindings
+from zprof.tui.tables import Cell, Column, Line, Table, Word
 from zprof.tui.theme.looks import look_of
 from zprof.tui.widgets.heat_paint import HeatPaint
 
@@ -84,6 +85,24 @@ class HeatMap(Widget, can_focus=True):
     def focused_place(self) -> tuple[int, int] | None:
         """Places on the axes of the number of the focused cell: the worst where several share it."""
         return self.page().worst_at(self.cursor) if self.grid else None
+
+    @property
+    def table(self) -> Table | None:
+        """The focused number as a table, for keys that act on one."""
+        grid = self.grid
+        if grid is None:
+            return None
+        columns = (Column(title="rank"), Column(title="step"), Column(title=grid.title, numeric=True))
+        return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
+
+    def focused_line(self) -> tuple[Line, Cell] | None:
+        """Rank, step and number under the cursor."""
+        grid, place = self.grid, self.focused_place()
+        if grid is None or place is None:
+            return None
+        step, number = grid.steps[place[1]], grid.figure_at(*place)
+        names = (Word(str(grid.ranks[place[0]])), Word("run" if step is None else str(step)))
+        return Line(key="focused", cells=(*names, number)), number
 
     def shown_figures(self) -> list[Figure]:
         """The focused number, and the ends of the scale."""

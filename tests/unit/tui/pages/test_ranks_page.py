@@ -110,6 +110,29 @@ def test_nobody_is_blamed_and_nothing_is_made_up(alone: Loaded) -> None:
     assert path_parts(loaded) == []
 
 
+def test_what_could_not_be_judged_is_unknown(alone: Loaded) -> None:
+    blame = alone.report.time.blame
+    assert blame is not None
+    time = replace(alone.report.time, blame=replace(blame, judged=0))
+    table = ranks_table(replace(alone, report=replace(alone.report, time=time)))
+    assert {cell(table, "0", title).text for title in ("caused", "last")} == {"unknown"}  # type: ignore[union-attr]
+    assert cell(table, "0", "own wait").text == cell(ranks_table(alone), "0", "own wait").text  # type: ignore[union-attr]
+
+
+def test_with_ranks_missing_waits_are_bounds(alone: Loaded) -> None:
+    first, second = alone.report.time.per_rank
+    time = replace(alone.report.time, per_rank=(replace(first, unsplit_ns=5), second))
+    loaded = replace(alone, report=replace(alone.report, time=time))
+    table, grids = ranks_table(loaded), Grids(loaded)
+    assert cell(table, "0", "wait").text.startswith("≥ ")  # type: ignore[union-attr]
+    assert cell(table, "0", "transfer").text.startswith("≤ ")  # type: ignore[union-attr]
+    assert cell(table, "1", "wait").text[0].isdigit()  # type: ignore[union-attr]
+    assert grids.of(Metric.EXPOSED_WAIT).figure_at(0, 0).text.startswith("≥ ")
+    assert grids.of(Metric.EXPOSED_WAIT).figure_at(1, 0).text[0].isdigit()
+    assert grids.of(Metric.EXPOSED_TRANSFER).figure_at(0, 0).text.startswith("≤ ")
+    assert grids.of(Metric.COMPUTE).figure_at(0, 0).text[0].isdigit()
+
+
 def test_the_path_is_told_by_its_largest_shares(alone: Loaded) -> None:
     path = alone.report.time.critical_path
     assert path is not None

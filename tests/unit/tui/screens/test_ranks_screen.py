@@ -137,6 +137,14 @@ def test_space_opens_the_number(alone: Loaded) -> None:
     assert "reduce_scatter" in text
 
 
+def test_the_focused_number_is_what_y_copies(alone: Loaded) -> None:
+    app = app_on(alone)
+    press(app, "5", "y")
+    assert app.clipboard == "| rank | step | lateness |\n| --- | --- | --- |\n| 1 | 7 | 324.1 µs |"
+    press(app := app_on(alone), "5", "Y")
+    assert '"time.lateness[9].mean_ns"' in app.clipboard
+
+
 def test_without_colours_glyphs_say_it(many: Loaded) -> None:
     text = press(app_on(many, mono=True), "5", "m")
     assert any("@@@" in line for line in rows(text))
