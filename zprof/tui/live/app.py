@@ -46,8 +46,12 @@ class LiveApp(App[int]):
         *(binding for binding in bindings(Where.LIVE) if binding.priority),  # also above what is opened
     ]
 
-    def __init__(self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False) -> None:
+    def __init__(
+        self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False, every_s: float = _EVERY_S
+    ) -> None:
+        """``every_s``: between two looks; 0: only when ``poll`` is called."""
         super().__init__()
+        self._every_s = every_s
         self.watcher, self.ascii_only, self.mono = watcher, ascii_only, mono
         self.no_color = mono
         self._last_filters: list[LineFilter] = [
@@ -79,8 +83,9 @@ class LiveApp(App[int]):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, LEFT)
         self.push_screen(LiveScreen())
         self.theme_changed_signal.subscribe(self, lambda _: self.take(self.seen))
-        self.begin_look()
-        self.set_interval(_EVERY_S, self.begin_look)
+        if self._every_s:
+            self.begin_look()
+            self.set_interval(self._every_s, self.begin_look)
 
     def begin_look(self) -> None:
         """Look on another thread: a file system may take its time."""
