@@ -1,29 +1,95 @@
-"""The first screen, by keys: the verdict, the ledger, what opens."""
+"""The first screen, by keys: the answer at once, what opens, what is copied."""
 
-from tests.support.tui_app import app_on, press
+from textual.pilot import Pilot
+
+from tests.support.tui_app import LARGE, MIDDLE, app_on, play, press, screen_text, settled
+from zprof.tui.app import ZprofApp
 from zprof.tui.session import Loaded
 
 
-def test_the_verdict_and_the_ledger_are_seen_at_once(loaded: Loaded) -> None:
+async def press_on(app: ZprofApp, pilot: Pilot[int], *keys: str) -> str:
+    """What the terminal shows after these keys, in an app that runs."""
+    for key in keys:
+        await pilot.press(key)
+        await settled(app, pilot)
+    return screen_text(app)
+
+
+def test_the_answer_is_seen_at_once(loaded: Loaded) -> None:
     text = press(app_on(loaded))
-    assert "SLOWER 323.5 ms vs 200.3 ms a step" in text
-    assert "exposed transfer" in text
-    assert "ZP401" in text
+    assert "✗ SLOWER 323.5 ms vs 200.3 ms a step" in text
+    assert "! not the same job: modelled · MODELLED, not measured: link of 50.0 MB/s" in text
+    assert "exposed transfer  110.0   34.0 %    19.2   +90.8  ━━━" in text
+    assert "= step            323.5  100.0 %   200.3  +123.2" in text
+    assert "ZP401    31.9..125.8 ms  high    all_gathers begin only" in text
+    assert "fix: ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)" in text
+    assert "peak memory  9.9 MiB  13.7 MiB" in text
+    assert "not tested" in text
 
 
-def test_a_number_opens_with_what_it_is_made_of(loaded: Loaded) -> None:
-    text = press(app_on(loaded), "right", "enter")
-    assert "wall = compute + exposed transfer" in text
-    assert "time.per_rank[*].wall_ns" in text
-    assert "esc: back" in text
-    assert "esc: back" not in press(app_on(loaded), "right", "enter", "escape")
+def test_a_finding_opens_at_once_long_ones_scroll_and_y_copies_the_fix(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        text = await press_on(app, pilot, "enter")
+        for part in ("saves 31.9 ms to 125.8 ms", "high confidence", "evidence"):
+            assert part in text
+        assert "how to disprove it" not in text
+        assert "how to disprove it" in await press_on(app, pilot, "space")
+        assert "saves 31.9 ms to 125.8 ms" in await press_on(app, pilot, "pageup")
+        assert "saves 31.9 ms" not in await press_on(app, pilot, "j", "j", "j", "j")
+        assert "saves 31.9 ms" in await press_on(app, pilot, "k", "k", "k", "k")
+        await press_on(app, pilot, "y")
+        assert app.clipboard == loaded.report.findings[0].fix
+        assert "esc: back" not in await press_on(app, pilot, "escape")
+
+    play(app_on(loaded), act)
 
 
-def test_a_finding_opens_its_page(loaded: Loaded) -> None:
-    text = press(app_on(loaded), "tab", "enter", size=(120, 36))
-    assert "what to change" in text
-    assert "ZeroConfig(stage=3" in text
+def test_all_of_a_finding_where_there_is_room(loaded: Loaded) -> None:
+    text = press(app_on(loaded), "enter", size=LARGE)
+    for part in ("evidence", "what to change (y copies it)", "how to disprove it", "ZeroConfig(stage=3"):
+        assert part in text
+
+
+def test_numbers_and_lines_open(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        text = await press_on(app, pilot, "right", "enter")
+        assert "31.9..125.8 ms" in text
+        assert "findings[0].saving_ns[0]" in text
+        assert "findings[0].saving_ns[1]" in text
+        text = await press_on(app, pilot, "escape", "shift+tab", *["down"] * 4, "right", "enter")
+        assert "wall = compute + exposed transfer" in text
+        assert "time.per_rank[*].wall_ns" in text
+        text = await press_on(app, pilot, "escape", "tab", "tab", "down", "down", "enter")
+        assert "what could not be measured" in text
+
+    play(app_on(loaded), act)
 
 
 def test_alone_there_is_no_baseline(alone: Loaded) -> None:
-    assert "baseline ms" not in press(app_on(alone))
+    text = press(app_on(alone))
+    assert "was ms" not in text
+    assert "! RISK" in text
+
+
+def test_letters_instead_of_glyphs(loaded: Loaded) -> None:
+    text = press(app_on(loaded, ascii_only=True))
+    assert text.isascii()
+    assert "x SLOWER" in text
+    assert "====" in text
+
+
+def test_bars_use_the_room(loaded: Loaded) -> None:
+    def longest(text: str) -> int:
+        return max(line.count("━") for line in text.splitlines())
+
+    assert longest(press(app_on(loaded))) < longest(press(app_on(loaded), size=MIDDLE))
+
+
+def test_no_number_is_cut_at_80_columns_and_the_focused_finding_says_all(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        assert "ZP413 4 units are dropped after their forward" in await press_on(app, pilot, "j")
+        for table in app.screen.query("FactTable"):
+            assert table.virtual_size.width <= table.size.width, table.id
+        assert len(screen_text(app).splitlines()) == 24
+
+    play(app_on(loaded), act)

@@ -1,0 +1,203 @@
+"""The first screen: a ledger whose bars sum, findings by saving, and what is left over."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.diagnosis_reports import DIAGNOSES, alone, larger_batch
+from tests.support.reports import SITUATIONS
+from zprof.model.report import Report, RunFacts, Verdict, VerdictStatus
+from zprof.tui.figures import Figure
+from zprof.tui.meanings.registry import meaning_of
+from zprof.tui.pages.overview import (
+    findings_table,
+    rest_table,
+    told_of,
+    verdict_words,
+    warning,
+    warning_word,
+)
+from zprof.tui.pages.overview_ledger import bar_segments, ledger_table, shown_terms
+from zprof.tui.session import Loaded
+from zprof.tui.tables import Bar, Table
+
+REPORTS = {**DIAGNOSES, **SITUATIONS}
+STEP = "wall_ns"
+
+
+def shown(report: Report) -> Loaded:
+    """A report without the run that it is of."""
+    return Loaded(run=None, report=report, analysis=None)  # type: ignore[arg-type]
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[cell.text for cell in line.cells] for line in table.lines]
+
+
+def sizes(cell: object) -> float:
+    assert isinstance(cell, Bar)
+    return sum(end - begin for _, begin, end in cell.segments)
+
+
+@pytest.mark.parametrize("status", VerdictStatus)
+def test_the_verdict_begins_with_a_sign(status: VerdictStatus) -> None:
+    verdict = Verdict(status=status, sentence=f"{status.value.upper()} 1.0 ms a step")
+    words = verdict_words(replace(alone(), verdict=verdict))
+    assert words[0].text[:2] in ("✓ ", "✗ ", "! ", "? ")
+    assert words[0].text[2:] == status.value.upper()
+    assert words[1].text == "1.0 ms a step", "the status is said once"
+
+
+def test_the_terms_of_the_fixture_by_weight_and_the_step_they_sum_to(loaded: Loaded) -> None:
+    table = ledger_table(loaded)
+    names = [line.cells[0].text for line in table.lines]
+    assert names == ["exposed transfer", "idle", "exposed wait", "compute", "= step"]
+    for column in (1, 3, 4):
+        *terms, step = [line.cells[column] for line in table.lines]
+        values = [cell.value for cell in terms if isinstance(cell, Figure)]
+        assert isinstance(step, Figure)
+        assert sum(values) == pytest.approx(step.value, abs=60_000)  # type: ignore[arg-type]
+    assert "from ddp to zero3" in table.title
+
+
+def test_bars_of_the_change_begin_where_the_one_above_ends(loaded: Loaded) -> None:
+    report = loaded.report
+    terms = shown_terms(report)
+    segments = bar_segments(report, terms)
+    assert report.comparison is not None
+    at = 0.0
+    whole = sum(report.comparison.ledger_delta.values())
+    for term in terms:
+        ((kind, begin, end),) = segments[term]
+        assert kind == term
+        assert begin == pytest.approx(at)
+        assert end - begin == pytest.approx(report.comparison.ledger_delta[term] / whole, abs=1e-6)
+        at = end
+    assert segments[STEP] == ((STEP, 0.0, pytest.approx(at)),)
+
+
+def test_a_term_that_shrank_goes_back() -> None:
+    report = REPORTS["against_baseline"]()
+    assert report.comparison is not None
+    delta = {"compute_ns": 30, "exposed_transfer_ns": 100, "idle_ns": -50}
+    delta |= dict.fromkeys(("exposed_wait_ns", "exposed_memcpy_ns", "unexplained_ns"), 0)
+    turned = replace(report, comparison=replace(report.comparison, ledger_delta=delta))
+    segments = bar_segments(turned, ["exposed_transfer_ns", "compute_ns", "idle_ns"])
+    assert segments["exposed_transfer_ns"][0][1:] == (0, pytest.approx(100 / 130))
+    assert segments["compute_ns"][0][1:] == (pytest.approx(100 / 130), 1)
+    assert segments["idle_ns"][0][1:] == (pytest.approx(80 / 130), 1)
+    assert segments[STEP][0][1:] == (0, pytest.approx(80 / 130))
+
+
+def test_alone_the_bars_are_the_step(alone: Loaded) -> None:
+    table = ledger_table(alone)
+    *terms, step = [line.cells[-1] for line in table.lines]
+    assert sum(map(sizes, terms)) == pytest.approx(1, abs=1e-3)
+    assert isinstance(step, Bar)
+    assert sizes(step) == pytest.approx(1, abs=1e-3)
+    assert [kind for kind, *_ in step.segments] == [line.key for line in table.lines[:-1]]
+    assert table.title == "where the time goes"
+    assert len(table.columns) == 4
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_report_can_be_shown(name: str) -> None:
+    at = shown(REPORTS[name]())
+    tables = [ledger_table(at), findings_table(at), rest_table(at)]
+    for table in tables:
+        assert all(len(line.cells) == len(table.columns) for line in table.lines)
+        for figure in table.figures():
+            assert figure.value is not None, figure
+            assert {
+                leaf for part in figure.in_report() for leaf in part.leaves if not meaning_of(leaf)
+            } == set()
+    assert bool(tables[0].lines) == bool(at.report.time.per_rank)
+    warning_word(at.report)
+
+
+def test_findings_say_their_saving_in_one_cell(loaded: Loaded) -> None:
+    table = findings_table(loaded)
+    first = table.lines[0].cells
+    assert [cell.text for cell in first[:3]] == ["ZP401", "31.9..125.8 ms", "high"]
+    assert isinstance(first[1], Figure)
+    assert [part.leaves for part in first[1].in_report()] == [
+        ("findings[0].saving_ns[0]",),
+        ("findings[0].saving_ns[1]",),
+    ]
+
+
+def test_a_finding_about_memory_says_what_it_frees() -> None:
+    line = findings_table(shown(REPORTS["untimed"]())).lines[0]
+    assert line.cells[1].text == "1.0..2.0 GiB"
+
+
+def test_no_finding_is_said() -> None:
+    table = findings_table(shown(larger_batch()))
+    assert not table.lines
+    assert "no cause that was tested was found" in table.title
+
+
+def test_what_is_told_of_the_focused_finding() -> None:
+    report = REPORTS["against_baseline"]()
+    assert told_of(report, 0) == "fix: FSDP2: fix_of_no_prefetch()", "the verdict says its sentence"
+    assert told_of(report, 1).startswith(
+        "ZP409 gradients travel in 4 bytes, 2 are enough. fix: FSDP2: fix_of"
+    )
+    assert told_of(report, 3) == told_of(report, -1) == ""
+    found = replace(report.findings[0], fix="FSDP2:\n    a()\n    b()\nDDP:\n    c()")
+    assert told_of(replace(report, findings=(found,)), 0) == "fix: FSDP2: a() … enter: all of it"
+
+
+def test_what_is_left_over(loaded: Loaded) -> None:
+    rows = {row[0]: row for row in texts(rest_table(loaded))}
+    assert rows["peak memory"][1:3] == ["9.9 MiB", "13.7 MiB"]
+    assert rows["not tested"][3] == "reserved and non-PyTorch memory"
+    rows = {row[0]: row for row in texts(rest_table(shown(REPORTS["against_baseline"]())))}
+    assert rows["unclaimed"][1] == "33.0 ms"
+    assert rows["unclaimed"][3].endswith("no finding claims it: exposed transfer")
+    assert "headroom" not in rows
+
+
+def test_headroom_is_that_of_the_fullest_device() -> None:
+    report = REPORTS["memory_only"]()
+    devices = tuple(
+        replace(device, rank=rank, device_used_bytes=used, device_total_bytes=total)
+        for rank, (device, used, total) in enumerate(
+            zip(report.memory.devices * 2, (None, 60 << 30, 70 << 30, 10 << 30), (80 << 30,) * 4, strict=True)
+        )
+    )
+    full = replace(report, memory=replace(report.memory, devices=devices))
+    line = next(line for line in rest_table(shown(full)).lines if line.key == "headroom")
+    assert [cell.text for cell in line.cells[1:3]] == ["10.0 GiB", "80.0 GiB"]
+    assert line.cells[3].text == "free of the device of rank 2, the fullest"
+    unknown = replace(report, memory=replace(report.memory, devices=devices[:1]))
+    assert "headroom" not in {line.key for line in rest_table(shown(unknown)).lines}
+
+
+def facts(**what: tuple[str, ...]) -> RunFacts:
+    return replace(alone().run, **what)  # type: ignore[arg-type]
+
+
+def test_that_a_link_is_modelled_comes_before_what_has_no_room(loaded: Loaded) -> None:
+    said = warning(loaded.report)
+    assert said.startswith("not the same job: modelled · MODELLED, not measured: link of 50.0 MB/s")
+    assert said.index("MODELLED") < 60, "what comes before it is cut"
+    assert warning_word(loaded.report).text.startswith("! ")
+    many = replace(
+        loaded.report,
+        comparison=replace(
+            loaded.report.comparison,  # type: ignore[type-var]
+            differences=tuple(
+                replace(loaded.report.comparison.differences[0], what=f"difference {number}")  # type: ignore[union-attr]
+                for number in range(20)
+            ),
+        ),
+    )
+    assert warning(many).index("MODELLED") < 60
+
+
+def test_nothing_to_warn_of() -> None:
+    report = replace(alone(), run=facts(modelled=()))
+    assert warning(report) == ""
+    assert warning_word(report).text == ""
+    assert "MODELLED" in warning(replace(report, run=facts(modelled=("compute of 12 ms",))))

@@ -1,0 +1,121 @@
+"""Both runs side by side, by keys; a baseline that is named later; A and B change places."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.support.tui_app import app_on, play, press, screen_text, settled
+from zprof.tui.app import ZprofApp
+from zprof.tui.session import Loaded
+
+_MOST_PAUSES = 2000
+
+
+async def measured(app: ZprofApp, pilot: Pilot[int]) -> None:
+    """Until nothing is measured any more."""
+    for _ in range(_MOST_PAUSES):
+        await pilot.pause(0.01)
+        if not app.is_measuring:
+            break
+    await settled(app, pilot)
+    assert not app.is_measuring
+
+
+async def press_on(app: ZprofApp, pilot: Pilot[int], *keys: str) -> str:
+    """What the terminal shows after these keys, in an app that runs."""
+    for key in keys:
+        await pilot.press(key)
+        await settled(app, pilot)
+    return screen_text(app)
+
+
+def test_rows_with_interval_and_verdict(loaded: Loaded) -> None:
+    text = press(app_on(loaded), "6")
+    assert "A ddp (baseline)  B zero3 (this run)  times per step  all that is known" in text
+    assert "✗ SLOWER 323.5 ms vs 200.3 ms a step, +62 % [+53.1, +69.2]" in text
+    assert "200.3 ms   323.5 ms   +61.5 %  +53..+69 %  ✗ worse" in text
+    assert "MODELLED" in text
+    assert "settings: 2 differ" in text
+
+
+def test_other_views_and_what_opens(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await press_on(app, pilot, "6")
+        assert "only what differs" in await press_on(app, pilot, "d")
+        assert "all that is known" in await press_on(app, pilot, "d")
+        text = await press_on(app, pilot, "n")
+        assert "times per token" in text
+        assert "6.3 ms    10.1 ms  +61.5 %" in text
+        assert "times per step" in await press_on(app, pilot, "n")
+        assert "in zprof compare A B -f json: sections[0].rows[0]" in await press_on(app, pilot, "enter")
+        text = await press_on(app, pilot, "escape", "right", "enter")
+        assert "wall = compute + exposed transfer" in text
+        text = await press_on(app, pilot, "escape", "tab", "enter")
+        assert "in zprof compare A B -f json: settings[" in text
+
+    play(app_on(loaded), act)
+
+
+def test_x_makes_the_baseline_the_run(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await pilot.press("6", "x")
+        await measured(app, pilot)
+        text = screen_text(app)
+        assert "A zero3 (baseline)  B ddp (this run)" in text
+        assert "✓ OK" in text
+        assert "ddp · 2 ranks" in text, "the status line, too"
+        await pilot.press("x")
+        await measured(app, pilot)
+        assert "A ddp (baseline)  B zero3 (this run)" in screen_text(app)
+        assert app.loaded is not None
+        assert app.loaded.report == loaded.report
+
+    play(app_on(loaded), act)
+
+
+def test_without_a_baseline_it_says_how_to_name_one(alone: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for key in ("6", "d", "n", "x"):
+            text = await press_on(app, pilot, key)
+            assert "There is nothing to compare with" in text
+            assert "zprof tui RUN --baseline OTHER_RUN" in text
+            assert "metric" not in text
+
+    play(app_on(alone), act)
+
+
+def test_a_baseline_is_named_measured_and_shown(
+    alone: Loaded, baseline_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(baseline_run.parent)
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await pilot.press("6", "b")
+        await settled(app, pilot)
+        await pilot.press(*baseline_run.name, "enter")
+        await measured(app, pilot)
+        assert app.asked.baseline == Path(baseline_run.name)
+        text = screen_text(app)
+        assert "A ddp (baseline)  B zero3 (this run)" in text
+        assert "+61.5 %  +53..+69 %  ✗ worse" in text
+
+    play(app_on(alone), act)
+
+
+def test_letters_instead_of_glyphs(loaded: Loaded) -> None:
+    text = press(app_on(loaded, ascii_only=True), "6")
+    assert text.isascii()
+    assert "x worse" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_verdict_is_never_cut(loaded: Loaded, width: int) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for keys in (("6",), ("d",), ("n",)):
+            await pilot.press(*keys)
+            await settled(app, pilot)
+            for table in app.screen.query("FactTable"):
+                assert table.virtual_size.width <= table.size.width, (table.id, keys)
+
+    play(app_on(loaded), act, size=(width, 24))
