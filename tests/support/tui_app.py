@@ -23,11 +23,11 @@ def app_on(loaded: Loaded, *, ascii_only: bool = False, mono: bool = False) -> Z
     return ZprofApp(asked, loaded=loaded, ascii_only=ascii_only, mono=mono)
 
 
-def play(app: ZprofApp, act: Act, size: tuple[int, int] = SMALL) -> None:
-    """Start the app and act in it."""
+def play(app: ZprofApp, act: Act, size: tuple[int, int] = SMALL, *, notifications: bool = False) -> None:
+    """Start the app and act in it; ``notifications``: messages are drawn."""
 
     async def run() -> None:
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=notifications) as pilot:
             await settled(app, pilot)
             await act(app, pilot)
 

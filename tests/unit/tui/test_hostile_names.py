@@ -118,9 +118,10 @@ def test_titles_messages_and_errors_are_text(hostile: Loaded) -> None:
         (note,) = app._notifications
         assert "[bold]\\x1b[2J.txt" in note.message
         assert not note.markup
+        assert "/nowhere/[bold]" in screen_text(app)
         hold(app)
 
-    play(app_on(hostile), act, LARGE)
+    play(app_on(hostile), act, LARGE, notifications=True)
 
 
 def test_the_check_sees_what_steers(hostile: Loaded) -> None:

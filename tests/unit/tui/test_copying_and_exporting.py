@@ -1,0 +1,113 @@
+"""``y``, ``Y``, ``e``, ``o``: what is on the clipboard, what is in the file, and no file is written over."""
+
+import json
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.support.tui_app import app_on, play, screen_text
+from tests.support.tui_keys import pressed, shown
+from zprof.model.errors import BadInput
+from zprof.reports.json_report import render as as_json_report
+from zprof.tui.app import ZprofApp
+from zprof.tui.copying import copied_text, focused_table
+from zprof.tui.exporting import export_perfetto, export_report, free_name, report_name
+from zprof.tui.popups.number import NumberPopup
+from zprof.tui.session import Loaded, Selected
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_tmux_needs_a_word() -> None:
+    assert "set-clipboard on" in copied_text({"TMUX": "/tmp/tmux-0/default"})
+    assert "OSC 52" in copied_text({})
+    assert all("e writes" in copied_text(env) for env in ({}, {"TMUX": "x"}))
+
+
+def test_the_terminal_is_asked(loaded: Loaded) -> None:
+    written: list[str] = []
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        assert app._driver is not None
+        app._driver.write = written.append  # type: ignore[method-assign, assignment]
+        await pressed(app, pilot, "Y")
+        table = focused_table(app)
+        assert table is not None
+        assert table.table is not None
+        assert set(json.loads(app.clipboard)) == {column.title for column in table.table.columns}
+        assert any(text.startswith("\x1b]52;c;") for text in written)
+
+    play(app_on(loaded), act)
+
+
+def test_names_are_free() -> None:
+    assert report_name("zero3", Path()) == "zero3-report.txt"
+    Path("zero3-report.txt").touch()
+    Path("zero3-report-2.txt").symlink_to("nowhere")
+    assert report_name("zero3", Path()) == "zero3-report-3.txt"
+    assert free_name("a", ".json", Path()) == "a.json"
+    long = report_name("é" * 300 + "/\x1b", Path())
+    Path(long).touch()
+    assert "/" not in long
+
+
+def test_a_suffix_is_a_format(loaded: Loaded) -> None:
+    export_report(loaded, Path("a.json"))
+    assert Path("a.json").read_text() == as_json_report(loaded.report)
+    export_report(loaded, Path("a.TXT"))
+    assert "SLOWER" in Path("a.TXT").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("there.txt", "is there already"),
+        ("none.doc", "names no format"),
+        ("no/such/folder.txt", "cannot be written"),
+        ("x" * 300 + ".txt", "cannot be written"),
+        ("a\0.txt", "cannot be written"),
+    ],
+)
+def test_what_cannot_be_written(loaded: Loaded, name: str, says: str) -> None:
+    Path("there.txt").write_text("mine")
+    with pytest.raises(BadInput, match=says):
+        export_report(loaded, Path(name))
+    assert Path("there.txt").read_text() == "mine"
+    assert [path.name for path in Path().iterdir()] == ["there.txt"]
+    with pytest.raises(BadInput, match="measured"):
+        export_report(None, Path("b.txt"))
+
+
+def test_half_a_file_is_none(loaded: Loaded) -> None:
+    with pytest.raises(BadInput, match="was not timed"):
+        export_perfetto(loaded, Selected(rank=0, step=999), Path())
+    assert not list(Path().iterdir())
+
+
+def test_a_slice_is_the_step(loaded: Loaded) -> None:
+    step = loaded.report.time.steps[0].step
+    said = export_perfetto(loaded, Selected(rank=0, step=step), Path())
+    assert f"zero3-step{step}.json" in said
+    assert json.loads(Path(f"zero3-step{step}.json").read_text())["traceEvents"]
+
+
+def test_the_report_is_written_from_a_popup(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await shown(app, pilot, "overview")
+        await pressed(app, pilot, "right", "enter")
+        assert isinstance(app.screen, NumberPopup)
+        await pressed(app, pilot, "e", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert isinstance(app.screen, NumberPopup)
+        assert Path("zero3-report.txt").exists()
+        assert "wrote zero3-report.txt" in screen_text(app)
+        await pressed(app, pilot, "e", "enter")
+        await app.workers.wait_for_complete()
+        assert Path("zero3-report-2.txt").exists()
+
+    play(app_on(loaded), act, notifications=True)

@@ -1,0 +1,148 @@
+"""No colour at all, nothing but ASCII, light and dark: what is drawn, segment by segment."""
+
+import pytest
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.pilot import Pilot
+
+from tests.support.tui_app import LARGE, app_on, play, screen_text, settled
+from tests.support.tui_keys import closed, drawn, pressed, shown
+from zprof.model.errors import BadInput
+from zprof.tui.app import ZprofApp
+from zprof.tui.keys import KEYS, Where
+from zprof.tui.screens.registry import SCREENS
+from zprof.tui.session import Loaded
+from zprof.tui.theme.filters import AsciiOnly, NoColours, in_ascii
+from zprof.tui.theme.looks import theme_named, wants_no_colour
+from zprof.tui.theme.palette import HEAT_GLYPHS, MARKS, TENANTS, TIMES
+
+OPENED = ("question_mark", "g", "e", "r", "ctrl+p")
+
+
+def segments(app: ZprofApp) -> list[Segment]:
+    return [segment for strip in app.screen._compositor.render_strips() for segment in strip]
+
+
+async def everything(app: ZprofApp, pilot: Pilot[int], name: str, hold: object) -> None:
+    assert callable(hold)
+    await shown(app, pilot, name)
+    hold(app)
+    if name == "overview":
+        app.notify("said", markup=False)
+        for key in OPENED:
+            await pressed(app, pilot, key)
+            hold(app)
+            await pressed(app, pilot, "escape")
+        await closed(app, pilot)
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "ansi-light"])
+@pytest.mark.parametrize("name", SCREENS)
+def test_without_colours_nothing_has_one(loaded: Loaded, name: str, theme: str) -> None:
+    def hold(app: ZprofApp) -> None:
+        styles = [segment.style for segment in segments(app) if segment.style]
+        assert not [style for style in styles if style.color or style.bgcolor]
+        assert any(style.reverse for style in styles)
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        app.theme = theme
+        await everything(app, pilot, name, hold)
+
+    if theme == "textual-dark" or name == "overview":
+        play(app_on(loaded, mono=True), act, notifications=True)
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_in_ascii_nothing_is_above(loaded: Loaded, name: str) -> None:
+    def hold(app: ZprofApp) -> None:
+        text = screen_text(app)
+        assert text.isascii(), {sign for sign in text if not sign.isascii()}
+        assert name != "overview" or "+-" in text
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await everything(app, pilot, name, hold)
+
+    play(app_on(loaded, ascii_only=True), act, LARGE, notifications=True)
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_another_theme_is_drawn_at_once(loaded: Loaded, name: str) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await shown(app, pilot, name)
+        dark, text = drawn(app), screen_text(app)
+        app.theme = "textual-light"
+        await settled(app, pilot)
+        light = drawn(app)
+        assert light != dark
+        assert screen_text(app) == text
+        app.theme = "textual-dark"
+        await settled(app, pilot)
+        assert drawn(app) == dark
+
+    play(app_on(loaded), act)
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_the_footer_fits(loaded: Loaded, name: str) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await shown(app, pilot, name)
+        footer = screen_text(app).splitlines()[-1]
+        for one in app.screen.active_bindings.values():
+            if one.binding.show:
+                assert f"{one.binding.key_display} {one.binding.description}" in footer
+        assert "q quit" in footer
+
+    play(app_on(loaded), act)
+
+
+def test_colours_out_and_all_else_stays() -> None:
+    style = Style(color="red", bgcolor="blue", bold=True, reverse=True, meta={"row": 3})
+    (plain,) = NoColours().apply([Segment("a", style)], Color.parse("black"))
+    assert plain.text == "a"
+    assert plain.style == Style(bold=True, reverse=True, meta={"row": 3})
+    assert plain.style is not None
+    assert plain.style.meta == {"row": 3}
+
+
+def test_ascii_keeps_the_columns() -> None:
+    assert in_ascii("╭─é表e\u0301│…✓") == "+-???e|.+"
+    (line,) = AsciiOnly().apply([Segment("▲ µs", Style(bold=True))], Color.parse("black"))
+    assert (line.text, line.style) == ("^ us", Style(bold=True))
+
+
+def test_every_glyph_has_a_letter_of_its_own() -> None:
+    for paints in (TENANTS, TIMES):
+        letters = [paint.letter for paint in paints.values()]
+        assert len(set(letters)) == len(letters)
+        assert "".join(letters).isascii()
+        assert len({paint.glyph for paint in paints.values()}) == len(paints)
+    assert all(paint.letter.isascii() for paint in MARKS.values())
+    assert len(set(HEAT_GLYPHS)) == len(HEAT_GLYPHS)
+
+
+#: Lab distances between any two tenants: normal sight, protan, deutan, tritan (Machado's simulation).
+OKABE_ITO = {"#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"}
+
+
+def test_tenants_have_the_palette_for_every_sight() -> None:
+    six = list(TENANTS.values())[:6]
+    assert {paint.dark for paint in six} == {paint.light for paint in six} == OKABE_ITO
+
+
+def test_names_of_themes() -> None:
+    assert theme_named("light") == "textual-light"
+    assert theme_named("dracula") == "dracula"
+    with pytest.raises(BadInput) as refused:
+        theme_named("lihgt")
+    assert "ansi-light" in refused.value.hint
+
+
+def test_no_colour_is_wanted_by_anything_but_nothing() -> None:
+    assert [wants_no_colour(env) for env in ({}, {"NO_COLOR": ""}, {"NO_COLOR": "0"})] == [False, False, True]
+
+
+def test_keys_are_written_in_ascii() -> None:
+    assert all(
+        f"{key.written}{key.says}{key.footer}".isascii() for key in KEYS if key.where is not Where.LIVE
+    )
