@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.support.full_memories import GIB, full_memory
+from tests.support.full_memories import full_memory
 from tests.support.memories import MIB, memory_of
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, MemoryTimeline
@@ -23,12 +23,12 @@ def with_memory(loaded: Loaded, memory: Memory, *gaps: Gap) -> Loaded:
 
 
 def on_a_device(memory: Memory | None = None) -> Memory:
-    """Every leaf filled: 24 MiB reserved and not used, 900 MiB outside of PyTorch, 2 GiB on the device."""
+    """Every leaf filled: 24 MiB reserved and not used, 100 MiB outside of PyTorch, 512 MiB on the device."""
     memory = memory or full_memory()
     ranks = tuple(
-        replace(rank, reserved_unused_bytes=24 * MIB, non_pytorch_bytes=900 * MIB) for rank in memory.per_rank
+        replace(rank, reserved_unused_bytes=24 * MIB, non_pytorch_bytes=100 * MIB) for rank in memory.per_rank
     )
-    devices = tuple(replace(entry, device_total_bytes=2 * GIB) for entry in memory.devices)
+    devices = tuple(replace(entry, device_total_bytes=512 * MIB) for entry in memory.devices)
     return replace(memory, per_rank=ranks, devices=devices)
 
 

@@ -24,7 +24,7 @@ from zprof.tui.theme.palette import NON_PYTORCH, RESERVED_UNUSED, UNTAGGED
 RANKS = "memory.per_rank"
 #: Bars that a page holds at most; a terminal shows as many of them as it has room for.
 MOST_BARS = 32
-#: Of the device's memory: with less in use the bars would be too short to read beside it.
+#: Of the device's memory: with less allocated the bars would be too short to read beside it.
 _WORTH_A_DEVICE = 0.1
 _OUTSIDE = ((RESERVED_UNUSED, "reserved_unused_bytes"), (NON_PYTORCH, "non_pytorch_bytes"))
 _NAMES = {UNTAGGED: "untagged", RESERVED_UNUSED: "reserved, unused", NON_PYTORCH: "outside PyTorch"}
@@ -118,7 +118,8 @@ def _whole(loaded: Loaded, memory: Memory) -> tuple[Figure, str]:
     sizes = [_used(rank) for rank in memory.per_rank]
     largest = sizes.index(max(sizes))
     totals = [entry.device_total_bytes or 0 for entry in memory.devices]
-    if totals and max(totals) * _WORTH_A_DEVICE <= max(sizes) <= max(totals):
+    peak = max(rank.peak_bytes for rank in memory.per_rank)
+    if totals and max(totals) * _WORTH_A_DEVICE <= peak and max(sizes) <= max(totals):
         leaf = f"memory.devices[{totals.index(max(totals))}].device_total_bytes"
         return figure(loaded.tree, Unit.BYTES, leaf), "what the device has"
     return _used_figure(loaded, largest), "the largest"

@@ -27,7 +27,7 @@ def device_table(loaded: Loaded, rank: int) -> Table | None:
         title=f"the whole device, rank {rank}",
         columns=(
             Column(title="term"),
-            *(Column(title=f"at the {entry.moment}", numeric=True) for _, entry in moments),
+            *(Column(title=entry.moment, says="when it was so", numeric=True) for _, entry in moments),
             *([] if moments else [Column(title="since the process began", numeric=True)]),
         ),
         lines=(

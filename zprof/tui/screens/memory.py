@@ -27,8 +27,10 @@ TABLES = ("top", "law", "phases", "modules", "device")
 _MIDDLE_HEIGHT, _LARGE_HEIGHT, _LARGE_WIDTH = 32, 44, 160
 _MIDDLE_WIDTH = 100
 #: By size of the terminal: small, middle, large.
-_MOST_BARS, _MOST_NOTES, _PLOT_ROWS = (4, 8, 12), (1, 2, 3), (3, 6, 10)
+_MOST_BARS, _MOST_NOTES, _PLOT_ROWS = (4, 5, 12), (1, 2, 3), (3, 6, 10)
 _FEW_BARS = 2
+#: Rows of a table for which there is room below the timeline on a small terminal.
+_FEW_ROWS = 6
 #: Of a table: its frame and its titles; and rows of one that is not in front.
 _FRAME, _MOST_ROWS = 3, 10
 _MAKERS = (top_table, law_table, phases_table, modules_table, device_table)
@@ -42,7 +44,8 @@ class MemoryScreen(PageScreen):
         "Who holds the memory of each rank at its own peak, how that came to be, and what the largest are.\n"
         "tab: bars, timeline, table. On the bars up and down pick a rank, left and right a tenant; on the "
         "timeline left and right move in time; enter opens what is under the cursor.\n"
-        "m: the next table (largest allocations, law, phases, modules, device)."
+        "m: the next table (largest allocations, law, phases, modules, device); on a small terminal the "
+        "timeline makes room for a long one."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.MEMORY)]
 
@@ -82,7 +85,6 @@ class MemoryScreen(PageScreen):
             self.query_one(StackedBars).show(bars)
         self.query_one(Trend).show(curve)
         self.query_one(StackedBars).display = bars is not None
-        self.query_one(Trend).display = bars is not None
         self._arrange()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -137,9 +139,15 @@ class MemoryScreen(PageScreen):
     def _pictures(self, size: int) -> None:
         bars, trend = self.query_one(StackedBars), self.query_one(Trend)
         bars.most_bars, bars.most_notes = _MOST_BARS[size], _MOST_NOTES[size]
+        trend.display = bool(self._there) and (size > 0 or not self._is_long())
         trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.shown_bars()) <= _FEW_BARS)
         bars.redraw()
         trend.redraw()
+
+    def _is_long(self) -> bool:
+        """Whether the table in front is another one than the first, and longer than the rest of the room."""
+        table = self._there.get(self.front)
+        return table is not None and self.front != TABLES[0] and len(table.lines) > _FEW_ROWS
 
     def _tables(self, large: bool, middle: bool) -> None:
         beside = "law" if self.front != "law" else "top"

@@ -45,14 +45,14 @@ def test_the_legend_is_of_the_selected_rank(alone: Loaded) -> None:
 def test_reserved_and_other_memory_stand_in_the_legend_when_known(alone: Loaded) -> None:
     drawn = made(alone, on_a_device())
     assert sizes(drawn)["reserved_unused"] == 24 * MIB
-    assert sizes(drawn)["non_pytorch"] == 900 * MIB
+    assert sizes(drawn)["non_pytorch"] == 100 * MIB
     assert words(drawn.total).endswith("used by the process")
     assert "unknown (g)" in words(made(alone, full_memory()).total)
 
 
 def test_bars_share_one_scale(alone: Loaded) -> None:
     on_device = made(alone, on_a_device())
-    assert (on_device.whole.text, on_device.whole_is) == ("2.0 GiB", "what the device has")
+    assert (on_device.whole.text, on_device.whole_is) == ("512.0 MiB", "what the device has")
     without = replace(on_a_device(), devices=())
     plain = made(alone, without)
     largest = max(

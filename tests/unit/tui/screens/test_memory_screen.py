@@ -88,6 +88,8 @@ def test_m_brings_each_table_to_the_front(alone: Loaded) -> None:
     for text, title in zip(texts[1:], titles, strict=True):
         assert title in text
         assert sum(other in text for other in titles) == 1
+    assert ["live bytes" in text for text in texts] == [True, True, True, True, False, True]
+    assert "context and the rest" in texts[4]  # the timeline made room for it
 
 
 def test_the_timeline_has_a_cursor_and_rows_of_tables_open(alone: Loaded) -> None:
