@@ -14,6 +14,8 @@ from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Opens, Table, Word
 
 _MS = "in ms, "
+#: So many of the most exposed can be searched: the table draws some of them.
+_MOST = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +36,10 @@ class Split:
     transfer: Figure
 
 
-def collectives_table(loaded: Loaded) -> Table:
-    """One row a kind, group and element type, the one with most exposed time first."""
+def collectives_table(loaded: Loaded, width: int = 1 << 30) -> Table:
+    """One row a kind, group and element type, the most exposed first, with the columns for this width."""
     time = loaded.report.time
-    fields = _fields(time)
+    fields = [field for field in _fields(time) if field.column.from_width <= width]
     return Table(
         name="collectives",
         title=title_of(time),
@@ -49,7 +51,7 @@ def collectives_table(loaded: Loaded) -> Table:
                 opens=Opens.COLLECTIVE,
                 target=at,
             )
-            for at in range(len(time.collectives))
+            for at in range(len(time.collectives[:_MOST]))
         ),
         help=_HELP,
         note=_note(loaded),

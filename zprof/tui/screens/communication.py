@@ -1,5 +1,6 @@
 """Communication: which collective is exposed, what it is made of, and what that is held against."""
 
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from textual import events
@@ -14,13 +15,18 @@ from zprof.tui.pages.communication_checks import checks_table
 from zprof.tui.pages.communication_parts import fits_table, sizes_table, units_table
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import Loaded, Selected
+from zprof.tui.tables import Table
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.split_line import SplitLine
 
 #: From this width on all tables stand side by side.
 _WIDE = 120
 _FRAME = 2
-_PARTS = ("sizes", "units", "fits")
+_PARTS: Mapping[str, Callable[[Loaded, int], Table]] = {
+    "sizes": sizes_table,
+    "units": units_table,
+    "fits": fits_table,
+}
 
 
 class CommunicationScreen(PageScreen):
@@ -45,8 +51,9 @@ class CommunicationScreen(PageScreen):
     def __init__(self) -> None:
         super().__init__()
         #: Which of the tables a narrow terminal shows.
-        self.part = _PARTS[0]
+        self.part = "sizes"
         self._filled_width = 0
+        self._parts_filled: set[str] = set()
 
     def parts(self) -> ComposeResult:
         """Collectives over what they are made of."""
@@ -64,13 +71,10 @@ class CommunicationScreen(PageScreen):
     def fill(self, loaded: Loaded, selected: Selected) -> None:
         """From the report."""
         self._filled_width = self.app.size.width
-        room = (self._filled_width // 2 if self._is_wide else self._filled_width) - _FRAME
-        self._table("collectives").show(collectives_table(loaded))
-        self._table("sizes").show(sizes_table(loaded, room))
-        self._table("units").show(units_table(loaded, room))
-        self._table("fits").show(fits_table(loaded, room))
+        self._table("collectives").show(collectives_table(loaded, self._filled_width))
         self._table("checks").show(checks_table(loaded))
-        self._show_parts()
+        self._parts_filled.clear()
+        self._show_parts(loaded)
         self._show_split()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -86,9 +90,11 @@ class CommunicationScreen(PageScreen):
 
     def action_next_part(self) -> None:
         """The next of the tables below."""
-        self.part = _PARTS[(_PARTS.index(self.part) + 1) % len(_PARTS)]
+        names = list(_PARTS)
+        self.part = names[(names.index(self.part) + 1) % len(names)]
         had = self.focused is not None and self.focused.id in _PARTS
-        self._show_parts()
+        if self.zprof.loaded is not None:
+            self._show_parts(self.zprof.loaded)
         if had or self._is_wide:
             self._table(self.part).focus()
 
@@ -99,9 +105,15 @@ class CommunicationScreen(PageScreen):
     def _table(self, name: str) -> FactTable:
         return self.query_one(f"#{name}", FactTable)
 
-    def _show_parts(self) -> None:
-        for name in _PARTS:
-            self._table(name).display = self._is_wide or name == self.part
+    def _show_parts(self, loaded: Loaded) -> None:
+        """Those that are not seen are not filled: tables of many rows take their time."""
+        room = (self._filled_width // 2 if self._is_wide else self._filled_width) - _FRAME
+        for name, make in _PARTS.items():
+            table = self._table(name)
+            table.display = self._is_wide or name == self.part
+            if table.display and name not in self._parts_filled:
+                self._parts_filled.add(name)
+                table.show(make(loaded, room))
         self.query_one("#communication-left", Vertical).display = self._is_wide or self.part != "units"
 
     def _show_split(self) -> None:

@@ -2,35 +2,46 @@
 
 from dataclasses import replace
 
-import pytest
 from textual.pilot import Pilot
 
-from tests.support.tui_app import LARGE, MIDDLE, app_on, play, press, screen_text, settled
+from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, settled
 from tests.unit.tui.pages.test_communication_page import many_groups, with_collective, with_time
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import Loaded
 from zprof.tui.tables import MOST_ROWS
 from zprof.tui.widgets.fact_table import FactTable
 
-
-def test_collectives_sizes_and_checks_are_seen_at_once(loaded: Loaded) -> None:
-    text = press(app_on(loaded), "3")
-    for word in ("all_gather", "reduce_scatter", "message sizes", "law", "ledger", "clocks"):
-        assert word in text
-    assert "units (wrapped" not in text
+_PARTS = ("message sizes", "units (wrapped", "the link:")
 
 
-@pytest.mark.parametrize(("presses", "seen"), [(1, "units (wrapped"), (2, "the link:"), (3, "message sizes")])
-def test_m_shows_the_next_table(loaded: Loaded, presses: int, seen: str) -> None:
-    text = press(app_on(loaded), "3", *["m"] * presses)
-    assert seen in text
-    assert sum(title in text for title in ("units (wrapped", "the link:", "message sizes")) == 1
+def texts(app: ZprofApp, *presses: str, size: tuple[int, int] = SMALL) -> list[str]:
+    """What the terminal shows after each of these, keys parted by blanks."""
+    seen: list[str] = []
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for keys in presses:
+            for key in keys.split():
+                await pilot.press(key)
+            await settled(app, pilot)
+            seen.append(screen_text(app))
+
+    play(app, act, size)
+    return seen
 
 
-@pytest.mark.parametrize("size", [MIDDLE, LARGE], ids=str)
-def test_a_wide_terminal_shows_all(loaded: Loaded, size: tuple[int, int]) -> None:
-    text = press(app_on(loaded), "3", size=size)
-    assert all(title in text for title in ("units (wrapped", "the link:", "message sizes", "launch delay"))
+def test_collectives_and_checks_are_seen_and_one_of_three_tables(loaded: Loaded) -> None:
+    seen = texts(app_on(loaded), "3", "m", "m", "m")
+    for word in ("all_gather", "reduce_scatter", "law", "ledger", "clocks"):
+        assert word in seen[0]
+    shown = [[part for part in _PARTS if part in text] for text in seen]
+    assert shown == [[_PARTS[0]], [_PARTS[1]], [_PARTS[2]], [_PARTS[0]]]
+    assert "latency" in seen[2]
+    assert "blocks.1" in seen[1]
+
+
+def test_a_wide_terminal_shows_all(loaded: Loaded) -> None:
+    text = press(app_on(loaded), "3", size=LARGE)
+    assert all(title in text for title in (*_PARTS, "launch delay", "exposed transfer"))
 
 
 def test_a_terminal_that_is_made_wider_shows_more(loaded: Loaded) -> None:
@@ -39,8 +50,9 @@ def test_a_terminal_that_is_made_wider_shows_more(loaded: Loaded) -> None:
         await settled(app, pilot)
         await pilot.resize_terminal(*MIDDLE)
         await settled(app, pilot)
-        assert "the link:" in screen_text(app)
-        await pilot.resize_terminal(80, 24)
+        text = screen_text(app)
+        assert all(word in text for word in (*_PARTS, "blocks.1", "latency", "launch delay"))
+        await pilot.resize_terminal(*SMALL)
         await settled(app, pilot)
         assert "the link:" not in screen_text(app)
 
@@ -48,9 +60,28 @@ def test_a_terminal_that_is_made_wider_shows_more(loaded: Loaded) -> None:
 
 
 def test_the_line_follows_the_focus(loaded: Loaded) -> None:
-    first, second = loaded.report.time.collectives
-    assert f"{first.kind} 0,1  hidden" in press(app_on(loaded), "3")
-    assert f"{second.kind} 0,1  hidden" in press(app_on(loaded), "3", "down")
+    kinds = [entry.kind for entry in loaded.report.time.collectives]
+    seen = texts(app_on(loaded), "3", "down")
+    for kind, text in zip(kinds, seen, strict=True):
+        assert split_line(text).startswith(f" {kind} 0,1  hidden")
+
+
+def test_a_name_opens_its_worst_instances_and_a_number_its_formula(loaded: Loaded) -> None:
+    seen = texts(
+        app_on(loaded),
+        "3 enter",
+        "s S",
+        "slash b l o c k s full_stop 3 enter",
+        "escape",
+        "right right right right right enter",
+        size=MIDDLE,
+    )
+    assert "90 of 90, most exposed first; all matched" in seen[0]
+    assert "rank ▲" in seen[1]
+    assert "blocks.3" in seen[2]
+    assert "blocks.0" not in seen[2]
+    assert "most exposed first;" not in seen[3]
+    assert "exposed = union(collectives) minus union(compute)" in seen[4]
 
 
 def split_line(text: str) -> str:
@@ -69,26 +100,6 @@ def test_hidden_and_exposed_are_told_apart_without_colour_or_glyphs(loaded: Load
     assert "-w" in line
     assert "w=" in line
     assert line.isascii()
-
-
-def test_enter_on_a_name_opens_the_worst_instances(loaded: Loaded) -> None:
-    text = press(app_on(loaded), "3", "enter")
-    assert "most exposed first; all matched" in text
-    assert "why" in text
-    assert "most exposed first;" not in press(app_on(loaded), "3", "enter", "escape")
-
-
-def test_instances_are_sorted_and_searched(loaded: Loaded) -> None:
-    sorted_up = press(app_on(loaded), "3", "enter", "s", "S")
-    assert "rank ▲" in sorted_up
-    found = press(app_on(loaded), "3", "enter", "slash", *"blocks.3", "enter")
-    assert "blocks.3" in found
-    assert "blocks.0" not in found
-
-
-def test_enter_on_a_number_explains_it(loaded: Loaded) -> None:
-    text = press(app_on(loaded), "3", *["right"] * 5, "enter", size=MIDDLE)
-    assert "exposed = union(collectives) minus union(compute)" in text
 
 
 def test_a_job_of_512_kinds_and_groups(loaded: Loaded) -> None:
