@@ -1,17 +1,21 @@
 """The ranks screen's table, the telling ranks first, and what the critical path goes through."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import nlargest
 
 from zprof.model.report import Report
 from zprof.model.time import Blame, PathShare
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.session import Loaded
-from zprof.tui.tables import MOST_ROWS, Cell, Column, Line, Mark, Opens, Table, Word
+from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word
 
 _WIDE, _WIDER, _WIDEST = 100, 120, 160
 _BLAME = "time.blame.per_rank"
+_TIMES = ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
+#: Rows of the table at most, and so many of each column's largest are among them.
+MOST_RANKS, _OF_EACH = 200, 16
 _MOST_PATH = 4
 _WORTH = 0.005
 
@@ -21,8 +25,8 @@ def ranks_table(loaded: Loaded) -> Table:
     report = loaded.report
     order = telling_order(report)
     columns, places = _columns(), _Places(report)
-    lines = [_line(loaded, rank, places) for rank in order[:MOST_ROWS]]
-    note = f"first {len(lines)} of {len(order)} ranks" if len(lines) < len(order) else ""
+    lines = [_line(loaded, rank, places) for rank in _chosen(report, order)]
+    note = f"{len(lines)} of {len(order)} ranks: the first of each column" if len(lines) < len(order) else ""
     return Table(
         name="ranks",
         title="ranks, those that others wait for most first (ms)",
@@ -39,6 +43,29 @@ def telling_order(report: Report) -> list[int]:
     lost = {entry.rank: entry.wall_ns - entry.compute_ns for entry in report.time.per_rank}
     ranks = {*report.run.ranks_loaded, *lost, *(entry.rank for entry in report.memory.per_rank)}
     return sorted(ranks, key=lambda rank: (-caused.get(rank, 0), -lost.get(rank, 0), rank))
+
+
+def _chosen(report: Report, order: Sequence[int]) -> Sequence[int]:
+    """Of very many ranks those that are among the largest of some column, so that sorting finds them."""
+    if len(order) <= MOST_RANKS:
+        return order
+    kept: set[int] = set()
+    for values in _by_column(report):
+        kept.update(nlargest(_OF_EACH, values, key=lambda rank: (values[rank], -rank)))
+    kept.update([rank for rank in order if rank not in kept][: max(0, MOST_RANKS - len(kept))])
+    return [rank for rank in order if rank in kept]
+
+
+def _by_column(report: Report) -> Iterator[Mapping[int, float]]:
+    for name in _TIMES:
+        yield {entry.rank: getattr(entry, name) for entry in report.time.per_rank}
+    for name in ("exposed_wait_ns", "last_ratio", "own_wait_ns"):
+        yield {entry.rank: getattr(entry, name) for entry in _blames(report)}
+    yield {entry.rank: entry.peak_bytes for entry in report.memory.per_rank}
+    path: dict[int, float] = defaultdict(float)
+    for share in _shares(report):
+        path[share.rank] += share.ns
+    yield path
 
 
 class _Places:
@@ -93,10 +120,7 @@ def _line(loaded: Loaded, rank: int, places: _Places) -> Line:
         return bound_figure(loaded.tree, unit, f"{stem}[{place}].{name}", sign=sign)
 
     signs = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST} if rank in places.unsplit else {}
-    times = [
-        of("time.per_rank", places.times, name, sign=signs.get(name, EXACT))
-        for name in ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
-    ]
+    times = [of("time.per_rank", places.times, name, sign=signs.get(name, EXACT)) for name in _TIMES]
     cells: list[Cell] = [
         Word(f"r{rank}"),
         *times,

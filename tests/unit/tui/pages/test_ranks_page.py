@@ -13,10 +13,10 @@ from zprof.tui.meanings.meaning import kind_of
 from zprof.tui.meanings.ranks import RANKS
 from zprof.tui.meanings.registry import meaning_of
 from zprof.tui.pages.rank_grids import Grids, Metric
-from zprof.tui.pages.ranks import path_parts, ranks_table, telling_order
+from zprof.tui.pages.ranks import MOST_RANKS, path_parts, ranks_table, telling_order
 from zprof.tui.popups.number import rows_behind, said_of
 from zprof.tui.session import Loaded
-from zprof.tui.tables import MOST_ROWS, Table
+from zprof.tui.tables import Table, sorted_by
 
 FIELDS = {
     Metric.STEP_TIME: "wall_ns",
@@ -92,8 +92,22 @@ def test_the_rank_that_others_wait_for_is_first(many: Loaded) -> None:
     assert cell(table, "341", "caused").value == 26 * MS  # type: ignore[union-attr]
     assert cell(table, "341", "last").text == "90.0 %"  # type: ignore[union-attr]
     assert cell(table, "341", "because") == "compute"
-    assert len(table.lines) == MOST_ROWS
-    assert table.note == f"first {MOST_ROWS} of 1024 ranks"
+    assert len(table.lines) == MOST_RANKS
+    assert table.note == f"{MOST_RANKS} of 1024 ranks: the first of each column"
+
+
+def test_of_many_ranks_sorting_by_any_column_finds_the_largest(many: Loaded) -> None:
+    ranks = [
+        replace(entry, idle_ns=entry.idle_ns + 9 * MS * (entry.rank in (3, 900)))
+        for entry in many.report.time.per_rank
+    ]
+    time = replace(many.report.time, per_rank=tuple(ranks))
+    table = ranks_table(replace(many, report=replace(many.report, time=time)))
+    by_idle = sorted_by(
+        table, table.lines, [column.title for column in table.columns].index("idle"), reverse=True
+    )
+    assert {line.key for line in by_idle[:2]} == {"3", "900"}
+    assert table.lines[0].key == "341"
 
 
 def test_then_those_that_lose_most_of_their_step(alone: Loaded) -> None:
