@@ -110,10 +110,10 @@ def _clocks(loaded: Loaded) -> tuple[Cell, ...]:
             Word("matched"),
             matched,
             unmatched,
-            Word(f"not; {_why_not(loaded.report)}", Mark.MUTED),
+            Word(f"unmatched; {_why_not(loaded.report)}", Mark.MUTED),
         )
     doubt = figure(tree, Unit.NS, "time.alignment.uncertainty_ns")
-    how = Word(f"not; {_how(alignment)}", Mark.MUTED)
+    how = Word(f"unmatched; {_how(alignment)}", Mark.MUTED)
     return (Word("clocks, within"), doubt, Word("matched"), matched, unmatched, how)
 
 

@@ -240,4 +240,4 @@ def test_sums_of_what_could_not_be_split_are_bounds(loaded: Loaded) -> None:
 def test_one_rank_of_several_has_nothing_to_align_with(loaded: Loaded) -> None:
     one = replace(loaded.report, run=replace(loaded.report.run, ranks_loaded=(0,)))
     found = replace(loaded, report=replace(one, time=replace(one.time, alignment=None)))
-    assert checks(found)["clocks"][-1] == "not; only one rank is loaded"
+    assert checks(found)["clocks"][-1] == "unmatched; only one rank is loaded"
