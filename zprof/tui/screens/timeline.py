@@ -23,6 +23,9 @@ from zprof.tui.timeline.model import StepModel
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
 
+#: Rows from which on there is room for all that is known of the event under the cursor.
+_ROOM = 20
+
 
 class TimelineScreen(PageScreen):
     """The ledger of the step, its lanes, and what is under the cursor."""
@@ -110,8 +113,9 @@ class TimelineScreen(PageScreen):
 
     def on_lanes_moved(self) -> None:
         """Say what is under the cursor."""
-        lanes = self.query_one(Lanes)
-        self.query_one("#under", Static).update(Text("\n".join(said_of(lanes)), no_wrap=False))
+        under = self.query_one("#under", Static)
+        lines = said_of(self.query_one(Lanes), whole=under.size.height >= _ROOM)
+        under.update(Text("\n".join(lines)))
 
     def on_lanes_opened(self, event: Lanes.Opened) -> None:
         """A window on the event."""
@@ -120,8 +124,11 @@ class TimelineScreen(PageScreen):
             self.app.push_screen(TextPopup(*opened(model, event.lane, event.place)))
 
 
-def said_of(lanes: Lanes) -> list[str]:
-    """Lines on the column of the cursor: what holds it, the event, the exposed gap; or why there is none."""
+def said_of(lanes: Lanes, *, whole: bool = False) -> list[str]:
+    """Lines on the column of the cursor: what holds it, the event, the exposed gap; or why there is none.
+
+    ``whole``: behind them all that a window on the event would say.
+    """
     model, lane, columns = lanes.model, lanes.lane, lanes.columns()
     if model is None:
         return [printable(lanes.said)]
@@ -135,4 +142,6 @@ def said_of(lanes: Lanes) -> list[str]:
         item_line(model, lane, place, count),
         gap_line(model, gap_at(model, cursor, cursor + 1) or gap_at(model, begin, end)),
     ]
-    return [printable(line) for line in lines if line]
+    if whole and place is not None:
+        lines += ["\n", *opened(model, lane, place)[1].split("\n")]
+    return [printable(line) if line != "\n" else "" for line in lines if line]

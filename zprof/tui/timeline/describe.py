@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from zprof.model.printable import printable
+from zprof.model.kernels import function_name
+from zprof.model.printable import printable, shorten
 from zprof.model.units import format_bytes, format_ns, format_percent
 from zprof.tui.timeline.cover import Role
 from zprof.tui.timeline.gaps import Gap, gap_at
@@ -29,6 +30,7 @@ ROLE_NAMES: Mapping[Role, str] = {
 #: Of the ranges and operators around an event so many are named.
 _MOST_AROUND = 6
 _LONGEST = 400
+_LONGEST_SHORT = 60
 
 
 def at_ms(time_ns: float) -> str:
@@ -51,7 +53,7 @@ def item_line(model: StepModel, lane: Lane, place: int | None, count: int) -> st
     more = f" (1 of {count} there)" if count > 1 else ""
     row = int(lane.items.row[place])
     start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
-    name = _name(model, lane, row)
+    name = shorten(_short_name(model, lane, row), _LONGEST_SHORT)
     return f"{name}: {format_ns(end - start)} from {at_ms(start)}{more}"
 
 
@@ -78,13 +80,19 @@ def opened(model: StepModel, lane: Lane, place: int) -> tuple[str, str]:
         said = [_fact("start", at_ms(start)), _fact("duration", format_ns(end - start))]
         return _name(model, lane, row), "\n".join(said)
     event = model.event(row)
-    lines = [*_event(model, event), *_around(model, lane, place)]
+    lines = [_fact("name", event.name[:_LONGEST]), *_event(model, event), *_around(model, lane, place)]
     if lane.items.kind[place] in (Kind.COLLECTIVE, Kind.WAIT):
         found = _same(model, start, end)
         lines += ["", *_collective(found)] if found is not None else []
     else:
         lines += _held_up_before(model, lane, place)
-    return _name(model, lane, row), "\n".join(lines)
+    return _short_name(model, lane, row), "\n".join(lines)
+
+
+def _short_name(model: StepModel, lane: Lane, row: int) -> str:
+    """Of a kernel the function alone, without its types."""
+    name = _name(model, lane, row)
+    return (function_name(name) or name) if lane.kind is LaneKind.STREAM else name
 
 
 def _name(model: StepModel, lane: Lane, row: int) -> str:

@@ -1,5 +1,6 @@
 """The events of a lane, found by time: the one under the cursor, and those around it."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
@@ -54,8 +55,9 @@ class Items:
 
     def touching(self, begin_ns: float, end_ns: float) -> Int64s:
         """Places of those that lie at least in part in a stretch."""
-        low = int(np.searchsorted(self.reach, begin_ns, side="right"))
-        high = int(np.searchsorted(self.start_ns, end_ns, side="left"))
+        # whole numbers: numpy would make a copy of all times to compare them with a fraction
+        low = int(np.searchsorted(self.reach, math.floor(begin_ns), side="right"))
+        high = int(np.searchsorted(self.start_ns, math.ceil(end_ns), side="left"))
         if high <= low:
             return np.empty(0, dtype=np.int64)
         return low + np.flatnonzero(self.end_ns[low:high] > begin_ns)
