@@ -31,7 +31,7 @@ def job_log(run: Path) -> Iterator[tuple[Path, IO[bytes]]]:
             f"{run.parent}: cannot be written ({error.strerror})", hint="name another RUN"
         ) from None
     path = Path(name)
-    with open(handle, "wb") as file:
+    with open(handle, "wb", buffering=0) as file:
         try:
             yield path, file
         finally:

@@ -73,3 +73,47 @@ def test_it_speaks_on_the_same_streams() -> None:
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
     )
     assert (done.stdout, done.stderr, done.returncode) == ("typed", "error\n", 3)
+
+
+class Beside:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def start(self) -> None:
+        self.told.append("start")
+
+    def look(self) -> None:
+        self.told.append("look")
+
+    def signalled(self, number: int) -> None:
+        self.told.append(f"signal {number}")
+
+    def job_over(self, code: int) -> None:
+        self.told.append(f"over {code}")
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+def test_who_has_the_terminal_is_told_of_the_end(tmp_path: Path) -> None:
+    beside = Beside()
+    with (tmp_path / "log").open("w+b") as output:
+        assert (
+            run_command(
+                ["sh", "-c", "cat; echo out; echo err >&2; exit 3"], os.environ, output=output, beside=beside
+            )
+            == 3
+        )
+        output.seek(0)
+        assert output.read() == b"out\nerr\n"
+    assert (beside.told[0], beside.told[-2:]) == ("start", ["over 3", "close"])
+    assert set(beside.told[1:-2]) == {"look"}
+
+
+def test_the_terminal_is_freed_where_nothing_can_be_run() -> None:
+    beside = Beside()
+    with pytest.raises(BadInput):
+        run_command(["no-such-command-at-all"], os.environ, beside=beside)
+    assert beside.told == ["start", "close"]
