@@ -143,7 +143,9 @@ def _because(places: _Places, rank: int) -> Word:
     return Word(max(reasons, key=lambda reason: (reasons[reason], reason)).replace("_", " "))
 
 
-def _on_path(loaded: Loaded, shares: Sequence[int]) -> Figure:
+def _on_path(loaded: Loaded, shares: Sequence[int]) -> Cell:
+    if not shares and _shares(loaded.report):
+        return Word("-", Mark.MUTED)
     if not shares:
         return Figure(value=None, unit=Unit.MS, leaves=("time.critical_path",))
     leaves = [f"time.critical_path.shares[{share}].ns" for share in shares]

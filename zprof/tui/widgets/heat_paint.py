@@ -11,7 +11,7 @@ from zprof.tui.theme.palette import HEAT, HEAT_GLYPHS, MARKS, Look
 _UNKNOWN, _FAR, _DOT = "?", "!", "·"
 #: From this step of the ramp on, what is written on a cell is black.
 _BRIGHT = 5
-_FRAMED = 3
+_FRAMED = 2
 _GAP = 3
 
 
@@ -23,16 +23,21 @@ class HeatPaint:
     ascii_only: bool = False
 
     def cell(self, level: int, *, far: bool, width: int, focused: bool) -> list[Segment]:
-        """One cell: ``?`` unknown, ``!`` far above the rest; the focused one in reverse, and in brackets."""
+        """One cell: ``?`` unknown, ``!`` far above the rest; the focused one in brackets.
+
+        One that is too narrow for brackets, or has no colour, is shown in reverse.
+        """
         gap = 1 if width >= _GAP else 0
         fill = width - gap
         text = self._glyph(level) * fill
         if far:
             middle = (fill - 1) // 2
             text = text[:middle] + _FAR + text[middle + 1 :]
-        if focused and fill >= _FRAMED:
+        framed = focused and fill >= _FRAMED
+        if framed:
             text = f"[{text[1:-1]}]"
-        parts = [Segment(text, self._style(level, focused=focused))]
+        plain = self.look is Look.MONO or level < 0
+        parts = [Segment(text, self._style(level, bold=focused, reverse=focused and (plain or not framed)))]
         return [*parts, Segment(" ")] if gap else parts
 
     def scale(self) -> list[Segment]:
@@ -60,8 +65,8 @@ class HeatPaint:
         glyph = HEAT_GLYPHS[level]
         return "." if self.ascii_only and glyph == _DOT else glyph
 
-    def _style(self, level: int, *, focused: bool = False) -> Style:
+    def _style(self, level: int, *, bold: bool = False, reverse: bool = False) -> Style:
         if self.look is Look.MONO or level < 0:
-            return Style(reverse=focused)
+            return Style(bold=bold, reverse=reverse)
         ink = "#000000" if level >= _BRIGHT else "#FFFFFF"
-        return Style(color=ink, bgcolor=HEAT[level], reverse=focused, bold=focused)
+        return Style(color=ink, bgcolor=HEAT[level], bold=bold, reverse=reverse)

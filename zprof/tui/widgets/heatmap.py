@@ -175,7 +175,7 @@ class HeatMap(Widget, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One line of it."""
         if self.grid is None or not self.size.width:
-            return Strip.blank(self.size.width)
+            return Strip.blank(self.size.width, self.rich_style)
         page = self.page()
         paint = HeatPaint(look=look_of(self.app), ascii_only=bool(getattr(self.app, "ascii_only", False)))
         rows = len(page.rows) - 1
@@ -187,7 +187,8 @@ class HeatMap(Widget, can_focus=True):
             segments = self._focus_line(page, paint)
         else:
             segments = self._scale_line(self.grid, paint) if y == rows + 2 else []
-        return Strip(segments).adjust_cell_length(self.size.width)
+        # without the widget's own ground a terminal's default would show through
+        return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.rich_style)
 
     def _steps_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
         text, (begin, end) = page.header(self.cursor)

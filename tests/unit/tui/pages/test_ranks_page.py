@@ -156,6 +156,7 @@ def test_the_path_is_told_by_its_largest_shares(alone: Loaded) -> None:
         pytest.approx(part.ns / path.wall_ns)
         for part in sorted(path.shares, key=lambda part: -part.ns)[: len(shares) - 1]
     ]
+    assert cell(ranks_table(with_ranks(alone, 3, 1)), "2", "on path") == "-"
     on_path = sum(part.ns for part in path.shares if part.rank == 0)
     assert cell(ranks_table(alone), "0", "on path").value == on_path  # type: ignore[union-attr]
 

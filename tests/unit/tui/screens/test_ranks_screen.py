@@ -154,6 +154,21 @@ def test_without_colours_glyphs_say_it(many: Loaded) -> None:
     assert "[" in "".join(rows(text))
 
 
+def test_a_light_terminal_stays_light(many: Loaded) -> None:
+    grounds: list[list[object]] = []
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        app.theme = "textual-light"
+        await pilot.press("5")
+        await settled(app, pilot)
+        strips = app.screen._compositor.render_strips()
+        grounds.extend([part.style.bgcolor if part.style else None for part in strip] for strip in strips)
+
+    play(app_on(many), act)
+    assert all(None not in line for line in grounds)
+    assert all(min(line[-1].triplet) > 200 for line in grounds[1:11])  # type: ignore[attr-defined]
+
+
 def test_what_is_unknown_says_why(alone: Loaded) -> None:
     time = replace(alone.report.time, lateness=())
     loaded = replace(alone, report=replace(alone.report, time=time))
