@@ -54,8 +54,8 @@ def head_words(loaded: Loaded, shown: Shown) -> list[Word]:
     return [
         Word(f"A {shorten(before, _LONGEST_NAME)} (baseline)", Mark.TITLE),
         Word(f"B {shorten(run.name, _LONGEST_NAME)} (this run)", Mark.TITLE),
-        Word(f"times per {unit if shown.per_token else 'step'}", Mark.MUTED),
-        Word("only what differs" if shown.only_differences else "all that is known", Mark.MUTED),
+        Word(f"per {unit if shown.per_token else 'step'}", Mark.MUTED),
+        Word("only differences" if shown.only_differences else "all rows", Mark.MUTED),
     ]
 
 
@@ -133,7 +133,7 @@ def settings_table(loaded: Loaded, shown: Shown) -> Table:
         lines += [_setting(at, setting) for at, setting in ordered if setting not in differing]
     return Table(
         name="settings",
-        title=f"settings: {len(differing)} differ",
+        title=f"settings: {len(differing) or 'none'} {'differs' if len(differing) == 1 else 'differ'}",
         columns=(
             Column(title="setting", says="of the environment, the training program or the run"),
             Column(title="A", says="the baseline"),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.printable import shorten
 from zprof.model.side_by_side import Row, Section, SideBySide
 from zprof.reports.shown.compare_presenter import change, figure, label, shown_rows
@@ -114,9 +115,10 @@ def name_of(place: Place) -> str:
 
 
 def own_interval(loaded: Loaded, place: Place) -> Figure | None:
-    """Of the step time, and of the step time at equal work."""
+    """Of the step time, and of the step time at equal work; of one step or two it means nothing."""
     comparison = loaded.report.comparison
-    if comparison is None or comparison.step_time is None:
+    few = any(gap.what == NO_INTERVAL for gap in loaded.report.gaps)
+    if comparison is None or comparison.step_time is None or few:
         return None
     if part_of(place.section) is Part.STEP and place.row.name == "wall_ns":
         return interval(loaded.tree, "step_time")

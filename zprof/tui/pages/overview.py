@@ -15,6 +15,8 @@ _STATUS = {
     VerdictStatus.INCONCLUSIVE: ("? INCONCLUSIVE", Mark.DOUBTFUL),
 }
 _LONGEST_DIFFERENCES = 28
+#: After a word: text of one line, or of several.
+_NEXT_LINE = (" ", "\n")
 
 
 def verdict_words(report: Report) -> list[Word]:
@@ -93,15 +95,25 @@ def _range(loaded: Loaded, place: int, name: str, unit: Unit) -> Range:
     return ranged(low, high)
 
 
-def told_of(report: Report, place: int) -> str:
-    """The focused finding: its sentence, where the verdict is not that already, and the fix's first line."""
+def told_of(report: Report, place: int, *, whole: bool = False) -> str:
+    """The focused finding: its sentence, where the verdict is not that already, and the fix's first line.
+
+    ``whole``: all of both, and how to disprove it, where there is room.
+    """
     if not 0 <= place < len(report.findings):
         return ""
     found = report.findings[place]
+    if whole:
+        parts = {found.id: found.sentence, "fix": found.fix.strip(), "to disprove it": found.disprove}
+        return "\n".join(f"{name}:{_NEXT_LINE[_is_long(said)]}{said}" for name, said in parts.items())
     first, *more = found.fix.strip().split("\n")
     fix = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
     sentence = "" if found.sentence in report.verdict.sentence else f"{found.id} {found.sentence}. "
-    return f"{sentence}fix: {fix}{' … enter: all of it' if len(more) > 1 else ''}"
+    return f"{sentence}fix: {fix}{' …' if len(more) > 1 else ''}"
+
+
+def _is_long(text: str) -> bool:
+    return "\n" in text
 
 
 def rest_table(loaded: Loaded) -> Table:
@@ -149,16 +161,14 @@ def _headroom(loaded: Loaded) -> list[Line]:
 
 
 def _unclaimed(loaded: Loaded) -> list[Line]:
-    left = loaded.report.unclaimed
+    left = {term: ns for term, ns in loaded.report.unclaimed.items() if ns > 0}
     if not left or not loaded.report.time.per_rank:
         return []
-    most = max(left, key=lambda term: left[term])
-    named = most.removesuffix("_ns").replace("_", " ") if left[most] > 0 else "nothing"
+    most = max(left, key=lambda term: left[term]).removesuffix("_ns").replace("_", " ")
+    says = f"lost in a step, mostly {most}; no finding claims it"
     lost = figure(loaded.tree, Unit.NS, "unclaimed[*]", how=How.SUM)
     step = figure(loaded.tree, Unit.NS, "time.per_rank[*].wall_ns", how=How.LARGEST)
-    return [
-        _line("unclaimed", "unclaimed", lost, step, f"of a step is lost, and no finding claims it: {named}")
-    ]
+    return [_line("unclaimed", "unclaimed", lost, step, says)]
 
 
 def _untested(report: Report) -> list[Line]:

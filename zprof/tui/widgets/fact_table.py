@@ -139,7 +139,7 @@ class FactTable(DataTable[object]):
         for line in self._lines:
             self.add_row(*(self._drawn(line, place, rest) for place in self._columns), key=line.key)
         if not self.has_class("fill"):
-            self.styles.height = len(self._lines) + _FRAME
+            self.styles.height = len(self._lines) + (_FRAME if self.show_header else 0)
         self.border_title = Text(printable(table.title + (f"  /{self.wanted}" if self.wanted else "")))
         hidden = f"first {len(self._lines)} of {found} rows" if found > len(self._lines) else ""
         self.border_subtitle = Text(printable("  ".join(part for part in (table.note, hidden) if part)))

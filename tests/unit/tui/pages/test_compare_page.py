@@ -222,7 +222,7 @@ def test_turned_a_and_b_change_places(loaded: Loaded) -> None:
 
 def test_what_is_said_above(loaded: Loaded) -> None:
     words = [word.text for word in head_words(loaded, TOKENS)]
-    assert words == ["A ddp (baseline)", "B zero3 (this run)", "times per token", "all that is known"]
+    assert words == ["A ddp (baseline)", "B zero3 (this run)", "per token", "all rows"]
     assert [word.text for word in short_verdict(loaded)] == [
         "✗ SLOWER",
         "323.5 ms vs 200.3 ms a step, +62 % [+53.1, +69.2]",

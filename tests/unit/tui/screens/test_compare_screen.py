@@ -32,7 +32,7 @@ async def press_on(app: ZprofApp, pilot: Pilot[int], *keys: str) -> str:
 
 def test_rows_with_interval_and_verdict(loaded: Loaded) -> None:
     text = press(app_on(loaded), "6")
-    assert "A ddp (baseline)  B zero3 (this run)  times per step  all that is known" in text
+    assert "A ddp (baseline)  B zero3 (this run)  per step  all rows" in text
     assert "✗ SLOWER 323.5 ms vs 200.3 ms a step, +62 % [+53.1, +69.2]" in text
     assert "200.3 ms   323.5 ms   +61.5 %  +53..+69 %  ✗ worse" in text
     assert "MODELLED" in text
@@ -42,12 +42,12 @@ def test_rows_with_interval_and_verdict(loaded: Loaded) -> None:
 def test_other_views_and_what_opens(loaded: Loaded) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await press_on(app, pilot, "6")
-        assert "only what differs" in await press_on(app, pilot, "d")
-        assert "all that is known" in await press_on(app, pilot, "d")
+        assert "only differences" in await press_on(app, pilot, "d")
+        assert "all rows" in await press_on(app, pilot, "d")
         text = await press_on(app, pilot, "n")
-        assert "times per token" in text
+        assert "per token" in text
         assert "6.3 ms    10.1 ms  +61.5 %" in text
-        assert "times per step" in await press_on(app, pilot, "n")
+        assert "per step" in await press_on(app, pilot, "n")
         assert "in zprof compare A B -f json: sections[0].rows[0]" in await press_on(app, pilot, "enter")
         text = await press_on(app, pilot, "escape", "right", "enter")
         assert "wall = compute + exposed transfer" in text
