@@ -7,7 +7,7 @@ _ENDS = (
     ("_bytes_per_s", Unit.BYTES_PER_S),
     ("_ns", Unit.NS),
     ("_bytes", Unit.BYTES),
-    ("_ratio", Unit.RATIO),
+    ("ratio", Unit.RATIO),
 )
 #: Mappings by tenant hold bytes.
 _TENANTS = frozenset({*(tenant.value for tenant in Tenant), "untagged"})

@@ -1,7 +1,6 @@
-"""Leaves that communication is held against: the law of volume, the ledger, the clocks."""
+"""Leaves that communication is held against: the law of volume, sums, the clocks."""
 
-from zprof.tui.meanings.communication_rows import of_clocks, of_collective, of_matching, of_rank, of_volume
-from zprof.tui.meanings.communication_words import EXPOSED
+from zprof.tui.meanings.communication_rows import of_clocks, of_collective, of_matching, of_volume
 from zprof.tui.meanings.meaning import Meaning
 
 _LAW = (
@@ -51,17 +50,6 @@ _SUMS = (
         rows=of_collective(("group", "exposed_transfer_ns", "bytes"), "exposed_transfer_ns"),
     ),
 )
-_LEDGER = tuple(
-    Meaning(
-        leaf=f"time.per_rank[].exposed_{what}_ns",
-        title=f"exposed {what}",
-        says=f"{EXPOSED} Here {side} the last rank of the group came, cut to the steps; mean of a step.",
-        formula="wall = compute + exposed transfer + exposed wait + exposed copies + idle + unexplained",
-        inputs=("wall_ns", "collective_ns", "overlapped_ns", "unsplit_ns", "noise_floor_ns"),
-        rows=of_rank(f"exposed_{what}_ns"),
-    )
-    for what, side in (("wait", "before"), ("transfer", "after"))
-)
 _ALIGNMENT = (
     Meaning(
         leaf="time.alignment.uncertainty_ns",
@@ -88,4 +76,4 @@ _ALIGNMENT = (
         rows=of_matching,
     ),
 )
-CHECKS: tuple[Meaning, ...] = (*_VOLUME, *_SUMS, *_LEDGER, *_ALIGNMENT)
+CHECKS: tuple[Meaning, ...] = (*_VOLUME, *_SUMS, *_ALIGNMENT)

@@ -13,7 +13,6 @@ from zprof.tui.pages.communication_instances import is_text, rows_of, worst_rows
 _MOST = 30
 _WHO = ("rank", "step", "unit")
 _EACH = ("kind", "group", "dtype", "count", "bytes")
-_STEP = ["rank", "step", "exposed_wait_ns", "exposed_transfer_ns", "overlapped_ns", "wall_ns"]
 At = tuple[int | None, ...]
 
 
@@ -25,20 +24,6 @@ def of_collective(columns: Sequence[str], by: str) -> Rows:
         if place is None:
             return _first(analysis.collectives, columns, by)
         return _first(rows_of(analysis, found[place]), columns, by) if place < len(found) else pd.DataFrame()
-
-    return rows
-
-
-def of_rank(by: str) -> Rows:
-    """Steps of ``time.per_rank[i]``, or of all ranks, largest ``by`` first."""
-
-    def rows(analysis: RunAnalysis, at: At) -> pd.DataFrame:
-        steps, place = analysis.steps, at[0] if at else None
-        if place is not None:
-            if place >= len(analysis.time.per_rank):
-                return pd.DataFrame()
-            steps = steps[steps["rank"] == analysis.time.per_rank[place].rank]
-        return steps.sort_values(by, ascending=False)[_STEP].head(_MOST)
 
     return rows
 
