@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
@@ -25,6 +26,8 @@ from zprof.tui.widgets.fact_table import FactTable
 #: Exit codes: left, and left with the wish that the job ends.
 LEFT, END_JOB = 0, 130
 _EVERY_S = 0.5
+#: After a look it does nothing for so many times as long: it never takes a tenth of a processor.
+_REST = 10.0
 #: Of the keys that work everywhere, those that mean something while a run is recorded.
 _SHARED = ("question_mark", "f1", "g", "q", "ctrl+p", "tab", "shift+tab")
 _HELP = """\
@@ -61,6 +64,7 @@ class LiveApp(App[int]):
         self.seen = Seen(state=LiveState())
         self.opens = False
         self._looking = False
+        self._rests_until = 0.0
 
     @property
     def is_dark(self) -> bool:
@@ -89,19 +93,25 @@ class LiveApp(App[int]):
 
     def begin_look(self) -> None:
         """Look on another thread: a file system may take its time."""
-        if not self._looking:
+        if not self._looking and time.monotonic() >= self._rests_until:
             self._looking = True
             self._look()
 
     @work(thread=True, group="look")
     def _look(self) -> None:
+        began = time.thread_time()
         seen = self.watcher.look()
         with suppress(RuntimeError):  # the app was left meanwhile
-            self.call_from_thread(self._looked, seen)
+            self.call_from_thread(self._looked, seen, time.thread_time() - began)
 
-    def _looked(self, seen: Seen) -> None:
+    def _looked(self, seen: Seen, cost_s: float) -> None:
+        """Show it where it differs, then rest: a thousand ranks take longer to look at, and to draw."""
+        began = time.thread_time()
+        if seen != self.seen or self.watcher.hung_up:
+            self.take(seen)
+        cost_s += time.thread_time() - began
+        self._rests_until = time.monotonic() + _REST * cost_s
         self._looking = False
-        self.take(seen)
 
     def poll(self) -> None:
         """Look now, and show it."""

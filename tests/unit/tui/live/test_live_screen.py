@@ -216,3 +216,25 @@ def test_every_key_of_the_view_is_bound(tmp_path: Path) -> None:
         assert all(key.says in text for key in KEYS if key.where is Where.LIVE)
 
     play(live_app(tmp_path), act, size=(120, 36))
+
+
+def test_the_view_rests_after_each_look_and_draws_only_what_changed(tmp_path: Path) -> None:
+    async def act(app: LiveApp, pilot: Pilot[int]) -> None:
+        await looked(app, pilot)
+        drawn: list[object] = []
+        app.take = drawn.append  # type: ignore[assignment]
+        app._looked(app.watcher.look(), 1000.0)
+        assert drawn == []
+        looks: list[int] = []
+        app._look = lambda: looks.append(1)  # type: ignore[assignment, method-assign, return-value]
+        app.begin_look()
+        assert looks == []
+        app._rests_until = 0.0
+        app.begin_look()
+        app.begin_look()  # the first has not come back
+        assert looks == [1]
+        GrowingRun(tmp_path / "run")
+        app._looked(app.watcher.look(), 0.0)
+        assert len(drawn) == 1
+
+    play(live_app(tmp_path / "run"), act)
