@@ -1,5 +1,6 @@
 """Tables of one rank's memory: their rows are leaves of that rank, and what they open is all of it."""
 
+import re
 from dataclasses import replace
 
 from tests.support.full_memories import by_rule, full_memory
@@ -42,6 +43,21 @@ def test_every_number_of_the_screen_has_a_meaning(alone: Loaded) -> None:
     for number in figures:
         assert number.leaves
         assert all(meaning_of(leaf) for leaf in number.leaves), number.leaves
+
+
+def test_numbers_of_a_rank_are_leaves_of_that_rank(alone: Loaded) -> None:
+    full = with_memory(alone, on_a_device())
+    for loaded, rank in ((full, 0), (full, 1), (alone, 0), (alone, 1)):
+        for make in MAKERS:
+            table = make(loaded, rank)
+            for line in table.lines if table else ():
+                leaves = [leaf for cell in line.cells if isinstance(cell, Figure) for leaf in cell.leaves]
+                places = [re.fullmatch(r"memory\.(\w+)\[(\d+)\]\..+", leaf) for leaf in leaves]
+                found = [(place[1], int(place[2])) for place in places if place]
+                assert len(found) == len(leaves)
+                assert {getattr(loaded.report.memory, name)[at].rank for name, at in found} <= {rank}
+                if line.opens in (Opens.ALLOCATION, Opens.LAW):
+                    assert {at for _, at in found} == {line.target}
 
 
 def test_rows_behind_numbers_are_of_their_rank(alone: Loaded) -> None:
