@@ -105,3 +105,7 @@ def test_a_zoomed_ruler_counts_from_the_begin_of_the_step() -> None:
     assert labels == sorted(labels)
     assert labels
     assert all(view.begin_ns <= label * 1e6 < view.end_ns for label in labels)
+
+
+def test_a_name_of_a_stranger_is_shown_as_its_escapes() -> None:
+    assert line(named([(0, 10, "a\x1b[2Jb\u202e\n")]), 10, 30).rstrip() == r"|a\x1b[2Jb\u202e\x0a"

@@ -57,3 +57,15 @@ def test_what_encloses_an_event() -> None:
     items = made([(0, 100, Kind.RANGE), (10, 20, Kind.HOST), (12, 5, Kind.COMPUTE), (40, 5, Kind.COMPUTE)])
     inner = next(place for place in range(4) if items.row[place] == 2)
     assert [int(items.row[place]) for place in items.around(inner)] == [1, 0]
+
+
+def test_of_nested_events_the_innermost_is_chosen() -> None:
+    items = made([(0, 100, Kind.COMPUTE), (10, 20, Kind.COMPUTE)])
+    place = items.chosen(12, 13, Role.COMPUTE)
+    assert place is not None
+    assert items.row[place] == 1
+
+
+def test_what_ends_where_a_stretch_begins_is_not_in_it() -> None:
+    items = made([(0, 100, Kind.RANGE), (10, 20, Kind.COMPUTE)])
+    assert items.row[items.touching(30, 31)].tolist() == [0]
