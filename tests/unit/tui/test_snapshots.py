@@ -1,0 +1,51 @@
+"""Each screen as a picture: three sizes, dark, light and without colours, on the frozen runs.
+
+``pytest tests/unit/tui/test_snapshots.py --snapshot-update`` takes them anew.  Another version of Textual or
+Rich draws other pictures: then they are not compared.
+"""
+
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.support.tui_app import SIZES, app_on, settled
+from zprof.tui.app import ZprofApp
+from zprof.tui.screens.registry import SCREENS
+from zprof.tui.session import Loaded
+
+LOOKS = {"dark": "textual-dark", "light": "textual-light", "mono": "textual-dark"}
+CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
+
+
+def is_pinned(package: str) -> bool:
+    return f"\n{package}=={version(package)}\n" in CONSTRAINTS.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(
+    not (is_pinned("textual") and is_pinned("rich")),
+    reason="pictures are those of the versions of textual and rich in constraints.txt",
+)
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", SCREENS)
+def test_picture(
+    loaded: Loaded, snap_compare: Callable[..., bool], name: str, size: tuple[int, int], look: str
+) -> None:
+    app = app_on(loaded, mono=look == "mono")
+    app.theme = LOOKS[look]
+
+    async def show(pilot: Pilot[int]) -> None:
+        await settled(app, pilot)
+        app.action_show(name)
+        await settled(app, pilot)
+
+    assert isinstance(app, ZprofApp)
+    assert snap_compare(app, terminal_size=size, run_before=show)
+
+
+def test_the_pin_is_read() -> None:
+    assert re.search(r"^textual==\d", CONSTRAINTS.read_text(), re.MULTILINE)
