@@ -5,6 +5,10 @@ _RULES = "zprof/rules"
 
 #: The key of the mutant (file: change), and why it is the same program.
 EQUIVALENT: dict[str, str] = {
+    "zprof/rules/claims.py: _SURENESS: 0  ->  1": "notes are ordered behind all others before",
+    "zprof/rules/claims.py: _SURENESS: 1  ->  0": "the same",
+    "zprof/rules/claims.py: _SURENESS: 2  ->  3": "only the order of the three counts",
+    "zprof/rules/claims.py: max(surer) > own  ->  >=": "no finding explains itself",
     f"{_RULES}/device/lost_compute_efficiency.py: "
     "abs(seen.count_ratio - 1) > _SAME_COUNT_RATIO  ->  >=": _NEVER_EQUAL,
     f"{_RULES}/device/lost_compute_efficiency.py: "

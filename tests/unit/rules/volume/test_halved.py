@@ -1,4 +1,4 @@
-"""Half of the bytes: three quarters of what the replay wins at least, and never more than half of the transfer."""
+"""Half of the bytes: from three quarters of what the replay wins to half of the transfer at most."""
 
 from dataclasses import replace
 
