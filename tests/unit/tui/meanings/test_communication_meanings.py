@@ -65,12 +65,18 @@ def test_rows_of_a_unit_are_its_own(loaded: Loaded) -> None:
         assert set(rows["unit"]) == {line.cells[0].text}
 
 
-def test_rows_of_a_size_lie_in_it(loaded: Loaded) -> None:
+@pytest.mark.parametrize("sign", [1, -1], ids=["large ones exposed", "small ones exposed"])
+def test_rows_of_a_size_lie_in_it(loaded: Loaded, sign: int) -> None:
+    rows = loaded.analysis.collectives
+    exposed = rows["bytes"] if sign > 0 else rows["bytes"].max() - rows["bytes"]
+    analysis = replace(
+        loaded.analysis, collectives=rows.assign(exposed_wait_ns=0, exposed_transfer_ns=exposed)
+    )
+    meaning = meaning_of("time.messages[0].exposed_ns")
+    assert meaning is not None
+    assert meaning.rows is not None
     for place, entry in enumerate(loaded.report.time.messages):
-        meaning = meaning_of("time.messages[0].exposed_ns")
-        assert meaning is not None
-        assert meaning.rows is not None
-        sizes = meaning.rows(loaded.analysis, (place,))["bytes"]
+        sizes = meaning.rows(analysis, (place,))["bytes"]
         assert entry.at_least_bytes <= sizes.min() <= sizes.max() < entry.below_bytes
 
 
