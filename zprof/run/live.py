@@ -67,7 +67,8 @@ class LiveRank:
 class LiveState:
     """A run at one look; without a manifest nothing is there yet, and ``problem`` says what is wrong.
 
-    ``tables``: grows whenever a rank has written tables, or finished.  ``left_out``: ranks beyond :data:`MOST_RANKS`.
+    ``tables``: grows whenever a rank has written tables, or finished.  ``left_out``: ranks beyond the most
+    that are shown.
     """
 
     manifest: RunManifest | None = None
