@@ -88,6 +88,9 @@ def test_the_doubt_is_half_the_interval_or_the_noise_floor() -> None:
     wide = replace(report.comparison.step_time, ci95=(0, 80 * MS))
     widened = replace(report, comparison=replace(report.comparison, step_time=wide))
     assert doubt_of(widened).times_ns == 40 * MS
+    narrow = replace(report.comparison.step_time, ci95=(5, 5))
+    narrowed = replace(report, comparison=replace(report.comparison, step_time=narrow))
+    assert doubt_of(narrowed).times_ns == max(floors) > 0
 
 
 def test_other_work_in_a_step_is_judged_per_token_only() -> None:

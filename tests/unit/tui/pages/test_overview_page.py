@@ -87,6 +87,12 @@ def test_a_term_that_shrank_goes_back() -> None:
     assert segments["compute_ns"][0][1:] == (pytest.approx(100 / 130), 1)
     assert segments["idle_ns"][0][1:] == (pytest.approx(80 / 130), 1)
     assert segments[STEP][0][1:] == (0, pytest.approx(80 / 130))
+    delta |= {"exposed_transfer_ns": 0, "compute_ns": 20}
+    faster = replace(report, comparison=replace(report.comparison, ledger_delta=delta))
+    segments = bar_segments(faster, ["compute_ns", "idle_ns"])
+    assert segments["compute_ns"][0][1:] == (pytest.approx(30 / 50), 1)
+    assert segments["idle_ns"][0][1:] == (0, 1)
+    assert segments[STEP][0][1:] == (0, pytest.approx(30 / 50)), "from the old end back to the new one"
 
 
 def test_alone_the_bars_are_the_step(alone: Loaded) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from zprof.model.gaps import Gap
 from zprof.model.json_tree import to_json
-from zprof.model.side_by_side import Setting
+from zprof.model.side_by_side import Row, Section, Setting
 from zprof.rules.side_by_side import side_by_side
 from zprof.run.reader import load as open_run
 from zprof.tui.figures import Figure, How
@@ -23,7 +23,7 @@ from zprof.tui.pages.compare import (
     short_verdict,
     why_no_tokens,
 )
-from zprof.tui.pages.compare_leaves import Compared
+from zprof.tui.pages.compare_leaves import Compared, side
 from zprof.tui.session import Asked, Loaded, turned
 from zprof.tui.tables import Line, Table
 
@@ -115,6 +115,16 @@ def test_what_is_a_leaf_of_the_report_is_shown_as_one(loaded: Loaded) -> None:
         cells = line(table, name).cells
         figures = [cell for cell in cells[A : B + 1] if isinstance(cell, Figure)]
         assert [figure.leaves for figure in figures] == [(before,), (after,)]
+        largest = name in ("peak memory", "activations")
+        assert all((figure.how is How.LARGEST) == largest for figure in figures)
+
+
+def test_what_a_rank_does_not_know_is_unknown(loaded: Loaded) -> None:
+    """Though its leaves would make a number of what the others know."""
+    section = Section(title="step", note="", rows=())
+    row = Row(name="overlap_ratio", unit="ratio", a=None, b=0.5)
+    assert [side(loaded, section, row, after=after).text for after in (False, True)] == ["unknown", "50.0 %"]
+    assert isinstance(side(loaded, section, row, after=True), Compared), "no leaf makes this number"
 
 
 def test_every_figure_has_a_meaning(loaded: Loaded) -> None:
@@ -159,6 +169,9 @@ def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: Loaded) -> N
     assert step[B].value == pytest.approx(sum(rank.wall_ns for rank in report.time.per_rank) / 64)
     assert step[VERDICT].text == "✗ worse"
     names = {one.cells[METRIC].text for one in compare_table(loaded, TOKENS).lines}
+    of_step = {one.cells[METRIC].text: one.cells[VERDICT].text for one in compare_table(loaded, ALL).lines}
+    for one in compare_table(loaded, TOKENS).lines:
+        assert one.cells[VERDICT].text == of_step[one.cells[METRIC].text], "both do the same work in a step"
     assert "peak memory" in names, "what is of no step stays"
     assert "all_gather exposed" not in names
     assert "rank 0 compute" not in names
