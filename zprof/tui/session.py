@@ -113,12 +113,18 @@ def _judged(
         analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=asked.policy
     )
     if before is None:
-        return Loaded(run=run, report=report, analysis=analysis)
+        return _with_tree(Loaded(run=run, report=report, analysis=analysis))
     progress("putting both side by side")
     both = beside(before, this, report, expected_bus_bytes_per_s=expected)
-    return Loaded(
-        run=run, report=report, analysis=analysis, before=before[1], before_run=before[0], both=both
+    return _with_tree(
+        Loaded(run=run, report=report, analysis=analysis, before=before[1], before_run=before[0], both=both)
     )
+
+
+def _with_tree(loaded: Loaded) -> Loaded:
+    """Its JSON is made here, beside the screen: that of a thousand ranks takes longer than a key may."""
+    assert loaded.tree
+    return loaded
 
 
 def kept_selected(report: Report, present: Selected) -> Selected:
