@@ -33,6 +33,8 @@ _LATE = re.compile(r"rank (\d+) as the late one")
 _RANK = re.compile(r"rank (\d+)")
 _LINK = "link of "
 _WHOLE_PERCENT = 10
+#: Means of times and bytes are whole numbers there; shares and counts are as they are.
+_ROUNDING = 1e-9
 _TENANTS = {f"{tenant.value}_bytes": tenant.value for tenant in Tenant}
 
 
@@ -96,7 +98,8 @@ def side(loaded: Loaded, section: Section, row: Row, *, after: bool) -> Figure:
     if found is not None:
         how, leaf = found
         made = figure(loaded.tree, unit, leaf, how=how)
-        if made.value is not None and value is not None and abs(made.value - value) <= 1:
+        rounding = 1.0 if unit in (Unit.NS, Unit.BYTES) else _ROUNDING
+        if made.value is not None and value is not None and abs(made.value - value) <= rounding:
             return made
     return Compared(value=value, unit=unit, leaves=())
 
