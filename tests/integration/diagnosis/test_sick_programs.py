@@ -57,7 +57,10 @@ def first(report: Mapping[str, Any], *, beside: tuple[str, ...] = ()) -> Mapping
     return found[0]
 
 
-@pytest.mark.parametrize("program", ["sick_ddp", "sick_fsdp2"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("program", [pytest.param("sick_ddp", marks=SLOW), "sick_fsdp2"])
 def test_a_late_rank(program: str, tmp_path: Path) -> None:
     found = first(diagnosed(program, "straggler_rank", tmp_path))
     assert found["cause"] == "straggler_rank"
@@ -65,6 +68,7 @@ def test_a_late_rank(program: str, tmp_path: Path) -> None:
     assert holds(found, LATE_NS)
 
 
+@SLOW
 def test_another_late_rank_in_each_step(tmp_path: Path) -> None:
     found = first(diagnosed("sick_ddp", "rotating_straggler", tmp_path))
     assert found["cause"] == "rotating_straggler"
@@ -72,7 +76,7 @@ def test_another_late_rank_in_each_step(tmp_path: Path) -> None:
     assert holds(found, LATE_NS)
 
 
-@pytest.mark.parametrize("program", ["sick_ddp", "sick_fsdp2"])
+@pytest.mark.parametrize("program", ["sick_ddp", pytest.param("sick_fsdp2", marks=SLOW)])
 def test_a_slow_loader(program: str, tmp_path: Path) -> None:
     found = first(diagnosed(program, "data_loader", tmp_path), beside=("ZP3",))
     assert found["cause"] == "data_loader"
@@ -80,7 +84,7 @@ def test_a_slow_loader(program: str, tmp_path: Path) -> None:
     assert holds(found, LOADING_NS)
 
 
-@pytest.mark.parametrize("program", ["sick_ddp", "sick_fsdp2"])
+@pytest.mark.parametrize("program", ["sick_ddp", pytest.param("sick_fsdp2", marks=SLOW)])
 def test_reductions_of_each_micro_batch(program: str, tmp_path: Path) -> None:
     found = first(diagnosed(program, "accumulation_syncs", tmp_path), beside=BUSY)
     assert found["cause"] == "accumulation_syncs"
@@ -90,11 +94,11 @@ def test_reductions_of_each_micro_batch(program: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ("accumulation_regathers", "for 5 units and 4 micro-batches"),
-        ("needless_reshard_after_forward", "units are dropped after their forward"),
+        pytest.param("accumulation_regathers", "for 5 units and 4 micro-batches", marks=SLOW),
+        pytest.param("needless_reshard_after_forward", "units are dropped after their forward", marks=SLOW),
         ("checkpoint_regathers", "4 units are gathered three times a step"),
         ("units_too_small", "each block is 6 units"),
-        ("single_unit", "the model is one unit"),
+        pytest.param("single_unit", "the model is one unit", marks=SLOW),
     ],
 )
 def test_gathers_of_a_sharded_transformer(fault: str, says: str, tmp_path: Path) -> None:

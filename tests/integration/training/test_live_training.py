@@ -65,6 +65,7 @@ def test_steps_are_seen_before_the_job_ends_and_the_run_is_the_same(tmp_path: Pa
     assert rows(tmp_path / "live.zprof") == rows(tmp_path / "alone.zprof")
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_ctrl_c_in_the_view_ends_the_ranks(tmp_path: Path) -> None:
     with terminal(
@@ -78,6 +79,7 @@ def test_ctrl_c_in_the_view_ends_the_ranks(tmp_path: Path) -> None:
             os.killpg(screen.pid, 0)
 
 
+@pytest.mark.slow
 def test_who_leaves_the_view_lets_the_program_go_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     run = tmp_path / "run.zprof"

@@ -57,7 +57,7 @@ async def open_rows(app: ZprofApp, pilot: Pilot[int]) -> None:
             await pressed(app, pilot, "down")
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE], ids=str)
+@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_and_what_it_opens(hostile: Loaded, name: str, size: tuple[int, int]) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
