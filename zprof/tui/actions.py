@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zprof.model.findings import Finding
 from zprof.reports.pages import page
@@ -19,10 +18,8 @@ from zprof.tui.popups.popup import Popup
 from zprof.tui.popups.text import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import Asked, Loaded
+from zprof.tui.shell import Shell
 from zprof.tui.tables import Line, Opens
-
-if TYPE_CHECKING:
-    from zprof.tui.app import ZprofApp
 
 _MOST_CHOICES = 4096
 
@@ -32,7 +29,7 @@ def with_baseline(asked: Asked, path: Path) -> Asked:
     return replace(asked, baseline=path)
 
 
-def explained(app: "ZprofApp") -> tuple[str, str]:
+def explained(app: Shell) -> tuple[str, str]:
     """Title and text on what is focused: the table, and its columns."""
     screen = app.screen
     if not isinstance(screen, PageScreen):
@@ -54,7 +51,7 @@ def keys_text(keys: Sequence[Key]) -> str:
     return "\n".join(lines[1:])
 
 
-def gaps_text(app: "ZprofApp") -> str:
+def gaps_text(app: Shell) -> str:
     """What could not be measured, why, and what helps."""
     if app.loaded is None:
         return app.waiting_text()
@@ -66,14 +63,14 @@ def gaps_text(app: "ZprofApp") -> str:
     return "\n".join(lines) if lines else "nothing: all that zprof asks for was measured"
 
 
-def rank_choices(app: "ZprofApp") -> list[tuple[str, str]]:
+def rank_choices(app: Shell) -> list[tuple[str, str]]:
     """The loaded ranks."""
     if app.loaded is None:
         return []
     return [(str(rank), f"rank {rank}") for rank in app.loaded.report.run.ranks_loaded[:_MOST_CHOICES]]
 
 
-def step_choices(app: "ZprofApp") -> list[tuple[str, str]]:
+def step_choices(app: Shell) -> list[tuple[str, str]]:
     """The timed steps of the selected rank."""
     if app.loaded is None:
         return []
@@ -81,7 +78,7 @@ def step_choices(app: "ZprofApp") -> list[tuple[str, str]]:
     return [(str(entry.step), f"step {entry.step}") for entry in steps[:_MOST_CHOICES]]
 
 
-def opened(app: "ZprofApp", line: Line) -> Popup[None] | None:
+def opened(app: Shell, line: Line) -> Popup[None] | None:
     """What a row leads to."""
     loaded = app.loaded
     if loaded is not None and line.opens is Opens.ALLOCATION:

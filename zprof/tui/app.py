@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual import work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.filter import LineFilter
 from textual.screen import Screen
 
 from zprof.model.errors import ZprofError
@@ -15,28 +14,22 @@ from zprof.model.printable import printable, shorten
 from zprof.tui import actions, copying, exporting
 from zprof.tui.figures import Figure
 from zprof.tui.keys import KEYS, Where, bindings
-from zprof.tui.loading import Loader, Loading
 from zprof.tui.popups.number import NumberPopup
 from zprof.tui.popups.pick import LinePopup, PickPopup
 from zprof.tui.popups.popup import Popup
 from zprof.tui.popups.text import TextPopup
-from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Asked, FirstLook, Loaded, Selected, first_look, kept_selected, load
+from zprof.tui.session import first_look
+from zprof.tui.shell import Shell, one_line
 from zprof.tui.tables import Opens
-from zprof.tui.theme.filters import AsciiOnly, NoColours
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Of a name in a title.
 _LONGEST_TITLE = 120
-_ERROR_SECONDS = 20
 
 
-class ZprofApp(App[int]):
-    """Shows one run, and a baseline beside it.
-
-    ``look`` is what the manifest tells, ``loaded`` what was measured: None until then.
-    """
+class ZprofApp(Shell):
+    """All screens on one run, and a baseline beside it: what keys do, and what opens."""
 
     TITLE = "zprof"
     CSS_PATH = "zprof.tcss"
@@ -46,124 +39,18 @@ class ZprofApp(App[int]):
         (100, "-wide"),
     ]
 
-    def __init__(
-        self,
-        asked: Asked,
-        *,
-        loaded: Loaded | None = None,
-        ascii_only: bool = False,
-        mono: bool = False,
-        loader: Loader = load,
-    ) -> None:
-        """``loaded``: what was measured already, which is then not measured again."""
-        super().__init__()
-        self.asked, self.ascii_only, self.mono = asked, ascii_only, mono
-        self.no_color = mono  # Textual's own widgets then reverse what they would mark by a colour
-        self._last_filters: list[LineFilter] = [
-            *([NoColours()] if mono else []),
-            *([AsciiOnly()] if ascii_only else []),
-        ]
-        self.look: FirstLook | None = None
-        self.loaded = loaded
-        self.selected = kept_selected(loaded.report, Selected()) if loaded else Selected()
-        self._loader = loader
-        self._loading: Loading | None = None
-        self._stopped: list[Loading] = []
-        self._doing = "opening"
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, and after them those of the look."""
-        return [*super().get_line_filters(), *self._last_filters]
-
-    @property
-    def is_dark(self) -> bool:
-        """Whether the theme is dark."""
-        return bool(self.current_theme.dark)
-
-    @property
-    def looks(self) -> tuple[object, ...]:
-        """All that changes how a page is drawn."""
-        return (self.theme, self.mono, self.ascii_only)
-
-    @property
-    def is_measuring(self) -> bool:
-        """Whether something is being measured; ``waiting_text`` says what."""
-        return self._loading is not None
-
-    @property
-    def has_threads(self) -> bool:
-        """Whether a thread still measures, be it for nobody."""
-        return any(one.is_alive for one in (self._loading, *self._stopped) if one is not None)
-
-    def waiting_text(self) -> str:
-        """What is being done, or why nothing is loaded."""
-        return f"{self._doing} ..." if self.is_measuring else self._doing
-
     def on_mount(self) -> None:
         """First what the manifest tells, then measure beside it."""
-        self.set_class(self.ascii_only, "-ascii")
         try:
             self.look = first_look(self.asked)
         except ZprofError as error:
-            self._say(_one_line(error))
+            self.say(one_line(error))
         for name, screen in SCREENS.items():
             self.install_screen(screen(), name)
         self.push_screen("overview")
         self.theme_changed_signal.subscribe(self, lambda _: self.refill())
         if self.loaded is None and self.look is not None:
             self.measure(self.asked)
-
-    def measure(self, asked: Asked, *, loader: Loader | None = None) -> None:
-        """Measure this beside the screens; what was measured until now is given up.
-
-        ``loader``: how, where not as the app does.
-        """
-        if self._loading is not None:
-            self._loading.stop()
-            self._stopped = [one for one in (*self._stopped, self._loading) if one.is_alive]
-        self._loading = Loading(asked, loader or self._loader, self.post_message)
-        self._loading.start()
-        self._say("opening")
-
-    def on_loading_told(self, event: Loading.Told) -> None:
-        """Said in the status line."""
-        if event.loading is self._loading:
-            self._say(event.doing)
-
-    def on_loading_done(self, event: Loading.Done) -> None:
-        """Show it; rank and step stay where they are in it, too."""
-        if event.loading is not self._loading:
-            return
-        self._loading, self.asked, self.loaded = None, event.loading.asked, event.loaded
-        self.look = FirstLook(facts=event.loaded.report.run, gaps=len(event.loaded.report.gaps))
-        self.selected = kept_selected(event.loaded.report, self.selected)
-        self.refill()
-
-    def on_loading_failed(self, event: Loading.Failed) -> None:
-        """Said on the screen; what was loaded before stays."""
-        if event.loading is not self._loading:
-            return
-        self._loading = None
-        self._say(_one_line(event.error))
-        self.notify(_one_line(event.error), severity="error", markup=False, timeout=_ERROR_SECONDS)
-
-    def _say(self, doing: str) -> None:
-        self._doing = printable(doing)
-        self.refill()
-
-    def refill(self) -> None:
-        """The screen in front, or below what is opened, shows what has changed."""
-        for screen in self.screen_stack:
-            if isinstance(screen, PageScreen):
-                screen.refill()
-
-    def select(self, rank: int | None = None, step: int | None = None) -> None:
-        """Show this rank, or this step, from now on."""
-        self.selected = Selected(
-            rank=self.selected.rank if rank is None else rank,
-            step=self.selected.step if step is None else step,
-        )
-        self.refill()
 
     def action_show(self, name: str) -> None:
         """Switch to a screen."""
@@ -241,7 +128,7 @@ class ZprofApp(App[int]):
         try:
             self.notify(printable(act()), markup=False)
         except ZprofError as error:
-            self.notify(_one_line(error), severity="error", markup=False)
+            self.notify(one_line(error), severity="error", markup=False)
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
         """A number is opened as a number, a row as what it leads to."""
@@ -275,10 +162,6 @@ class ZprofApp(App[int]):
         for key in KEYS:
             if key.where is Where.EVERYWHERE and key.action not in ("quit", "command_palette"):
                 yield SystemCommand(key.says, f"key {key.written}", _runs(self, key.action))
-
-
-def _one_line(error: ZprofError) -> str:
-    return printable(f"{error} ({error.hint})" if error.hint else str(error))
 
 
 def _runs(app: ZprofApp, action: str) -> Callable[[], Awaitable[None]]:

@@ -7,20 +7,17 @@ says what else there is.
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from zprof.tui.figures import Figure
+from zprof.tui.shell import Shell
 from zprof.tui.tables import Cell, Line, ShowsTable, Table
 from zprof.tui.widgets.fact_table import FactTable
-
-if TYPE_CHECKING:
-    from zprof.tui.app import ZprofApp
 
 Form = Callable[[Table, Line, Cell], str]
 _MARKS = frozenset("\\|`*_[]<>#!&~$")
 
 
-def copy(app: "ZprofApp", form: Form) -> None:
+def copy(app: Shell, form: Form) -> None:
     """The focused row in front, else that of the first table; a page of text says what of it, as a fix."""
     whole = getattr(app.screen, "copies", "")
     if whole:
@@ -36,7 +33,7 @@ def copy(app: "ZprofApp", form: Form) -> None:
     app.notify(copied_text(os.environ), markup=False)
 
 
-def focused_table(app: "ZprofApp") -> ShowsTable | None:
+def focused_table(app: Shell) -> ShowsTable | None:
     """The table, or picture of one, that keys act on."""
     if isinstance(app.screen.focused, ShowsTable):
         return app.screen.focused

@@ -3,24 +3,20 @@
 import asyncio
 import signal
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
 
 from textual import work
-from textual.app import App
 from textual.binding import BindingType
-from textual.filter import LineFilter
 
-from zprof.run.live import LiveState
 from zprof.tui.figures import Figure
 from zprof.tui.keys import KEYS, Where, bindings
 from zprof.tui.live.pages import gaps_text, said_of
 from zprof.tui.live.screen import LiveScreen
 from zprof.tui.live.seen import Seen
+from zprof.tui.live.shell import LiveShell
 from zprof.tui.live.watcher import Watcher
 from zprof.tui.popups.text import TextPopup
-from zprof.tui.theme.filters import AsciiOnly, NoColours
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Exit codes: left, and left with the wish that the job ends.
@@ -39,7 +35,7 @@ Below: the step ledger and the tenants at the peak. They are leaves of the repor
 come when their window is over and written. Until then they are unknown."""
 
 
-class LiveApp(App[int]):
+class LiveApp(LiveShell):
     """Shows one run while it is recorded.  ``opens``: it was left to see all screens on the run."""
 
     TITLE = "zprof live"
@@ -53,36 +49,14 @@ class LiveApp(App[int]):
         self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False, every_s: float = _EVERY_S
     ) -> None:
         """``every_s``: between two looks; 0: only when ``poll`` is called."""
-        super().__init__()
+        super().__init__(watcher, ascii_only=ascii_only, mono=mono)
         self._every_s = every_s
-        self.watcher, self.ascii_only, self.mono = watcher, ascii_only, mono
-        self.no_color = mono
-        self._last_filters: list[LineFilter] = [
-            *([NoColours()] if mono else []),
-            *([AsciiOnly()] if ascii_only else []),
-        ]
-        self.seen = Seen(state=LiveState())
         self.opens = False
         self._looking = False
         self._rests_until = 0.0
 
-    @property
-    def is_dark(self) -> bool:
-        """Whether the theme is dark."""
-        return bool(self.current_theme.dark)
-
-    @property
-    def looks(self) -> tuple[object, ...]:
-        """All that changes how a page is drawn."""
-        return (self.theme, self.mono, self.ascii_only)
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, and after them those of the look."""
-        return [*super().get_line_filters(), *self._last_filters]
-
     def on_mount(self) -> None:
         """Show what there is, then look again and again."""
-        self.set_class(self.ascii_only, "-ascii")
         with suppress(NotImplementedError, RuntimeError, ValueError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, LEFT)
         self.push_screen(LiveScreen())

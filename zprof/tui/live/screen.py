@@ -1,7 +1,7 @@
 """The live screen: what goes on, the steps of all ranks, and the windows that are over."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -17,12 +17,10 @@ from zprof.tui.live.pages import ledger_table, tenants_table, verdict_text
 from zprof.tui.live.rank_lines import RankLines
 from zprof.tui.live.rows import rank_rows
 from zprof.tui.live.seen import Seen
+from zprof.tui.live.shell import LiveShell
 from zprof.tui.live.spread import StepSpread, bars, letters, spreads, top_of
 from zprof.tui.live.stage import stage_words
 from zprof.tui.widgets.fact_table import FactTable
-
-if TYPE_CHECKING:
-    from zprof.tui.live.app import LiveApp
 
 _LABEL = 10
 _LEGEND = "m memory, t time, . unwatched"
@@ -39,9 +37,9 @@ class LiveScreen(Screen[None]):
         self._measured: object = None
 
     @property
-    def live(self) -> "LiveApp":
+    def live(self) -> LiveShell:
         """The app, by its own type."""
-        return cast("LiveApp", self.app)
+        return cast(LiveShell, self.app)
 
     def compose(self) -> ComposeResult:
         """From what changes each second to what comes once a window."""

@@ -1,6 +1,6 @@
 """What all screens share: the line of their names, the status line, and being filled when data comes."""
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -9,12 +9,10 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from zprof.tui.session import Loaded, Selected
+from zprof.tui.shell import Shell
 from zprof.tui.tables import ShowsTable
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.status import StatusLine, TitleLine
-
-if TYPE_CHECKING:
-    from zprof.tui.app import ZprofApp
 
 
 class PageScreen(Screen[None]):
@@ -30,9 +28,9 @@ class PageScreen(Screen[None]):
         self.filled: tuple[object, ...] | None = None
 
     @property
-    def zprof(self) -> "ZprofApp":
+    def zprof(self) -> Shell:
         """The app, by its own type."""
-        return cast("ZprofApp", self.app)
+        return cast(Shell, self.app)
 
     def compose(self) -> ComposeResult:
         """Names on top, the screen's own parts, status and keys below."""

@@ -1,15 +1,11 @@
 """The line of screens on top, and the line that says what is shown below."""
 
-from typing import TYPE_CHECKING
-
 from rich.style import Style
 from rich.text import Text
 from textual.widgets import Static
 
 from zprof.model.printable import printable, shorten
-
-if TYPE_CHECKING:
-    from zprof.tui.app import ZprofApp
+from zprof.tui.shell import Shell
 
 #: The screens by their key: name, title, and the title where there is little room.
 SCREENS: tuple[tuple[str, str, str], ...] = (
@@ -30,7 +26,7 @@ class TitleLine(Static):
         super().__init__("", id="titles")
         self._current = current
 
-    def refresh_from(self, app: "ZprofApp") -> None:
+    def refresh_from(self, app: Shell) -> None:
         """Draw it for the width of the terminal."""
         wide = app.size.width >= _WIDE
         text = Text("zprof ", no_wrap=True, style="bold")
@@ -47,12 +43,12 @@ class StatusLine(Static):
     def __init__(self) -> None:
         super().__init__("", id="status")
 
-    def refresh_from(self, app: "ZprofApp") -> None:
+    def refresh_from(self, app: Shell) -> None:
         """Draw it."""
         self.update(Text(shorten(status_text(app), app.size.width - 2), no_wrap=True))
 
 
-def status_text(app: "ZprofApp") -> str:
+def status_text(app: Shell) -> str:
     """One line on what is shown."""
     if app.look is None:
         return app.waiting_text()
