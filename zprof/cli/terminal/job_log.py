@@ -10,7 +10,6 @@ from typing import IO
 from zprof.cli.terminal import console
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
-from zprof.run.manifest import read_run_manifest
 
 JOB_LOG = "job.log"
 _TAIL_LINES, _TAIL_BYTES = 20, 16 << 10
@@ -40,6 +39,8 @@ def job_log(run: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 def _keep(path: Path, run: Path) -> None:
     """Where the job said nothing there is nothing to keep."""
+    from zprof.run.manifest import read_run_manifest
+
     try:
         if path.stat().st_size == 0:
             path.unlink()
