@@ -48,12 +48,15 @@ def test_a_trace_without_copies_has_none() -> None:
 
 
 def test_gathers_that_need_not_be_win_their_copies_too() -> None:
-    """At least half of the 4 ms of copies beside 70 % of the exposed time, at most all of them."""
+    """At least half of the 4 ms of copies beside 70 % of the exposed time, at most all of them.
+
+    Without names two MB are guessed to be copied in 4 us.
+    """
     plain, copied = (needless_reshard_after_forward(run(ms, 0, shown_ms=3), None) for ms in (0, 8))
     assert isinstance(plain, Finding)
     assert isinstance(copied, Finding)
     assert copied.saving_ns[0] - plain.saving_ns[0] == pytest.approx(2 * MS, abs=2)
-    assert copied.saving_ns[1] - plain.saving_ns[1] == pytest.approx(4 * MS, abs=2)
+    assert copied.saving_ns[1] - plain.saving_ns[1] == pytest.approx(4 * MS - 4_000, abs=2)
 
 
 def test_and_those_copies_are_not_told_twice() -> None:

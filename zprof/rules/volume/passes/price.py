@@ -26,8 +26,6 @@ _LEAST_COPIED_RATIO = 0.5
 #: Of each: wake-up on a CPU's main thread, and the copies; on a device the queue's gap, and the copies.
 _EACH_CPU_NS = 100_000
 _EACH_DEVICE_NS = 20_000
-#: Of launching on a CPU: itself, and as much for the copies in front of it and behind it.
-_COPIES_RATIO = 2
 _COPIED_BYTES_PER_NS = 500.0
 
 
@@ -61,14 +59,18 @@ def price_of(analysis: RunAnalysis, rows: pd.DataFrame) -> Price:
         transfer_ns=mean_per_step(analysis, priced["transfer_ns"].sum()),
         exposed_ns=exposed,
         low_ns=_LEAST_RATIO * exposed + _LEAST_COPIED_RATIO * copied,
-        high_ns=_MOST_RATIO * exposed + _beside(analysis, priced) + copied,
+        high_ns=_MOST_RATIO * exposed + _beside(analysis, priced, copied),
     )
 
 
-def _beside(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
-    """What they cost beside their transfer: on a CPU the thread that computes also launches them."""
+def _beside(analysis: RunAnalysis, rows: pd.DataFrame, copied: float) -> float:
+    """What they cost beside their transfer: on a CPU the thread that computes also launches them.
+
+    Where no copies are named, they are guessed: as long as launching, or at the speed of a device.
+    """
     count = mean_per_step(analysis, len(rows))
     if analysis.run.device == "cpu":
-        launching = (rows["launch_end_ns"] - rows["launch_start_ns"]).sum()
-        return count * _EACH_CPU_NS + _COPIES_RATIO * mean_per_step(analysis, launching)
-    return count * _EACH_DEVICE_NS + mean_per_step(analysis, rows["bytes"].sum()) / _COPIED_BYTES_PER_NS
+        launching = mean_per_step(analysis, (rows["launch_end_ns"] - rows["launch_start_ns"]).sum())
+        return count * _EACH_CPU_NS + launching + max(launching, copied)
+    guessed = mean_per_step(analysis, rows["bytes"].sum()) / _COPIED_BYTES_PER_NS
+    return count * _EACH_DEVICE_NS + max(guessed, copied)
