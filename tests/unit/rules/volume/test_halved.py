@@ -54,3 +54,10 @@ def test_the_end_of_the_range_is_above_what_is_replayed() -> None:
     low, high = halved(analysis, analysis.collectives).saving_ns
     assert low == pytest.approx(0.75 * 6 * MS)
     assert high == pytest.approx(6 * MS)
+
+
+def test_a_little_more_than_the_replay_wins_at_most() -> None:
+    """Of the first two ms show, which are won; a second one that is not halved shows ten."""
+    analysis = one_step((0, 10, 2), (40, 10, 10))
+    priced = halved(analysis, analysis.collectives.head(1))
+    assert priced.saving_ns == pytest.approx((1.5 * MS, 2.3 * MS))
