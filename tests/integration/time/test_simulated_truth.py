@@ -22,9 +22,14 @@ from zprof.simulator.plan import Vendor
 SEEDS = range(200)
 _BATCH = 10
 _SHARP_NS = 2_000
+#: Half of them, and slowly all.
+BATCHES = [
+    first if first < len(SEEDS) // 2 else pytest.param(first, marks=pytest.mark.slow)
+    for first in SEEDS[::_BATCH]
+]
 
 
-@pytest.mark.parametrize("first", SEEDS[::_BATCH])
+@pytest.mark.parametrize("first", BATCHES)
 def test_the_time_of_simulated_jobs_is_their_truth(first: int, tmp_path: Path) -> None:
     jobs = [simulated(varied_plan(seed), tmp_path / str(seed)) for seed in range(first, first + _BATCH)]
     checked = [check(job) for job in jobs]

@@ -107,7 +107,7 @@ def test_copies_one_way_are_no_offload_and_a_slow_optimizer_without_them_is_laun
 
 def test_copies_of_a_cpu_rank_need_no_bytes() -> None:
     found = offload_on_critical_path(hosts(on_device=False, host_copy_ns=10 * MS, copy_ns=4 * MS), None)
-    assert found.saving_ns == (7 * MS, pytest.approx(1.05 * 14 * MS, abs=1))
+    assert found.saving_ns == (7 * MS, pytest.approx(1.15 * 14 * MS, abs=1))
 
 
 def test_gaps_that_alone_hide_collectives_save_less() -> None:

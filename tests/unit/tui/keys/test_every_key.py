@@ -35,6 +35,8 @@ from zprof.tui.session import Loaded
 
 #: Rows of a heat map are folded where there are more ranks than rows: its own test has so many.
 NEEDS_MORE_RANKS = ("fold",)
+#: What works everywhere is the same code everywhere: the first screen, and slowly all of them.
+ONE_OR_ALL = [name if name == "overview" else pytest.param(name, marks=pytest.mark.slow) for name in SCREENS]
 Case = Callable[[ZprofApp, Pilot[int], str], Awaitable[None]]
 
 
@@ -133,7 +135,7 @@ def test_each_has_a_case() -> None:
     assert {key.action for key in keys_of(Where.EVERYWHERE)} == set(CASES)
 
 
-@pytest.mark.parametrize("name", SCREENS)
+@pytest.mark.parametrize("name", ONE_OR_ALL)
 def test_everywhere(loaded: Loaded, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sliced(*_: object) -> str:
         Path("slice.json").write_text("{}")
@@ -165,7 +167,7 @@ async def does_something(app: ZprofApp, pilot: Pilot[int], key: str, others: lis
     return False
 
 
-@pytest.mark.parametrize("name", SCREENS)
+@pytest.mark.parametrize("name", ONE_OR_ALL)
 def test_in_tables(loaded: Loaded, name: str) -> None:
     keys = [key.keys for key in keys_of(Where.TABLE)]
 
