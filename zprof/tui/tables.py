@@ -84,6 +84,11 @@ class Column:
     rest: bool = False
 
 
+def numeric(title: str, says: str = "", *, from_width: int = 0) -> Column:
+    """A column of numbers."""
+    return Column(title=title, says=says, numeric=True, from_width=from_width)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """A row: a key that is its own in the table, its cells, and what it opens.

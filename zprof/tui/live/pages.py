@@ -13,7 +13,7 @@ from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.live.seen import Seen
 from zprof.tui.live.stage import Doing, stage_of
 from zprof.tui.meanings.registry import meaning_of
-from zprof.tui.tables import Column, Line, Mark, Table, Word
+from zprof.tui.tables import Column, Line, Mark, Table, Word, numeric
 
 _RANKS = "time.per_rank[*]"
 _WIDE = 100
@@ -31,7 +31,7 @@ def ledger_table(seen: Seen) -> Table:
     return Table(
         name="live ledger",
         title="where a step goes",
-        columns=(Column(title="step"), _number("ms"), _number("of step")),
+        columns=(Column(title="step"), numeric("ms"), numeric("of step")),
         lines=tuple(lines),
         help="Means over ranks and steps of the time window. The terms sum to the step time.",
         note=f"mean of steps {steps}" if steps else _awaited(seen, "time window"),
@@ -62,7 +62,7 @@ def tenants_table(seen: Seen) -> Table:
     return Table(
         name="live tenants",
         title="memory at the peak",
-        columns=(Column(title="tenant"), _number("bytes"), _number("of peak", from_width=_WIDE)),
+        columns=(Column(title="tenant"), numeric("bytes"), numeric("of peak", from_width=_WIDE)),
         lines=tuple(lines),
         help="The six tenants at the highest peak of all ranks in the memory window; they sum to it.",
         note=at or _awaited(seen, "memory window"),
@@ -73,10 +73,6 @@ def _bytes_line(tree: Mapping[str, Any], stem: str, name: str, says: str, mark: 
     size = figure(tree, Unit.BYTES, f"{stem}.{name}")
     share = figure(tree, Unit.RATIO, f"{stem}.{name}", f"{stem}.peak_bytes", how=How.SHARE)
     return Line(key=name, cells=(Word(says), size, share), mark=mark)
-
-
-def _number(title: str, from_width: int = 0) -> Column:
-    return Column(title=title, numeric=True, from_width=from_width)
 
 
 def _highest(tree: Mapping[str, Any]) -> int:

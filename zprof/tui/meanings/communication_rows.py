@@ -7,23 +7,23 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
-from zprof.tui.meanings.meaning import Rows
+from zprof.tui.meanings.behind import entry_at
+from zprof.tui.meanings.meaning import Indices, Rows
 from zprof.tui.pages.communication_instances import is_text, rows_of, worst_rows
 
 _MOST = 30
 _WHO = ("rank", "step", "unit")
 _EACH = ("kind", "group", "dtype", "count", "bytes")
-At = tuple[int | None, ...]
 
 
 def of_collective(columns: Sequence[str], by: str) -> Rows:
     """Rows of ``time.collectives[i]`` with these columns, largest ``by`` first; of all without i."""
 
-    def rows(analysis: RunAnalysis, at: At) -> pd.DataFrame:
-        place, found = at[0] if at else None, analysis.time.collectives
-        if place is None:
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+        if not at or at[0] is None:
             return _first(analysis.collectives, columns, by)
-        return _first(rows_of(analysis, found[place]), columns, by) if place < len(found) else pd.DataFrame()
+        entry = entry_at(analysis.time.collectives, at)
+        return _first(rows_of(analysis, entry), columns, by) if entry is not None else pd.DataFrame()
 
     return rows
 
@@ -31,10 +31,10 @@ def of_collective(columns: Sequence[str], by: str) -> Rows:
 def of_unit(columns: Sequence[str], by: str) -> Rows:
     """Rows of ``time.units[i]``."""
 
-    def rows(analysis: RunAnalysis, at: At) -> pd.DataFrame:
-        if at[0] is None or at[0] >= len(analysis.time.units):
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+        frame, entry = analysis.collectives, entry_at(analysis.time.units, at)
+        if entry is None:
             return pd.DataFrame()
-        entry, frame = analysis.time.units[at[0]], analysis.collectives
         mine = is_text(frame["kind"], entry.kind) & is_text(frame["group"], entry.group)
         return _first(frame[mine & is_text(frame["unit"], entry.unit)], columns, by)
 
@@ -44,10 +44,10 @@ def of_unit(columns: Sequence[str], by: str) -> Rows:
 def of_message(columns: Sequence[str], by: str) -> Rows:
     """Rows of ``time.messages[i]``."""
 
-    def rows(analysis: RunAnalysis, at: At) -> pd.DataFrame:
-        if at[0] is None or at[0] >= len(analysis.time.messages):
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+        frame, entry = analysis.collectives, entry_at(analysis.time.messages, at)
+        if entry is None:
             return pd.DataFrame()
-        entry, frame = analysis.time.messages[at[0]], analysis.collectives
         size = frame["bytes"].to_numpy(np.int64)
         mine = is_text(frame["kind"], entry.kind) & is_text(frame["group"], entry.group)
         return _first(frame[mine & (size >= entry.at_least_bytes) & (size < entry.below_bytes)], columns, by)
@@ -55,11 +55,11 @@ def of_message(columns: Sequence[str], by: str) -> Rows:
     return rows
 
 
-def of_fit(analysis: RunAnalysis, at: At) -> pd.DataFrame:
+def of_fit(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """By size, what ``time.fits[i]`` was fitted to: how many messages, and their median time."""
-    if at[0] is None or at[0] >= len(analysis.time.fits):
+    frame, entry = analysis.collectives, entry_at(analysis.time.fits, at)
+    if entry is None:
         return pd.DataFrame()
-    entry, frame = analysis.time.fits[at[0]], analysis.collectives
     mine = is_text(frame["kind"], entry.kind) & is_text(frame["group"], entry.group)
     seen = frame[mine & ~frame["first_of_window"].to_numpy(bool) & (frame["instance"].to_numpy() >= 0)]
     seen = seen.drop_duplicates("instance")
@@ -68,7 +68,7 @@ def of_fit(analysis: RunAnalysis, at: At) -> pd.DataFrame:
     return sizes.tail(_MOST)
 
 
-def of_volume(analysis: RunAnalysis, at: At) -> pd.DataFrame:
+def of_volume(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """Kinds and groups with most bytes: counts and bytes of a step."""
     entries = sorted(analysis.time.collectives, key=lambda entry: -entry.bytes)[:_MOST]
     rows = [{name: getattr(entry, name) for name in _EACH} for entry in entries]
@@ -76,7 +76,7 @@ def of_volume(analysis: RunAnalysis, at: At) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_EACH)).assign(counted_times=times)
 
 
-def of_clocks(analysis: RunAnalysis, at: At) -> pd.DataFrame:
+def of_clocks(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """By rank, how its clock stands to the first one's; the least known first."""
     alignment = analysis.time.alignment
     if alignment is None:
@@ -94,7 +94,7 @@ def of_clocks(analysis: RunAnalysis, at: At) -> pd.DataFrame:
     )
 
 
-def of_matching(analysis: RunAnalysis, at: At) -> pd.DataFrame:
+def of_matching(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """How collectives were matched across ranks, by the rung of the ladder."""
     alignment = analysis.time.alignment
     rungs = alignment.rungs if alignment is not None else {}

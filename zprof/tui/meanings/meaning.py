@@ -9,9 +9,10 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 
 _INDEX = re.compile(r"\[(\d+|\*)\]")
-#: Rows behind a number: a table of them for this analysis and these indices, one for each ``[...]`` of the
-#: leaf, None for ``[*]``.
-Rows = Callable[[RunAnalysis, tuple[int | None, ...]], pd.DataFrame]
+#: One for each ``[...]`` of a leaf, None for ``[*]``.
+Indices = tuple[int | None, ...]
+#: Rows behind a number: a table of them for this analysis and these indices.
+Rows = Callable[[RunAnalysis, Indices], pd.DataFrame]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,6 @@ def kind_of(leaf: str) -> str:
     return _INDEX.sub("[]", leaf)
 
 
-def indices_of(leaf: str) -> tuple[int | None, ...]:
+def indices_of(leaf: str) -> Indices:
     """Its indices, None for ``[*]``."""
     return tuple(None if index == "*" else int(index) for index in _INDEX.findall(leaf))

@@ -7,17 +7,16 @@ from typing import Any
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.tui.meanings.meaning import Rows
-
-_MOST_ROWS = 20
-Indices = tuple[int | None, ...]
+from zprof.model.memory import Allocation, RankMemory
+from zprof.tui.meanings.behind import MOST_ROWS, entry_at
+from zprof.tui.meanings.meaning import Indices, Rows
 
 
 def kinds_of(tenant: str = "") -> Rows:
     """What a rank's peak is, by kind: all of it, or of one tenant."""
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
-        rank = _entry(analysis.memory.per_rank, at)
+        rank = entry_at(analysis.memory.per_rank, at)
         parts = [part for part in (rank.parts if rank else ()) if part.tenant == tenant or not tenant]
         parts.sort(key=lambda part: -part.bytes)
         return _frame([asdict(part) for part in parts], ("tenant", "sub", "bytes", "basis"))
@@ -30,7 +29,8 @@ def largest_of(tenant: str) -> Rows:
 
     def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         memory = analysis.memory
-        owner = _entry(memory.per_rank if tenant else memory.top, at)
+        entries: Sequence[RankMemory | Allocation] = memory.per_rank if tenant else memory.top
+        owner = entry_at(entries, at)
         found = [
             asdict(entry)
             for entry in memory.top
@@ -59,7 +59,7 @@ def modules_of(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
 
 def laws_of(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """The same state on all ranks, what is not explained first."""
-    law = _entry(analysis.memory.laws, at)
+    law = entry_at(analysis.memory.laws, at)
     found = [entry for entry in analysis.memory.laws if law is not None and entry.tenant == law.tenant]
     found.sort(key=lambda entry: -abs(entry.unexplained_bytes))
     columns = ("rank", "law_bytes", "measured_bytes", "padding_bytes", "scalar_bytes", "unexplained_bytes")
@@ -73,16 +73,11 @@ def facts_of(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     return _frame([asdict(analysis.training)], (*names, *more))
 
 
-def _entry(entries: Sequence[Any], at: Indices) -> Any:
-    place = at[0] if at else None
-    return entries[place] if place is not None and place < len(entries) else None
-
-
 def _of_rank(entries: Sequence[Any], at: Indices) -> list[Any]:
-    owner = _entry(entries, at)
+    owner = entry_at(entries, at)
     return [entry for entry in entries if owner is not None and entry.rank == owner.rank]
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    kept = [{name: row[name] for name in columns} for row in rows[:_MOST_ROWS]]
+    kept = [{name: row[name] for name in columns} for row in rows[:MOST_ROWS]]
     return pd.DataFrame(kept, columns=list(columns))

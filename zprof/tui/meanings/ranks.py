@@ -4,46 +4,42 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LateReason
-from zprof.tui.meanings.meaning import Meaning
+from zprof.tui.meanings.behind import decisive, entry_at
+from zprof.tui.meanings.meaning import Indices, Meaning
 
-_MOST_ROWS = 20
 _SHOWN = ("step", "kind", "group", "unit", "rank", "lateness_ns", "wait_ns", "exposed_wait_ns", "late_reason")
 _BLAME = "time.blame.per_rank[]"
 
 
-def _late(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+def _late(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """The collectives of this rank and step, those to which it came latest first."""
-    rows, place = analysis.collectives, at[0] if at else None
-    if place is not None and place < len(analysis.time.lateness):
-        entry = analysis.time.lateness[place]
+    rows, entry = analysis.collectives, entry_at(analysis.time.lateness, at)
+    if entry is not None:
         rows = rows[(rows["rank"] == entry.rank) & (rows["step"] == entry.step)]
-    rows = rows[rows["matched"].astype(bool)]
-    shown = [name for name in _SHOWN if name in rows.columns]
-    return rows.sort_values("lateness_ns", ascending=False, kind="stable")[shown].head(_MOST_ROWS)
+    return decisive(rows[rows["matched"].astype(bool)], _SHOWN, "lateness_ns")
 
 
-def _charged(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+def _charged(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """What others waited for this rank, longest first."""
     rows, rank = analysis.collectives, _blamed(analysis, at)
     rows = rows[rows["blamed_rank"] == rank] if rank is not None else rows[rows["blamed_rank"] >= 0]
     return _longest(rows)
 
 
-def _own(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+def _own(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """What this rank waited, longest first."""
     rows, rank = analysis.collectives, _blamed(analysis, at)
     return _longest(rows if rank is None else rows[rows["rank"] == rank])
 
 
 def _longest(rows: pd.DataFrame) -> pd.DataFrame:
-    shown = [name for name in (*_SHOWN, "blamed_rank", "origin_rank") if name in rows.columns]
-    return rows.sort_values("exposed_wait_ns", ascending=False, kind="stable")[shown].head(_MOST_ROWS)
+    return decisive(rows, (*_SHOWN, "blamed_rank", "origin_rank"), "exposed_wait_ns")
 
 
-def _blamed(analysis: RunAnalysis, at: tuple[int | None, ...]) -> int | None:
-    blame, place = analysis.time.blame, at[0] if at else None
-    known = blame is not None and place is not None and place < len(blame.per_rank)
-    return blame.per_rank[place].rank if known and blame and place is not None else None
+def _blamed(analysis: RunAnalysis, at: Indices) -> int | None:
+    blame = analysis.time.blame
+    entry = entry_at(blame.per_rank, at) if blame is not None else None
+    return entry.rank if entry is not None else None
 
 
 _LATENESS = (

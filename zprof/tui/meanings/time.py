@@ -6,9 +6,9 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LEDGER_TERMS
-from zprof.tui.meanings.meaning import Meaning, Rows
+from zprof.tui.meanings.behind import decisive, entry_at
+from zprof.tui.meanings.meaning import Indices, Meaning, Rows
 
-_MOST_ROWS = 20
 _COLLECTIVE = (
     "step", "rank", "kind", "unit", "bytes", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns", "group",
 )  # fmt: skip
@@ -18,28 +18,18 @@ _HOST = (
 )  # fmt: skip
 
 
-def _of_rank(rows: pd.DataFrame, analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+def _of_rank(rows: pd.DataFrame, analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """Those of the rank that stands at this place of the report; all of them for ``[*]``."""
-    place = at[0] if at else None
-    if rows.empty or place is None or place >= len(analysis.time.per_rank):
-        return rows
-    return rows[rows["rank"] == analysis.time.per_rank[place].rank]
-
-
-def _some(rows: pd.DataFrame, names: tuple[str, ...], by: str) -> pd.DataFrame:
-    """The decisive ones first, in these columns as far as they are there."""
-    shown = [name for name in names if name in rows.columns]
-    if by not in rows.columns:
-        return rows[shown].head(_MOST_ROWS)
-    return rows.sort_values(by, ascending=False, kind="stable")[shown].head(_MOST_ROWS)
+    owner = entry_at(analysis.time.per_rank, at)
+    return rows if rows.empty or owner is None else rows[rows["rank"] == owner.rank]
 
 
 def steps_by(term: str) -> Rows:
     """The steps with most of a term first."""
 
-    def rows(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
         names = tuple(dict.fromkeys(("step", "rank", term, "wall_ns", *LEDGER_TERMS)))
-        return _some(_of_rank(analysis.steps, analysis, at), names, term)
+        return decisive(_of_rank(analysis.steps, analysis, at), names, term)
 
     return rows
 
@@ -47,16 +37,16 @@ def steps_by(term: str) -> Rows:
 def collectives_by(column: str) -> Rows:
     """The collectives with most of a column first."""
 
-    def rows(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
-        return _some(_of_rank(analysis.collectives, analysis, at), _COLLECTIVE, column)
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+        return decisive(_of_rank(analysis.collectives, analysis, at), _COLLECTIVE, column)
 
     return rows
 
 
-def host_rows(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+def host_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """What the host did while nothing ran; the steps themselves where the recording does not show it."""
     rows = _of_rank(analysis.host, analysis, at)
-    return _some(rows, _HOST, "idle_ns") if len(rows) else steps_by("idle_ns")(analysis, at)
+    return decisive(rows, _HOST, "idle_ns") if len(rows) else steps_by("idle_ns")(analysis, at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

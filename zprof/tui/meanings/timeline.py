@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.tui.meanings.meaning import Meaning, Rows
+from zprof.tui.meanings.behind import MOST_ROWS, decisive, entry_at
+from zprof.tui.meanings.meaning import Indices, Meaning, Rows
 
-_MOST_ROWS = 20
 _TERMS = (
     "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns", "idle_ns", "unexplained_ns",
 )  # fmt: skip
@@ -15,26 +15,23 @@ _SUM = "wall = compute + exposed transfer + exposed wait + exposed copies + idle
 _NAMES = ["kind", "unit", "bytes", "last_rank"]
 
 
-def _step_row(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
+def _step_row(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
     """The row of this step in the table of steps."""
-    rows, place = analysis.steps, at[0] if at else None
-    if place is None or place >= len(analysis.time.steps):
-        return rows.head(_MOST_ROWS)
-    entry = analysis.time.steps[place]
+    rows, entry = analysis.steps, entry_at(analysis.time.steps, at)
+    if entry is None:
+        return rows.head(MOST_ROWS)
     return rows[(rows["rank"] == entry.rank) & (rows["step"] == entry.step)]
 
 
 def _collectives(by: Sequence[str]) -> Rows:
     """The collectives that this rank launched in this step, those with most of the first of ``by`` first."""
 
-    def rows(analysis: RunAnalysis, at: tuple[int | None, ...]) -> pd.DataFrame:
-        place, frame = at[0] if at else None, analysis.collectives
-        if place is None or place >= len(analysis.time.steps):
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+        frame, entry = analysis.collectives, entry_at(analysis.time.steps, at)
+        if entry is None:
             return frame.head(0)
-        entry = analysis.time.steps[place]
         mine = frame[(frame["rank"] == entry.rank) & (frame["step"] == entry.step)]
-        ordered = mine.sort_values(by[0], ascending=False, kind="stable")
-        return ordered[[*by, *_NAMES]].head(_MOST_ROWS)
+        return decisive(mine, (*by, *_NAMES), by[0])
 
     return rows
 

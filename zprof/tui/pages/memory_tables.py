@@ -8,7 +8,7 @@ from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.memory import RANKS, label, moment_of
 from zprof.tui.pages.memory_missing import missing_table
 from zprof.tui.session import Loaded
-from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word
+from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word, numeric
 
 _MIDDLE, _WIDE = 100, 160
 _SHORT = {
@@ -17,10 +17,6 @@ _SHORT = {
     Tenant.TEMPORARY_BUFFERS: "temp. buf.",
     Tenant.COMMUNICATION_BUFFERS: "comm. buf.",
 }
-
-
-def _number(title: str, says: str = "", *, from_width: int = 0) -> Column:
-    return Column(title=title, says=says, numeric=True, from_width=from_width)
 
 
 def short_name(tenant: str) -> str:
@@ -42,7 +38,7 @@ def top_table(loaded: Loaded, rank: int) -> Table:
         title=title,
         columns=(
             Column(title="module", says="in whose forward, or backward, it was allocated"),
-            _number("size"),
+            numeric("size"),
             Column(title="tenant", says=f"{BY_RULE} before it: told by a rule on its stack"),
             Column(title="kind", from_width=_MIDDLE),
             Column(title="allocated at", says="the innermost frame of the program itself"),
@@ -88,11 +84,11 @@ def law_table(loaded: Loaded, rank: int) -> Table:
         title=title,
         columns=(
             Column(title="state"),
-            _number("law"),
-            _number("measured"),
-            _number("padding"),
-            _number("counters", "the optimizer's step counters", from_width=_MIDDLE),
-            _number("unexplained", "what neither the law nor padding nor counters give"),
+            numeric("law"),
+            numeric("measured"),
+            numeric("padding"),
+            numeric("counters", "the optimizer's step counters", from_width=_MIDDLE),
+            numeric("unexplained", "what neither the law nor padding nor counters give"),
             Column(title="cause"),
         ),
         lines=tuple(_law(loaded, place, law) for place, law in found),
@@ -140,10 +136,10 @@ def phases_table(loaded: Loaded, rank: int) -> Table:
         title=title,
         columns=(
             Column(title="phase"),
-            _number("step"),
-            _number("peak"),
-            *(_number(short_name(t), from_width=0 if t in narrow else _MIDDLE) for t in SHOWN),
-            _number("untagged", from_width=_MIDDLE),
+            numeric("step"),
+            numeric("peak"),
+            *(numeric(short_name(t), from_width=0 if t in narrow else _MIDDLE) for t in SHOWN),
+            numeric("untagged", from_width=_MIDDLE),
         ),
         lines=tuple(lines),
         help="The highest live bytes in each phase over the steps of the window; tenants sum to the peak.",
@@ -189,9 +185,9 @@ def modules_table(loaded: Loaded, rank: int) -> Table:
         title=title,
         columns=(
             Column(title="module", says="with all inside of it"),
-            _number("at the peak", "live at the rank's own peak"),
-            _number("of it"),
-            _number("most at once", "the most that was live of it at one time"),
+            numeric("at the peak", "live at the rank's own peak"),
+            numeric("of it"),
+            numeric("most at once", "the most that was live of it at one time"),
         ),
         lines=tuple(
             Line(

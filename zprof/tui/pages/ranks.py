@@ -9,7 +9,7 @@ from zprof.model.time import Blame, PathShare
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.session import Loaded
-from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word
+from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word, numeric
 
 _WIDE, _WIDER, _WIDEST = 100, 120, 160
 _BLAME = "time.blame.per_rank"
@@ -89,27 +89,23 @@ class _Places:
 def _columns() -> tuple[Column, ...]:
     return (
         Column(title="rank"),
-        _number("wall", "Its step time."),
-        _number("compute", "Time in which it computes."),
-        _number("wait", "Exposed waiting: for other ranks, with nothing beside it."),
-        _number("transfer", "Exposed transfer: bytes on their way, with nothing beside them."),
-        _number("idle", "Nothing runs, and nothing is waited for."),
-        _number("caused", "Exposed waiting of all other ranks that is charged to this one."),
-        _number("last", "Of the collectives that could be judged, the share to which it came last."),
+        numeric("wall", "Its step time."),
+        numeric("compute", "Time in which it computes."),
+        numeric("wait", "Exposed waiting: for other ranks, with nothing beside it."),
+        numeric("transfer", "Exposed transfer: bytes on their way, with nothing beside them."),
+        numeric("idle", "Nothing runs, and nothing is waited for."),
+        numeric("caused", "Exposed waiting of all other ranks that is charged to this one."),
+        numeric("last", "Of the collectives that could be judged, the share to which it came last."),
         Column(
             title="because",
             says="What it did longer than the others before it came last, mostly.",
             rest=True,
         ),
-        _number("peak", "Most bytes of memory allocated at once.", _WIDE),
-        _number("own wait", "Its own exposed waiting, in collectives.", _WIDER),
-        _number("on path", "Its part of the critical path of a step.", _WIDER),
+        numeric("peak", "Most bytes of memory allocated at once.", from_width=_WIDE),
+        numeric("own wait", "Its own exposed waiting, in collectives.", from_width=_WIDER),
+        numeric("on path", "Its part of the critical path of a step.", from_width=_WIDER),
         Column(title="host", says="The machine that it ran on.", from_width=_WIDEST),
     )
-
-
-def _number(title: str, says: str, from_width: int = 0) -> Column:
-    return Column(title=title, says=says, numeric=True, from_width=from_width)
 
 
 def _line(loaded: Loaded, rank: int, places: _Places) -> Line:
