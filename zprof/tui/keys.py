@@ -22,103 +22,85 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key, or several that do the same: Textual's names, as a person writes them, and what they do.
+    """A key, or several that do the same, by Textual's names, and what they do.
 
-    ``is_first``: no widget gets it before.
+    ``spelled``: as a person writes them, where that is something else.  ``is_first``: no widget gets it
+    before.
     """
 
     keys: str
-    written: str
     action: str
     says: str
+    spelled: str = ""
     where: Where = Where.EVERYWHERE
     footer: str = ""
     is_first: bool = False
 
+    @property
+    def written(self) -> str:
+        """As a person writes them."""
+        return self.spelled or self.keys
+
 
 KEYS: tuple[Key, ...] = (
-    Key(keys="1", written="1", action="show('overview')", says="verdict, ledger and findings"),
-    Key(keys="2", written="2", action="show('memory')", says="memory by tenant"),
-    Key(keys="3", written="3", action="show('communication')", says="collectives, exposed and hidden"),
-    Key(keys="4", written="4", action="show('timeline')", says="one step of one rank, lane by lane"),
-    Key(keys="5", written="5", action="show('ranks')", says="ranks and steps as a heat map"),
-    Key(keys="6", written="6", action="show('compare')", says="this run and its baseline, side by side"),
-    Key(keys="question_mark", written="?", action="explain", says="explain what is focused", footer="help"),
-    Key(keys="f1", written="F1", action="help", says="all keys"),
-    Key(keys="r", written="r", action="pick_rank", says="pick a rank"),
-    Key(keys="t", written="t", action="pick_step", says="pick a step"),
-    Key(keys="left_square_bracket", written="[", action="step(-1)", says="the step before"),
-    Key(keys="right_square_bracket", written="]", action="step(1)", says="the next step"),
-    Key(keys="b", written="b", action="baseline", says="name another run as the baseline"),
-    Key(keys="g", written="g", action="gaps", says="what could not be measured", footer="gaps"),
-    Key(keys="y", written="y", action="copy_markdown", says="copy what is focused as Markdown"),
-    Key(keys="Y", written="Y", action="copy_json", says="copy what is focused as JSON"),
-    Key(keys="e", written="e", action="export", says="write the report to a file", footer="export"),
-    Key(keys="o", written="o", action="perfetto", says="write this step as a trace for Perfetto"),
-    Key(keys="ctrl+p", written="ctrl+p", action="command_palette", says="all commands, and themes"),
-    Key(keys="q", written="q", action="quit", says="leave", footer="quit"),
-    Key(
-        keys="ctrl+c",
-        written="ctrl+c",
-        action="quit",
-        says="leave, also where a line is typed",
-        is_first=True,
-    ),
-    Key(keys="tab", written="tab", action="app.focus_next", says="the next part of the screen"),
-    Key(keys="shift+tab", written="shift+tab", action="app.focus_previous", says="the part before"),
-    Key(
-        keys="enter",
-        written="enter",
-        action="open",
-        says="open the number or row",
-        where=Where.TABLE,
-        footer="open",
-    ),
+    Key(keys="1", action="show('overview')", says="verdict, ledger and findings"),
+    Key(keys="2", action="show('memory')", says="memory by tenant"),
+    Key(keys="3", action="show('communication')", says="collectives, exposed and hidden"),
+    Key(keys="4", action="show('timeline')", says="one step of one rank, lane by lane"),
+    Key(keys="5", action="show('ranks')", says="ranks and steps as a heat map"),
+    Key(keys="6", action="show('compare')", says="this run and its baseline, side by side"),
+    Key(keys="question_mark", spelled="?", action="explain", says="explain what is focused", footer="help"),
+    Key(keys="f1", spelled="F1", action="help", says="all keys"),
+    Key(keys="r", action="pick_rank", says="pick a rank"),
+    Key(keys="t", action="pick_step", says="pick a step"),
+    Key(keys="left_square_bracket", spelled="[", action="step(-1)", says="the step before"),
+    Key(keys="right_square_bracket", spelled="]", action="step(1)", says="the next step"),
+    Key(keys="b", action="baseline", says="name another run as the baseline"),
+    Key(keys="g", action="gaps", says="what could not be measured", footer="gaps"),
+    Key(keys="y", action="copy_markdown", says="copy what is focused as Markdown"),
+    Key(keys="Y", action="copy_json", says="copy what is focused as JSON"),
+    Key(keys="e", action="export", says="write the report to a file", footer="export"),
+    Key(keys="o", action="perfetto", says="write this step as a trace for Perfetto"),
+    Key(keys="ctrl+p", action="command_palette", says="all commands, and themes"),
+    Key(keys="q", action="quit", says="leave", footer="quit"),
+    Key(keys="ctrl+c", action="quit", says="leave, also where a line is typed", is_first=True),
+    Key(keys="tab", action="app.focus_next", says="the next part of the screen"),
+    Key(keys="shift+tab", action="app.focus_previous", says="the part before"),
+    Key(keys="enter", action="open", says="open the number or row", where=Where.TABLE, footer="open"),
     Key(
         keys="slash",
-        written="/",
+        spelled="/",
         action="search",
         says="show rows with a text only",
         where=Where.TABLE,
         footer="search",
     ),
-    Key(
-        keys="s", written="s", action="sort", says="sort by the next column", where=Where.TABLE, footer="sort"
-    ),
-    Key(keys="S", written="S", action="reverse", says="sort the other way round", where=Where.TABLE),
-    Key(keys="h", written="h", action="cursor_left", says="left", where=Where.TABLE),
-    Key(keys="j", written="j", action="cursor_down", says="down", where=Where.TABLE),
-    Key(keys="k", written="k", action="cursor_up", says="up", where=Where.TABLE),
-    Key(keys="l", written="l", action="cursor_right", says="right", where=Where.TABLE),
-    Key(
-        keys="m", written="m", action="next_table", says="the next table", where=Where.MEMORY, footer="table"
-    ),
-    Key(keys="up,k", written="up, k", action="across(-1)", says="the rank before", where=Where.MEMORY),
-    Key(keys="down,j", written="down, j", action="across(1)", says="the next rank", where=Where.MEMORY),
+    Key(keys="s", action="sort", says="sort by the next column", where=Where.TABLE, footer="sort"),
+    Key(keys="S", action="reverse", says="sort the other way round", where=Where.TABLE),
+    Key(keys="h", action="cursor_left", says="left", where=Where.TABLE),
+    Key(keys="j", action="cursor_down", says="down", where=Where.TABLE),
+    Key(keys="k", action="cursor_up", says="up", where=Where.TABLE),
+    Key(keys="l", action="cursor_right", says="right", where=Where.TABLE),
+    Key(keys="m", action="next_table", says="the next table", where=Where.MEMORY, footer="table"),
+    Key(keys="up,k", spelled="up, k", action="across(-1)", says="the rank before", where=Where.MEMORY),
+    Key(keys="down,j", spelled="down, j", action="across(1)", says="the next rank", where=Where.MEMORY),
     Key(
         keys="left,h",
-        written="left, h",
+        spelled="left, h",
         action="along(-1)",
         says="the tenant, or the time, before",
         where=Where.MEMORY,
     ),
     Key(
         keys="right,l",
-        written="right, l",
+        spelled="right, l",
         action="along(1)",
         says="the next tenant, or time",
         where=Where.MEMORY,
     ),
-    Key(
-        keys="enter",
-        written="enter",
-        action="open_part",
-        says="open the tenant, or the time",
-        where=Where.MEMORY,
-    ),
+    Key(keys="enter", action="open_part", says="open the tenant, or the time", where=Where.MEMORY),
     Key(
         keys="m",
-        written="m",
         action="next_part",
         says="message sizes, units, the fitted link",
         where=Where.COMMUNICATION,
@@ -126,7 +108,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="d",
-        written="d",
         action="differences",
         says="only what differs, or all",
         where=Where.COMPARE,
@@ -134,26 +115,18 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="n",
-        written="n",
         action="per_token",
         says="times per step, or per token",
         where=Where.COMPARE,
         footer="per token",
     ),
-    Key(
-        keys="x",
-        written="x",
-        action="swap",
-        says="swap A and B: all screens show the other run",
-        where=Where.COMPARE,
-    ),
-    Key(keys="up,k", written="up, k", action="move(-1, 0)", says="the ranks above", where=Where.RANKS),
-    Key(keys="down,j", written="down, j", action="move(1, 0)", says="the ranks below", where=Where.RANKS),
-    Key(keys="left,h", written="left, h", action="move(0, -1)", says="the steps before", where=Where.RANKS),
-    Key(keys="right,l", written="right, l", action="move(0, 1)", says="the next steps", where=Where.RANKS),
+    Key(keys="x", action="swap", says="swap A and B: all screens show the other run", where=Where.COMPARE),
+    Key(keys="up,k", spelled="up, k", action="move(-1, 0)", says="the ranks above", where=Where.RANKS),
+    Key(keys="down,j", spelled="down, j", action="move(1, 0)", says="the ranks below", where=Where.RANKS),
+    Key(keys="left,h", spelled="left, h", action="move(0, -1)", says="the steps before", where=Where.RANKS),
+    Key(keys="right,l", spelled="right, l", action="move(0, 1)", says="the next steps", where=Where.RANKS),
     Key(
         keys="enter",
-        written="enter",
         action="choose",
         says="this rank and step on all screens, and its timeline",
         where=Where.RANKS,
@@ -161,7 +134,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="space",
-        written="space",
         action="number",
         says="open the number under the cursor",
         where=Where.RANKS,
@@ -169,40 +141,21 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="m",
-        written="m",
         action="screen.metric(1)",
         says="the next metric of the heat map",
         where=Where.RANKS,
         footer="metric",
     ),
-    Key(keys="M", written="M", action="screen.metric(-1)", says="the metric before", where=Where.RANKS),
+    Key(keys="M", action="screen.metric(-1)", says="the metric before", where=Where.RANKS),
+    Key(keys="f", action="fold", says="all ranks at once, or each in a row of its own", where=Where.RANKS),
+    Key(keys="n", action="gap(1)", says="the next exposed gap", where=Where.TIMELINE, footer="next gap"),
+    Key(keys="N", action="gap(-1)", says="the exposed gap before", where=Where.TIMELINE),
     Key(
-        keys="f",
-        written="f",
-        action="fold",
-        says="all ranks at once, or each in a row of its own",
-        where=Where.RANKS,
-    ),
-    Key(
-        keys="n",
-        written="n",
-        action="gap(1)",
-        says="the next exposed gap",
-        where=Where.TIMELINE,
-        footer="next gap",
-    ),
-    Key(keys="N", written="N", action="gap(-1)", says="the exposed gap before", where=Where.TIMELINE),
-    Key(
-        keys="x",
-        written="x",
-        action="longest",
-        says="the longest exposed gap",
-        where=Where.TIMELINE,
-        footer="longest gap",
+        keys="x", action="longest", says="the longest exposed gap", where=Where.TIMELINE, footer="longest gap"
     ),
     Key(
         keys="plus,equals_sign",
-        written="+",
+        spelled="+",
         action="zoom(-1)",
         says="see less, larger, around the cursor",
         where=Where.TIMELINE,
@@ -210,52 +163,39 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="minus,underscore",
-        written="-",
+        spelled="-",
         action="zoom(1)",
         says="see more around the cursor",
         where=Where.TIMELINE,
     ),
     Key(
         keys="left,h",
-        written="left, h",
+        spelled="left, h",
         action="cursor(-1)",
         says="earlier; the view goes with the cursor",
         where=Where.TIMELINE,
     ),
-    Key(keys="right,l", written="right, l", action="cursor(1)", says="later", where=Where.TIMELINE),
+    Key(keys="right,l", spelled="right, l", action="cursor(1)", says="later", where=Where.TIMELINE),
     Key(
         keys="shift+left,H",
-        written="shift+left, H",
+        spelled="shift+left, H",
         action="page(-1)",
         says="half a view earlier",
         where=Where.TIMELINE,
     ),
     Key(
         keys="shift+right,L",
-        written="shift+right, L",
+        spelled="shift+right, L",
         action="page(1)",
         says="half a view later",
         where=Where.TIMELINE,
     ),
-    Key(keys="up,k", written="up, k", action="lane(-1)", says="the lane above", where=Where.TIMELINE),
-    Key(keys="down,j", written="down, j", action="lane(1)", says="the lane below", where=Where.TIMELINE),
-    Key(
-        keys="home",
-        written="home",
-        action="whole(0)",
-        says="the whole step, the cursor at its begin",
-        where=Where.TIMELINE,
-    ),
-    Key(
-        keys="end",
-        written="end",
-        action="whole(1)",
-        says="the whole step, the cursor at its end",
-        where=Where.TIMELINE,
-    ),
+    Key(keys="up,k", spelled="up, k", action="lane(-1)", says="the lane above", where=Where.TIMELINE),
+    Key(keys="down,j", spelled="down, j", action="lane(1)", says="the lane below", where=Where.TIMELINE),
+    Key(keys="home", action="whole(0)", says="the whole step, the cursor at its begin", where=Where.TIMELINE),
+    Key(keys="end", action="whole(1)", says="the whole step, the cursor at its end", where=Where.TIMELINE),
     Key(
         keys="enter",
-        written="enter",
         action="open",
         says="open the event under the cursor",
         where=Where.TIMELINE,
@@ -263,7 +203,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="w",
-        written="w",
         action="app.open_run",
         says="all screens, on what is recorded so far",
         where=Where.LIVE,
@@ -271,7 +210,6 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="s",
-        written="s",
         action="sort_ranks",
         says="the slowest rank first, or by number",
         where=Where.LIVE,
@@ -279,23 +217,22 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         keys="ctrl+c",
-        written="ctrl+c",
         action="app.end_job",
         says="end the job, as without the view",
         where=Where.LIVE,
         is_first=True,
     ),
-    Key(keys="j", written="j", action="scroll_lines(1)", says="down", where=Where.POPUP),
-    Key(keys="k", written="k", action="scroll_lines(-1)", says="up", where=Where.POPUP),
+    Key(keys="j", action="scroll_lines(1)", says="down", where=Where.POPUP),
+    Key(keys="k", action="scroll_lines(-1)", says="up", where=Where.POPUP),
     Key(
         keys="space,pagedown",
-        written="space, pgdn",
+        spelled="space, pgdn",
         action="scroll_page(1)",
         says="a page down",
         where=Where.POPUP,
     ),
-    Key(keys="pageup", written="pgup", action="scroll_page(-1)", says="a page up", where=Where.POPUP),
-    Key(keys="escape", written="esc", action="close", says="back", where=Where.POPUP),
+    Key(keys="pageup", spelled="pgup", action="scroll_page(-1)", says="a page up", where=Where.POPUP),
+    Key(keys="escape", spelled="esc", action="close", says="back", where=Where.POPUP),
 )
 
 
