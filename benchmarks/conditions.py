@@ -4,10 +4,9 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,7 +16,7 @@ def conditions() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
-        "torch": torch.__version__,
+        "torch": version("torch"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu_model(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from zprof.analysis.facts import run_facts
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
 from zprof.analysis.time.tracks import RankTracks
@@ -119,21 +120,3 @@ def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Ru
 
 def _hosts(run: Run) -> dict[int, str]:
     return {rank: manifest.host for rank, manifest in run.rank_manifests.items() if manifest.host}
-
-
-def run_facts(run: Run) -> RunFacts:
-    """What was recorded, from the manifests alone."""
-    manifest, ranks = run.manifest, run.rank_manifests.values()
-    return RunFacts(
-        name=run.path.resolve().name.removesuffix(".zprof"),
-        source=manifest.source,
-        world_size=manifest.world_size,
-        ranks_loaded=run.ranks,
-        steps=tuple(sorted({step for rank in ranks for step in rank.time_steps})),
-        memory_steps=tuple(sorted({step for rank in ranks for step in rank.memory_steps})),
-        device=manifest.device,
-        backend=manifest.backend,
-        engine=manifest.training.engine,
-        stage=manifest.training.stage,
-        modelled=manifest.training.modelled,
-    )

@@ -20,8 +20,7 @@ from zprof.integrations.imports.origin import write_origin
 from zprof.integrations.imports.sources import Sources, holds_sources, sources_at
 from zprof.integrations.imports.watch import ImportWatch
 from zprof.model.errors import BadInput
-from zprof.run.manifest import MANIFEST_NAME, read_run_manifest
-from zprof.run.schema import RUN_SCHEMA
+from zprof.run.manifest import MANIFEST_NAME, RUN_SCHEMA, read_run_manifest
 from zprof.version import __version__
 
 _KEY = "key.json"

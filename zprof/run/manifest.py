@@ -15,8 +15,8 @@ from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.plain_file import open_plain
-from zprof.run.schema import RUN_SCHEMA
 
+RUN_SCHEMA = "zprof.run/1"
 MANIFEST_NAME = "manifest.json"
 RANK_NAME = "rank.json"
 STEPS_NAME = "steps.jsonl"

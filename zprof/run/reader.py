@@ -1,10 +1,8 @@
 """Reads a run: lazy, validated, read-only.
 
-Nothing in a run is trusted: schemas, row counts and checksums are checked before a table is used, and
-a table that would not fit in memory is refused by its declared size.
+Opening a run reads its manifests alone; what reads tables is imported with the first table.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -13,10 +11,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING
 
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
@@ -31,14 +26,13 @@ from zprof.run.manifest import (
     read_run_manifest,
 )
 from zprof.run.plain_file import open_plain
-from zprof.run.schema import TABLES
 
-_MAX_ROWS = 50_000_000
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
 _MAX_RANKS = 1 << 20
 _RANK_FOLDER = re.compile(r"rank(\d{5}|[1-9]\d{5,6})")
-#: What a table may unpack to: texts that repeat are kept once, so that few rows can have long ones.
-_MAX_TEXT_BYTES = 64 << 20
-_MAX_ROW_BYTES = 1 << 10
 #: Of the log of steps; its last whole line is in there.
 _LAST_LINES_BYTES = 1 << 16
 
@@ -86,43 +80,41 @@ class Run:
         found += [self._cut_short(rank) for rank, m in self.rank_manifests.items() if m.status == "partial"]
         return tuple(found)
 
-    def table(self, rank: int, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def table(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pa.Table":
         """One table of one rank as Arrow, checked against schema, row count and checksum.
 
         Raises:
             BadInput: the rank or table is not there, damaged, or not what the manifest says.
         """
+        from zprof.run.table_reader import read_table
+
         file = self._table_file(rank, name)
-        path = rank_folder(self.path, rank) / f"{name}.parquet"
-        try:
-            _check_digest(path, file)
-            parquet = pq.ParquetFile(path)
-            _check_table(path, parquet, name, file)
-            return _read(parquet, name, columns)
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).splitlines()[0][:120]
-            raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
+        return read_table(rank_folder(self.path, rank) / f"{name}.parquet", name, file, columns)
 
     def has_table(self, rank: int, name: str) -> bool:
         """Whether a rank recorded this table."""
         manifest = self.rank_manifests.get(rank)
         return manifest is not None and name in manifest.files
 
-    def frame(self, rank: int, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def frame(self, rank: int, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """One table as a DataFrame; columns that may be null become pandas' nullable Int64."""
+        from zprof.run.table_reader import as_frame
+
         return as_frame(self.table(rank, name, columns))
 
-    def events(self, rank: int) -> pd.DataFrame:
+    def events(self, rank: int) -> "pd.DataFrame":
         """Kernels, operators and annotations of one rank."""
         return self.frame(rank, "events")
 
-    def collectives(self) -> pd.DataFrame:
+    def collectives(self) -> "pd.DataFrame":
         """The collectives of all ranks that timed any, with a ``rank`` column."""
+        import pandas as pd
+
         timed = [rank for rank in self.ranks if self.has_table(rank, "collectives")]
         frames = [self.frame(rank, "collectives").assign(rank=rank) for rank in timed]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def memory(self, rank: int) -> pd.DataFrame:
+    def memory(self, rank: int) -> "pd.DataFrame":
         """Lives of memory blocks of one rank."""
         return self.frame(rank, "alloc")
 
@@ -192,52 +184,6 @@ class Run:
         return files[name]
 
 
-def as_frame(table: pa.Table) -> pd.DataFrame:
-    """A table as a DataFrame; columns that may be null become pandas' nullable Int64."""
-    nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
-    frame = table.drop_columns(sorted(nullable)).to_pandas()
-    for column in nullable:
-        frame[column] = table.column(column).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    return pd.DataFrame(frame[table.column_names])
-
-
 def load(path: str | Path) -> Run:
     """Open a run directory."""
     return Run(path)
-
-
-def _check_digest(path: Path, file: TableFile) -> None:
-    with open_plain(path) as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    if digest != file.sha256:
-        raise BadInput(
-            f"{path}: damaged, its checksum is not the one that was written",
-            hint="copy the run again, or record it again",
-        )
-
-
-def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile) -> None:
-    if parquet.metadata.num_rows != file.rows or not 0 <= file.rows <= _MAX_ROWS:
-        raise BadInput(f"{path}: its row count is not the one that was written", hint="record the run again")
-    groups = (parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups))
-    if sum(group.total_byte_size for group in groups) > _MAX_TEXT_BYTES + _MAX_ROW_BYTES * file.rows:
-        raise BadInput(f"{path}: unpacks to more than its rows can hold", hint="record the run again")
-    have = parquet.schema_arrow
-    for want in TABLES[name]:
-        index = have.get_field_index(want.name)
-        if index < 0 and want.nullable:
-            continue  # written before the column came to be
-        if index < 0 or have.field(index).type != want.type:
-            raise BadInput(f"{path}: column {want.name!r} is not as {name} needs it", hint="record again")
-
-
-def _read(parquet: pq.ParquetFile, name: str, columns: Sequence[str] | None) -> pa.Table:
-    """The wanted columns; those that the file is too old to have are null."""
-    wanted = list(columns) if columns else TABLES[name].names
-    have = set(parquet.schema_arrow.names)
-    table = parquet.read(columns=[column for column in wanted if column in have])
-    for column in wanted:
-        if column not in have:
-            field = TABLES[name].field(column)
-            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-    return table.select(wanted)

@@ -9,9 +9,6 @@ import pyarrow as pa
 from zprof.run.columns import column, name
 from zprof.run.memory_schema import ALLOC, BLOCK, DEVICE, ROLE, SAMPLES, SEGMENT, STACK
 
-RUN_SCHEMA = "zprof.run/1"
-
-
 #: Everything with a duration: kernels, copies, CPU operators, annotations.  ``category`` is Kineto's
 #: ``cat`` (cpu_op, user_annotation, kernel, gpu_memcpy, ...), in today's words also where the file is older.
 #: ``stream`` is null off the device.  ``correlation`` ties a device's work to the host's call,

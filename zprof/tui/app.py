@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import work
 from textual.app import SystemCommand
@@ -10,11 +10,10 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from zprof.model.errors import ZprofError
-from zprof.model.printable import printable, shorten
+from zprof.model.printable import printable
 from zprof.tui import actions, copying, exporting
 from zprof.tui.figures import Figure
 from zprof.tui.keys import KEYS, Where, bindings
-from zprof.tui.popups.number import NumberPopup
 from zprof.tui.popups.pick import LinePopup, PickPopup
 from zprof.tui.popups.popup import Popup
 from zprof.tui.popups.text import TextPopup
@@ -24,15 +23,13 @@ from zprof.tui.shell import Shell, one_line
 from zprof.tui.tables import Opens
 from zprof.tui.widgets.fact_table import FactTable
 
-#: Of a name in a title.
-_LONGEST_TITLE = 120
-
 
 class ZprofApp(Shell):
     """All screens on one run, and a baseline beside it: what keys do, and what opens."""
 
     TITLE = "zprof"
     CSS_PATH = "zprof.tcss"
+    SCREENS: ClassVar[dict[str, Callable[[], Screen[Any]]]] = {**SCREENS}
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.EVERYWHERE)]
     HORIZONTAL_BREAKPOINTS: list[tuple[int, str]] | None = [  # noqa: RUF012 as Textual declares it
         (0, "-narrow"),
@@ -40,17 +37,15 @@ class ZprofApp(Shell):
     ]
 
     def on_mount(self) -> None:
-        """First what the manifest tells, then measure beside it."""
+        """First what the manifest tells; once that is drawn, measure beside it."""
         try:
             self.look = first_look(self.asked)
         except ZprofError as error:
             self.say(one_line(error))
-        for name, screen in SCREENS.items():
-            self.install_screen(screen(), name)
         self.push_screen("overview")
         self.theme_changed_signal.subscribe(self, lambda _: self.refill())
         if self.loaded is None and self.look is not None:
-            self.measure(self.asked)
+            self.call_after_refresh(self.measure, self.asked)
 
     def action_show(self, name: str) -> None:
         """Switch to a screen."""
@@ -122,7 +117,7 @@ class ZprofApp(Shell):
         """The selected step as a trace."""
         self._write(lambda: exporting.export_perfetto(self.loaded, self.selected, Path()))
 
-    @work(thread=True, exit_on_error=False)
+    @work(thread=True, exit_on_error=False, description="write")
     def _write(self, act: Callable[[], str]) -> None:
         """Do it beside the screens, and say what was done or why not."""
         try:
@@ -134,17 +129,18 @@ class ZprofApp(Shell):
         """A number is opened as a number, a row as what it leads to."""
         if self.loaded is None:
             return
+        from zprof.tui import opened
+
         if isinstance(event.cell, Figure) and event.cell.leaves:
-            title = shorten(event.line.cells[0].text, _LONGEST_TITLE)
-            self.push_screen(NumberPopup(event.cell, title, self.loaded))
+            self.push_screen(opened.number(self.loaded, event.cell, event.line))
         elif event.line.opens is Opens.RANK:
             self.select(rank=event.line.target)
         elif event.line.opens is Opens.STEP:
             self.select(step=event.line.target)
         elif event.line.opens is not Opens.NOTHING:
-            opened = actions.opened(self, event.line)
-            if opened is not None:
-                self.push_screen(opened)
+            popup = opened.row(self, event.line)
+            if popup is not None:
+                self.push_screen(popup)
 
     def on_fact_table_search_asked(self, event: FactTable.SearchAsked) -> None:
         """A text to narrow the table to."""

@@ -4,16 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zprof.analysis.analysis import RunAnalysis, analyse, run_facts
+from zprof.analysis.facts import run_facts
 from zprof.model.json_tree import to_tree
 from zprof.model.report import Report, RunFacts
 from zprof.model.side_by_side import SideBySide
 from zprof.model.time import WindowPolicy
-from zprof.rules.diagnose import diagnose
-from zprof.rules.side_by_side import beside
 from zprof.run.reader import Run
+
+if TYPE_CHECKING:
+    from zprof.analysis.analysis import RunAnalysis
 
 Opener = Callable[[Path], Run]
 Progress = Callable[[str], None]
@@ -39,8 +40,8 @@ class Loaded:
 
     run: Run
     report: Report
-    analysis: RunAnalysis
-    before: RunAnalysis | None = None
+    analysis: "RunAnalysis"
+    before: "RunAnalysis | None" = None
     before_run: Run | None = None
     both: SideBySide | None = None
 
@@ -83,6 +84,8 @@ def load(asked: Asked, progress: Progress) -> Loaded:
         BadInput: a table of a run is damaged.
     """
     progress("opening")
+    from zprof.analysis.analysis import analyse
+
     run = asked.opener(asked.path)
     progress(f"measuring {run_facts(run).name}: {len(run.ranks)} ranks")
     analysis = analyse(run, asked.policy)
@@ -104,9 +107,15 @@ def turned(asked: Asked, loaded: Loaded, progress: Progress) -> Loaded:
 
 
 def _judged(
-    asked: Asked, this: tuple[Run, RunAnalysis], before: tuple[Run, RunAnalysis] | None, progress: Progress
+    asked: Asked,
+    this: tuple[Run, "RunAnalysis"],
+    before: "tuple[Run, RunAnalysis] | None",
+    progress: Progress,
 ) -> Loaded:
     progress("asking the rules")
+    from zprof.rules.diagnose import diagnose
+    from zprof.rules.side_by_side import beside
+
     expected = asked.expected_bus_bytes_per_s
     run, analysis = this
     report = diagnose(

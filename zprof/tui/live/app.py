@@ -71,7 +71,7 @@ class LiveApp(LiveShell):
             self._looking = True
             self._look()
 
-    @work(thread=True, group="look")
+    @work(thread=True, group="look", description="look")
     def _look(self) -> None:
         began = time.thread_time()
         seen = self.watcher.look()

@@ -86,7 +86,7 @@ class TimelineScreen(PageScreen):
         self.is_reading = True
         self.read_events(loaded, key)
 
-    @work(thread=True, exclusive=True, group="timeline")
+    @work(thread=True, exclusive=True, group="timeline", description="read events")
     def read_events(self, loaded: Loaded, key: Key) -> None:
         """Read and sort the events of a rank, beside the screen."""
         try:

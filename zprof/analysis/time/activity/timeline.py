@@ -16,7 +16,8 @@ from zprof.analysis.time.activity.windows import Windows, step_windows_of, trace
 from zprof.analysis.time.clocks.offsets import RankClock
 from zprof.model.gaps import Gap
 from zprof.model.time import WindowPolicy
-from zprof.run.reader import Run, as_frame
+from zprof.run.reader import Run
+from zprof.run.table_reader import as_frame
 
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
 _TABLES = ("events", "collectives", "mark")

@@ -1,0 +1,26 @@
+"""What the first screen waits for: the app and the manifest, not the libraries that read tables."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HEAVY = ("numpy", "pandas", "pyarrow", "torch", "zprof.analysis.analysis", "zprof.rules.diagnose")
+_LOOKED = f"""
+import json, sys
+from pathlib import Path
+import zprof.tui.app
+from zprof.run.reader import load
+from zprof.tui.session import Asked, first_look
+look = first_look(Asked(path=Path(sys.argv[1]), opener=load))
+print(json.dumps([look.facts.name, [name for name in {HEAVY!r} if name in sys.modules]]))
+"""
+
+
+def test_the_first_look_at_a_run_imports_nothing_that_reads_tables(slow_run: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOKED, str(slow_run)], capture_output=True, text=True, check=True
+    )
+    name, heavy = json.loads(done.stdout)
+    assert name == slow_run.name
+    assert heavy == []

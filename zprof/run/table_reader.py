@@ -1,0 +1,85 @@
+"""Reads one table of a run: checked before it is used.
+
+Nothing in a run is trusted: schema, row count and checksum are compared with what the manifest says, and a
+table that would not fit in memory is refused by its declared size.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zprof.model.errors import BadInput
+from zprof.run.manifest import TableFile
+from zprof.run.plain_file import open_plain
+from zprof.run.schema import TABLES
+
+_MAX_ROWS = 50_000_000
+#: What a table may unpack to: texts that repeat are kept once, so that few rows can have long ones.
+_MAX_TEXT_BYTES = 64 << 20
+_MAX_ROW_BYTES = 1 << 10
+
+
+def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table of this name as Arrow; ``file`` says what the manifest knows of it.
+
+    Raises:
+        BadInput: it is not there, damaged, or not what the manifest says.
+    """
+    try:
+        _check_digest(path, file)
+        parquet = pq.ParquetFile(path)
+        _check_table(path, parquet, name, file)
+        return _read(parquet, name, columns)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
+
+
+def as_frame(table: pa.Table) -> pd.DataFrame:
+    """A table as a DataFrame; columns that may be null become pandas' nullable Int64."""
+    nullable = {field.name for field in table.schema if field.nullable and field.type == pa.int64()}
+    frame = table.drop_columns(sorted(nullable)).to_pandas()
+    for column in nullable:
+        frame[column] = table.column(column).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    return pd.DataFrame(frame[table.column_names])
+
+
+def _check_digest(path: Path, file: TableFile) -> None:
+    with open_plain(path) as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if digest != file.sha256:
+        raise BadInput(
+            f"{path}: damaged, its checksum is not the one that was written",
+            hint="copy the run again, or record it again",
+        )
+
+
+def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile) -> None:
+    if parquet.metadata.num_rows != file.rows or not 0 <= file.rows <= _MAX_ROWS:
+        raise BadInput(f"{path}: its row count is not the one that was written", hint="record the run again")
+    groups = (parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups))
+    if sum(group.total_byte_size for group in groups) > _MAX_TEXT_BYTES + _MAX_ROW_BYTES * file.rows:
+        raise BadInput(f"{path}: unpacks to more than its rows can hold", hint="record the run again")
+    have = parquet.schema_arrow
+    for want in TABLES[name]:
+        index = have.get_field_index(want.name)
+        if index < 0 and want.nullable:
+            continue  # written before the column came to be
+        if index < 0 or have.field(index).type != want.type:
+            raise BadInput(f"{path}: column {want.name!r} is not as {name} needs it", hint="record again")
+
+
+def _read(parquet: pq.ParquetFile, name: str, columns: Sequence[str] | None) -> pa.Table:
+    """The wanted columns; those that the file is too old to have are null."""
+    wanted = list(columns) if columns else TABLES[name].names
+    have = set(parquet.schema_arrow.names)
+    table = parquet.read(columns=[column for column in wanted if column in have])
+    for column in wanted:
+        if column not in have:
+            field = TABLES[name].field(column)
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(wanted)

@@ -1,0 +1,69 @@
+"""What a number or a row leads to.
+
+It is imported when something is opened first: what numbers mean needs the analysis, which takes longer to
+import than a first screen may.
+"""
+
+from zprof.model.findings import Finding
+from zprof.model.printable import shorten
+from zprof.reports.pages import page
+from zprof.reports.text.findings import worth
+from zprof.reports.text.markdown import as_text
+from zprof.tui.actions import gaps_text
+from zprof.tui.figures import Figure, Unit, figure
+from zprof.tui.pages.compare import said_of_row
+from zprof.tui.pages.memory_opened import allocation_text, law_text
+from zprof.tui.popups.instances import InstancesPopup
+from zprof.tui.popups.number import NumberPopup
+from zprof.tui.popups.popup import Popup
+from zprof.tui.popups.text import TextPopup
+from zprof.tui.session import Loaded
+from zprof.tui.shell import Shell
+from zprof.tui.tables import Line, Opens
+
+#: Of a name in a title.
+_LONGEST_TITLE = 120
+
+
+def number(loaded: Loaded, found: Figure, line: Line) -> Popup[None]:
+    """A number of this row, explained."""
+    return NumberPopup(found, shorten(line.cells[0].text, _LONGEST_TITLE), loaded)
+
+
+def row(app: Shell, line: Line) -> Popup[None] | None:
+    """What a row leads to."""
+    loaded = app.loaded
+    if loaded is not None and line.opens is Opens.ALLOCATION:
+        return TextPopup(*allocation_text(loaded, line.target))
+    if loaded is not None and line.opens is Opens.LAW:
+        return TextPopup(*law_text(loaded, line.target))
+    if loaded is not None and line.opens is Opens.GAP:
+        return TextPopup("what could not be measured", gaps_text(app))
+    if loaded is not None and line.opens is Opens.COLLECTIVE:
+        return InstancesPopup(loaded, line.target)
+    if loaded is not None and line.opens is Opens.COMPARED:
+        return TextPopup(*said_of_row(loaded, line.key))
+    if loaded is None or line.opens is not Opens.FINDING:
+        return None
+    found = loaded.report.findings[line.target]
+    said = [found.sentence, "", *worth_lines(found), "", "evidence", *evidence_lines(loaded, line.target)]
+    said += ["", "what to change (y copies it)", *_indented(found.fix)]
+    said += ["", "how to disprove it", *_indented(found.disprove), "", as_text(page(found.cause))]
+    return TextPopup(f"{found.id} {found.cause.value}", "\n".join(said), copies=found.fix)
+
+
+def worth_lines(found: Finding) -> list[str]:
+    """What a fix saves and frees, and how sure the rule is."""
+    return [f"  {part.strip()}" for part in worth(found).split(", ")]
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}" for line in text.strip().split("\n")]
+
+
+def evidence_lines(loaded: Loaded, place: int) -> list[str]:
+    """The facts behind a finding, in their units."""
+    facts = enumerate(loaded.report.findings[place].evidence)
+    stem = f"findings[{place}].evidence"
+    shown = [(fact.what, figure(loaded.tree, Unit(fact.unit), f"{stem}[{at}].value")) for at, fact in facts]
+    return [f"  {value.text:>12}  {what}" for what, value in shown]
