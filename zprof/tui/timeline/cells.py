@@ -60,24 +60,29 @@ def written(lane: Lane, view: View, width: int, *, ascii_only: bool) -> list[str
 
 
 def _begins(lane: Lane, view: View, width: int) -> list[tuple[int, str]]:
-    """Column and name of each begin that is seen, the last one of a column; "" where a name ends."""
+    """Column and name of each begin that is seen, the last one of a column; "" where a name ends.
+
+    A name that ends within the column in which the next begins has no end of its own.
+    """
     items = lane.items
     found: dict[int, str] = {}
     places = items.touching(view.begin_ns, view.end_ns)
     columns = np.clip((items.start_ns[places] - view.begin_ns) * width // view.span_ns, 0, width - 1)
     ends = -(-(items.end_ns[places] - view.begin_ns) * width // view.span_ns)
-    _, last = np.unique(columns[::-1], return_index=True)  # at most one a column: names are looked up for it
+    begun, last = np.unique(columns[::-1], return_index=True)  # at most one a column: its name is looked up
     for place in (len(places) - 1 - last).tolist():
         found[int(columns[place])] = lane.names[int(items.row[places[place]])]
-        if ends[place] < width:
-            found.setdefault(int(ends[place]), "")
+    for place in (len(places) - 1 - last).tolist():
+        column, end = int(columns[place]), int(ends[place])
+        if end < width and not ((begun > column) & (begun < end)).any():
+            found.setdefault(end, "")
     return sorted(found.items())
 
 
 def _fitted(bar: str, name: str, room: int, kind: LaneKind) -> list[str]:
     """Exactly ``room`` strings that fill as many cells: a wide character stands in the first of its two."""
     found = [bar]
-    for character in _cut(name, room - 1, kind) if room > _LEAST_NAME else "":
+    for character in _cut(name, room - 1, kind):
         wide = display_width(character)
         if wide == 0:
             found[-1] += character
@@ -87,5 +92,15 @@ def _fitted(bar: str, name: str, room: int, kind: LaneKind) -> list[str]:
 
 
 def _cut(name: str, room: int, kind: LaneKind) -> str:
-    """Units differ in their ends (``layers.17``), phases in their begins."""
-    return shorten(name[::-1], room)[::-1] if kind is LaneKind.UNITS else shorten(name, room)
+    """Units differ in their ends (``17`` of ``layers.17``), phases in their begins."""
+    if kind is LaneKind.UNITS and display_width(name) > room:
+        name = _end_of(name, room)
+        return shorten(name[::-1], room)[::-1] if room >= _LEAST_NAME or display_width(name) <= room else ""
+    return shorten(name, room) if room >= _LEAST_NAME or display_width(name) <= room else ""
+
+
+def _end_of(name: str, room: int) -> str:
+    """As many of the last parts between dots as there is room for, else all of it."""
+    parts = name.split(".")
+    ends = (".".join(parts[first:]) for first in range(1, len(parts)))
+    return next((end for end in ends if end and display_width(end) <= room), name)

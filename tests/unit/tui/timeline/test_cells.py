@@ -67,7 +67,20 @@ def test_names_begin_where_they_do_and_end_at_the_next() -> None:
 
 def test_units_are_cut_in_front() -> None:
     lane = named([(0, 10, "layers.10"), (10, 20, "layers.11")], LaneKind.UNITS)
-    assert line(lane, 20, 14) == "|…rs.10|…rs.11"
+    assert line(lane, 20, 24) == "|layers.10  |layers.11  "
+    assert line(lane, 20, 14) == "|10    |11    "
+    assert line(lane, 20, 6) == "|10|11"
+    assert line(lane, 20, 4) == "| | "
+    wide = named([(0, 20, "down_proj")], LaneKind.UNITS)
+    assert line(wide, 20, 8) == "|…n_proj"
+
+
+def test_a_name_ends_where_the_next_begins() -> None:
+    """Both in one column: the end of the first does not cut the second."""
+    lane = named([(0, 47, "forward"), (47, 100, "backward")])
+    assert line(lane, 100, 20) == "|forward |backward  "
+    lane = named([(0, 46, "forward"), (49, 100, "backward")])
+    assert line(lane, 100, 20) == "|forward |backward  "
 
 
 def test_many_names_in_few_columns_are_bars() -> None:
