@@ -27,9 +27,12 @@ class Moment:
 def identity_of(
     moment: Moment, history: History, tenants: Mapping[Tenant, int], outside: Outside
 ) -> tuple[DeviceMemory, list[Gap]]:
-    """The leaf; where the history contradicts itself, its free terms are unknown and a gap says how much."""
+    """The leaf; where the history contradicts itself, its free terms are unknown and a gap says how much.
+
+    Reserved memory is unknown, too, where it is less than the blocks in it.
+    """
     terms = terms_at(history, moment.time_ns)
-    reserved = terms.reserved_bytes if len(history.stretches) else None
+    reserved = terms.reserved_bytes if len(history.stretches) and not _lacks_bytes(terms) else None
     leaf = DeviceMemory(
         rank=moment.rank,
         device=moment.device,
@@ -63,11 +66,23 @@ def with_outside(leaf: DeviceMemory, outside: Outside) -> DeviceMemory:
     )
 
 
+def _lacks_bytes(terms: Terms) -> int:
+    """By how much the blocks that are held are more than all segments; nothing where they can lie in them."""
+    held = terms.live_bytes + terms.rounding_bytes + terms.awaiting_free_bytes
+    return max(0, held - terms.reserved_bytes)
+
+
 def _gaps(moment: Moment, history: History, terms: Terms, reserved: int | None) -> list[Gap]:
-    if reserved is None:
+    if not len(history.stretches):
         reason = f"{moment.device}: the history has no segments"
         return [_gap(moment, "reserved memory", reason, "dump the snapshot with a current torch")]
     gaps = []
+    if reserved is None:
+        reason = (
+            f"{moment.device}: at the {moment.name} blocks are {format_bytes(_lacks_bytes(terms))} more than "
+            f"the segments of the snapshot, which are {format_bytes(terms.reserved_bytes)}"
+        )
+        gaps.append(_gap(moment, "reserved memory", reason, "record from the program's start"))
     if terms.contradiction_bytes:
         reason = (
             f"{moment.device}: at the {moment.name} blocks of {format_bytes(terms.contradiction_bytes)} lie "

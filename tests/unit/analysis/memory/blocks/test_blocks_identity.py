@@ -205,3 +205,15 @@ def test_other_devices_stay_out() -> None:
     assert found is not None
     assert np.array_equal(found.blocks.requested_bytes, [MIB])
     assert history_of(frames["block"], frames["segment"], "cuda:2") is None
+
+
+def test_segments_that_are_less_than_the_blocks_are_not_what_was_reserved() -> None:
+    found = damaged(requested_bytes=64 * MIB, block_bytes=64 * MIB)
+    now = found.end_ns
+    terms = terms_at(found, now)
+    assert 0 < terms.reserved_bytes < terms.live_bytes
+    moment = Moment(rank=0, device="cuda:0", name="allocated peak", time_ns=now)
+    leaf, gaps = identity_of(moment, found, {}, Outside(beside_bytes=1 * MIB))
+    assert (leaf.reserved_bytes, leaf.process_bytes) == (None, None)
+    assert gaps[0].what == "reserved memory"
+    assert "more than the segments of the snapshot" in gaps[0].reason
