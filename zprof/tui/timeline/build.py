@@ -116,12 +116,20 @@ def _kept(found: Sorted, cut: Cut) -> Mask:
 
 
 def _collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> pd.DataFrame:
-    """Of this rank, by start, with times since the begin of the step."""
+    """Of this rank, by start, with times since the begin of the step.
+
+    ``last_lateness_ns``: that of the rank that came last, while ``lateness_ns`` is this rank's own.
+    """
     rows = analysis.collectives
     touches = (rows["rank"] == rank) & (rows["start_ns"] < end) & (rows["end_ns"] > begin)
     mine = rows[touches].sort_values("start_ns", kind="stable").reset_index(drop=True)
     times = ["start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns"]
-    return mine.assign(**{name: mine[name] - begin for name in times})
+    together = rows[rows["instance"].isin(mine["instance"])]
+    latest = together.groupby("instance")["lateness_ns"].max()
+    return mine.assign(
+        **{name: mine[name] - begin for name in times},
+        last_lateness_ns=mine["instance"].map(latest),
+    )
 
 
 def _ran(table: pa.Table, found: Sorted, tracks: RankTracks, begin: int, end: int) -> Intervals:

@@ -3,21 +3,26 @@
 Times here are of single events, not leaves of the report.  All names are made printable.
 """
 
-from collections.abc import Hashable, Mapping
-from typing import Any
-
-import pandas as pd
+from collections.abc import Mapping
 
 from zprof.model.kernels import function_name
 from zprof.model.printable import printable, shorten
 from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.tui.timeline.collective_words import (
+    LONGEST,
+    Row,
+    at_ms,
+    collective_lines,
+    collective_name,
+    fact,
+    waited_and_moved,
+)
 from zprof.tui.timeline.cover import Role
 from zprof.tui.timeline.gaps import Gap, gap_at
 from zprof.tui.timeline.items import Kind
 from zprof.tui.timeline.lane import Columns, Lane, LaneKind
 from zprof.tui.timeline.model import Event, StepModel
 
-Row = Mapping[Hashable, Any]
 ROLE_NAMES: Mapping[Role, str] = {
     Role.COMPUTE: "compute",
     Role.TRANSFER: "exposed transfer",
@@ -29,13 +34,7 @@ ROLE_NAMES: Mapping[Role, str] = {
 }
 #: Of the ranges and operators around an event so many are named.
 _MOST_AROUND = 6
-_LONGEST = 400
 _LONGEST_SHORT = 60
-
-
-def at_ms(time_ns: float) -> str:
-    """A time since the begin of the step."""
-    return f"{time_ns / 1e6:+.3f} ms"
 
 
 def column_line(lane: Lane, columns: Columns, column: int, begin_ns: float, end_ns: float) -> str:
@@ -67,7 +66,7 @@ def gap_line(model: StepModel, gap: Gap | None) -> str:
     if gap.collective is None:
         return f"{said}, by no collective of this step"
     row = model.collectives.iloc[gap.collective].to_dict()
-    return f"{said}, by {_collective_name(row)} ({_waited_and_moved(row)})"
+    return f"{said}, by {collective_name(row)} ({waited_and_moved(row)})"
 
 
 def opened(model: StepModel, lane: Lane, place: int) -> tuple[str, str]:
@@ -75,15 +74,15 @@ def opened(model: StepModel, lane: Lane, place: int) -> tuple[str, str]:
     row = int(lane.items.row[place])
     start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
     if lane.kind is LaneKind.COLLECTIVES:
-        return _name(model, lane, row), "\n".join(_collective(model.collectives.iloc[row].to_dict()))
+        return _name(model, lane, row), "\n".join(collective_lines(model.collectives.iloc[row].to_dict()))
     if lane.is_named:
-        said = [_fact("start", at_ms(start)), _fact("duration", format_ns(end - start))]
+        said = [fact("start", at_ms(start)), fact("duration", format_ns(end - start))]
         return _name(model, lane, row), "\n".join(said)
     event = model.event(row)
-    lines = [_fact("name", event.name[:_LONGEST]), *_event(model, event), *_around(model, lane, place)]
+    lines = [fact("name", event.name[:LONGEST]), *_event(model, event), *_around(model, lane, place)]
     if lane.items.kind[place] in (Kind.COLLECTIVE, Kind.WAIT):
         found = _same(model, start, end)
-        lines += ["", *_collective(found)] if found is not None else []
+        lines += ["", *collective_lines(found)] if found is not None else []
     else:
         lines += _held_up_before(model, lane, place)
     return _short_name(model, lane, row), "\n".join(lines)
@@ -97,27 +96,27 @@ def _short_name(model: StepModel, lane: Lane, row: int) -> str:
 
 def _name(model: StepModel, lane: Lane, row: int) -> str:
     if lane.kind is LaneKind.COLLECTIVES:
-        return _collective_name(model.collectives.iloc[row].to_dict())
+        return collective_name(model.collectives.iloc[row].to_dict())
     if lane.is_named:
         return printable(lane.names[row])
-    return printable(str(model.events.column("name")[row].as_py())[:_LONGEST])
+    return printable(str(model.events.column("name")[row].as_py())[:LONGEST])
 
 
 def _event(model: StepModel, event: Event) -> list[str]:
     where = f"stream {event.stream}" if event.stream is not None else f"thread {event.thread}"
     lines = [
-        _fact("category", f"{event.category} on {where}"),
-        _fact("start", f"{at_ms(event.start_ns)} since the begin of the step"),
-        _fact("duration", format_ns(event.duration_ns)),
+        fact("category", f"{event.category} on {where}"),
+        fact("start", f"{at_ms(event.start_ns)} since the begin of the step"),
+        fact("duration", format_ns(event.duration_ns)),
     ]
     if event.bytes is not None:
-        lines.append(_fact("bytes", format_bytes(event.bytes)))
+        lines.append(fact("bytes", format_bytes(event.bytes)))
     launch = model.launch_of(event)
     if launch is not None:
         delay = format_ns(event.start_ns - launch.start_ns)
-        lines.append(_fact("launch", f"{launch.name} at {at_ms(launch.start_ns)}, {delay} before its start"))
+        lines.append(fact("launch", f"{launch.name} at {at_ms(launch.start_ns)}, {delay} before its start"))
     elif event.stream is not None:
-        lines.append(_fact("launch", "not in the trace"))
+        lines.append(fact("launch", "not in the trace"))
     return lines
 
 
@@ -126,7 +125,7 @@ def _around(model: StepModel, lane: Lane, place: int) -> list[str]:
     names = [_name(model, lane, int(lane.items.row[outer])) for outer in around[:_MOST_AROUND]]
     if len(around) > _MOST_AROUND:
         names.append(f"and {len(around) - _MOST_AROUND} more")
-    return [_fact("" if number else "within", name) for number, name in enumerate(names)]
+    return [fact("" if number else "within", name) for number, name in enumerate(names)]
 
 
 def _held_up_before(model: StepModel, lane: Lane, place: int) -> list[str]:
@@ -136,7 +135,7 @@ def _held_up_before(model: StepModel, lane: Lane, place: int) -> list[str]:
     work &= lane.items.end_ns <= start
     before = int(lane.items.end_ns[work].max(initial=0))
     gap = gap_at(model, before, start) if lane.items.kind[place] == Kind.COMPUTE and start > before else None
-    return [_fact("waited for", gap_line(model, gap))] if gap is not None else []
+    return [fact("waited for", gap_line(model, gap))] if gap is not None else []
 
 
 def _same(model: StepModel, start: int, end: int) -> Row | None:
@@ -150,56 +149,3 @@ def _same(model: StepModel, start: int, end: int) -> Row | None:
             row: Row = found.iloc[0].to_dict()
             return row
     return None
-
-
-def _collective(row: Row) -> list[str]:
-    """What is known of a collective, from the analysis of all ranks."""
-    lines = [
-        _fact("collective", f"{_collective_name(row)}, sequence {int(row['sequence'])}"),
-        _fact("group", f"{row['group']} ({int(row['group_size'])} ranks)"),
-        _fact("bytes", f"{format_bytes(int(row['bytes']))} {row['dtype']}" if row["bytes"] else "unknown"),
-        _fact("start", f"{at_ms(int(row['start_ns']))} since the begin of the step"),
-        _fact("duration", format_ns(int(row["end_ns"]) - int(row["start_ns"]))),
-        _fact("wait", f"{_ns(row, 'wait_ns')}, of it exposed {_ns(row, 'exposed_wait_ns')}"),
-        _fact("transfer", f"{_ns(row, 'transfer_ns')}, of it exposed {_ns(row, 'exposed_transfer_ns')}"),
-        _fact("hidden", f"{_ns(row, 'hidden_ns')} under compute"),
-        _fact("last rank", _last(row)),
-    ]
-    if not pd.isna(row["launch_start_ns"]):
-        delay = format_ns(int(row["start_ns"]) - int(row["launch_start_ns"]))
-        lines.append(_fact("launch", f"at {at_ms(int(row['launch_start_ns']))}, {delay} before its start"))
-    if not pd.isna(row["dependency_ns"]) and row["dependency_ns"]:
-        lines.append(_fact("", f"{_ns(row, 'dependency_ns')} of that behind compute, or another collective"))
-    if row["bound"]:
-        lines.append("ranks are missing: the wait is the least, the transfer the most that it can be")
-    return lines
-
-
-def _last(row: Row) -> str:
-    if row["last_rank"] < 0:
-        return "unknown: not all ranks could be matched"
-    blamed = int(row["blamed_rank"])
-    if blamed < 0:
-        return f"rank {int(row['last_rank'])}, within the doubt of the clocks"
-    reason = f", for {row['late_reason']}".replace("_", " ") if row["late_reason"] else ""
-    return f"rank {int(row['last_rank'])}, late by {format_ns(int(row['lateness_ns']))}{reason}"
-
-
-def _collective_name(row: Row) -> str:
-    unit: str = "" if pd.isna(row["unit"]) else f" of {row['unit']}"
-    return printable(f"{row['kind']}{unit}"[:_LONGEST])
-
-
-def _waited_and_moved(row: Row) -> str:
-    waited, moved = int(row["exposed_wait_ns"]), int(row["exposed_transfer_ns"])
-    late = f" for rank {int(row['last_rank'])}" if waited and row["last_rank"] >= 0 else ""
-    parts = [f"waits {format_ns(waited)}{late}"] if waited else []
-    return ", ".join([*parts, f"moves {format_ns(moved)}"])
-
-
-def _ns(row: Row, name: str) -> str:
-    return "unknown" if pd.isna(row[name]) else format_ns(int(row[name]))
-
-
-def _fact(name: str, text: str) -> str:
-    return f"{name:<11} {printable(text)}"

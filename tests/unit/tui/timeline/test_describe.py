@@ -6,9 +6,11 @@ import pytest
 
 from tests.support.device_ranks import Rows, write_run
 from zprof.analysis.analysis import analyse_time_alone
+from zprof.model.units import format_ns
 from zprof.run.reader import load
 from zprof.tui.session import Loaded
 from zprof.tui.timeline.build import build
+from zprof.tui.timeline.collective_words import collective_lines
 from zprof.tui.timeline.cover import Role
 from zprof.tui.timeline.describe import column_line, gap_line, item_line, opened
 from zprof.tui.timeline.gaps import gap_of
@@ -47,7 +49,7 @@ def test_a_kernel_says_its_launch_and_what_it_waited_for(device: StepModel) -> N
     _, text = opened(device, stream, place(stream, Role.COMPUTE, 1))
     assert "launch      cudaLaunchKernel at +0.000 ms, 370 ns before its start" in text
     assert "waited for  exposed gap 1 of 1: 200 ns" in text
-    assert "by all_gather of layers.1\\x1b (moves 200 ns)" in text
+    assert "by all_gather of layers.1\\x1b (moves at most 200 ns)" in text
     first = opened(device, stream, place(stream, Role.COMPUTE))[1]
     assert "waited for" not in first
 
@@ -56,11 +58,36 @@ def test_a_collective_says_wait_transfer_and_who_came_last(device: StepModel) ->
     for label, role in (("collectives", Role.TRANSFER), ("s20 comm", Role.HIDDEN)):
         mine = lane(device, label)
         _, text = opened(device, mine, place(mine, role))
-        assert "transfer    300 ns, of it exposed 200 ns" in text
+        assert "wait        at least 0 ns, of it exposed 0 ns" in text
+        assert "transfer    at most 300 ns, of it exposed 200 ns" in text
         assert "hidden      100 ns under compute" in text
         assert "bytes       4.0 KiB bf16" in text
         assert "last rank   unknown: not all ranks could be matched" in text
-        assert "ranks are missing" in text
+
+
+def test_a_group_of_very_many_ranks_is_short(device: StepModel) -> None:
+    row = device.collectives.iloc[0].to_dict()
+    many = {**row, "group": ",".join(map(str, range(300))), "group_size": 300}
+    (line,) = (line for line in collective_lines(many) if line.startswith("group"))
+    assert line.startswith("group       0,1,2,3,4")
+    assert line.endswith("… (300 ranks)")
+    assert len(line) < 70
+    unsized = "\n".join(collective_lines({**row, "group": "stream:7", "group_size": 0}))
+    assert "group       stream:7 (size unknown)" in unsized
+
+
+def test_the_lateness_is_that_of_the_last_rank(device_job: Loaded) -> None:
+    """Of a rank that waits for another one it is not its own, which may be nothing."""
+    step = next(s for s in device_job.report.time.steps if s.rank == 0 and s.exposed_wait_ns > 0)
+    model = build(device_job.run, device_job.analysis, 0, step.step)
+    late = model.collectives[(model.collectives["blamed_rank"] == 2) & (model.collectives["wait_ns"] > 0)]
+    assert len(late)
+    for row in late.to_dict("records"):
+        assert row["last_lateness_ns"] >= row["wait_ns"] > 0
+        assert row["lateness_ns"] < row["last_lateness_ns"]
+        said = "\n".join(collective_lines(row))
+        assert f"last rank   rank 2, {format_ns(int(row['last_lateness_ns']))} after the first" in said
+        assert "for unknown" not in said
 
 
 def test_names_of_strangers_do_not_steer(device: StepModel) -> None:
