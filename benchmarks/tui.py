@@ -100,6 +100,15 @@ def drawn(app: "ZprofApp") -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
+async def _loaded(run: Path) -> "Loaded":
+    """Measured by an app, beside its screen."""
+    app = _app(run)
+    async with app.run_test(size=SIZES[0]):
+        while app.is_measuring or app.loaded is None:
+            await asyncio.sleep(0.1)
+        return app.loaded
+
+
 async def switched(app: "ZprofApp", name: str) -> float:
     """Seconds until the screen of this name is filled and drawn."""
     begin = time.perf_counter()
@@ -148,27 +157,20 @@ async def visit(
 
 def measured(run: Path, rounds: int) -> dict[str, Any]:
     """All figures of a run."""
-    from zprof.run.reader import load as open_run
-    from zprof.tui.session import Asked, load
-
     paints = {_name(size): [first_paint(run, size) for _ in range(rounds)] for size in SIZES}
     begin = time.perf_counter()
-    loaded = load(Asked(path=run, opener=open_run), lambda doing: None)
+    loaded = asyncio.run(_loaded(run))
     load_s = time.perf_counter() - begin
-    begin = time.perf_counter()
-    leaves = len(loaded.tree["time"]["steps"])
-    tree_s = time.perf_counter() - begin
     visits = {_name(size): [asyncio.run(visit(loaded, size)) for _ in range(rounds)] for size in SIZES}
     report = loaded.report
     return {
         "benchmark": "tui",
         "ranks": len(report.run.ranks_loaded),
         "steps": len(report.run.steps),
-        "steps_of_ranks": leaves,
+        "steps_of_ranks": len(report.time.steps),
         "rounds": rounds,
         "first_paint": {size: _medians(found) for size, found in paints.items()},
         "load_s": load_s,
-        "tree_s": tree_s,
         "screens": {size: _screens([seconds for seconds, _ in found]) for size, found in visits.items()},
         "rows": {size: found[-1][1] for size, found in visits.items()},
         "load_average_after": load_average(),

@@ -1,5 +1,6 @@
 """The first picture comes from the manifest; what is measured comes later, and of several only the last."""
 
+import gc
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,6 +67,18 @@ def test_the_first_picture_is_from_the_manifest(alone: Loaded, slow_run: Path) -
         assert app.focused is not None
         assert not app.is_measuring
         assert isinstance(app.screen, PageScreen)
+
+    play(ZprofApp(Asked(path=slow_run, opener=open_run), loader=gate), act)
+
+
+def test_what_was_measured_is_not_looked_through_for_garbage(alone: Loaded, slow_run: Path) -> None:
+    gc.unfreeze()
+    gate = Gate(alone)
+    gate.open(None)
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: app.loaded is not None)
+        assert not any(one is alone for one in gc.get_objects())
 
     play(ZprofApp(Asked(path=slow_run, opener=open_run), loader=gate), act)
 
