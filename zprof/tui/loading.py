@@ -95,7 +95,7 @@ class Loading:
 
 
 def _set_aside() -> None:
-    """What was measured stays: looking through it for garbage, 0.3 s of a thousand ranks, stops the screen."""
+    """What was measured stays: to look through it for garbage stops the screen (1024 ranks: 0.3 s)."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
