@@ -16,7 +16,7 @@ from zprof.tui.popups.text import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import Loaded, Selected
 from zprof.tui.timeline.build import build
-from zprof.tui.timeline.describe import column_line, gap_line, item_line, opened
+from zprof.tui.timeline.describe import gap_line, item_line, opened, spot_line
 from zprof.tui.timeline.gaps import gap_at
 from zprof.tui.timeline.kept import Kept, Key
 from zprof.tui.timeline.model import StepModel
@@ -125,22 +125,20 @@ class TimelineScreen(PageScreen):
 
 
 def said_of(lanes: Lanes, *, whole: bool = False) -> list[str]:
-    """Lines on the column of the cursor: what holds it, the event, the exposed gap; or why there is none.
+    """Lines on what is under the cursor: what holds it, the event, the exposed gap; or why there is none.
 
     ``whole``: behind them all that a window on the event would say.
     """
-    model, lane, columns = lanes.model, lanes.lane, lanes.columns()
+    model, lane, spot = lanes.model, lanes.lane, lanes.spot()
     if model is None:
         return [printable(lanes.said)]
-    if lane is None or columns is None:
+    if lane is None or spot is None:
         return ["nothing ran in this step"]
-    begin, end = lanes.under()
-    cursor = lanes.view.cursor_ns
-    place, count = lanes.chosen()
+    cursor, place = lanes.view.cursor_ns, spot.place
     lines = [
-        column_line(lane, columns, lanes.view.column(lanes.width), begin, end),
-        item_line(model, lane, place, count),
-        gap_line(model, gap_at(model, cursor, cursor + 1) or gap_at(model, begin, end)),
+        spot_line(lane, spot),
+        item_line(model, lane, spot),
+        gap_line(model, gap_at(model, cursor, cursor + 1) or gap_at(model, spot.begin_ns, spot.end_ns)),
     ]
     if whole and place is not None:
         lines += ["\n", *opened(model, lane, place)[1].split("\n")]

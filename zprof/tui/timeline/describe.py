@@ -20,8 +20,9 @@ from zprof.tui.timeline.collective_words import (
 from zprof.tui.timeline.cover import Role
 from zprof.tui.timeline.gaps import Gap, gap_at
 from zprof.tui.timeline.items import Kind
-from zprof.tui.timeline.lane import Columns, Lane, LaneKind
+from zprof.tui.timeline.lane import Lane, LaneKind
 from zprof.tui.timeline.model import Event, StepModel
+from zprof.tui.timeline.spot import Spot
 
 ROLE_NAMES: Mapping[Role, str] = {
     Role.COMPUTE: "compute",
@@ -37,19 +38,19 @@ _MOST_AROUND = 6
 _LONGEST_SHORT = 60
 
 
-def column_line(lane: Lane, columns: Columns, column: int, begin_ns: float, end_ns: float) -> str:
-    """When a column is, and what share of it each role holds."""
-    shares = columns.share(column)
-    parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in shares.items()]
+def spot_line(lane: Lane, spot: Spot) -> str:
+    """When it is, and what share of it each role holds."""
+    parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in spot.shares.items()]
     held = ", ".join(parts) or ("names only" if lane.is_named else "nothing ran")
-    return f"{at_ms(begin_ns)}, {format_ns(end_ns - begin_ns)} a column, {lane.title}: {held}"
+    return f"{at_ms(spot.begin_ns)}, {format_ns(spot.column_ns)} a column, {lane.title}: {held}"
 
 
-def item_line(model: StepModel, lane: Lane, place: int | None, count: int) -> str:
+def item_line(model: StepModel, lane: Lane, spot: Spot) -> str:
     """The event under the cursor in a line."""
+    place = spot.place
     if place is None:
         return ""
-    more = f" (1 of {count} there)" if count > 1 else ""
+    more = f" (1 of {spot.count} there)" if spot.count > 1 else ""
     row = int(lane.items.row[place])
     start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
     name = shorten(_short_name(model, lane, row), _LONGEST_SHORT)

@@ -71,11 +71,38 @@ def test_from_gap_to_gap(alone: Loaded) -> None:
         assert gap(await keys("N"))[0] == 1
         assert not said(app)
         await keys("N")
-        assert said(app) == ["no exposed communication there"]
+        assert said(app) == ["no exposed gap before the cursor"]
         assert gap(await keys("end", "N"))[0] == count
         text = await keys("x")
         assert gap(text)[2] >= length
         assert re.search(r"by (all_gather|reduce_scatter) of \S+ \(", " ".join(text.split()))
+
+    on_timeline(alone, act)
+
+
+def test_in_a_gap_the_exposed_collective_is_said_and_opened(alone: Loaded) -> None:
+    """Not the event that ends in the same column before the gap begins, be it longer there."""
+
+    async def act(app: ZprofApp, keys: Keys) -> None:
+        await keys("home")
+        for _ in range(25):
+            text = " ".join((await keys("n")).split())
+            found = re.search(r"by (\S+ of \S+) \(", text)
+            spot, lanes = app.screen.query_one(Lanes).spot(), app.screen.query_one(Lanes)
+            assert found is not None
+            assert spot is not None
+            assert lanes.model is not None
+            assert lanes.lane is not None
+            shown = lanes.model.collectives.iloc[int(lanes.lane.items.row[spot.place or 0])]
+            assert shown["end_ns"] > lanes.view.cursor_ns
+            assert shown["exposed_wait_ns"] + shown["exposed_transfer_ns"] > 0
+            assert sum(spot.shares.values()) == pytest.approx(1)
+        text = await keys("x", "enter")
+        title = re.search(r"─ (\S+ of \S+) ─", text)
+        blocking = re.search(r"by (\S+ of \S+)", " ".join((await keys("escape")).split()))
+        assert title is not None
+        assert blocking is not None
+        assert title[1] == blocking[1]
 
     on_timeline(alone, act)
 

@@ -12,10 +12,11 @@ from zprof.tui.session import Loaded
 from zprof.tui.timeline.build import build
 from zprof.tui.timeline.collective_words import collective_lines
 from zprof.tui.timeline.cover import Role
-from zprof.tui.timeline.describe import column_line, gap_line, item_line, opened
+from zprof.tui.timeline.describe import gap_line, item_line, opened, spot_line
 from zprof.tui.timeline.gaps import gap_of
-from zprof.tui.timeline.lane import Lane, LaneKind, columns_of
+from zprof.tui.timeline.lane import Lane, LaneKind
 from zprof.tui.timeline.model import StepModel
+from zprof.tui.timeline.spot import spot_of
 from zprof.tui.timeline.view import first_view
 
 EVIL = "a\x1b[2J[bold]b\u202e\nc"
@@ -93,7 +94,8 @@ def test_the_lateness_is_that_of_the_last_rank(device_job: Loaded) -> None:
 def test_names_of_strangers_do_not_steer(device: StepModel) -> None:
     stream = lane(device, "s7 compute")
     title, text = opened(device, stream, place(stream, Role.COMPUTE))
-    line = item_line(device, stream, place(stream, Role.COMPUTE), 1)
+    view = first_view(device.length_ns).at(150)
+    line = item_line(device, stream, spot_of(stream, device.gaps, view, 20))
     for shown in (title, line, *text.split("\n")):
         assert "\x1b" not in shown
         assert "\u202e" not in shown
@@ -103,9 +105,7 @@ def test_names_of_strangers_do_not_steer(device: StepModel) -> None:
 
 def test_a_column_says_its_shares(device: StepModel) -> None:
     stream = lane(device, "s7 compute")
-    view = first_view(device.length_ns)
-    edges = view.edges(1)
-    said = column_line(stream, columns_of(stream, edges), 0, float(edges[0]), float(edges[1]))
+    said = spot_line(stream, spot_of(stream, device.gaps, first_view(device.length_ns), 1))
     assert "stream 7: compute 29.0 %, copies 10.0 %" in said
     phase = next((lane for lane in device.lanes if lane.kind is LaneKind.PHASES), None)
     assert phase is None  # nothing tells the phases of this step

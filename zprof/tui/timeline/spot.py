@@ -1,0 +1,52 @@
+"""What is under the cursor in a lane: a column, or of it what is the gap that begins at the cursor."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.intervals import Intervals
+from zprof.tui.timeline.cover import Role
+from zprof.tui.timeline.lane import Lane, columns_of
+from zprof.tui.timeline.view import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """A stretch of a lane.
+
+    ``shares``: what of it each role holds, the most first; ``place``: that of the event that it shows, None
+    where there is none, of ``count``; ``column_ns``: how long a column is.
+    """
+
+    begin_ns: float
+    end_ns: float
+    column_ns: float
+    shares: dict[Role, float]
+    place: int | None
+    count: int
+
+
+def spot_of(lane: Lane, gaps: Intervals, view: View, width: int) -> Spot:
+    """What the cursor is on in so many columns."""
+    edges, column = view.edges(width), view.column(width)
+    begin, end = float(edges[column]), float(edges[column + 1])
+    column_ns = end - begin
+    begin, end = _of_gap(gaps, view.cursor_ns, end) or (begin, end)
+    columns = columns_of(lane, np.array([begin, end]))
+    count = len(lane.items.touching(begin, end))
+    return Spot(
+        begin_ns=begin,
+        end_ns=end,
+        column_ns=column_ns,
+        shares=columns.share(0),
+        place=lane.items.chosen(begin, end, columns.role(0)) if count else None,
+        count=count,
+    )
+
+
+def _of_gap(gaps: Intervals, cursor_ns: int, end_ns: float) -> tuple[float, float] | None:
+    """From a gap that begins at the cursor on: what was before it in its column is not meant."""
+    begins = np.flatnonzero(gaps[:, 0] == cursor_ns)
+    if not len(begins):
+        return None
+    return float(cursor_ns), max(min(end_ns, float(gaps[begins[0], 1])), cursor_ns + 1.0)
