@@ -61,14 +61,15 @@ def export_perfetto(loaded: Loaded | None, selected: Selected, folder: Path) -> 
 
     if loaded is None or selected.step is None:
         raise BadInput("no timed step is selected", hint="wait until the run is measured, or pick one with t")
-    few = len(loaded.report.run.ranks_loaded) <= _MOST_RANKS
-    ranks = None if few or selected.rank is None else frozenset({selected.rank})
+    count = len(loaded.report.run.ranks_loaded)
+    ranks = None if count <= _MOST_RANKS or selected.rank is None else frozenset({selected.rank})
     stem = f"{_stem(loaded.report.run.name)}-step{selected.step}"
     stem += f"-rank{selected.rank}" if ranks else ""
     path = folder / free_name(stem, ".json", folder)
     choice = Choice(ranks=ranks, steps=frozenset({selected.step}), python=False)
     _write(path, lambda file: export(loaded.run, choice, file, loaded.analysis))
-    return f"wrote {path}: open it at https://ui.perfetto.dev"
+    whose = f"rank {selected.rank} alone, {count} are too many for one trace" if ranks else "all loaded ranks"
+    return f"wrote {path} (step {selected.step} of {whose}): open it at https://ui.perfetto.dev"
 
 
 def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:

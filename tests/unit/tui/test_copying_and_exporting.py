@@ -1,6 +1,8 @@
 """``y``, ``Y``, ``e``, ``o``: what is on the clipboard, what is in the file, and no file is written over."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,8 +93,33 @@ def test_half_a_file_is_none(loaded: Loaded) -> None:
 def test_a_slice_is_the_step(loaded: Loaded) -> None:
     step = loaded.report.time.steps[0].step
     said = export_perfetto(loaded, Selected(rank=0, step=step), Path())
-    assert f"zero3-step{step}.json" in said
-    assert json.loads(Path(f"zero3-step{step}.json").read_text())["traceEvents"]
+    assert f"zero3-step{step}.json (step {step} of all loaded ranks)" in said
+    assert ranks_of(Path(f"zero3-step{step}.json")) == {0, 1}
+
+
+def ranks_of(path: Path) -> set[int]:
+    """The ranks whose names a trace has."""
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    return {int(found[1]) for name in names if (found := re.search(r"rank (\d+)", name))}
+
+
+@pytest.mark.parametrize(("count", "whole"), [(16, True), (17, False)])
+def test_a_slice_of_very_many_ranks_is_the_selected_one(loaded: Loaded, count: int, whole: bool) -> None:
+    """And the message says so."""
+    facts = replace(loaded.report.run, ranks_loaded=tuple(range(count)))
+    many = replace(loaded, report=replace(loaded.report, run=facts))
+    step = loaded.report.time.steps[0].step
+    said = export_perfetto(many, Selected(rank=1, step=step), Path())
+    (path,) = Path().iterdir()
+    assert said.startswith(f"wrote {path} (step {step} of ")
+    if whole:
+        assert "all loaded ranks" in said
+        assert ranks_of(path) == {0, 1}
+    else:
+        assert f"rank 1 alone, {count} are too many for one trace" in said
+        assert path.name == f"zero3-step{step}-rank1.json"
+        assert ranks_of(path) == {1}
 
 
 def test_the_report_is_written_from_a_popup(loaded: Loaded) -> None:
