@@ -64,15 +64,20 @@ class ZprofApp(Shell):
 
     def action_pick_rank(self) -> None:
         """One of the loaded ranks."""
-        self._pick("rank", actions.rank_choices(self), lambda key: self.select(rank=int(key)))
+        choices, present = actions.rank_choices(self), self.selected.rank
+        self._pick("rank", choices, present, lambda key: self.select(rank=int(key)))
 
     def action_pick_step(self) -> None:
         """One of the timed steps."""
-        self._pick("step", actions.step_choices(self), lambda key: self.select(step=int(key)))
+        choices, present = actions.step_choices(self), self.selected.step
+        self._pick("step", choices, present, lambda key: self.select(step=int(key)))
 
-    def _pick(self, what: str, choices: Sequence[tuple[str, str]], take: Callable[[str], None]) -> None:
+    def _pick(
+        self, what: str, choices: Sequence[tuple[str, str]], present: int | None, take: Callable[[str], None]
+    ) -> None:
         if choices:
-            self.push_screen(PickPopup(what, choices), lambda key: take(key) if key else None)
+            popup = PickPopup(what, choices, "" if present is None else str(present))
+            self.push_screen(popup, lambda key: take(key) if key else None)
         else:
             self.notify(f"there is no {what} to pick", severity="warning", markup=False)
 
@@ -107,7 +112,7 @@ class ZprofApp(Shell):
     def action_export(self) -> None:
         """The report, in a file whose name says the format."""
         name = exporting.report_name(self.look.facts.name if self.look else "", Path())
-        self.push_screen(LinePopup("write the report to (.txt or .json)", name), self._export)
+        self.push_screen(LinePopup("write the report to (.txt, .json or .svg)", name), self._export)
 
     def _export(self, path: str | None) -> None:
         if path:

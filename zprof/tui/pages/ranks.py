@@ -132,8 +132,10 @@ def _line(loaded: Loaded, rank: int, places: _Places) -> Line:
 
 
 def _because(places: _Places, rank: int) -> Word:
-    place = places.blames.get(rank)
-    reasons = _blames(places.report)[place].reasons if place is not None else {}
+    place = places.judged.get(rank)
+    if place is None:
+        return Word("unknown", Mark.MUTED)
+    reasons = _blames(places.report)[place].reasons
     if not reasons:
         return Word("-", Mark.MUTED)
     return Word(max(reasons, key=lambda reason: (reasons[reason], reason)).replace("_", " "))

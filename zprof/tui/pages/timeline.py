@@ -1,6 +1,7 @@
 """The ledger of one step of one rank in a line: the terms that its lanes are drawn of."""
 
-from zprof.tui.figures import Unit, figure
+from zprof.tui.figures import Unit
+from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.session import Loaded, Selected
 from zprof.tui.tables import Column, Line, Table
 from zprof.tui.theme.palette import TIMES
@@ -15,6 +16,7 @@ _TERMS = (
     ("unexplained_ns", "unexpl."),
     ("overlapped_ns", "hidden"),
 )
+_SIGNS = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST}
 _SAYS = {
     "compute_ns": "the rank computes",
     "exposed_transfer_ns": "bytes move, and nothing computes",
@@ -27,7 +29,10 @@ _SAYS = {
 
 
 def step_table(loaded: Loaded, selected: Selected, *, ascii_only: bool = False) -> Table:
-    """One row in milliseconds; none where the step was not timed.  Titles are the key to the glyphs."""
+    """One row in milliseconds; none where the step was not timed.  Titles are the key to the glyphs.
+
+    Of a rank with collectives that not all ranks were seen in, the wait and the transfer are bounds.
+    """
     columns = [Column(title="step ms", says="wall time of the step", numeric=True)]
     for term, word in _TERMS:
         glyph = TIMES[term].shown(ascii_only=ascii_only)
@@ -52,6 +57,13 @@ def step_place(loaded: Loaded, selected: Selected) -> int | None:
 
 def _line(loaded: Loaded, place: int) -> Line:
     stem = f"time.steps[{place}]"
-    terms = ("wall_ns", *(term for term, _ in _TERMS))
-    cells = tuple(figure(loaded.tree, Unit.MS, f"{stem}.{term}") for term in terms)
-    return Line(key="step", cells=cells)
+    rank = loaded.report.time.steps[place].rank
+    is_split = all(entry.unsplit_ns == 0 for entry in loaded.report.time.per_rank if entry.rank == rank)
+    signs = {} if is_split else _SIGNS
+    return Line(
+        key="step",
+        cells=tuple(
+            bound_figure(loaded.tree, Unit.MS, f"{stem}.{term}", sign=signs.get(term, EXACT))
+            for term in ("wall_ns", *(term for term, _ in _TERMS))
+        ),
+    )

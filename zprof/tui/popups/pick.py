@@ -15,17 +15,16 @@ _MOST = 200
 
 
 class PickPopup(Popup[str]):
-    """Gives the key of what was picked."""
+    """Gives the key of what was picked; ``present``: that of what is picked now, where it begins."""
 
-    def __init__(self, title: str, choices: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, title: str, choices: Sequence[tuple[str, str]], present: str = "") -> None:
         super().__init__()
-        self.shown_title, self.choices = title, choices
+        self.shown_title, self.choices, self.present = title, choices, present
 
     def compose(self) -> ComposeResult:
         """A line to type in, and the list."""
         with Vertical(id="popup") as frame:
             frame.border_title = Text(printable(self.shown_title))
-            frame.border_subtitle = "type to narrow, enter: pick, esc: back"
             yield Input(id="narrow")
             yield OptionList(id="choices")
 
@@ -58,11 +57,16 @@ class PickPopup(Popup[str]):
 
     def _narrow(self, text: str) -> None:
         found = [(key, says) for key, says in self.choices if text.casefold() in says.casefold()]
+        at = next((at for at, (key, _) in enumerate(found) if key == self.present and not text), 0)
+        first = max(0, min(at - _MOST // 2, len(found) - _MOST))
+        shown = found[first : first + _MOST]
         choices = self.query_one(OptionList)
         choices.clear_options()
-        choices.add_options(Option(Text(printable(says)), id=key) for key, says in found[:_MOST])
-        if found:
-            choices.highlighted = 0
+        choices.add_options(Option(Text(printable(says)), id=key) for key, says in shown)
+        if shown:
+            choices.highlighted = at - first
+        hidden = f" ({len(shown)} of {len(found)} shown)" if len(shown) < len(found) else ""
+        self.query_one("#popup").border_subtitle = f"type to narrow{hidden}, enter: pick, esc: back"
 
 
 class LinePopup(Popup[str]):

@@ -35,6 +35,7 @@ class TimelineScreen(PageScreen):
     help_of: ClassVar[str] = (
         "One step of one rank. Above, its ledger in ms: the titles are the key to the glyphs.\n"
         "Below, a lane a stream or thread, and one of all collectives: a cell shows what holds most of it.\n"
+        "A dot in a lane of the host: other work of it, for more (full) or less than half of the cell.\n"
         "n: to the next exposed gap, x: to the longest; + and -: zoom; [ ] and r: another step or rank.\n"
         "enter: open the event under the cursor. o: the step as a trace for Perfetto."
     )

@@ -120,7 +120,7 @@ def test_nobody_is_blamed_and_nothing_is_made_up(alone: Loaded) -> None:
     loaded = replace(alone, report=replace(alone.report, time=time, memory=Memory()))
     table = ranks_table(loaded)
     assert {cell(table, "0", title).text for title in ("caused", "last", "peak", "on path")} == {"unknown"}  # type: ignore[union-attr]
-    assert cell(table, "0", "because") == "-"
+    assert cell(table, "0", "because") == "unknown"
     assert path_parts(loaded) == []
 
 

@@ -1,5 +1,7 @@
 """The ledger of one step in a line: leaves that sum, each with its meaning."""
 
+from dataclasses import replace
+
 from zprof.model.time import LEDGER_TERMS
 from zprof.tui.figures import Figure
 from zprof.tui.meanings.meaning import indices_of
@@ -44,6 +46,19 @@ def test_the_collectives_behind_a_term_sum_to_it_where_they_do_not_cross_steps(a
     rows = meaning.rows(alone.analysis, (place,))
     assert rows["exposed_transfer_ns"].is_monotonic_decreasing
     assert rows["exposed_transfer_ns"].sum() == entry.exposed_transfer_ns
+
+
+def test_what_not_all_ranks_were_seen_in_is_a_bound(alone: Loaded) -> None:
+    entry = alone.report.time.steps[0]
+    selected = Selected(rank=entry.rank, step=entry.step)
+    assert not any(sign in found.text for found in figures(alone, selected) for sign in "≤≥")
+    ranks = [replace(one, unsplit_ns=int(one.rank == entry.rank)) for one in alone.report.time.per_rank]
+    time = replace(alone.report.time, per_rank=tuple(ranks))
+    unsure = replace(alone, report=replace(alone.report, time=time))
+    shown = {found.leaves[0].rpartition(".")[2]: found.text[:2] for found in figures(unsure, selected)}
+    assert shown.pop("exposed_wait_ns") == "≥ "
+    assert shown.pop("exposed_transfer_ns") == "≤ "
+    assert not any(text in ("≤ ", "≥ ") for text in shown.values())
 
 
 def test_a_step_that_was_not_timed_has_no_line(alone: Loaded) -> None:
