@@ -18,6 +18,8 @@ NO_BASELINE = (
     "  zprof tui RUN --baseline OTHER_RUN\n\n"
     "The verdict then says whether this run is slower than the other, by how much, and why."
 )
+#: What the line of the names has beside them.
+_BESIDE_NAMES = 62
 _LONGEST_NAME, _LONGEST_SETTING, _LONGEST_VALUE = 14, 22, 22
 _PER_STEP = frozenset({Part.RANK, Part.COLLECTIVE, Part.LATE, Part.KERNELS, Part.EQUAL_WORK, Part.VOLUME})
 _OF_NO_TOKEN = frozenset({"noise_floor_ns", "first_wait_ns"})
@@ -46,14 +48,15 @@ def why_no_tokens(loaded: Loaded) -> str:
     return ""
 
 
-def head_words(loaded: Loaded, shown: Shown) -> list[Word]:
-    """Which is which, and what is shown of them."""
+def head_words(loaded: Loaded, shown: Shown, width: int = 0) -> list[Word]:
+    """Which is which, and what is shown of them, in a terminal of so many columns."""
+    longest = max(_LONGEST_NAME, (width - _BESIDE_NAMES) // 2)
     comparison, run = loaded.report.comparison, loaded.report.run
     before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
     unit = comparison.equal_work.unit.value.removesuffix("s") if comparison and comparison.equal_work else ""
     return [
-        Word(f"A {shorten(before, _LONGEST_NAME)} (baseline)", Mark.TITLE),
-        Word(f"B {shorten(run.name, _LONGEST_NAME)} (this run)", Mark.TITLE),
+        Word(f"A {shorten(before, longest)} (baseline)", Mark.TITLE),
+        Word(f"B {shorten(run.name, longest)} (this run)", Mark.TITLE),
         Word(f"per {unit if shown.per_token else 'step'}", Mark.MUTED),
         Word("only differences" if shown.only_differences else "all rows", Mark.MUTED),
     ]
@@ -72,7 +75,7 @@ def compare_table(loaded: Loaded, shown: Shown) -> Table:
         Column(title="change", says="from A to B, of A's value; pt: of a share, in points", numeric=True),
         Column(title="interval", says="the interval of the change, or that bytes and counts are exact"),
         Column(title="verdict", says=VERDICTS),
-        Column(title="of", says="what it belongs to in zprof compare", from_width=116),
+        Column(title="of", says="what it belongs to in zprof compare", from_width=112, rest=True),
     )
     lines = _token_lines(loaded, shown) if shown.per_token else _step_lines(loaded, shown)
     return Table(

@@ -15,7 +15,7 @@ from zprof.tui.pages.compare_verdict import Doubt, Judgement, doubt_of, judged, 
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Line, Mark, Opens, Word
 
-_LONGEST_PLACE = 44
+_LONGEST_PLACE = 200
 _LONGEST_TEXT = 10
 _MOST_RANKS, _MOST_KERNELS = 8, 60
 _ALL = ", all ranks"
@@ -137,7 +137,16 @@ def judgement_of(loaded: Loaded, place: Place, doubt: Doubt) -> Judgement:
         doubt = doubt_of(loaded.report, per_token=True) if work else doubt
     row = replace(place.row, name="kernel_ns") if part is Part.KERNELS else place.row
     times = _NO_TIMES if part in _APART else doubt
-    return judged(row, times, own=own, is_bound=_is_bound(loaded, place))
+    found = judged(row, times, own=own, is_bound=_is_bound(loaded, place))
+    is_merit = found in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE)
+    return Judgement.DIFFERS if is_merit and _is_of_one_side(place.section) else found
+
+
+def _is_of_one_side(section: Section) -> bool:
+    """A collective that one side does not use: less of it is no merit where another one does its work."""
+    if part_of(section) is not Part.COLLECTIVE:
+        return False
+    return any(row.name == "count" and (not row.a) != (not row.b) for row in section.rows)
 
 
 def _is_bound(loaded: Loaded, place: Place) -> bool:

@@ -20,23 +20,31 @@ from zprof.tui.pages.compare import (
     short_verdict,
     why_no_tokens,
 )
-from zprof.tui.pages.overview import warning, warning_word
+from zprof.tui.pages.overview import verdict_words, warning, warning_word
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import Asked, Loaded, Progress, Selected, turned
 from zprof.tui.theme.looks import look_of
+from zprof.tui.widgets.cut_text import CutText
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.paint import cell_text
+
+_HELP = (
+    "This run (B) against its baseline (A).\n"
+    "d: only what differs. n: times per token, for runs that work off different amounts in a step.\n"
+    "x: A becomes the run that all screens show, B its baseline. b: another baseline."
+)
+_VERDICT_LINES = 2
+#: Keys that need both runs.
+_OF_BOTH = frozenset({"differences", "per_token", "swap"})
 
 
 class CompareScreen(PageScreen):
     """Two runs: every figure, what differs, and how they were run."""
 
+    #: Tables have the focus when they are shown, not before.
+    AUTO_FOCUS: ClassVar[str | None] = ""
     name_of: ClassVar[str] = "compare"
-    help_of: ClassVar[str] = (
-        "This run (B) against its baseline (A).\n"
-        "d: only what differs. n: times per token, for runs that work off different amounts in a step.\n"
-        "x: A becomes the run that all screens show, B its baseline. b: another baseline."
-    )
+    help_of: ClassVar[str] = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.COMPARE)]
 
     def __init__(self) -> None:
@@ -48,7 +56,7 @@ class CompareScreen(PageScreen):
         with Vertical(id="beside"):
             yield Static(Text(NO_BASELINE), id="no-baseline")
             yield Static("", id="sides")
-            yield Static("", id="verdict")
+            yield CutText(lines=_VERDICT_LINES, id="verdict")
             yield Static("", id="warnings")
             yield FactTable(id="compare", classes="fill")
             yield FactTable(id="settings")
@@ -59,6 +67,8 @@ class CompareScreen(PageScreen):
         for part in self.query("#beside > *"):
             part.display = has_both != (part.id == "no-baseline")
         if not has_both:
+            self.help_of = _HELP  # type: ignore[misc]
+            self.set_focus(None)
             return
         if self.shown.per_token and why_no_tokens(loaded):
             self.shown = Shown(only_differences=self.shown.only_differences)
@@ -67,13 +77,28 @@ class CompareScreen(PageScreen):
         self.query_one("#settings", FactTable).show(settings_table(loaded, self.shown))
 
     def _fill_head(self, loaded: Loaded) -> None:
-        look = look_of(self.app)
-        words = {"sides": head_words(loaded, self.shown), "verdict": short_verdict(loaded)}
-        for name, said in words.items():
-            text = Text("  " if name == "sides" else " ").join(cell_text(word, look) for word in said)
-            self.query_one(f"#{name}", Static).update(text)
-        self.query_one("#warnings", Static).update(cell_text(warning_word(loaded.report), look))
-        self.query_one("#warnings", Static).display = bool(warning(loaded.report))
+        """Names, verdict and warning, as far as there is room; ``?`` has them in full."""
+        look, report = look_of(self.app), loaded.report
+        sides = head_words(loaded, self.shown, self.app.size.width)
+        self.query_one("#sides", Static).update(Text("  ").join(cell_text(word, look) for word in sides))
+        verdict = Text(" ").join(cell_text(word, look) for word in short_verdict(loaded))
+        self.query_one("#verdict", CutText).show(verdict)
+        self.query_one("#warnings", Static).update(cell_text(warning_word(report), look))
+        self.query_one("#warnings", Static).display = bool(warning(report))
+        said = [" ".join(word.text for word in verdict_words(report)), warning(report), _HELP]
+        self.help_of = "\n".join(text for text in said if text)  # type: ignore[misc]
+
+    def on_resize(self) -> None:
+        """Longer names may fit."""
+        loaded = self.zprof.loaded
+        if self.filled is not None and loaded is not None and loaded.both is not None:
+            self._fill_head(loaded)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without a baseline the footer does not offer what needs one."""
+        if action in _OF_BOTH and (self.zprof.loaded is None or self.zprof.loaded.both is None):
+            return False
+        return super().check_action(action, parameters)
 
     def action_differences(self) -> None:
         """Only what differs, or all."""

@@ -71,7 +71,7 @@ class PageScreen(Screen[None]):
 
     def _focus_first(self) -> None:
         """What was hidden while nothing was loaded could not take the focus."""
-        first = next((part for part in self.query("#body *") if part.focusable), None)
+        first = next((part for part in self.query("#body *") if part.focusable and part.display), None)
         if first is not None:
             self.set_focus(first, scroll_visible=False)
 

@@ -149,6 +149,26 @@ def test_verdicts_of_the_fixture(loaded: Loaded) -> None:
     assert line(table, "compute").cells[INTERVAL].text == ""
 
 
+def test_a_collective_that_one_side_does_not_use_is_no_merit(loaded: Loaded) -> None:
+    """The baseline reduces, the run gathers and scatters: the same work, by other collectives."""
+    lines = {one.cells[METRIC].text: one.cells[VERDICT].text for one in compare_table(loaded, ALL).lines}
+    for kind in ("all_reduce", "all_gather", "reduce_scatter"):
+        for name in ("bytes", "total", "exposed"):
+            assert lines[f"{kind} {name}"] == "* differs"
+        assert lines[f"{kind} count"] == "* exact"
+    assert lines["volume seen"] == "✗ worse"
+
+
+def test_names_have_the_room_there_is(loaded: Loaded) -> None:
+    """Two names that begin alike are told apart where a line is wide enough."""
+    run = replace(loaded.report.run, name="tracelens_h100_bert_small")
+    long = replace(loaded, report=replace(loaded.report, run=run))
+    assert head_words(long, ALL)[1].text == "B tracelens_h10… (this run)"
+    assert head_words(long, ALL, 120)[1].text == "B tracelens_h100_bert_small (this run)"
+    for width in (80, 120, 200):
+        assert len("  ".join(word.text for word in head_words(long, ALL, width))) <= width
+
+
 def test_only_what_differs(loaded: Loaded) -> None:
     everything, differing = compare_table(loaded, ALL), compare_table(loaded, DIFFERING)
     assert {one.key for one in differing.lines} < {one.key for one in everything.lines}
@@ -206,7 +226,9 @@ def test_a_row_in_full(loaded: Loaded, compared: Any) -> None:
     assert title == "all_gather exposed"
     assert f"in zprof compare A B -f json: {key}" in text
     assert "a step, mean of the ranks" in text
-    assert "worse    by more than the doubt of the step time, 16." in text
+    assert "differs  they differ, and neither side is better for that" in text
+    step = said_of_row(loaded, line(compare_table(loaded, ALL), "exposed transfer").key)[1]
+    assert "worse    by more than the doubt of the step time, 16." in step
     title, text = said_of_row(loaded, settings_table(loaded, DIFFERING).lines[1].key)
     assert title == "training: modelled"
     assert "planted no_prefetch: every unit is gathered when it is already needed" in text

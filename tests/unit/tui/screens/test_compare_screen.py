@@ -1,5 +1,6 @@
 """Both runs side by side, by keys; a baseline that is named later; A and B change places."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,10 @@ def test_without_a_baseline_it_says_how_to_name_one(alone: Loaded) -> None:
             assert "There is nothing to compare with" in text
             assert "zprof tui RUN --baseline OTHER_RUN" in text
             assert "metric" not in text
+            keys = text.split("\n")[-1]
+            assert "differs" not in keys, "what needs a baseline is not offered"
+            assert "sort" not in keys
+            assert "gaps" in keys
 
     play(app_on(alone), act)
 
@@ -101,6 +106,25 @@ def test_a_baseline_is_named_measured_and_shown(
         assert "+61.5 %  +53..+69 %  ✗ worse" in text
 
     play(app_on(alone), act)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)], ids=str)
+def test_a_long_verdict_says_that_it_is_cut_and_help_has_it_all(
+    loaded: Loaded, size: tuple[int, int]
+) -> None:
+    sentence = "the ranks do not fit together: " + "without that nothing is known " * 12 + "the end"
+    verdict = replace(loaded.report.verdict, sentence=f"? INCONCLUSIVE {sentence}")
+    said = replace(loaded, report=replace(loaded.report, verdict=verdict))
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        lines = (await press_on(app, pilot, "6")).split("\n")
+        cut = [line for line in lines if "the ranks do not fit" in line or "nothing is known" in line]
+        assert len(cut) == 2
+        assert cut[1].endswith("…")
+        assert len(cut[1]) <= size[0]
+        assert "the end" in " ".join((await press_on(app, pilot, "question_mark")).split())
+
+    play(app_on(said), act, size)
 
 
 def test_letters_instead_of_glyphs(loaded: Loaded) -> None:
