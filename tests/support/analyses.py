@@ -12,6 +12,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, union
+from zprof.analysis.time.noise import step_noise_ns
 from zprof.analysis.time.transfer.prefetch import prefetch_columns
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.gaps import Gap
@@ -139,6 +140,7 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
             per_rank=_rank_times(plan, frame),
             collectives=_collective_times(plan, frame, collectives),
             alignment=_alignment(plan, collectives),
+            step_noise_ns=step_noise_ns(frame),
         ),
         memory=Memory(),
         volume=Volume(expected_bytes=3 * 4_000_000, seen_bytes=3 * 4_000_000, ratio=1.0),

@@ -121,7 +121,9 @@ def _ask(
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
     answers = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
-    findings = [widened(answer, analysis) for answer in answers if isinstance(answer, Finding)]
+    findings = [
+        widened(answer, analysis.time.step_noise_ns) for answer in answers if isinstance(answer, Finding)
+    ]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
     return disjoint(findings, asked, time.per_rank, time.steps), [*analysis.gaps, *untested]

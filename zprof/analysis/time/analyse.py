@@ -15,6 +15,7 @@ from zprof.analysis.time.host.calls import read_host_calls
 from zprof.analysis.time.host.table import host_rows
 from zprof.analysis.time.kernels.sums import kernel_frame
 from zprof.analysis.time.ledger import STEP_COLUMNS, step_times
+from zprof.analysis.time.noise import step_noise_ns
 from zprof.analysis.time.passes.evidence import read_evidence
 from zprof.analysis.time.passes.table import find_passes
 from zprof.analysis.time.rank import analyse_rank, unsplit_ns
@@ -132,6 +133,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         window=_window(policy, timelines),
         steps=step_times(steps),
         lateness=lateness(collectives),
+        step_noise_ns=step_noise_ns(steps),
         critical_path=critical_path(
             collectives,
             {rank.time.rank: rank.work for rank in ranks},

@@ -11,8 +11,17 @@ _FINDINGS = (
         title="saving of a finding",
         says="What a step gets shorter by when the fix is applied: from the least [0] to the most [1]. It is "
         "taken from the ledger terms that the rule claims, never more than they hold; time that two findings "
-        "could claim is given to one. Both ends are widened by the noise of the steps.",
-        formula="95 % noise of two means of n steps: 1.96 x sqrt(2) x deviation / sqrt(n), at most a quarter",
+        "could claim is given to one. Then both ends are widened by what the steps of two recordings differ "
+        "by without any fix: for that the upper end may lie above the terms.",
+        formula="least - noise .. most + noise, the noise at most a quarter of the end",
+        inputs=("/time.step_noise_ns",),
+    ),
+    Meaning(
+        leaf="time.step_noise_ns",
+        title="noise of the steps",
+        says="The mean steps of two recordings of this job differ by no more than this, 95 times of 100.",
+        formula="1.96 x sqrt(2) x deviation of the steps / sqrt(steps)",
+        rows=steps_by("wall_ns"),
     ),
     Meaning(
         leaf="findings[].saving_bytes[]",
