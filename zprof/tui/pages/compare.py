@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from zprof.model.printable import shorten
 from zprof.model.side_by_side import Setting
 from zprof.reports.shown.compare_presenter import UNKNOWN, change, figure, shown_settings
+from zprof.tui.pages.compare_judged import judgement_of
 from zprof.tui.pages.compare_leaves import Part, part_of
-from zprof.tui.pages.compare_rows import Place, judgement_of, line_of, name_of, per_token_line, places
+from zprof.tui.pages.compare_places import Place, name_of, places
+from zprof.tui.pages.compare_rows import line_of, per_token_line
 from zprof.tui.pages.compare_verdict import Doubt, Judgement, doubt_of, verdict_word, why
 from zprof.tui.pages.overview import verdict_words
 from zprof.tui.session import Loaded

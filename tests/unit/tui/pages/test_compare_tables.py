@@ -159,6 +159,23 @@ def test_a_collective_that_one_side_does_not_use_is_no_merit(loaded: Loaded) -> 
     assert lines["volume seen"] == "✗ worse"
 
 
+@pytest.mark.parametrize("side_of", ["run", "baseline"])
+def test_what_not_all_ranks_were_seen_in_is_no_merit(loaded: Loaded, side_of: str) -> None:
+    """There a wait is the least and a transfer the most that it can be; their sum is known."""
+    comparison = loaded.report.comparison
+    assert comparison is not None
+    ranks = loaded.report.time.per_rank if side_of == "run" else comparison.baseline_time
+    unsplit = tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns) for rank in ranks)
+    time = replace(loaded.report.time, per_rank=unsplit) if side_of == "run" else loaded.report.time
+    if side_of == "baseline":
+        comparison = replace(comparison, baseline_time=unsplit)
+    unsure = replace(loaded, report=replace(loaded.report, time=time, comparison=comparison))
+    verdicts = {one.cells[METRIC].text: one.cells[VERDICT].text for one in compare_table(unsure, ALL).lines}
+    assert verdicts["exposed transfer"] == verdicts["exposed wait"] == "? unknown"
+    assert verdicts["step time"] == "✗ worse"
+    assert verdicts["idle"] == "✗ worse"
+
+
 def test_names_have_the_room_there_is(loaded: Loaded) -> None:
     """Two names that begin alike are told apart where a line is wide enough."""
     run = replace(loaded.report.run, name="tracelens_h100_bert_small")
