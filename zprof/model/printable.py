@@ -13,7 +13,8 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 def printable(text: object) -> str:
     """``text`` on one line, without any character that steers a terminal."""
-    return "".join(_shown(character) for character in str(text))
+    said = str(text)
+    return said if said.isprintable() else "".join(_shown(character) for character in said)
 
 
 def printable_lines(text: object) -> list[str]:
@@ -23,6 +24,8 @@ def printable_lines(text: object) -> list[str]:
 
 def display_width(text: str) -> int:
     """Columns that ``text`` takes in a terminal: wide characters two, combining marks none."""
+    if text.isascii():
+        return len(text)
     return sum(_columns(character) for character in text)
 
 

@@ -1,15 +1,16 @@
 """What a page shows, apart from how it is drawn: tables of cells, and what a row opens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from zprof.model.printable import printable
 from zprof.tui.figures import Figure
 
-#: Rows of a table at most: the largest, with how many there are in all in its note.
-MOST_ROWS = 500
+#: Rows that a table draws, the first of its order, and lines of a page's table that can be searched and
+#: sorted: of more than either its notes say how many there are.
+MOST_ROWS, MOST_LINES = 200, 2000
 
 
 class Mark(StrEnum):
@@ -71,10 +72,10 @@ Cell = Word | Figure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its title, what ``?`` says about it, and the width below which it is left out.
+    """A column: its title, what ``?`` says about it, and the width of the table below which it is left out.
 
-    ``from_width``: the terminal's width in columns from which it is shown.  ``rest``: its texts are cut to
-    what the other columns leave of a line.
+    ``from_width``: the table's width in columns from which it is shown.  ``rest``: its texts are the first
+    to be cut where a line is too long.
     """
 
     title: str
@@ -110,7 +111,7 @@ class Table:
     name: str
     title: str
     columns: tuple[Column, ...]
-    lines: tuple[Line, ...] = field(default_factory=tuple)
+    lines: Sequence[Line] = ()
     help: str = ""
     note: str = ""
 
@@ -132,13 +133,15 @@ class ShowsTable(Protocol):
 
 
 def shown_columns(table: Table, width: int) -> list[int]:
-    """Places of the columns that a terminal of this width shows."""
+    """Places of the columns that a table of this width shows."""
     return [place for place, column in enumerate(table.columns) if width >= column.from_width]
 
 
 def narrowed(table: Table, text: str) -> Sequence[Line]:
     """The lines in which the text stands, in any case of letters; all for no text."""
     wanted = text.casefold()
+    if not wanted:
+        return table.lines
     return [line for line in table.lines if any(wanted in cell.text.casefold() for cell in line.cells)]
 
 

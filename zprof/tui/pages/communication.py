@@ -10,12 +10,11 @@ from zprof.reports.shown.time_presenter import per
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.pages.communication_names import bytes_cell, group_word, has_groups, kind_names, title_of
+from zprof.tui.pages.made_lines import MadeLines, most_of
 from zprof.tui.session import Loaded
-from zprof.tui.tables import Cell, Column, Line, Opens, Table, Word
+from zprof.tui.tables import MOST_LINES, Cell, Column, Line, Opens, Table, Word
 
 _MS = "in ms, "
-#: So many of the most exposed can be searched: the table draws some of them.
-_MOST = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +35,22 @@ class Split:
     transfer: Figure
 
 
-def collectives_table(loaded: Loaded, width: int = 1 << 30) -> Table:
-    """One row a kind, group and element type, the most exposed first, with the columns for this width."""
+def collectives_table(loaded: Loaded) -> Table:
+    """One row a kind, group and element type, the most exposed first."""
     time = loaded.report.time
-    fields = [field for field in _fields(time) if field.column.from_width <= width]
+    fields = _fields(time)
     return Table(
         name="collectives",
         title=title_of(time),
         columns=tuple(field.column for field in fields),
-        lines=tuple(
-            Line(
+        lines=MadeLines(
+            min(MOST_LINES, len(time.collectives)),
+            lambda at: Line(
                 key=str(at),
                 cells=tuple(field.cell(loaded, at) for field in fields),
                 opens=Opens.COLLECTIVE,
                 target=at,
-            )
-            for at in range(len(time.collectives[:_MOST]))
+            ),
         ),
         help=_HELP,
         note=_note(loaded),
@@ -72,7 +71,7 @@ def _note(loaded: Loaded) -> str:
         reasons = [gap.reason for gap in loaded.report.gaps if gap.what == "collectives"]
         return reasons[0] if reasons else "none ran in these steps"
     bound = "≥ ≤ ranks are missing  " if any(entry.bound for entry in time.collectives) else ""
-    return f"{bound}ms {per(time)}"
+    return f"{most_of(MOST_LINES, len(time.collectives), 'most exposed')}{bound}ms {per(time)}"
 
 
 def _fields(time: Time) -> Sequence[_Field]:

@@ -1,10 +1,9 @@
 """Message sizes, wrapped modules and fitted links: what the collectives are made of.
 
-Each takes the columns that there is room for: on a wide terminal the tables stand side by side.
+On a wide terminal the tables stand side by side: columns are shown from the width of the table itself.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from zprof.model.time import LinkFit, MessageSizes, Time, UnitTime
@@ -18,51 +17,50 @@ from zprof.reports.shown.time_presenter import (
 from zprof.tui.figures import Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.pages.communication_names import bytes_cell, group_word, has_groups
+from zprof.tui.pages.made_lines import MadeLines, most_of
 from zprof.tui.session import Loaded
-from zprof.tui.tables import MOST_ROWS, Cell, Column, Line, Table, Word
+from zprof.tui.tables import MOST_LINES, Cell, Column, Line, Table, Word, numeric
 
-_SQUARE, _FEW_SQUARES, _MANY_SQUARES = "■", 4, 8
-_ROOM_FOR_MANY = 67
+_SQUARE, _MOST_SQUARES = "■", 8
+#: Columns that a column of groups takes from others.
+_GROUPS = 18
 _NOWHERE = 1 << 30
-#: Columns of a table, with the room that each asks for; a column of groups has none where there is one.
-Columns = Sequence[tuple[Column, int]]
 Entry = TypeVar("Entry", MessageSizes, UnitTime, LinkFit)
 
 
-def sizes_table(loaded: Loaded, room: int) -> Table:
+def sizes_table(loaded: Loaded) -> Table:
     """Messages by size, in powers of four, those with most exposed time; in order of kind and size."""
     time = loaded.report.time
-    known = sized_messages(time)
-    shown = telling_messages(known, MOST_ROWS)
-    scale = max((entry.count for entry in shown), default=0.0)
-    scale /= _MANY_SQUARES if room >= _ROOM_FOR_MANY else _FEW_SQUARES
-    table = Table(
+    known, many = sized_messages(time), has_groups(time)
+    shown = telling_messages(known, MOST_LINES)
+    scale = max((entry.count for entry in shown), default=0.0) / _MOST_SQUARES
+    return Table(
         name="sizes",
         title="message sizes",
-        columns=(),
-        lines=tuple(
-            Line(key=path, cells=_size(loaded, entry, path, scale))
-            for path, entry in _paths("messages", time.messages, shown).items()
-        ),
+        columns=_size_columns(_GROUPS if many else 0),
+        lines=_made("messages", time.messages, shown, lambda entry, path: _size(loaded, entry, path, scale)),
         help="How many messages of which size, in powers of four, what of their time is exposed, and the "
         "bus bandwidth that they reached. Small ones are bound by latency: see the fitted link.",
-        note="" if known else "no sizes are known",
+        note=most_of(len(shown), len(known), "most exposed") if known else "no sizes are known",
     )
-    return _with_columns(table, _size_columns(many=has_groups(time)), room)
 
 
-def _size_columns(*, many: bool) -> Columns:
-    beside = 18 if many else 0
+def _size_columns(groups: int) -> tuple[Column, ...]:
     return (
-        (Column(title="sizes of"), 0),
-        (Column(title="group"), 0 if many else _NOWHERE),
-        (Column(title="from", says="bytes", numeric=True), 0),
-        (Column(title="below", says="bytes", numeric=True), _ROOM_FOR_MANY + beside),
-        (Column(title="n", says="messages a step", numeric=True), 0),
-        (Column(title="", says="their number, to scale"), 58 + beside),
-        (Column(title="exposed", says="in ms", numeric=True), 0),
-        (Column(title="bus", says="bus bandwidth", numeric=True), 0),
+        Column(title="sizes of"),
+        _group_column(groups),
+        numeric("from", "bytes"),
+        numeric("below", "bytes", from_width=69 + groups),
+        numeric("n", "messages a step"),
+        Column(title="", says="their number, to scale", from_width=64 + groups),
+        numeric("exposed", "in ms"),
+        numeric("bus", "bus bandwidth"),
     )
+
+
+def _group_column(groups: int) -> Column:
+    """All of one group say it in the title of the collectives."""
+    return Column(title="group", from_width=0 if groups else _NOWHERE)
 
 
 def _size(loaded: Loaded, entry: MessageSizes, path: str, scale: float) -> tuple[Cell, ...]:
@@ -79,40 +77,35 @@ def _size(loaded: Loaded, entry: MessageSizes, path: str, scale: float) -> tuple
     )
 
 
-def units_table(loaded: Loaded, room: int) -> Table:
+def units_table(loaded: Loaded) -> Table:
     """Wrapped modules, the one whose collectives are most exposed first."""
     time = loaded.report.time
-    shown = most_exposed_units(time, MOST_ROWS)
-    bound = bounded(time)
-    table = Table(
+    shown, bound = most_exposed_units(time, MOST_LINES), bounded(time)
+    return Table(
         name="units",
         title="units (wrapped modules), most exposed first",
-        columns=(),
-        lines=tuple(
-            Line(key=path, cells=_unit(loaded, entry, path, bound=(entry.kind, entry.group) in bound))
-            for path, entry in _paths("units", time.units, shown).items()
-        ),
+        columns=_unit_columns(_GROUPS if has_groups(time) else 0),
+        lines=_made("units", time.units, shown, lambda entry, path: _unit(loaded, entry, path, bound)),
         help="Exposed time by the wrapped module that a collective belongs to: sums of a step, mean over "
         "the loaded ranks of the group.",
-        note=_of(len(shown), len(time.units)) if shown else "no collective says its module",
+        note=most_of(len(shown), len(time.units), "first") if shown else "no collective says its module",
     )
-    return _with_columns(table, _unit_columns(many=has_groups(time)), room)
 
 
-def _unit_columns(*, many: bool) -> Columns:
+def _unit_columns(groups: int) -> tuple[Column, ...]:
     return (
-        (Column(title="unit", says="the wrapped module"), 0),
-        (Column(title="collective"), 0),
-        (Column(title="group"), 0 if many else _NOWHERE),
-        (Column(title="n", says="a step", numeric=True), 72 if many else 0),
-        (Column(title="bytes", says="of the full tensors", numeric=True), 88 if many else 70),
-        (Column(title="exp. wait", says="exposed waiting, in ms", numeric=True), 0),
-        (Column(title="transfer", says="exposed transfer, in ms", numeric=True), 0),
+        Column(title="unit", says="the wrapped module"),
+        Column(title="collective"),
+        _group_column(groups),
+        numeric("n", "a step", from_width=74 if groups else 0),
+        numeric("bytes", "of the full tensors", from_width=72 + groups),
+        numeric("exp. wait", "exposed waiting, in ms"),
+        numeric("transfer", "exposed transfer, in ms"),
     )
 
 
-def _unit(loaded: Loaded, entry: UnitTime, path: str, *, bound: bool) -> tuple[Cell, ...]:
-    least, most = (AT_LEAST, AT_MOST) if bound else (EXACT, EXACT)
+def _unit(loaded: Loaded, entry: UnitTime, path: str, bound: frozenset[tuple[str, str]]) -> tuple[Cell, ...]:
+    least, most = (AT_LEAST, AT_MOST) if (entry.kind, entry.group) in bound else (EXACT, EXACT)
     return (
         Word(entry.unit),
         Word(entry.kind),
@@ -124,23 +117,19 @@ def _unit(loaded: Loaded, entry: UnitTime, path: str, *, bound: bool) -> tuple[C
     )
 
 
-def fits_table(loaded: Loaded, room: int) -> Table:
+def fits_table(loaded: Loaded) -> Table:
     """Latency and bandwidth of the link, where messages of several sizes tell them apart."""
     time = loaded.report.time
-    shown = telling_fits(time, MOST_ROWS)
-    table = Table(
+    shown = telling_fits(time, MOST_LINES)
+    return Table(
         name="fits",
         title="the link: time = latency + bytes / bandwidth",
-        columns=(),
-        lines=tuple(
-            Line(key=path, cells=_fit(loaded, entry, path))
-            for path, entry in _paths("fits", time.fits, shown).items()
-        ),
+        columns=_fit_columns(_GROUPS if has_groups(time) else 0),
+        lines=_made("fits", time.fits, shown, lambda entry, path: _fit(loaded, entry, path)),
         help="A line through the times of the messages, last start to first end, over their sizes. "
         "Messages of one size do not tell latency from bandwidth.",
-        note="" if shown else _no_fit(time),
+        note=most_of(len(shown), len(time.fits), "first") if shown else _no_fit(time),
     )
-    return _with_columns(table, _fit_columns(many=has_groups(time)), room)
 
 
 def _no_fit(time: Time) -> str:
@@ -148,18 +137,17 @@ def _no_fit(time: Time) -> str:
     return "messages are too few, or of one size" if sized else "no sizes are known"
 
 
-def _fit_columns(*, many: bool) -> Columns:
-    beside = 18 if many else 0
+def _fit_columns(groups: int) -> tuple[Column, ...]:
     return (
-        (Column(title="fit of"), 0),
-        (Column(title="group"), 0 if many else _NOWHERE),
-        (Column(title="latency", says="of one message", numeric=True), 0),
-        (Column(title="bus", says="bus bandwidth of the fit", numeric=True), 0),
-        (Column(title="algorithm", says="bandwidth as the caller sees it", numeric=True), 67 + beside),
-        (Column(title="share", says="of latency in their times", numeric=True), 0),
-        (Column(title="off by", says="median of |seen - fitted| / seen", numeric=True), 58),
-        (Column(title="messages", numeric=True), 77 + beside),
-        (Column(title="sizes", numeric=True), 84 + beside),
+        Column(title="fit of"),
+        _group_column(groups),
+        numeric("latency", "of one message"),
+        numeric("bus", "bus bandwidth of the fit"),
+        numeric("algorithm", "bandwidth as the caller sees it", from_width=69 + groups),
+        numeric("share", "of latency in their times"),
+        numeric("off by", "median of |seen - fitted| / seen", from_width=60),
+        numeric("messages", from_width=79 + groups),
+        numeric("sizes", from_width=86 + groups),
     )
 
 
@@ -177,20 +165,17 @@ def _fit(loaded: Loaded, entry: LinkFit, path: str) -> tuple[Cell, ...]:
     )
 
 
-def _paths(name: str, all_of: Sequence[Entry], shown: Sequence[Entry]) -> Mapping[str, Entry]:
-    place = {id(entry): at for at, entry in enumerate(all_of)}
-    return {f"time.{name}[{place[id(entry)]}]": entry for entry in shown}
+def _made(
+    name: str,
+    all_of: Sequence[Entry],
+    shown: Sequence[Entry],
+    cells: Callable[[Entry, str], tuple[Cell, ...]],
+) -> MadeLines:
+    """Lines of what is shown of a list of the report, with its path there."""
+    places = {id(entry): at for at, entry in enumerate(all_of)}
 
+    def line(at: int) -> Line:
+        path = f"time.{name}[{places[id(shown[at])]}]"
+        return Line(key=path, cells=cells(shown[at], path))
 
-def _of(shown: int, count: int) -> str:
-    return f"{shown} of {count}" if count > shown else ""
-
-
-def _with_columns(table: Table, columns: Columns, room: int) -> Table:
-    """Only those columns that there is room for."""
-    kept = [place for place, (_, least) in enumerate(columns) if least <= room]
-    return replace(
-        table,
-        columns=tuple(columns[place][0] for place in kept),
-        lines=tuple(replace(line, cells=tuple(line.cells[place] for place in kept)) for line in table.lines),
-    )
+    return MadeLines(len(shown), line)

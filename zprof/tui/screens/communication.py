@@ -21,8 +21,7 @@ from zprof.tui.widgets.split_line import SplitLine
 
 #: From this width on all tables stand side by side.
 _WIDE = 120
-_FRAME = 2
-_PARTS: Mapping[str, Callable[[Loaded, int], Table]] = {
+_PARTS: Mapping[str, Callable[[Loaded], Table]] = {
     "sizes": sizes_table,
     "units": units_table,
     "fits": fits_table,
@@ -52,7 +51,6 @@ class CommunicationScreen(PageScreen):
         super().__init__()
         #: Which of the tables a narrow terminal shows.
         self.part = "sizes"
-        self._filled_width = 0
         self._parts_filled: set[str] = set()
 
     def parts(self) -> ComposeResult:
@@ -70,22 +68,25 @@ class CommunicationScreen(PageScreen):
 
     def fill(self, loaded: Loaded, selected: Selected) -> None:
         """From the report."""
-        self._filled_width = self.app.size.width
-        self._table("collectives").show(collectives_table(loaded, self._filled_width))
+        self._table("collectives").show(collectives_table(loaded))
         self._table("checks").show(checks_table(loaded))
         self._parts_filled.clear()
         self._show_parts(loaded)
         self._show_split()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Other columns, and tables, may fit."""
-        if self.filled is not None and self._filled_width != self.app.size.width:
-            self.filled = None
-            self.refill()
+        """Other tables may fit."""
+        if self.filled is not None and self.zprof.loaded is not None:
+            self._show_parts(self.zprof.loaded)
 
     def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:
         """Another collective is focused."""
         if event.data_table.id == "collectives":
+            self._show_split()
+
+    def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
+        """Another one, or none, is left of a search."""
+        if event.drawn.id == "collectives":
             self._show_split()
 
     def action_next_part(self) -> None:
@@ -107,13 +108,12 @@ class CommunicationScreen(PageScreen):
 
     def _show_parts(self, loaded: Loaded) -> None:
         """Those that are not seen are not filled: tables of many rows take their time."""
-        room = (self._filled_width // 2 if self._is_wide else self._filled_width) - _FRAME
         for name, make in _PARTS.items():
             table = self._table(name)
             table.display = self._is_wide or name == self.part
             if table.display and name not in self._parts_filled:
                 self._parts_filled.add(name)
-                table.show(make(loaded, room))
+                table.show(make(loaded))
         self.query_one("#communication-left", Vertical).display = self._is_wide or self.part != "units"
 
     def _show_split(self) -> None:

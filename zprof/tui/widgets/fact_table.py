@@ -10,19 +10,17 @@ from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widgets import DataTable
 
-from zprof.model.printable import display_width, printable, shorten
+from zprof.model.printable import printable, shorten
 from zprof.tui.figures import Figure
 from zprof.tui.keys import Where, bindings
 from zprof.tui.tables import MOST_ROWS, Bar, Cell, Line, Table, narrowed, shown_columns, sorted_by
 from zprof.tui.theme.looks import look_of
+from zprof.tui.widgets.fact_table_layout import PADDING, laid_out
 from zprof.tui.widgets.paint import bar_text, cell_text
 
 #: Lines of a table beside its rows: two of its border, one of its titles.
 _FRAME = 3
 _UP, _DOWN = "▲", "▼"
-#: Columns that a frame and a scroll bar take, and a cell beside its text.
-_BESIDE, _PADDING = 3, 2
-_LEAST_REST = 8
 
 
 class FactTable(DataTable[object]):
@@ -43,6 +41,13 @@ class FactTable(DataTable[object]):
         def __init__(self, table: "FactTable") -> None:
             super().__init__()
             self.asking = table
+
+    class Redrawn(Message):
+        """Other rows are shown: what tells of one of them has to look again."""
+
+        def __init__(self, table: "FactTable") -> None:
+            super().__init__()
+            self.drawn = table
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         """``classes="fill"``: as high as there is room; else as high as its rows."""
@@ -110,6 +115,8 @@ class FactTable(DataTable[object]):
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """A click on a title sorts by it; another one, the other way round."""
         event.stop()
+        if not self._columns:
+            return
         place = self._columns[event.column_index]
         if self._sorted_by == place:
             self._reverse = not self._reverse
@@ -118,8 +125,12 @@ class FactTable(DataTable[object]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Other columns may fit, bars be longer."""
-        if self.table is not None and self._drawn_for != self.app.size.width:
+        if self.table is not None and self._drawn_for != self._width_of_it():
             self._draw()
+
+    def _width_of_it(self) -> int:
+        """Its own width with its frame; the terminal's until it has one."""
+        return self.outer_size.width or self.app.size.width
 
     def _draw(self) -> None:
         table = self.table
@@ -130,50 +141,53 @@ class FactTable(DataTable[object]):
         if self._sorted_by is not None:
             lines = sorted_by(table, lines, self._sorted_by, reverse=self._reverse)
         self._lines, found = lines[:MOST_ROWS], len(lines)
-        self._drawn_for = self.app.size.width
-        self._columns = shown_columns(table, self._drawn_for)
+        self._drawn_for = self._width_of_it()
+        self._columns = shown_columns(table, self._drawn_for) if self._lines else []
         self.clear(columns=True)
-        for place in self._columns:
-            self.add_column(self._title(place), key=str(place))
-        rest = self._rest()
-        for line in self._lines:
-            self.add_row(*(self._drawn(line, place, rest) for place in self._columns), key=line.key)
+        self._fill()
         if not self.has_class("fill"):
             self.styles.height = len(self._lines) + (_FRAME if self.show_header else 0)
         self.border_title = Text(printable(table.title + (f"  /{self.wanted}" if self.wanted else "")))
-        hidden = f"first {len(self._lines)} of {found} rows" if found > len(self._lines) else ""
-        self.border_subtitle = Text(printable("  ".join(part for part in (table.note, hidden) if part)))
+        hidden = f"first {len(self._lines)} of {found} rows: / narrows" if found > len(self._lines) else ""
+        note = table.note if self._lines else ""
+        self.border_subtitle = Text(printable("  ".join(part for part in (note, hidden) if part)))
         if self._lines:
             self.move_cursor(
                 row=min(at.row, len(self._lines) - 1), column=min(at.column, len(self._columns) - 1)
             )
+        self.post_message(self.Redrawn(self))
 
-    def _drawn(self, line: Line, place: int, rest: int) -> Text:
+    def _fill(self) -> None:
+        """Columns and rows; the reason where there is none."""
         assert self.table is not None
-        cell, column, look = line.cells[place], self.table.columns[place], look_of(self.app)
+        if not self._columns:
+            self.add_column(Text(shorten(self._nothing(), max(1, self._room() - PADDING))))
+            return
+        columns = [self.table.columns[place] for place in self._columns]
+        titles = [self._title(place) for place in self._columns]
+        rows = [[self._drawn(line, place) for place in self._columns] for line in self._lines]
+        for title, width in zip(titles, laid_out(columns, titles, rows, self._room()), strict=True):
+            self.add_column(title, width=width)
+        for line, row in zip(self._lines, rows, strict=True):
+            self.add_row(*row, key=line.key)
+
+    def _nothing(self) -> str:
+        """Why it has no rows."""
+        if self.wanted:
+            return f"no row has {printable(self.wanted)!r}: / and an empty line show all"
+        return printable(self.table.note if self.table is not None else "") or "nothing"
+
+    def _drawn(self, line: Line, place: int) -> Text:
+        assert self.table is not None
+        cell, look = line.cells[place], look_of(self.app)
         if isinstance(cell, Bar):
             is_ascii = bool(getattr(self.app, "ascii_only", False))
             return bar_text(cell, cell.columns_at(self._drawn_for), look, ascii_only=is_ascii)
-        text = cell_text(cell, look, numeric=column.numeric, row=line.mark)
-        if column.rest:
-            text.plain = shorten(text.plain, rest)
-        return text
+        return cell_text(cell, look, numeric=self.table.columns[place].numeric, row=line.mark)
 
-    def _rest(self) -> int:
-        """Columns that are left of a line for the one that takes the rest."""
-        assert self.table is not None
-        used = 0
-        for place in self._columns:
-            if not self.table.columns[place].rest:
-                texts = [display_width(self._title(place).plain), *map(self._width, self._cells_of(place))]
-                used += max(texts) + _PADDING
-        return max(_LEAST_REST, self._drawn_for - _BESIDE - used - _PADDING)
-
-    def _cells_of(self, place: int) -> list[Cell]:
-        return [line.cells[place] for line in self._lines]
-
-    def _width(self, cell: Cell) -> int:
-        return cell.columns_at(self._drawn_for) if isinstance(cell, Bar) else display_width(cell.text)
+    def _room(self) -> int:
+        """Columns for cells: less those of the frame, and of a bar to scroll with."""
+        return int(self._drawn_for - self.gutter.width - (self.styles.overflow_y != "hidden"))
 
     def _title(self, place: int) -> Text:
         assert self.table is not None

@@ -16,12 +16,10 @@ from zprof.tui.pages.communication_parts import fits_table, sizes_table, units_t
 from zprof.tui.popups.number import rows_behind, said_of
 from zprof.tui.session import Loaded
 
-ROOM = 200
-
 
 def shown(loaded: Loaded) -> Iterator[Figure]:
     for make in (sizes_table, units_table, fits_table):
-        yield from make(loaded, ROOM).figures()
+        yield from make(loaded).figures()
     yield from collectives_table(loaded).figures()
     yield from checks_table(loaded).figures()
     split = split_of(loaded, 0)
@@ -58,7 +56,7 @@ def test_a_place_that_is_not_there_has_no_rows_and_no_error(loaded: Loaded, mean
 
 
 def test_rows_of_a_unit_are_its_own(loaded: Loaded) -> None:
-    table = units_table(loaded, ROOM)
+    table = units_table(loaded)
     for line in table.lines:
         rows = rows_behind(line.cells[-1], loaded) if isinstance(line.cells[-1], Figure) else None
         assert rows is not None

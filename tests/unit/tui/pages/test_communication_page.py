@@ -79,7 +79,7 @@ def test_missing_ranks_make_bounds(loaded: Loaded) -> None:
     split = split_of(found, 0)
     assert split is not None
     assert (split.wait.text[:2], split.transfer.text[:2]) == ("≥ ", "≤ ")
-    units = units_table(found, NARROW)
+    units = units_table(found)
     bound = {line.cells[1].text: cell(units, line, "transfer").text[0] for line in units.lines}
     assert bound[found.report.time.collectives[0].kind] == "≤"
     assert bound[found.report.time.collectives[1].kind] != "≤"
@@ -90,7 +90,7 @@ def test_bytes_that_a_trace_does_not_say_are_unknown(loaded: Loaded) -> None:
     found = with_collective(loaded, bytes=0)
     table = collectives_table(found)
     assert cell(table, table.lines[0], "bytes").text == UNKNOWN
-    assert kind not in {line.cells[0].text for line in sizes_table(found, NARROW).lines}
+    assert kind not in {line.cells[0].text for line in sizes_table(found).lines}
     table = collectives_table(with_collective(loaded, bytes=0, kind="barrier"))
     assert cell(table, table.lines[0], "bytes").text == "0 B"
 
@@ -120,14 +120,14 @@ def test_each_group_is_told_from_the_others(loaded: Loaded) -> None:
 
 
 def test_units_with_most_exposed_time_come_first(loaded: Loaded) -> None:
-    table = units_table(loaded, WIDE)
+    table = units_table(loaded)
     exposed = [value(table, line, "exp. wait") + value(table, line, "transfer") for line in table.lines]
     assert exposed == sorted(exposed, reverse=True)
     assert len(exposed) == len(loaded.report.time.units)
 
 
 def test_sizes_are_drawn_to_scale(loaded: Loaded) -> None:
-    table = sizes_table(loaded, WIDE)
+    table = sizes_table(loaded)
     counts = [value(table, line, "n") for line in table.lines]
     squares = [len(cell(table, line, "").text) for line in table.lines]
     assert max(squares) == 8
@@ -136,14 +136,14 @@ def test_sizes_are_drawn_to_scale(loaded: Loaded) -> None:
 
 def test_less_room_leaves_columns_out(loaded: Loaded) -> None:
     for make in (sizes_table, units_table, fits_table):
-        narrow, wide = make(loaded, 58), make(loaded, 200)
-        assert {column.title for column in narrow.columns} < {column.title for column in wide.columns}
-        assert all(len(line.cells) == len(narrow.columns) for line in narrow.lines)
+        table = make(loaded)
+        assert set(shown_columns(table, 58)) < set(shown_columns(table, 200))
+        assert all(len(line.cells) == len(table.columns) for line in table.lines)
 
 
 def test_a_fit_says_latency_and_how_far_it_is_off(loaded: Loaded) -> None:
     made = with_time(loaded, full_time(loaded.report.time))
-    table = fits_table(made, WIDE)
+    table = fits_table(made)
     line = table.lines[0]
     assert [cell(table, line, title).text for title in ("latency", "bus", "share", "off by")] == [
         "24.0 µs",
@@ -209,7 +209,7 @@ def test_without_collectives_it_says_why(loaded: Loaded) -> None:
     found = with_time(loaded, bare)
     assert collectives_table(found).note == "none ran in these steps"
     assert split_of(found, 0) is None
-    assert [len(make(found, NARROW).lines) for make in (sizes_table, units_table, fits_table)] == [0, 0, 0]
+    assert [len(make(found).lines) for make in (sizes_table, units_table, fits_table)] == [0, 0, 0]
     assert checks(found)["exposed wait"][1] == UNKNOWN
     assert checks(found)["exposed wait"][-1] == "no collective was seen"
 
