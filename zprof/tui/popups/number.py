@@ -1,5 +1,7 @@
 """A number, opened: what it means, its formula, its inputs, and the rows that it was measured from."""
 
+from typing import ClassVar
+
 import pandas as pd
 from rich.text import Text
 from textual.app import ComposeResult
@@ -24,6 +26,11 @@ _BASELINE = "comparison.baseline_"
 class NumberPopup(Popup[None]):
     """Formula, inputs, rows."""
 
+    CSS: ClassVar[str] = """
+    NumberPopup #popup { max-width: 190; }
+    NumberPopup FactTable { scrollbar-size-horizontal: 0; }
+    """
+
     def __init__(self, number: Figure, title: str, loaded: Loaded) -> None:
         super().__init__()
         self.number, self.shown_title, self.loaded = number, title, loaded
@@ -43,6 +50,18 @@ class NumberPopup(Popup[None]):
         rows = rows_behind(self.number, self.loaded)
         if rows is not None and len(rows):
             self.query_one("#rows", FactTable).show(rows_table(rows))
+            self.call_after_refresh(self._say_keys)
+
+    def on_resize(self) -> None:
+        """More or fewer columns fit."""
+        self.call_after_refresh(self._say_keys)
+
+    def _say_keys(self) -> None:
+        """A bar to scroll by would cover the only row: so the frame says that there are more columns."""
+        for table in self.query(FactTable):
+            hides = table.virtual_size.width > table.size.width
+            more = "tab, left, right: more columns, " if hides else ""
+            self.query_one("#popup").border_subtitle = f"{more}esc: back"
 
 
 def said_of(number: Figure, loaded: Loaded) -> list[str]:
@@ -52,7 +71,7 @@ def said_of(number: Figure, loaded: Loaded) -> list[str]:
     if meaning:
         lines += [meaning.says, *([f"formula  {meaning.formula}"] if meaning.formula else [])]
     if number.how is not How.LEAF:
-        lines.append(f"this is   {number.how.value}")
+        lines.append(f"this is  {number.how.value}")
     leaves = dict.fromkeys(leaf for part in number.in_report() for leaf in part.leaves)
     lines += [f"  {leaf}" for leaf in list(leaves)[:_MOST_LEAVES]]
     if meaning and len(number.leaves) == 1:
