@@ -15,13 +15,13 @@ def heading(title: str, note: str = "") -> str:
     return f"{title}{' ' * max(2, space)}{note}".rstrip()
 
 
-def wrap(text: str, *, first: str = INDENT, rest: str | None = None) -> list[str]:
-    """Words of ``text`` in lines of at most 80 columns; ``rest`` begins the lines after the first."""
+def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int = WIDTH) -> list[str]:
+    """Words of ``text`` in lines of so many columns at most; ``rest`` begins the lines after the first."""
     rest = " " * display_width(first) if rest is None else rest
     lines, line = [], first
     empty = True
-    for word in _words(text, WIDTH - max(display_width(first), display_width(rest))):
-        if not empty and display_width(line) + 1 + display_width(word) > WIDTH:
+    for word in _words(text, width - max(display_width(first), display_width(rest))):
+        if not empty and display_width(line) + 1 + display_width(word) > width:
             lines.append(line)
             line, empty = rest, True
         line += word if empty else f" {word}"

@@ -1,4 +1,4 @@
-"""Markdown for a terminal of 80 columns: the part of it that zprof's own pages use.
+"""Markdown for a terminal: the part of it that zprof's own pages use, in 80 columns or as many as asked for.
 
 Headings in capitals, paragraphs and list items wrapped anew, code and tables as they stand, indented;
 marks of emphasis and code taken out.
@@ -16,39 +16,39 @@ _HEADING = re.compile(r"^(#{1,6})\s+(.*)$")
 _CODE_INDENT = "    "
 
 
-def as_text(markdown: str) -> str:
-    """The page as plain text."""
-    lines = list(_blocks([printable(line) for line in markdown.splitlines()]))
+def as_text(markdown: str, width: int = WIDTH) -> str:
+    """The page as plain text of so many columns."""
+    lines = list(_blocks([printable(line) for line in markdown.splitlines()], width))
     return "\n".join(_without_double_gaps(lines)).strip("\n") + "\n"
 
 
-def _blocks(lines: list[str]) -> Iterator[str]:
+def _blocks(lines: list[str], width: int) -> Iterator[str]:
     """Lines of text for blocks of Markdown; a paragraph ends where something else begins."""
     paragraph: list[str] = []
     code = False
     for line in lines:
         if line.strip().startswith(_FENCE):
-            yield from _flushed(paragraph)
+            yield from _flushed(paragraph, width)
             code = not code
             yield ""
         elif code or line.startswith("|"):
-            yield from _flushed(paragraph)
-            yield from _as_it_stands(line)
+            yield from _flushed(paragraph, width)
+            yield from _as_it_stands(line, width)
         elif not line.strip():
-            yield from _flushed(paragraph)
+            yield from _flushed(paragraph, width)
             yield ""
         elif heading := _HEADING.match(line):
-            yield from _flushed(paragraph)
-            yield from _heading(len(heading[1]), heading[2])
+            yield from _flushed(paragraph, width)
+            yield from _heading(len(heading[1]), heading[2], width)
         elif _ITEM.match(line):
-            yield from _flushed(paragraph)
+            yield from _flushed(paragraph, width)
             paragraph.append(line)
         else:
             paragraph.append(line)
-    yield from _flushed(paragraph)
+    yield from _flushed(paragraph, width)
 
 
-def _flushed(paragraph: list[str]) -> list[str]:
+def _flushed(paragraph: list[str], width: int) -> list[str]:
     """The paragraph or list item that was gathered, wrapped; it is empty afterwards."""
     if not paragraph:
         return []
@@ -56,24 +56,24 @@ def _flushed(paragraph: list[str]) -> list[str]:
     item = _ITEM.match(paragraph[0])
     paragraph.clear()
     if item is None:
-        return wrap(_plain(text), first="  ")
+        return wrap(_plain(text), first="  ", width=width)
     mark = "- " if item[2] in "-*" else f"{item[2]} "
     indent = " " * (2 + min(8, len(item[1])))
-    return wrap(_plain(text.removeprefix(item[2]).strip()), first=f"{indent}{mark}")
+    return wrap(_plain(text.removeprefix(item[2]).strip()), first=f"{indent}{mark}", width=width)
 
 
-def _heading(level: int, text: str) -> list[str]:
-    shown = shorten(_plain(text), WIDTH)
-    return [shown] if level == 1 else ["", shorten(shown.upper(), WIDTH)]
+def _heading(level: int, text: str, width: int) -> list[str]:
+    shown = shorten(_plain(text), width)
+    return [shown] if level == 1 else ["", shorten(shown.upper(), width)]
 
 
-def _as_it_stands(line: str) -> list[str]:
+def _as_it_stands(line: str, width: int) -> list[str]:
     """Code keeps its line breaks; what is too long goes on in the next line."""
     shown = _CODE_INDENT + line.rstrip()
-    if display_width(shown) <= WIDTH:
+    if display_width(shown) <= width:
         return [shown]
     indent = " " * (len(shown) - len(shown.lstrip(" ")))
-    return wrap(shown.strip(), first=indent, rest=indent + "  ")
+    return wrap(shown.strip(), first=indent, rest=indent + "  ", width=width)
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,6 @@ from textual.screen import Screen
 from zprof.model.errors import ZprofError
 from zprof.model.printable import printable
 from zprof.tui import actions, copying, exporting
-from zprof.tui.figures import Figure
 from zprof.tui.keys import KEYS, Where, bindings
 from zprof.tui.popups.pick import LinePopup, PickPopup
 from zprof.tui.popups.popup import Popup
@@ -20,7 +19,7 @@ from zprof.tui.popups.text import TextPopup
 from zprof.tui.screens.registry import SCREENS
 from zprof.tui.session import first_look
 from zprof.tui.shell import Shell, one_line
-from zprof.tui.tables import Opens
+from zprof.tui.tables import Opens, number_of
 from zprof.tui.widgets.fact_table import FactTable
 
 
@@ -131,21 +130,22 @@ class ZprofApp(Shell):
             self.notify(one_line(error), severity="error", markup=False)
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
-        """A number is opened as a number, a row as what it leads to."""
+        """A number is opened as a number, a row as what it leads to, else as its first number."""
         if self.loaded is None:
             return
         from zprof.tui import opened
 
-        if isinstance(event.cell, Figure) and event.cell.leaves:
-            self.push_screen(opened.number(self.loaded, event.cell, event.line))
+        number = number_of(event.line, event.cell)
+        if number is not None:
+            self.push_screen(opened.number(self.loaded, number, event.line))
         elif event.line.opens is Opens.RANK:
             self.select(rank=event.line.target)
         elif event.line.opens is Opens.STEP:
             self.select(step=event.line.target)
-        elif event.line.opens is not Opens.NOTHING:
-            popup = opened.row(self, event.line)
-            if popup is not None:
-                self.push_screen(popup)
+        elif (popup := opened.row(self, event.line)) is not None:
+            self.push_screen(popup)
+        else:
+            self.notify("there is nothing behind this row", markup=False)
 
     def on_fact_table_search_asked(self, event: FactTable.SearchAsked) -> None:
         """A text to narrow the table to."""

@@ -8,6 +8,7 @@ from zprof.model.findings import Finding
 from zprof.model.printable import shorten
 from zprof.reports.pages import page
 from zprof.reports.text.findings import worth
+from zprof.reports.text.layout import wrap
 from zprof.reports.text.markdown import as_text
 from zprof.tui.actions import gaps_text
 from zprof.tui.figures import Figure, Unit, figure
@@ -45,11 +46,20 @@ def row(app: Shell, line: Line) -> Popup[None] | None:
         return TextPopup(*said_of_row(loaded, line.key))
     if loaded is None or line.opens is not Opens.FINDING:
         return None
-    found = loaded.report.findings[line.target]
-    said = [found.sentence, "", *worth_lines(found), "", "evidence", *evidence_lines(loaded, line.target)]
-    said += ["", "what to change (y copies it)", *_indented(found.fix)]
-    said += ["", "how to disprove it", *_indented(found.disprove), "", as_text(page(found.cause))]
-    return TextPopup(f"{found.id} {found.cause.value}", "\n".join(said), copies=found.fix)
+    return _finding(loaded, line.target)
+
+
+def _finding(loaded: Loaded, place: int) -> Popup[None]:
+    found = loaded.report.findings[place]
+
+    def laid(columns: int) -> str:
+        said = [*wrap(found.sentence, first="", width=columns), "", *worth_lines(found)]
+        said += ["", "evidence", *evidence_lines(loaded, place, columns)]
+        said += ["", "what to change (y copies it)", *_indented(found.fix)]
+        said += ["", "how to disprove it", *wrap(found.disprove, width=columns)]
+        return "\n".join([*said, "", as_text(page(found.cause), columns)])
+
+    return TextPopup(f"{found.id} {found.cause.value}", laid, copies=found.fix)
 
 
 def worth_lines(found: Finding) -> list[str]:
@@ -61,9 +71,11 @@ def _indented(text: str) -> list[str]:
     return [f"  {line}" for line in text.strip().split("\n")]
 
 
-def evidence_lines(loaded: Loaded, place: int) -> list[str]:
+def evidence_lines(loaded: Loaded, place: int, columns: int) -> list[str]:
     """The facts behind a finding, in their units."""
-    facts = enumerate(loaded.report.findings[place].evidence)
     stem = f"findings[{place}].evidence"
-    shown = [(fact.what, figure(loaded.tree, Unit(fact.unit), f"{stem}[{at}].value")) for at, fact in facts]
-    return [f"  {value.text:>12}  {what}" for what, value in shown]
+    lines: list[str] = []
+    for at, fact in enumerate(loaded.report.findings[place].evidence):
+        value = figure(loaded.tree, Unit(fact.unit), f"{stem}[{at}].value")
+        lines += wrap(fact.what, first=f"  {value.text:>12}  ", width=columns)
+    return lines

@@ -120,6 +120,15 @@ class Table:
         return [cell for line in self.lines for cell in line.cells if isinstance(cell, Figure)]
 
 
+def number_of(line: Line, cell: Cell) -> Figure | None:
+    """What ``enter`` on a cell explains: its number; of a row that leads nowhere, the row's first number."""
+    if isinstance(cell, Figure) and cell.leaves:
+        return cell
+    if line.opens is not Opens.NOTHING:
+        return None
+    return next((one for one in line.cells if isinstance(one, Figure) and one.leaves), None)
+
+
 @runtime_checkable
 class ShowsTable(Protocol):
     """A widget that keys can act on: what it shows as a table, and the line and cell under its cursor."""

@@ -50,11 +50,11 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     if analysis.kernels.empty:
         return None
     rows = copies(analysis)
-    cost = mean_per_step(analysis, float(rows["uncovered_ns"].sum()))
-    cost -= copies_of_gathers_ns(analysis, worth_a_word(analysis))
-    if rows["count"].sum() < _LEAST_COPIES or cost <= _WORTH_RATIO * wall_ns(analysis):
+    cost, least = mean_per_step(analysis, float(rows["uncovered_ns"].sum())), _WORTH_RATIO * wall_ns(analysis)
+    if rows["count"].sum() < _LEAST_COPIES or cost <= least:
         return None
-    return _finding(analysis, cost)
+    cost -= copies_of_gathers_ns(analysis, worth_a_word(analysis))
+    return _finding(analysis, cost) if cost > least else None
 
 
 def _finding(analysis: RunAnalysis, cost: float) -> Finding:
