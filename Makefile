@@ -1,4 +1,5 @@
 # make demo: environment, install, main job.   make test: the same, then the tests.
+# Tests with real ranks run by themselves: they take the machine.
 # make bench: the engine against DDP, ZeroRedundancyOptimizer and FSDP2 (minutes; wants a quiet machine).
 PYTHON ?= python3
 VENV   ?= .venv
@@ -17,7 +18,8 @@ demo: $(READY)
 	$(BIN)/zprof demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 -m "not ranks and not slow"
+	$(BIN)/python -m pytest -m "ranks and not slow"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.engine
