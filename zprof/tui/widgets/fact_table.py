@@ -187,7 +187,7 @@ class FactTable(DataTable[object]):
 
     def _room(self) -> int:
         """Columns for cells: less those of the frame, and of a bar to scroll with."""
-        return int(self._drawn_for - self.gutter.width - (self.styles.overflow_y != "hidden"))
+        return int(self._drawn_for - self.styles.gutter.width - (self.styles.overflow_y != "hidden"))
 
     def _title(self, place: int) -> Text:
         assert self.table is not None
