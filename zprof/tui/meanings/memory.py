@@ -126,6 +126,16 @@ _OUTSIDE = (
         says="The largest peak of a rank minus the smallest.",
         formula="difference = peak of the largest rank - peak of the smallest",
     ),
+    *(
+        Meaning(
+            leaf=f"memory.spread.delta_bytes.{name}",
+            title=f"difference in {name}",
+            says="What the rank with the largest peak holds more of it than the one with the smallest.",
+            formula="the six tenants and untagged sum to the difference",
+            inputs=("/memory.spread.difference_bytes",),
+        )
+        for name in (*(tenant.value for tenant in SHOWN), "untagged")
+    ),
 )
 _LAWS = (
     Meaning(

@@ -8,7 +8,7 @@ from zprof.reports.shown.time_presenter import unsplit_ns
 from zprof.tui.figures import UNKNOWN, How, Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.session import Loaded
-from zprof.tui.tables import Cell, Column, Line, Mark, Table, Word
+from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word
 
 #: Of the larger of both: below it a sum and the ledger are the same.
 _SAME = 0.01
@@ -27,9 +27,16 @@ def checks_table(loaded: Loaded) -> Table:
             Column(title="against"),
             Column(title="is", numeric=True),
             Column(title="result", numeric=True),
-            Column(title="which says"),
+            Column(title="which says", rest=True),
         ),
-        lines=tuple(Line(key=line[0].text, cells=line) for line in lines),
+        lines=tuple(
+            Line(
+                key=line[0].text,
+                cells=line,
+                opens=Opens.GAP if any(cell.text == UNKNOWN for cell in line) else Opens.NOTHING,
+            )
+            for line in lines
+        ),
         help="Bytes of a step against the law of its stage; the exposed time of all collectives, each "
         "weighted with its rank, against the terms of the ledger: they differ by what runs across the ends "
         "of the window, for a collective belongs whole to the step that launched it; and to what the "
@@ -101,20 +108,14 @@ def _has_parts(report: Report) -> bool:
 
 def _clocks(loaded: Loaded) -> tuple[Cell, ...]:
     tree, alignment = loaded.tree, loaded.report.time.alignment
-    matched = figure(tree, Unit.COUNT, "time.alignment.matched")
-    unmatched = figure(tree, Unit.COUNT, "time.alignment.unmatched")
     if alignment is None or len(alignment.offsets_ns) < 2:
-        return (
-            Word("clocks"),
-            Word("not aligned"),
-            Word("matched"),
-            matched,
-            unmatched,
-            Word(f"unmatched; {_why_not(loaded.report)}", Mark.MUTED),
-        )
+        why = Word(_why_not(loaded.report), Mark.MUTED)
+        return (Word("clocks"), Word("not aligned"), Word(""), Word(""), Word(""), why)
     doubt = figure(tree, Unit.NS, "time.alignment.uncertainty_ns")
-    how = Word(f"unmatched; {_how(alignment)}", Mark.MUTED)
-    return (Word("clocks, within"), doubt, Word("matched"), matched, unmatched, how)
+    matched = figure(tree, Unit.COUNT, "time.alignment.matched")
+    how, left = _how(alignment), figure(tree, Unit.COUNT, "time.alignment.unmatched")
+    rest = (left, Word(f"unmatched; {how}", Mark.MUTED)) if left.value else (Word(""), Word(how, Mark.MUTED))
+    return (Word("clocks, within"), doubt, Word("matched"), matched, *rest)
 
 
 def _why_not(report: Report) -> str:

@@ -52,7 +52,7 @@ def _size_columns(groups: int) -> tuple[Column, ...]:
         numeric("from", "bytes"),
         numeric("below", "bytes", from_width=69 + groups),
         numeric("n", "messages a step"),
-        Column(title="", says="their number, to scale", from_width=64 + groups),
+        Column(title="", says="their number, to scale", from_width=62 + groups),
         numeric("exposed", "in ms"),
         numeric("bus", "bus bandwidth"),
     )

@@ -209,6 +209,15 @@ def _notes(loaded: Loaded, selected: Selected, subject: RankMemory) -> list[tupl
     spread = loaded.report.memory.spread
     if spread is not None and spread.difference_bytes:
         more = figure(loaded.tree, Unit.BYTES, "memory.spread.difference_bytes")
-        than = f"more than rank {spread.smallest_rank}, most of it {tenant_name(spread.tenant)}"
-        notes.append((Word(f"rank {spread.largest_rank} holds"), more, Word(than)))
+        than = f"more than rank {spread.smallest_rank}"
+        notes.append((Word(f"rank {spread.largest_rank} holds"), more, Word(than), *_most_of_it(loaded)))
     return notes
+
+
+def _most_of_it(loaded: Loaded) -> tuple[Cell, ...]:
+    """The tenant that differs most, and by how much; nothing where none has more."""
+    spread = loaded.report.memory.spread
+    if spread is None or not spread.tenant:
+        return ()
+    size = figure(loaded.tree, Unit.BYTES, f"memory.spread.delta_bytes.{spread.tenant}", signed=True)
+    return (Word(f"· {label(spread.tenant)}"), size)

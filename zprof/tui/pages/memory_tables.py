@@ -89,7 +89,7 @@ def law_table(loaded: Loaded, rank: int) -> Table:
             numeric("padding"),
             numeric("counters", "the optimizer's step counters", from_width=_MIDDLE),
             numeric("unexplained", "what neither the law nor padding nor counters give"),
-            Column(title="cause"),
+            Column(title="cause", rest=True),
         ),
         lines=tuple(_law(loaded, place, law) for place, law in found),
         help="measured = law + padding + counters + unexplained. enter on a state: the law, and the cause.",

@@ -3,7 +3,7 @@
 from zprof.model.findings import Confidence, Finding
 from zprof.model.printable import shorten
 from zprof.model.report import Report, VerdictStatus
-from zprof.reports.shown.presenter import grouped_gaps
+from zprof.reports.shown.presenter import LEDGER, grouped_gaps
 from zprof.tui.figures import Figure, How, Range, Unit, figure, ranged
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word
@@ -15,6 +15,8 @@ _STATUS = {
     VerdictStatus.INCONCLUSIVE: ("? INCONCLUSIVE", Mark.DOUBTFUL),
 }
 _LONGEST_DIFFERENCES = 28
+#: What a table without findings says, by whether anything was not tested.
+_NO_FINDING = ("all that zprof tests for was tested", "what was not tested, and why, is said below")
 #: After a word: text of one line, or of several.
 _NEXT_LINE = (" ", "\n")
 
@@ -64,12 +66,20 @@ def findings_table(loaded: Loaded) -> Table:
     found = loaded.report.findings
     return Table(
         name="findings",
-        title="why, and what to change" if found else "nothing to change: no cause that was tested was found",
+        title=_findings_title(loaded.report),
         columns=columns,
         lines=tuple(_finding(loaded, place, one) for place, one in enumerate(found)),
         help="By what a fix saves in a step, or frees of memory. Those of low confidence are notes.",
-        note="enter: evidence, fix, how to disprove it" if found else "",
+        note="enter: evidence, fix, how to disprove it" if found else _NO_FINDING[bool(loaded.report.gaps)],
     )
+
+
+def _findings_title(report: Report) -> str:
+    if report.findings:
+        return "why, and what to change"
+    if not report.time.per_rank:
+        return "no step was timed: what costs time was not tested"
+    return "nothing to change: no cause that was tested was found"
 
 
 def _finding(loaded: Loaded, place: int, found: Finding) -> Line:
@@ -112,6 +122,12 @@ def told_of(report: Report, place: int, *, whole: bool = False) -> str:
     return f"{sentence}fix: {fix}{' …' if len(more) > 1 else ''}"
 
 
+def untested_of(report: Report) -> str:
+    """Where there are no findings: what could not be tested or measured, each with its reason."""
+    said = [f"{gap.what.removesuffix(' not tested')}: {gap.reason}" for gap in grouped_gaps(report.gaps)]
+    return "\n".join(["not tested:", *said]) if said else ""
+
+
 def _is_long(text: str) -> bool:
     return "\n" in text
 
@@ -126,8 +142,8 @@ def rest_table(loaded: Loaded) -> Table:
         Column(title="", rest=True),
     )
     help_text = (
-        "The largest peak, beside the baseline's; what is lost in a step and no finding claims; what zprof "
-        "could not test or measure."
+        "The largest peak, beside the baseline's; unclaimed: what is lost in a step and no finding claims, "
+        "beside the whole step; what zprof could not test or measure: enter there says why, and what helps."
     )
     return Table(name="rest", title="", columns=columns, lines=tuple(lines), help=help_text)
 
@@ -164,8 +180,8 @@ def _unclaimed(loaded: Loaded) -> list[Line]:
     left = {term: ns for term, ns in loaded.report.unclaimed.items() if ns > 0}
     if not left or not loaded.report.time.per_rank:
         return []
-    most = max(left, key=lambda term: left[term]).removesuffix("_ns").replace("_", " ")
-    says = f"lost in a step, mostly {most}; no finding claims it"
+    most = max(left, key=lambda term: left[term])
+    says = f"is the step; mostly {dict(LEDGER).get(most, most)}"
     lost = figure(loaded.tree, Unit.NS, "unclaimed[*]", how=How.SUM)
     step = figure(loaded.tree, Unit.NS, "time.per_rank[*].wall_ns", how=How.LARGEST)
     return [_line("unclaimed", "unclaimed", lost, step, says)]

@@ -9,8 +9,17 @@ from textual.containers import Vertical
 from textual.widgets import DataTable, Static
 
 from zprof.model.printable import printable_lines
-from zprof.tui.pages.overview import findings_table, rest_table, told_of, verdict_words, warning, warning_word
+from zprof.tui.pages.overview import (
+    findings_table,
+    rest_table,
+    told_of,
+    untested_of,
+    verdict_words,
+    warning,
+    warning_word,
+)
 from zprof.tui.pages.overview_ledger import ledger_table
+from zprof.tui.pages.overview_room import LEAST, Room, room_for, verdict_lines
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import Loaded, Selected
 from zprof.tui.theme.looks import look_of
@@ -21,7 +30,8 @@ _HELP = (
     "The verdict, then the step split into terms that sum to it, then findings by what they save.\n"
     "enter on a number: its formula and inputs; on a finding: how it is found, and what to change."
 )
-_WIDE = 100
+#: Lines of the names above, and of the status and keys below; columns beside a verdict.
+_BARS, _BESIDE = 3, 2
 
 
 class OverviewScreen(PageScreen):
@@ -30,6 +40,10 @@ class OverviewScreen(PageScreen):
     name_of: ClassVar[str] = "overview"
     help_of: ClassVar[str] = _HELP
     AUTO_FOCUS = "#findings"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words, self._room = Text(""), Room()
 
     def parts(self) -> ComposeResult:
         """The answer in lines, and three tables."""
@@ -48,16 +62,15 @@ class OverviewScreen(PageScreen):
         look, report = look_of(self.app), loaded.report
         status, sentence = verdict_words(report)
         self.help_of = f"{status.text} {sentence.text}\n{warning(report)}\n{_HELP}"  # type: ignore[misc]
-        words = Text(" ").join([cell_text(status, look), cell_text(sentence, look)])
+        self._words = Text(" ").join([cell_text(status, look), cell_text(sentence, look)])
         warned = warning_word(report)
-        self.query_one("#verdict", Static).update(words)
         self.query_one("#warnings", Static).update(cell_text(warned, look))
         self.query_one("#warnings", Static).display = bool(warned.raw)
         tables = {"ledger": ledger_table, "findings": findings_table, "rest": rest_table}
         for name, make in tables.items():
             self.query_one(f"#{name}", FactTable).show(make(loaded))
         self.query_one("#ledger", FactTable).display = bool(report.time.per_rank)
-        self._tell()
+        self._arrange()
         self._focus_what_there_is()
 
     def on_data_table_cell_highlighted(self, event: DataTable.CellHighlighted) -> None:
@@ -67,21 +80,52 @@ class OverviewScreen(PageScreen):
     def on_resize(self, event: events.Resize) -> None:
         """More room for the focused finding, or less."""
         if self.filled is not None:
-            self._tell()
+            self._arrange()
+
+    def on_fact_table_redrawn(self, event: FactTable.Redrawn) -> None:
+        """Other findings, or none, are left of a search."""
+        self._tell()
+
+    def _arrange(self) -> None:
+        """Room for the verdict first, then for what is left over, the ledger, findings, and what is told."""
+        width, height = self.app.size
+        lines = verdict_lines(self._words, width - _BESIDE, height)
+        self.query_one("#verdict", Static).update(Text("\n").join(lines))
+        above = len(lines) + bool(self.query_one("#warnings").display)
+        terms, rows, rest = (self._rows(name) for name in ("ledger", "findings", "rest"))
+        self._room = room_for(width, height - _BARS - above - rest, terms, rows)
+        is_free, told = self._room.is_free, self.query_one("#told").styles
+        findings = self.query_one("#findings").styles
+        self.query_one("#ledger").styles.max_height = self._room.ledger
+        if is_free:
+            findings.height = findings.max_height = told.height = told.max_height = None
+        elif rows:
+            findings.height, findings.max_height = "1fr", "100%"
+            told.height, told.max_height = "auto", max(1, self._room.told)
+        else:
+            findings.height, told.height, told.max_height = LEAST, "1fr", "100%"
+        self._tell()
+
+    def _rows(self, name: str) -> int:
+        """Of a table, where it is shown."""
+        table = self.query_one(f"#{name}", FactTable)
+        return len(table.table.lines) if table.table and table.display else 0
 
     def _tell(self) -> None:
         loaded = self.zprof.loaded
         focused = self.query_one("#findings", FactTable).focused_line()
         said = ""
         if loaded is not None and focused:
-            said = told_of(loaded.report, focused[0].target, whole=self.app.size.width >= _WIDE)
+            said = told_of(loaded.report, focused[0].target, whole=self._room.is_free)
+        elif loaded is not None and not loaded.report.findings:
+            said = untested_of(loaded.report)
         self.query_one("#told", Static).update(Text("\n".join(printable_lines(said))))
-        self.query_one("#told", Static).display = bool(said)
+        self.query_one("#told", Static).display = bool(said) and (self._room.is_free or self._room.told > 0)
 
     def _focus_what_there_is(self) -> None:
         """The findings, else the ledger."""
         findings, ledger = self.query_one("#findings", FactTable), self.query_one("#ledger", FactTable)
         if self.focused is None and findings.row_count:
             self.set_focus(findings, scroll_visible=False)
-        elif self.focused in (None, findings) and not findings.row_count:
+        elif self.focused in (None, findings) and not findings.row_count and ledger.display:
             self.set_focus(ledger, scroll_visible=False)

@@ -8,6 +8,7 @@ from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memo
 from zprof.model.memory import Memory, RankSpread
 from zprof.model.tenants import Tenant
 from zprof.tui.figures import Figure
+from zprof.tui.meanings.registry import meaning_of
 from zprof.tui.pages.memory import MOST_BARS, Stacks, stacks, telling
 from zprof.tui.pages.memory_missing import missing_memory
 from zprof.tui.session import Loaded, Selected
@@ -118,3 +119,10 @@ def test_without_memory_there_are_no_bars_but_what_helps(alone: Loaded) -> None:
     assert NO_MEMORY.reason in said
     assert NO_MEMORY.remedy in said
     assert "zprof record" in " ".join(missing_memory(with_memory(alone, Memory()).report))
+
+
+def test_the_difference_says_which_tenant_and_by_how_much(alone: Loaded) -> None:
+    said = [words(note) for note in made(alone, full_memory()).notes]
+    assert "rank 1 holds 1.0 KiB more than rank 0 · temporary buffers +1.0 KiB" in said
+    leaf = "memory.spread.delta_bytes.temporary_buffers"
+    assert meaning_of(leaf) is not None

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.diagnosis_reports import DIAGNOSES, alone, larger_batch
 from tests.support.reports import SITUATIONS
+from zprof.model.gaps import Gap
 from zprof.model.report import Report, RunFacts, Verdict, VerdictStatus
 from zprof.tui.figures import Figure
 from zprof.tui.meanings.registry import meaning_of
@@ -13,6 +14,7 @@ from zprof.tui.pages.overview import (
     findings_table,
     rest_table,
     told_of,
+    untested_of,
     verdict_words,
     warning,
     warning_word,
@@ -141,6 +143,18 @@ def test_no_finding_is_said() -> None:
     table = findings_table(shown(larger_batch()))
     assert not table.lines
     assert "no cause that was tested was found" in table.title
+    assert table.note == "all that zprof tests for was tested"
+    assert untested_of(larger_batch()) == ""
+    report = larger_batch()
+    untimed = replace(report, time=replace(report.time, per_rank=()))
+    assert findings_table(shown(untimed)).title == "no step was timed: what costs time was not tested"
+
+
+def test_without_findings_it_says_what_was_not_tested_and_why() -> None:
+    gap = Gap(what="rule data_loader not tested", reason="no loader was seen", remedy="record more")
+    report = replace(larger_batch(), gaps=(gap,))
+    assert findings_table(shown(report)).note == "what was not tested, and why, is said below"
+    assert untested_of(report) == "not tested:\nrule data_loader: no loader was seen"
 
 
 def test_what_is_told_of_the_focused_finding() -> None:
@@ -160,7 +174,7 @@ def test_what_is_left_over(loaded: Loaded) -> None:
     assert rows["not tested"][3] == "reserved and non-PyTorch memory"
     rows = {row[0]: row for row in texts(rest_table(shown(REPORTS["against_baseline"]())))}
     assert rows["unclaimed"][1] == "33.0 ms"
-    assert rows["unclaimed"][3] == "lost in a step, mostly exposed transfer; no finding claims it"
+    assert rows["unclaimed"][3] == "is the step; mostly exposed transfer"
     assert "headroom" not in rows
 
 

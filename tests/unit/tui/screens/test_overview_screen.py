@@ -1,8 +1,13 @@
 """The first screen, by keys: the answer at once, what opens, what is copied."""
 
+from dataclasses import replace
+
+import pytest
 from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, MIDDLE, app_on, play, press, screen_text, settled
+from zprof.model.gaps import Gap
+from zprof.model.memory import DeviceMemory
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import Loaded
 
@@ -93,3 +98,64 @@ def test_no_number_is_cut_at_80_columns_and_the_focused_finding_says_all(loaded:
         assert len(screen_text(app).splitlines()) == 24
 
     play(app_on(loaded), act)
+
+
+_SENTENCE = " and ".join(f"cause {at} of this rather long verdict" for at in range(12))
+
+
+def with_much(loaded: Loaded) -> Loaded:
+    """A verdict of many lines, and a device beside the memory."""
+    report = loaded.report
+    device = DeviceMemory(rank=0, device="cuda:0", moment="allocated peak", live_bytes=1, tenants={})
+    used = replace(device, device_used_bytes=1 << 30, device_total_bytes=2 << 30)
+    return replace(
+        loaded,
+        report=replace(
+            report,
+            verdict=replace(report.verdict, sentence=f"! RISK {_SENTENCE}"),
+            memory=replace(report.memory, devices=(used,)),
+            unclaimed={"idle_ns": 1_000_000},
+        ),
+    )
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 24), (80, 30)], ids=str)
+def test_a_long_verdict_cuts_nothing_off_but_its_own_end(loaded: Loaded, size: tuple[int, int]) -> None:
+    text = press(app_on(with_much(loaded)), size=size)
+    for name in ("peak memory", "headroom", "unclaimed", "not tested", "= step", "ZP401"):
+        assert name in text, text
+    if size == (80, 24):
+        assert "… (?)" in text
+    assert "why, and what to change" in text
+    assert "cause 11 of this" in press(app_on(with_much(loaded)), "?", "pagedown", size=(120, 36))
+
+
+def test_without_findings_the_room_tells_what_was_not_tested(loaded: Loaded) -> None:
+    gap = Gap(what="rule data_loader not tested", reason="no loader was seen", remedy="record more")
+    bare = replace(loaded, report=replace(loaded.report, findings=(), gaps=(gap,)))
+    for size in ((80, 24), LARGE):
+        text = press(app_on(bare), size=size)
+        assert "rule data_loader: no loader was seen" in text
+        assert "nothing to change: no cause that was tested was found" in text
+
+
+def test_tab_goes_through_the_parts_from_top_to_bottom(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for keys, parts in ORDERS.items():
+            await press_on(app, pilot, keys)
+            seen = []
+            for _ in range(len(parts)):
+                seen.append(app.focused.id if app.focused else None)
+                await press_on(app, pilot, "tab")
+            assert sorted(map(str, seen)) == sorted(parts)
+            at = parts.index(str(seen[0]))
+            assert seen == [*parts[at:], *parts[:at]], keys
+
+    play(app_on(loaded), act, LARGE)
+
+
+ORDERS = {
+    "1": ["ledger", "findings", "rest"],
+    "2": ["bars", "trend", "top", "law", "phases", "modules"],
+    "3": ["collectives", "sizes", "fits", "units", "checks"],
+}
