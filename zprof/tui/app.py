@@ -137,7 +137,7 @@ class ZprofApp(Shell):
 
         number = number_of(event.line, event.cell)
         if number is not None:
-            self.push_screen(opened.number(self.loaded, number, event.line))
+            self.push_screen(opened.number(self.loaded, number, event.line, event.table))
         elif event.line.opens is Opens.RANK:
             self.select(rank=event.line.target)
         elif event.line.opens is Opens.STEP:

@@ -20,15 +20,26 @@ from zprof.tui.popups.popup import Popup
 from zprof.tui.popups.text import TextPopup
 from zprof.tui.session import Loaded
 from zprof.tui.shell import Shell
-from zprof.tui.tables import Line, Opens
+from zprof.tui.tables import Line, Opens, Table
 
+#: Titles of columns that say no more than their numbers do.
+_PLAIN = frozenset({"ms", "bytes", "size"})
 #: Of a name in a title.
 _LONGEST_TITLE = 120
 
 
-def number(loaded: Loaded, found: Figure, line: Line) -> Popup[None]:
+def number(loaded: Loaded, found: Figure, line: Line, table: Table) -> Popup[None]:
     """A number of this row, explained."""
-    return NumberPopup(found, shorten(line.cells[0].text, _LONGEST_TITLE), loaded)
+    return NumberPopup(found, shorten(title_of(found, line, table), _LONGEST_TITLE), loaded)
+
+
+def title_of(found: Figure, line: Line, table: Table) -> str:
+    """The names of its row and column; a row that begins with a number has no name."""
+    first = line.cells[0]
+    columns = zip(table.columns, line.cells, strict=True)
+    column = next((column.title for column, cell in columns if cell is found), "")
+    names = ["" if isinstance(first, Figure) else first.text, "" if column in _PLAIN else column]
+    return ", ".join(name for name in names if name)
 
 
 def row(app: Shell, line: Line) -> Popup[None] | None:

@@ -3,7 +3,7 @@
 import pytest
 from textual.pilot import Pilot
 
-from tests.support.tui_app import LARGE, SIZES, app_on, play, screen_text
+from tests.support.tui_app import LARGE, SIZES, app_on, play, press, screen_text
 from tests.support.tui_keys import pressed
 from zprof.tui.app import ZprofApp
 from zprof.tui.popups.number import NumberPopup
@@ -27,3 +27,19 @@ def test_the_only_row_is_not_hidden_by_a_bar(alone: Loaded, size: tuple[int, int
         assert "overlapped_ns" in screen_text(app)
 
     play(app_on(alone), act, size)
+
+
+@pytest.mark.parametrize(
+    ("keys", "title"),
+    [
+        (("4", "tab", "right", "enter"), "─ █ compute: "),
+        (("5", "tab", "right", "right", "enter"), ", compute: "),
+        (("6", "right", "right", "enter"), "─ step time, B: "),
+        (("shift+tab", "enter"), "─ exposed transfer: "),
+        (("shift+tab", "right", "right", "enter"), "─ exposed transfer, of step: "),
+    ],
+)
+def test_its_title_says_which_number_of_the_row_it_is(
+    loaded: Loaded, keys: tuple[str, ...], title: str
+) -> None:
+    assert title in press(app_on(loaded), *keys)
