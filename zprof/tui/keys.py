@@ -98,7 +98,13 @@ KEYS: tuple[Key, ...] = (
         says="the next tenant, or time",
         where=Where.MEMORY,
     ),
-    Key(keys="enter", action="open_part", says="open the tenant, or the time", where=Where.MEMORY),
+    Key(
+        keys="enter",
+        action="open_part",
+        says="open the tenant, or the time",
+        where=Where.MEMORY,
+        footer="open",
+    ),
     Key(
         keys="m",
         action="next_part",

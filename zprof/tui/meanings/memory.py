@@ -2,6 +2,7 @@
 
 from zprof.model.tenants import SHOWN, Tenant
 from zprof.tui.meanings.meaning import Meaning
+from zprof.tui.meanings.memory_device import DEVICES
 from zprof.tui.meanings.memory_rows import (
     facts_of,
     kinds_of,
@@ -33,42 +34,6 @@ _MEASURED = (
     "All bytes of this state on the rank while it is complete, which need not be at the peak: gradients when "
     "the optimizer begins."
 )
-_TERMS = {
-    "live_bytes": "What was asked for and is live: the tenants and untagged.",
-    "rounding_bytes": "What the allocator's blocks are larger than what was asked for.",
-    "awaiting_free_bytes": "Blocks that were freed and that a stream still uses.",
-    "split_bytes": "Free parts of segments of which another part is in use: fragmentation.",
-    "free_segments_bytes": "Segments that are wholly free and were not given back.",
-    "private_pools_bytes": "Free memory in pools of CUDA graphs.",
-    "reserved_bytes": "All that the allocator took from the device.",
-    "collectives_bytes": "Growth of the process outside the allocator at the first collective of each group.",
-    "context_bytes": "The rest of the process outside the allocator: context, modules, libraries.",
-    "process_bytes": "All that this process has on the device.",
-    "other_processes_bytes": "What other processes have, and the driver's own reserve.",
-    "device_used_bytes": "All that is in use on the device.",
-    "device_total_bytes": "What the device has.",
-}
-_TERM_SUMS = {
-    "reserved_bytes": (
-        "reserved = live + rounding + awaiting free + split + free segments + private pools",
-        (
-            "live_bytes",
-            "rounding_bytes",
-            "awaiting_free_bytes",
-            "split_bytes",
-            "free_segments_bytes",
-            "private_pools_bytes",
-        ),
-    ),
-    "process_bytes": (
-        "process = reserved + collectives + context",
-        ("reserved_bytes", "collectives_bytes", "context_bytes"),
-    ),
-    "device_used_bytes": (
-        "used = process + other processes",
-        ("process_bytes", "other_processes_bytes"),
-    ),
-}
 
 
 def _peaks(stem: str, what: str) -> tuple[Meaning, ...]:
@@ -213,25 +178,6 @@ _OTHERS = (
         for name in (*(tenant.value for tenant in SHOWN), "untagged")
     ),
 )
-_DEVICES = tuple(
-    Meaning(
-        leaf=f"memory.devices[].{leaf}",
-        title=leaf.removesuffix("_bytes").replace("_", " "),
-        says=says,
-        formula=_TERM_SUMS.get(leaf, ("", ()))[0],
-        inputs=_TERM_SUMS.get(leaf, ("", ()))[1],
-    )
-    for leaf, says in _TERMS.items()
-)
-_COUNTERS = tuple(
-    Meaning(leaf=f"memory.counters[].{leaf}", title=leaf, says=says)
-    for leaf, says in (
-        ("peak_allocated_bytes", "The highest allocated bytes that the allocator's own counter said."),
-        ("peak_reserved_bytes", "The highest reserved bytes that the allocator's own counter said."),
-        ("retries", "Allocations in the recorded steps that first had to give cached memory back."),
-        ("ooms", "Allocations in the recorded steps that failed for want of memory."),
-    )
-)
 
 MEMORY: tuple[Meaning, ...] = (
     *_peaks("per_rank", "Live in the allocator when the rank was at its highest."),
@@ -241,6 +187,5 @@ MEMORY: tuple[Meaning, ...] = (
     *_OUTSIDE,
     *_LAWS,
     *_OTHERS,
-    *_DEVICES,
-    *_COUNTERS,
+    *DEVICES,
 )

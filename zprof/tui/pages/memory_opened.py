@@ -6,7 +6,7 @@ from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 from zprof.reports.shown.memory_names import tenant_name
 from zprof.tui.figures import Unit, figure
-from zprof.tui.pages.memory import label
+from zprof.tui.pages.memory_legend import label
 from zprof.tui.session import Loaded
 
 _BASIS = {

@@ -10,7 +10,7 @@ from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.tenants import SHOWN
 from zprof.reports.shown.memory_presenter import largest_rank
 from zprof.tui.figures import Figure, How, Unit
-from zprof.tui.pages.memory import label
+from zprof.tui.pages.memory_legend import label
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Column, Line, Table, Word
 from zprof.tui.theme.palette import UNTAGGED

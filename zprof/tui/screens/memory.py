@@ -13,7 +13,8 @@ from zprof.tui.keys import Where, bindings
 from zprof.tui.pages.memory import stacks, subject_of
 from zprof.tui.pages.memory_device import device_table
 from zprof.tui.pages.memory_missing import missing_memory
-from zprof.tui.pages.memory_tables import law_table, modules_table, phases_table, top_table
+from zprof.tui.pages.memory_phases import modules_table, phases_table
+from zprof.tui.pages.memory_tables import law_table, top_table
 from zprof.tui.pages.memory_timeline import curve_of
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import Loaded, Selected

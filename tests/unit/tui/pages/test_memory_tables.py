@@ -14,7 +14,8 @@ from zprof.tui.meanings.registry import meaning_of
 from zprof.tui.pages.memory import stacks
 from zprof.tui.pages.memory_device import device_table
 from zprof.tui.pages.memory_opened import allocation_text, law_text
-from zprof.tui.pages.memory_tables import law_table, modules_table, phases_table, telling_frame, top_table
+from zprof.tui.pages.memory_phases import modules_table, phases_table
+from zprof.tui.pages.memory_tables import law_table, telling_frame, top_table
 from zprof.tui.pages.memory_timeline import curve_of, point_table
 from zprof.tui.session import Loaded, Selected
 from zprof.tui.tables import Mark, Opens, Table

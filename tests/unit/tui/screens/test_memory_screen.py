@@ -7,11 +7,12 @@ from textual.pilot import Pilot
 
 from tests.support.full_memories import full_memory
 from tests.support.memories import HOSTILE
-from tests.support.tui_app import LARGE, MIDDLE, SIZES, SMALL, app_on, play, screen_text, settled
+from tests.support.tui_app import LARGE, MIDDLE, SIZES, SMALL, app_on, play, press, screen_text, settled
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
 from zprof.model.memory import Memory
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import Loaded
+from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import StackedBars
 from zprof.tui.widgets.trend import Trend
 
@@ -153,3 +154,19 @@ def test_a_name_from_the_run_does_not_steer(alone: Loaded) -> None:
         assert "\\x1b[2J" in screen_text(app)
 
     play(app_on(with_memory(alone, memory)), act, LARGE)
+
+
+def test_the_keys_below_say_that_enter_opens_what_is_under_the_cursor_of_a_picture(alone: Loaded) -> None:
+    for keys in (("2",), ("2", "tab"), ("2", "tab", "tab")):
+        text = press(app_on(alone), *keys)
+        assert "enter open" in text.splitlines()[-1]
+
+
+def test_side_by_side_each_table_fits_its_half(alone: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await pilot.press("2")
+        await settled(app, pilot)
+        for table in app.screen.query(FactTable):
+            assert table.virtual_size.width <= table.size.width, table.id
+
+    play(app_on(alone), act, (160, 45))

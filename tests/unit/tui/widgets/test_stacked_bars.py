@@ -5,7 +5,8 @@ import pytest
 from tests.support.full_memories import full_memory
 from tests.support.tui_memory import of_ranks, on_a_device, with_memory
 from zprof.model.memory import Memory
-from zprof.tui.pages.memory import Stacks, legend_table, stacks
+from zprof.tui.pages.memory import Stacks, stacks
+from zprof.tui.pages.memory_legend import legend_table
 from zprof.tui.session import Loaded, Selected
 from zprof.tui.theme.palette import TENANTS, Look
 from zprof.tui.widgets.stacked_paint import NOT_FOUND, Pen, bars_lines, item_at, legend_rows
