@@ -1,16 +1,16 @@
 """The two runs side by side: what is compared, every figure of both, and how they were run."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from zprof.model.printable import shorten
 from zprof.model.side_by_side import Setting
 from zprof.reports.shown.compare_presenter import UNKNOWN, change, figure, shown_settings
+from zprof.tui.pages.compare_head import Shown
 from zprof.tui.pages.compare_judged import judgement_of
 from zprof.tui.pages.compare_leaves import Part, part_of
 from zprof.tui.pages.compare_places import Place, name_of, places
 from zprof.tui.pages.compare_rows import line_of, per_token_line
 from zprof.tui.pages.compare_verdict import Doubt, Judgement, doubt_of, verdict_word, why
-from zprof.tui.pages.overview import verdict_words
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Column, Line, Mark, Opens, Table, Word
 
@@ -20,20 +20,10 @@ NO_BASELINE = (
     "  zprof tui RUN --baseline OTHER_RUN\n\n"
     "The verdict then says whether this run is slower than the other, by how much, and why."
 )
-#: What the line of the names has beside them.
-_BESIDE_NAMES = 62
-_LONGEST_NAME, _LONGEST_SETTING, _LONGEST_VALUE = 14, 22, 22
+_LONGEST_SETTING, _LONGEST_VALUE = 22, 22
 _PER_STEP = frozenset({Part.RANK, Part.COLLECTIVE, Part.LATE, Part.KERNELS, Part.EQUAL_WORK, Part.VOLUME})
 _OF_NO_TOKEN = frozenset({"noise_floor_ns", "first_wait_ns"})
 _ENVIRONMENT = "environment"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What of it is shown: only what differs, and times of a step or of a token."""
-
-    only_differences: bool = False
-    per_token: bool = False
 
 
 def why_no_tokens(loaded: Loaded) -> str:
@@ -48,20 +38,6 @@ def why_no_tokens(loaded: Loaded) -> str:
     if any(len(run.ranks_loaded) < run.world_size for run in runs):
         return "not all ranks are loaded, and the tokens are those of all"
     return ""
-
-
-def head_words(loaded: Loaded, shown: Shown, width: int = 0) -> list[Word]:
-    """Which is which, and what is shown of them, in a terminal of so many columns."""
-    longest = max(_LONGEST_NAME, (width - _BESIDE_NAMES) // 2)
-    comparison, run = loaded.report.comparison, loaded.report.run
-    before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
-    unit = comparison.equal_work.unit.value.removesuffix("s") if comparison and comparison.equal_work else ""
-    return [
-        Word(f"A {shorten(before, longest)} (baseline)", Mark.TITLE),
-        Word(f"B {shorten(run.name, longest)} (this run)", Mark.TITLE),
-        Word(f"per {unit if shown.per_token else 'step'}", Mark.MUTED),
-        Word("only differences" if shown.only_differences else "all rows", Mark.MUTED),
-    ]
 
 
 def compare_table(loaded: Loaded, shown: Shown) -> Table:
@@ -165,12 +141,6 @@ def _setting(at: int, setting: Setting) -> Line:
         opens=Opens.COMPARED,
         mark=Mark.MUTED if is_same else Mark.PLAIN,
     )
-
-
-def short_verdict(loaded: Loaded) -> list[Word]:
-    """The verdict without its cause, which the first screen has."""
-    status, sentence = verdict_words(loaded.report)
-    return [status, Word(sentence.raw.partition(", because ")[0])]
 
 
 def said_of_row(loaded: Loaded, key: str) -> tuple[str, str]:

@@ -11,15 +11,8 @@ from textual.widgets import Static
 
 from zprof.model.printable import printable
 from zprof.tui.keys import Where, bindings
-from zprof.tui.pages.compare import (
-    NO_BASELINE,
-    Shown,
-    compare_table,
-    head_words,
-    settings_table,
-    short_verdict,
-    why_no_tokens,
-)
+from zprof.tui.pages.compare import NO_BASELINE, compare_table, settings_table, why_no_tokens
+from zprof.tui.pages.compare_head import Shown, head_words, short_verdict
 from zprof.tui.pages.overview import verdict_words, warning, warning_word
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import Asked, Loaded, Progress, Selected, turned

@@ -14,15 +14,8 @@ from zprof.rules.side_by_side import side_by_side
 from zprof.run.reader import load as open_run
 from zprof.tui.figures import Figure, How
 from zprof.tui.meanings.registry import meaning_of
-from zprof.tui.pages.compare import (
-    Shown,
-    compare_table,
-    head_words,
-    said_of_row,
-    settings_table,
-    short_verdict,
-    why_no_tokens,
-)
+from zprof.tui.pages.compare import compare_table, said_of_row, settings_table, why_no_tokens
+from zprof.tui.pages.compare_head import Shown, head_words, short_verdict, told_apart
 from zprof.tui.pages.compare_leaves import Compared, side
 from zprof.tui.session import Asked, Loaded, turned
 from zprof.tui.tables import Line, Table
@@ -184,6 +177,19 @@ def test_names_have_the_room_there_is(loaded: Loaded) -> None:
     assert head_words(long, ALL, 120)[1].text == "B tracelens_h100_bert_small (this run)"
     for width in (80, 120, 200):
         assert len("  ".join(word.text for word in head_words(long, ALL, width))) <= width
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("tracelens_h100_bert_small", "tracelens_h100_qwen_0.5b", ("…bert_small", "…qwen_0.5b")),
+        ("zero3", "zero3-prefetch", ("zero3", "zero3-prefetch")),
+        ("a long name of a run", "a long name of a run", ("a long name o…", "a long name o…")),
+        ("another long name of it", "zero3", ("another long …", "zero3")),
+    ],
+)
+def test_long_names_are_told_apart(before: str, after: str, shown: tuple[str, str]) -> None:
+    assert told_apart(before, after, 14) == shown
 
 
 def test_only_what_differs(loaded: Loaded) -> None:
