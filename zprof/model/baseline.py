@@ -21,7 +21,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBaseline:
-    """Of the rank with the highest peak: the peak and its tenants; ``tenants`` sum with untagged to the peak."""
+    """Of the rank with the highest peak: the peak, and its tenants, which sum to it with untagged."""
 
     peak_bytes: int
     untagged_bytes: int

@@ -33,12 +33,13 @@ class Sense(StrEnum):
 class Limit:
     """What is allowed of one quantity.
 
-    ``gate``: peak_memory, peak_memory.<tenant>, untagged_ratio, exposed_ratio, overlap_ratio, collective_bytes,
-    collective_count, collective_bytes_law, step_time, exposed_wait.
-    Either ``value`` (absolute, in ``unit``) or ``change_ratio`` (of the baseline: 0.02 is 2 % more) is set; of
-    a ratio, ``change_points`` adds to it.  ``confidence``: it fails only where the interval of that confidence
-    is beyond the limit; None: the value itself is compared.  ``warns``: beyond it is a warning, no failure.
-    ``said`` is the limit as it was written, ``origin`` where ("default", "pyproject.toml", "--peak-memory").
+    ``gate``: peak_memory, peak_memory.<tenant>, untagged_ratio, exposed_ratio, overlap_ratio,
+    collective_bytes, collective_count, collective_bytes_law, step_time, exposed_wait.
+    Either ``value`` (absolute, in ``unit``), ``change_ratio`` (of the baseline: 0.02 is 2 % more) or
+    ``change_points`` (added to the baseline's ratio) is set.  ``confidence``: it fails only where the
+    interval of that confidence is beyond the limit; None: the value itself is compared.  ``warns``: beyond it
+    is a warning, no failure.  ``said`` is the limit as it was written, ``origin`` where ("default",
+    "pyproject.toml", "--peak-memory").
     """
 
     gate: str
@@ -57,10 +58,11 @@ class Limit:
 class GateResult:
     """One gate.
 
-    ``value`` is the leaf ``leaf`` of the report of this run, ``baseline`` the same of the baseline, ``allowed``
-    the limit in ``unit``; None where it is not known or there is none.  ``interval``: of value - baseline.
-    ``subject``: whose it is: the rank, tenant or collective.  ``grew``: what grew most below it, in words.
-    ``sentence`` says all of that in one line; ``remedy`` what to do where it is unknown or skipped.
+    ``value`` is the leaf ``leaf`` of the report of this run, ``baseline`` the same of the baseline,
+    ``allowed`` the limit in ``unit``; None where it is not known or there is none.  ``interval``: of value -
+    baseline.  ``subject``: whose it is: the rank, tenant or collective.  ``grew``: what grew most below it,
+    in words.  ``sentence`` says all of that in one line; ``remedy`` what to do where it is unknown or
+    skipped.
     """
 
     limit: Limit
