@@ -13,6 +13,11 @@ class MadeLines(Sequence[Line]):
         self._make = make
         self._made: list[Line | None] = [None] * count
 
+    @property
+    def made(self) -> int:
+        """How many are made by now."""
+        return sum(line is not None for line in self._made)
+
     def __len__(self) -> int:
         return len(self._made)
 

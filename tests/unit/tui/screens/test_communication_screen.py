@@ -7,8 +7,9 @@ from textual.pilot import Pilot
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, settled
 from tests.unit.tui.pages.test_communication_page import many_groups, with_collective, with_time
 from zprof.tui.app import ZprofApp
+from zprof.tui.pages.made_lines import MadeLines
 from zprof.tui.session import Loaded
-from zprof.tui.tables import MOST_ROWS
+from zprof.tui.tables import MOST_LINES, MOST_ROWS
 from zprof.tui.widgets.fact_table import FactTable
 
 _PARTS = ("message sizes", "units (wrapped", "the link:")
@@ -124,3 +125,33 @@ def test_names_from_a_run_are_text(loaded: Loaded) -> None:
     assert "a[bold]b\\x1b[2J" in text
     text = press(app_on(with_collective(loaded, group=evil, dtype=evil)), "3", "enter")
     assert "a[bold]b\\x1b[2J" in text
+
+
+def test_a_search_without_a_hit_says_so_and_splits_nothing(loaded: Loaded) -> None:
+    seen = texts(app_on(loaded), "3 slash z z z enter", "slash g a t h e r enter")
+    assert "no row has 'zzz'" in seen[0]
+    assert "hidden ╌" not in seen[0]
+    assert " wait " not in seen[0].splitlines()[4]
+    assert split_line(seen[1]).startswith(" all_gather 0,1  hidden")
+
+
+def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: Loaded) -> None:
+    first, unit = loaded.report.time.collectives[0], loaded.report.time.units[0]
+    time = replace(
+        loaded.report.time,
+        collectives=tuple(replace(first, kind=f"kind_{at}") for at in range(2500)),
+        units=tuple(replace(unit, unit=f"blocks.{at}") for at in range(2500)),
+    )
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await pilot.press("3")
+        await settled(app, pilot)
+        for name in ("collectives", "units"):
+            part = app.screen.query_one(f"#{name}", FactTable)
+            lines = part.table.lines if part.table else ()
+            assert isinstance(lines, MadeLines)
+            assert (len(lines), lines.made, part.row_count) == (MOST_LINES, MOST_ROWS, MOST_ROWS)
+        assert "the 2000 most exposed of 2500" in screen_text(app)
+        assert f"first {MOST_ROWS} of {MOST_LINES} rows: / narrows" in screen_text(app)
+
+    play(app_on(with_time(loaded, time)), act, MIDDLE)
