@@ -56,15 +56,20 @@ def status_text(app: Shell) -> str:
     ranks = len(facts.ranks_loaded)
     parts = [
         printable(facts.name),
-        f"{ranks} of {facts.world_size} ranks" if ranks < facts.world_size else f"{ranks} ranks",
-        f"{len(facts.steps)} steps",
+        f"{ranks} of {facts.world_size} ranks" if ranks < facts.world_size else counted(ranks, "rank"),
+        counted(len(facts.steps), "step"),
     ]
     if selected.rank is not None:
         parts.append(
             f"rank {selected.rank}" + (f" step {selected.step}" if selected.step is not None else "")
         )
     gaps = len(app.loaded.report.gaps) if app.loaded else app.look.gaps
-    parts.append("1 gap" if gaps == 1 else f"{gaps} gaps")
+    parts.append(counted(gaps, "gap"))
     if app.is_measuring or app.loaded is None:
         parts.append(app.waiting_text())
     return " · ".join(parts)
+
+
+def counted(number: int, what: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
