@@ -10,6 +10,7 @@ from zprof.cli.command import Handover
 from zprof.cli.live import add_live_options, is_live, show_live
 from zprof.cli.opening import open_run
 from zprof.cli.options.measuring import Measuring, add_measuring_options, measuring
+from zprof.cli.options.training_facts import add_work_options, stated_work
 from zprof.cli.terminal import console
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class TuiCommand:
         add_live_options(parser)
         parser.add_argument("--ascii", action="store_true", help="letters instead of glyphs")
         parser.add_argument("--theme", metavar="NAME", help="dark, light, ansi, or any theme of Textual")
+        add_work_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Show it; print the report where there is no terminal to show it on."""
@@ -67,20 +69,32 @@ def _printed(arguments: argparse.Namespace, options: Measuring) -> int:
     from zprof.reports.text.report import render
     from zprof.rules.diagnose import diagnose
 
-    baseline = open_run(arguments.baseline) if arguments.baseline else None
-    console.data(render(diagnose(open_run(arguments.run), baseline, **options)))
+    run, baseline = _given(arguments)
+    console.data(render(diagnose(run, baseline, **options)))
     return 0
+
+
+def _given(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
+    """The run and its baseline, with the work of a step as it was said."""
+    run = open_run(arguments.run)
+    run = run.described(stated_work(arguments.tokens_per_step, run.manifest.training))
+    if arguments.baseline is None:
+        return run, None
+    before = open_run(arguments.baseline)
+    return run, before.described(stated_work(arguments.baseline_tokens_per_step, before.manifest.training))
 
 
 def _shown(arguments: argparse.Namespace, options: Measuring, theme: str | None) -> int:
     # What cannot be opened is refused in one line, and traces are imported, before the screen is taken.
-    given = {path: open_run(path) for path in (arguments.run, arguments.baseline) if path is not None}
+    run, before = _given(arguments)
     from zprof.tui.app import ZprofApp
     from zprof.tui.session import Asked
     from zprof.tui.theme.looks import wants_no_colour
 
     def opener(path: Path) -> "Run":
-        return given[path] if path in given else open_run(path)
+        if path == arguments.run:
+            return run
+        return before if before is not None and path == arguments.baseline else open_run(path)
 
     asked = Asked(path=arguments.run, opener=opener, baseline=arguments.baseline, **options)
     app = ZprofApp(asked, ascii_only=arguments.ascii, mono=wants_no_colour())

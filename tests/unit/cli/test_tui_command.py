@@ -146,6 +146,14 @@ def test_a_trace_is_imported_before_the_screen(
     assert app.asked.opener(trace).ranks == (0,)
 
 
+def test_the_work_of_a_step_can_be_said(terminal: list[ZprofApp]) -> None:
+    said = ["--tokens-per-step", "512", "--baseline-tokens-per-step", "128"]
+    assert main(["tui", str(RUN), "--baseline", str(BASELINE), *said]) == 0
+    (app,) = terminal
+    tokens = [app.asked.opener(path).manifest.training.tokens_per_step for path in (RUN, BASELINE)]
+    assert tokens == [512, 128]
+
+
 def test_leaving_while_it_measures_does_not_wait(
     terminal: list[ZprofApp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
