@@ -83,6 +83,11 @@ COMMANDS: tuple[Entry, ...] = (
         home="zprof.cli.simulate:SimulateCommand",
     ),
     Entry(
+        name="schema",
+        summary="print the JSON schema of a report, a check or a baseline",
+        home="zprof.cli.schema:SchemaCommand",
+    ),
+    Entry(
         name="bundle",
         summary="put what support needs of a run into one file, without names and paths",
         home="zprof.cli.bundle:BundleCommand",

@@ -1,0 +1,47 @@
+"""``zprof schema``: the JSON schema of what zprof writes."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+DOCUMENTS = ("report", "check", "baseline")
+
+
+class SchemaCommand:
+    """Print the JSON schema of a report, of a check or of a baseline.
+
+    Draft 2020-12. Leaves may be added to a document of the same version; those that
+    stand in its schema stay.
+
+    examples:
+      zprof schema report
+      zprof schema check -o check.schema.json
+    """
+
+    name = "schema"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Which document, and where to."""
+        parser.add_argument("document", choices=DOCUMENTS, help=f"one of: {', '.join(DOCUMENTS)}")
+        parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write here")
+        parser.add_argument("--force", action="store_true", help="overwrite FILE")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Make it from the types, deliver it."""
+        from zprof.cli.terminal.output import deliver
+        from zprof.model.json_tree import to_json
+
+        deliver(to_json(schema_of(arguments.document)), arguments.output, force=arguments.force)
+        return 0
+
+
+def schema_of(document: str) -> Mapping[str, Any]:
+    """The schema of one of ``DOCUMENTS``, as a tree of JSON values."""
+    from zprof.model.baseline import Baseline
+    from zprof.model.check import Check
+    from zprof.model.json_schema import json_schema
+    from zprof.model.report import Report
+
+    kinds: dict[str, type] = {"report": Report, "check": Check, "baseline": Baseline}
+    return json_schema(kinds[document], title=f"zprof {document}")
