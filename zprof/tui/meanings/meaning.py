@@ -17,7 +17,7 @@ Rows = Callable[[RunAnalysis, Indices], pd.DataFrame]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """A kind of leaf.  ``leaf`` has ``[]`` for an index; ``inputs`` are leaves beside it, by their names.
+    """A kind of leaf.  ``leaf`` has ``[]`` for an index; ``inputs`` are leaves, as :func:`input_path` says.
 
     ``rows`` gives what it was measured from, at most some dozens, the decisive ones first.
     """
@@ -28,6 +28,20 @@ class Meaning:
     formula: str = ""
     inputs: tuple[str, ...] = ()
     rows: Rows | None = None
+
+
+def beside(leaf: str) -> str:
+    """What the leaf stands in: ``time.per_rank[3]`` of ``time.per_rank[3].wall_ns``."""
+    return leaf.rpartition(".")[0]
+
+
+def input_path(leaf: str, name: str) -> str:
+    """Where an input of a leaf stands: beside it; one level up for ``../name``; ``/name`` is a whole path."""
+    if name.startswith("/"):
+        return name[1:]
+    if name.startswith("../"):
+        return f"{beside(beside(leaf))}.{name[3:]}"
+    return f"{beside(leaf)}.{name}"
 
 
 def kind_of(leaf: str) -> str:

@@ -54,7 +54,7 @@ def _peaks(stem: str, what: str) -> tuple[Meaning, ...]:
                 title=tenant.value,
                 says=f"{_SAYS[tenant]} {what}",
                 formula=f"{_SUM}: this is one of its terms",
-                inputs=("peak_bytes",),
+                inputs=("../peak_bytes",),
                 rows=kinds_of(tenant.value) if stem == "per_rank" else rows() if rows else None,
             )
             for tenant in SHOWN

@@ -102,7 +102,7 @@ _BLAMES = (
             title=f"waiting caused by {reason.value.replace('_', ' ')}",
             says="The part of the exposed waiting that a rank causes for this reason: what it did longer "
             "than the others since all were last in step.",
-            inputs=("rank",),
+            inputs=("../rank",),
             rows=_charged,
         )
         for reason in LateReason

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from zprof.model.printable import printable
 from zprof.tui.figures import Figure, How, figure
-from zprof.tui.meanings.meaning import indices_of
+from zprof.tui.meanings.meaning import beside, indices_of, input_path
 from zprof.tui.meanings.registry import meaning_of
 from zprof.tui.pages.rows import rows_table
 from zprof.tui.popups.popup import Popup
@@ -80,11 +80,9 @@ def said_of(number: Figure, loaded: Loaded) -> list[str]:
 
 
 def _inputs(leaf: str, names: tuple[str, ...], loaded: Loaded) -> list[str]:
-    """Leaves beside it; a name that begins with ``/`` is a whole path."""
-    stem = leaf.rpartition(".")[0]
-    paths = [name[1:] if name.startswith("/") else f"{stem}.{name}" for name in names]
+    paths = [input_path(leaf, name) for name in names]
     found = [(path, figure(loaded.tree, unit_of(path), path, how=_how(path))) for path in paths]
-    shown = [(path.removeprefix(f"{stem}."), value.text) for path, value in found]
+    shown = [(path.removeprefix(f"{beside(leaf)}."), value.text) for path, value in found]
     return ["inputs", *(f"  {name:<24} {text:>12}" for name, text in shown)] if found else []
 
 
