@@ -129,10 +129,19 @@ def step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:
 
 def bootstrap_interval(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple[int, int]:
     """95 % interval of mean(b) - mean(a) in nanoseconds; neither may be empty."""
+    low, high = difference_interval(a, b, 0.95)
+    return (round(low), round(high))
+
+
+def difference_interval(
+    a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], confidence: float
+) -> tuple[float, float]:
+    """Interval of mean(b) - mean(a), with ``confidence`` in (0, 1); neither may be empty."""
     generator = np.random.default_rng(_SEED)
     difference = _resampled_means(b, generator) - _resampled_means(a, generator)
-    low, high = np.percentile(difference, [2.5, 97.5])
-    return (round(low), round(high))
+    beside = 50 * (1 - confidence)
+    low, high = np.percentile(difference, [beside, 100 - beside])
+    return (float(low), float(high))
 
 
 def _resampled_means(

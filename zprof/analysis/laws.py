@@ -95,6 +95,13 @@ def volume_law(facts: TrainingFacts) -> int | None:
     return (gathers * size + reductions * reduced) * (psi + facts.padding_elements)
 
 
+def wire_parameters(facts: TrainingFacts) -> int | None:
+    """Bytes of all parameters once, as they travel, with padding; None where a fact is missing."""
+    if facts.parameters is None or facts.communication_bytes is None:
+        return None
+    return facts.communication_bytes * (facts.parameters + facts.padding_elements)
+
+
 def _times(stage: int, micro_batches: int) -> tuple[int, int]:
     """Gathers of all parameters and reductions of all gradients in a step; an all-reduce counts twice."""
     return {0: (0, 2), 1: (1, 1), 2: (1, micro_batches), 3: (2 * micro_batches, micro_batches)}[stage]

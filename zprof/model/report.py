@@ -58,11 +58,15 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """Bytes a rank moves in a step against the law of its stage (2, 2, 2, 3 times the parameters)."""
+    """Bytes a rank moves in a step against the law of its stage (2, 2, 2, 3 times the parameters).
+
+    ``parameter_bytes``: all parameters once, as they travel, padding included.
+    """
 
     expected_bytes: int
     seen_bytes: int
     ratio: float
+    parameter_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

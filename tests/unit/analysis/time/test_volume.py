@@ -34,8 +34,14 @@ def test_an_all_reduce_counts_twice() -> None:
     frame = rows(("all_reduce", "0,1", 400), ("all_gather", "0,1", 400))
     volume, gaps = measure_volume(frame, facts(), steps=ONE)
     assert volume is not None
-    assert (volume.seen_bytes, volume.expected_bytes) == (1200, 1200)
+    assert (volume.seen_bytes, volume.expected_bytes, volume.parameter_bytes) == (1200, 1200, 400)
     assert not gaps
+
+
+def test_padding_travels_with_the_parameters() -> None:
+    volume, _ = measure_volume(rows(("all_gather", "0,1", 400)), facts(padding_elements=5), steps=ONE)
+    assert volume is not None
+    assert volume.parameter_bytes == 420
 
 
 @pytest.mark.parametrize(("tensor_parallel", "seen"), [(1, 1500), (2, 700)])

@@ -9,7 +9,7 @@ replicated across another (HSDP), those of the other group are not counted; the 
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.laws import volume_law
+from zprof.analysis.laws import volume_law, wire_parameters
 from zprof.analysis.time.transfer.instances import Mask
 from zprof.analysis.time.transfer.members import Steps, group_ranks
 from zprof.model.collectives import CollectiveKind
@@ -42,7 +42,12 @@ def measure_volume(
         return None, [_no_sizes(silent, int(counted.sum()))]
     seen = _mean(frame, counted & ~other, steps)
     return (
-        Volume(expected_bytes=expected, seen_bytes=seen, ratio=seen / expected),
+        Volume(
+            expected_bytes=expected,
+            seen_bytes=seen,
+            ratio=seen / expected,
+            parameter_bytes=wire_parameters(training),
+        ),
         _replicated(_mean(frame, other, steps), expected),
     )
 
