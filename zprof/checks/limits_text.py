@@ -1,0 +1,136 @@
+"""The text of a limit, taken apart: ``[<=|>=] [+|-]NUMBER [UNIT] [@ CONFIDENCE] [warn]``, or ``exact``.
+
+``+2%`` is a share of the baseline, ``+3pt`` percentage points on top of it, ``24 MiB``, ``10%``, ``120 ms``
+and ``3Ψ`` are absolute.  Numbers are decimal, so that ``0.1%`` is 0.001 and not nearly so.
+"""
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+
+from zprof.model.check import Sense
+from zprof.model.printable import printable, shorten
+
+_LONGEST = 80
+#: As word processors write it.
+_MINUS = "\N{MINUS SIGN}"
+_SHOWN_COLUMNS = 48
+_NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,12})?"
+_LIMIT = re.compile(
+    rf"""(?P<side><=|>=|≤|≥)?\s*
+    (?:(?P<exact>exact)
+      |(?P<sign>[+-])?\s*(?P<number>{_NUMBER})\s*(?P<unit>(?!warn\b)[^0-9\s@+-]{{1,12}})?)
+    (?:\s*@\s*(?P<confidence>{_NUMBER})\s*(?P<percent>%)?)?
+    (?:\s+(?P<warn>warn))?""",
+    re.VERBOSE,
+)
+_SIDES = {"<=": Sense.AT_MOST, "≤": Sense.AT_MOST, ">=": Sense.AT_LEAST, "≥": Sense.AT_LEAST}
+
+
+class Senseless(ValueError):
+    """A limit that means nothing: why, and what would."""
+
+    def __init__(self, why: str, hint: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """A limit as it was written.  ``number`` is signed where ``signed``; ``text`` is the quantity alone."""
+
+    side: Sense | None
+    exact: bool
+    signed: bool
+    number: Decimal
+    unit: str
+    confidence: Decimal | None
+    warns: bool
+    text: str
+
+
+def wording(text: str) -> Wording:
+    """``text`` taken apart.
+
+    Raises:
+        Senseless: it is no limit.
+    """
+    plain = " ".join(text.replace(_MINUS, "-").split()) if len(text) <= _LONGEST else ""
+    found = _LIMIT.fullmatch(plain)
+    if found is None:
+        raise Senseless(
+            "is no limit", "write a change such as +2% or +3pt, or a value such as 24 MiB, 10%, 120 ms, >=0.7"
+        )
+    sign = found["sign"] or ""
+    return Wording(
+        side=_SIDES.get(found["side"] or ""),
+        exact=found["exact"] is not None,
+        signed=bool(sign),
+        number=Decimal(sign + (found["number"] or "0")),
+        unit=found["unit"] or "",
+        confidence=_confidence(found["confidence"], found["percent"]),
+        warns=found["warn"] is not None,
+        text=_quantity(found),
+    )
+
+
+def confidence_of(said: object) -> Decimal:
+    """``0.95`` or ``"95%"`` as a number above 0.5 and below 1.
+
+    Raises:
+        Senseless: it is no confidence.
+    """
+    text = number_text(said) if is_number(said) else said if isinstance(said, str) else ""
+    found = re.fullmatch(rf"({_NUMBER})\s*(%?)", text[:_LONGEST])
+    if found is None:
+        raise _no_confidence()
+    value = _confidence(found[1], found[2])
+    assert value is not None
+    return value
+
+
+def is_number(said: object) -> bool:
+    """Whether ``said`` is a whole or a decimal number, and no boolean."""
+    return isinstance(said, int | float) and not isinstance(said, bool)
+
+
+def number_text(said: object) -> str:
+    """A number as the text of a limit: without an exponent.
+
+    Raises:
+        Senseless: no limit is as large, or it is not finite.
+    """
+    if not isinstance(said, int | float) or not -1e18 < said < 1e18:
+        raise Senseless("is no limit", "write a finite number")
+    return f"{Decimal(repr(said)):f}"
+
+
+def quoted(said: object) -> str:
+    """What somebody wrote, short and harmless to print."""
+    try:
+        text = str(said)
+    except ValueError:  # a whole number of more digits than Python writes
+        text = type(said).__name__
+    return f'"{shorten(printable(text[: 4 * _SHOWN_COLUMNS]), _SHOWN_COLUMNS)}"'
+
+
+def _confidence(number: str | None, percent: str | None) -> Decimal | None:
+    if number is None:
+        return None
+    value = Decimal(number) / (100 if percent else 1)
+    if not Decimal("0.5") < value < 1:
+        raise _no_confidence()
+    return value
+
+
+def _no_confidence() -> Senseless:
+    return Senseless("has no confidence above 0.5 and below 1", "write 0.95")
+
+
+def _quantity(found: re.Match[str]) -> str:
+    if found["exact"]:
+        return "exact"
+    unit = found["unit"] or ""
+    gap = " " if len(unit) > 1 and unit not in ("pt", "pp") else ""
+    return f"{found['sign'] or ''}{found['number']}{gap}{unit}"
