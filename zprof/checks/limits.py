@@ -25,7 +25,8 @@ from zprof.checks.limits_text import (
 from zprof.model.check import Limit, Sense
 from zprof.model.errors import BadInput
 
-_WORDS = ("max", "min", "confidence", "warn")
+#: The keys of a limit that is written as a table.
+LIMIT_WORDS = ("max", "min", "confidence", "warn")
 
 
 def parse_limit(gate: str, said: object, *, origin: str, place: str = "") -> Limit | None:
@@ -75,9 +76,11 @@ def _wording(said: object) -> Wording | None:
 
 def _of_table(table: Mapping[object, object]) -> Wording | None:
     for key in table:
-        if key not in _WORDS:
-            raise Senseless(f"has no word {quoted(key)}", nearest(str(key), _WORDS))
-    sides = [(key, Sense.AT_MOST if key == "max" else Sense.AT_LEAST) for key in _WORDS[:2] if key in table]
+        if key not in LIMIT_WORDS:
+            raise Senseless(f"has no word {quoted(key)}", nearest(str(key), LIMIT_WORDS))
+    sides = [
+        (key, Sense.AT_MOST if key == "max" else Sense.AT_LEAST) for key in LIMIT_WORDS[:2] if key in table
+    ]
     if len(sides) != 1:
         raise Senseless("needs max or min, and not both", 'write {max = "+3%", confidence = 0.95}')
     key, side = sides[0]

@@ -40,7 +40,7 @@ _SCALES: Mapping[str, _Scale] = {
         example="120 ms",
     ),
     "count": _Scale(units={"": Decimal(1)}, most=Decimal(10**9), example="48"),
-    "parameters": _Scale(
+    "psi": _Scale(
         units=dict.fromkeys(("Ψ", "ψ", "psi", "Psi"), Decimal(1)), most=Decimal(1000), example="3Ψ"
     ),
 }

@@ -1,6 +1,6 @@
 """The gates by name: the unit of each, which side of a limit is allowed, and what may be said of it.
 
-Units: ``bytes``, ``ratio``, ``ns``, ``count``, and ``parameters`` (Ψ: bytes of all parameters as they are
+Units: ``bytes``, ``ratio``, ``ns``, ``count``, and ``psi`` (Ψ: bytes of all parameters as they are
 communicated, the unit of the laws of volume: 2Ψ for stages 0 to 2, 3Ψ for stage 3).
 """
 
@@ -52,7 +52,7 @@ GATES: tuple[Gate, ...] = (
     Gate(name="overlap_ratio", unit="ratio", sense=Sense.AT_LEAST, sampled=True),
     Gate(name="collective_bytes", unit="bytes", exact=True),
     Gate(name="collective_count", unit="count", exact=True),
-    Gate(name="collective_bytes_law", unit="parameters", of_baseline=False),
+    Gate(name="collective_bytes_law", unit="psi", of_baseline=False),
     Gate(name="step_time", unit="ns", sampled=True),
     Gate(name="exposed_wait", unit="ns"),
 )

@@ -82,7 +82,7 @@ def test_each_tenant_has_a_gate_and_each_gate_a_unit() -> None:
     assert {f"peak_memory.{tenant}" for tenant in (*Tenant, "untagged")} < set(units)
 
 
-_EXAMPLES = {"bytes": "1 MiB", "ratio": "10%", "ns": "1 ms", "count": "4", "parameters": "3 psi"}
+_EXAMPLES = {"bytes": "1 MiB", "ratio": "10%", "ns": "1 ms", "count": "4", "psi": "3 psi"}
 
 
 def test_a_table_says_confidence_and_warning() -> None:

@@ -17,9 +17,9 @@ UNITS = {
     "ratio": {"%": Decimal("0.01"), "": 1},
     "ns": {"ns": 1, "us": 1000, "ms": 1000**2, "s": 1000**3},
     "count": {"": 1},
-    "parameters": {"Ψ": 1, "psi": 1},
+    "psi": {"Ψ": 1, "psi": 1},
 }
-MOST = {"bytes": 1000, "ratio": Decimal("0.999"), "ns": 1000, "count": 1000, "parameters": 1000}
+MOST = {"bytes": 1000, "ratio": Decimal("0.999"), "ns": 1000, "count": 1000, "psi": 1000}
 
 
 @st.composite
