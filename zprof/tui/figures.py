@@ -40,6 +40,7 @@ class How(StrEnum):
     SMALLEST = "smallest of"
     DIFFERENCE = "first minus the others"
     SHARE = "first as a share of the sum of the others"
+    PER_WORK = "sum of all ranks / tokens or samples of all ranks"
 
 
 _SHOW: Mapping[Unit, Callable[[float], str]] = {
@@ -118,7 +119,7 @@ def combined(how: How, found: Sequence[Sequence[float | None]]) -> float | None:
     flat = [value for values in known for value in values]
     if not flat:
         return None
-    if how in (How.DIFFERENCE, How.SHARE):
+    if how in (How.DIFFERENCE, How.SHARE, How.PER_WORK):
         if not known[0]:
             return None
         rest = sum(value for values in known[1:] for value in values)

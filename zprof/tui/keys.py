@@ -122,7 +122,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         keys="n",
         action="per_token",
-        says="times per step, or per token",
+        says="times of a step, or of all ranks over their tokens",
         where=Where.COMPARE,
         footer="per token",
     ),

@@ -43,7 +43,7 @@ def made(tree: Any, figure: Figure) -> float | None:
         return None
     if figure.how is How.DIFFERENCE:
         return sum(values[0]) - sum(sum(group) for group in values[1:])
-    if figure.how is How.SHARE:
+    if figure.how in (How.SHARE, How.PER_WORK):
         return sum(values[0]) / sum(sum(group) for group in values[1:])
     if figure.how is How.LEAF:
         assert len(flat) == 1, figure

@@ -22,11 +22,15 @@ class Bound(Figure):
         return shown if self.value is None else f"{self.sign}{shown}"
 
 
+def marked(found: Figure, sign: str) -> Figure:
+    """The same figure with the sign where there is one."""
+    if not sign:
+        return found
+    return Bound(value=found.value, unit=found.unit, leaves=found.leaves, how=found.how, sign=sign)
+
+
 def bound_figure(
     tree: Mapping[str, Any], unit: Unit, *leaves: str, sign: str = EXACT, how: How = How.LEAF
 ) -> Figure:
     """The figure of these leaves, with the sign where there is one."""
-    found = figure(tree, unit, *leaves, how=how)
-    if not sign:
-        return found
-    return Bound(value=found.value, unit=found.unit, leaves=found.leaves, how=found.how, sign=sign)
+    return marked(figure(tree, unit, *leaves, how=how), sign)

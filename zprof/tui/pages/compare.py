@@ -5,8 +5,8 @@ from dataclasses import replace
 from zprof.model.printable import shorten
 from zprof.model.side_by_side import Setting
 from zprof.reports.shown.compare_presenter import UNKNOWN, change, figure, shown_settings
-from zprof.tui.pages.compare_head import Shown
-from zprof.tui.pages.compare_judged import judgement_of
+from zprof.tui.pages.compare_head import Shown, work_unit
+from zprof.tui.pages.compare_judged import judgement_of, sign_of
 from zprof.tui.pages.compare_leaves import Part, part_of
 from zprof.tui.pages.compare_places import Place, name_of, places
 from zprof.tui.pages.compare_rows import line_of, per_token_line
@@ -51,14 +51,18 @@ def compare_table(loaded: Loaded, shown: Shown) -> Table:
         Column(title="A", says="the baseline", numeric=True),
         Column(title="B", says="this run", numeric=True),
         Column(title="change", says="from A to B, of A's value; pt: of a share, in points", numeric=True),
-        Column(title="interval", says="the interval of the change, or that bytes and counts are exact"),
+        Column(
+            title="interval",
+            says="the interval of the change; ±: of a time without one, what it must change by to be more "
+            "than chance; exact: bytes and counts",
+        ),
         Column(title="verdict", says=VERDICTS),
         Column(title="of", says="what it belongs to in zprof compare", from_width=112, rest=True),
     )
     lines = _token_lines(loaded, shown) if shown.per_token else _step_lines(loaded, shown)
     return Table(
         name="compare",
-        title="side by side",
+        title=_a_token_title(loaded) if shown.per_token else "side by side",
         columns=columns,
         lines=tuple(lines),
         help="Rows of zprof compare. enter on a number that is a leaf of the report: its formula and inputs; "
@@ -67,9 +71,16 @@ def compare_table(loaded: Loaded, shown: Shown) -> Table:
     )
 
 
+def _a_token_title(loaded: Loaded) -> str:
+    """What a time is there: no step's, but a rank's for one token."""
+    unit = work_unit(loaded)
+    return f"rank time a {unit}: step times of all ranks / {unit}s of all ranks"
+
+
 VERDICTS = (
     "times by the 95 % interval of the step time, bytes and counts exactly. noise: within that "
-    "interval; exact, differs: changed, and neither side is better; unknown: nobody can say, enter says why"
+    "interval, be it many times as much; exact, differs: changed, and neither side is better; unknown: a "
+    "side does not know it; not judged: nobody can say, enter says why"
 )
 
 
@@ -103,6 +114,11 @@ def _a_token(doubt: Doubt, loaded: Loaded) -> Doubt:
     return replace(doubt, times_ns=None if doubt.times_ns is None else doubt.times_ns * share)
 
 
+def settings_differ(loaded: Loaded) -> bool:
+    """Whether any setting does."""
+    return loaded.both is not None and bool(shown_settings(loaded.both.settings, everything=False))
+
+
 def settings_table(loaded: Loaded, shown: Shown) -> Table:
     """Settings that differ first."""
     assert loaded.both is not None
@@ -122,6 +138,7 @@ def settings_table(loaded: Loaded, shown: Shown) -> Table:
             Column(title="B", says="this run", rest=True),
         ),
         lines=tuple(lines),
+        note="" if differing else "all settings are the same",
         help="How both were run. enter: both values in full.",
     )
 
@@ -151,7 +168,7 @@ def said_of_row(loaded: Loaded, key: str) -> tuple[str, str]:
     if key in settings:
         setting = settings[key]
         sides = [UNKNOWN if value is None else value for value in (setting.a, setting.b)]
-        return f"{setting.where}: {setting.name}", _sides(loaded, sides, key)
+        return f"{setting.where}: {setting.name}", _sides(loaded, sides, setting.name, key)
     place = next(place for place in places(both, only_differences=False) if place.key == key)
     return name_of(place), _row_text(loaded, place)
 
@@ -159,12 +176,20 @@ def said_of_row(loaded: Loaded, key: str) -> tuple[str, str]:
 def _row_text(loaded: Loaded, place: Place) -> str:
     section, row, doubt = place.section, place.row, doubt_of(loaded.report)
     judgement = judgement_of(loaded, place, doubt)
-    figures = [figure(value, row.unit) for value in (row.a, row.b)]
-    said = [f"{section.title}: {row.name}", section.note, "", _sides(loaded, figures, place.key)]
+    figures = [
+        f"{sign_of(loaded, place, after=after)}{figure(row.b if after else row.a, row.unit)}"
+        for after in (False, True)
+    ]
+    said = [
+        f"{section.title}: {row.name}",
+        section.note,
+        "",
+        _sides(loaded, figures, name_of(place), place.key),
+    ]
     return "\n".join([*said, "", f"change   {change(row) or 'none'}", why(judgement, row, doubt)])
 
 
-def _sides(loaded: Loaded, values: list[str], key: str) -> str:
+def _sides(loaded: Loaded, values: list[str], what: str, key: str) -> str:
     assert loaded.both is not None
     lines = [f"A  {loaded.both.a.name}", f"   {values[0]}", f"B  {loaded.both.b.name}", f"   {values[1]}"]
-    return "\n".join([*lines, "", f"in zprof compare A B -f json: {key}"])
+    return "\n".join([*lines, "", f"{what}, in zprof compare A B -f json: {key}"])

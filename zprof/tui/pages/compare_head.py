@@ -28,13 +28,18 @@ def head_words(loaded: Loaded, shown: Shown, width: int = 0) -> list[Word]:
     before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
     longest = max(_LONGEST_NAME, (width - _BESIDE_NAMES) // 2)
     names = told_apart(before, loaded.report.run.name, longest)
-    unit = comparison.equal_work.unit.value.removesuffix("s") if comparison and comparison.equal_work else ""
     return [
         Word(f"A {names[0]} (baseline)", Mark.TITLE),
         Word(f"B {names[1]} (this run)", Mark.TITLE),
-        Word(f"per {unit if shown.per_token else 'step'}", Mark.MUTED),
+        Word(f"per {work_unit(loaded) if shown.per_token else 'step'}", Mark.MUTED),
         Word("only differences" if shown.only_differences else "all rows", Mark.MUTED),
     ]
+
+
+def work_unit(loaded: Loaded) -> str:
+    """``token`` or ``sample``: what both work off; empty where that is not known."""
+    work = loaded.report.comparison.equal_work if loaded.report.comparison else None
+    return work.unit.value.removesuffix("s") if work else ""
 
 
 def told_apart(before: str, after: str, longest: int) -> tuple[str, str]:

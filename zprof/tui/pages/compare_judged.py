@@ -4,23 +4,31 @@ from dataclasses import replace
 
 from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.side_by_side import Section
+from zprof.reports.shown.memory_names import peak_mark
 from zprof.reports.shown.time_presenter import unsplit_ns
 from zprof.tui.figures import Figure
-from zprof.tui.pages.compare_leaves import Part, interval, part_of
+from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT
+from zprof.tui.pages.compare_leaves import Part, interval, part_of, rank_of
 from zprof.tui.pages.compare_places import Place
-from zprof.tui.pages.compare_verdict import Doubt, Judgement, doubt_of, judged
+from zprof.tui.pages.compare_shares import share_figure, share_interval
+from zprof.tui.pages.compare_verdict import Doubt, Interval, Judgement, doubt_of, judged
 from zprof.tui.session import Loaded
 
 _NO_TIMES = Doubt(times_ns=None, why_not="no interval is known of these times")
 _EXPOSED = frozenset({"exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "exposed_ns"})
 #: What waiting and moving take apart: bounds where collectives were not seen on all ranks.
-_SPLIT = frozenset({"exposed_wait_ns", "exposed_transfer_ns", "wait_ns", "transfer_ns"})
+_SPLIT = {
+    "exposed_wait_ns": AT_LEAST,
+    "wait_ns": AT_LEAST,
+    "exposed_transfer_ns": AT_MOST,
+    "transfer_ns": AT_MOST,
+}
 #: Its times are fitted, of clocks, or summed over other ranks: no step time is a measure of their doubt.
 _APART = frozenset({Part.LINK, Part.CLOCKS, Part.LATE})
 
 
 def own_interval(loaded: Loaded, place: Place) -> Figure | None:
-    """Of the step time, and of the step time at equal work; of one step or two it means nothing."""
+    """Of the step time, of that at equal work, of the hidden share; of one step or two it means nothing."""
     comparison = loaded.report.comparison
     few = any(gap.what == NO_INTERVAL for gap in loaded.report.gaps)
     if comparison is None or comparison.step_time is None or few:
@@ -29,14 +37,33 @@ def own_interval(loaded: Loaded, place: Place) -> Figure | None:
         return interval(loaded.tree, "step_time")
     if part_of(place.section) is Part.EQUAL_WORK and place.row.unit == "ns" and comparison.equal_work:
         return interval(loaded.tree, "equal_work")
-    return None
+    share = share_interval(loaded, place)
+    return share_figure(share) if share else None
+
+
+def sign_of(loaded: Loaded, place: Place, *, after: bool) -> str:
+    """What stands before a side's figure that is a bound; a rank's own where the row is of one."""
+    comparison, name = loaded.report.comparison, place.row.name
+    if comparison is None:
+        return EXACT
+    if part_of(place.section) is Part.MEMORY:
+        held = loaded.report.memory.per_rank if after else comparison.baseline_memory
+        is_peak = bool(held) and name == "peak_bytes"
+        return peak_mark(max(held, key=lambda entry: entry.peak_bytes)) if is_peak else EXACT
+    rank = rank_of(place.section)
+    times = loaded.report.time.per_rank if after else comparison.baseline_time
+    mine = [entry for entry in times if rank in (None, entry.rank)]
+    if name in _SPLIT and unsplit_ns(mine):
+        return _SPLIT[name]
+    return AT_MOST if name in _EXPOSED and any(entry.upper_bound for entry in mine) else EXACT
 
 
 def judgement_of(loaded: Loaded, place: Place, doubt: Doubt) -> Judgement:
     """The verdict on a row."""
     comparison, part = loaded.report.comparison, part_of(place.section)
-    own = None
-    if own_interval(loaded, place) is not None and comparison is not None and comparison.step_time:
+    own: Interval | None = share_interval(loaded, place)
+    is_time = place.row.unit == "ns" and own_interval(loaded, place) is not None
+    if is_time and comparison is not None and comparison.step_time:
         work = comparison.equal_work if part is Part.EQUAL_WORK else None
         own = work.ci95 if work else comparison.step_time.ci95
         doubt = doubt_of(loaded.report, per_token=True) if work else doubt

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 from zprof.model.printable import shorten
 from zprof.model.side_by_side import Row
+from zprof.model.units import format_ns
 from zprof.reports.shown.compare_presenter import change, figure
-from zprof.tui.figures import How, Unit
+from zprof.tui.figures import Figure, How, Unit
 from zprof.tui.figures import figure as leaf_figure
-from zprof.tui.pages.compare_judged import is_bound, judgement_of, own_interval
+from zprof.tui.pages.bounds import marked
+from zprof.tui.pages.compare_judged import is_bound, judgement_of, own_interval, sign_of
 from zprof.tui.pages.compare_leaves import Compared, Part, interval, part_of, side
 from zprof.tui.pages.compare_places import Place, name_of
 from zprof.tui.pages.compare_verdict import Doubt, Judgement, judged, verdict_word
@@ -29,7 +31,7 @@ def line_of(loaded: Loaded, place: Place, doubt: Doubt) -> Line:
         _cell(loaded, place, after=False),
         _cell(loaded, place, after=True),
         _change(row),
-        own if own is not None else _exact(row, judgement),
+        own if own is not None else _limit(row, judgement, doubt),
         verdict_word(judgement),
         Word(shorten(f"{place.section.title}: {place.section.note}", _LONGEST_PLACE), Mark.MUTED),
     )
@@ -44,10 +46,17 @@ def line_of(loaded: Loaded, place: Place, doubt: Doubt) -> Line:
 def _cell(loaded: Loaded, place: Place, *, after: bool) -> Cell:
     value = place.row.b if after else place.row.a
     if place.row.unit != "text":
-        return side(loaded, place.section, place.row, after=after)
+        found = side(loaded, place.section, place.row, after=after)
+        return _marked(found, sign_of(loaded, place, after=after))
     if part_of(place.section) is Part.FINDINGS:
         return Word("not tested" if value is None else value if value == "not found" else "found")
     return Word(shorten(figure(value, "text"), _LONGEST_TEXT))
+
+
+def _marked(found: Figure, sign: str) -> Figure:
+    if isinstance(found, Compared):
+        return replace(found, words=f"{sign}{found.text}") if sign and found.value is not None else found
+    return marked(found, sign)
 
 
 def _change(row: Row) -> Cell:
@@ -59,8 +68,17 @@ def _change(row: Row) -> Cell:
 
 
 def _exact(row: Row, judgement: Judgement) -> Word:
-    is_exact = row.unit in ("bytes", "count") and judgement is not Judgement.UNKNOWN
-    return Word("exact" if is_exact else "", Mark.MUTED)
+    is_known = judgement not in (Judgement.UNKNOWN, Judgement.UNJUDGED)
+    return Word("exact" if row.unit in ("bytes", "count") and is_known else "", Mark.MUTED)
+
+
+def _limit(row: Row, judgement: Judgement, doubt: Doubt) -> Cell:
+    """How much a time must change by to be more than chance, where it was judged by that."""
+    is_judged = judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE, Judgement.DIFFERS)
+    if row.unit != "ns" or not is_judged or doubt.times_ns is None:
+        return _exact(row, judgement)
+    limit = format_ns(doubt.times_ns)
+    return Compared(value=doubt.times_ns, unit=Unit.NS, leaves=(), words=f"± {limit}")
 
 
 def per_token_line(loaded: Loaded, place: Place, doubt: Doubt) -> Line:
@@ -71,10 +89,10 @@ def per_token_line(loaded: Loaded, place: Place, doubt: Doubt) -> Line:
         Unit.NS,
         f"comparison.baseline_time[*].{row.name}",
         "comparison.equal_work.a_per_step",
-        how=How.SHARE,
+        how=How.PER_WORK,
     )
     after = leaf_figure(
-        tree, Unit.NS, f"time.per_rank[*].{row.name}", "comparison.equal_work.b_per_step", how=How.SHARE
+        tree, Unit.NS, f"time.per_rank[*].{row.name}", "comparison.equal_work.b_per_step", how=How.PER_WORK
     )
     scaled = replace(row, a=before.value, b=after.value)
     own = _whole(place)
@@ -82,13 +100,13 @@ def per_token_line(loaded: Loaded, place: Place, doubt: Doubt) -> Line:
         scaled, doubt, own=_work_interval(loaded) if own else None, is_bound=is_bound(loaded, place)
     )
     cells: Sequence[Cell] = (
-        Word(name_of(place)),
-        before,
-        after,
+        Word("rank time" if own else name_of(place)),
+        marked(before, sign_of(loaded, place, after=False)),
+        marked(after, sign_of(loaded, place, after=True)),
         _change(scaled),
-        interval(tree, "equal_work") if own else Word(""),
+        interval(tree, "equal_work") if own else _limit(scaled, judgement, doubt),
         verdict_word(judgement),
-        Word("time of all ranks, a token", Mark.MUTED),
+        Word("step times of all ranks, over the work of all", Mark.MUTED),
     )
     return Line(key=f"{place.key} a token", cells=tuple(cells), mark=Mark.TITLE if own else Mark.PLAIN)
 

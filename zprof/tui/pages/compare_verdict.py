@@ -2,8 +2,8 @@
 
 What is counted is exact: a byte more is a byte more.  Times vary from step to step.  The step time has its
 own interval; any other time of a step must change by more than the doubt of the step time itself (half its
-interval, or the noise floor of a term where that is larger).  What is fitted, sampled, a bound or a rate has
-no interval: nothing is said of it.
+interval, or the noise floor of a term where that is larger).  The hidden share has an interval of its own.
+What is fitted, sampled, a bound or a rate has none: it is not judged.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,17 @@ from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.report import Report
 from zprof.model.side_by_side import Row
 from zprof.model.units import format_ns
+from zprof.rules.claims import spoils
 from zprof.tui.tables import Mark, Word
 
 Interval = tuple[float, float]
 
 
 class Judgement(StrEnum):
-    """What a row says.  ``EXACT`` and ``DIFFERS``: it changed, and neither side is better for that."""
+    """What a row says.  ``EXACT`` and ``DIFFERS``: it changed, and neither side is better for that.
+
+    ``UNKNOWN``: a side does not know it.  ``UNJUDGED``: both do, and nobody can say whether it is chance.
+    """
 
     BETTER = "better"
     WORSE = "worse"
@@ -28,6 +32,7 @@ class Judgement(StrEnum):
     DIFFERS = "differs"
     NOISE = "noise"
     UNKNOWN = "unknown"
+    UNJUDGED = "not judged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ _LESS = frozenset({
     "idle_ns", "unexplained_ns", "exposed_ns", "wait_ns", "transfer_ns", "total_ns", "memcpy_ns", "bytes",
     "seen_bytes", "kernel_ns",
 })  # fmt: skip
+#: Shares of which more is better.
+_MORE = frozenset({"overlap_ratio"})
 _NEITHER_BYTES = frozenset({"expected_bytes"})
 #: No interval is known of these: medians of launches, fits, clocks, samples of a device.
 _UNSURE = frozenset({
@@ -61,6 +68,7 @@ _SIGNS = {
     Judgement.DIFFERS: ("*", Mark.PLAIN),
     Judgement.NOISE: ("~", Mark.MUTED),
     Judgement.UNKNOWN: ("?", Mark.MUTED),
+    Judgement.UNJUDGED: ("", Mark.MUTED),
 }
 #: What makes the steps of two jobs other work.
 _OTHER_WORK = frozenset({"ranks", "parameters", "model-parallel ranks", "micro-batches"})
@@ -80,9 +88,9 @@ def judged(row: Row, doubt: Doubt, *, own: Interval | None = None, is_bound: boo
     if isinstance(row.a, str) or isinstance(row.b, str):
         return Judgement.SAME if row.a == row.b else Judgement.DIFFERS
     if own is not None:
-        return _by_interval(own, doubt)
+        return _by_interval((-own[1], -own[0]) if row.name in _MORE else own, doubt)
     if row.unit not in ("ns", "bytes", "count") or row.name in _UNSURE or is_bound:
-        return Judgement.UNKNOWN
+        return Judgement.UNJUDGED
     if row.a == row.b:
         return Judgement.SAME
     if row.unit == "ns":
@@ -93,13 +101,13 @@ def judged(row: Row, doubt: Doubt, *, own: Interval | None = None, is_bound: boo
 def _by_interval(own: Interval, doubt: Doubt) -> Judgement:
     low, high = own
     if doubt.times_ns is None:
-        return Judgement.UNKNOWN
+        return Judgement.UNJUDGED
     return Judgement.WORSE if low > 0 else Judgement.BETTER if high < 0 else Judgement.NOISE
 
 
 def _by_doubt(name: str, change: float, doubt: Doubt) -> Judgement:
     if doubt.times_ns is None:
-        return Judgement.UNKNOWN
+        return Judgement.UNJUDGED
     if abs(change) <= doubt.times_ns:
         return Judgement.NOISE
     return _less_is_better(change) if name in _LESS else Judgement.DIFFERS
@@ -128,8 +136,10 @@ def doubt_of(report: Report, *, per_token: bool = False) -> Doubt:
     if work is not None and not per_token and work.b_ns != times.b_ns:
         return Doubt(
             times_ns=None,
-            why_not=f"the steps are other work: n shows times per {work.unit.value.removesuffix('s')}",
+            why_not=f"the steps are other work: n shows rank times a {work.unit.value.removesuffix('s')}",
         )
+    if any(map(spoils, report.findings)):
+        return Doubt(times_ns=None, why_not="the recordings of the ranks do not fit together")
     low, high = work.ci95 if work is not None and per_token else times.ci95
     floors = [rank.noise_floor_ns for rank in (*report.time.per_rank, *comparison.baseline_time)]
     return Doubt(times_ns=max((high - low) / 2, *floors))
@@ -138,13 +148,17 @@ def doubt_of(report: Report, *, per_token: bool = False) -> Doubt:
 def verdict_word(judgement: Judgement) -> Word:
     """A sign, and the word."""
     sign, mark = _SIGNS[judgement]
-    return Word(f"{sign} {judgement.value}", mark)
+    return Word(f"{sign} {judgement.value}".strip(), mark)
 
 
 def why(judgement: Judgement, row: Row, doubt: Doubt) -> str:
     """A line on how the verdict was reached."""
     if judgement is Judgement.UNKNOWN:
-        return f"unknown  {_why_unknown(row, doubt)}"
+        return "unknown  a side does not know it"
+    if judgement is Judgement.UNJUDGED:
+        return f"not judged: {_why_unjudged(row, doubt)}"
+    if row.unit == "ratio":
+        return f"{judgement.value:<8} {_why_share(judgement)}"
     if judgement in (Judgement.SAME, Judgement.DIFFERS) or row.unit != "ns":
         said = {
             Judgement.SAME: "both are equal",
@@ -155,12 +169,17 @@ def why(judgement: Judgement, row: Row, doubt: Doubt) -> str:
     return f"{judgement.value:<8} {_why_time(judgement, doubt)}"
 
 
-def _why_unknown(row: Row, doubt: Doubt) -> str:
-    if row.a is None or row.b is None:
-        return "a side does not know it"
-    if row.unit == "ns" and row.name not in _UNSURE and doubt.times_ns is None:
+def _why_unjudged(row: Row, doubt: Doubt) -> str:
+    is_of_steps = row.unit == "ns" or row.name in _MORE
+    if is_of_steps and row.name not in _UNSURE and doubt.times_ns is None:
         return doubt.why_not
     return "no interval is known of it: it is a rate, a share, a fit, a sample or a bound"
+
+
+def _why_share(judgement: Judgement) -> str:
+    if judgement is Judgement.NOISE:
+        return "the 95 % interval of the change, by the shares of the steps, has 0 in it"
+    return "by the 95 % interval of the change, by the shares of the steps; more is better"
 
 
 def _why_time(judgement: Judgement, doubt: Doubt) -> str:

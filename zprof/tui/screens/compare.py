@@ -11,7 +11,13 @@ from textual.widgets import Static
 
 from zprof.model.printable import printable
 from zprof.tui.keys import Where, bindings
-from zprof.tui.pages.compare import NO_BASELINE, compare_table, settings_table, why_no_tokens
+from zprof.tui.pages.compare import (
+    NO_BASELINE,
+    compare_table,
+    settings_differ,
+    settings_table,
+    why_no_tokens,
+)
 from zprof.tui.pages.compare_head import Shown, head_words, short_verdict
 from zprof.tui.pages.overview import verdict_words, warning, warning_word
 from zprof.tui.screens.page_screen import PageScreen
@@ -23,7 +29,8 @@ from zprof.tui.widgets.paint import cell_text
 
 _HELP = (
     "This run (B) against its baseline (A).\n"
-    "d: only what differs. n: times per token, for runs that work off different amounts in a step.\n"
+    "d: only what differs. n: rank times a token, for steps of other work: the step times of "
+    "all ranks together, over the tokens of all ranks.\n"
     "x: A becomes the run that all screens show, B its baseline. b: another baseline."
 )
 _VERDICT_LINES = 2
@@ -95,7 +102,11 @@ class CompareScreen(PageScreen):
 
     def action_differences(self) -> None:
         """Only what differs, or all."""
-        self._show(Shown(only_differences=not self.shown.only_differences, per_token=self.shown.per_token))
+        shown = Shown(only_differences=not self.shown.only_differences, per_token=self.shown.per_token)
+        loaded = self.zprof.loaded
+        if shown.only_differences and loaded is not None and not settings_differ(loaded):
+            self.app.notify("all settings are the same", markup=False)
+        self._show(shown)
 
     def action_per_token(self) -> None:
         """Times per token, where the tokens of both are known; else why not."""

@@ -17,6 +17,7 @@ from zprof.tui.meanings.registry import meaning_of
 from zprof.tui.pages.compare import compare_table, said_of_row, settings_table, why_no_tokens
 from zprof.tui.pages.compare_head import Shown, head_words, short_verdict, told_apart
 from zprof.tui.pages.compare_leaves import Compared, side
+from zprof.tui.popups.number import said_of
 from zprof.tui.session import Asked, Loaded, turned
 from zprof.tui.tables import Line, Table
 
@@ -136,10 +137,39 @@ def test_verdicts_of_the_fixture(loaded: Loaded) -> None:
     assert verdicts["communication buffers"] == "✗ worse"
     assert verdicts["tokens a step"] == "= same"
     assert verdicts["volume expected"] == "* exact"
-    assert verdicts["hidden share"] == "? unknown"
+    assert verdicts["hidden share"] == "✗ worse"
+    assert verdicts["wait of the first"] == "not judged"
     assert line(table, "step time").cells[INTERVAL].text == "+53..+69 %"
     assert line(table, "peak memory").cells[INTERVAL].text == "exact"
-    assert line(table, "compute").cells[INTERVAL].text == ""
+    assert (
+        line(table, "compute").cells[INTERVAL].text == line(table, "idle").cells[INTERVAL].text == "± 16.1 ms"
+    )
+    assert line(table, "volume ratio").cells[INTERVAL].text == ""
+
+
+def test_the_hidden_share_is_judged_by_the_shares_of_the_steps(loaded: Loaded) -> None:
+    """Held against the steps of both, drawn anew by other means."""
+    assert loaded.before is not None
+    shares = []
+    for steps in (loaded.before.steps, loaded.analysis.steps):
+        sums = steps.groupby("step")[["overlapped_ns", "collective_ns"]].sum()
+        shares.append((sums["overlapped_ns"] / sums["collective_ns"]).to_numpy())
+    spread = sum(part.var(ddof=1) / len(part) for part in shares) ** 0.5
+    change = shares[1].mean() - shares[0].mean()
+    shown = line(compare_table(loaded, ALL), "hidden share").cells[INTERVAL]
+    low, high = (int(end) / 100 for end in shown.text.removesuffix(" pt").split(".."))
+    assert low == pytest.approx(change - 1.96 * spread, abs=0.01)
+    assert high == pytest.approx(change + 1.96 * spread, abs=0.01)
+    title, text = said_of_row(loaded, line(compare_table(loaded, ALL), "hidden share").key)
+    assert (title, "more is better" in text) == ("hidden share", True)
+
+
+def test_the_hidden_share_of_few_steps_is_not_judged(loaded: Loaded) -> None:
+    assert loaded.before is not None
+    steps = loaded.before.steps
+    few = replace(loaded, before=replace(loaded.before, steps=steps[steps["step"] == steps["step"].min()]))
+    cells = line(compare_table(few, ALL), "hidden share").cells
+    assert (cells[INTERVAL].text, cells[VERDICT].text) == ("", "not judged")
 
 
 def test_a_collective_that_one_side_does_not_use_is_no_merit(loaded: Loaded) -> None:
@@ -164,7 +194,18 @@ def test_what_not_all_ranks_were_seen_in_is_no_merit(loaded: Loaded, side_of: st
         comparison = replace(comparison, baseline_time=unsplit)
     unsure = replace(loaded, report=replace(loaded.report, time=time, comparison=comparison))
     verdicts = {one.cells[METRIC].text: one.cells[VERDICT].text for one in compare_table(unsure, ALL).lines}
-    assert verdicts["exposed transfer"] == verdicts["exposed wait"] == "? unknown"
+    assert verdicts["exposed transfer"] == verdicts["exposed wait"] == "not judged"
+    for name, sign in (("exposed transfer", "≤ "), ("exposed wait", "≥ "), ("all_gather transfer", "≤ ")):
+        shown = line(compare_table(unsure, ALL), name)
+        signs = [cell.text.startswith(sign) for cell in shown.cells[A : B + 1]]
+        assert signs == ([True, False] if side_of == "baseline" else [False, True]), name
+        assert sign in said_of_row(unsure, shown.key)[1]
+    assert (
+        "≤ "
+        in line(compare_table(unsure, TOKENS), "exposed transfer")
+        .cells[A if side_of == "baseline" else B]
+        .text
+    )
     assert verdicts["step time"] == "✗ worse"
     assert verdicts["idle"] == "✗ worse"
 
@@ -204,17 +245,22 @@ def test_only_what_differs(loaded: Loaded) -> None:
 
 
 def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: Loaded) -> None:
-    step = line(compare_table(loaded, TOKENS), "step time").cells
+    table = compare_table(loaded, TOKENS)
+    assert table.title == "rank time a token: step times of all ranks / tokens of all ranks"
+    assert "step time" not in {one.cells[METRIC].text for one in table.lines}
+    step = line(table, "rank time").cells
     assert isinstance(step[A], Figure)
     assert isinstance(step[B], Figure)
     report = loaded.report
-    assert step[B].how is How.SHARE
+    assert step[B].how is How.PER_WORK
+    assert "this is  sum of all ranks / tokens" in "\n".join(said_of(step[B], loaded))
     assert step[B].value == pytest.approx(sum(rank.wall_ns for rank in report.time.per_rank) / 64)
     assert step[VERDICT].text == "✗ worse"
     names = {one.cells[METRIC].text for one in compare_table(loaded, TOKENS).lines}
     of_step = {one.cells[METRIC].text: one.cells[VERDICT].text for one in compare_table(loaded, ALL).lines}
     for one in compare_table(loaded, TOKENS).lines:
-        assert one.cells[VERDICT].text == of_step[one.cells[METRIC].text], "both do the same work in a step"
+        name = {"rank time": "step time"}.get(one.cells[METRIC].text, one.cells[METRIC].text)
+        assert one.cells[VERDICT].text == of_step[name], "both do the same work in a step"
     assert "peak memory" in names, "what is of no step stays"
     assert "all_gather exposed" not in names
     assert "rank 0 compute" not in names
@@ -236,6 +282,11 @@ def test_per_token_says_why_not(loaded: Loaded, alone: Loaded) -> None:
 def test_settings_that_differ_come_first(loaded: Loaded, compared: Any) -> None:
     everything, differing = settings_table(loaded, ALL), settings_table(loaded, DIFFERING)
     assert [one.cells[METRIC].text for one in differing.lines] == ["stage", "modelled"]
+    assert differing.note == ""
+    assert loaded.both is not None
+    equal = tuple(replace(setting, b=setting.a) for setting in loaded.both.settings)
+    same = replace(loaded, both=replace(loaded.both, settings=equal))
+    assert settings_table(same, DIFFERING).note == "all settings are the same"
     assert [one.key for one in everything.lines[:2]] == [one.key for one in differing.lines]
     assert len(everything.lines) == len(compared["settings"])
     for one in everything.lines:

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.diagnosis_reports import against_baseline, alone, larger_batch
+from tests.support.diagnosis_reports import LATE, against_baseline, alone, larger_batch
 from zprof.analysis.comparison import NO_INTERVAL
+from zprof.model.causes import Cause
 from zprof.model.equal_work import Difference
+from zprof.model.findings import Severity
 from zprof.model.gaps import Gap
 from zprof.model.side_by_side import Figure, Row
 from zprof.tui.pages.compare_verdict import Doubt, Judgement, doubt_of, judged, verdict_word, why
@@ -30,19 +32,19 @@ def row(name: str, unit: str, a: Figure, b: Figure) -> Row:
         ("compute_ns", "ns", 7, 7, Judgement.SAME),
         ("overlapped_ns", "ns", 0, 100 * MS, Judgement.DIFFERS),
         ("collective_ns", "ns", 0, 100 * MS, Judgement.DIFFERS),
-        ("latency_ns", "ns", 1 * MS, 100 * MS, Judgement.UNKNOWN),
-        ("uncertainty_ns", "ns", 7, 7, Judgement.UNKNOWN),
+        ("latency_ns", "ns", 1 * MS, 100 * MS, Judgement.UNJUDGED),
+        ("uncertainty_ns", "ns", 7, 7, Judgement.UNJUDGED),
         ("peak_bytes", "bytes", 1000, 1001, Judgement.WORSE),
         ("peak_bytes", "bytes", 1001, 1000, Judgement.BETTER),
         ("peak_bytes", "bytes", 1000, 1000, Judgement.SAME),
         ("seen_bytes", "bytes", 0, 1, Judgement.WORSE),
         ("bytes", "bytes", 2, 1, Judgement.BETTER),
         ("expected_bytes", "bytes", 2, 3, Judgement.EXACT),
-        ("non_pytorch_bytes", "bytes", 2, 3, Judgement.UNKNOWN),
+        ("non_pytorch_bytes", "bytes", 2, 3, Judgement.UNJUDGED),
         ("count", "count", 5, 9.0, Judgement.EXACT),
         ("count", "count", 5, 5.0, Judgement.SAME),
-        ("overlap_ratio", "ratio", 0.7, 0.1, Judgement.UNKNOWN),
-        ("busbw_bytes_per_s", "bytes_per_s", 1.0, 2.0, Judgement.UNKNOWN),
+        ("overlap_ratio", "ratio", 0.7, 0.1, Judgement.UNJUDGED),
+        ("busbw_bytes_per_s", "bytes_per_s", 1.0, 2.0, Judgement.UNJUDGED),
         ("data type", "text", "float32", "bfloat16", Judgement.DIFFERS),
         ("data type", "text", "float32", "float32", Judgement.SAME),
         ("data type", "text", None, "float32", Judgement.UNKNOWN),
@@ -66,16 +68,38 @@ def test_a_row(name: str, unit: str, a: Figure, b: Figure, expected: Judgement) 
 def test_the_step_time_has_its_own_interval(own: tuple[int, int], expected: Judgement) -> None:
     step = row("wall_ns", "ns", 100 * MS, 100 * MS + 5)
     assert judged(step, DOUBT, own=own) is expected
-    assert judged(step, NO_DOUBT_KNOWN, own=own) is Judgement.UNKNOWN, "of one step or two it means nothing"
+    assert judged(step, NO_DOUBT_KNOWN, own=own) is Judgement.UNJUDGED, "of one step or two it means nothing"
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ((0.1, 0.2), Judgement.BETTER),
+        ((-0.2, -0.1), Judgement.WORSE),
+        ((-0.1, 0.1), Judgement.NOISE),
+        (None, Judgement.UNJUDGED),
+    ],
+)
+def test_of_a_hidden_share_more_is_better(own: tuple[float, float] | None, expected: Judgement) -> None:
+    assert judged(row("overlap_ratio", "ratio", 0.5, 0.6), DOUBT, own=own) is expected
+
+
+def test_recordings_that_do_not_fit_together_are_not_judged() -> None:
+    report = replace(against_baseline(), findings=(replace(LATE, cause=Cause.MEASUREMENT_ARTIFACT),))
+    assert report.findings[0].severity is Severity.HIGH
+    doubt = doubt_of(report)
+    assert doubt.times_ns is None
+    assert "do not fit together" in doubt.why_not
+    assert judged(row("idle_ns", "ns", 1, 10**12), doubt) is Judgement.UNJUDGED
 
 
 def test_without_an_interval_no_time_is_judged_and_bytes_are() -> None:
-    assert judged(row("compute_ns", "ns", 1, 10**12), NO_DOUBT_KNOWN) is Judgement.UNKNOWN
+    assert judged(row("compute_ns", "ns", 1, 10**12), NO_DOUBT_KNOWN) is Judgement.UNJUDGED
     assert judged(row("peak_bytes", "bytes", 1, 2), NO_DOUBT_KNOWN) is Judgement.WORSE
 
 
 def test_a_bound_is_not_judged() -> None:
-    assert judged(row("peak_bytes", "bytes", 1, 2), DOUBT, is_bound=True) is Judgement.UNKNOWN
+    assert judged(row("peak_bytes", "bytes", 1, 2), DOUBT, is_bound=True) is Judgement.UNJUDGED
 
 
 def test_the_doubt_is_half_the_interval_or_the_noise_floor() -> None:
@@ -96,7 +120,7 @@ def test_the_doubt_is_half_the_interval_or_the_noise_floor() -> None:
 def test_other_work_in_a_step_is_judged_per_token_only() -> None:
     report = larger_batch()
     assert doubt_of(report) == Doubt(
-        times_ns=None, why_not="the steps are other work: n shows times per token"
+        times_ns=None, why_not="the steps are other work: n shows rank times a token"
     )
     assert doubt_of(report, per_token=True).times_ns == pytest.approx(1 * MS)
 
@@ -120,11 +144,14 @@ def test_few_steps_are_not_judged() -> None:
 def test_it_reads_without_colour_and_says_why() -> None:
     words = {verdict_word(judgement).text for judgement in Judgement}
     assert words == {
-        "✓ better", "✗ worse", "= same", "* exact", "* differs", "~ noise", "? unknown",
+        "✓ better", "✗ worse", "= same", "* exact", "* differs", "~ noise", "? unknown", "not judged",
     }  # fmt: skip
     step = row("compute_ns", "ns", 1, 2)
     assert "no more than the doubt of the step time, 5.0 ms" in why(Judgement.NOISE, step, DOUBT)
-    assert "too few steps" in why(Judgement.UNKNOWN, step, NO_DOUBT_KNOWN)
+    assert "too few steps" in why(Judgement.UNJUDGED, step, NO_DOUBT_KNOWN)
     assert "a side does not know it" in why(Judgement.UNKNOWN, row("x", "ns", None, 1), DOUBT)
-    assert "no interval" in why(Judgement.UNKNOWN, row("x", "ratio", 0.1, 0.2), DOUBT)
+    assert "no interval" in why(Judgement.UNJUDGED, row("x", "ratio", 0.1, 0.2), DOUBT)
+    share = row("overlap_ratio", "ratio", 0.8, 0.1)
+    assert "too few steps" in why(Judgement.UNJUDGED, share, NO_DOUBT_KNOWN)
+    assert "more is better" in why(Judgement.WORSE, share, DOUBT)
     assert "less is better" in why(Judgement.BETTER, row("peak_bytes", "bytes", 2, 1), DOUBT)

@@ -35,7 +35,7 @@ def test_rows_with_interval_and_verdict(loaded: Loaded) -> None:
     text = press(app_on(loaded), "6")
     assert "A ddp (baseline)  B zero3 (this run)  per step  all rows" in text
     assert "✗ SLOWER 323.5 ms vs 200.3 ms a step, +62 % [+53.1, +69.2]" in text
-    assert "200.3 ms   323.5 ms   +61.5 %  +53..+69 %  ✗ worse" in text
+    assert "step time 200.3 ms 323.5 ms +61.5 % +53..+69 % ✗ worse" in " ".join(text.split())
     assert "MODELLED" in text
     assert "settings: 2 differ" in text
 
@@ -47,6 +47,7 @@ def test_other_views_and_what_opens(loaded: Loaded) -> None:
         assert "all rows" in await press_on(app, pilot, "d")
         text = await press_on(app, pilot, "n")
         assert "per token" in text
+        assert "rank time a token" in text
         assert "6.3 ms    10.1 ms  +61.5 %" in text
         assert "per step" in await press_on(app, pilot, "n")
         assert "in zprof compare A B -f json: sections[0].rows[0]" in await press_on(app, pilot, "enter")
@@ -56,6 +57,20 @@ def test_other_views_and_what_opens(loaded: Loaded) -> None:
         assert "in zprof compare A B -f json: settings[" in text
 
     play(app_on(loaded), act)
+
+
+def test_d_says_that_all_settings_are_the_same(loaded: Loaded) -> None:
+    assert loaded.both is not None
+    equal = tuple(replace(setting, b=setting.a) for setting in loaded.both.settings)
+    same = replace(loaded, both=replace(loaded.both, settings=equal))
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        assert "all settings are the same" in await press_on(app, pilot, "6", "d")
+        assert [note.message for note in app._notifications] == ["all settings are the same"]
+        await press_on(app, pilot, "d")
+        assert len(app._notifications) == 1
+
+    play(app_on(same), act)
 
 
 def test_x_makes_the_baseline_the_run(loaded: Loaded) -> None:
@@ -103,7 +118,7 @@ def test_a_baseline_is_named_measured_and_shown(
         assert app.asked.baseline == Path(baseline_run.name)
         text = screen_text(app)
         assert "A ddp (baseline)  B zero3 (this run)" in text
-        assert "+61.5 %  +53..+69 %  ✗ worse" in text
+        assert "+61.5 % +53..+69 % ✗ worse" in " ".join(text.split())
 
     play(app_on(alone), act)
 
