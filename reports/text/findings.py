@@ -1,21 +1,14 @@
 """The end of the text report: findings with evidence and fix, then what was not measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from zprof.model.findings import Evidence, Finding
 from zprof.model.printable import display_width, printable, printable_lines, shorten
 from zprof.model.report import Report
-from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
+from zprof.reports.shown.evidence import evidence_name, evidence_value, worth
 from zprof.reports.shown.presenter import GapGroup, grouped_gaps
 from zprof.reports.text.layout import heading, wrap
 
-_UNITS: dict[str, Callable[[float], str]] = {
-    "ns": format_ns,
-    "bytes": format_bytes,
-    "ratio": format_percent,
-    "bytes_per_s": format_rate,
-    "count": lambda count: f"{count:.0f}",
-}
 _LABEL = 10
 _NAMED = 8
 
@@ -53,38 +46,14 @@ def _finding(number: int, entry: Finding) -> list[str]:
     return lines + labelled("read", [printable(entry.doc)])
 
 
-def worth(entry: Finding) -> str:
-    """What a finding saves and frees, and how sure it is."""
-    low, high = entry.saving_ns
-    saves = f"saves {format_ns(low)} to {format_ns(high)}, " if high > 0 else ""
-    return f"{saves}{_frees(entry.saving_bytes)}{entry.confidence.value} confidence"
-
-
-def _frees(saving_bytes: tuple[int, int] | None) -> str:
-    """Bytes of the largest rank; a range only where its ends differ when written."""
-    if saving_bytes is None or saving_bytes[1] <= 0:
-        return ""
-    low, high = (format_bytes(size) for size in saving_bytes)
-    return f"frees {high}, " if low == high else f"frees {low} to {high}, "
-
-
 def facts(rows: Sequence[Evidence]) -> list[str]:
     """Evidence as lines: value and what it is."""
-    values = [printable(_value(fact)) for fact in rows]
+    values = [printable(evidence_value(fact)) for fact in rows]
     width = max((display_width(value) for value in values), default=0)
     return [
-        " " * (width - display_width(value)) + f"{value}  {_what(fact)}"
+        " " * (width - display_width(value)) + f"{value}  {printable(evidence_name(fact))}"
         for value, fact in zip(values, rows, strict=True)
     ]
-
-
-def _value(fact: Evidence) -> str:
-    show = _UNITS.get(fact.unit)
-    return show(fact.value) if show else f"{fact.value:g} {fact.unit}"
-
-
-def _what(fact: Evidence) -> str:
-    return printable(fact.what if fact.rank is None else f"{fact.what} (rank {fact.rank})")
 
 
 def labelled(label: str, texts: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import than a first screen may.
 from zprof.model.findings import Finding
 from zprof.model.printable import shorten
 from zprof.reports.pages import page
-from zprof.reports.text.findings import worth
+from zprof.reports.shown.evidence import worth
 from zprof.reports.text.layout import wrap
 from zprof.reports.text.markdown import as_text
 from zprof.tui.actions import gaps_text
