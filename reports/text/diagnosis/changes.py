@@ -6,6 +6,7 @@ from zprof.model.findings import Finding
 from zprof.model.printable import printable, printable_lines, shorten
 from zprof.model.report import Report
 from zprof.reports.shown.diagnosis_presenter import decisive, told
+from zprof.reports.shown.evidence import worth
 from zprof.reports.text.findings import facts, labelled
 from zprof.reports.text.layout import heading, wrap
 
