@@ -1,7 +1,7 @@
 """What the terminal UI was asked to show, and what is loaded of it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,6 @@ class FirstLook:
     """What manifests alone tell, at once."""
 
     facts: RunFacts
-    gaps: int = field(default=0)
 
 
 def first_look(asked: Asked) -> FirstLook:
@@ -73,8 +72,7 @@ def first_look(asked: Asked) -> FirstLook:
     Raises:
         BadInput: there is no run, or its manifest is damaged.
     """
-    run = asked.opener(asked.path)
-    return FirstLook(facts=run_facts(run), gaps=len(run.gaps()))
+    return FirstLook(facts=run_facts(asked.opener(asked.path)))
 
 
 def load(asked: Asked, progress: Progress) -> Loaded:

@@ -81,7 +81,7 @@ class Shell(Looked):
         if event.loading is not self._loading:
             return
         self._loading, self.asked, self.loaded = None, event.loading.asked, event.loaded
-        self.look = FirstLook(facts=event.loaded.report.run, gaps=len(event.loaded.report.gaps))
+        self.look = FirstLook(facts=event.loaded.report.run)
         self.selected = kept_selected(event.loaded.report, self.selected)
         self.refill()
 

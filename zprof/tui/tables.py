@@ -10,7 +10,7 @@ from zprof.tui.figures import Figure
 
 #: Rows that a table draws, the first of its order, and lines of a page's table that can be searched and
 #: sorted: of more than either its notes say how many there are.
-MOST_ROWS, MOST_LINES = 200, 2000
+MOST_ROWS, MOST_LINES = 100, 2000
 
 
 class Mark(StrEnum):

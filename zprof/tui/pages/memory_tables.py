@@ -2,7 +2,7 @@
 
 from zprof.model.memory import Allocation, Basis, LawCheck
 from zprof.model.tenants import Tenant
-from zprof.reports.shown.memory_names import BY_RULE, tenant_name
+from zprof.reports.shown.memory_names import BY_RULE
 from zprof.reports.shown.memory_presenter import telling_frames
 from zprof.tui.figures import Unit, figure
 from zprof.tui.pages.memory_legend import label
@@ -88,12 +88,15 @@ def law_table(loaded: Loaded, rank: int) -> Table:
             numeric("law"),
             numeric("measured"),
             numeric("padding"),
-            numeric("counters", "the optimizer's step counters", from_width=MIDDLE),
+            numeric("counters", "the optimizer's step counters"),
             numeric("unexplained", "what neither the law nor padding nor counters give"),
             Column(title="cause", rest=True),
         ),
         lines=tuple(_law(loaded, place, law) for place, law in found),
-        help="measured = law + padding + counters + unexplained. enter on a state: the law, and the cause.",
+        help="measured = law + padding + counters + unexplained, of each state where it is complete: "
+        "gradients when the optimizer begins. At the peak, which the bars are of, not all need be alive. "
+        "enter on a state: the law, and the cause.",
+        note="each state where it is complete, not at the peak",
     )
 
 
@@ -108,7 +111,7 @@ def _law(loaded: Loaded, place: int, law: LawCheck) -> Line:
     return Line(
         key=law.tenant.value,
         cells=(
-            Word(tenant_name(law.tenant)),
+            Word(short_name(law.tenant)),
             *sizes,
             Word(law.cause or "to the byte", Mark.GOOD if exact else Mark.DOUBTFUL),
         ),

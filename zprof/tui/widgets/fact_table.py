@@ -1,6 +1,6 @@
 """A table whose every cell can be focused, sorted, searched, copied and opened."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widgets import DataTable
+from textual.widgets.data_table import RowKey
 
 from zprof.model.printable import printable, shorten
 from zprof.tui.figures import Figure
@@ -20,6 +21,8 @@ from zprof.tui.widgets.paint import bar_text, cell_text
 
 #: Lines of a table beside its rows: two of its border, one of its titles.
 _FRAME = 3
+#: Rows that are drawn before it has a size: those that a screen shows first, as they are drawn again then.
+_FIRST_ROWS = 50
 _UP, _DOWN = "▲", "▼"
 
 
@@ -58,7 +61,7 @@ class FactTable(DataTable[object]):
         self._columns: list[int] = []
         self._sorted_by: int | None = None
         self._reverse = True
-        self._drawn_for = 0
+        self._drawn_for, self._is_whole = 0, True
 
     def show(self, table: Table) -> None:
         """Show this table from now on; order and search stay where it is the same one anew."""
@@ -125,8 +128,12 @@ class FactTable(DataTable[object]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Other columns may fit, bars be longer."""
-        if self.table is not None and self._drawn_for != self._width_of_it():
+        if self.table is not None and (self._drawn_for != self._width_of_it() or not self._is_whole):
             self._draw()
+
+    def _update_dimensions(self, new_rows: Iterable[RowKey]) -> None:
+        """Columns have widths, and rows one line: no cell is measured again, which takes half a second."""
+        super()._update_dimensions(())
 
     def _width_of_it(self) -> int:
         """Its own width with its frame; the terminal's until it has one."""
@@ -140,8 +147,9 @@ class FactTable(DataTable[object]):
         lines = narrowed(table, self.wanted)
         if self._sorted_by is not None:
             lines = sorted_by(table, lines, self._sorted_by, reverse=self._reverse)
-        self._lines, found = lines[:MOST_ROWS], len(lines)
-        self._drawn_for = self._width_of_it()
+        most, found = MOST_ROWS if self.size.width else _FIRST_ROWS, len(lines)
+        self._lines = lines[:most]
+        self._drawn_for, self._is_whole = self._width_of_it(), len(self._lines) == min(MOST_ROWS, found)
         self._columns = shown_columns(table, self._drawn_for) if self._lines else []
         self.clear(columns=True)
         self._fill()
@@ -191,9 +199,10 @@ class FactTable(DataTable[object]):
 
     def _title(self, place: int) -> Text:
         assert self.table is not None
-        title = self.table.columns[place].title
+        column = self.table.columns[place]
         mark = (_DOWN if self._reverse else _UP) if place == self._sorted_by else ""
-        return Text(printable(f"{title} {mark}" if mark else title))
+        said = printable(f"{column.title} {mark}" if mark else column.title)
+        return Text(said, justify="right" if column.numeric else "left")
 
     def shown_figures(self) -> list[Figure]:
         """The numbers in its rows and columns, as far as they are not filtered or too wide.

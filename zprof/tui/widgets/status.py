@@ -1,5 +1,6 @@
 """The line of screens on top, and the line that says what is shown below."""
 
+from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual.widgets import Static
@@ -17,6 +18,8 @@ SCREENS: tuple[tuple[str, str, str], ...] = (
     ("compare", "Compare", "Compare"),
 )
 _WIDE = 100
+#: Columns that the name of a run keeps.
+_LEAST_NAME = 12
 
 
 class TitleLine(Static):
@@ -45,17 +48,17 @@ class StatusLine(Static):
 
     def refresh_from(self, app: Shell) -> None:
         """Draw it."""
-        self.update(Text(shorten(status_text(app), app.size.width - 2), no_wrap=True))
+        width = app.size.width - 2
+        self.update(Text(shorten(status_text(app, width), width), no_wrap=True))
 
 
-def status_text(app: Shell) -> str:
-    """One line on what is shown."""
+def status_text(app: Shell, width: int) -> str:
+    """One line on what is shown; where it is too long the name of the run gives way first."""
     if app.look is None:
         return app.waiting_text()
     facts, selected = app.look.facts, app.selected
     ranks = len(facts.ranks_loaded)
     parts = [
-        printable(facts.name),
         f"{ranks} of {facts.world_size} ranks" if ranks < facts.world_size else counted(ranks, "rank"),
         counted(len(facts.steps), "step"),
     ]
@@ -63,11 +66,12 @@ def status_text(app: Shell) -> str:
         parts.append(
             f"rank {selected.rank}" + (f" step {selected.step}" if selected.step is not None else "")
         )
-    gaps = len(app.loaded.report.gaps) if app.loaded else app.look.gaps
-    parts.append(counted(gaps, "gap"))
+    if app.loaded is not None:
+        parts.append(counted(len(app.loaded.report.gaps), "gap"))
     if app.is_measuring or app.loaded is None:
         parts.append(app.waiting_text())
-    return " · ".join(parts)
+    said = " · ".join(["", *parts])
+    return shorten(printable(facts.name), max(_LEAST_NAME, width - cell_len(said))) + said
 
 
 def counted(number: int, what: str) -> str:

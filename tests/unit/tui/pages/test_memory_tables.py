@@ -3,6 +3,8 @@
 import re
 from dataclasses import replace
 
+import pytest
+
 from tests.support.full_memories import by_rule, full_memory
 from tests.support.memories import HOSTILE, MIB, memory_of
 from tests.support.tui_memory import on_a_device, with_memory
@@ -18,7 +20,7 @@ from zprof.tui.pages.memory_phases import modules_table, phases_table
 from zprof.tui.pages.memory_tables import law_table, telling_frame, top_table
 from zprof.tui.pages.memory_timeline import curve_of, point_table
 from zprof.tui.session import Loaded, Selected
-from zprof.tui.tables import Mark, Opens, Table
+from zprof.tui.tables import Mark, Opens, Table, shown_columns
 
 MAKERS = (top_table, law_table, phases_table, modules_table, device_table)
 
@@ -179,3 +181,12 @@ def test_a_table_without_rows_says_what_helps(alone: Loaded) -> None:
         table = make(loaded, 0)
         assert "what helps" in " ".join(row[0] for row in texts(table))
         assert {line.opens for line in table.lines} == {Opens.GAP}
+
+
+@pytest.mark.parametrize("width", [76, 78, 160])
+def test_the_law_is_a_sum_of_columns_in_any_width(alone: Loaded, width: int) -> None:
+    """It takes half a screen of 160 columns: no term of the sum is left out there."""
+    table = law_table(with_memory(alone, full_memory()), 0)
+    shown = {table.columns[place].title for place in shown_columns(table, width)}
+    assert {"law", "measured", "padding", "counters", "unexplained"} <= shown
+    assert table.note == "each state where it is complete, not at the peak"

@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+from rich.console import Console, RenderableType
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 from textual.pilot import Pilot
+from textual.widgets import _data_table
 
 from tests.support.tui_app import app_on, play, screen_text, settled
 from zprof.tui.app import ZprofApp
@@ -84,6 +87,11 @@ def test_the_longest_texts_give_way_and_numbers_do_not() -> None:
     assert fitted([5, 10], [True, False], [False, False], 80) == [5, 10]
 
 
+def screen_of(app: _Two) -> list[str]:
+    strips = app.screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip) for strip in strips]
+
+
 def titles(part: FactTable) -> list[str]:
     return [str(column.label) for column in part.ordered_columns]
 
@@ -112,6 +120,65 @@ def test_of_many_lines_the_first_are_made_and_all_are_searched_and_sorted() -> N
         assert found[0].key == "1999"
 
     in_two(act)
+
+
+def test_titles_of_numbers_stand_over_their_ends() -> None:
+    async def act(app: _Two, pilot: Pilot[None]) -> None:
+        part = app.query_one("#a", FactTable)
+        part.show(table((line(1_000_000),)))
+        await pilot.pause()
+        assert [str(column.label.justify) for column in part.ordered_columns] == ["left", "right"]
+        title, row = screen_of(app)[1:3]
+        assert title[:38].index("count") + len("count") == row[:38].rindex("1000000") + len("1000000")
+
+    in_two(act)
+
+
+def test_no_cell_is_measured_when_nothing_else_is_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[object] = []
+    whole = _data_table.measure
+
+    def counted(console: Console, renderable: RenderableType, default: int) -> int:
+        measured.append(renderable)
+        return whole(console, renderable, default)
+
+    async def act(app: _Two, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        monkeypatch.setattr(_data_table, "measure", counted)
+        part = app.query_one("#a", FactTable)
+        part.show(table(MadeLines(2000, line)))
+        await pilot.pause()
+        assert len(measured) <= len(part.ordered_columns)
+        assert part.virtual_size.height == MOST_ROWS + 1
+        assert part.virtual_size.width == sum(each.get_render_width(part) for each in part.ordered_columns)
+
+    in_two(act)
+
+
+def test_before_it_has_a_size_the_rows_of_a_screen_are_drawn_and_then_all() -> None:
+    drawn: list[int] = []
+
+    class Watched(FactTable):
+        def show(self, table: Table) -> None:
+            super().show(table)
+            drawn.append(self.row_count)
+
+    class OfMany(App[None]):
+        def compose(self) -> ComposeResult:
+            yield Watched(id="a", classes="fill")
+
+        def on_mount(self) -> None:
+            self.query_one(Watched).show(table(MadeLines(2000, line)))
+
+    async def run() -> None:
+        app = OfMany()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            part = app.query_one(Watched)
+            assert (*drawn, part.row_count) == (50, MOST_ROWS)
+            assert f"first {MOST_ROWS} of 2000" in str(part.border_subtitle)
+
+    asyncio.run(run())
 
 
 def test_a_search_without_a_hit_and_a_table_without_rows_say_so() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from textual.pilot import Pilot
 
-from tests.support.tui_app import app_on, play
+from tests.support.tui_app import app_on, play, screen_text
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import FirstLook, Loaded
 from zprof.tui.widgets.status import status_text
@@ -12,11 +12,34 @@ from zprof.tui.widgets.status import status_text
 
 def test_one_of_a_kind_is_not_several(alone: Loaded) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        assert "2 ranks · 5 steps" in status_text(app)
+        assert "2 ranks · 5 steps" in status_text(app, 78)
         facts = replace(alone.report.run, ranks_loaded=(0,), world_size=1, steps=alone.report.run.steps[:1])
         app.look = FirstLook(facts=facts)
-        assert " · 1 rank · 1 step · " in status_text(app)
+        assert " · 1 rank · 1 step · " in status_text(app, 78)
         app.look = FirstLook(facts=replace(facts, world_size=8))
-        assert " · 1 of 8 ranks · 1 step · " in status_text(app)
+        assert " · 1 of 8 ranks · 1 step · " in status_text(app, 78)
+
+    play(app_on(alone), act)
+
+
+def test_a_long_name_gives_way_before_numbers_do(alone: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        app.look = FirstLook(facts=replace(alone.report.run, name="a-job-with-a-name-" * 9))
+        app.refill()
+        await pilot.pause()
+        said = next(line for line in screen_text(app).split("\n") if "a-job" in line)
+        assert said.startswith("a-job-with-a-name-")
+        assert said.endswith(
+            f"… · 2 ranks · 5 steps · rank {app.selected.rank} step {app.selected.step} · 3 gaps"
+        )
+
+    play(app_on(alone), act)
+
+
+def test_gaps_that_are_not_known_yet_are_not_counted(alone: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        assert " · 3 gaps" in status_text(app, 78)
+        app.loaded = None
+        assert "gap" not in status_text(app, 78)
 
     play(app_on(alone), act)
