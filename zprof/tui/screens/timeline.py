@@ -1,16 +1,19 @@
 """The timeline: one step of one rank, a lane a stream and thread, over words for what is under the cursor."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from zprof.model.errors import ZprofError
 from zprof.model.printable import printable
+from zprof.tui.keys import Where, bindings
 from zprof.tui.pages.timeline import step_table
 from zprof.tui.popups.text import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
@@ -24,7 +27,18 @@ from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
 
 #: Rows from which on there is room for all that is known of the event under the cursor.
-_ROOM = 20
+_ROOM = 15
+#: Lines of the terminal from which on there is room for what the glyphs mean.
+_TALL = 30
+_GLYPHS = (
+    "▁ to █: compute by eighths of a cell; ╸ of ━, ▗ of ▄: less than half of it; ◦ •: other host work\n"
+    "t and a number: a thread, s: a stream; comm: it carries collectives out; in reverse: the cursor"
+)
+_ASCII_GLYPHS = (
+    "+ #: compute in less or more than half of a cell; h H: other host work\n"
+    "t and a number: a thread, s: a stream; comm: it carries collectives out; in reverse: the cursor"
+)
+_OF_LANES = frozenset({"gap(1)", "gap(-1)", "longest", "zoom(-1)", "zoom(1)"})
 
 
 class TimelineScreen(PageScreen):
@@ -35,13 +49,21 @@ class TimelineScreen(PageScreen):
     help_of: ClassVar[str] = (
         "One step of one rank. Above, its ledger in ms: the titles are the key to the glyphs.\n"
         "Below, a lane a stream or thread, and one of all collectives: a cell shows what holds most of it.\n"
-        "A dot in a lane of the host: other work of it, for more (full) or less than half of the cell.\n"
+        "t and a number: a thread of the host; s: a stream of the device; comm: it carries collectives out.\n"
+        "Glyphs: those of the titles above. Compute fills a cell by eighths (▁ to █); a thin glyph (╸ of ━, "
+        "▗ of ▄) holds less than half of its cell; ◦ •: other work of the host, in less or more than half of "
+        "it. The cell under the cursor is in reverse, and so is a digit of the ruler there.\n"
         "n: to the next exposed gap, x: to the longest; + and -: zoom; [ ] and r: another step or rank.\n"
         "enter: open the event under the cursor. o: the step as a trace for Perfetto."
     )
+    #: Keys of the lanes that work while the ledger has the focus, too; the footer has them of the lanes.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        replace(each, show=False) for each in bindings(Where.TIMELINE) if each.action in _OF_LANES
+    ]
     CSS: ClassVar[str] = """
     TimelineScreen #step, TimelineScreen #step:focus { border: none; height: 2; min-height: 2; }
     TimelineScreen #under { height: 1fr; min-height: 3; padding: 0 1; }
+    TimelineScreen #glyphs { height: auto; padding: 0 1; color: $text-muted; display: none; }
     """
 
     class Built(Message):
@@ -63,6 +85,7 @@ class TimelineScreen(PageScreen):
         yield FactTable(id="step", classes="fill")
         yield Lanes(id="lanes")
         yield Static("", id="under")
+        yield Static(Text(_ASCII_GLYPHS if self.zprof.ascii_only else _GLYPHS), id="glyphs")
 
     def fill(self, loaded: Loaded, selected: Selected) -> None:
         """The ledger at once; the lanes when the events are read."""
@@ -111,6 +134,22 @@ class TimelineScreen(PageScreen):
             self.query_one(Lanes).show(event.built)
         else:
             self.query_one(Lanes).say(event.built)
+
+    def action_gap(self, by: int) -> None:
+        """In the lanes, to the next exposed gap or the one before."""
+        self.query_one(Lanes).action_gap(by)
+
+    def action_longest(self) -> None:
+        """In the lanes, to the longest exposed gap."""
+        self.query_one(Lanes).action_longest()
+
+    def action_zoom(self, by: int) -> None:
+        """In the lanes, see half as much, or twice."""
+        self.query_one(Lanes).action_zoom(by)
+
+    def on_resize(self) -> None:
+        """What the glyphs mean, where there is room for it."""
+        self.query_one("#glyphs").styles.display = "block" if self.app.size.height >= _TALL else "none"
 
     def on_lanes_moved(self) -> None:
         """Say what is under the cursor."""

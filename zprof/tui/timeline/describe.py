@@ -42,7 +42,8 @@ def spot_line(lane: Lane, spot: Spot) -> str:
     """When it is, and what share of it each role holds."""
     parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in spot.shares.items()]
     held = ", ".join(parts) or ("names only" if lane.is_named else "nothing ran")
-    return f"{at_ms(spot.begin_ns)}, {format_ns(spot.column_ns)} a column, {lane.title}: {held}"
+    of = f" of {'the gap here' if spot.is_gap else 'the column'}" if parts else ""
+    return f"{at_ms(spot.begin_ns)}, {format_ns(spot.column_ns)} a column, {lane.title}: {held}{of}"
 
 
 def item_line(model: StepModel, lane: Lane, spot: Spot) -> str:
@@ -50,7 +51,7 @@ def item_line(model: StepModel, lane: Lane, spot: Spot) -> str:
     place = spot.place
     if place is None:
         return ""
-    more = f" (1 of {spot.count} there)" if spot.count > 1 else ""
+    more = f" (1 of {spot.count} events in this column)" if spot.count > 1 else ""
     row = int(lane.items.row[place])
     start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
     name = shorten(_short_name(model, lane, row), _LONGEST_SHORT)

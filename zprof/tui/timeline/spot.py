@@ -15,7 +15,8 @@ class Spot:
     """A stretch of a lane.
 
     ``shares``: what of it each role holds, the most first; ``place``: that of the event that it shows, None
-    where there is none, of ``count``; ``column_ns``: how long a column is.
+    where there is none, of ``count``; ``column_ns``: how long a column is.  ``is_gap``: it is what of its
+    column is a gap.
     """
 
     begin_ns: float
@@ -24,6 +25,7 @@ class Spot:
     shares: dict[Role, float]
     place: int | None
     count: int
+    is_gap: bool = False
 
 
 def spot_of(lane: Lane, gaps: Intervals, view: View, width: int) -> Spot:
@@ -31,7 +33,8 @@ def spot_of(lane: Lane, gaps: Intervals, view: View, width: int) -> Spot:
     edges, column = view.edges(width), view.column(width)
     begin, end = float(edges[column]), float(edges[column + 1])
     column_ns = end - begin
-    begin, end = _of_gap(gaps, view.cursor_ns, end) or (begin, end)
+    gap = _of_gap(gaps, view.cursor_ns, end)
+    begin, end = gap or (begin, end)
     columns = columns_of(lane, np.array([begin, end]))
     count = len(lane.items.touching(begin, end))
     return Spot(
@@ -41,6 +44,7 @@ def spot_of(lane: Lane, gaps: Intervals, view: View, width: int) -> Spot:
         shares=columns.share(0),
         place=lane.items.chosen(begin, end, columns.role(0)) if count else None,
         count=count,
+        is_gap=gap is not None,
     )
 
 

@@ -39,12 +39,14 @@ class Brush:
 
 
 def ruler(view: View, width: int, brush: Brush) -> list[Segment]:
-    """Milliseconds of the step, and a mark over the cursor."""
+    """Milliseconds of the step, and a mark over the cursor; a digit that stands there is shown in reverse."""
     line, column = ruled(view, width), view.column(width)
+    mark = "v" if brush.ascii_only else "▼"
+    digit = line[column : column + 1].strip()
     return [
         Segment("ms of step".ljust(LABEL + 1), brush.ground),
         Segment(line[:column], brush.muted),
-        Segment("v" if brush.ascii_only else "▼", brush.ground + Style(bold=True)),
+        Segment(digit or mark, brush.ground + Style(bold=True, reverse=bool(digit))),
         Segment(line[column + 1 :], brush.muted),
     ]
 

@@ -8,6 +8,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from zprof.tui.theme.looks import look_of
+from zprof.tui.timeline.gaps import longest_gap
 from zprof.tui.timeline.lane import Lane
 from zprof.tui.timeline.model import StepModel
 from zprof.tui.timeline.spot import Spot, spot_of
@@ -51,9 +52,12 @@ class LaneView(Widget):
         return max(_LEAST_WIDTH, self.size.width - LABEL - _BESIDE)
 
     def show(self, model: StepModel) -> None:
-        """Show this step: as far as it has them, the same part of it and the same lane as before."""
+        """Show this step: as far as it has them, the same part of it and the same lane as before.
+
+        The first one is shown whole, with the cursor on its longest gap.
+        """
         self.model = model
-        self.view = self.view.of(model.length_ns) if self._has_shown else first_view(model.length_ns)
+        self.view = self.view.of(model.length_ns) if self._has_shown else _begun(model)
         self.at = next((at for at, lane in enumerate(self.lanes) if lane.key == self._key), 0)
         self._has_shown = True
         self.said, self.first = "", 0
@@ -134,3 +138,9 @@ class LaneView(Widget):
 
     def _strip(self, segments: list[Segment]) -> Strip:
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+
+
+def _begun(model: StepModel) -> View:
+    """All of a step, and the cursor where it lost most at once."""
+    view, longest = first_view(model.length_ns), longest_gap(model.gaps)
+    return view if longest is None else view.at(int(model.gaps[longest, 0]))

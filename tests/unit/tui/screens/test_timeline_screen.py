@@ -107,6 +107,78 @@ def test_in_a_gap_the_exposed_collective_is_said_and_opened(alone: Loaded) -> No
     on_timeline(alone, act)
 
 
+def test_it_begins_on_the_longest_gap_with_all_of_the_step_seen(alone: Loaded) -> None:
+    async def act(app: ZprofApp, keys: Keys) -> None:
+        begun = screen_text(app)
+        assert app.screen.query_one(Lanes).view.is_whole
+        assert " of the gap here" in " ".join(begun.split())
+        assert gap(begun) == gap(await keys("x"))
+        assert ruler(await keys("home")).split()[3] == "0"
+
+    on_timeline(alone, act)
+
+
+def test_wide_and_high_terminals_have_no_empty_half(alone: Loaded) -> None:
+    """All that is known of the longest gap's event, and what the glyphs mean."""
+    text = press(app_on(alone), "4", size=MIDDLE)
+    assert "sequence" in text
+    assert "t and a number: a thread" in text
+    assert "t and a number: a thread" not in press(app_on(alone), "4")
+    assert "a thin glyph" in " ".join(press(app_on(alone), "4", "question_mark").split())
+
+
+def test_a_tick_is_read_under_the_cursor(alone: Loaded) -> None:
+    async def act(app: ZprofApp, keys: Keys) -> None:
+        found = re.search(r"ms of step +(0 .*)", await keys("home"))
+        assert found is not None
+        plain = [column for column, label in enumerate(found[1]) if label.isdigit()]
+        for _ in range(plain[-1]):
+            text = await keys("right")
+        assert "".join(re.findall(r"\d", ruler(text))) == "".join(re.findall(r"\d", found[1]))
+        assert "▼" not in ruler(text)
+        assert "▼" in ruler(await keys("left", "left", "left", "left"))
+
+    on_timeline(alone, act)
+
+
+def test_shares_and_counts_say_of_what(alone: Loaded) -> None:
+    async def act(app: ZprofApp, keys: Keys) -> None:
+        text = " ".join((await keys("x", "minus", "minus", "minus", "right", "right")).split())
+        assert re.search(r"[\d.]+ % of the column", text), text
+        counted = [
+            found
+            for _ in range(40)
+            if (
+                found := re.search(
+                    r"\(1 of \d+ events in this column\)", " ".join((await keys("right")).split())
+                )
+            )
+        ]
+        assert counted
+
+    on_timeline(alone, act)
+
+
+def test_keys_of_the_lanes_work_from_the_ledger(alone: Loaded) -> None:
+    async def act(app: ZprofApp, keys: Keys) -> None:
+        lanes = app.screen.query_one(Lanes)
+        await keys("home", "tab")
+        assert app.focused is not lanes
+        assert gap(await keys("n"))[0] == 1
+        assert gap(await keys("n"))[0] == 2
+        assert gap(await keys("N"))[0] == 1
+        begun = screen_text(app)
+        assert gap(await keys("x")) != gap(begun)
+        span = lanes.view.span_ns
+        await keys("plus")
+        assert lanes.view.span_ns == span // 2
+        await keys("minus")
+        assert lanes.view.span_ns == span
+        assert app.focused is not lanes
+
+    on_timeline(alone, act)
+
+
 def test_it_zooms_pans_and_sees_all_again(alone: Loaded) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         whole = ruler(await keys("home"))
