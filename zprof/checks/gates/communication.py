@@ -1,0 +1,168 @@
+"""Gates of communication: bytes and number of the collectives of a step, and bytes against the law.
+
+Both sums are of one rank; which kind, data type and group size grew, came new or is gone is said beside them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+
+from zprof.checks.gates.figure import Figure, exactly
+from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks
+from zprof.checks.gates.words import name, shown_count, shown_parameters, signed
+from zprof.model.baseline import Baseline, CollectiveBaseline
+from zprof.model.units import format_bytes
+
+Amount = Callable[[CollectiveBaseline], Fraction]
+_Key = tuple[str, str, int]
+_RECORD = "record the time window on all ranks (--time-steps 8)"
+
+
+def collective_bytes(asked: Asked) -> Reading:
+    """Bytes of the full tensors of all collectives, a step of one rank."""
+    return _reading(asked, _bytes, format_bytes, "bytes")
+
+
+def collective_count(asked: Asked) -> Reading:
+    """How many collectives a rank takes part in, a step."""
+    return _reading(asked, _count, shown_count, "count")
+
+
+def collective_bytes_law(asked: Asked) -> Reading:
+    """Bytes that a rank moves in a step, an all-reduce counted twice, over the bytes of all parameters."""
+    volume = asked.report.volume
+    if volume is None or not volume.parameter_bytes:
+        gap = next((gap for gap in asked.report.gaps if gap.what == "volume"), None)
+        missing = "what a step moves against its law is not known"
+        remedy = _RECORD if gap is None else name(gap.remedy)
+        return Reading(missing=missing, remedy=remedy, shown=shown_parameters)
+    missing_ranks = asked.now.time.missing_ranks if asked.now.time else ()
+    law = f"the law of the stage says {shown_parameters(volume.expected_bytes / volume.parameter_bytes)}"
+    return Reading(
+        now=Figure(
+            value=Fraction(volume.seen_bytes, volume.parameter_bytes),
+            can_be_lower=bool(missing_ranks),
+            can_be_higher=bool(missing_ranks),
+        ),
+        shown=shown_parameters,
+        leaf="volume.seen_bytes",
+        where=f" ({format_bytes(volume.seen_bytes)}) a step",
+        grew=law,
+    )
+
+
+def _reading(asked: Asked, amount: Amount, shown: Callable[[float], str], field: str) -> Reading:
+    before, lacked = _before(asked)
+    lower = field == "bytes"
+    now = asked.now.collectives
+    missing = _missing(asked)
+    if now is None or missing:
+        return Reading(before=_sum(before, amount, lower=lower), missing=missing, remedy=_RECORD, shown=shown)
+    grown = _changes(now, before, amount) if before is not None else {}
+    return Reading(
+        now=_sum(now, amount, lower=lower),
+        before=None if lacked else _sum(before, amount, lower=lower),
+        shown=shown,
+        leaf=_leaf(asked, field),
+        subject=_most(grown, now, amount),
+        where=" a step",
+        grew=_said(grown, now, before, amount, shown),
+        remedy=_RECORD,
+    )
+
+
+def _before(asked: Asked) -> tuple[tuple[CollectiveBaseline, ...] | None, tuple[int, ...]]:
+    """The baseline's collectives, and the ranks that only the run has."""
+    before: Baseline | None = asked.before
+    if before is None or before.collectives is None:
+        return None, ()
+    theirs, mine = before.time, asked.now.time
+    return before.collectives, lacking(
+        theirs.missing_ranks if theirs else (), mine.missing_ranks if mine else ()
+    )
+
+
+def _missing(asked: Asked) -> str:
+    if asked.now.time is None:
+        return "no step was timed, so that no collective was seen"
+    before = asked.before.time if asked.before is not None else None
+    ranks = lacking(asked.now.time.missing_ranks, before.missing_ranks if before else None)
+    if ranks:
+        return f"{named_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} missing"
+    return "" if asked.now.collectives is not None else "no collective was seen"
+
+
+def _sum(entries: Sequence[CollectiveBaseline] | None, amount: Amount, *, lower: bool) -> Figure | None:
+    if entries is None:
+        return None
+    higher = lower and any(entry.lower_bound for entry in entries)
+    return Figure(value=sum(map(amount, entries), Fraction(0)), can_be_higher=higher)
+
+
+def _bytes(entry: CollectiveBaseline) -> Fraction:
+    return Fraction(entry.bytes)
+
+
+def _count(entry: CollectiveBaseline) -> Fraction:
+    return exactly(entry.count)
+
+
+def _key(entry: CollectiveBaseline) -> _Key:
+    return (entry.kind, entry.dtype, entry.group_size)
+
+
+def _changes(
+    now: Sequence[CollectiveBaseline], before: Sequence[CollectiveBaseline], amount: Amount
+) -> Mapping[_Key, Fraction]:
+    """How much more of each there is than in the baseline; what is gone is less."""
+    theirs = {_key(entry): amount(entry) for entry in before}
+    changes = {_key(entry): amount(entry) - theirs.get(_key(entry), 0) for entry in now}
+    return {**{key: -size for key, size in theirs.items()}, **changes}
+
+
+def _most(grown: Mapping[_Key, Fraction], now: Sequence[CollectiveBaseline], amount: Amount) -> str:
+    """Whose the sum is: what grew most, else the largest."""
+    if grown and max(grown.values()) > 0:
+        return _named(max(grown, key=grown.__getitem__))
+    return _named(_key(max(now, key=amount))) if now else ""
+
+
+def _said(
+    grown: Mapping[_Key, Fraction],
+    now: Sequence[CollectiveBaseline],
+    before: Sequence[CollectiveBaseline] | None,
+    amount: Amount,
+    shown: Callable[[float], str],
+) -> str:
+    """What grew most, what came new, what is gone: each the largest, and how many more."""
+    if before is None:
+        most = max(now, key=amount, default=None)
+        return "" if most is None else f"{_named(_key(most))} is most of it, {shown(float(amount(most)))}"
+    mine, theirs = {_key(entry) for entry in now}, {_key(entry) for entry in before}
+    parts = [
+        _part("grew most", grown, [key for key in mine & theirs if grown[key] > 0], shown),
+        _part("is new", grown, list(mine - theirs), shown),
+        _part("is gone", grown, list(theirs - mine), shown),
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _part(
+    what: str, grown: Mapping[_Key, Fraction], keys: Sequence[_Key], shown: Callable[[float], str]
+) -> str:
+    if not keys:
+        return ""
+    most = max(keys, key=lambda key: (abs(grown[key]), key))
+    more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+    return f"{_named(most)} {what}, {signed(float(grown[most]), shown)}{more}"
+
+
+def _named(key: _Key) -> str:
+    kind, dtype, size = key
+    over = f" over {size} ranks" if size else ""
+    return f"{name(kind)} of {name(dtype) or 'unknown type'}{over}"
+
+
+def _leaf(asked: Asked, field: str) -> str:
+    entries = asked.report.time.collectives
+    alone = len(entries) == 1 and entries[0].group_size >= asked.report.run.world_size
+    return f"time.collectives[0].{field}" if alone else "time.collectives"

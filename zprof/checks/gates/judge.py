@@ -1,0 +1,124 @@
+"""From a reading to the result of a gate: the same rules for all of them.
+
+relative limit, no baseline             skipped
+the run lacks what the baseline has     unknown
+neither has it, or the baseline lacks it, or too few steps for an interval:
+                                        unknown where the limit was stated, skipped where it is a default
+a bound cannot decide                   unknown; a default that the baseline's own bound leaves open: skipped
+beyond the limit                        failed, or warned where the limit or the gate says so
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from zprof.checks.gates.figure import (
+    LEAST_STEPS,
+    Figure,
+    allowed_of,
+    holds,
+    holds_surely,
+    interval_of,
+    is_relative,
+)
+from zprof.checks.gates.reading import Reading
+from zprof.checks.gates.words import sentence, unjudged
+from zprof.model.check import GateResult, Limit, Outcome
+
+#: Where a limit stands that nobody stated.
+DEFAULT = "default"
+SAVE = "save one: zprof baseline save RUN"
+_UPDATE = "save the baseline again from a whole run: zprof baseline update"
+_MORE_STEPS = "record more steps (--time-steps), and save the baseline from as many"
+_EXACT = "see the gaps of the report (zprof report RUN): they say what was not seen, and what helps"
+
+
+def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
+    """Whether the limit holds."""
+    if is_relative(limit) and not has_baseline:
+        return _unjudged(limit, reading, Outcome.SKIPPED, "there is no baseline yet", SAVE)
+    if reading.now is None:
+        outcome = Outcome.UNKNOWN if reading.before is not None else _quiet(limit)
+        return _unjudged(limit, reading, outcome, reading.missing, reading.remedy)
+    if is_relative(limit) and reading.before is None:
+        return _unjudged(limit, reading, _quiet(limit), "the baseline does not have it", _UPDATE)
+    few = _too_few(limit, reading)
+    if few:
+        return _unjudged(limit, reading, _quiet(limit), few, _MORE_STEPS)
+    return _judged(limit, reading, reading.now)
+
+
+def _judged(limit: Limit, reading: Reading, now: Figure) -> GateResult:
+    allowed = allowed_of(limit, reading.before)
+    interval, held = None, holds(now, allowed, limit.sense)
+    if limit.confidence is not None:
+        beside = reading.before if is_relative(limit) and reading.before is not None else allowed
+        interval = _interval(limit, reading, allowed)
+        held = holds_surely(interval, now, beside.value, allowed, limit.sense)
+    outcome = _outcome(limit, reading, held)
+    result = replace(
+        _bare(limit, reading, outcome),
+        allowed=float(allowed.value),
+        interval=interval if reading.before is not None and is_relative(limit) else None,
+    )
+    remedy = _EXACT if held is None else ""
+    said = sentence(result, reading, allowed, held=held, interval=interval)
+    return replace(result, sentence=said, remedy=remedy)
+
+
+def _outcome(limit: Limit, reading: Reading, held: bool | None) -> Outcome:
+    if held is None:
+        before = reading.before if is_relative(limit) else None
+        return _quiet(limit) if before is not None and before.is_bound else Outcome.UNKNOWN
+    if held:
+        return Outcome.PASSED
+    return Outcome.WARNED if limit.warns or reading.only_warns else Outcome.FAILED
+
+
+def _interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, float]:
+    now, before = reading.samples
+    assert limit.confidence is not None
+    assert now is not None
+    if not is_relative(limit) or before is None:
+        before = np.asarray([float(allowed.value)])
+    return interval_of(now, before, limit.confidence)
+
+
+def _too_few(limit: Limit, reading: Reading) -> str:
+    """Why the steps do not make an interval; empty where they do, or none is asked for."""
+    if limit.confidence is None:
+        return ""
+    sides = zip(("the run", "the baseline"), reading.samples, strict=True)
+    for who, samples in list(sides)[: 2 if is_relative(limit) else 1]:
+        steps = 0 if samples is None else len(samples)
+        if steps < LEAST_STEPS:
+            timed = f"{steps} timed step{'' if steps == 1 else 's'}"
+            return f"{who} has {timed}, an interval needs {LEAST_STEPS}"
+    return ""
+
+
+def _quiet(limit: Limit) -> Outcome:
+    """Nobody asked for a default, so that nobody has to know that it was not judged."""
+    return Outcome.SKIPPED if limit.origin == DEFAULT else Outcome.UNKNOWN
+
+
+def _unjudged(limit: Limit, reading: Reading, outcome: Outcome, reason: str, remedy: str) -> GateResult:
+    result = _bare(limit, reading, outcome)
+    return replace(result, sentence=unjudged(result, reading, reason), remedy=remedy)
+
+
+def _bare(limit: Limit, reading: Reading, outcome: Outcome) -> GateResult:
+    return GateResult(
+        limit=limit,
+        outcome=outcome,
+        subject=reading.subject,
+        value=_number(reading.now),
+        baseline=_number(reading.before),
+        leaf=reading.leaf,
+        grew=reading.grew,
+        sentence="",
+    )
+
+
+def _number(figure: Figure | None) -> float | None:
+    return None if figure is None else float(figure.value)

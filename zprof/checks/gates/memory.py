@@ -1,0 +1,164 @@
+"""Gates of memory: the highest peak of all ranks, a tenant of it, and the part that nobody owns."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from zprof.checks.baseline import highest
+from zprof.checks.gates.figure import Figure, is_relative
+from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks
+from zprof.checks.gates.words import name, shown_ratio, signed
+from zprof.model.baseline import Baseline, MemoryBaseline
+from zprof.model.memory import RankMemory
+from zprof.model.units import format_bytes
+
+UNTAGGED = "untagged"
+_RECORD = "record the memory window (--memory-steps 2), and let all ranks reach it"
+
+
+def peak_memory(asked: Asked) -> Reading:
+    """The peak of the rank with the highest."""
+    now, before = _sides(asked)
+    if now is None:
+        return Reading(before=_peak(before, ()), missing=_MISSING, remedy=_RECORD, shown=format_bytes)
+    place, rank = _highest(asked)
+    phase = f" in the {name(rank.peak_phase)}" if rank.peak_phase else ""
+    missing = lacking(now.missing_ranks, before.missing_ranks if before else None)
+    return Reading(
+        now=_peak(now, missing),
+        before=_peak(before, _lacked(before, now)),
+        shown=format_bytes,
+        leaf=f"memory.per_rank[{place}].peak_bytes",
+        subject=f"rank {rank.rank}",
+        where=f" on rank {rank.rank}{phase}{_without(missing)}",
+        grew=_grown(now, before),
+        remedy=_RECORD,
+    )
+
+
+def tenant_memory(asked: Asked) -> Reading:
+    """What one tenant has of that peak: the part of the gate's name behind the point."""
+    tenant = asked.limit.gate.partition(".")[2]
+    now, before = _sides(asked)
+    sizes = [None if side is None else _tenants(side).get(tenant) for side in (now, before)]
+    if now is None or sizes[0] is None:
+        missing = _MISSING if now is None else f"the run says nothing of {tenant}"
+        return Reading(
+            before=_figure(before, sizes[1], ()), missing=missing, remedy=_RECORD, shown=format_bytes
+        )
+    place, rank = _highest(asked)
+    missing_ranks = lacking(now.missing_ranks, before.missing_ranks if before else None)
+    leaf = "untagged_bytes" if tenant == UNTAGGED else f"tenants.{tenant}"
+    return Reading(
+        now=_figure(now, sizes[0], missing_ranks),
+        before=_figure(before, sizes[1], _lacked(before, now)),
+        shown=format_bytes,
+        leaf=f"memory.per_rank[{place}].{leaf}",
+        subject=f"{tenant} on rank {rank.rank}",
+        where=f" on rank {rank.rank}{_without(missing_ranks)}",
+        grew=_largest_part(rank, tenant),
+        remedy=_RECORD,
+    )
+
+
+def untagged_ratio(asked: Asked) -> Reading:
+    """The share of a peak that no tenant has: of the highest peak, or, against a value, of the worst rank.
+
+    A baseline knows only the rank with the highest peak.
+    """
+    now, before = _sides(asked)
+    if now is None or now.peak_bytes <= 0:
+        return Reading(before=_untagged(before, ()), missing=_MISSING, remedy=_RECORD, shown=shown_ratio)
+    place, rank = _highest(asked) if is_relative(asked.limit) else _worst(asked)
+    missing = lacking(now.missing_ranks, before.missing_ranks if before else None)
+    guess = bool(now.upper_bound or now.lower_bound or missing)
+    share = Fraction(rank.untagged_bytes, rank.peak_bytes) if rank.peak_bytes > 0 else Fraction(0)
+    return Reading(
+        now=Figure(value=share, can_be_lower=guess, can_be_higher=guess),
+        before=None if before is None else _untagged(before, _lacked(before, now)),
+        shown=shown_ratio,
+        leaf=f"memory.per_rank[{place}].untagged_bytes",
+        subject=f"rank {rank.rank}",
+        where=f" of the peak of rank {rank.rank}{_without(missing)}",
+        grew=f"{format_bytes(rank.untagged_bytes)} belong to no tenant" if rank.untagged_bytes else "",
+        remedy=_RECORD,
+    )
+
+
+_MISSING = "no memory window was recorded"
+
+
+def _sides(asked: Asked) -> tuple[MemoryBaseline | None, MemoryBaseline | None]:
+    before: Baseline | None = asked.before
+    return asked.now.memory, None if before is None else before.memory
+
+
+def _highest(asked: Asked) -> tuple[int, RankMemory]:
+    ranks = asked.report.memory.per_rank
+    place = highest(ranks)
+    return place, ranks[place]
+
+
+def _worst(asked: Asked) -> tuple[int, RankMemory]:
+    ranks = asked.report.memory.per_rank
+    shares = [rank.untagged_bytes / rank.peak_bytes if rank.peak_bytes else 0.0 for rank in ranks]
+    place = max(range(len(ranks)), key=lambda at: (shares[at], -at))
+    return place, ranks[place]
+
+
+def _peak(side: MemoryBaseline | None, missing: tuple[int, ...]) -> Figure | None:
+    return None if side is None else _figure(side, side.peak_bytes, missing)
+
+
+def _figure(side: MemoryBaseline | None, size: int | None, missing: tuple[int, ...]) -> Figure | None:
+    if side is None or size is None:
+        return None
+    return Figure(
+        value=Fraction(size),
+        can_be_lower=side.upper_bound,
+        can_be_higher=side.lower_bound or bool(missing),
+    )
+
+
+def _untagged(side: MemoryBaseline | None, missing: tuple[int, ...]) -> Figure | None:
+    if side is None or side.peak_bytes <= 0:
+        return None
+    guess = bool(side.upper_bound or side.lower_bound or missing)
+    share = Fraction(side.untagged_bytes, side.peak_bytes)
+    return Figure(value=share, can_be_lower=guess, can_be_higher=guess)
+
+
+def _lacked(before: MemoryBaseline | None, now: MemoryBaseline) -> tuple[int, ...]:
+    """Ranks that the run has and the baseline lacks."""
+    return () if before is None else lacking(before.missing_ranks, now.missing_ranks)
+
+
+def _without(missing: tuple[int, ...]) -> str:
+    return f" (without {named_ranks(missing)})" if missing else ""
+
+
+def _tenants(side: MemoryBaseline) -> Mapping[str, int]:
+    return {**side.tenants, UNTAGGED: side.untagged_bytes}
+
+
+def _grown(now: MemoryBaseline, before: MemoryBaseline | None) -> str:
+    """The tenant that grew most; without a baseline the largest."""
+    mine = _tenants(now)
+    if before is None:
+        most = max(mine, key=mine.__getitem__)
+        return f"most of it is {_said(most)}, {format_bytes(mine[most])}" if mine[most] > 0 else ""
+    theirs = _tenants(before)
+    grown = {tenant: size - theirs.get(tenant, 0) for tenant, size in mine.items()}
+    most = max(grown, key=grown.__getitem__)
+    return f"{_said(most)} grew most, {signed(grown[most], format_bytes)}" if grown[most] > 0 else ""
+
+
+def _largest_part(rank: RankMemory, tenant: str) -> str:
+    parts = [part for part in rank.parts if part.tenant == tenant and part.sub]
+    if not parts:
+        return ""
+    most = max(parts, key=lambda part: part.bytes)
+    return f"most of it is {name(most.sub)}, {format_bytes(most.bytes)}" if most.bytes > 0 else ""
+
+
+def _said(tenant: str) -> str:
+    return "untagged bytes" if tenant == UNTAGGED else tenant.replace("_", " ")

@@ -1,0 +1,58 @@
+"""What a gate reads: the quantity of the run and of the baseline, and the words that go with it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from zprof.checks.gates.figure import Figure, Samples
+from zprof.model.baseline import Baseline
+from zprof.model.check import Limit
+from zprof.model.report import Report
+
+_MOST_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A limit, the run that is held against it, and the baseline.
+
+    ``now`` is what the run would be as a baseline: both sides are read by the same code.
+    """
+
+    limit: Limit
+    report: Report
+    now: Baseline
+    before: Baseline | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """``now`` and ``before`` are None where they are not known; ``missing`` says why not, with a ``remedy``.
+
+    ``samples`` are those of the run and of the baseline, one a step, for a limit with a confidence.
+    ``where`` follows the value in the sentence.  ``only_warns``: why going beyond the limit is no failure.
+    """
+
+    now: Figure | None = None
+    before: Figure | None = None
+    missing: str = ""
+    remedy: str = ""
+    shown: Callable[[float], str]
+    leaf: str = ""
+    subject: str = ""
+    where: str = ""
+    grew: str = ""
+    samples: tuple[Samples | None, Samples | None] = (None, None)
+    only_warns: str = ""
+
+
+def lacking(now: Iterable[int], before: Iterable[int] | None) -> tuple[int, ...]:
+    """Of the ranks that are missing now, those that the baseline has; without a baseline all of them."""
+    return tuple(sorted(set(now) - set(before or ())))
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """``rank 1``, ``ranks 1, 2``, ``ranks 1, 2, 3, 4 and 120 more``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    return f"ranks {', '.join(map(str, ranks[:_MOST_RANKS]))}{more}"

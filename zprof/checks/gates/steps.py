@@ -1,0 +1,24 @@
+"""The timed steps of the run and of the baseline, as far as both are of the same ranks."""
+
+from zprof.checks.gates.reading import Asked, lacking, named_ranks
+from zprof.model.baseline import TimeBaseline
+
+#: The list of the report that the gates of time sum.
+STEPS = "time.steps"
+RECORD = "record the time window on all ranks (--time-steps 8)"
+
+
+def sides(asked: Asked) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None], str]:
+    """Both sides, and why there is none of the run.
+
+    A run without a rank that the baseline has is not known; nor is a baseline without one that the run has.
+    """
+    now, before = asked.now.time, None if asked.before is None else asked.before.time
+    if now is None:
+        return (None, before), "no step was timed"
+    ranks = lacking(now.missing_ranks, before.missing_ranks if before else None)
+    if ranks:
+        return (None, before), f"{named_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} not timed"
+    if before is not None and lacking(before.missing_ranks, now.missing_ranks):
+        before = None
+    return (now, before), ""

@@ -1,0 +1,127 @@
+"""The sentence of a gate: what was measured, what the baseline has, what is allowed, what grew.
+
+peak_memory: 21.4 MiB on rank 1 is 4.2 % above the baseline's 20.5 MiB, allowed +2% (20.9 MiB); …
+"""
+
+from collections.abc import Callable
+
+from zprof.checks.gates.figure import Figure, is_relative
+from zprof.checks.gates.reading import Reading
+from zprof.model.check import GateResult, Limit, Outcome, Sense
+from zprof.model.printable import printable, shorten
+from zprof.model.units import format_percent
+
+Shown = Callable[[float], str]
+#: A smaller change says nothing in percent with one digit.
+_WORTH_RATIO = 0.0005
+_COLUMNS = 60
+
+
+def name(text: object) -> str:
+    """A name from a run or a file, on one line and not too long."""
+    return shorten(printable(text), _COLUMNS)
+
+
+def signed(value: float, shown: Shown) -> str:
+    """``+0.8 MiB``, ``-12.0 ms``."""
+    return f"{'-' if value < 0 else '+'}{shown(abs(value))}"
+
+
+def shown_ratio(value: float) -> str:
+    """A ratio as percent."""
+    return format_percent(value)
+
+
+def shown_points(change: float) -> str:
+    """A difference of two ratios: percentage points."""
+    return f"{change * 100:.1f} points" if change >= _WORTH_RATIO else "less than 0.1 points"
+
+
+def shown_count(value: float) -> str:
+    """A count a step: whole without a decimal."""
+    return f"{value:.10g}"
+
+
+def shown_parameters(value: float) -> str:
+    """In Ψ: the bytes of all parameters."""
+    return f"{value:.4g}Ψ"
+
+
+def unjudged(result: GateResult, reading: Reading, reason: str) -> str:
+    """That nothing was judged, and why."""
+    value = "" if result.value is None else f"{reading.shown(result.value)}{reading.where}, "
+    said = "not judged" if result.outcome is Outcome.SKIPPED else "unknown"
+    return f"{result.limit.gate}: {value}{said}: {reason}"
+
+
+def sentence(
+    result: GateResult,
+    reading: Reading,
+    allowed: Figure,
+    *,
+    held: bool | None,
+    interval: tuple[float, float] | None,
+) -> str:
+    """All of it in one line."""
+    limit, shown = result.limit, reading.shown
+    value = result.value or 0.0
+    parts = [f"{limit.gate}: {shown(value)}{reading.where}{_beside(result, shown)}"]
+    parts.append(f", {_allowed(limit, float(allowed.value), shown)}")
+    parts.append(_beyond(value, float(allowed.value), shown, held=held))
+    if interval is not None:
+        parts.append(_spread(limit, interval, shown))
+    if held is None:
+        parts.append(f"; {_doubt(reading)}: what was seen cannot decide it")
+    elif not held and reading.only_warns:
+        parts.append(f"; {reading.only_warns}")
+    if reading.grew:
+        parts.append(f"; {reading.grew}")
+    return "".join(parts)
+
+
+def _beside(result: GateResult, shown: Shown) -> str:
+    if result.baseline is None or result.value is None:
+        return ""
+    change = result.value - result.baseline
+    if change == 0:
+        return " is that of the baseline"
+    side = "above" if change > 0 else "below"
+    return f" is {_change(result, abs(change), shown)} {side} the baseline's {shown(result.baseline)}"
+
+
+def _change(result: GateResult, change: float, shown: Shown) -> str:
+    if result.limit.unit == "ratio":
+        return shown_points(change)
+    base = result.baseline or 0.0
+    return format_percent(change / base) if base > 0 and change / base >= _WORTH_RATIO else shown(change)
+
+
+def _allowed(limit: Limit, allowed: float, shown: Shown) -> str:
+    if is_relative(limit):
+        return f"allowed {name(limit.said)} ({shown(allowed)})"
+    return f"allowed at {'most' if limit.sense is Sense.AT_MOST else 'least'} {shown(allowed)}"
+
+
+def _beyond(value: float, allowed: float, shown: Shown, *, held: bool | None) -> str:
+    """By how much, where both look alike."""
+    if held is not False or shown(value) != shown(allowed):
+        return ""
+    return f", {shown(abs(value - allowed))} beyond it"
+
+
+def _spread(limit: Limit, interval: tuple[float, float], shown: Shown) -> str:
+    of = "of the change" if is_relative(limit) else "of the distance to it"
+    change = shown_points if limit.unit == "ratio" else shown
+    low, high = (signed(end, change) for end in interval)
+    return f", {100 * (limit.confidence or 0.0):g} % interval {of} {low} to {high}"
+
+
+def _doubt(reading: Reading) -> str:
+    """Which side is only a bound."""
+    for who, figure in (("the value", reading.now), ("the baseline's", reading.before)):
+        if figure is not None and figure.is_bound:
+            most = "an upper bound" if figure.can_be_lower else "a lower bound"
+            return (
+                f"{who} is {'no more than a guess' if figure.can_be_lower and figure.can_be_higher else most}"
+            )
+    return "it is not exact"
