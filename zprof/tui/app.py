@@ -58,8 +58,8 @@ class ZprofApp(Shell):
         self.push_screen(TextPopup(*actions.explained(self)))
 
     def action_help(self) -> None:
-        """All keys."""
-        self.push_screen(TextPopup("keys", actions.keys_text(KEYS)))
+        """All keys, first those of the screen in front."""
+        self.push_screen(TextPopup("keys", actions.keys_text(actions.nearest_first(self.screen))))
 
     def action_pick_rank(self) -> None:
         """One of the loaded ranks."""
@@ -155,7 +155,8 @@ class ZprofApp(Shell):
             if text is not None:
                 table.search(text)
 
-        self.push_screen(LinePopup("show rows with", table.wanted), search)
+        name = table.table.title if table.table is not None else ""
+        self.push_screen(LinePopup(f"{name}: show rows with", table.wanted), search)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Everything that has a key, in the palette, too."""

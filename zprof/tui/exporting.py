@@ -1,6 +1,6 @@
 """``e`` and ``o``: the report in a file, and a slice of the run for Perfetto; never over a file."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,7 +47,7 @@ def export_report(loaded: Loaded | None, path: Path) -> str:
         raise BadInput(f"{path}: its suffix names no format", hint=f"end it in {', '.join(suffixes)}")
     document = by_path(path).render(loaded.report)
     _write(path, lambda file: file.write(document.encode("utf-8")))
-    return f"wrote {path}"
+    return f"wrote {path.absolute()}"
 
 
 def export_perfetto(loaded: Loaded | None, selected: Selected, folder: Path) -> str:
@@ -64,12 +64,21 @@ def export_perfetto(loaded: Loaded | None, selected: Selected, folder: Path) -> 
     count = len(loaded.report.run.ranks_loaded)
     ranks = None if count <= _MOST_RANKS or selected.rank is None else frozenset({selected.rank})
     stem = f"{_stem(loaded.report.run.name)}-step{selected.step}"
-    stem += f"-rank{selected.rank}" if ranks else ""
+    stem += f"-rank{selected.rank}" if ranks else "-all-ranks"
     path = folder / free_name(stem, ".json", folder)
     choice = Choice(ranks=ranks, steps=frozenset({selected.step}), python=False)
     _write(path, lambda file: export(loaded.run, choice, file, loaded.analysis))
-    whose = f"rank {selected.rank} alone, {count} are too many for one trace" if ranks else "all loaded ranks"
-    return f"wrote {path} (step {selected.step} of {whose}): open it at https://ui.perfetto.dev"
+    whose = (
+        f"rank {selected.rank} alone, {count} are too many for one trace"
+        if ranks
+        else _ranks(loaded.report.run.ranks_loaded)
+    )
+    return f"wrote {path.absolute()} (step {selected.step} of {whose}): open it at https://ui.perfetto.dev"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks))
+    return f"rank {named}" if len(ranks) == 1 else f"all loaded ranks: {named}"
 
 
 def _write(path: Path, fill: Callable[[BinaryIO], object]) -> None:

@@ -64,6 +64,7 @@ class Shell(Looked):
 
         ``loader``: how, where not as the app does.
         """
+        self.clear_notifications()
         if self._loading is not None:
             self._loading.stop()
             self._stopped = [one for one in (*self._stopped, self._loading) if one.is_alive]
@@ -83,6 +84,7 @@ class Shell(Looked):
         self._loading, self.asked, self.loaded = None, event.loading.asked, event.loaded
         self.look = FirstLook(facts=event.loaded.report.run)
         self.selected = kept_selected(event.loaded.report, self.selected)
+        self.clear_notifications()
         self.refill()
 
     def on_loading_failed(self, event: Loading.Failed) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from tests.support.tui_app import app_on, play, screen_text
+from tests.support.tui_app import app_on, play
 from tests.support.tui_keys import pressed, shown
 from zprof.model.errors import BadInput
 from zprof.reports.json_report import render as as_json_report
@@ -93,8 +93,9 @@ def test_half_a_file_is_none(loaded: Loaded) -> None:
 def test_a_slice_is_the_step(loaded: Loaded) -> None:
     step = loaded.report.time.steps[0].step
     said = export_perfetto(loaded, Selected(rank=0, step=step), Path())
-    assert f"zero3-step{step}.json (step {step} of all loaded ranks)" in said
-    assert ranks_of(Path(f"zero3-step{step}.json")) == {0, 1}
+    path = Path(f"zero3-step{step}-all-ranks.json")
+    assert said.startswith(f"wrote {path.absolute()} (step {step} of all loaded ranks: 0, 1)")
+    assert ranks_of(path) == {0, 1}
 
 
 def ranks_of(path: Path) -> set[int]:
@@ -112,7 +113,7 @@ def test_a_slice_of_very_many_ranks_is_the_selected_one(loaded: Loaded, count: i
     step = loaded.report.time.steps[0].step
     said = export_perfetto(many, Selected(rank=1, step=step), Path())
     (path,) = Path().iterdir()
-    assert said.startswith(f"wrote {path} (step {step} of ")
+    assert said.startswith(f"wrote {path.absolute()} (step {step} of ")
     if whole:
         assert "all loaded ranks" in said
         assert ranks_of(path) == {0, 1}
@@ -132,7 +133,8 @@ def test_the_report_is_written_from_a_popup(loaded: Loaded) -> None:
         await pilot.pause()
         assert isinstance(app.screen, NumberPopup)
         assert Path("zero3-report.txt").exists()
-        assert "wrote zero3-report.txt" in screen_text(app)
+        (said,) = [note.message for note in app._notifications]
+        assert said == f"wrote {Path('zero3-report.txt').absolute()}"
         await pressed(app, pilot, "e", "enter")
         await app.workers.wait_for_complete()
         assert Path("zero3-report-2.txt").exists()

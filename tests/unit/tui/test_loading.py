@@ -138,6 +138,28 @@ def test_a_baseline_that_cannot_be_opened_leaves_what_was_there(loaded: Loaded) 
     play(ZprofApp(asked, loaded=loaded, loader=refuses), act)
 
 
+def test_a_later_success_takes_the_message_of_a_failure_away(loaded: Loaded) -> None:
+    gate = Gate(replace(loaded))
+    gate.open(Path("good"))
+
+    def some(asked: Asked, progress: Progress, /) -> Loaded:
+        if asked.baseline == Path("bad"):
+            raise BadInput("bad: no such run", hint="give the folder")
+        return gate(asked, progress)
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        app._compare_with("bad")
+        await until(pilot, lambda: bool(app._notifications))
+        app._compare_with("good")
+        assert not app._notifications
+        app.notify("meanwhile")
+        await until(pilot, lambda: not app.is_measuring)
+        await pilot.pause()
+        assert not app._notifications
+
+    play(ZprofApp(Asked(path=loaded.run.path, opener=open_run), loaded=loaded, loader=some), act)
+
+
 def test_rank_and_step_stay_where_they_were(loaded: Loaded) -> None:
     gate = Gate(replace(loaded))
     gate.open(None)

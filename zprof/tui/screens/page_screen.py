@@ -6,12 +6,13 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from zprof.tui.session import Loaded, Selected
 from zprof.tui.shell import Shell
 from zprof.tui.tables import ShowsTable
 from zprof.tui.widgets.fact_table import FactTable
+from zprof.tui.widgets.key_footer import KeyFooter
 from zprof.tui.widgets.status import StatusLine, TitleLine
 
 
@@ -39,7 +40,7 @@ class PageScreen(Screen[None]):
             yield Static("", id="waiting")
             yield from self.parts()
         yield StatusLine()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         """Show what there is."""

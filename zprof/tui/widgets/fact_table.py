@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual import events
+from textual.actions import SkipAction
 from textual.binding import BindingType
 from textual.coordinate import Coordinate
 from textual.message import Message
@@ -93,6 +94,12 @@ class FactTable(DataTable[object]):
         """Ask for a text."""
         self.post_message(self.SearchAsked(self))
 
+    def action_all_rows(self) -> None:
+        """No search any more; without one the key is for what is around the table."""
+        if not self.wanted:
+            raise SkipAction
+        self.search("")
+
     def action_sort(self) -> None:
         """Sort by the next column: after the last one, as the table was made."""
         if not self._columns:
@@ -155,7 +162,9 @@ class FactTable(DataTable[object]):
         self._fill()
         if not self.has_class("fill"):
             self.styles.height = len(self._lines) + (_FRAME if self.show_header else 0)
-        self.border_title = Text(printable(table.title + (f"  /{self.wanted}" if self.wanted else "")))
+        self.border_title = Text(
+            printable(table.title + (f"  /{self.wanted} (esc: all)" if self.wanted else ""))
+        )
         hidden = f"first {len(self._lines)} of {found} rows: / narrows" if found > len(self._lines) else ""
         note = table.note if self._lines else ""
         self.border_subtitle = Text(printable("  ".join(part for part in (note, hidden) if part)))
@@ -182,7 +191,7 @@ class FactTable(DataTable[object]):
     def _nothing(self) -> str:
         """Why it has no rows."""
         if self.wanted:
-            return f"no row has {printable(self.wanted)!r}: / and an empty line show all"
+            return f"no row has {printable(self.wanted)!r}: esc shows all"
         return printable(self.table.note if self.table is not None else "") or "nothing"
 
     def _drawn(self, line: Line, place: int) -> Text:

@@ -6,6 +6,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from zprof.model.printable import printable, shorten
+from zprof.tui.session import first_selected
 from zprof.tui.shell import Shell
 
 #: The screens by their key: name, title, and the title where there is little room.
@@ -71,7 +72,15 @@ def status_text(app: Shell, width: int) -> str:
     if app.is_measuring or app.loaded is None:
         parts.append(app.waiting_text())
     said = " · ".join(["", *parts])
-    return shorten(printable(facts.name), max(_LEAST_NAME, width - cell_len(said))) + said
+    whole = f"{shorten(printable(facts.name), max(_LEAST_NAME, width - cell_len(said)))}{said}"
+    why = f" · step {selected.step}: the median one" if _is_first(app) else ""
+    return f"{whole}{why}" if cell_len(whole) + len(why) <= width else whole
+
+
+def _is_first(app: Shell) -> bool:
+    """Whether the step is shown because it is the median one of its rank, and not because it was picked."""
+    loaded, selected = app.loaded, app.selected
+    return loaded is not None and selected.step is not None and selected == first_selected(loaded.report)
 
 
 def counted(number: int, what: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 
-from tests.support.tui_app import LARGE, app_on, play, settled
+from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, settled
 from tests.support.tui_keys import (
     SCREEN_OF,
     bound,
@@ -32,6 +32,7 @@ from zprof.tui.popups.text import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.screens.registry import SCREENS
 from zprof.tui.session import Loaded
+from zprof.tui.widgets.fact_table import FactTable
 
 #: Rows of a heat map are folded where there are more ranks than rows: its own test has so many.
 NEEDS_MORE_RANKS = ("fold",)
@@ -153,6 +154,14 @@ def test_everywhere(loaded: Loaded, name: str, tmp_path: Path, monkeypatch: pyte
     play(app_on(loaded), act)
 
 
+async def shows_all_again(app: ZprofApp, pilot: Pilot[int], table: FactTable) -> bool:
+    """``esc`` where a text was searched for."""
+    table.search("no row has this")
+    await pilot.pause()
+    await pressed(app, pilot, "escape")
+    return table.wanted == ""
+
+
 async def does_something(app: ZprofApp, pilot: Pilot[int], key: str, others: list[str]) -> bool:
     """Whether it changes the terminal, at once or after one of the others of its place."""
     for first in ("", *others):
@@ -179,7 +188,10 @@ def test_in_tables(loaded: Loaded, name: str) -> None:
         for key in keys:
             app.screen.set_focus(table)
             await settled(app, pilot)
-            assert await does_something(app, pilot, key, [*keys, "right", "down"]), key
+            if key == "escape":
+                assert await shows_all_again(app, pilot, table)
+            else:
+                assert await does_something(app, pilot, key, [*keys, "right", "down"]), key
 
     play(app_on(loaded), act, LARGE)
 
@@ -248,6 +260,31 @@ def test_what_is_opened_stacks_and_closes(loaded: Loaded) -> None:
         assert len(app.screen_stack) == depth
 
     play(app_on(loaded), act)
+
+
+def test_the_keys_of_the_screen_in_front_are_listed_first(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for number, name in (("4", "timeline"), ("6", "compare"), ("1", "everywhere")):
+            await pressed(app, pilot, number, "f1")
+            lines = screen_text(app).split("\n")
+            title = next(at for at, line in enumerate(lines) if "─ keys ─" in line)
+            assert name in lines[title + 1]
+            await pressed(app, pilot, "escape")
+        await pressed(app, pilot, "question_mark", "f1")
+        assert isinstance(app.screen, TextPopup)
+        assert app.screen.copies.startswith("what is opened")
+
+    play(app_on(loaded), act)
+
+
+@pytest.mark.parametrize(("size", "is_there"), [(SMALL, False), (MIDDLE, True)], ids=str)
+def test_f1_is_in_the_footer_where_there_is_room(
+    loaded: Loaded, size: tuple[int, int], is_there: bool
+) -> None:
+    for keys in ((), ("4",), ("5",), ("6",)):
+        last = press(app_on(loaded), *keys, size=size).split("\n")[-1]
+        assert ("F1 keys" in last) == is_there, last
+        assert last.endswith("q quit")
 
 
 def test_all_commands_are_in_the_palette(loaded: Loaded) -> None:

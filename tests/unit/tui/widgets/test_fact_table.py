@@ -11,9 +11,12 @@ from textual.pilot import Pilot
 from textual.widgets import _data_table
 
 from tests.support.tui_app import app_on, play, screen_text, settled
+from tests.support.tui_keys import pressed
 from zprof.tui.app import ZprofApp
 from zprof.tui.figures import Figure, Unit
 from zprof.tui.pages.made_lines import MadeLines
+from zprof.tui.popups.pick import LinePopup
+from zprof.tui.popups.popup import Popup
 from zprof.tui.session import Loaded
 from zprof.tui.tables import MOST_ROWS, Column, Line, Table, Word, numeric
 from zprof.tui.widgets.fact_table import FactTable
@@ -186,7 +189,7 @@ def test_a_search_without_a_hit_and_a_table_without_rows_say_so() -> None:
         part = app.query_one("#a", FactTable)
         part.focus()
         part.search("zzz")
-        assert titles(part)[0].startswith("no row has 'zzz': / and an empty")
+        assert titles(part)[0].startswith("no row has 'zzz': esc shows all")
         assert part.focused_line() is None
         await pilot.press("s", "S", "enter")
         assert await pilot.click("#a", offset=(3, 1))
@@ -219,3 +222,35 @@ def test_a_click_on_a_title_sorts_and_one_on_a_cell_opens_it(loaded: Loaded) -> 
         assert f"{part._lines[1].cells[0].text}: " in screen_text(app)
 
     play(app_on(loaded), act, (160, 45))
+
+
+def test_the_prompt_names_its_table_and_esc_shows_all_again(loaded: Loaded) -> None:
+    """In the table that has the focus, which may be the second one; and in a window before that closes."""
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await pressed(app, pilot, "6", "tab", "slash")
+        assert isinstance(app.screen, LinePopup)
+        assert app.screen.shown_title.startswith("settings: ")
+        assert app.screen.shown_title.endswith(": show rows with")
+        await pressed(app, pilot, *"stage", "enter")
+        upper, lower = (app.screen.query_one(f"#{name}", FactTable) for name in ("compare", "settings"))
+        assert (upper.wanted, lower.wanted) == ("", "stage")
+        assert lower.row_count == 1
+        assert "/stage (esc: all)" in screen_text(app)
+        await pressed(app, pilot, "escape")
+        assert lower.wanted == ""
+        assert lower.row_count > 1
+        before = screen_text(app)
+        await pressed(app, pilot, "escape")
+        assert screen_text(app) == before
+        await pressed(app, pilot, "3", "enter")
+        await settled(app, pilot)
+        part = app.screen.query_one(FactTable)
+        part.search("rank 1")
+        await pressed(app, pilot, "escape")
+        assert part.wanted == ""
+        assert isinstance(app.screen, Popup)
+        await pressed(app, pilot, "escape")
+        assert not isinstance(app.screen, Popup)
+
+    play(app_on(loaded), act)

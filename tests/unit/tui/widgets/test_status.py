@@ -5,7 +5,9 @@ from dataclasses import replace
 from textual.pilot import Pilot
 
 from tests.support.tui_app import app_on, play, screen_text
+from tests.support.tui_keys import pressed
 from zprof.tui.app import ZprofApp
+from zprof.tui.popups.text import TextPopup
 from zprof.tui.session import FirstLook, Loaded
 from zprof.tui.widgets.status import status_text
 
@@ -18,6 +20,23 @@ def test_one_of_a_kind_is_not_several(alone: Loaded) -> None:
         assert " · 1 rank · 1 step · " in status_text(app, 78)
         app.look = FirstLook(facts=replace(facts, world_size=8))
         assert " · 1 of 8 ranks · 1 step · " in status_text(app, 78)
+
+    play(app_on(alone), act)
+
+
+def test_it_says_why_this_step_until_another_is_picked(alone: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        step = app.selected.step
+        assert status_text(app, 78).endswith(f" · 3 gaps · step {step}: the median one")
+        assert status_text(app, 60).endswith(" · 3 gaps"), "where there is room"
+        await pressed(app, pilot, "question_mark")
+        assert isinstance(app.screen, TextPopup)
+        assert f"and step {step} is its median one" in app.screen.copies
+        await pressed(app, pilot, "escape", "left_square_bracket")
+        assert "median" not in status_text(app, 78)
+        await pressed(app, pilot, "question_mark")
+        assert isinstance(app.screen, TextPopup)
+        assert "its median one" not in app.screen.copies
 
     play(app_on(alone), act)
 
