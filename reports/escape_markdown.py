@@ -1,0 +1,76 @@
+"""Text in Markdown that shows as it stands, on GitHub, on GitLab and in CommonMark viewers.
+
+Names come from a run, so they may hold markup, HTML, links, mentions (@team), references (#12, !3, GH-4),
+emoji codes and formulas.  Signs that CommonMark reads are escaped; a forge reads more after that, from the
+text that is left, but never inside of code.  So a word that a forge could turn into a link, a picture or a
+message to somebody is shown as code.
+Formats: https://spec.commonmark.org/0.31.2, https://github.github.com/gfm.
+"""
+
+import re
+from collections.abc import Sequence
+
+from zprof.model.printable import printable, shorten
+
+#: An underscore within a word means nothing.
+_ESCAPED = re.compile(r"[\\`*\[\]<>&~$#!{}]|(?<![^\W_])_|_(?![^\W_])")
+#: What a forge makes of text: addresses, mentions, references, emoji codes, formulas, dotted names (domains).
+_READ_BY_FORGES = re.compile(
+    r"://|www\.|[@#$&~!%^]\w|:[\w+-]+:|\bGH-\d|[a-z]\.[a-z]|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b",
+    re.IGNORECASE,
+)
+#: What would begin a list, or be a rule or the line under a heading.
+_BEGIN = re.compile(r"^(?:[-+=](?=\s|$|[-=\s]+$)|\d{1,9}(?=[.)](?:\s|$)))")
+_AROUND = re.compile(r"""([("']*)(.*?)([)"',.;:]*)""")
+_TICKS = re.compile(r"`+")
+_LONGEST_NAME, _LONGEST_PROSE, _LONGEST_LINE = 120, 1_200, 400
+_MOST_LINES = 60
+
+
+def prose(text: object, most: int = _LONGEST_PROSE) -> str:
+    """One line of text that may hold names: it may stand in a paragraph, a list item or a cell."""
+    words = shorten(" ".join(printable(text).split()), most).split(" ")
+    return _begun(" ".join(_word(word, most) for word in words))
+
+
+def code(name: object, most: int = _LONGEST_NAME) -> str:
+    """A name as code; a bar in it is shown as its escape, since it would end the cell of a table."""
+    shown = shorten(" ".join(printable(name).split()), most).replace("|", "\\x7c")
+    if not shown:
+        return ""
+    ticks = "`" * (1 + max((len(run) for run in _TICKS.findall(shown)), default=0))
+    space = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{ticks}{space}{shown}{space}{ticks}"
+
+
+def fenced(lines: Sequence[object]) -> str:
+    """Lines as a block of code, whatever stands in them."""
+    shown = [shorten(printable(line), _LONGEST_LINE) for line in lines[:_MOST_LINES]]
+    if len(lines) > _MOST_LINES:
+        shown.append(f"… and {len(lines) - _MOST_LINES} more lines")
+    longest = max((len(run) for line in shown for run in _TICKS.findall(line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}text", *shown, fence])
+
+
+def _word(word: str, most: int) -> str:
+    """As code where a forge would read it; what only stands around it is no part of that."""
+    if not _READ_BY_FORGES.search(word):
+        return _plain(word)
+    around = _AROUND.fullmatch(word)
+    if around is None or not _READ_BY_FORGES.search(around[2]):
+        return code(word, most)
+    return f"{_plain(around[1])}{code(around[2], most)}{_plain(around[3])}"
+
+
+def _plain(word: str) -> str:
+    return _ESCAPED.sub(r"\\\g<0>", word).replace("|", "&#124;")
+
+
+def _begun(line: str) -> str:
+    """A line that begins nothing: a number keeps its dot, a dash stays one."""
+    begin = _BEGIN.match(line)
+    if begin is None:
+        return line
+    at = begin.end()
+    return f"\\{line}" if line[0] in "-+=" else f"{line[:at]}\\{line[at:]}"

@@ -1,0 +1,90 @@
+"""A report as JUnit XML: the verdict and each finding as a case; what was not tested is skipped.
+
+A finding fails where it costs something (severity high or medium) and is more than a guess; else it passes
+and says what it saw.  The verdict fails a run that is slower or at risk: without it a run whose causes nobody
+found would be green.
+"""
+
+from collections.abc import Iterator
+
+from zprof.model.causes import FINDING_IDS, Cause
+from zprof.model.findings import Finding
+from zprof.model.report import Report, VerdictStatus
+from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.reports.finding_words import lines, untested, weighs
+from zprof.reports.junit_suite import Case, State, Suite, document
+from zprof.reports.shown.presenter import GapGroup, exposure, grouped_gaps, peak_bytes, step_ns
+
+_VERDICTS = {
+    VerdictStatus.OK: State.PASSED,
+    VerdictStatus.SLOWER: State.FAILED,
+    VerdictStatus.RISK: State.FAILED,
+    VerdictStatus.INCONCLUSIVE: State.SKIPPED,
+}
+_IDS = {cause.value: identifier for cause, identifier in FINDING_IDS.items()}
+
+
+def render(report: Report) -> str:
+    """The document."""
+    cases = [_verdict(report), *(_finding(finding) for finding in report.findings)]
+    cases += [case for group in grouped_gaps(report.gaps) for case in _gap(group)]
+    return document(
+        Suite(
+            name=f"zprof report {report.run.name}",
+            cases=cases,
+            properties=dict(_facts(report)),
+            text=report.verdict.sentence,
+        )
+    )
+
+
+def _verdict(report: Report) -> Case:
+    said, status = report.verdict.sentence, report.verdict.status
+    return Case(
+        group="zprof.report",
+        name="verdict",
+        state=_VERDICTS[status],
+        message=said,
+        kind=status.value,
+        text=said,
+    )
+
+
+def _finding(finding: Finding) -> Case:
+    return Case(
+        group="zprof.findings",
+        name=f"{finding.id} {finding.cause.value}",
+        state=State.FAILED if weighs(finding) else State.PASSED,
+        message=finding.sentence,
+        kind=f"{finding.severity.value} severity, {finding.confidence.value} confidence",
+        text="\n".join(lines(finding)),
+    )
+
+
+def _gap(group: GapGroup) -> list[Case]:
+    said = f"{group.reason} → {group.remedy}" if group.remedy else group.reason
+    names = [f"{_IDS.get(Cause(name), '')} {name}" if name in _IDS else name for name in untested(group.what)]
+    if names:
+        return [_skipped("zprof.findings", name, said) for name in names]
+    ranks = "".join(f", rank {rank}" for rank in group.ranks[:4])
+    return [_skipped("zprof.measured", f"{group.what}{ranks}", said)]
+
+
+def _skipped(group: str, name: str, message: str) -> Case:
+    return Case(group=group, name=name.strip(), state=State.SKIPPED, message=message)
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    """What the judgements rest on, as every face shows it."""
+    yield "zprof_version", report.zprof_version
+    yield "run", report.run.name
+    yield "verdict", report.verdict.status.value
+    yield "modelled", "; ".join(report.run.modelled) or "nothing"
+    if report.time.per_rank:
+        yield "step_time", format_ns(step_ns(report.time.per_rank))
+        ratio = exposure(report.time.per_rank).ratio
+        yield "exposed_ratio", "no collective ran" if ratio is None else format_percent(ratio)
+    if report.memory.per_rank:
+        yield "peak_memory", format_bytes(peak_bytes(report.memory.per_rank))
+    if report.comparison is not None:
+        yield "baseline", report.comparison.baseline

@@ -1,0 +1,143 @@
+"""The time part of a report in Markdown: the ledger that sums, and the ranks."""
+
+from collections.abc import Mapping, Sequence
+
+from zprof.model.report import Report
+from zprof.model.time import RankTime
+from zprof.model.units import format_ms, format_ns, format_percent
+from zprof.reports.escape_markdown import code, prose
+from zprof.reports.markdown.blocks import table
+from zprof.reports.shown.path_presenter import path_kinds, path_ranks
+from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
+from zprof.reports.shown.time_presenter import LateRank, late_ranks, per, telling_ranks, unsplit_ns
+from zprof.reports.text.time import bounds, signed
+
+_MAX_RANKS = 16
+_MOST_LATE = 4
+_MOST_KINDS = 4
+_WORTH_RATIO = 0.005
+
+
+def ledger_blocks(report: Report) -> list[str]:
+    """The table, and how much of the collectives' time nothing hides; nothing where no step was timed."""
+    ranks = report.time.per_rank
+    if not ranks:
+        return []
+    blocks = [f"Milliseconds {per(report.time)}, mean of the ranks; the terms sum.", _ledger(report)]
+    blocks += [_exposed("Collectives", ranks, report)]
+    comparison = report.comparison
+    if comparison and comparison.baseline_time:
+        blocks.append(_exposed(f"In {code(comparison.baseline)}", comparison.baseline_time, report))
+    if unknown := unsplit_ns(ranks):
+        blocks.append(
+            f"{format_ns(unknown)} of it in collectives of which not all ranks could be compared: there a "
+            "late rank and a slow link look alike (≥ and ≤ are bounds)."
+        )
+    return blocks
+
+
+def rank_blocks(report: Report) -> list[str]:
+    """The ranks side by side, who was late, and the critical path; nothing for a single rank."""
+    if report.run.world_size < 2 or not report.time.per_rank:
+        return []
+    return [_ranks(report), *_late(report), *_path(report)]
+
+
+def _ledger(report: Report) -> str:
+    rows = ledger(report)
+    change = step_change_ns(report)
+    comparison = report.comparison
+    marks = bounds(report.time.per_rank)
+    if change is None or comparison is None or comparison.step_time is None:
+        cells = [
+            [row.name, marks.get(row.name, "") + format_ms(row.this_ns), format_percent(row.share)]
+            for row in rows
+        ]
+        total = ["**= all**", f"**{format_ms(step_ns(report.time.per_rank))}**", ""]
+        return table(["", "ms", "share"], [*cells, total])
+    before = bounds(comparison.baseline_time)
+    times = comparison.step_time
+    steps = (format_ms(times.a_ns), format_ms(times.b_ns), signed(change))
+    total = [f"**{cell}**" for cell in ("= step", *steps)]
+    cells = [_changed(row, before, marks) for row in rows]
+    return table(["", code(comparison.baseline, 24), code(report.run.name, 24), "change"], [*cells, total])
+
+
+def _changed(row: LedgerRow, before: Mapping[str, str], marks: Mapping[str, str]) -> list[str]:
+    was = "" if row.baseline_ns is None else before.get(row.name, "") + format_ms(row.baseline_ns)
+    return [row.name, was, marks.get(row.name, "") + format_ms(row.this_ns), signed(row.change_ns or 0)]
+
+
+def _exposed(who: str, ranks: Sequence[RankTime], report: Report) -> str:
+    seen = exposure(ranks)
+    if seen.ratio is None:
+        return f"{who}: none ran in these steps."
+    most, least = ("at most ", "at least ") if seen.at_most else ("", "")
+    return (
+        f"{who} {format_ns(seen.collective_ns)} {per(report.time)}: {most}{format_ns(seen.exposed_ns)} "
+        f"exposed ({format_percent(seen.ratio)}), {least}{format_ns(seen.hidden_ns)} hidden."
+    )
+
+
+def _ranks(report: Report) -> str:
+    ranks = report.time.per_rank
+    shown = telling_ranks(ranks, _MAX_RANKS)
+    head = ["rank", "step", "compute", "exposed transfer", "exposed wait", "exposed copies", "idle",
+            "unexplained", "overlap"]  # fmt: skip
+    text = table(head, [_rank(rank) for rank in shown])
+    if len(shown) < len(ranks):
+        text += f"\n\n{len(shown)} of {len(ranks)} ranks: those that wait most and those that wait least."
+    return text
+
+
+def _rank(rank: RankTime) -> list[str]:
+    most, least = ("≤ ", "≥ ") if unsplit_ns([rank]) else ("", "")
+    return [
+        str(rank.rank),
+        format_ms(rank.wall_ns),
+        format_ms(rank.compute_ns),
+        most + format_ms(rank.exposed_transfer_ns),
+        least + format_ms(rank.exposed_wait_ns),
+        format_ms(rank.exposed_memcpy_ns),
+        format_ms(rank.idle_ns),
+        format_ms(rank.unexplained_ns),
+        "-" if rank.overlap_ratio is None else format_percent(rank.overlap_ratio),
+    ]
+
+
+def _late(report: Report) -> list[str]:
+    found = late_ranks(report.time.blame, _MOST_LATE) if report.time.blame else ()
+    if not found:
+        return []
+    rows = [
+        [
+            str(entry.blame.rank),
+            _because(entry),
+            format_ms(entry.blame.wait_ns),
+            format_ms(entry.blame.exposed_wait_ns),
+            format_percent(entry.blame.last_ratio),
+        ]
+        for entry in found
+    ]
+    return [
+        f"Who the others waited for, in ms {per(report.time)}, summed over the ranks that wait:",
+        table(["rank", "because of", "others wait", "of it exposed", "came last"], rows, words=(0, 1)),
+    ]
+
+
+def _because(entry: LateRank) -> str:
+    reasons = [f"{name} {share * 100:.0f} %".replace("_", " ") for name, share in entry.reasons[:2]]
+    return prose(", ".join(reasons), 80) or "-"
+
+
+def _path(report: Report) -> list[str]:
+    path = report.time.critical_path
+    if path is None or not path.shares:
+        return []
+    kinds = ", ".join(
+        f"{prose(kind, 40)} {format_percent(share)}"
+        for kind, share in path_kinds(path)[:_MOST_KINDS]
+        if share >= _WORTH_RATIO
+    )
+    ranks = ", ".join(f"rank {entry.rank} {format_percent(entry.share)}" for entry in path_ranks(path)[:4])
+    return [f"Critical path, what a step could not be shorter than: {kinds}; through {ranks}."]

@@ -1,0 +1,77 @@
+"""A report as SARIF 2.1.0: a result a finding, its rule with its page, gaps as notifications."""
+
+from collections.abc import Sequence
+
+from zprof.model.errors import BadInput
+from zprof.model.findings import Confidence, Finding, Severity
+from zprof.model.json_tree import to_tree
+from zprof.model.report import Report
+from zprof.reports import pages
+from zprof.reports.finding_words import lines
+from zprof.reports.sarif_log import Log, Result, Rule, document
+from zprof.reports.shown.presenter import grouped_gaps
+from zprof.reports.text.markdown import as_text
+
+_LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}
+_NUMBERS = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evidence")
+
+
+def render(report: Report) -> str:
+    """The document; a guess is never more than a note."""
+    return document(
+        Log(
+            version=report.zprof_version,
+            run=report.run.name,
+            rules=finding_rules(report.findings),
+            results=[finding_result(finding, level_of(finding)) for finding in report.findings],
+            notes=[("note", report.verdict.sentence), *gap_notes(report)],
+        )
+    )
+
+
+def level_of(finding: Finding) -> str:
+    """``error``, ``warning`` or ``note``."""
+    return "note" if finding.confidence is Confidence.LOW else _LEVELS[finding.severity]
+
+
+def finding_rules(findings: Sequence[Finding]) -> list[Rule]:
+    """A rule for each cause that was found."""
+    return [_rule(finding) for finding in findings]
+
+
+def finding_result(finding: Finding, level: str) -> Result:
+    """A finding as a result, with its numbers as properties."""
+    ranks = dict.fromkeys(fact.rank for fact in finding.evidence if fact.rank is not None)
+    return Result(
+        rule=finding.id,
+        level=level,
+        lines=lines(finding),
+        places=[(f"rank {rank}", "module") for rank in ranks] or [("all ranks", "module")],
+        properties={name: to_tree(getattr(finding, name)) for name in _NUMBERS},
+    )
+
+
+def gap_notes(report: Report) -> list[tuple[str, str]]:
+    """What could not be measured or tested, and what would make it known."""
+    notes = []
+    for group in grouped_gaps(report.gaps):
+        ranks = f" (rank {', '.join(map(str, group.ranks))})" if group.ranks else ""
+        remedy = f" → {group.remedy}" if group.remedy else ""
+        notes.append(("note", f"{group.what}{ranks}: {group.reason}{remedy}"))
+    return notes
+
+
+def _rule(finding: Finding) -> Rule:
+    try:
+        page = pages.page(finding.cause)
+    except BadInput:
+        page = ""
+    claim = pages.claims().get(finding.cause) or finding.cause.value.replace("_", " ")
+    return Rule(
+        id=finding.id,
+        name=finding.cause.value,
+        short=claim,
+        help_text=as_text(page) if page else claim,
+        help_markdown=page,
+        level=level_of(finding),
+    )

@@ -1,0 +1,153 @@
+"""SARIF 2.1.0, as code scanning reads it: one run of one tool, its rules, results and notifications.
+
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html; GitHub asks of each result for a physical
+location too.  JSON is written in ASCII.  In a message ``[text](target)`` is a link and ``{0}`` a placeholder
+(3.11.5, 3.11.6): text that comes from a run gets neither.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from zprof.model.printable import printable, printable_lines, shorten
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_PLACEHOLDER = re.compile(r"\{(\d+)\}")
+_LONGEST_LINE, _LONGEST_NAME, _LONGEST_URI = 4_000, 300, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What results point to.  ``name`` in words, ``help_markdown`` is zprof's own page, or empty."""
+
+    id: str
+    name: str
+    short: str
+    help_text: str
+    help_markdown: str = ""
+    level: str = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One result of a rule.  ``level``: error, warning or note; ``lines``: the message.
+
+    ``places``: logical ones, as ``("rank 2", "module")``; ``file``: where to change it, else the run.
+    ``key`` tells it from other results of its rule, and stays the same from run to run.
+    """
+
+    rule: str
+    level: str
+    lines: Sequence[str]
+    places: Sequence[tuple[str, str]] = ()
+    file: str = ""
+    key: str = ""
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """All of a document.  ``notes``: what could not be measured, and notices, as (level, text)."""
+
+    version: str
+    run: str
+    rules: Sequence[Rule]
+    results: Sequence[Result]
+    notes: Sequence[tuple[str, str]] = ()
+    exit_code: int = 0
+
+
+def document(log: Log) -> str:
+    """The JSON."""
+    tree = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [_run(log)]}
+    return json.dumps(tree, indent=2, allow_nan=False) + "\n"
+
+
+def _run(log: Log) -> dict[str, Any]:
+    rules = list({rule.id: rule for rule in log.rules}.values())
+    index = {rule.id: at for at, rule in enumerate(rules)}
+    driver = {
+        "name": "zprof",
+        "version": _line(log.version),
+        "rules": [_rule(rule) for rule in rules],
+    }
+    invocation = {
+        "executionSuccessful": log.exit_code in (0, 1),
+        "exitCode": log.exit_code,
+        "toolExecutionNotifications": [
+            {"level": level, "message": _message([text])} for level, text in log.notes
+        ],
+    }
+    return {
+        "tool": {"driver": driver},
+        "invocations": [invocation],
+        "artifacts": [
+            {
+                "location": {"uri": _uri(log.run)},
+                "description": {"text": "the recording that was looked at"},
+                "roles": ["analysisTarget"],
+            }
+        ],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(result, index, log.run) for result in log.results],
+    }
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    help_ = {"text": "\n".join(printable_lines(rule.help_text))}
+    if rule.help_markdown:
+        help_["markdown"] = rule.help_markdown
+    return {
+        "id": _line(rule.id),
+        "name": _line(rule.name),
+        "shortDescription": {"text": _line(rule.short)},
+        "fullDescription": {"text": _line(rule.short)},
+        "help": help_,
+        "defaultConfiguration": {"level": rule.level},
+    }
+
+
+def _result(result: Result, index: Mapping[str, int], run: str) -> dict[str, Any]:
+    file = {"artifactLocation": {"uri": _uri(result.file or run)}, "region": {"startLine": 1}}
+    logical = [
+        {"name": _line(name), "fullyQualifiedName": f"{_line(run)}/{_line(name)}", "kind": kind}
+        for name, kind in result.places
+    ]
+    location: dict[str, Any] = {"physicalLocation": file}
+    if logical:
+        location["logicalLocations"] = logical
+    return {
+        "ruleId": _line(result.rule),
+        "ruleIndex": index[result.rule],
+        "level": result.level,
+        "message": _message(result.lines),
+        "locations": [location],
+        "partialFingerprints": {"zprof/1": _line(result.key or result.rule)},
+        "properties": _safe(result.properties),
+    }
+
+
+def _message(lines: Sequence[str]) -> dict[str, str]:
+    text = "\n".join(_line(line, _LONGEST_LINE) for part in lines for line in str(part).split("\n"))
+    return {"text": _PLACEHOLDER.sub(r"{{\1}}", text.replace("](", "] ("))}
+
+
+def _safe(value: Any) -> Any:
+    """A tree of JSON values whose texts are printable."""
+    if isinstance(value, Mapping):
+        return {_line(key): _safe(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe(child) for child in value]
+    return _line(value, _LONGEST_LINE) if isinstance(value, str) else value
+
+
+def _line(text: object, most: int = _LONGEST_NAME) -> str:
+    return shorten(printable(text), most)
+
+
+def _uri(name: str) -> str:
+    """A relative reference that leads nowhere but to a file of this name."""
+    return quote(shorten(printable(name), _LONGEST_URI), safe="") or "run"

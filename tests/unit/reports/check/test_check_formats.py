@@ -1,0 +1,230 @@
+"""The formats of a check by name and by file, and that they agree on what failed."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import PurePath
+
+import pytest
+
+from tests.support import junit_schema, sarif_schema
+from tests.support.checks_by_hand import CHECKS, EXACT, FAILED, MIB, TENANT, UNKNOWN, WARNED, check
+from tests.support.markdown_reading import visible
+from tests.support.reports import slower, trace
+from zprof.model.check import Check, GateResult, Outcome
+from zprof.model.errors import BadInput
+from zprof.model.printable import display_width
+from zprof.reports.check import github, junit, markdown, sarif, text
+from zprof.reports.check.registry import check_format, check_format_names, check_format_of
+from zprof.reports.check.words import change, figure, gate_line, interval, outcome_sentence
+
+
+def names_in(document: str) -> list[str]:
+    return [line for line in document.splitlines() if line.startswith("::")]
+
+
+def test_formats_by_name_and_by_file() -> None:
+    assert check_format_names() == ("text", "json", "md", "junit", "sarif", "github")
+    for suffix, name in (
+        (".txt", "text"),
+        (".json", "json"),
+        (".md", "md"),
+        (".xml", "junit"),
+        (".sarif", "sarif"),
+    ):
+        assert check_format_of(PurePath(f"out/check{suffix.upper()}")).name == name
+        assert check_format(name).name == name
+    for wrong in (lambda: check_format("yaml"), lambda: check_format_of(PurePath("a.yaml"))):
+        with pytest.raises(BadInput, match="yaml"):
+            wrong()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_text_fits_80_columns_and_ends_with_the_outcome(name: str) -> None:
+    found = CHECKS[name]
+    lines = text.render(found, slower()).splitlines()
+    assert all(display_width(line) <= 80 for line in lines)
+    last = lines[max(at for at, line in enumerate(lines) if not line) + 1 :]
+    assert " ".join(" ".join(last).split())[2:] == outcome_sentence(found)
+    assert last[0].startswith(("✗ FAILED", "? UNKNOWN", "! WARNED", "✓ PASSED"))
+
+
+def test_text_has_a_line_a_gate_and_failures_come_first() -> None:
+    page = text.render(CHECKS["failed"], slower())
+    rows = [line for line in page[: page.index("FAILED (2)")].splitlines()[2:] if line]
+    assert [line.split()[0] for line in rows] == ["✗", "✗", "?", "!", "-", "✓", "✓", "✓"]
+    assert rows[0].split()[1:] == [
+        "peak_memory",
+        "21.4",
+        "MiB",
+        "20.5",
+        "MiB",
+        "≤",
+        "20.9",
+        "MiB",
+        "+4.4",
+        "%",
+    ]
+    assert page.index("FAILED (2)") < page.index("NOT JUDGED (1)") < page.index("WARNED (1)")
+    assert "activations grew most, +0.8 MiB" in " ".join(page.split())
+    assert "→ record time steps" in page
+    assert page.count("activations grew most") == 1, "what the sentence says is not said again"
+
+
+def test_a_long_name_of_a_gate_has_a_line_of_its_own() -> None:
+    wide = replace(TENANT, value=1023.9 * 2**30, baseline=1.5 * MIB, allowed=1023.8 * 2**30)
+    lines = text.render(check(wide, outcome=Outcome.FAILED), slower()).splitlines()
+    assert lines[2] == "  ✗ peak_memory.communication_buffers"
+    assert lines[3].split()[:2] == ["1023.9", "GiB"]
+
+
+def test_markdown_has_the_table_before_all_else_and_says_which_run() -> None:
+    document = markdown.render(CHECKS["failed"], slower())
+    title, _, head, line, first = document.splitlines()[:5]
+    assert title.startswith("## ✗ zprof check FAILED: 2 of 8 gates failed")
+    assert head == "|  | gate | before | now | change | allowed | outcome |"
+    assert line.count("---") == 7
+    assert first == "| ✗ | `peak_memory` | 20.5 MiB | 21.4 MiB | +4.4 % | ≤ 20.9 MiB (`+2%`) | failed |"
+    assert document.endswith("---\nzprof 0.0.0, run `zero3`, baseline `ci/baseline.json`\n")
+    order = [
+        document.index(what) for what in ("MODELLED", "Where the time went", "Findings (1)", "Not measured")
+    ]
+    assert order == sorted(order)
+    assert document.count("<details>") == document.count("</details>") == 3
+
+
+def test_markdown_has_a_ledger_only_where_there_is_a_run_to_compare_with() -> None:
+    assert "Where the time went" not in markdown.render(CHECKS["failed"], trace())
+
+
+def test_markdown_is_cut_and_says_so() -> None:
+    report = slower()
+    finding = replace(report.findings[0], fix="\n".join(["x" * 399] * 60))
+    many = replace(report, findings=(finding,) * 12)
+    document = markdown.render(CHECKS["failed"], many)
+    assert 40_000 < len(document) < 65_000
+    assert re.search(r"Left out, for a comment holds no more: Findings \(12\) \(\d+ of 12 pieces\)", document)
+    assert document.count("<details>") == document.count("</details>")
+    assert "Not measured" in document, "what is short and comes later has room"
+    assert document.endswith("baseline `ci/baseline.json`\n")
+
+
+def test_markdown_of_thousands_of_gates_and_notices_fits() -> None:
+    found = check(*[FAILED] * 5_000, outcome=Outcome.FAILED, notices=("n" * 1_000,) * 5_000)
+    document = markdown.render(found, slower())
+    assert len(document) < 65_000
+    assert "60 of 5000 gates" in document
+    assert "zprof check FAILED" in document
+
+
+def test_github_has_a_command_for_each_gate_that_is_not_fine() -> None:
+    lines = names_in(github.render(CHECKS["failed"], slower()))
+    kinds = [line.split(" ", 1)[0] for line in lines]
+    assert kinds == ["::error", "::error", "::error", "::warning", "::notice"]
+    assert lines[0].startswith(
+        "::error title=zprof%3A peak_memory failed::peak_memory: 21.4 MiB on rank 1 is 4.4 %25"
+    )
+    assert lines[2].endswith("so it is not known%0A→ record time steps: zprof record --skip 2 --time 8")
+    assert names_in(github.render(CHECKS["passed"], slower())) == [
+        "::notice title=zprof::PASSED: all 3 gates passed"
+    ]
+
+
+def test_junit_has_a_case_a_gate_and_its_numbers() -> None:
+    document = junit.render(CHECKS["failed"], slower())
+    assert junit_schema.states(document) == {
+        "collective_count": "passed",
+        "step_time": "passed",
+        "peak_memory": "failure",
+        "exposed_wait": "passed",
+        "peak_memory.communication_buffers": "failure",
+        "overlap_ratio": "error",
+        "collective_bytes_law": "passed",
+        "collective_bytes": "skipped",
+    }
+    numbers = junit_schema.properties(document)
+    assert numbers["peak_memory.value"] == "21.4 MiB"
+    assert float(numbers["peak_memory.value_bytes"]) == FAILED.value
+    assert numbers["step_time.interval"] == "[-3.1 ms, +12.4 ms] at 95 %"
+    assert "overlap_ratio.value" not in numbers, "unknown is no number"
+
+
+def test_sarif_has_a_result_a_gate_that_is_not_fine_and_findings_as_notes() -> None:
+    run = sarif_schema.parsed(sarif.render(CHECKS["failed"], slower()))
+    levels = [(result["ruleId"], result["level"]) for result in run["results"]]
+    assert levels == [
+        ("check/peak_memory", "error"),
+        ("check/peak_memory.communication_buffers", "error"),
+        ("check/overlap_ratio", "error"),
+        ("check/exposed_wait", "warning"),
+        ("ZP401", "note"),
+    ]
+    first = run["results"][0]
+    place = first["locations"][0]
+    assert place["physicalLocation"]["artifactLocation"]["uri"] == "pyproject.toml"
+    assert place["logicalLocations"][0]["name"] == "rank 1"
+    assert first["message"]["text"].startswith("peak_memory: 21.4 MiB on rank 1")
+    assert first["properties"]["value"] == FAILED.value
+    rules = {rule["id"]: rule for rule in run["tool"]["driver"]["rules"]}
+    assert rules["ZP401"]["help"]["markdown"].startswith("# ZP401 no_prefetch")
+    assert "Limit: +2% (pyproject.toml)" in rules["check/peak_memory"]["help"]["text"]
+    assert run["invocations"][0]["exitCode"] == 1
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_all_faces_agree_on_how_a_gate_ended(outcome: Outcome) -> None:
+    result = replace(FAILED, outcome=outcome)
+    found = check(result, outcome=outcome)
+    state = junit_schema.states(junit.render(found, slower()))["peak_memory"]
+    rows = sarif_schema.parsed(sarif.render(found, trace()))["results"]
+    level = next((row["level"] for row in rows if row["ruleId"] == "check/peak_memory"), None)
+    command = github.render(found, slower()).split(" ", 1)[0]
+    expected = {
+        Outcome.FAILED: ("failure", "error", "::error"),
+        Outcome.UNKNOWN: ("error", "error", "::error"),
+        Outcome.WARNED: ("passed", "warning", "::warning"),
+        Outcome.SKIPPED: ("skipped", None, "::notice"),
+        Outcome.PASSED: ("passed", None, "::notice"),
+    }
+    assert (state, level, command) == expected[outcome]
+    assert f"| {outcome.value} |" in markdown.render(found, slower())
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (FAILED, "+4.4 %"),
+        (TENANT, "+512 B"),
+        (EXACT, "0"),
+        (UNKNOWN, "-"),
+        (replace(WARNED, value=1.0 * 10**6), "-69.7 %"),
+        (replace(UNKNOWN, value=0.789), "-3.1 pt"),
+        (replace(EXACT, baseline=0.0), "+27"),
+    ],
+)
+def test_changes(result: GateResult, said: str) -> None:
+    assert change(result) == said
+
+
+def test_figures_are_those_of_the_units() -> None:
+    assert [figure(1.5 * MIB, "bytes"), figure(2.5e6, "ns"), figure(0.384, "ratio")] == [
+        "1.5 MiB",
+        "2.5 ms",
+        "38.4 %",
+    ]
+    assert [figure(1234567, "count"), figure(2.9951, "psi"), figure(None, "ns")] == ["1234567", "2.995Ψ", "-"]
+    assert gate_line(UNKNOWN).allowed == "≥ 70.0 %"
+    assert interval(FAILED) == ""
+
+
+def test_the_same_figures_stand_in_every_face() -> None:
+    found: Check = CHECKS["failed"]
+    page, comment = text.render(found, slower()), visible(markdown.render(found, slower()))
+    numbers = junit_schema.properties(junit.render(found, slower()))
+    tree = json.loads(check_format("json").render(found, slower()))
+    for result, entry in zip(found.results, tree["results"], strict=True):
+        for name in ("value", "baseline", "allowed"):
+            shown = figure(entry[name], result.limit.unit)
+            assert shown in page
+            assert shown in comment
+            assert entry[name] is None or numbers[f"{result.limit.gate}.{name}"] == shown
