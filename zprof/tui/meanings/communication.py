@@ -3,7 +3,7 @@
 from zprof.tui.meanings.communication_checks import CHECKS
 from zprof.tui.meanings.communication_parts import PARTS
 from zprof.tui.meanings.communication_rows import of_collective
-from zprof.tui.meanings.communication_words import BUS, EXPOSED, INTRINSIC, MEAN
+from zprof.tui.meanings.communication_words import BUS, EXPOSED, INTRINSIC, MEAN, STEADY
 from zprof.tui.meanings.meaning import Meaning
 
 _SPLIT = ("exposed_wait_ns", "exposed_transfer_ns")
@@ -27,7 +27,7 @@ _COLLECTIVES = (
     _collective(
         "count",
         "collectives a step",
-        f"How many ran. {MEAN}",
+        f"How many ran on a rank; times ranks and steps they are the rows below. {MEAN} {STEADY}",
         ("bytes", "duration_ns"),
         "duration_ns",
     ),
@@ -52,7 +52,7 @@ _COLLECTIVES = (
     _collective(
         "exposed_ns",
         "exposed time",
-        f"{EXPOSED} {MEAN}",
+        f"{EXPOSED} {MEAN} {STEADY}",
         (*_SPLIT, "hidden_ns", "duration_ns"),
         "exposed_ns",
         formula="exposed = union(collectives) minus union(compute); = exposed wait + exposed transfer",
@@ -71,7 +71,7 @@ _COLLECTIVES = (
         "exposed_transfer_ns",
         "exposed transfer",
         "The part of the exposed time after the last rank of the group came: bytes move, nothing computes. "
-        f"{MEAN}",
+        f"{MEAN} {STEADY}",
         ("exposed_transfer_ns", "transfer_ns", "bytes", "hidden_ns"),
         "exposed_transfer_ns",
         formula="exposed transfer = exposed, after S, the latest start of all ranks on the common clock",
@@ -91,7 +91,7 @@ _COLLECTIVES = (
         "transfer_ns",
         "moving bytes",
         "The part of the collective after the last rank of the group came, hidden or not. Where ranks are "
-        f"missing: at most this. {MEAN}",
+        f"missing: at most this. What of it is exposed is the exposed transfer. {MEAN} {STEADY}",
         ("transfer_ns", "bytes", "duration_ns", "intrinsic_ns"),
         "transfer_ns",
         formula="S = latest aligned start over the ranks; transfer = end - max(S, start)",

@@ -80,12 +80,19 @@ _FIT = "A robust line through the intrinsic times of the messages over their siz
 _FITS = tuple(
     Meaning(leaf=f"time.fits[].{leaf}", title=title, says=says, formula=formula, inputs=inputs, rows=of_fit)
     for leaf, title, says, formula, inputs in (
-        ("messages", "messages behind the fit", _FIT, "", ("sizes",)),
+        (
+            "messages",
+            "messages behind the fit",
+            f"Each once for all its ranks, the first of each group in the window left out. {_FIT}",
+            "",
+            ("sizes",),
+        ),
         ("sizes", "sizes behind the fit", f"{_FIT} At least two, a factor of two apart.", "", ("messages",)),
         (
             "latency_ns",
             "latency of a message",
-            f"What a message takes however small it is. {_FIT}",
+            "What a message takes however small it is, as the ranks see it: processes that wait for a "
+            f"processor, or wake up late, are in it, and it may be many times the link's. {_FIT}",
             _LINE,
             ("algbw_bytes_per_s", "messages", "sizes", "residual_ratio"),
         ),
@@ -106,7 +113,7 @@ _FITS = tuple(
         (
             "latency_share_ratio",
             "share of latency",
-            "Of all time that these messages took, what larger messages would save.",
+            "What of all time that these messages took is latency: larger messages would save it.",
             "share = messages x latency / sum of their intrinsic times",
             ("latency_ns", "messages"),
         ),

@@ -1,6 +1,10 @@
 """Sentences that several meanings of communication share."""
 
 MEAN = "Sum of a step, mean over the loaded ranks of its group."
+STEADY = (
+    "A finding's figure is without the first collective of each group in the window, which carries the start "
+    "of the profiler."
+)
 EXPOSED = (
     "A collective runs and holds this rank up: on a device where no compute kernel runs, on a CPU rank "
     "where the main thread waits. Of several at once one is charged, the one waited for or in front, so "

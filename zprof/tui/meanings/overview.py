@@ -31,7 +31,9 @@ _FINDINGS = (
     Meaning(
         leaf="findings[].evidence[].value",
         title="evidence",
-        says="A measured fact that the rule's claim rests on; the finding's page says how it is found.",
+        says="A measured fact that the rule's claim rests on; the finding's page says how it is found. Rules "
+        "leave out the first collective of each group in the window, which carries the start of the "
+        "profiler: their counts and times are a little smaller than those of the communication screen.",
     ),
 )
 _UNCLAIMED = "What the rank that loses most of it loses in a step, and no finding claims. Compute is no loss."

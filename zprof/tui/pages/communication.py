@@ -59,9 +59,11 @@ def collectives_table(loaded: Loaded) -> Table:
 
 _HELP = (
     "What each kind of collective costs: sums of a step, mean over the loaded ranks of its group. total = "
-    "hidden + exposed, and total = wait + transfer. With several groups the rows do not add up to the step: "
-    "each is a mean of its own ranks; the lines at the bottom have the sum that the ledger agrees with. "
-    "enter on a name: its worst instances."
+    "hidden + exposed, and total = wait + transfer, hidden or not: the line below has what of both is "
+    "exposed. A finding's times and counts are without the first collective of each group in the window, "
+    "which carries the start of the profiler. With several groups the rows do not add up to the step: each "
+    "is a mean of its own ranks; the lines at the bottom have the sum that the ledger agrees with. enter on "
+    "a name: its worst instances."
 )
 
 
@@ -71,7 +73,8 @@ def _note(loaded: Loaded) -> str:
         reasons = [gap.reason for gap in loaded.report.gaps if gap.what == "collectives"]
         return reasons[0] if reasons else "none ran in these steps"
     bound = "≥ ≤ ranks are missing  " if any(entry.bound for entry in time.collectives) else ""
-    return f"{most_of(MOST_LINES, len(time.collectives), 'most exposed')}{bound}ms {per(time)}"
+    most = most_of(MOST_LINES, len(time.collectives), "most exposed")
+    return f"{most}{bound}hidden + exposed = wait + transfer, ms {per(time)}"
 
 
 def _fields(time: Time) -> Sequence[_Field]:
@@ -86,7 +89,7 @@ def _fields(time: Time) -> Sequence[_Field]:
     if types:
         shown.append(_Field(column=Column(title="type", says="of an element", from_width=100), cell=_dtype))
     shown += [
-        _number("n", "collectives a step", "count", Unit.COUNT),
+        _number("n", "collectives a step, of one rank", "count", Unit.COUNT),
         _Field(
             column=Column(
                 title="bytes", says="of the full tensors", numeric=True, from_width=100 if many else 0

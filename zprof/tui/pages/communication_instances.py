@@ -9,7 +9,7 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.transfer.instances import Mask
 from zprof.analysis.time.transfer.texts import codes_of
-from zprof.model.time import CollectiveTime
+from zprof.model.time import CollectiveTime, LateReason
 from zprof.reports.shown.time_presenter import is_unknown_size
 from zprof.tui.figures import Figure, Unit
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, Bound
@@ -35,16 +35,25 @@ def instances_table(loaded: Loaded, at: int) -> Table:
             for place, row in enumerate(worst.to_dict("records"))
         ),
         help=_HELP,
-        note=f"{len(worst)} of {len(rows)}, most exposed first; {_matched(rows)}",
+        note=f"{len(worst)} of {len(rows)}, most exposed first; {_matched(rows)}; ? why late",
     )
 
 
 _HELP = (
-    "One row a rank and collective. Wait: until the last rank of the group came; transfer: from then on. "
-    "last: the rank that came last, beyond the doubt of the clocks; why: what it did longer than the others "
-    "before; began on: the rank where that delay began, which the last one may have passed on. "
-    "Where not all ranks are matched a wait is at least, a transfer at most what is shown."
+    "One row a rank and collective: what runs once a step on 2 ranks has 2 rows a step. Wait: until the "
+    "last rank of the group came; transfer: from then on; exposed: what of both the rank stood still "
+    "for.\nlast: the rank that came last; tied: all came within the doubt of the clocks; unknown: not all "
+    "ranks were matched.\nwhy late: what that rank did longer than the others before: compute, host "
+    "(Python, launches), collective before (it came late out of that one), copies, allocator, sync, data; "
+    "profiler start: the first of the window, which says nothing; blank: nobody was late, or what it did is "
+    "not known.\nWhere not all ranks are matched a wait is at least, a transfer at most what is shown."
 )
+#: Reasons that are said otherwise, or not at all.
+_REASONS: Mapping[str, str] = {
+    LateReason.PREVIOUS_COLLECTIVE: "collective before",
+    LateReason.MEMCPY: "copies",
+    LateReason.UNKNOWN: "",
+}
 _COLUMNS = (
     Column(title="rank", numeric=True),
     Column(title="step", numeric=True),
@@ -53,7 +62,7 @@ _COLUMNS = (
     Column(title="wait", says="in ms, hidden or not", numeric=True),
     Column(title="transfer", says="in ms, hidden or not", numeric=True),
     Column(title="last", says="the rank that came last"),
-    Column(title="why", says="why it came last"),
+    Column(title="why late", says="what the last rank did longer than the others before; blank: not known"),
     Column(title="began on", says="the rank where the delay began", from_width=100),
     Column(title="at", says="its start, in ms after the begin of the step", numeric=True, from_width=100),
     Column(title="bytes", says="of the full tensor", numeric=True, from_width=110),
@@ -108,7 +117,7 @@ def _cells(row: Mapping[Hashable, Any], begins: Mapping[tuple[int, int], int]) -
         _figure(row["wait_ns"], Unit.MS, AT_LEAST if bound else EXACT),
         _figure(row["transfer_ns"], Unit.MS, AT_MOST if bound else EXACT),
         Word(_last(row)),
-        Word(_why(row)),
+        Word(_why_late(row)),
         Word("" if _whole(row["origin_rank"]) < 0 else str(row["origin_rank"])),
         _figure(None if begin is None else start - begin, Unit.MS),
         _figure(None if is_unknown_size(_text(row["kind"]), size) else size, Unit.BYTES),
@@ -138,11 +147,11 @@ def _last(row: Mapping[Hashable, Any]) -> str:
     return "tied" if row["matched"] else "unknown"
 
 
-def _why(row: Mapping[Hashable, Any]) -> str:
+def _why_late(row: Mapping[Hashable, Any]) -> str:
     if row["first_of_window"]:
         return "profiler start"
     reason = _text(row["late_reason"])
-    return {"previous_collective": "collective before"}.get(reason, reason)
+    return _REASONS.get(reason, reason)
 
 
 def _matched(rows: pd.DataFrame) -> str:

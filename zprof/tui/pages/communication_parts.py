@@ -25,6 +25,7 @@ _SQUARE, _MOST_SQUARES = "■", 8
 #: Columns that a column of groups takes from others.
 _GROUPS = 18
 _NOWHERE = 1 << 30
+_LATENCY = "latency as ranks see it, waits for processors in it"
 Entry = TypeVar("Entry", MessageSizes, UnitTime, LinkFit)
 
 
@@ -51,9 +52,9 @@ def _size_columns(groups: int) -> tuple[Column, ...]:
         _group_column(groups),
         numeric("from", "bytes"),
         numeric("below", "bytes", from_width=69 + groups),
-        numeric("n", "messages a step"),
+        numeric("n", "messages a step, of one rank"),
         Column(title="", says="their number, to scale", from_width=62 + groups),
-        numeric("exposed", "in ms"),
+        numeric("exposed", "in ms, waiting and transfer"),
         numeric("bus", "bus bandwidth"),
     )
 
@@ -100,7 +101,7 @@ def _unit_columns(groups: int) -> tuple[Column, ...]:
         numeric("n", "a step", from_width=74 if groups else 0),
         numeric("bytes", "of the full tensors", from_width=72 + groups),
         numeric("exp. wait", "exposed waiting, in ms"),
-        numeric("transfer", "exposed transfer, in ms"),
+        numeric("exp. transfer", "exposed transfer, in ms"),
     )
 
 
@@ -127,8 +128,10 @@ def fits_table(loaded: Loaded) -> Table:
         columns=_fit_columns(_GROUPS if has_groups(time) else 0),
         lines=_made("fits", time.fits, shown, lambda entry, path: _fit(loaded, entry, path)),
         help="A line through the times of the messages, last start to first end, over their sizes. "
-        "Messages of one size do not tell latency from bandwidth.",
-        note=most_of(len(shown), len(time.fits), "first") if shown else _no_fit(time),
+        "Messages of one size do not tell latency from bandwidth. Latency is what the ranks see of it: "
+        "processes that wait for a processor, or wake up late, are in it, so that it may be many times the "
+        "link's.",
+        note=f"{most_of(len(shown), len(time.fits), 'first')}{_LATENCY}" if shown else _no_fit(time),
     )
 
 
@@ -141,13 +144,17 @@ def _fit_columns(groups: int) -> tuple[Column, ...]:
     return (
         Column(title="fit of"),
         _group_column(groups),
-        numeric("latency", "of one message"),
+        numeric("latency", "of one message as the ranks see it, waits for processors in it"),
         numeric("bus", "bus bandwidth of the fit"),
         numeric("algorithm", "bandwidth as the caller sees it", from_width=69 + groups),
-        numeric("share", "of latency in their times"),
-        numeric("off by", "median of |seen - fitted| / seen", from_width=60),
-        numeric("messages", from_width=79 + groups),
-        numeric("sizes", from_width=86 + groups),
+        numeric("share", "what of these messages' time is latency: larger ones would save it"),
+        numeric(
+            "off by", "how far messages are from the line: median of |seen - fitted| / seen", from_width=60
+        ),
+        numeric(
+            "messages", "each once for all its ranks, the window's first left out", from_width=79 + groups
+        ),
+        numeric("sizes", "how many different ones", from_width=86 + groups),
     )
 
 

@@ -37,7 +37,7 @@ class SplitLine(Static):
             return
         ascii_only, look = bool(getattr(self.app, "ascii_only", False)), look_of(self.app)
         parts = ((_HIDDEN, self.split.hidden), (_WAIT, self.split.wait), (_TRANSFER, self.split.transfer))
-        legend = Text(" exposed", no_wrap=True)
+        legend = Text(" exposed:", no_wrap=True)
         for name, (paint, number) in zip(("wait", "transfer"), parts[1:], strict=True):
             legend.append("  ").append(paint.shown(ascii_only=ascii_only), paint.colour(look))
             legend.append(f" {name} {number.text}")

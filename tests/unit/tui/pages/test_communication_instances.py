@@ -40,7 +40,7 @@ def test_the_most_exposed_come_first(loaded: Loaded) -> None:
     cells = [line.cells[place] for line in table.lines]
     values = [cell.value or 0.0 for cell in cells if isinstance(cell, Figure)]
     assert values == sorted(values, reverse=True)
-    assert table.note == "90 of 90, most exposed first; all matched"
+    assert table.note == "90 of 90, most exposed first; all matched; ? why late"
 
 
 def test_at_most_two_hundred(loaded: Loaded) -> None:
@@ -66,7 +66,7 @@ def test_who_came_last_and_why(loaded: Loaded) -> None:
         loaded, last_rank=1, late_reason="previous_collective", origin_rank=0, first_of_window=~every
     )
     table = instances_table(late, 0)
-    assert {(*row,) for row in zip(column(table, "last"), column(table, "why"), strict=True)} == {
+    assert {(*row,) for row in zip(column(table, "last"), column(table, "why late"), strict=True)} == {
         ("1", "collective before")
     }
     assert set(column(table, "began on")) == {"0"}
@@ -78,14 +78,25 @@ def test_nobody_came_last(loaded: Loaded) -> None:
     alone = instances_table(with_rows(loaded, last_rank=-1, matched=~every, bound=every), 0)
     assert set(column(tied, "last")) == {"tied"}
     assert set(column(alone, "last")) == {"unknown"}
-    assert alone.note.endswith("0 matched")
+    assert alone.note.endswith("; 0 matched; ? why late")
     assert all(text.startswith("≥ ") for text in column(alone, "wait"))
 
 
 def test_the_start_of_the_profiler_is_no_ones_fault(loaded: Loaded) -> None:
     every = np.ones(len(loaded.analysis.collectives), dtype=bool)
     table = instances_table(with_rows(loaded, first_of_window=every, late_reason="host"), 0)
-    assert set(column(table, "why")) == {"profiler start"}
+    assert set(column(table, "why late")) == {"profiler start"}
+
+
+def test_what_is_not_known_is_left_blank(loaded: Loaded) -> None:
+    """That it is unknown says nothing in each of a hundred rows: the help says what a blank is."""
+    every = np.ones(len(loaded.analysis.collectives), dtype=bool)
+    table = instances_table(with_rows(loaded, first_of_window=~every, late_reason="unknown"), 0)
+    assert set(column(table, "why late")) == {""}
+    for word in ("why late:", "blank:", "tied:", "unknown:", "host (", "collective before ("):
+        assert word in table.help, word
+    copied = instances_table(with_rows(loaded, first_of_window=~every, late_reason="memcpy"), 0)
+    assert set(column(copied, "why late")) == {"copies"}
 
 
 def test_what_a_trace_does_not_say_is_unknown(loaded: Loaded) -> None:

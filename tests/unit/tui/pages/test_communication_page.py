@@ -80,7 +80,7 @@ def test_missing_ranks_make_bounds(loaded: Loaded) -> None:
     assert split is not None
     assert (split.wait.text[:2], split.transfer.text[:2]) == ("≥ ", "≤ ")
     units = units_table(found)
-    bound = {line.cells[1].text: cell(units, line, "transfer").text[0] for line in units.lines}
+    bound = {line.cells[1].text: cell(units, line, "exp. transfer").text[0] for line in units.lines}
     assert bound[found.report.time.collectives[0].kind] == "≤"
     assert bound[found.report.time.collectives[1].kind] != "≤"
 
@@ -121,7 +121,7 @@ def test_each_group_is_told_from_the_others(loaded: Loaded) -> None:
 
 def test_units_with_most_exposed_time_come_first(loaded: Loaded) -> None:
     table = units_table(loaded)
-    exposed = [value(table, line, "exp. wait") + value(table, line, "transfer") for line in table.lines]
+    exposed = [value(table, line, "exp. wait") + value(table, line, "exp. transfer") for line in table.lines]
     assert exposed == sorted(exposed, reverse=True)
     assert len(exposed) == len(loaded.report.time.units)
 

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, settled
+from tests.support.tui_keys import pressed
 from tests.unit.tui.pages.test_communication_page import many_groups, with_collective, with_time
 from zprof.tui.app import ZprofApp
+from zprof.tui.meanings.registry import meaning_of
 from zprof.tui.pages.made_lines import MadeLines
 from zprof.tui.session import Loaded
 from zprof.tui.tables import MOST_LINES, MOST_ROWS
@@ -77,7 +80,7 @@ def test_a_name_opens_its_worst_instances_and_a_number_its_formula(loaded: Loade
         "right right right right right enter",
         size=MIDDLE,
     )
-    assert "90 of 90, most exposed first; all matched" in seen[0]
+    assert "90 of 90, most exposed first; all matched; ? why late" in seen[0]
     assert "rank ▲" in seen[1]
     assert "blocks.3" in seen[2]
     assert "blocks.0" not in seen[2]
@@ -87,7 +90,7 @@ def test_a_name_opens_its_worst_instances_and_a_number_its_formula(loaded: Loade
 
 def split_line(text: str) -> str:
     return next(
-        row for row in text.splitlines() if " wait " in row and "exposed" in row and "collective" not in row
+        row for row in text.splitlines() if " wait " in row and "exposed:" in row and "collective" not in row
     )
 
 
@@ -155,3 +158,39 @@ def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: Loaded) -> N
         assert f"first {MOST_ROWS} of {MOST_LINES} rows: / narrows" in screen_text(app)
 
     play(app_on(with_time(loaded, time)), act, MIDDLE)
+
+
+def test_what_the_columns_of_the_worst_are_is_said_beside_them(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await pressed(app, pilot, "3", "enter", "question_mark")
+        text = screen_text(app)
+        assert "why late: what that rank did longer" in text
+        assert "tied: all came within" in text
+
+    play(app_on(loaded), act, LARGE)
+
+
+def test_numbers_that_are_not_the_same_say_what_they_are(loaded: Loaded) -> None:
+    """All of a transfer, its exposed part, and that of a finding: three numbers, each with its name."""
+    text = press(app_on(loaded), "3")
+    assert "hidden + exposed = wait + transfer, ms a step" in text
+    assert "exposed:  ▒ wait" in text
+    for key, number in (("transfer_ns", "transfer"), ("exposed_transfer_ns", "exposed transfer")):
+        meaning = meaning_of(f"time.collectives[0].{key}")
+        assert meaning is not None, number
+        assert "without the first collective of each group in the window" in meaning.says
+
+
+def test_a_findings_transfer_is_that_of_the_rows_without_the_first_of_the_window(loaded: Loaded) -> None:
+    time, rows = loaded.report.time, loaded.analysis.collectives
+    gathers = rows[rows["kind"] == "all_gather"]
+    steps = sum(rank.steps for rank in time.per_rank)
+    entry = next(entry for entry in time.collectives if entry.kind == "all_gather")
+    first = gathers[gathers["first_of_window"].astype(bool)]
+    said = {fact.what: fact.value for fact in loaded.report.findings[0].evidence}
+    assert said["all_gathers looked at, all ranks and steps"] == entry.count * steps - len(first)
+    for what, leaf in (
+        ("all_gather transfer a step", "transfer_ns"),
+        ("of it exposed", "exposed_transfer_ns"),
+    ):
+        assert said[what] == pytest.approx(getattr(entry, leaf) - first[leaf].sum() / steps, abs=1)
