@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from textual.screen import Screen
 
 from zprof.reports.shown.presenter import grouped_gaps
 from zprof.tui.keys import KEYS, Key, Where
+from zprof.tui.popups.popup import Popup
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Asked
+from zprof.tui.session import Asked, first_selected
 from zprof.tui.shell import Shell
 from zprof.tui.tables import Table
 from zprof.tui.widgets.fact_table import FactTable
@@ -29,7 +33,7 @@ def explained(app: Shell) -> tuple[str, str]:
         said = [line for table in tables if table is not None for line in _said_of(table)]
         return "help", "\n".join([*said, "", keys] if said else [keys])
     table = screen.focused_table()
-    parts = [screen.help_of]
+    parts = [screen.help_of, _why_these(app)]
     if table is not None and table.table is not None:
         parts += _said_of(table.table)
     return screen.name_of, "\n".join(part for part in parts if part)
@@ -40,10 +44,27 @@ def _said_of(table: Table) -> list[str]:
     return [text for text in (table.help, *(f"{c.title}: {c.says}" for c in table.columns if c.says)) if text]
 
 
+def _why_these(app: Shell) -> str:
+    """Why this rank and step are shown, where nobody picked others."""
+    loaded, selected = app.loaded, app.selected
+    if loaded is None or selected.step is None or selected != first_selected(loaded.report):
+        return ""
+    return (
+        f"Rank {selected.rank} loses most of its step beside compute, and step {selected.step} is its median "
+        "one: they are shown first. r, t, [ and ] show others."
+    )
+
+
+def nearest_first(screen: Screen[Any]) -> list[Key]:
+    """All keys, those of this screen before all others."""
+    name = Where.POPUP.value if isinstance(screen, Popup) else getattr(screen, "name_of", "")
+    return sorted(KEYS, key=lambda key: (key.where.value != name, list(Where).index(key.where)))
+
+
 def keys_text(keys: Sequence[Key]) -> str:
-    """Keys by where they work."""
+    """Keys by where they work, in the order in which they are given."""
     lines: list[str] = []
-    for where in Where:
+    for where in dict.fromkeys(key.where for key in keys):
         mine = [key for key in keys if key.where is where]
         if mine:
             lines += ["", where.value, *(f"  {key.written:<10} {key.says}" for key in mine)]
