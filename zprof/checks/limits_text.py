@@ -24,6 +24,8 @@ _LIMIT = re.compile(
     (?:\s+(?P<warn>warn))?""",
     re.VERBOSE,
 )
+#: Units that stand right behind their number.
+_CLOSE = ("", "%", "pt", "pp", "Ψ", "ψ")
 _SIDES = {"<=": Sense.AT_MOST, "≤": Sense.AT_MOST, ">=": Sense.AT_LEAST, "≥": Sense.AT_LEAST}
 
 
@@ -132,5 +134,5 @@ def _quantity(found: re.Match[str]) -> str:
     if found["exact"]:
         return "exact"
     unit = found["unit"] or ""
-    gap = " " if len(unit) > 1 and unit not in ("pt", "pp") else ""
+    gap = "" if unit in _CLOSE else " "
     return f"{found['sign'] or ''}{found['number']}{gap}{unit}"

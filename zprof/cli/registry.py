@@ -63,6 +63,16 @@ COMMANDS: tuple[Entry, ...] = (
         home="zprof.cli.compare:CompareCommand",
     ),
     Entry(
+        name="check",
+        summary="fail where memory, communication or overlap of a run got worse: for CI",
+        home="zprof.cli.check:CheckCommand",
+    ),
+    Entry(
+        name="baseline",
+        summary="save, show and update what zprof check holds a run against",
+        home="zprof.cli.baseline:BaselineCommand",
+    ),
+    Entry(
         name="explain",
         summary="print the page of a finding, or list all of them",
         home="zprof.cli.explain:ExplainCommand",

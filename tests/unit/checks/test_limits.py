@@ -102,6 +102,23 @@ def test_text_says_confidence(said: str) -> None:
     assert (found.change_ratio, found.confidence, found.warns) == (0.03, 0.95, False)
 
 
+@pytest.mark.parametrize(
+    ("gate", "said", "shown"),
+    [
+        ("peak_memory", " 24MiB ", "24 MiB"),
+        ("peak_memory", "<=3B", "3 B"),
+        ("overlap_ratio", "0.7", "0.7"),
+        ("overlap_ratio", "≥0.7", ">=0.7"),
+        ("overlap_ratio", "<= 0.9", "<=0.9"),
+        ("exposed_ratio", 1e-5, "0.00001"),
+        ("collective_bytes_law", "3 Ψ", "3Ψ"),
+        ("step_time", "+ 3 %@ 95%", "+3% @0.95"),
+    ],
+)
+def test_how_a_limit_is_shown(gate: str, said: object, shown: str) -> None:
+    assert limit(gate, said).said == shown
+
+
 def test_text_says_a_warning() -> None:
     assert limit("exposed_wait", "+10% warn").warns
     assert limit("collective_count", "12 warn").value == 12

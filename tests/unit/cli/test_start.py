@@ -55,6 +55,14 @@ def test_report_loads_no_torch(run: Path) -> None:
     assert loaded(names, "report", str(run)) == ["pandas"]
 
 
+def test_check_and_baseline_load_no_torch(run: Path, tmp_path: Path) -> None:
+    names = "torch,hta,textual,jinja2,plotly,zprof.collectors,zprof.reference_engine"
+    saved = str(tmp_path / "base.json")
+    assert loaded(names, "baseline", "save", str(run), "-o", saved) == []
+    assert loaded(names, "baseline", "show", saved) == []
+    assert loaded(names, "check", str(run), "--baseline", saved, "-o", str(tmp_path / "check.md")) == []
+
+
 def test_a_reader_that_goes_away_is_quiet(run: Path) -> None:
     command = f"'{sys.executable}' -m zprof report '{run}' | true"
     done = subprocess.run(

@@ -1,0 +1,111 @@
+"""``zprof baseline``: what later runs are held against, as a small file for the repository."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zprof.cli.options.check_baseline import BASELINE_FILE, measured
+from zprof.cli.options.training_facts import add_training_options
+from zprof.cli.terminal import console
+from zprof.cli.terminal.output import check_target, deliver
+from zprof.model.errors import BadInput, MissingData
+
+if TYPE_CHECKING:
+    from zprof.model.baseline import Baseline
+
+_RUN = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
+
+
+class BaselineCommand:
+    """Save what later runs are held against: a small JSON file to review and commit.
+
+    It holds the peak and its tenants, bytes and counts of the collectives, the times of
+    the steps, and under which conditions that was: a check refuses one of other hardware,
+    torch or world size. zprof check RUN --baseline FILE compares with it.
+
+    examples:
+      zprof baseline save zero3.zprof
+      zprof baseline show zprof-baseline.json
+      zprof baseline update zero3.zprof zprof-baseline.json
+    """
+
+    name = "baseline"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """save, show, update."""
+        actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+        save = actions.add_parser("save", help="measure RUN and write its baseline")
+        save.add_argument("run", metavar="RUN", type=Path, help=_RUN)
+        save.add_argument(
+            "-o", "--output", metavar="FILE", type=Path, default=BASELINE_FILE, help="(default: %(default)s)"
+        )
+        save.add_argument("--force", action="store_true", help="overwrite FILE")
+        show = actions.add_parser("show", help="print a saved baseline")
+        show.add_argument("file", metavar="FILE", type=Path)
+        show.add_argument("-f", "--format", choices=("text", "json"), default="text", help="(default: text)")
+        update = actions.add_parser("update", help="say what RUN changes in FILE, and write it")
+        update.add_argument("run", metavar="RUN", type=Path, help=_RUN)
+        update.add_argument("file", metavar="FILE", type=Path, help="a saved baseline")
+        update.add_argument(
+            "--any-conditions",
+            action="store_true",
+            help="though RUN is of another device, world size, stage or torch",
+        )
+        for action in (save, update):
+            add_training_options(action)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do one of the three."""
+        {"save": _save, "show": _show, "update": _update}[arguments.action](arguments)
+        return 0
+
+
+def _save(arguments: argparse.Namespace) -> None:
+    from zprof.checks.baseline import to_json
+
+    output: Path = arguments.output
+    check_target(output, force=arguments.force)
+    baseline = measured(arguments.run, arguments).baseline()
+    _refuse_nothing(baseline, arguments.run)
+    deliver(to_json(baseline), output, force=arguments.force)
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    from zprof.checks.baseline import read_baseline, to_json
+    from zprof.checks.changes import rows
+    from zprof.reports.text.baseline import render_baseline
+
+    baseline = read_baseline(arguments.file)
+    if arguments.format == "json":
+        console.data(to_json(baseline))
+    else:
+        console.data(render_baseline(baseline.name, rows(baseline, baseline)))
+
+
+def _update(arguments: argparse.Namespace) -> None:
+    from zprof.checks.baseline import read_baseline, to_json
+    from zprof.checks.changes import changed, other_conditions
+    from zprof.reports.text.baseline import render_changes
+
+    file: Path = arguments.file
+    before = read_baseline(file)
+    check_target(file, force=True)
+    after = measured(arguments.run, arguments).baseline()
+    _refuse_nothing(after, arguments.run)
+    apart = other_conditions(before, after)
+    if apart and not arguments.any_conditions:
+        raise BadInput(
+            f"{file}: recorded under other conditions than {arguments.run}: {'; '.join(apart)}",
+            hint="--any-conditions updates it all the same",
+        )
+    console.data(render_changes(changed(before, after)))
+    deliver(to_json(after), file, force=True)
+
+
+def _refuse_nothing(baseline: "Baseline", run: Path) -> None:
+    """A baseline of nothing would let every run pass."""
+    if baseline.memory is None and baseline.time is None and not baseline.collectives:
+        raise MissingData(
+            f"{run}: neither memory nor a step was measured, so there is nothing to save",
+            hint="zprof report RUN says what is missing",
+        )

@@ -1,0 +1,116 @@
+"""``zprof check``: a run held against limits and a baseline."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zprof.cli.options.check_baseline import (
+    BASELINE_FILE,
+    Measured,
+    baseline_at,
+    is_still_to_save,
+    measured,
+)
+from zprof.cli.options.check_limits import add_limit_options, stated_limits
+from zprof.cli.options.check_output import add_check_outputs, outputs, write_outputs
+from zprof.cli.options.training_facts import add_training_options
+from zprof.model.check import Check, Limit, Outcome
+from zprof.model.printable import printable
+
+if TYPE_CHECKING:
+    from zprof.model.baseline import Baseline
+
+
+class CheckCommand:
+    """Hold a run against limits and a baseline: fail where memory or overlap regressed.
+
+    Bytes and counts are exact and are compared as they are; times fail only where the
+    interval over the steps is beyond the limit. Limits stand in [tool.zprof.check] of
+    pyproject.toml, in [check] of zprof.toml, or here. Without a baseline only absolute
+    limits are judged, and the check passes with a notice.
+
+    exit codes: 0 holds, 1 a gate failed, 2 bad input or a baseline of other conditions,
+    3 too little was measured to judge.
+
+    examples:
+      zprof check zero3.zprof --baseline zprof-baseline.json
+      zprof check zero3.zprof --baseline last.zprof --peak-memory exact
+      zprof check zero3.zprof --baseline last.zprof --step-time '+3%@0.95'
+      zprof check zero3.zprof --peak-memory '24 MiB' --tenant activations='8 MiB'
+      zprof check zero3.zprof --baseline zprof-baseline.json --junit check.xml --github
+    """
+
+    name = "check"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """RUN, what it is held against, the limits, and how to say it."""
+        run_help = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
+        parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
+        parser.add_argument(
+            "--baseline", metavar="FILE|RUN", type=Path, help="saved by zprof baseline, or another run"
+        )
+        parser.add_argument(
+            "--config", metavar="FILE", type=Path, help="read limits here, not in the files around"
+        )
+        parser.add_argument(
+            "--any-conditions",
+            action="store_true",
+            help="take a baseline of another device, world size, stage or torch",
+        )
+        add_limit_options(parser)
+        add_check_outputs(parser)
+        add_training_options(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Read the limits, measure, judge, say it."""
+        from zprof.checks.config import limits_for
+
+        wanted = outputs(arguments)
+        limits = limits_for(Path.cwd(), config=arguments.config, flags=stated_limits(arguments))
+        run, check = _checked(arguments, limits)
+        write_outputs(check, run.report, wanted)
+        return check.exit_code
+
+
+def _checked(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[Measured, Check]:
+    from zprof.checks.check import check
+    from zprof.checks.defaults import for_device
+
+    baseline, notices = _baseline(arguments)
+    run = measured(arguments.run, arguments)
+    held = for_device(limits, run.report.run.device)
+    found = check(
+        run.report,
+        held,
+        baseline,
+        environment=run.environment,
+        any_conditions=arguments.any_conditions,
+    )
+    notices += _softened(limits, found)
+    return run, replace(found, notices=(*found.notices, *notices))
+
+
+def _baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[str, ...]]":
+    """What the run is held against; None on a first run, with a notice that says how to go on."""
+    path: Path | None = arguments.baseline
+    if path is not None and not is_still_to_save(path):
+        return baseline_at(path, arguments), ()
+    file = path or BASELINE_FILE
+    why = f"{printable(file)} is not there yet" if path else f"name {file} with --baseline when it is there"
+    return None, (
+        f"{why}: zprof baseline save {printable(arguments.run)} -o {printable(file)}, and commit it",
+    )
+
+
+def _softened(limits: Sequence[Limit], found: Check) -> tuple[str, ...]:
+    """Which gates only warned for they stand in the defaults alone and the ranks are CPU ranks."""
+    fails = {limit.gate for limit in limits if not limit.warns}
+    warned = [result.limit.gate for result in found.results if result.outcome is Outcome.WARNED]
+    gates = [gate for gate in warned if gate in fails]
+    if not gates:
+        return ()
+    return (
+        f"{', '.join(gates)}: zprof's own limits of time only warn on CPU ranks; one that you state fails",
+    )
