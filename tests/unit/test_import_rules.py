@@ -19,6 +19,8 @@ FOLDERS = {
     "tui": ROOT / "zprof/tui",
     "cli": ROOT / "zprof/cli",
     "integrations": ROOT / "zprof/integrations",
+    "testing": ROOT / "zprof/testing",
+    "pytest_plugin": ROOT / "zprof/pytest_plugin.py",
     "collectors": ROOT / "collectors",
     "reports": ROOT / "reports",
     "reference_engine": ROOT / "reference_engine",
@@ -44,6 +46,8 @@ ALLOWED = {
         "run",
         "model",
     },
+    "testing": {"testing", "integrations", "collectors", "checks", "rules", "analysis", "run", "model"},
+    "pytest_plugin": {"testing", "model"},
     "tui": {"tui", "integrations", "reports", "checks", "rules", "analysis", "run", "model"},
     "cli": {
         "cli",
@@ -77,7 +81,7 @@ def all_imports() -> list[tuple[str, Path, str]]:
     return [
         (part, path, name)
         for part, folder in FOLDERS.items()
-        for path in sorted(folder.rglob("*.py"))
+        for path in (sorted(folder.rglob("*.py")) if folder.is_dir() else [folder])
         for name in imports_of(path)
     ]
 

@@ -1,0 +1,3 @@
+"""For the tests of zprof's pytest plugin: pytest within pytest."""
+
+pytest_plugins = ["pytester"]

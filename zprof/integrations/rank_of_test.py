@@ -1,0 +1,141 @@
+"""One rank of a piece of training that a test records, in a process of its own.
+
+    python -m zprof.integrations.rank_of_test FOLDER      RANK and WORLD_SIZE are in the environment
+
+FOLDER holds the plan, a pickle of the process that started this one, and takes what is to be said of a
+failure.  The ranks find each other through a file there: a port could be taken by another test.
+"""
+
+import faulthandler
+import importlib.util
+import json
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from zprof.model.errors import ZprofError
+
+PLAN, STORE = "plan.pickle", "store"
+#: Of the time limit: then the place where a rank is, is written down.
+_WHERE_AFTER = 0.75
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """What each rank does.
+
+    ``train`` is the pickle of the function, which names its ``module``; that is imported from ``file`` where
+    the name does not lead there.
+    """
+
+    module: str
+    file: str
+    train: bytes
+    run: str
+    schedule: bytes
+    memory_mode: str
+    backend: str
+    timeout_s: float
+
+
+def failure_of(folder: Path, rank: int) -> Path:
+    """Where a rank says what it failed with: a JSON object with ``time_ns`` and ``line``."""
+    return folder / f"failed{rank}.json"
+
+
+def place_of(folder: Path, rank: int) -> Path:
+    """Where stands what a rank does shortly before the time limit, as faulthandler writes it."""
+    return folder / f"place{rank}.txt"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the plan as the rank that the environment says; the exit code."""
+    folder, rank = Path(arguments[0]), int(os.environ["RANK"])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    plan: RankPlan = pickle.loads((folder / PLAN).read_bytes())
+    with ExitStack() as stack:
+        place = stack.enter_context(place_of(folder, rank).open("w"))
+        faulthandler.dump_traceback_later(plan.timeout_s * _WHERE_AFTER, file=place)
+        try:
+            _train(plan, folder, rank)
+        except BaseException as error:
+            _say(error, plan, failure_of(folder, rank))
+            return 1
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    return 0
+
+
+def _train(plan: RankPlan, folder: Path, rank: int) -> None:
+    import torch.distributed as dist
+
+    from zprof.collectors.recorder import record
+
+    _import(plan.module, plan.file)
+    train, schedule = pickle.loads(plan.train), pickle.loads(plan.schedule)
+    dist.init_process_group(
+        plan.backend,
+        init_method=f"file://{folder / STORE}",
+        rank=rank,
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
+    train(partial(record, plan.run, steps=schedule, memory_mode=plan.memory_mode))
+    dist.barrier()  # who leaves first takes away the connections of the others
+    dist.destroy_process_group()
+
+
+def _import(name: str, file: str) -> None:
+    """Have the function's module under its name, wherever its file is."""
+    found = _spec(name)
+    if not file or (found is not None and found.origin is not None and Path(found.origin) == Path(file)):
+        return
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+def _spec(name: str) -> Any:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _say(error: BaseException, plan: RankPlan, path: Path) -> None:
+    """The whole on stderr, one line for the test."""
+    now_ns = time.time_ns()
+    traceback.print_exception(error)
+    said = error.message if isinstance(error, ZprofError) else f"{type(error).__name__}: {error}"
+    first = said.strip().splitlines()[0][:_LONGEST]
+    where = _where(error.__traceback__, plan.file)
+    path.write_text(json.dumps({"time_ns": now_ns, "line": f"{first}{where}"}))
+
+
+def _where(trace: TracebackType | None, file: str) -> str:
+    """The innermost line of the test's own file."""
+    frames = [frame for frame in traceback.extract_tb(trace) if frame.filename == file]
+    return f" ({Path(file).name}:{frames[-1].lineno})" if frames else ""
+
+
+def _end_with_parent() -> None:
+    """The pipe to the test's process ends with it, also where that was killed."""
+    os.read(0, 1)  # not sys.stdin: the interpreter takes its lock when it ends
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

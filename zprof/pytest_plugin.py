@@ -1,0 +1,169 @@
+"""The pytest plugin: a fixture that records a piece of training, and a marker that limits what it may cost.
+
+    @pytest.mark.zprof_limit(peak="24 MiB", activations="+0%")
+    def test_step(zprof_run):
+        zprof_run(step, model=model, optimizer=optimizer)
+
+A session that uses neither pays nothing: what does the work is imported by the first test that needs it.
+"""
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from zprof.model.errors import ZprofError
+from zprof.model.printable import printable
+
+if TYPE_CHECKING:
+    from zprof.model.check import Limit
+    from zprof.testing.judging import Judged
+    from zprof.testing.runs_of_test import RunsOfTest
+
+_MARKER, _FIXTURE, _UPDATE = "zprof_limit", "zprof_run", "--zprof-update-baseline"
+_HELP = (
+    f'{_MARKER}(peak="24 MiB", activations="+0%", untagged="0.1%", exposed="10%", overlap=">=0.7", '
+    'bytes="3Ψ", count="+0%", step="+3%", …): what the run that the test records with '
+    f"{_FIXTURE} may cost."
+)
+_LIMITS: "pytest.StashKey[tuple[Limit, ...]]" = pytest.StashKey()
+_RUNS: "pytest.StashKey[RunsOfTest]" = pytest.StashKey()
+_SAID: "pytest.StashKey[list[tuple[str, str]]]" = pytest.StashKey()
+#: As an attribute of a test's report, so that it comes along from the workers of pytest-xdist.
+_ATTRIBUTE = "zprof_said"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One option."""
+    parser.getgroup("zprof").addoption(
+        _UPDATE,
+        action="store_true",
+        help=f"keep what the tests with {_MARKER} measure as the baseline of their limits, where they pass",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One marker."""
+    config.addinivalue_line("markers", _HELP)
+
+
+@pytest.fixture
+def zprof_run(request: pytest.FixtureRequest, tmp_path: Path) -> "_Fixture":
+    """Record a piece of training and open the recording: ``run = zprof_run(step, model=model)``.
+
+    A function without arguments is one step; one that takes ``record`` is all of the training:
+    ``with record(model=model) as recording: ... recording.step()``.  ``ranks=2`` runs that in two
+    processes.  ``steps=zprof.steps(...)`` says which steps are recorded.  ``run.report`` is its diagnosis.
+    ``zprof_run.load(path)`` opens a run that the test recorded itself.
+    """
+    from zprof.testing.runs_of_test import RunsOfTest
+
+    runs = RunsOfTest(tmp_path / "zprof-runs")
+    request.node.stash[_RUNS] = runs
+    return _Fixture(runs)
+
+
+class _Fixture:
+    """Errors of zprof as one line of a failed test; what the test's own code raises goes through."""
+
+    def __init__(self, runs: "RunsOfTest") -> None:
+        self._runs = runs
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return self._runs(*arguments, **named)
+        except ZprofError as error:
+            line = _line(error)
+        pytest.fail(line, pytrace=False)
+
+    def load(self, *arguments: Any, **named: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return self._runs.load(*arguments, **named)
+        except ZprofError as error:
+            line = _line(error)
+        pytest.fail(line, pytrace=False)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Read the limits before anything is recorded: a mistake in them is an error of the test."""
+    markers = list(item.iter_markers(_MARKER))
+    if not markers:
+        return
+    from zprof.testing.limits_of_marker import Stated, limits_of
+
+    if _FIXTURE not in getattr(item, "fixturenames", ()):
+        line = f"{_MARKER} limits a recorded run, and the test has none: give it the fixture {_FIXTURE}"
+        pytest.fail(line, pytrace=False)
+    try:
+        item.stash[_LIMITS] = limits_of(Stated(positional=m.args, named=m.kwargs) for m in markers)
+    except ZprofError as error:
+        line = _line(error)
+    else:
+        return
+    pytest.fail(line, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Hold the run against the limits when the test's own code has passed."""
+    result = yield
+    limits = item.stash.get(_LIMITS, None)
+    if limits is not None:
+        failures = _hold(item, limits)
+        if failures:
+            pytest.fail("\n".join(failures), pytrace=False)
+    return result
+
+
+def _hold(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
+    from zprof.testing.judging import judge
+    from zprof.testing.kept_baselines import baseline_path
+
+    try:
+        run = item.stash[_RUNS].held()
+        item.add_report_section("call", "zprof", f"zprof report {run.path}")
+        update = item.config.getoption(_UPDATE)
+        judged = judge(run, limits, baseline_path(item.path, item.nodeid), update=update)
+    except ZprofError as error:
+        return (_line(error),)
+    item.user_properties.extend(judged.properties)
+    item.stash[_SAID] = list(_said(judged, item.config.rootpath))
+    return judged.failures
+
+
+def _said(judged: "Judged", root: Path) -> Iterator[tuple[str, str]]:
+    """What the terminal's summary says of a test: kind and line."""
+    yield from (("warning", line) for line in judged.warnings)
+    yield from (("notice", line) for line in judged.notices)
+    if judged.written is not None:
+        path = judged.written
+        yield "wrote", printable(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
+    """Send along what is to be said."""
+    report = yield
+    if call.when == "call" and (said := item.stash.get(_SAID, None)):
+        setattr(report, _ATTRIBUTE, said)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A section only where there is something to say."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    said = [
+        (report.nodeid, kind, line) for report in reports for kind, line in getattr(report, _ATTRIBUTE, ())
+    ]
+    if not said:
+        return
+    terminalreporter.write_sep("=", "zprof")
+    for nodeid, kind, line in said:
+        terminalreporter.write_line(f"{printable(nodeid)}: {kind}: {line}", yellow=kind == "warning")
+
+
+def _line(error: ZprofError) -> str:
+    return printable(f"{error.message}; {error.hint}" if error.hint else error.message)

@@ -1,0 +1,167 @@
+"""Records a piece of training on several ranks of this machine, each a process of its own.
+
+What goes wrong in a rank ends in one line: which rank, what it raised or by which signal it died, or where
+it was when the time was over.  No process outlives the call.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zprof.integrations.rank_of_test import PLAN, RankPlan
+from zprof.model.errors import BadInput, MissingData
+from zprof.testing.rank_failures import failed, hung
+from zprof.testing.recording import Wanted, takes_record
+
+#: The others may end by themselves where one failed, so that all can say what they saw.
+_GRACE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """How many, how they talk to each other and how long all of it may take."""
+
+    count: int
+    backend: str = "gloo"
+    timeout_s: float = 120.0
+
+
+def record_on_ranks(train: Callable[..., object], wanted: Wanted, ranks: Ranks) -> None:
+    """Run ``train(record)`` on each rank, in a process group, and record it.
+
+    What the ranks print goes to stdout and stderr.
+
+    Raises:
+        BadInput: the function cannot be brought to another process.
+        MissingData: a rank failed, died or did not end.
+    """
+    if not takes_record(train):
+        raise BadInput(
+            f"zprof_run: ranks={ranks.count} needs a function that makes its model on each rank",
+            hint="def train(record): ... with record(model=model) as recording: ... recording.step()",
+        )
+    plan = _plan(train, wanted, ranks)
+    with tempfile.TemporaryDirectory(prefix="zprof-ranks-") as name:
+        folder = Path(name)
+        (folder / PLAN).write_bytes(pickle.dumps(plan))
+        with _running(folder, ranks.count) as processes:
+            problem = _await(processes, folder, plan)
+        _show_output(folder, ranks.count)
+    if problem:
+        raise MissingData(f"zprof_run: {problem}")
+
+
+def _plan(train: Callable[..., object], wanted: Wanted, ranks: Ranks) -> RankPlan:
+    function: Any = train
+    while isinstance(function, partial):
+        function = function.func
+    try:
+        pickled = pickle.dumps(train)
+    except Exception:  # pickle raises what it likes
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise BadInput(
+            f"zprof_run: {name} cannot be brought to another process",
+            hint="define it at the top of its module, and give it arguments that can be pickled",
+        ) from None
+    module = sys.modules.get(getattr(function, "__module__", type(function).__module__))
+    return RankPlan(
+        module=getattr(module, "__name__", ""),
+        file=getattr(module, "__file__", None) or "",
+        train=pickled,
+        run=str(wanted.path),
+        schedule=pickle.dumps(wanted.steps),
+        memory_mode=wanted.memory_mode,
+        backend=ranks.backend,
+        timeout_s=ranks.timeout_s,
+    )
+
+
+@contextmanager
+def _running(folder: Path, count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(count):
+            with output_of(folder, rank).open("wb") as output:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "zprof.integrations.rank_of_test", str(folder)],
+                        env=os.environ | _environment(rank, count),
+                        stdin=subprocess.PIPE,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        yield processes
+    finally:
+        for process in processes:
+            _end(process)
+
+
+def _environment(rank: int, count: int) -> Mapping[str, str]:
+    """As a launcher sets it; paths of this process, so that the function's module is found."""
+    paths = [path or os.getcwd() for path in sys.path]
+    chosen = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    return {
+        **{name: str(value) for name, value in chosen.items()},
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+
+
+def _await(processes: list["subprocess.Popen[bytes]"], folder: Path, plan: RankPlan) -> str:
+    """Until all have ended, one has failed or the time is over; what went wrong, empty where nothing did."""
+    ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+    for rank, process in enumerate(processes):
+        threading.Thread(
+            target=lambda rank, process: ended.put((rank, process.wait())), args=(rank, process), daemon=True
+        ).start()
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + plan.timeout_s
+    while len(codes) < len(processes):
+        try:
+            rank, code = ended.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        if code and not any(codes.values()):
+            deadline = min(deadline, time.monotonic() + _GRACE_S)
+        codes[rank] = code
+    if any(codes.values()):
+        return failed(codes, len(processes), folder)
+    running = [rank for rank in range(len(processes)) if rank not in codes]
+    return hung(running, len(processes), folder, plan) if running else ""
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """With what it started itself: it leads a session of its own."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+
+
+def output_of(folder: Path, rank: int) -> Path:
+    """What a rank printed."""
+    return folder / f"output{rank}.txt"
+
+
+def _show_output(folder: Path, count: int) -> None:
+    for rank in range(count):
+        for line in output_of(folder, rank).read_text(errors="backslashreplace").splitlines():
+            sys.stderr.write(f"rank {rank}: {line}\n")

@@ -1,0 +1,116 @@
+"""Records a piece of training in this process.
+
+It is a function without arguments, which is one step, or one that is given ``record``:
+:func:`zprof.record` that knows already where the run is to be and which steps are recorded.
+"""
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zprof.model.errors import BadInput, MissingData
+
+if TYPE_CHECKING:
+    from zprof.collectors.recorder import Recorder
+    from zprof.collectors.schedule import Schedule
+
+#: As the recorder has it; it cannot be asked where torch is absent.
+_OFF_SWITCH = "ZPROF"
+_AS_FUNCTION = "def train(record): ... with record(model=model) as recording: ... recording.step()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is recorded, how and where."""
+
+    path: Path
+    steps: "Schedule"
+    memory_mode: str = "full"
+
+
+def default_steps() -> "Schedule":
+    """Those of :func:`zprof.steps`."""
+    from zprof.collectors.schedule import Schedule
+
+    return Schedule()
+
+
+def recorder_of(wanted: Wanted) -> "Callable[..., Recorder]":
+    """:func:`zprof.record` with path, steps and memory mode given.
+
+    Raises:
+        MissingData: torch is not installed, or recording is turned off.
+    """
+    if os.environ.get(_OFF_SWITCH) == "0":
+        raise MissingData("zprof_run: recording is turned off by ZPROF=0", hint="unset it")
+    try:
+        from zprof.collectors.recorder import record
+    except ModuleNotFoundError as error:
+        raise MissingData(
+            f"zprof_run: recording needs {error.name}, which is not installed", hint="pip install torch"
+        ) from None
+    return partial(record, wanted.path, steps=wanted.steps, memory_mode=wanted.memory_mode)
+
+
+def record_here(train: Callable[..., object], wanted: Wanted, **objects: Any) -> None:
+    """Run ``train`` and record it; what it raises goes through.
+
+    Args:
+        train: one step, or the whole of the training.
+        wanted: where to, and which steps.
+        objects: model, optimizer and training of a step, as :func:`zprof.record` takes them.
+
+    Raises:
+        BadInput: it can be called neither way, or it recorded nothing.
+        MissingData: there is nothing to record with.
+    """
+    __tracebackhide__ = True  # what the test's own code raises is shown as if it had called it itself
+    whole = takes_record(train)
+    if whole and objects:
+        raise BadInput(f"zprof_run: {_names(objects)} cannot be given with a function that has record",
+                       hint=f"give it to record: {_AS_FUNCTION}")  # fmt: skip
+    record = recorder_of(wanted)
+    if whole:
+        train(record)
+        return
+    with record(**objects) as recording:
+        for _ in range(wanted.steps.total):
+            train()
+            recording.step()
+
+
+def takes_record(train: Callable[..., object]) -> bool:
+    """Whether it is the whole of a training and not a step.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if not callable(train):
+        raise BadInput("zprof_run: its first argument is no function", hint="zprof_run(step, model=model)")
+    needed = _needed(train)
+    if needed > 1:
+        raise BadInput(
+            f"zprof_run: a function of {needed} arguments",
+            hint=f"functools.partial sets others than record: {_AS_FUNCTION}",
+        )
+    return needed == 1
+
+
+def _needed(train: Callable[..., object]) -> int:
+    """How many arguments a call has to give."""
+    try:
+        parameters = inspect.signature(train).parameters.values()
+    except (TypeError, ValueError):  # of a built-in that does not say
+        return 0
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        parameter.default is parameter.empty and parameter.kind in positional for parameter in parameters
+    )
+
+
+def _names(objects: dict[str, Any]) -> str:
+    return ", ".join(objects)
