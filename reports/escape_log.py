@@ -10,7 +10,7 @@ import re
 from zprof.model.printable import printable, shorten
 
 #: A command of GitHub's at the begin of a line; of GitHub's first version, Azure's and TeamCity's anywhere.
-_AT_BEGIN = re.compile(r"^(\s*):(?=:)")
+_AT_BEGIN = re.compile(r"^(\s*)::")
 _ANYWHERE = re.compile(r"##(\w*)\[")
 _LONGEST, _LONGEST_TITLE = 4_000, 200
 
@@ -22,8 +22,8 @@ def command(kind: str, title: str, *lines: str) -> str:
 
 
 def log_line(line: str) -> str:
-    """A line of a log that no runner takes for a command."""
-    return _ANYWHERE.sub(r"## \1[", _AT_BEGIN.sub(r"\1: ", line))
+    """A line of a log that no runner takes for a command: as long as it was, one sign is a space."""
+    return _ANYWHERE.sub(r"# \1[", _AT_BEGIN.sub(r"\1: ", line))
 
 
 def _data(text: str) -> str:

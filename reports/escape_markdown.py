@@ -16,7 +16,7 @@ from zprof.model.printable import printable, shorten
 _ESCAPED = re.compile(r"[\\`*\[\]<>&~$#!{}]|(?<![^\W_])_|_(?![^\W_])")
 #: What a forge makes of text: addresses, mentions, references, emoji codes, formulas, dotted names (domains).
 _READ_BY_FORGES = re.compile(
-    r"://|www\.|[@#$&~!%^]\w|:[\w+-]+:|\bGH-\d|[a-z]\.[a-z]|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b",
+    r"://|www\.|\$|[@#&~!%^]\w|:[\w+-]+:|\bGH-\d|[a-z_]\.\w|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b",
     re.IGNORECASE,
 )
 #: What would begin a list, or be a rule or the line under a heading.

@@ -53,7 +53,8 @@ def _ledger(report: Report) -> str:
             [row.name, marks.get(row.name, "") + format_ms(row.this_ns), format_percent(row.share)]
             for row in rows
         ]
-        total = ["**= all**", f"**{format_ms(step_ns(report.time.per_rank))}**", ""]
+        name = "= all" if per(report.time) == "in all" else "= step"
+        total = [f"**{name}**", f"**{format_ms(step_ns(report.time.per_rank))}**", ""]
         return table(["", "ms", "share"], [*cells, total])
     before = bounds(comparison.baseline_time)
     times = comparison.step_time
