@@ -1,6 +1,7 @@
 """``zprof check``: a run held against limits and a baseline."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -97,11 +98,11 @@ def _baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[st
     path: Path | None = arguments.baseline
     if path is not None and not is_still_to_save(path):
         return baseline_at(path, arguments), ()
-    file = path or BASELINE_FILE
-    why = f"{printable(file)} is not there yet" if path else f"name {file} with --baseline when it is there"
-    return None, (
-        f"{why}: zprof baseline save {printable(arguments.run)} -o {printable(file)}, and commit it",
-    )
+    run, file = (shlex.quote(printable(part)) for part in (arguments.run, path or BASELINE_FILE))
+    save = f"zprof baseline save {run} -o {file}, commit it"
+    if path is None:
+        return None, (f"to hold later runs against this one: {save}, and name it with --baseline",)
+    return None, (f"{file} is not there yet: {save}",)
 
 
 def _softened(limits: Sequence[Limit], found: Check) -> tuple[str, ...]:
