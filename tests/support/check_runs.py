@@ -9,7 +9,8 @@ from zprof.model.baseline import Baseline
 from zprof.model.causes import Cause
 from zprof.model.check import Limit, Sense
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
-from zprof.model.memory import Memory, RankMemory
+from zprof.model.gaps import Gap
+from zprof.model.memory import Memory, MemoryPart, RankMemory
 from zprof.model.report import Report, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.tenants import Tenant
 from zprof.model.time import CollectiveTime, RankTime, StepTime, Time, Window, WindowPolicy
@@ -42,7 +43,12 @@ class Made:
     unsplit: int = 0
     late: float | None = None
     late_confidence: Confidence = Confidence.HIGH
+    late_cause: Cause = Cause.STRAGGLER_RANK
     seen: int | None = 1800
+    parameter_bytes: int = 600
+    volume_gap: bool = False
+    group_size: int | None = None
+    parts: Sequence[MemoryPart] = ()
     name: str = "run"
     facts: Mapping[str, Any] | None = None
 
@@ -58,8 +64,9 @@ class Made:
             run=replace(facts, **(self.facts or {})),
             memory=_memory(self),
             time=_time(self),
-            volume=None if self.seen is None else _volume(self.seen),
-            findings=() if self.late is None else (_straggler(self.late, self.late_confidence),),
+            volume=None if self.seen is None else _volume(self.seen, self.parameter_bytes),
+            findings=() if self.late is None else (_straggler(self),),
+            gaps=(_OTHER, _GAP) if self.volume_gap else (),
         )
 
     @property
@@ -84,13 +91,13 @@ def _memory(made: Made) -> Memory:
 
 
 def _rank_memory(made: Made, rank: int, peak: int) -> RankMemory:
-    tenants = made.tenants or {
+    tenants = made.tenants if made.tenants is not None else {
         **dict.fromkeys(Tenant, 0), Tenant.ACTIVATIONS: peak - made.untagged - 300, Tenant.PARAMETERS: 300,
     }  # fmt: skip
     return RankMemory(
         rank=rank, device="cpu", peak_bytes=peak, peak_step=1, peak_phase="backward", tenants=tenants,
         untagged_bytes=made.untagged, reserved_unused_bytes=None, non_pytorch_bytes=None, formula=None,
-        upper_bound=made.upper_memory, lower_bound=made.lower_memory,
+        upper_bound=made.upper_memory, lower_bound=made.lower_memory, parts=tuple(made.parts),
     )  # fmt: skip
 
 
@@ -103,8 +110,12 @@ def _time(made: Made) -> Time:
         per_rank=tuple(_rank_time(made, rank) for rank in made.timed),
         steps=tuple(steps),
         window=Window(policy=WindowPolicy.STEP, source="recorder"),
-        collectives=tuple(_collective(*entry, size=made.world) for entry in made.collectives),
+        collectives=tuple(_collective(*entry, size=_size(made)) for entry in made.collectives),
     )
+
+
+def _size(made: Made) -> int:
+    return made.world if made.group_size is None else made.group_size
 
 
 def _step(made: Made, rank: int, step: int, wall: int, exposed: int, collective: int) -> StepTime:
@@ -132,16 +143,20 @@ def _collective(kind: str, dtype: str, count: float, size_bytes: int, *, size: i
     )  # fmt: skip
 
 
-def _volume(seen: int) -> Volume:
-    return Volume(expected_bytes=1800, seen_bytes=seen, ratio=seen / 1800, parameter_bytes=600)
+def _volume(seen: int, parameters: int) -> Volume:
+    return Volume(expected_bytes=1800, seen_bytes=seen, ratio=seen / 1800, parameter_bytes=parameters)
 
 
-def _straggler(share: float, confidence: Confidence) -> Finding:
+_OTHER = Gap(what="steps", reason="", remedy="record again")
+_GAP = Gap(what="volume", reason="", remedy="say it: report --stage")
+
+
+def _straggler(made: Made) -> Finding:
     evidence = (
         Evidence(what="busy with itself longer than the others, median", value=4e6, unit="ns", rank=1),
-        Evidence(what="steps in which it is the latest", value=share, unit="ratio"),
+        Evidence(what="steps in which it is the latest", value=made.late or 0.0, unit="ratio"),
     )
     return Finding(
-        id="ZP301", cause=Cause.STRAGGLER_RANK, severity=Severity.HIGH, sentence="", evidence=evidence,
-        saving_ns=(0, 1), confidence=confidence, fix="", disprove="", doc="",
+        id="ZP301", cause=made.late_cause, severity=Severity.HIGH, sentence="", evidence=evidence,
+        saving_ns=(0, 1), confidence=made.late_confidence, fix="", disprove="", doc="",
     )  # fmt: skip

@@ -6,6 +6,7 @@ over the steps, each the mean over its ranks.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -22,59 +23,64 @@ _NOTHING = "no collective ran in the timed steps, so that nothing could be hidde
 def exposed_ratio(asked: Asked) -> Reading:
     """How much of a step waits for communication with nothing beside it."""
     (now, before), missing = sides(asked)
+    mine, theirs = _exposed(now), _exposed(before)
     return Reading(
-        now=_exposed(now),
-        before=_exposed(before),
+        now=mine.figure,
+        before=theirs.figure,
         missing=missing,
         remedy=RECORD,
         shown=shown_ratio,
         leaf=STEPS,
         where=" of a step",
-        samples=(_exposed_samples(now), _exposed_samples(before)),
+        samples=(mine.samples, theirs.samples),
     )
 
 
 def overlap_ratio(asked: Asked) -> Reading:
     """How much of the communication runs beside compute."""
     (now, before), missing = sides(asked)
+    mine, theirs = _overlap(now), _overlap(before)
     return Reading(
-        now=_overlap(now),
-        before=_overlap(before),
+        now=mine.figure,
+        before=theirs.figure,
         missing=missing or _NOTHING,
         remedy=RECORD,
         shown=shown_ratio,
         leaf=STEPS,
         where=" of the communication hidden",
-        samples=(_overlap_samples(now), _overlap_samples(before)),
+        samples=(mine.samples, theirs.samples),
     )
 
 
-def _exposed(side: TimeBaseline | None) -> Figure | None:
-    if side is None or sum(side.wall_ns) <= 0:
-        return None
-    value = Fraction(sum(side.exposed_ns), sum(side.wall_ns))
-    return Figure(value=value, can_be_lower=side.upper_bound)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """A ratio of sums over the steps, and its samples; None where there is nothing to be a share of."""
+
+    figure: Figure | None = None
+    samples: Samples | None = None
 
 
-def _overlap(side: TimeBaseline | None) -> Figure | None:
-    if side is None or sum(side.collective_ns) <= 0:
-        return None
-    value = 1 - Fraction(sum(side.exposed_ns), sum(side.collective_ns))
-    return Figure(value=value, can_be_higher=side.upper_bound)
+def _exposed(side: TimeBaseline | None) -> _Share:
+    if side is None:
+        return _Share()
+    return _share(side.exposed_ns, side.wall_ns, can_be_lower=side.upper_bound)
 
 
-def _exposed_samples(side: TimeBaseline | None) -> Samples | None:
-    if side is None or _exposed(side) is None:
-        return None
-    return ratio_samples(_array(side.exposed_ns), _array(side.wall_ns))
+def _overlap(side: TimeBaseline | None) -> _Share:
+    """What is not exposed; where that is the most it can be, this is the least."""
+    if side is None:
+        return _Share()
+    hidden = [all_ns - ns for all_ns, ns in zip(side.collective_ns, side.exposed_ns, strict=False)]
+    return _share(hidden, side.collective_ns, can_be_higher=side.upper_bound)
 
 
-def _overlap_samples(side: TimeBaseline | None) -> Samples | None:
-    if side is None or _overlap(side) is None:
-        return None
-    collective = _array(side.collective_ns)
-    return ratio_samples(collective - _array(side.exposed_ns), collective)
-
-
-def _array(values: Sequence[int]) -> Samples:
-    return np.asarray(values, dtype=np.float64)
+def _share(
+    parts: Sequence[int], wholes: Sequence[int], *, can_be_lower: bool = False, can_be_higher: bool = False
+) -> _Share:
+    if sum(wholes) <= 0:
+        return _Share()
+    value = Fraction(sum(parts), sum(wholes))
+    return _Share(
+        figure=Figure(value=value, can_be_lower=can_be_lower, can_be_higher=can_be_higher),
+        samples=ratio_samples(np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)),
+    )
