@@ -6,6 +6,7 @@ from pathlib import PurePath
 from zprof.model.errors import BadInput
 from zprof.reports import json_report, junit, sarif, svg_memory
 from zprof.reports.base import Format
+from zprof.reports.html import report as html
 from zprof.reports.markdown import report as markdown
 from zprof.reports.text import report as text
 from zprof.reports.text.diagnosis import page as diagnosis
@@ -14,6 +15,7 @@ FORMATS: tuple[Format, ...] = (
     Format(name="text", suffixes=(".txt", ".text"), render=text.render),
     Format(name="json", suffixes=(".json",), render=json_report.render),
     Format(name="svg", suffixes=(".svg",), render=svg_memory.render),
+    Format(name="html", suffixes=(".html", ".htm"), render=html.render),
     Format(name="md", suffixes=(".md", ".markdown"), render=markdown.render),
     Format(name="junit", suffixes=(".xml",), render=junit.render),
     Format(name="sarif", suffixes=(".sarif",), render=sarif.render),
