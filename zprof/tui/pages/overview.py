@@ -138,6 +138,7 @@ def rest_table(loaded: Loaded) -> Table:
     columns = (
         Column(title=""),
         Column(title="", numeric=True),
+        Column(title=""),
         Column(title="", numeric=True),
         Column(title="", rest=True),
     )
@@ -155,8 +156,8 @@ def _memory(loaded: Loaded) -> list[Line]:
     peak = _largest(loaded, "memory.per_rank[*].peak_bytes")
     before = report.comparison.baseline_memory if report.comparison else ()
     was: Cell = _largest(loaded, "comparison.baseline_memory[*].peak_bytes") if before else Word("")
-    says = "was in the baseline; largest rank of each" if before else "on the largest rank"
-    return [_line("memory", "peak memory", peak, was, says)]
+    says = "in the baseline; largest rank of each" if before else "on the largest rank"
+    return [_line("memory", "peak memory", peak, "was" if before else "", was, says)]
 
 
 def _headroom(loaded: Loaded) -> list[Line]:
@@ -173,7 +174,7 @@ def _headroom(loaded: Loaded) -> list[Line]:
     total = f"{stem}.device_total_bytes"
     free = figure(loaded.tree, Unit.BYTES, total, f"{stem}.device_used_bytes", how=How.DIFFERENCE)
     whole = figure(loaded.tree, Unit.BYTES, total)
-    return [_line("headroom", "headroom", free, whole, f"free of the device of rank {rank}, the fullest")]
+    return [_line("headroom", "headroom", free, "of", whole, f"of the device of rank {rank}, the fullest")]
 
 
 def _unclaimed(loaded: Loaded) -> list[Line]:
@@ -181,10 +182,10 @@ def _unclaimed(loaded: Loaded) -> list[Line]:
     if not left or not loaded.report.time.per_rank:
         return []
     most = max(left, key=lambda term: left[term])
-    says = f"is the step; mostly {dict(LEDGER).get(most, most)}"
+    says = f"of a step, by no finding; mostly {dict(LEDGER).get(most, most)}"
     lost = figure(loaded.tree, Unit.NS, "unclaimed[*]", how=How.SUM)
     step = figure(loaded.tree, Unit.NS, "time.per_rank[*].wall_ns", how=How.LARGEST)
-    return [_line("unclaimed", "unclaimed", lost, step, says)]
+    return [_line("unclaimed", "unclaimed", lost, "of", step, says)]
 
 
 def _untested(report: Report) -> list[Line]:
@@ -192,12 +193,14 @@ def _untested(report: Report) -> list[Line]:
     names = [gap.what.removesuffix(" not tested") for gap in grouped_gaps(report.gaps)]
     if not names:
         return []
-    line = _line("untested", "not tested", Word(""), Word(""), ", ".join(names))
+    line = _line("untested", "not tested", Word(""), "", Word(""), ", ".join(names))
     return [Line(key=line.key, cells=line.cells, opens=Opens.GAP)]
 
 
-def _line(key: str, name: str, value: Cell, other: Cell, says: str) -> Line:
-    return Line(key=key, cells=(Word(name, Mark.MUTED), value, other, Word(says, Mark.MUTED)))
+def _line(key: str, name: str, value: Cell, beside: str, other: Cell, says: str) -> Line:
+    """``beside``: what the other value is to this one."""
+    words = (Word(said, Mark.MUTED) for said in (name, beside, says))
+    return Line(key=key, cells=(next(words), value, next(words), other, next(words)))
 
 
 def _largest(loaded: Loaded, leaf: str) -> Figure:

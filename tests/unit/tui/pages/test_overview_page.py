@@ -19,7 +19,9 @@ from zprof.tui.pages.overview import (
     warning,
     warning_word,
 )
+from zprof.tui.pages.overview_behind import evidence_table
 from zprof.tui.pages.overview_ledger import bar_segments, ledger_table, shown_terms
+from zprof.tui.pages.overview_room import cut_warning
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Bar, Table
 
@@ -170,11 +172,11 @@ def test_what_is_told_of_the_focused_finding() -> None:
 
 def test_what_is_left_over(loaded: Loaded) -> None:
     rows = {row[0]: row for row in texts(rest_table(loaded))}
-    assert rows["peak memory"][1:3] == ["9.9 MiB", "13.7 MiB"]
-    assert rows["not tested"][3] == "reserved and non-PyTorch memory"
+    assert rows["peak memory"][1:4] == ["9.9 MiB", "was", "13.7 MiB"]
+    assert rows["not tested"][4] == "reserved and non-PyTorch memory"
     rows = {row[0]: row for row in texts(rest_table(shown(REPORTS["against_baseline"]())))}
-    assert rows["unclaimed"][1] == "33.0 ms"
-    assert rows["unclaimed"][3] == "is the step; mostly exposed transfer"
+    assert rows["unclaimed"][1:3] == ["33.0 ms", "of"]
+    assert rows["unclaimed"][4] == "of a step, by no finding; mostly exposed transfer"
     assert "headroom" not in rows
 
 
@@ -188,8 +190,8 @@ def test_headroom_is_that_of_the_fullest_device() -> None:
     )
     full = replace(report, memory=replace(report.memory, devices=devices))
     line = next(line for line in rest_table(shown(full)).lines if line.key == "headroom")
-    assert [cell.text for cell in line.cells[1:3]] == ["10.0 GiB", "80.0 GiB"]
-    assert line.cells[3].text == "free of the device of rank 2, the fullest"
+    assert [cell.text for cell in line.cells[1:4]] == ["10.0 GiB", "of", "80.0 GiB"]
+    assert line.cells[4].text == "of the device of rank 2, the fullest"
     unknown = replace(report, memory=replace(report.memory, devices=devices[:1]))
     assert "headroom" not in {line.key for line in rest_table(shown(unknown)).lines}
 
@@ -221,3 +223,28 @@ def test_nothing_to_warn_of() -> None:
     assert warning(report) == ""
     assert warning_word(report).text == ""
     assert "MODELLED" in warning(replace(report, run=facts(modelled=("compute of 12 ms",))))
+
+
+def test_the_evidence_of_a_finding_is_its_facts_in_their_units(loaded: Loaded) -> None:
+    table = evidence_table(loaded, 0)
+    facts = loaded.report.findings[0].evidence
+    assert table.title == "evidence of ZP401"
+    assert [row[0] for row in texts(table)] == [fact.what for fact in facts]
+    assert [number.value for number in table.figures()] == [fact.value for fact in facts]
+    assert [number.unit for number in table.figures()] == [fact.unit for fact in facts]
+    for place in (-1, len(loaded.report.findings)):
+        assert not evidence_table(loaded, place).lines
+
+
+@pytest.mark.parametrize("width", range(60, 140, 9))
+def test_a_warning_is_cut_between_its_facts(width: int) -> None:
+    said = (
+        "! MODELLED, not measured: link of 50.0 MB/s, latency 50.0 µs; compute of 12.0 ms forward and 24.0 ms"
+    )
+    cut = cut_warning(said, width)
+    assert len(cut) <= width
+    if len(said) <= width:
+        assert cut == said
+    else:
+        assert cut.endswith(" … (?)")
+        assert said[len(cut.removesuffix(" … (?)"))] in ",; "

@@ -76,7 +76,7 @@ def test_a_name_opens_its_worst_instances_and_a_number_its_formula(loaded: Loade
         "3 enter",
         "s S",
         "slash b l o c k s full_stop 3 enter",
-        "escape",
+        "escape escape",
         "right right right right right enter",
         size=MIDDLE,
     )

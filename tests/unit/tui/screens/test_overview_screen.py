@@ -1,6 +1,7 @@
 """The first screen, by keys: the answer at once, what opens, what is copied."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from textual.pilot import Pilot
@@ -28,7 +29,8 @@ def test_the_answer_is_seen_at_once(loaded: Loaded) -> None:
     assert "= step            323.5  100.0 %   200.3  +123.2" in text
     assert "ZP401    31.9..125.8 ms  high    all_gathers begin only" in text
     assert "fix: ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)" in text
-    assert "peak memory  9.9 MiB  13.7 MiB" in text
+    assert "peak memory  9.9 MiB  was  13.7 MiB  in the baseline" in text
+    assert "evidence of" not in text, "there is no room for it"
     assert "not tested" in text
 
 
@@ -53,6 +55,36 @@ def test_all_of_a_finding_where_there_is_room(loaded: Loaded) -> None:
     text = press(app_on(loaded), "enter", size=LARGE)
     for part in ("evidence", "what to change (y copies it)", "how to disprove it", "ZeroConfig(stage=3"):
         assert part in text
+
+
+def test_where_there_is_room_evidence_and_the_worst_units_are_seen(loaded: Loaded) -> None:
+    """Not empty lines: of the focused finding what it rests on, all of it openable."""
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        text = screen_text(app)
+        assert "evidence of ZP401" in text
+        assert "units (wrapped modules), most exposed first" in text
+        lines = text.split("\n")
+        assert not any(not line.strip() and not rest.strip() for line, rest in pairwise(lines))
+        text = await press_on(app, pilot, "j")
+        assert "evidence of ZP413" in text
+        assert loaded.report.findings[1].evidence[0].what in text
+        text = await press_on(app, pilot, "tab", "enter")
+        assert "findings[1].evidence[0].value" in text
+
+    for size in ((160, 45), LARGE, MIDDLE):
+        play(app_on(loaded), act, size)
+
+
+def test_without_units_or_evidence_there_is_no_empty_table(loaded: Loaded) -> None:
+    report = loaded.report
+    bare = replace(report, time=replace(report.time, units=()))
+    text = press(app_on(replace(loaded, report=bare)), size=LARGE)
+    assert "evidence of ZP401" in text
+    assert "units (wrapped" not in text
+    facts = tuple(replace(found, evidence=()) for found in report.findings)
+    text = press(app_on(replace(loaded, report=replace(bare, findings=facts))), size=LARGE)
+    assert "evidence of" not in text
 
 
 def test_numbers_and_lines_open(loaded: Loaded) -> None:
@@ -93,7 +125,7 @@ def test_bars_use_the_room(loaded: Loaded) -> None:
 def test_no_number_is_cut_at_80_columns_and_the_focused_finding_says_all(loaded: Loaded) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         assert "ZP413 4 units are dropped after their forward" in await press_on(app, pilot, "j")
-        for table in app.screen.query("FactTable"):
+        for table in (one for one in app.screen.query("FactTable") if one.display):
             assert table.virtual_size.width <= table.size.width, table.id
         assert len(screen_text(app).splitlines()) == 24
 
@@ -155,7 +187,7 @@ def test_tab_goes_through_the_parts_from_top_to_bottom(loaded: Loaded) -> None:
 
 
 ORDERS = {
-    "1": ["ledger", "findings", "rest"],
+    "1": ["ledger", "findings", "evidence", "worst", "rest"],
     "2": ["bars", "trend", "top", "law", "phases", "modules"],
     "3": ["collectives", "sizes", "fits", "units", "checks"],
 }
