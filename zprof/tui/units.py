@@ -13,6 +13,12 @@ _ENDS = (
 _TENANTS = frozenset({*(tenant.value for tenant in Tenant), "untagged"})
 
 
+def word_of(name: str) -> str:
+    """A name without its unit, which its values have: ``exposed_wait_ns`` as ``exposed wait``."""
+    short = next((name.removesuffix(end) for end, _ in _ENDS if end[0] == "_" and name.endswith(end)), name)
+    return short.replace("_", " ")
+
+
 def unit_of(name: str) -> Unit:
     """Its unit; a count where it names none."""
     if name == "bytes" or name.rpartition(".")[2] in _TENANTS:

@@ -4,16 +4,22 @@ import pandas as pd
 
 from zprof.tui.figures import Figure
 from zprof.tui.tables import Cell, Column, Line, Table, Word
-from zprof.tui.units import unit_of
+from zprof.tui.units import unit_of, word_of
 
 _MOST_ROWS = 50
+_FIRST = ("step", "rank")
 
 
-def rows_table(rows: pd.DataFrame) -> Table:
-    """Its first rows.  Numbers name no leaf: they are what leaves are made of."""
+def rows_table(rows: pd.DataFrame, asked: str = "") -> Table:
+    """Its first rows: step, rank, the column that was ``asked`` for, then the others.
+
+    Numbers name no leaf: they are what leaves are made of.
+    """
     shown = rows.head(_MOST_ROWS)
+    first = [name for name in (*_FIRST, asked) if name in shown.columns]
+    shown = shown[[*first, *(name for name in shown.columns if name not in first)]]
     names = [str(name) for name in shown.columns]
-    columns = tuple(Column(title=name, numeric=_is_number(shown[name])) for name in names)
+    columns = tuple(Column(title=word_of(name), numeric=_is_number(shown[name])) for name in names)
     lines = [
         Line(key=str(place), cells=tuple(_cell(name, value) for name, value in zip(names, row, strict=True)))
         for place, row in enumerate(shown.itertuples(index=False))

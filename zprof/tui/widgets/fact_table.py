@@ -15,7 +15,7 @@ from textual.widgets.data_table import RowKey
 from zprof.model.printable import printable, shorten
 from zprof.tui.figures import Figure
 from zprof.tui.keys import Where, bindings
-from zprof.tui.tables import MOST_ROWS, Bar, Cell, Line, Table, narrowed, shown_columns, sorted_by
+from zprof.tui.tables import MOST_ROWS, Bar, Cell, Column, Line, Table, narrowed, shown_columns, sorted_by
 from zprof.tui.theme.looks import look_of
 from zprof.tui.widgets.fact_table_layout import PADDING, laid_out
 from zprof.tui.widgets.paint import bar_text, cell_text
@@ -183,10 +183,15 @@ class FactTable(DataTable[object]):
         columns = [self.table.columns[place] for place in self._columns]
         titles = [self._title(place) for place in self._columns]
         rows = [[self._drawn(line, place) for place in self._columns] for line in self._lines]
-        for title, width in zip(titles, laid_out(columns, titles, rows, self._room()), strict=True):
+        for title, width in zip(titles, self._widths(columns, titles, rows), strict=True):
             self.add_column(title, width=width)
         for line, row in zip(self._lines, rows, strict=True):
             self.add_row(*row, key=line.key)
+
+    def _widths(
+        self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
+    ) -> list[int]:
+        return laid_out(columns, titles, rows, self._room())
 
     def _nothing(self) -> str:
         """Why it has no rows."""

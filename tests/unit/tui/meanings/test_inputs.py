@@ -41,6 +41,6 @@ def test_a_tenant_is_said_with_the_peak_that_it_is_a_part_of(loaded: Loaded) -> 
         peak = figure(loaded.tree, Unit.BYTES, f"memory.per_rank[{place}].peak_bytes").text
         said = said_of(figure(loaded.tree, Unit.BYTES, leaf), loaded)
         assert [line.split() for line in said if "peak_bytes" in line] == [
-            [f"memory.per_rank[{place}].peak_bytes", *peak.split()]
+            ["peak", *peak.split(), f"memory.per_rank[{place}].peak_bytes"]
         ]
         assert rank.peak_bytes
