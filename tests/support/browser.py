@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,17 @@ _FLAGS = (
 def executable() -> str | None:
     """Where the browser is; None where there is none."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+#: Becomes the browser, with its ends of the pipes where it looks for them: at 3 and 4.
+_START = """
+import os, sys
+from fcntl import F_DUPFD, fcntl
+reading, writing = (fcntl(int(end), F_DUPFD, 10) for end in sys.argv[1:3])
+os.dup2(reading, 3)
+os.dup2(writing, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Tab:
@@ -155,8 +167,8 @@ def browser(home: Path, *flags: str) -> Iterator[Tab]:
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     arguments = [found, *_FLAGS, f"--user-data-dir={home}", *flags]
-    process = subprocess.Popen(  # the protocol is spoken on descriptors 3 and 4
-        ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{from_write}', "sh", *arguments],
+    process = subprocess.Popen(
+        [sys.executable, "-c", _START, str(to_read), str(from_write), *arguments],
         pass_fds=(to_read, from_write),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

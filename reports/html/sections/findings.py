@@ -34,7 +34,7 @@ def _card(number: int, entry: Finding) -> FindingCard:
         worth=worth(entry),
         sentence=words.sentence(entry.sentence),
         evidence=tuple(
-            (words.name(evidence_value(fact)), words.sentence(evidence_name(fact)))
+            (words.name(evidence_value(fact), 32), words.sentence(evidence_name(fact)))
             for fact in entry.evidence[:_EVIDENCE]
         ),
         fix=words.lines(entry.fix),

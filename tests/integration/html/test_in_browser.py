@@ -1,0 +1,184 @@
+"""The HTML report in a real browser: no error, no request, themes, no scripts, on paper, hostile names."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import Tab, browser, executable
+from tests.support.hostile_report import NAMES, poisoned
+from tests.support.reports import memory_only, trace
+from zprof.reports.html.report import render
+
+pytestmark = pytest.mark.skipif(executable() is None, reason="no chromium or google-chrome on the PATH")
+
+CHART = "document.querySelectorAll('#timeline-chart .scatterlayer .trace').length"
+#: What is not seen: nothing of it takes any room.
+ROOM = "document.querySelector({}).getBoundingClientRect().height"
+PAPER = "getComputedStyle(document.body).backgroundColor"
+DARK, LIGHT = "rgb(21, 24, 28)", "rgb(255, 255, 255)"
+SEGMENT = "getComputedStyle(document.querySelector('rect.tenant-parameters')).fill"
+
+
+class Counter:
+    """A proxy that takes every connection, counts it and says nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
+
+    def _take(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                connection.settimeout(10)
+                self.asked.append(connection.recv(4096))
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(10)
+
+
+@contextmanager
+def counted() -> Iterator[Counter]:
+    counter = Counter()
+    try:
+        yield counter
+    finally:
+        counter.close()
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Counter]:
+    with counted() as counter:
+        yield counter
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory, proxy: Counter) -> Iterator[Tab]:
+    home = tmp_path_factory.mktemp("browser")
+    with browser(home, f"--proxy-server={proxy.address}", "--proxy-bypass-list=<-loopback>") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def charted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with a memory timeline, thus with plotly."""
+    path = tmp_path_factory.mktemp("page") / "memory.html"
+    path.write_text(render(memory_only()), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def usual(request: pytest.FixtureRequest) -> None:
+    """Each test begins with a light system, scripts on, a window of usual size."""
+    tab: Tab = request.getfixturevalue("tab")
+    tab.call("Emulation.setScriptExecutionDisabled", value=False)
+    tab.prefer("light")
+    tab.size(1280, 900)
+
+
+def test_it_renders_without_a_complaint_or_a_request(tab: Tab, charted: Path, proxy: Counter) -> None:
+    tab.open(charted)
+    assert tab.value(CHART) == 7
+    assert tab.value(ROOM.format("'#timeline-chart .main-svg'")) > 100
+    assert tab.value(ROOM.format("'.plot'")) == 0
+    assert tab.complaints() == []
+    assert tab.requests() == [charted.as_uri()]
+    assert [asked for asked in proxy.asked if b"google" not in asked] == []
+
+
+def test_what_tries_to_leave_is_stopped_and_seen(tab: Tab, tmp_path: Path, charted: Path) -> None:
+    """The checks above see a picture from elsewhere, and a script that the policy does not name."""
+    text = charted.read_text(encoding="utf-8")
+    path = tmp_path / "planted.html"
+    planted = '<img src="http://192.0.2.1/x.png"><script>document.title = "owned"</script></body>'
+    path.write_text(text.replace("</body>", planted), encoding="utf-8")
+    tab.open(path)
+    assert len([text for text in tab.complaints() if "Content Security Policy" in text]) == 2
+    assert tab.value("document.title") != "owned"
+
+
+def test_themes_follow_the_system_and_the_choice(tab: Tab, charted: Path) -> None:
+    tab.open(charted)
+    assert tab.value(PAPER) == LIGHT
+    ticks = "getComputedStyle(document.querySelector('#timeline-chart .xtick text')).fill"
+    before = tab.value(ticks)
+    tab.value("document.getElementById('theme-dark').click()")
+    assert tab.value(PAPER) == DARK
+    assert tab.value(ticks) != before
+    tab.prefer("dark")
+    tab.value("document.getElementById('theme-light').click()")
+    assert tab.value(PAPER) == LIGHT
+    tab.value("document.getElementById('theme-system').click()")
+    assert tab.value(PAPER) == DARK
+    assert tab.complaints() == []
+
+
+def test_without_scripts_the_picture_and_the_numbers_are_there(tab: Tab, charted: Path) -> None:
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    tab.open(charted)
+    tree = json.dumps(tab.call("DOMSnapshot.captureSnapshot", computedStyles=["display"]))
+    assert "parameters" in tree
+    assert tab.call("Runtime.evaluate", expression=CHART, returnByValue=True)["result"]["value"] == 0
+    assert tab.value(ROOM.format("'.plot'")) > 100
+    assert tab.value(SEGMENT) == "rgb(0, 114, 178)"
+    tab.prefer("dark")
+    assert tab.value(PAPER) == DARK
+    assert tab.complaints() == []
+
+
+def test_on_paper_it_is_light_and_open(tab: Tab, charted: Path) -> None:
+    tab.open(charted)
+    tab.value("document.getElementById('theme-dark').click()")
+    tab.prefer("dark", media="print")
+    assert tab.value(PAPER) == LIGHT
+    assert tab.value(ROOM.format("'.plot'")) > 100
+    assert tab.value(ROOM.format("'#timeline-chart'")) == 0
+    assert tab.value(ROOM.format("'.theme'")) == 0
+    pdf = tab.print()
+    assert pdf.startswith(b"%PDF-")
+    assert len(pdf) > 20_000
+
+
+def test_folded_tables_are_open_on_paper(tab: Tab, tmp_path: Path) -> None:
+    path = tmp_path / "trace.html"
+    path.write_text(render(trace()), encoding="utf-8")
+    tab.open(path)
+    assert tab.value("document.querySelectorAll('details').length") > 0
+    assert tab.value(ROOM.format("'details'")) < 60
+    tab.prefer("light", media="print")
+    assert tab.value(ROOM.format("'details'")) > 100
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_is_wider_than_the_window(tab: Tab, charted: Path, width: int) -> None:
+    tab.size(width, 800)
+    tab.open(charted)
+    assert tab.value("document.documentElement.scrollWidth") <= width
+
+
+def test_hostile_names_do_nothing(tab: Tab, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.html"
+    path.write_text(render(poisoned(memory_only(), "".join(NAMES.values()))), encoding="utf-8")
+    tab.size(400, 800)
+    tab.open(path)
+    assert tab.value("document.querySelectorAll('img,b').length") == 0
+    assert (
+        tab.value("[...document.querySelectorAll('*')].filter(e => e.onmouseover || e.onerror).length") == 0
+    )
+    assert tab.value(CHART) == 7
+    assert tab.complaints() == []
+    assert tab.requests() == [path.as_uri()]
+    assert tab.value("document.documentElement.scrollWidth") <= 400
