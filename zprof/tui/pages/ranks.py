@@ -11,7 +11,8 @@ from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word, numeric
 
-_WIDE, _WIDER, _WIDEST = 100, 120, 160
+#: From the first one on there is room for the reason and the idle time, which the heat map has as well.
+_ROOM, _WIDE, _WIDER, _WIDEST = 88, 100, 120, 160
 _BLAME = "time.blame.per_rank"
 _TIMES = ("wall_ns", "compute_ns", "exposed_wait_ns", "exposed_transfer_ns", "idle_ns")
 #: Rows of the table at most, and so many of each column's largest are among them.
@@ -59,7 +60,7 @@ def _chosen(report: Report, order: Sequence[int]) -> Sequence[int]:
 def _by_column(report: Report) -> Iterator[Mapping[int, float]]:
     for name in _TIMES:
         yield {entry.rank: getattr(entry, name) for entry in report.time.per_rank}
-    for name in ("exposed_wait_ns", "last_ratio", "own_wait_ns"):
+    for name in ("exposed_wait_ns", "last_ratio"):
         yield {entry.rank: getattr(entry, name) for entry in _blames(report)}
     yield {entry.rank: entry.peak_bytes for entry in report.memory.per_rank}
     path: dict[int, float] = defaultdict(float)
@@ -74,9 +75,9 @@ class _Places:
     def __init__(self, report: Report) -> None:
         self.report = report
         self.times = {entry.rank: place for place, entry in enumerate(report.time.per_rank)}
-        self.blames = {entry.rank: place for place, entry in enumerate(_blames(report))}
+        blames = {entry.rank: place for place, entry in enumerate(_blames(report))}
         is_judged = report.time.blame is not None and report.time.blame.judged > 0
-        self.judged = self.blames if is_judged else {}
+        self.judged = blames if is_judged else {}
         self.unsplit = {entry.rank for entry in report.time.per_rank if entry.unsplit_ns > 0}
         self.memory: dict[int, int] = {}
         for place, entry in enumerate(report.memory.per_rank):
@@ -93,7 +94,7 @@ def _columns() -> tuple[Column, ...]:
         numeric("compute", "Time in which it computes."),
         numeric("wait", "Exposed waiting: for other ranks, with nothing beside it."),
         numeric("transfer", "Exposed transfer: bytes on their way, with nothing beside them."),
-        numeric("idle", "Nothing runs, and nothing is waited for."),
+        numeric("idle", "Nothing runs, and nothing is waited for.", from_width=_ROOM),
         numeric("caused", "Exposed waiting of all other ranks that is charged to this one."),
         numeric("last", "Of the collectives that could be judged, the share to which it came last."),
         Column(
@@ -102,7 +103,6 @@ def _columns() -> tuple[Column, ...]:
             rest=True,
         ),
         numeric("peak", "Most bytes of memory allocated at once.", from_width=_WIDE),
-        numeric("own wait", "Its own exposed waiting, in collectives.", from_width=_WIDER),
         numeric("on path", "Its part of the critical path of a step.", from_width=_WIDER),
         Column(title="host", says="The machine that it ran on.", from_width=_WIDEST),
     )
@@ -124,7 +124,6 @@ def _line(loaded: Loaded, rank: int, places: _Places) -> Line:
         of(_BLAME, places.judged, "last_ratio", Unit.RATIO),
         _because(places, rank),
         of("memory.per_rank", places.memory, "peak_bytes", Unit.BYTES),
-        of(_BLAME, places.blames, "own_wait_ns"),
         _on_path(loaded, places.path.get(rank, [])),
         _host(loaded.analysis.hosts, rank),
     ]

@@ -56,8 +56,11 @@ class RanksScreen(PageScreen):
             self.metric = self._grids.first()
         self._show_grid()
         if selected != self._at:
-            self._at = selected
-            self.query_one(HeatMap).go_to(selected.rank, selected.step)
+            before, self._at = self._at or Selected(), selected
+            self.query_one(HeatMap).go_to(
+                selected.rank if selected.rank != before.rank else None,
+                selected.step if selected.step != before.step else None,
+            )
         tabled = (id(loaded), self.zprof.looks)
         if tabled != self._tabled:
             self._tabled = tabled

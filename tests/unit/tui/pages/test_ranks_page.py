@@ -130,7 +130,7 @@ def test_what_could_not_be_judged_is_unknown(alone: Loaded) -> None:
     time = replace(alone.report.time, blame=replace(blame, judged=0))
     table = ranks_table(replace(alone, report=replace(alone.report, time=time)))
     assert {cell(table, "0", title).text for title in ("caused", "last")} == {"unknown"}  # type: ignore[union-attr]
-    assert cell(table, "0", "own wait").text == cell(ranks_table(alone), "0", "own wait").text  # type: ignore[union-attr]
+    assert cell(table, "0", "wait").text == cell(ranks_table(alone), "0", "wait").text  # type: ignore[union-attr]
 
 
 def test_with_ranks_missing_waits_are_bounds(alone: Loaded) -> None:
@@ -193,7 +193,7 @@ def test_rows_behind_what_a_rank_caused_wait_for_it(alone: Loaded) -> None:
     assert rows is not None
     assert set(rows["blamed_rank"]) == {0}
     assert list(rows["exposed_wait_ns"]) == sorted(rows["exposed_wait_ns"], reverse=True)
-    own = rows_behind(cell(table, "0", "own wait"), alone)  # type: ignore[arg-type]
+    own = rows_behind(cell(table, "0", "wait"), alone)  # type: ignore[arg-type]
     assert own is not None
     assert set(own["rank"]) == {0}
 

@@ -1,5 +1,6 @@
 """Both runs side by side, by keys; a baseline that is named later; A and B change places."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from textual.pilot import Pilot
 from tests.support.tui_app import app_on, play, press, screen_text, settled
 from zprof.tui.app import ZprofApp
 from zprof.tui.session import Loaded
+from zprof.tui.widgets.fact_table import FactTable
 
 _MOST_PAUSES = 2000
 
@@ -158,3 +160,24 @@ def test_the_verdict_is_never_cut(loaded: Loaded, width: int) -> None:
                 assert table.virtual_size.width <= table.size.width, (table.id, keys)
 
     play(app_on(loaded), act, size=(width, 24))
+
+
+def test_rows_are_copied_searched_and_sorted(loaded: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await press_on(app, pilot, "6", "y")
+        assert app.clipboard.split("\n")[2].startswith("| step time | 200.3 ms | 323.5 ms | +61.5 % |")
+        await press_on(app, pilot, "right", "Y")
+        assert json.loads(app.clipboard)["A"]["leaves"] == ["comparison.baseline_time[*].wall_ns"]
+        text = await press_on(app, pilot, "slash", *"hidden", "enter")
+        assert "side by side  /hidden (esc: all)" in text
+        assert "compute" not in text
+        assert "compute" in await press_on(app, pilot, "escape")
+        table = app.screen.query_one("#compare", FactTable)
+        await press_on(app, pilot, "s", "s")
+        assert [str(column.label) for column in table.ordered_columns][1] == "A ▼"
+        largest = table.focused_line()
+        await press_on(app, pilot, "S")
+        assert [str(column.label) for column in table.ordered_columns][1] == "A ▲"
+        assert table.focused_line() != largest
+
+    play(app_on(loaded), act)

@@ -8,10 +8,11 @@ from textual.pilot import Pilot
 from tests.support.many_steps import with_ranks
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, settled
 from zprof.model.memory import Memory
-from zprof.model.time import Time
+from zprof.model.time import LateReason, Time
 from zprof.tui.app import ZprofApp
 from zprof.tui.screens.registry import SCREENS
 from zprof.tui.session import Loaded, Selected
+from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.heatmap import HeatMap
 
 
@@ -108,6 +109,54 @@ def test_the_cursor_follows_what_is_selected(alone: Loaded) -> None:
     texts = seen(app_on(alone), "left_square_bracket", "tab", "enter")
     assert "rank 1 step 6: " in texts[1]
     assert "rank 0 step 6: " in texts[3]
+
+
+def test_a_rank_of_the_table_leaves_the_cursor_on_its_step(alone: Loaded) -> None:
+    texts = seen(app_on(alone), "left", "left", "tab", "enter")
+    assert "rank 1 step 5: " in texts[2]
+    assert "rank 0 step 5: " in texts[4]
+    assert "rank 0 step 7" in texts[4], "what all screens show"
+
+
+def test_reasons_are_read_in_full_and_no_wait_stands_twice(alone: Loaded) -> None:
+    blame = alone.report.time.blame
+    assert blame is not None
+    reason = {LateReason.PREVIOUS_COLLECTIVE: 5}
+    ranks = tuple(replace(entry, reasons=reason) for entry in blame.per_rank)
+    time = replace(alone.report.time, blame=replace(blame, per_rank=ranks))
+    loaded = replace(alone, report=replace(alone.report, time=time))
+    for size in (SMALL, MIDDLE, LARGE):
+        text = press(app_on(loaded), "5", size=size)
+        assert text.count("previous collective") == 2
+        titles = next(line for line in text.splitlines() if "because" in line).split()
+        assert titles.count("wait") == 1
+        assert ("idle" in titles) == (size != SMALL)
+
+
+@pytest.mark.parametrize(("key", "begins"), [("y", "| rank |"), ("Y", '{"rank": "r')])
+def test_a_row_of_the_table_is_copied(alone: Loaded, key: str, begins: str) -> None:
+    press(app := app_on(alone), "5", "tab", "down", key)
+    assert app.clipboard.startswith(begins)
+    assert "r1" in app.clipboard
+
+
+def test_ranks_are_searched_and_sorted(many: Loaded) -> None:
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        async def first(*keys: str) -> str:
+            for key in keys:
+                await pilot.press(key)
+                await settled(app, pilot)
+            found = app.screen.query_one(FactTable).focused_line()
+            assert found is not None
+            return found[0].key
+
+        assert await first("5", "tab", "slash", *"r17", "enter") == "17"
+        assert await first("escape") == "41"
+        by_name = await first("s")
+        assert by_name == "9", "by letters, the last one first"
+        assert await first("S") == "0"
+
+    play(app_on(many), act)
 
 
 def test_a_click_goes_there_and_another_one_takes_it(alone: Loaded) -> None:

@@ -1,5 +1,6 @@
 """The timeline, by keys."""
 
+import json
 import re
 import shutil
 from collections.abc import Awaitable, Callable
@@ -281,3 +282,20 @@ def test_a_click_puts_the_cursor_there(alone: Loaded) -> None:
         assert lanes.view.span_ns == span // 2
 
     play(app_on(alone), act)
+
+
+def test_the_ledger_is_copied_and_searched(alone: Loaded) -> None:
+    async def act(app: ZprofApp, keys: Keys) -> None:
+        await keys("y")
+        titles, _, row = app.clipboard.split("\n")
+        assert titles.startswith("| step ms | █ compute |")
+        assert row.count("|") == titles.count("|")
+        await keys("Y")
+        assert json.loads(app.clipboard)["step ms"]["leaves"][0].endswith(".wall_ns")
+        await keys("tab", "slash", *"zzz", "enter")
+        assert "esc shows all" in screen_text(app)
+        assert "step ms" in await keys("escape")
+        assert "step ms ▼" in await keys("s")
+        assert "step ms ▲" in await keys("S")
+
+    on_timeline(alone, act)
