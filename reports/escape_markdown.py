@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from zprof.model.printable import printable, shorten
 
 #: An underscore within a word means nothing.
-_ESCAPED = re.compile(r"[\\`*\[\]<>&~$#!{}]|(?<![^\W_])_|_(?![^\W_])")
+_ESCAPED = re.compile(r"[\\`*\[\]<>&~$#{}]|(?<![^\W_])_|_(?![^\W_])")
 #: What a forge makes of text: addresses, mentions, references, emoji codes, formulas, dotted names (domains).
 _READ_BY_FORGES = re.compile(
     r"://|www\.|\$|[@#&~!%^]\w|:[\w+-]+:|\bGH-\d|[a-z_]\.\w|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b",

@@ -1,13 +1,15 @@
 """A check as Markdown for a pull request: how it ended, the table of changes, why, and the rest folded."""
 
+from collections.abc import Sequence
+
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.report import Report
 from zprof.reports.check.words import (
     MARKS,
     NONE,
     by_weight,
-    details,
     ended,
+    explained,
     gate_line,
     interval,
     outcome_sentence,
@@ -26,13 +28,13 @@ _MOST_GATES = 60
 
 
 def render(check: Check, report: Report) -> str:
-    """The comment, under 65,000 characters; the ledger stands in it where there is a run to compare with."""
+    """The comment, under 65,000 characters."""
     compared = report.comparison is not None and report.comparison.step_time is not None
     parts = [
         Part(blocks=[_title(check), *_table(check), *_why(check), *_notices(check), *modelled(report)]),
         Part(
-            title="Where the time went, against the baseline",
-            blocks=ledger_blocks(report) if compared else (),
+            title=f"Where the time goes{', against the baseline' if compared else ''}",
+            blocks=ledger_blocks(report),
             is_folded=True,
         ),
         Part(
@@ -83,15 +85,15 @@ def _cell(figure: str) -> str:
 def _why(check: Check) -> list[str]:
     """The sentence of each gate that is not fine, with its remedy."""
     items = [
-        f"{prose(MARKS[outcome])} {_said(result)}"
+        f"{prose(MARKS[outcome])} {_said(lines)}"
         for outcome in _WHY
-        for result in ended(check, outcome)[:_MOST_GATES]
+        for _, lines in explained(ended(check, outcome)[:_MOST_GATES])
     ]
     return [bullets(items)] if items else []
 
 
-def _said(result: GateResult) -> str:
-    first, *rest = (prose(line) for line in details(result))
+def _said(lines: Sequence[str]) -> str:
+    first, *rest = (prose(line) for line in lines)
     return "".join([first, *(f" {line}" if line.startswith("→") else f"; {line}" for line in rest)])
 
 

@@ -10,10 +10,9 @@ from zprof.reports.check.words import (
     GateLine,
     against,
     by_weight,
-    details,
     ended,
+    explained,
     gate_line,
-    interval,
     limit_said,
     outcome_sentence,
 )
@@ -64,11 +63,9 @@ def _part(name: str, results: Sequence[GateResult]) -> list[str]:
     if not results:
         return []
     lines = ["", heading(f"{name} ({len(results)})")]
-    for result in results:
-        first, *rest = details(result)
+    for result, (first, *rest) in explained(results):
         lines += wrap(printable(first), first=f"{INDENT}{MARKS[result.outcome]} ")
         rest += [f"limit {limit_said(result.limit)}"] if result.outcome is not Outcome.SKIPPED else []
-        rest += [f"difference {said}"] if (said := interval(result)) else []
         lines += [line for text in rest for line in wrap(printable(text), first=f"{INDENT}  ")]
     return lines
 

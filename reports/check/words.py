@@ -1,7 +1,7 @@
 """What all faces of a check say alike: the order of gates, their figures and marks, the outcome in words."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
 from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
@@ -103,7 +103,10 @@ def interval(result: GateResult) -> str:
     """Of the difference to the baseline, with its confidence; empty where there is none."""
     if result.interval is None:
         return ""
-    low, high = (_signed(end, result.limit.unit) for end in result.interval)
+    if result.limit.unit == "ratio":
+        low, high = (f"{end * 100:+.1f} pt" for end in result.interval)
+    else:
+        low, high = (_signed(end, result.limit.unit) for end in result.interval)
     sure = result.limit.confidence
     return f"[{low}, {high}]" if sure is None else f"[{low}, {high}] at {sure * 100:g} %"
 
@@ -121,6 +124,20 @@ def details(result: GateResult) -> tuple[str, ...]:
     if result.remedy:
         lines.append(f"→ {result.remedy}")
     return tuple(lines)
+
+
+def explained(results: Sequence[GateResult]) -> tuple[tuple[GateResult, tuple[str, ...]], ...]:
+    """Gates of one part, each with its lines; a remedy that goes for several in a row is said after the last.
+
+    On a first run all gates are skipped for one reason: then what is large is no answer to anything.
+    """
+    found = []
+    for at, result in enumerate(results):
+        following = results[at + 1].remedy if at + 1 < len(results) else None
+        said = replace(result, remedy="") if result.remedy == following else result
+        said = replace(said, grew="") if result.outcome is Outcome.SKIPPED else said
+        found.append((result, details(said)))
+    return tuple(found)
 
 
 def outcome_sentence(check: Check) -> str:

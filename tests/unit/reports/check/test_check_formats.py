@@ -8,9 +8,9 @@ from pathlib import PurePath
 import pytest
 
 from tests.support import junit_schema, sarif_schema
-from tests.support.checks_by_hand import CHECKS, EXACT, FAILED, MIB, TENANT, UNKNOWN, WARNED, check
+from tests.support.checks_by_hand import CHECKS, EXACT, FAILED, MIB, SKIPPED, TENANT, UNKNOWN, WARNED, check
 from tests.support.markdown_reading import visible
-from tests.support.reports import slower, trace
+from tests.support.reports import memory_only, slower, trace
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.printable import display_width
@@ -87,14 +87,29 @@ def test_markdown_has_the_table_before_all_else_and_says_which_run() -> None:
     assert first == "| ✗ | `peak_memory` | 20.5 MiB | 21.4 MiB | +4.4 % | ≤ 20.9 MiB (`+2%`) | failed |"
     assert document.endswith("---\nzprof 0.0.0, run `zero3`, baseline `ci/baseline.json`\n")
     order = [
-        document.index(what) for what in ("MODELLED", "Where the time went", "Findings (1)", "Not measured")
+        document.index(what) for what in ("MODELLED", "Where the time goes", "Findings (1)", "Not measured")
     ]
     assert order == sorted(order)
     assert document.count("<details>") == document.count("</details>") == 3
 
 
-def test_markdown_has_a_ledger_only_where_there_is_a_run_to_compare_with() -> None:
-    assert "Where the time went" not in markdown.render(CHECKS["failed"], trace())
+def test_the_ledger_of_markdown_is_against_the_baseline_where_there_is_a_run_to_compare_with() -> None:
+    assert "goes, against the baseline</summary>" in markdown.render(CHECKS["failed"], slower())
+    assert "Where the time goes</summary>" in markdown.render(CHECKS["failed"], trace())
+    assert "Where the time goes" not in markdown.render(CHECKS["failed"], memory_only())
+
+
+def test_a_remedy_of_several_gates_is_said_once() -> None:
+    wait = replace(
+        SKIPPED, limit=replace(SKIPPED.limit, gate="exposed_wait"), sentence="exposed_wait: not judged"
+    )
+    found = check(SKIPPED, wait, outcome=Outcome.PASSED)
+    for document in (text.render(found, slower()), visible(markdown.render(found, slower()))):
+        assert document.count("zprof baseline save") == 1
+        assert document.index("exposed_wait: not judged") < document.index("zprof baseline save")
+    both = replace(found, results=(UNKNOWN, replace(UNKNOWN, remedy="another")))
+    assert "→ record time steps" in text.render(both, slower())
+    assert "→ another" in text.render(both, slower())
 
 
 def test_markdown_is_cut_and_says_so() -> None:
