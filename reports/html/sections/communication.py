@@ -31,7 +31,7 @@ def _collectives(time: Time) -> Sequence[Block]:
         Column(title="size", unit="bytes", numeric=True),
         *words.numbers(("total", "exposed", "hidden", "wait", "transfer"), "ms"),
         Column(title="launch delay", unit="median", numeric=True),
-        *words.numbers(("algorithm", "bus"), "bytes/s"),
+        *words.numbers(("bandwidth", "bus bandwidth"), "bytes/s"),
     )
     notes = []
     if any(entry.bound for entry in found):

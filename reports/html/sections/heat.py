@@ -15,6 +15,8 @@ MOST_ROWS, MOST_COLUMNS = 64, 24
 LEVELS = 10
 #: Times whose largest is below this are shown in microseconds.
 _MICROSECONDS_BELOW_NS = 10_000_000
+#: A scale is at least so broad, as a share of its least time.
+_ALIKE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,11 @@ class _Scale:
         return HeatCell(text=text, level=min(LEVELS - 1, int(share * LEVELS)))
 
 
+def _scale(least: int, largest: int) -> _Scale:
+    """From the least to the largest, but broad enough that colours do not tell apart what is alike."""
+    return _Scale(least, max(largest, round(least * (1 + _ALIKE))))
+
+
 def heat(caption: str, entries: Sequence[Measured], notes: Iterable[str]) -> Sequence[Block]:
     """The map; none where nothing was measured."""
     if not entries:
@@ -50,7 +57,7 @@ def heat(caption: str, entries: Sequence[Measured], notes: Iterable[str]) -> Seq
     ranks = binned(sorted({entry.rank for entry in entries}), MOST_ROWS)
     steps = binned(sorted({entry.step for entry in entries}), MOST_COLUMNS)
     cells = _worst(entries, ranks, steps)
-    scale = _Scale(min(cells.values()), max(cells.values()))
+    scale = _scale(min(cells.values()), max(cells.values()))
     worst = max(entries, key=lambda entry: (entry.ns, -entry.rank, -entry.step))
     largest = f"largest: rank {worst.rank} in step {worst.step}, {scale.cell(worst.ns).text} {scale.unit}"
     return (

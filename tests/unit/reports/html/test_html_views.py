@@ -85,6 +85,13 @@ def test_few_ranks_have_a_row_each_and_unknown_cells_say_so() -> None:
     assert len(found.notes) == 1
 
 
+def test_times_that_are_alike_have_like_colours() -> None:
+    entries = [Measured(rank=rank, step=0, ns=18_100_000 + 1_000 * rank) for rank in range(64)]
+    (found,) = heat("x", entries, ())
+    assert isinstance(found, Heat)
+    assert {row.cells[0].level for row in found.rows} == {0}
+
+
 @pytest.mark.parametrize(("count", "most"), [(1, 64), (64, 64), (65, 64), (1_024, 64), (1_000, 24)])
 def test_bins_hold_every_value_once(count: int, most: int) -> None:
     groups = binned(range(count), most)
