@@ -224,9 +224,15 @@ KEYS: tuple[Key, ...] = (
     Key(
         keys="s",
         action="sort_ranks",
-        says="the slowest rank first, or by number",
+        says="ranks by their median step, the longest first, or by number",
         where=Where.LIVE,
-        footer="slowest",
+        footer="by median",
+    ),
+    Key(
+        keys="enter",
+        action="say_opens",
+        says="open the number of a table; a rank's line opens nothing",
+        where=Where.LIVE,
     ),
     Key(
         keys="ctrl+c",

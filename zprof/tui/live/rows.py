@@ -47,6 +47,8 @@ def rank_rows(ranks: Sequence[LiveRank], width: int, *, slowest_first: bool, asc
     """
     on_device = any(step.allocated_bytes is not None for rank in ranks for step in rank.steps[-1:])
     titles, widths = ["rank", "steps", "last ms", "median"], [_RANK, _STEPS, _TIME, _TIME]
+    if slowest_first:
+        titles[-1] += " v" if ascii_only else " ▼"
     memory = ["allocated", "peak so far", "process"] if on_device else ["process"]
     memory = memory if width >= _WIDE else memory[:1]
     titles, widths = titles + memory, widths + [_BYTES + 1] * len(memory)

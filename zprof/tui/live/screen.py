@@ -20,9 +20,10 @@ from zprof.tui.live.seen import Seen
 from zprof.tui.live.shell import LiveShell
 from zprof.tui.live.spread import StepSpread, bars, letters, spreads, top_of
 from zprof.tui.live.stage import stage_words
+from zprof.tui.widgets.cut_text import CutText
 from zprof.tui.widgets.fact_table import FactTable
 
-_LABEL = 10
+_LABEL, _VERDICT_LINES = 10, 2
 _LEGEND = "m memory, t time, . unwatched"
 
 
@@ -46,6 +47,7 @@ class LiveScreen(Screen[None]):
         yield Static("", id="titles")
         with Vertical(id="body"):
             yield Static("", id="doing")
+            yield CutText(lines=_VERDICT_LINES, id="verdict")
             yield Static("", id="spread")
             yield RankLines(id="ranks")
             with Horizontal(id="measured"):
@@ -71,6 +73,12 @@ class LiveScreen(Screen[None]):
         self.slowest_first = not self.slowest_first
         self.show(self.live.seen)
 
+    def action_say_opens(self) -> None:
+        """A rank's line opens nothing: what does is said."""
+        self.app.notify(
+            "a rank's line opens nothing: tab goes to the tables, whose numbers open", markup=False
+        )
+
     def show(self, seen: Seen) -> None:
         """Draw this look; tables only where they changed."""
         width, ascii_only = self.app.size.width, self.live.ascii_only
@@ -82,6 +90,9 @@ class LiveScreen(Screen[None]):
         self.query_one("#ranks", RankLines).show(rows)
         self._show_tables(seen)
         self._show_log(seen.log)
+        verdict = self.query_one("#verdict", CutText)
+        verdict.display = bool(verdict_text(seen))
+        verdict.show(Text(printable(verdict_text(seen))))
         self._say("status", status_text(seen))
 
     def _say(self, part: str, *lines: str) -> None:
@@ -124,7 +135,7 @@ def spread_lines(found: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str,
 
 
 def status_text(seen: Seen) -> str:
-    """One line on the run; the verdict, once there is one."""
+    """One line on the run."""
     manifest = seen.state.manifest
     if manifest is None:
         return "no run yet"
@@ -137,5 +148,4 @@ def status_text(seen: Seen) -> str:
     damaged = sum(rank.damaged for rank in seen.state.ranks)
     if damaged:
         parts.append(f"{damaged} lines of the logs of steps are damaged")
-    parts.append(verdict_text(seen))
-    return " · ".join(part for part in parts if part)
+    return " · ".join(parts)

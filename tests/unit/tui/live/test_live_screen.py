@@ -174,8 +174,40 @@ def test_a_thousand_ranks_are_scrolled_and_sorted(tmp_path: Path) -> None:
         text = await looked(app, pilot)
         assert "\n      0       1      10.0" in text
         assert "rank   steps" in text  # the titles stay
+        assert "median ▼" in text
+        await pilot.press("s")
+        assert "▼" not in await looked(app, pilot)
 
     play(live_app(tmp_path), act)
+
+
+def test_the_verdict_has_two_lines_and_the_status_is_of_the_run(
+    tmp_path: Path, report: Path, alone: Loaded
+) -> None:
+    run = GrowingRun(tmp_path / "run")
+    run.finish("complete", memory=1, time=1)
+
+    async def act(app: LiveApp, pilot: Pilot[int]) -> None:
+        lines = (await looked(app, pilot, 3)).split("\n")
+        first = next(at for at, line in enumerate(lines) if "RISK" in line)
+        said = " ".join(f"{lines[first]} {lines[first + 1]}".split()).removesuffix("…")
+        assert len(said) > 100
+        assert alone.report.verdict.sentence.startswith(said)
+        assert "RISK" not in lines[-2]
+        assert lines[-2].strip().startswith("2 ranks")
+
+    play(live_app(tmp_path / "run", report), act)
+
+
+def test_enter_on_a_rank_says_what_opens(tmp_path: Path) -> None:
+    GrowingRun(tmp_path / "run").step(0, 100, 150)
+
+    async def act(app: LiveApp, pilot: Pilot[int]) -> None:
+        await looked(app, pilot)
+        await pilot.press("enter")
+        assert ["opens nothing" in note.message for note in app._notifications] == [True]
+
+    play(live_app(tmp_path / "run"), act)
 
 
 def test_ascii_has_no_glyphs(tmp_path: Path, report: Path) -> None:
