@@ -23,7 +23,8 @@ class ReportCommand:
     examples:
       zprof report zero3.zprof
       zprof report zero3.zprof --baseline ddp.zprof
-      zprof report zero3.zprof --baseline ddp.zprof -o report.json
+      zprof report zero3.zprof --baseline ddp.zprof -o report.html
+      zprof report zero3.zprof --baseline ddp.zprof -f md >> pull-request.md
       zprof report zero3.zprof --only memory
       zprof report traces/ --hta
     """
@@ -40,7 +41,7 @@ class ReportCommand:
             "--only", choices=("time", "memory"), help="one side of the report, with all its pages"
         )
         add_measuring_options(parser)
-        add_output_options(parser, "text, json, or svg: live memory over time")
+        add_output_options(parser, "text, md, html, json, junit, sarif, or svg: live memory over time")
         parser.add_argument(
             "--hta",
             action="store_true",
