@@ -31,7 +31,8 @@ _HELP = (
     "it belongs to. Steps of the memory window take longer: every allocation is watched.\n\n"
     "Then a line a rank; < marks the one that took longest, by a twentieth or more, for the last step that "
     "all have finished. s puts those with the longest median step first. A line opens nothing. What the "
-    "allocator counts is shown where there is a device, else what the process holds. These are the ranks' own lines.\n\n"
+    "allocator counts is shown where there is a device, else what the process holds. These are "
+    "the ranks' own lines.\n\n"
     "Below: the step ledger and the tenants at the peak. They are leaves of the report, and exact; they come "
     "when their window is over and written. Until then they are unknown."
 )

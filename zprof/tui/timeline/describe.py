@@ -42,7 +42,7 @@ def spot_line(lane: Lane, spot: Spot) -> str:
     """When it is, and what share of it each role holds."""
     parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in spot.shares.items()]
     held = ", ".join(parts) or ("names only" if lane.is_named else "nothing ran")
-    of = f" of {'the gap here' if spot.is_gap else 'the column'}" if parts else ""
+    of = f" of {'the gap' if spot.is_gap else 'the column'}" if parts else ""
     return f"{at_ms(spot.begin_ns)}, {format_ns(spot.column_ns)} a column, {lane.title}: {held}{of}"
 
 

@@ -1,4 +1,4 @@
-"""What is under the cursor in a lane: a column, or of it what is the gap that begins at the cursor."""
+"""What is under the cursor in a lane: a column, or a gap that begins at the cursor."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,7 @@ class Spot:
     """A stretch of a lane.
 
     ``shares``: what of it each role holds, the most first; ``place``: that of the event that it shows, None
-    where there is none, of ``count``; ``column_ns``: how long a column is.  ``is_gap``: it is what of its
-    column is a gap.
+    where there is none, of ``count``; ``column_ns``: how long a column is.  ``is_gap``: it is a gap.
     """
 
     begin_ns: float
@@ -33,7 +32,7 @@ def spot_of(lane: Lane, gaps: Intervals, view: View, width: int) -> Spot:
     edges, column = view.edges(width), view.column(width)
     begin, end = float(edges[column]), float(edges[column + 1])
     column_ns = end - begin
-    gap = _of_gap(gaps, view.cursor_ns, end)
+    gap = _gap_from(gaps, view.cursor_ns)
     begin, end = gap or (begin, end)
     columns = columns_of(lane, np.array([begin, end]))
     count = len(lane.items.touching(begin, end))
@@ -48,9 +47,9 @@ def spot_of(lane: Lane, gaps: Intervals, view: View, width: int) -> Spot:
     )
 
 
-def _of_gap(gaps: Intervals, cursor_ns: int, end_ns: float) -> tuple[float, float] | None:
-    """From a gap that begins at the cursor on: what was before it in its column is not meant."""
+def _gap_from(gaps: Intervals, cursor_ns: int) -> tuple[float, float] | None:
+    """A gap that begins at the cursor, all of it: what else is in its columns is not meant."""
     begins = np.flatnonzero(gaps[:, 0] == cursor_ns)
     if not len(begins):
         return None
-    return float(cursor_ns), max(min(end_ns, float(gaps[begins[0], 1])), cursor_ns + 1.0)
+    return float(cursor_ns), max(float(gaps[begins[0], 1]), cursor_ns + 1.0)
