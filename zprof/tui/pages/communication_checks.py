@@ -63,7 +63,7 @@ def _volume(loaded: Loaded) -> tuple[Cell, ...]:
         Word("law"),
         figure(tree, Unit.BYTES, "volume.expected_bytes"),
         figure(tree, Unit.RATIO, "volume.ratio"),
-        Word(reasons or "of the law of the stage", Mark.MUTED),
+        Word(reasons or "of its stage's law", Mark.MUTED),
     )
 
 

@@ -41,6 +41,7 @@ class RankBar:
 class Stacks:
     """Bars, the most telling first, on one scale; the legend is of the rank ``subject``.
 
+    ``window``: the steps that memory was recorded in, as far as they are known.
     ``order``: all measured ranks, as up and down go through them.  ``total``: the line under the legend.
     """
 
@@ -49,6 +50,7 @@ class Stacks:
     subject: int
     whole: Figure
     whole_is: str
+    window: str
     legend: Table
     total: tuple[Cell, ...]
     notes: tuple[tuple[Cell, ...], ...]
@@ -74,10 +76,19 @@ def stacks(loaded: Loaded, selected: Selected) -> Stacks | None:
         subject=subject.rank,
         whole=whole,
         whole_is=whole_is,
+        window=window_of(loaded.report),
         legend=legend_table(loaded, subject, place),
         total=total_of(loaded, subject, place),
         notes=tuple(notes_of(loaded, selected, subject)),
     )
+
+
+def window_of(report: Report) -> str:
+    """``steps 2-3``; empty where they are not known."""
+    steps = report.run.memory_steps
+    if not steps:
+        return ""
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {min(steps)}-{max(steps)}"
 
 
 def telling(ranks: Sequence[RankMemory], subject: int) -> list[int]:

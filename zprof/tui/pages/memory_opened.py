@@ -7,6 +7,7 @@ from zprof.model.training import TrainingFacts
 from zprof.reports.shown.memory_names import tenant_name
 from zprof.tui.figures import Unit, figure
 from zprof.tui.pages.memory_legend import label
+from zprof.tui.pages.memory_tables import module_name
 from zprof.tui.session import Loaded
 
 _BASIS = {
@@ -37,7 +38,7 @@ def allocation_text(loaded: Loaded, place: int) -> tuple[str, str]:
     lines = [
         f"rank      {entry.rank}, live at its peak",
         f"tenant    {printable(kind)} ({_BASIS[entry.basis]})",
-        f"module    {printable(entry.module) or '(none was running)'}",
+        f"module    {printable(module_name(entry.module)) or '(none was running)'}",
         f"operator  {printable(entry.operator) or '(none was seen)'}",
         "",
     ]

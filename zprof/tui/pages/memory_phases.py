@@ -5,7 +5,7 @@ from zprof.model.tenants import SHOWN, Tenant
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.memory_legend import RANKS
 from zprof.tui.pages.memory_missing import missing_table
-from zprof.tui.pages.memory_tables import MIDDLE, short_name
+from zprof.tui.pages.memory_tables import MIDDLE, module_name, short_name
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Table, Word, numeric
 
@@ -87,7 +87,7 @@ def modules_table(loaded: Loaded, rank: int) -> Table:
             Line(
                 key=str(at),
                 cells=(
-                    Word(entry.module or "(the whole model)"),
+                    Word(_whose(entry.module)),
                     figure(loaded.tree, Unit.BYTES, f"memory.modules[{at}].at_rank_peak_bytes"),
                     _share(loaded, f"memory.modules[{at}].at_rank_peak_bytes", peak),
                     figure(loaded.tree, Unit.BYTES, f"memory.modules[{at}].peak_bytes"),
@@ -97,6 +97,11 @@ def modules_table(loaded: Loaded, rank: int) -> Table:
         ),
         help="A module counts all modules inside of it, so that the rows do not sum.",
     )
+
+
+def _whose(module: str) -> str:
+    """The name of a module; the model stands there twice where something is wrapped around it."""
+    return module_name(module) or ("(the model in its wrapper)" if module else "(the whole model)")
 
 
 def _share(loaded: Loaded, part: str, whole: str) -> Figure:

@@ -1,5 +1,7 @@
 """Tables of the memory screen, of one rank: its largest allocations, and laws."""
 
+import re
+
 from zprof.model.memory import Allocation, Basis, LawCheck
 from zprof.model.tenants import Tenant
 from zprof.reports.shown.memory_names import BY_RULE
@@ -18,6 +20,21 @@ _SHORT = {
     Tenant.TEMPORARY_BUFFERS: "temp. buf.",
     Tenant.COMMUNICATION_BUFFERS: "comm. buf.",
 }
+
+#: What wrappers around a whole model put before the names of its modules: other screens have them without.
+_WRAPPER = re.compile(r"^(?:(?:module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?:\.|$))+")
+
+
+def module_name(module: str) -> str:
+    """A module without the wrappers around the model; empty for the model itself, and for its wrapper."""
+    return _WRAPPER.sub("", module)
+
+
+def _allocated_in(entry: Allocation) -> str:
+    """Its module; where there is none, what kind of memory it is."""
+    if entry.module:
+        return module_name(entry.module) or "(the whole model)"
+    return f"({entry.sub.replace('_', ' ') or 'no module'})"
 
 
 def short_name(tenant: str) -> str:
@@ -38,7 +55,10 @@ def top_table(loaded: Loaded, rank: int) -> Table:
         name="top",
         title=title,
         columns=(
-            Column(title="module", says="in whose forward, or backward, it was allocated"),
+            Column(
+                title="module",
+                says="in whose forward, or backward, it was allocated; in brackets its kind, where in none",
+            ),
             numeric("size"),
             Column(title="tenant", says=f"{BY_RULE} before it: told by a rule on its stack"),
             Column(title="kind", from_width=MIDDLE),
@@ -54,7 +74,7 @@ def _allocation(loaded: Loaded, place: int, entry: Allocation) -> Line:
     return Line(
         key=str(place),
         cells=(
-            Word(entry.module or "(no module)"),
+            Word(_allocated_in(entry)),
             figure(loaded.tree, Unit.BYTES, f"memory.top[{place}].bytes"),
             Word(f"{BY_RULE if entry.basis is Basis.RULE else ''}{short_name(entry.tenant)}"),
             Word(entry.sub),

@@ -43,6 +43,8 @@ class MemoryScreen(PageScreen):
     name_of: ClassVar[str] = "memory"
     help_of: ClassVar[str] = (
         "Who holds the memory of each rank at its own peak, how that came to be, and what the largest are.\n"
+        "Memory is recorded in a window of its own, beside that of the times: recording it makes steps slow. "
+        "The step in the line at the bottom is one of the times.\n"
         "tab: bars, timeline, table. On the bars up and down pick a rank, left and right a tenant; on the "
         "timeline left and right move in time; enter opens what is under the cursor.\n"
         "m: the next table (largest allocations, law, phases, modules, device); on a small terminal the "

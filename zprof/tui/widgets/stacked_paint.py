@@ -69,9 +69,9 @@ def bars_lines(
 
 
 def _headline(stacks: Stacks, shown: int, width: int, pen: Pen) -> Text:
-    said = f" each rank at its own peak · full bar {stacks.whole.text}, {stacks.whole_is}"
-    if shown < len(stacks.order):
-        said += f" · {shown} of {len(stacks.order)} ranks"
+    peaks = f"own peaks, memory window ({stacks.window})" if stacks.window else "each rank at its own peak"
+    some = f" · {shown} of {len(stacks.order)} ranks" if shown < len(stacks.order) else ""
+    said = f" {peaks}{some} · full bar {stacks.whole.text}, {stacks.whole_is}"
     return pen.head().append(shorten(said, width - 1), style=pen.head_style)
 
 

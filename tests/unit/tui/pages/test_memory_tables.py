@@ -190,3 +190,25 @@ def test_the_law_is_a_sum_of_columns_in_any_width(alone: Loaded, width: int) -> 
     shown = {table.columns[place].title for place in shown_columns(table, width)}
     assert {"law", "measured", "padding", "counters", "unexplained"} <= shown
     assert table.note == "each state where it is complete, not at the peak"
+
+
+def test_modules_are_called_as_on_other_screens_without_wrappers(alone: Loaded) -> None:
+    names = {"module.blocks.5": "blocks.5", "_orig_mod.module.head": "head", "modules.a": "modules.a"}
+    memory = full_memory()
+    for raw, name in names.items():
+        entry = replace(memory.top[0], rank=0, module=raw)
+        peak = replace(memory.modules[0], rank=0, module=raw)
+        loaded = with_memory(alone, replace(memory, top=(entry,), modules=(peak,)))
+        assert texts(top_table(loaded, 0))[0][0] == name
+        assert texts(modules_table(loaded, 0))[0][0] == name
+        assert f"module    {name}" in allocation_text(loaded, 0)[1]
+    rows = tuple(replace(memory.modules[0], rank=0, module=module) for module in ("", "module"))
+    shown = texts(modules_table(with_memory(alone, replace(memory, modules=rows)), 0))
+    assert [row[0] for row in shown] == ["(the whole model)", "(the model in its wrapper)"]
+
+
+def test_memory_of_no_module_says_its_kind(alone: Loaded) -> None:
+    entry = replace(full_memory().top[0], rank=0, module="", sub="backend_scratch")
+    for sub, name in (("backend_scratch", "(backend scratch)"), ("", "(no module)")):
+        memory = replace(full_memory(), top=(replace(entry, sub=sub),))
+        assert texts(top_table(with_memory(alone, memory), 0))[0][0] == name

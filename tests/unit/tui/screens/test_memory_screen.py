@@ -135,7 +135,7 @@ def test_what_is_missing_says_what_helps(alone: Loaded) -> None:
 
 def test_without_a_timeline_the_rest_is_there(alone: Loaded) -> None:
     (text,) = seen(with_memory(alone, replace(full_memory(), timelines=())), ("2",))
-    assert "each rank at its own peak" in text
+    assert "own peaks, memory window" in text
     assert "no timeline of this rank" in text
 
 
@@ -170,3 +170,15 @@ def test_side_by_side_each_table_fits_its_half(alone: Loaded) -> None:
             assert table.virtual_size.width <= table.size.width, table.id
 
     play(app_on(alone), act, (160, 45))
+
+
+def test_the_window_that_memory_is_of_is_said(alone: Loaded) -> None:
+    """It is another one than that of the times, whose step the line at the bottom has."""
+    windows = {
+        (2, 3): "memory window (steps 2-3)",
+        (3,): "memory window (step 3)",
+        (): "each rank at its own",
+    }
+    for kept, said in windows.items():
+        run = replace(alone.report.run, memory_steps=kept)
+        assert said in press(app_on(replace(alone, report=replace(alone.report, run=run))), "2")
