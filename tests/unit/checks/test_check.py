@@ -1,6 +1,7 @@
 """The whole check: the worst gate is the answer, and nothing judged is no pass."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from zprof.checks.check import check
 from zprof.checks.defaults import default_limits
 from zprof.model.check import Check, Limit
 from zprof.model.errors import BadInput
-from zprof.model.json_tree import to_json
+from zprof.model.json_tree import to_json, to_tree
 from zprof.model.tenants import Tenant
 
 BASE = Made()
@@ -92,3 +93,29 @@ def test_every_sentence_is_one_line_whatever_the_names() -> None:
         assert all(text.isprintable() and len(text) < 700 for text in texts), texts
     assert to_json(found)
     assert found.run.isprintable()
+
+
+def leaf(tree: Any, path: str) -> Any:
+    """What stands at a path such as ``memory.per_rank[1].peak_bytes``."""
+    for part in path.replace("[", ".").replace("]", "").split("."):
+        tree = tree[int(part)] if part.isdigit() else tree[part]
+    return tree
+
+
+def test_a_leaf_is_where_the_value_stands_in_the_report() -> None:
+    run = replace(BASE, peaks=(900, 1000), collectives=BASE.collectives[:1])
+    tree = to_tree(run.report)
+    gates = (
+        "peak_memory",
+        "peak_memory.activations",
+        "peak_memory.untagged",
+        "collective_bytes",
+        "collective_count",
+    )
+    for result in checked(*(limit(gate, value=1e9) for gate in gates), run=run).results:
+        assert leaf(tree, result.leaf) == result.value, result.leaf
+    summed = [
+        limit(gate, value=1e9) for gate in ("collective_bytes", "step_time", "exposed_wait", "exposed_ratio")
+    ]
+    for result in checked(*summed).results:
+        assert isinstance(leaf(to_tree(BASE.report), result.leaf), list), result.leaf
