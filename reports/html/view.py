@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from zprof.model.report import Report
+from zprof.reports.html import words
 from zprof.reports.html.blocks import Block, Page, Section
 from zprof.reports.html.sections.communication import communication
 from zprof.reports.html.sections.communication_detail import communication_detail
@@ -66,5 +67,5 @@ def page(report: Report) -> Page:
             for (anchor, title, lead, _), blocks in made
             if blocks
         ),
-        made_by=f"zprof {report.zprof_version}, {report.schema}",
+        made_by=words.name(f"zprof {report.zprof_version}, {report.schema}"),
     )

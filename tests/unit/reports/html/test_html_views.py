@@ -9,6 +9,7 @@ from tests.support.html_pages import Parsed
 from tests.support.many_ranks import spread_out
 from tests.support.reports import SITUATIONS, memory_only, slower, straggler, trace
 from zprof.model.report import Report
+from zprof.model.units import format_ms
 from zprof.reports.html.blocks import Bar, Bars, Heat, Table, Timeline
 from zprof.reports.html.report import render
 from zprof.reports.html.sections import heat as heat_map
@@ -17,6 +18,7 @@ from zprof.reports.html.sections.ledger import ledger
 from zprof.reports.html.sections.memory import memory
 from zprof.reports.html.sections.ranks import ranks
 from zprof.reports.html.sections.timeline import MOST_POINTS, timeline
+from zprof.reports.shown.presenter import LEDGER, mean_over_ranks
 
 RANKS, STEPS, LATE = 1_024, 20, 777
 MOST_BYTES = 8_000_000
@@ -45,6 +47,28 @@ def test_each_bar_begins_where_the_last_ended(name: str) -> None:
         round(ends[-1], 1),
     }
     assert all(0 <= bar.begin <= bar.begin + bar.width <= 100.01 for bar in (*terms, whole))
+
+
+@pytest.mark.parametrize("name", ["slower", "straggler", "trace"])
+def test_the_ledger_shows_the_leaves(name: str) -> None:
+    """The terms as they stand, their sum as the step that both runs have."""
+    report = SITUATIONS[name]()
+    table = ledger(report)[0]
+    assert isinstance(table, Table)
+    comparison = report.comparison
+    for (term, title), row in zip(LEDGER, table.rows, strict=False):
+        assert row.cells[0] == title
+        now = format_ms(mean_over_ranks(report.time.per_rank, term))
+        assert str(row.cells[2 if comparison else 1]).removeprefix("≤ ").removeprefix("≥ ") == now
+        if comparison:
+            assert float(str(row.cells[3])) == pytest.approx(comparison.ledger_delta[term] / 1e6, abs=0.051)
+    total = table.rows[-1].cells
+    if comparison and comparison.step_time:
+        change = sum(comparison.ledger_delta.values())
+        sides = (comparison.step_time.a_ns, comparison.step_time.b_ns)
+        assert total[1:4] == (*map(format_ms, sides), f"{change / 1e6:+.1f}")
+    else:
+        assert total[1] == format_ms(mean_over_ranks(report.time.per_rank, "wall_ns"))
 
 
 def test_a_stacked_bar_has_no_holes_and_sums_to_its_peak() -> None:
