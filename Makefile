@@ -5,8 +5,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
+# A modelled link: what the loopback of a machine takes says nothing of a network.
+GUARDED := --stage 3 --prefetch 1 --layers 4 --hidden 64 --steps 12 \
+	--link-gbps 0.4 --link-latency-us 50 --compute-forward-ms 4 --compute-backward-ms 8
 
-.PHONY: demo test bench check clean
+.PHONY: demo test bench check guard clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("zprof needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -28,6 +31,11 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p zprof
+
+# The reference engine's own memory, volume and overlap against zprof-baseline.json: limits in pyproject.toml.
+guard: $(READY)
+	$(BIN)/zprof train --output build/engine.zprof --force $(GUARDED) > /dev/null
+	$(BIN)/zprof check build/engine.zprof --baseline zprof-baseline.json
 
 clean:
 	rm -rf $(VENV) zprof-demo build dist
