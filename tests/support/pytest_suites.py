@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "tests/data/tui"
+TIME_LIMIT_S = 300
 _HEAD = f"""
 import pytest
 
@@ -38,7 +39,7 @@ class Suite:
 
     def alone(self, *options: str) -> pytest.RunResult:
         """In a process of its own."""
-        return self.pytester.runpytest_subprocess(*self.arguments(*options), timeout=120)
+        return self.pytester.runpytest_subprocess(*self.arguments(*options), timeout=TIME_LIMIT_S)
 
     def arguments(self, *options: str) -> Sequence[str]:
         return ("-p", "zprof.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers", *options)

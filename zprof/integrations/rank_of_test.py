@@ -11,12 +11,12 @@ import importlib.util
 import json
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,8 @@ from typing import Any
 from zprof.model.errors import ZprofError
 
 PLAN, STORE = "plan.pickle", "store"
-#: Of the time limit: then the place where a rank is, is written down.
-_WHERE_AFTER = 0.75
+#: Asks a rank where it is.
+ASK = signal.SIGUSR1
 _LONGEST = 300
 
 
@@ -55,7 +55,7 @@ def failure_of(folder: Path, rank: int) -> Path:
 
 
 def place_of(folder: Path, rank: int) -> Path:
-    """Where stands what a rank does shortly before the time limit, as faulthandler writes it."""
+    """Where stands what a rank did when it was asked, as faulthandler writes it."""
     return folder / f"place{rank}.txt"
 
 
@@ -64,16 +64,15 @@ def main(arguments: Sequence[str]) -> int:
     folder, rank = Path(arguments[0]), int(os.environ["RANK"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     plan: RankPlan = pickle.loads((folder / PLAN).read_bytes())
-    with ExitStack() as stack:
-        place = stack.enter_context(place_of(folder, rank).open("w"))
-        faulthandler.dump_traceback_later(plan.timeout_s * _WHERE_AFTER, file=place)
+    with place_of(folder, rank).open("w") as place:
+        faulthandler.register(ASK, file=place, all_threads=False)
         try:
             _train(plan, folder, rank)
         except BaseException as error:
             _say(error, plan, failure_of(folder, rank))
             return 1
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            faulthandler.unregister(ASK)
     return 0
 
 

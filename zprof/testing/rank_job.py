@@ -13,20 +13,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zprof.integrations.rank_of_test import PLAN, RankPlan
+from zprof.integrations.rank_of_test import ASK, PLAN, RankPlan, place_of
 from zprof.model.errors import BadInput, MissingData
 from zprof.testing.rank_failures import failed, hung
 from zprof.testing.recording import Wanted, takes_record
 
 #: The others may end by themselves where one failed, so that all can say what they saw.
 _GRACE_S = 3.0
+#: For an answer to the question where a rank is, and between two looks for it.
+_ANSWER_S, _LOOK_S = 2.0, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,22 @@ def _await(processes: list["subprocess.Popen[bytes]"], folder: Path, plan: RankP
     if any(codes.values()):
         return failed(codes, len(processes), folder)
     running = [rank for rank in range(len(processes)) if rank not in codes]
+    _ask(processes, running, folder)
     return hung(running, len(processes), folder, plan) if running else ""
+
+
+def _ask(processes: list["subprocess.Popen[bytes]"], ranks: Sequence[int], folder: Path) -> None:
+    """Have them write down where they are; who cannot is not waited for long."""
+    for rank in ranks:
+        processes[rank].send_signal(ASK)
+    end = time.monotonic() + _ANSWER_S
+    while time.monotonic() < end and not all(_has_answered(folder, rank) for rank in ranks):
+        time.sleep(_LOOK_S)
+
+
+def _has_answered(folder: Path, rank: int) -> bool:
+    path = place_of(folder, rank)
+    return path.exists() and path.stat().st_size > 0
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
