@@ -116,7 +116,7 @@ def _check_files(paths: Sequence[Path], *, force: bool) -> None:
     seen: set[Path] = set()
     for path in paths:
         check_target(path, force=force)
-        if (place := path.absolute()) in seen:
+        if (place := path.resolve()) in seen:
             raise BadInput(f"{path}: asked for twice", hint="name a file for each")
         seen.add(place)
 
