@@ -60,7 +60,10 @@ def test_check_and_baseline_load_no_torch(run: Path, tmp_path: Path) -> None:
     saved = str(tmp_path / "base.json")
     assert loaded(names, "baseline", "save", str(run), "-o", saved) == []
     assert loaded(names, "baseline", "show", saved) == []
-    assert loaded(names, "check", str(run), "--baseline", saved, "-o", str(tmp_path / "check.md")) == []
+    limits = tmp_path / "limits.toml"
+    limits.write_text("[check]\n")
+    asked = ("--baseline", saved, "--config", str(limits), "-o", str(tmp_path / "check.md"))
+    assert loaded(names, "check", str(run), *asked) == []
 
 
 def test_a_reader_that_goes_away_is_quiet(run: Path) -> None:
