@@ -20,6 +20,7 @@ NAMES = (
     "`code` ``two`` ```three```",
     "```\n</details>\n# heading",
     "::error file=a.py,line=1::forged %0A::stop-commands::x",
+    " ".join(["::warning::where-a-line-is-wrapped"] * 12),
     "##[error]forged ##vso[task.complete] ##teamcity[x]",
     "@team please, @org/team, someone@example.com",
     "#123 GH-4 !5 owner/repo#6 $7 ~label %milestone &epic deadbeefcafe1234567890",
