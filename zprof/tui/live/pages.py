@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zprof.model.tenants import Tenant
-from zprof.model.time import LEDGER_TERMS
+from zprof.reports.shown.presenter import LEDGER
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.live.seen import Seen
 from zprof.tui.live.stage import Doing, stage_of
@@ -25,9 +25,7 @@ def ledger_table(seen: Seen) -> Table:
     tree = seen.measured.tree
     steps = _steps(tree, "steps")
     lines = [_term(tree, "wall_ns", "step time", Mark.TITLE)]
-    lines += [
-        _term(tree, term, term.removesuffix("_ns").replace("_", " "), Mark.PLAIN) for term in LEDGER_TERMS
-    ]
+    lines += [_term(tree, term, name, Mark.PLAIN) for term, name in LEDGER]
     return Table(
         name="live ledger",
         title="where a step goes",

@@ -113,7 +113,8 @@ _PATH = (
         leaf="time.critical_path.wall_ns",
         title="critical path of a step",
         says="The chain of work across ranks that ends with a step, mean: it could not be shorter without "
-        "one of its parts being shorter.",
+        "one of its parts being shorter. It goes from the first rank's begin to the last one's end: that may "
+        "be a little longer than the mean of the ranks' steps.",
         formula="sum of its shares",
         inputs=("steps",),
     ),
