@@ -14,6 +14,7 @@ Textual's ``run_test`` at 80x24 and 200x50.  Prints and writes ``benchmarks/resu
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -141,6 +142,7 @@ async def visit(
     from zprof.tui.screens.registry import SCREENS
     from zprof.tui.widgets.fact_table import FactTable
 
+    gc.collect()  # the app of the round before: a user's process has one
     app = _app(loaded.run.path, loaded)
     seconds: dict[str, dict[str, float]] = defaultdict(dict)
     rows: dict[str, int] = {}
