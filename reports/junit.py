@@ -66,8 +66,7 @@ def _gap(group: GapGroup) -> list[Case]:
     names = [f"{_IDS.get(Cause(name), '')} {name}" if name in _IDS else name for name in untested(group.what)]
     if names:
         return [_skipped("zprof.findings", name, said) for name in names]
-    ranks = "".join(f", rank {rank}" for rank in group.ranks[:4])
-    return [_skipped("zprof.measured", f"{group.what}{ranks}", said)]
+    return [_skipped("zprof.measured", f"{group.what}{group.where}", said)]
 
 
 def _skipped(group: str, name: str, message: str) -> Case:

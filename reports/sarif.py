@@ -55,9 +55,8 @@ def gap_notes(report: Report) -> list[tuple[str, str]]:
     """What could not be measured or tested, and what would make it known."""
     notes = []
     for group in grouped_gaps(report.gaps):
-        ranks = f" (rank {', '.join(map(str, group.ranks))})" if group.ranks else ""
         remedy = f" → {group.remedy}" if group.remedy else ""
-        notes.append(("note", f"{group.what}{ranks}: {group.reason}{remedy}"))
+        notes.append(("note", f"{group.what}{group.where}: {group.reason}{remedy}"))
     return notes
 
 

@@ -9,7 +9,6 @@ from zprof.reports.markdown.blocks import bullets
 from zprof.reports.shown.evidence import evidence_name, evidence_value, worth
 from zprof.reports.shown.presenter import GapGroup, grouped_gaps
 
-_RANKS = 8
 _FACTS = 16
 
 
@@ -38,8 +37,5 @@ def _fact(fact: Evidence) -> str:
 
 
 def _gap(group: GapGroup) -> str:
-    named = ", ".join(map(str, group.ranks[:_RANKS]))
-    more = f" and {len(group.ranks) - _RANKS} more" if len(group.ranks) > _RANKS else ""
-    ranks = f" (rank {named}{more})" if group.ranks else ""
     remedy = f" → {prose(group.remedy, 600)}" if group.remedy else ""
-    return f"{prose(group.what, 300)}{ranks}: {prose(group.reason, 600)}{remedy}"
+    return f"{prose(group.what, 300)}{group.where}: {prose(group.reason, 600)}{remedy}"

@@ -24,6 +24,8 @@ LEDGER: tuple[tuple[str, str], ...] = (
 #: Ranks side by side at most: alone, and on each side of a comparison.
 MAX_RANKS = 4
 MAX_RANKS_COMPARED = 2
+#: Ranks named in a sentence.
+_NAMED = 8
 #: Parameters, gradients, optimizer state.
 _STATES = 3
 
@@ -64,6 +66,12 @@ class GapGroup:
     reason: str
     remedy: str
     ranks: tuple[int, ...]
+
+    @property
+    def where(self) -> str:
+        """`` (rank 3)``, `` (ranks 0, 1 and 9 more)``, with the space before it; empty for the whole run."""
+        several = "s" if len(self.ranks) > 1 else ""
+        return f" (rank{several} {named_ranks(self.ranks)})" if self.ranks else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +191,12 @@ def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
         )
         for (what, reason, remedy), ranks in groups.items()
     )
+
+
+def named_ranks(ranks: Sequence[int], most: int = _NAMED) -> str:
+    """``0, 1, 2 and 1021 more``: the first of them by number, and how many are not named."""
+    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
+    return f"{', '.join(map(str, ranks[:most]))}{more}"
 
 
 def _state_check(rank: int, laws: Sequence[LawCheck]) -> StateCheck:

@@ -10,7 +10,6 @@ from zprof.reports.shown.presenter import GapGroup, grouped_gaps
 from zprof.reports.text.layout import heading, wrap
 
 _LABEL = 10
-_NAMED = 8
 
 
 def findings(report: Report) -> list[str]:
@@ -67,13 +66,5 @@ def labelled(label: str, texts: Sequence[str]) -> list[str]:
 
 
 def _gap(group: GapGroup) -> list[str]:
-    lines = wrap(printable(f"{group.what}{_ranks(group.ranks)}: {group.reason}"), first="  - ")
+    lines = wrap(printable(f"{group.what}{group.where}: {group.reason}"), first="  - ")
     return lines + (wrap(printable(group.remedy), first="    → ") if group.remedy else [])
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    if not ranks:
-        return ""
-    names = ", ".join(str(rank) for rank in ranks[:_NAMED])
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return f" (rank{'s' if len(ranks) > 1 else ''} {names}{more})"

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from zprof.model.report import Report
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Block, Column
-from zprof.reports.shown.presenter import GapGroup, grouped_gaps
+from zprof.reports.shown.presenter import GapGroup, grouped_gaps, named_ranks
 
 _MOST = 200
-_NAMED = 8
 
 
 def gaps(report: Report) -> Sequence[Block]:
@@ -27,14 +26,7 @@ def gaps(report: Report) -> Sequence[Block]:
 def _row(group: GapGroup) -> tuple[str, ...]:
     return (
         words.sentence(group.what),
-        _ranks(group.ranks),
+        named_ranks(group.ranks) if group.ranks else "the run",
         words.sentence(group.reason),
         words.sentence(group.remedy) if group.remedy else words.NOTHING,
     )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    if not ranks:
-        return "the run"
-    names = ", ".join(str(rank) for rank in ranks[:_NAMED])
-    return f"{names} and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else names

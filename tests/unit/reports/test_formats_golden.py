@@ -92,7 +92,7 @@ def test_junit_fails_what_costs_and_is_more_than_a_guess() -> None:
     assert states["ZP401 no_prefetch"] == "failure"
     assert states["ZP301 straggler_rank"] == "passed", "a guess is a note"
     assert states["ZP402 low_bus_bandwidth"] == states["ZP408 sharding_spans_nodes"] == "skipped"
-    assert states["reserved memory, rank 0, rank 1"] == "skipped"
+    assert states["reserved memory (ranks 0, 1)"] == "skipped"
 
 
 @pytest.mark.parametrize("severity", Severity)

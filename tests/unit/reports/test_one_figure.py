@@ -19,6 +19,7 @@ import pytest
 from tests.support import junit_schema, sarif_schema
 from tests.support.markdown_reading import visible
 from tests.support.reports import memory_only, slower, straggler, trace
+from zprof.model.findings import Evidence
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.units import format_bytes, format_ms, format_ns
@@ -48,6 +49,7 @@ def marked(report: Report) -> Report:
     """The report with a value of its own in each decisive leaf: no two are written alike."""
     times = (round((107.3 + 1.3 * at) * MS) for at in itertools.count())
     sizes = (round((101.3 + 1.7 * at) * MIB) for at in itertools.count())
+    factors = (round(1.38 + 0.011 * at, 3) for at in itertools.count())
     ranks = tuple(
         replace(rank, **{term: next(times) for term in ("wall_ns", *LEDGER_TERMS)})
         for rank in report.time.per_rank
@@ -69,6 +71,7 @@ def marked(report: Report) -> Report:
             entry,
             saving_ns=(next(times), next(times)),
             saving_bytes=(next(sizes), next(sizes)) if entry.saving_bytes else None,
+            evidence=(*entry.evidence, Evidence(what="over the median", value=next(factors), unit="count")),
         )
         for entry in report.findings
     )
@@ -109,6 +112,8 @@ def leaves(tree: dict[str, Any]) -> Iterator[Leaf]:
             yield Leaf(f"findings[{at}].saving_ns", saving, (format_ns(saving),))
         for saving in finding["saving_bytes"] or ():
             yield _size(f"findings[{at}].saving_bytes", saving)
+        factor = finding["evidence"][-1]["value"]
+        yield Leaf(f"findings[{at}].evidence[-1].value", factor, (f"{factor:.4g}",))
 
 
 def _size(path: str, size: int) -> Leaf:
@@ -166,7 +171,8 @@ def test_the_terminal_shows_every_decisive_leaf(at: int) -> None:
         drawn = stacks(loaded, Selected(rank=rank.rank))
         assert drawn is not None
         shown += [*figures(drawn.legend), *(bar.peak for bar in drawn.bars)]
-    assert not missing("\n".join(figure.text for figure in shown), decisive(at))
+    wanted = [leaf for leaf in decisive(at) if ".evidence" not in leaf.path]  # those have a page of their own
+    assert not missing("\n".join(figure.text for figure in shown), wanted)
 
 
 def figures(table: Table) -> list[Figure]:
