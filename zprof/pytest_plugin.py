@@ -92,17 +92,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     markers = list(item.iter_markers(_MARKER))
     if not markers:
         return
-    from zprof.testing.limits_of_marker import Stated, limits_of
+    from zprof.testing.limits_of_marker import Marker, limits_of
 
-    if _FIXTURE not in getattr(item, "fixturenames", ()):
-        line = f"{_MARKER} limits a recorded run, and the test has none: give it the fixture {_FIXTURE}"
-        pytest.fail(line, pytrace=False)
     try:
-        item.stash[_LIMITS] = limits_of(Stated(positional=m.args, named=m.kwargs) for m in markers)
+        limits = limits_of(Marker(positional=m.args, named=m.kwargs) for m in markers)
     except ZprofError as error:
         line = _line(error)
     else:
-        return
+        if not limits or _FIXTURE in getattr(item, "fixturenames", ()):
+            item.stash[_LIMITS] = limits
+            return
+        line = f"{_MARKER} limits a recorded run, and the test has none: give it the fixture {_FIXTURE}"
     pytest.fail(line, pytrace=False)
 
 
@@ -110,8 +110,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Hold the run against the limits when the test's own code has passed."""
     result = yield
-    limits = item.stash.get(_LIMITS, None)
-    if limits is not None:
+    limits = item.stash.get(_LIMITS, ())
+    if limits:
         failures = _hold(item, limits)
         if failures:
             pytest.fail("\n".join(failures), pytrace=False)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from zprof.checks.baseline import baseline_of
 from zprof.checks.check import check
+from zprof.checks.gates.figure import is_relative
 from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
 from zprof.testing.kept_baselines import UPDATE, keep, kept
-from zprof.testing.limits_of_marker import is_of_baseline
 from zprof.testing.recorded_run import RecordedRun
 
 #: Beyond these a test is red: what could not be measured is no success.
@@ -41,7 +41,7 @@ def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool
     Raises:
         BadInput: the recording or the baseline cannot be used.
     """
-    compared = any(is_of_baseline(limit) for limit in limits)
+    compared = any(is_relative(limit) for limit in limits)
     before = _before(run, file, update=update) if compared else None
     result = _checked(run, limits, before)
     failures = tuple(_failures(result))
@@ -72,7 +72,7 @@ def _before(run: RecordedRun, file: Path, *, update: bool) -> Baseline | None:
 
 
 def _first_run(file: Path, limits: Sequence[Limit]) -> Iterator[str]:
-    gates = ", ".join(limit.gate for limit in limits if is_of_baseline(limit))
+    gates = ", ".join(limit.gate for limit in limits if is_relative(limit))
     yield printable(
         f"{gates}: nothing to compare with yet, pytest {UPDATE} writes {file.parent.name}/{file.name}"
     )

@@ -30,37 +30,43 @@ KEYS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
+class Marker:
     """One marker as it was written."""
 
     positional: Sequence[object] = ()
     named: Mapping[str, object] = field(default_factory=dict)
 
 
-def limits_of(markers: Iterable[Stated]) -> tuple[Limit, ...]:
-    """What all markers of a test state, the nearest first: of one gate the nearest counts.
+def limits_of(markers: Iterable[Marker]) -> tuple[Limit, ...]:
+    """What all markers of a test state, given the nearest first: of one gate the nearest counts.
+
+    None where all are turned off.
 
     Raises:
-        BadInput: a word or a limit means nothing, or there is no limit at all.
+        BadInput: a word or a limit means nothing, a marker limits a gate twice, or none names a limit.
     """
-    limits: dict[str, Limit] = {}
+    limits: dict[str, Limit | None] = {}
     for marker in reversed(list(markers)):
         if marker.positional:
             raise BadInput(f"{MARKER}: every limit has a name", hint=f'{MARKER}(peak="24 MiB")')
-        for key, said in marker.named.items():
-            gate = _gate(key, said)
-            limit = parse_limit(gate, said, origin=MARKER, place=f"{MARKER}, {_shown(key)}")
-            limits.pop(gate, None)
-            if limit is not None:
-                limits[gate] = limit
+        stated = _stated(marker)
+        limits = {gate: limit for gate, limit in limits.items() if gate not in stated} | stated
     if not limits:
         raise BadInput(f"{MARKER}: states no limit", hint=f'{MARKER}(peak="24 MiB")')
-    return tuple(limits.values())
+    return tuple(limit for limit in limits.values() if limit is not None)
 
 
-def is_of_baseline(limit: Limit) -> bool:
-    """Whether it is held against what an earlier run was."""
-    return limit.change_ratio is not None or limit.change_points is not None
+def _stated(marker: Marker) -> dict[str, Limit | None]:
+    """By gate; None: turned off."""
+    words: dict[str, str] = {}
+    limits: dict[str, Limit | None] = {}
+    for key, said in marker.named.items():
+        gate = _gate(key, said)
+        if gate in words:
+            raise BadInput(f"{MARKER}: {words[gate]} and {key} are the same limit", hint="keep one of them")
+        words[gate] = key
+        limits[gate] = parse_limit(gate, said, origin=MARKER, place=f"{MARKER}, {_shown(key)}")
+    return limits
 
 
 def _gate(key: str, said: object) -> str:

@@ -6,11 +6,11 @@ from zprof.checks.limits_gates import GATES
 from zprof.model.check import Limit, Sense
 from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
-from zprof.testing.limits_of_marker import KEYS, Stated, is_of_baseline, limits_of
+from zprof.testing.limits_of_marker import KEYS, Marker, limits_of
 
 
 def one(**named: object) -> Limit:
-    (limit,) = limits_of([Stated(named=named)])
+    (limit,) = limits_of([Marker(named=named)])
     return limit
 
 
@@ -52,14 +52,9 @@ def test_what_is_said_is_read() -> None:
     assert one(step={"max": "+3%", "confidence": 0.95}).confidence == 0.95
 
 
-def test_only_changes_need_a_baseline() -> None:
-    assert [is_of_baseline(one(**said)) for said in ({"peak": "+2%"}, {"exposed": "+3pt"})] == [True, True]
-    assert not is_of_baseline(one(peak="24 MiB"))
-
-
 def test_of_one_gate_the_nearest_marker_counts() -> None:
-    near = Stated(named={"peak": "1 KiB", "bytes": "3Ψ"})
-    far = Stated(named={"count": "exact", "peak_memory": "2 KiB", "wait": "1 ms"})
+    near = Marker(named={"peak": "1 KiB", "bytes": "3Ψ"})
+    far = Marker(named={"count": "exact", "peak_memory": "2 KiB", "wait": "1 ms"})
     limits = limits_of([near, far])
     assert [(limit.gate, limit.said) for limit in limits] == [
         ("collective_count", "exact"),
@@ -70,22 +65,34 @@ def test_of_one_gate_the_nearest_marker_counts() -> None:
 
 
 def test_a_limit_that_is_turned_off_near_the_test_is_off() -> None:
-    limits = limits_of([Stated(named={"peak": False}), Stated(named={"peak": "1 KiB", "wait": "1 ms"})])
+    limits = limits_of([Marker(named={"peak": False}), Marker(named={"peak": "1 KiB", "wait": "1 ms"})])
     assert [limit.gate for limit in limits] == ["exposed_wait"]
+
+
+def test_the_only_limit_may_be_turned_off() -> None:
+    assert limits_of([Marker(named={"peak": False}), Marker(named={"peak": "1 KiB"})]) == ()
 
 
 @pytest.mark.parametrize(
     ("marker", "line"),
     [
-        (Stated(named={"peek": "1 KiB"}), "zprof_limit: there is no limit peek; did you mean peak?"),
-        (Stated(named={"peak": "1 KiBs"}), "zprof_limit, peak: "),
-        (Stated(named={"count": "3Ψ"}), "zprof_limit, count: "),
-        (Stated(positional=("24 MiB",)), "zprof_limit: every limit has a name; "),
-        (Stated(), "zprof_limit: states no limit; "),
-        (Stated(named={"\x1b[31m" * 50: "1"}), "zprof_limit: there is no limit \\x1b[31m"),
+        (Marker(named={"peek": "1 KiB"}), "zprof_limit: there is no limit peek; did you mean peak?"),
+        (Marker(named={"peak": "1 KiBs"}), "zprof_limit, peak: "),
+        (Marker(named={"count": "3Ψ"}), "zprof_limit, count: "),
+        (Marker(positional=("24 MiB",)), "zprof_limit: every limit has a name; "),
+        (Marker(), "zprof_limit: states no limit; "),
+        (
+            Marker(named={"bytes": "+0%", "collective_bytes": "900 GB"}),
+            "zprof_limit: bytes and collective_bytes are the same limit; ",
+        ),
+        (
+            Marker(named={"peak_memory": False, "peak": "1 KiB"}),
+            "zprof_limit: peak_memory and peak are the same limit; ",
+        ),
+        (Marker(named={"\x1b[31m" * 50: "1"}), "zprof_limit: there is no limit \\x1b[31m"),
     ],
 )
-def test_a_mistake_is_one_line(marker: Stated, line: str) -> None:
+def test_a_mistake_is_one_line(marker: Marker, line: str) -> None:
     with pytest.raises(BadInput) as raised:
         limits_of([marker])
     said = f"{raised.value.message}; {raised.value.hint}"

@@ -100,6 +100,21 @@ def test_a_marker_without_the_fixture_is_an_error(suite: Suite) -> None:
     assert line.endswith("the test has none: give it the fixture zprof_run")
 
 
+def test_a_limit_that_is_turned_off_asks_nothing_of_the_test(suite: Suite) -> None:
+    result = suite.run(
+        '@pytest.mark.zprof_limit(peak="1 KiB")\n'
+        "class TestSizes:\n"
+        "    @pytest.mark.zprof_limit(peak=False)\n"
+        "    def test_records(self, zprof_run):\n"
+        "        zprof_run.load(RUN)\n"
+        "    @pytest.mark.zprof_limit(peak=False)\n"
+        "    def test_records_nothing(self):\n"
+        "        pass\n"
+    )
+    result.assert_outcomes(passed=2)
+    assert not said_by_zprof(result)
+
+
 def test_a_test_that_recorded_nothing_is_red(suite: Suite) -> None:
     result = suite.run('@pytest.mark.zprof_limit(peak="24 MiB")\ndef test_a(zprof_run): pass')
     result.assert_outcomes(failed=1)
