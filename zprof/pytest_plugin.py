@@ -126,12 +126,17 @@ def _hold(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
         run = item.stash[_RUNS].held()
         item.add_report_section("call", "zprof", f"zprof report {run.path}")
         update = item.config.getoption(_UPDATE)
-        judged = judge(run, limits, baseline_path(item.path, item.nodeid), update=update)
+        judged = judge(run, limits, baseline_path(item.path, _names(item)), update=update)
     except ZprofError as error:
         return (_line(error),)
     item.user_properties.extend(judged.properties)
     item.stash[_SAID] = list(_said(judged, item.config.rootpath))
     return judged.failures
+
+
+def _names(item: pytest.Item) -> list[str]:
+    """Of the classes around a test, and its own.  Its nodeid may have the group of pytest-xdist behind it."""
+    return [node.name for node in item.listchain() if isinstance(node, pytest.Class)] + [item.name]
 
 
 def _said(judged: "Judged", root: Path) -> Iterator[tuple[str, str]]:

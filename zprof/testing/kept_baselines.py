@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from zprof.checks.baseline import read_baseline, to_json
@@ -21,12 +22,12 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST = 100
 
 
-def baseline_path(test_file: Path, nodeid: str) -> Path:
-    """Where the baseline of a test is; ``nodeid`` as pytest writes it: ``tests/test_a.py::TestB::test_c[1]``.
+def baseline_path(test_file: Path, names: Sequence[str]) -> Path:
+    """Where the baseline of a test is; ``names`` of its classes and its own: ``["TestB", "test_c[1]"]``.
 
     A name that a file cannot have is made fit, and told apart by a digest of the whole.
     """
-    name = nodeid.partition("::")[2]
+    name = "::".join(names)
     plain = name.replace("::", ".")
     fit = _UNFIT.sub("-", plain).strip("-")[:_LONGEST]
     if fit != plain:

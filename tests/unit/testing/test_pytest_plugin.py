@@ -260,6 +260,18 @@ def test_parameters_and_classes_have_baselines_of_their_own_and_the_nearest_mark
     assert len(set(names)) == 2
 
 
+def test_a_group_of_workers_in_parallel_has_no_baseline_of_its_own(suite: Suite) -> None:
+    suite.run(COMPARED, "--zprof-update-baseline")
+    (suite.folder / "conftest.py").write_text(
+        "def pytest_collection_modifyitems(items):\n"  # as pytest-xdist does with --dist loadgroup
+        "    for item in items:\n"
+        "        item._nodeid = f'{item.nodeid}@group'\n"
+    )
+    result = suite.again()
+    result.assert_outcomes(passed=1)
+    assert not said_by_zprof(result)
+
+
 def test_values_are_properties_of_the_test(suite: Suite) -> None:
     suite.run(HOLDS, "--junitxml=j.xml")
     text = (suite.folder / "j.xml").read_text()
