@@ -115,6 +115,17 @@ CASES: Sequence[tuple[Limit, Made, Made | None]] = (
         for held in (limit(gate, change_ratio=0.0), limit(gate, change_ratio=0.0, origin="default"))
         for pair in ((NOTHING, BASE), (BASE, NOTHING), (NOTHING, NOTHING), (BASE, BASE))
     ),
+    *(
+        (limit(gate, value=1e12), replace(HALF, peaks=(1000,)), base)
+        for gate in (
+            "peak_memory",
+            "peak_memory.parameters",
+            "untagged_ratio",
+            "collective_bytes",
+            "step_time",
+        )
+        for base in (None, BASE, replace(HALF, peaks=(1000,)))
+    ),
     (PEAK, replace(BASE, world=7, peaks=(1000,)), BASE7),
     (PEAK, replace(BASE, world=6, peaks=(1000,)), BASE7),
     (PEAK, replace(BASE, world=5, peaks=(1000,)), replace(BASE, world=5, peaks=(1000,) * 5)),

@@ -14,6 +14,7 @@ from zprof.model.check import GateResult, Limit, Outcome, Sense
 from zprof.model.tenants import Tenant
 
 BASE = Made()
+PEAK = limit("peak_memory", change_ratio=0.02, origin="default")
 
 
 def result(held: Limit, run: Made, base: Made | None = BASE) -> GateResult:
@@ -160,7 +161,8 @@ def test_what_the_run_lacks_is_unknown_and_never_green(gate: str, origin: str) -
     neither = result(held, empty, empty)
     assert neither.outcome == ("skipped" if origin == "default" else "unknown")
     only_now = result(held, BASE, empty)
-    assert only_now.outcome == ("skipped" if origin == "default" else "unknown")
+    assert only_now.outcome == ("warned" if origin == "default" else "unknown")
+    assert "not have it" in only_now.sentence
     assert "zprof baseline update" in only_now.remedy
 
 
@@ -175,6 +177,14 @@ def test_a_missing_rank_can_only_have_more_memory() -> None:
     assert result(limit("peak_memory", change_ratio=0.02), run, run).outcome == "passed"
     half = replace(BASE, timed=(0,))
     assert result(limit("collective_bytes", change_ratio=0.0), half, half).outcome == "passed"
+
+
+@pytest.mark.parametrize("gate", ["peak_memory", "peak_memory.parameters", "collective_bytes"])
+@pytest.mark.parametrize("base", [None, "like the run", "whole"])
+def test_a_value_is_of_all_ranks_whatever_the_baseline_lacks(gate: str, base: str | None) -> None:
+    run = replace(BASE, peaks=(1000,), timed=(0,))
+    before = {None: None, "like the run": run, "whole": BASE}[base]
+    assert result(limit(gate, value=2000.0), run, before).outcome == "unknown"
 
 
 BOUNDS = [
@@ -198,7 +208,14 @@ def test_a_bound_that_decides_is_used(
     assert result(limit("peak_memory", change_ratio=0.02), *sides).outcome == outcome
     quiet = result(limit("peak_memory", change_ratio=0.02, origin="default"), *sides)
     open_before = outcome == "unknown" and bool(base)
-    assert quiet.outcome == ("skipped" if open_before else outcome)
+    left_open = "warned" if peak > 1020 else "skipped"
+    assert quiet.outcome == (left_open if open_before else outcome)
+
+
+def test_a_baseline_that_is_a_bound_silences_no_default() -> None:
+    found = result(PEAK, replace(BASE, peaks=(10_000, 1)), replace(BASE, lower_memory=True))
+    assert found.outcome == "warned"
+    assert "cannot decide it" in found.sentence
 
 
 def test_collectives_without_a_size_may_move_more() -> None:

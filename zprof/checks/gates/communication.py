@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from zprof.checks.gates.figure import Figure, exactly
-from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks
+from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks, unseen
 from zprof.checks.gates.words import name, shown_count, shown_parameters, signed
 from zprof.model.baseline import Baseline, CollectiveBaseline
 from zprof.model.units import format_bytes
@@ -85,7 +85,7 @@ def _missing(asked: Asked) -> str:
     if asked.now.time is None:
         return "no step was timed, so that no collective was seen"
     before = asked.before.time if asked.before is not None else None
-    ranks = lacking(asked.now.time.missing_ranks, before.missing_ranks if before else None)
+    ranks = unseen(asked, asked.now.time, before)
     if ranks:
         return f"{named_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} missing"
     return "" if asked.now.collectives is not None else "no collective was seen"

@@ -63,8 +63,12 @@ def allowed_of(limit: Limit, before: Figure | None) -> Figure:
 
 def holds(now: Figure, allowed: Figure, sense: Sense) -> bool | None:
     """Whether ``now`` is allowed; None where a bound cannot decide it."""
-    beyond = now.value > allowed.value if sense is Sense.AT_MOST else now.value < allowed.value
-    return decided(beyond, now, allowed, sense)
+    return decided(is_beyond(now, allowed, sense), now, allowed, sense)
+
+
+def is_beyond(now: Figure, allowed: Figure, sense: Sense) -> bool:
+    """Whether the values that were seen are beyond the limit, whatever the true ones are."""
+    return now.value > allowed.value if sense is Sense.AT_MOST else now.value < allowed.value
 
 
 def decided(beyond: bool, now: Figure, allowed: Figure, sense: Sense) -> bool | None:

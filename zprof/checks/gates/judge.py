@@ -2,9 +2,11 @@
 
 relative limit, no baseline             skipped
 the run lacks what the baseline has     unknown
-neither has it, or the baseline lacks it, or too few steps for an interval:
+only the baseline lacks it, or steps    unknown where the limit was stated, a warning where it is a default
+neither has it, or the run too few steps
                                         unknown where the limit was stated, skipped where it is a default
-a bound cannot decide                   unknown; a default that the baseline's own bound leaves open: skipped
+a bound cannot decide                   unknown; a default that the baseline's bound leaves open: a warning
+                                        where what was seen is beyond the limit, else skipped
 beyond the limit                        failed, or warned where the limit or the gate says so
 """
 
@@ -19,6 +21,7 @@ from zprof.checks.gates.figure import (
     holds,
     holds_surely,
     interval_of,
+    is_beyond,
     is_relative,
 )
 from zprof.checks.gates.reading import Reading
@@ -29,6 +32,7 @@ from zprof.model.check import GateResult, Limit, Outcome
 DEFAULT = "default"
 SAVE = "save one: zprof baseline save RUN"
 _UPDATE = "save the baseline again from a whole run: zprof baseline update"
+_BASELINE = "the baseline"
 _MORE_STEPS = "record more steps (--time-steps), and save the baseline from as many"
 _EXACT = "see the gaps of the report (zprof report RUN): they say what was not seen, and what helps"
 
@@ -41,10 +45,11 @@ def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
         outcome = Outcome.UNKNOWN if reading.before is not None else _quiet(limit)
         return _unjudged(limit, reading, outcome, reading.missing, reading.remedy)
     if is_relative(limit) and reading.before is None:
-        return _unjudged(limit, reading, _quiet(limit), "the baseline does not have it", _UPDATE)
+        return _unjudged(limit, reading, _heard(limit), "the baseline does not have it", _UPDATE)
     few = _too_few(limit, reading)
     if few:
-        return _unjudged(limit, reading, _quiet(limit), few, _MORE_STEPS)
+        of_baseline = few.startswith(_BASELINE)
+        return _unjudged(limit, reading, _heard(limit) if of_baseline else _quiet(limit), few, _MORE_STEPS)
     return _judged(limit, reading, reading.now)
 
 
@@ -55,7 +60,7 @@ def _judged(limit: Limit, reading: Reading, now: Figure) -> GateResult:
         beside = reading.before if is_relative(limit) and reading.before is not None else allowed
         interval = _interval(limit, reading, allowed)
         held = holds_surely(interval, now, beside.value, allowed, limit.sense)
-    outcome = _outcome(limit, reading, held)
+    outcome = _outcome(limit, reading, now, allowed, held)
     result = replace(
         _bare(limit, reading, outcome),
         allowed=float(allowed.value),
@@ -66,10 +71,11 @@ def _judged(limit: Limit, reading: Reading, now: Figure) -> GateResult:
     return replace(result, sentence=said, remedy=remedy)
 
 
-def _outcome(limit: Limit, reading: Reading, held: bool | None) -> Outcome:
+def _outcome(limit: Limit, reading: Reading, now: Figure, allowed: Figure, held: bool | None) -> Outcome:
+    if held is None and not allowed.is_bound:
+        return Outcome.UNKNOWN
     if held is None:
-        before = reading.before if is_relative(limit) else None
-        return _quiet(limit) if before is not None and before.is_bound else Outcome.UNKNOWN
+        return _heard(limit) if is_beyond(now, allowed, limit.sense) else _quiet(limit)
     if held:
         return Outcome.PASSED
     return Outcome.WARNED if limit.warns or reading.only_warns else Outcome.FAILED
@@ -88,13 +94,18 @@ def _too_few(limit: Limit, reading: Reading) -> str:
     """Why the steps do not make an interval; empty where they do, or none is asked for."""
     if limit.confidence is None:
         return ""
-    sides = zip(("the run", "the baseline"), reading.samples, strict=True)
+    sides = zip(("the run", _BASELINE), reading.samples, strict=True)
     for who, samples in list(sides)[: 2 if is_relative(limit) else 1]:
         steps = 0 if samples is None else len(samples)
         if steps < LEAST_STEPS:
             timed = f"{steps} timed step{'' if steps == 1 else 's'}"
             return f"{who} has {timed}, an interval needs {LEAST_STEPS}"
     return ""
+
+
+def _heard(limit: Limit) -> Outcome:
+    """A default that only the baseline leaves open: whoever made the baseline must not silence it."""
+    return Outcome.WARNED if limit.origin == DEFAULT else Outcome.UNKNOWN
 
 
 def _quiet(limit: Limit) -> Outcome:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from zprof.checks.baseline import highest
 from zprof.checks.gates.figure import Figure, is_relative
-from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks
+from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks, unseen
 from zprof.checks.gates.words import name, shown_ratio, signed
 from zprof.model.baseline import Baseline, MemoryBaseline
 from zprof.model.memory import RankMemory
@@ -22,7 +22,7 @@ def peak_memory(asked: Asked) -> Reading:
         return Reading(before=_peak(before, ()), missing=_MISSING, remedy=_RECORD, shown=format_bytes)
     place, rank = _highest(asked)
     phase = f" in the {name(rank.peak_phase)}" if rank.peak_phase else ""
-    missing = lacking(now.missing_ranks, before.missing_ranks if before else None)
+    missing = unseen(asked, now, before)
     return Reading(
         now=_peak(now, missing),
         before=_peak(before, _lacked(before, now)),
@@ -46,7 +46,7 @@ def tenant_memory(asked: Asked) -> Reading:
             before=_figure(before, sizes[1], ()), missing=missing, remedy=_RECORD, shown=format_bytes
         )
     place, rank = _highest(asked)
-    missing_ranks = lacking(now.missing_ranks, before.missing_ranks if before else None)
+    missing_ranks = unseen(asked, now, before)
     leaf = "untagged_bytes" if tenant == UNTAGGED else f"tenants.{tenant}"
     return Reading(
         now=_figure(now, sizes[0], missing_ranks),
@@ -69,7 +69,7 @@ def untagged_ratio(asked: Asked) -> Reading:
     if now is None or now.peak_bytes <= 0:
         return Reading(before=_untagged(before, ()), missing=_MISSING, remedy=_RECORD, shown=shown_ratio)
     place, rank = _highest(asked) if is_relative(asked.limit) else _worst(asked)
-    missing = lacking(now.missing_ranks, before.missing_ranks if before else None)
+    missing = unseen(asked, now, before)
     guess = bool(now.upper_bound or now.lower_bound or missing)
     share = Fraction(rank.untagged_bytes, rank.peak_bytes) if rank.peak_bytes > 0 else Fraction(0)
     return Reading(

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from zprof.checks.gates.figure import Figure, Samples
-from zprof.model.baseline import Baseline
+from zprof.checks.gates.figure import Figure, Samples, is_relative
+from zprof.model.baseline import Baseline, MemoryBaseline, TimeBaseline
 from zprof.model.check import Limit
 from zprof.model.report import Report
 
 _MOST_RANKS = 4
+_Side = MemoryBaseline | TimeBaseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,18 @@ class Reading:
     only_warns: str = ""
 
 
-def lacking(now: Iterable[int], before: Iterable[int] | None) -> tuple[int, ...]:
-    """Of the ranks that are missing now, those that the baseline has; without a baseline all of them."""
-    return tuple(sorted(set(now) - set(before or ())))
+def lacking(now: Iterable[int], before: Iterable[int] = ()) -> tuple[int, ...]:
+    """Of the ranks that are missing now, those that are not missing before."""
+    return tuple(sorted(set(now) - set(before)))
+
+
+def unseen(asked: Asked, now: _Side, before: _Side | None) -> tuple[int, ...]:
+    """The ranks that the run should have and lacks: against a value all that are missing.
+
+    Against a baseline those that it has: without the others both sides are of the same ranks.
+    """
+    excused = before.missing_ranks if before is not None and is_relative(asked.limit) else ()
+    return lacking(now.missing_ranks, excused)
 
 
 def named_ranks(ranks: Sequence[int]) -> str:

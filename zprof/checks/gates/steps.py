@@ -1,6 +1,6 @@
 """The timed steps of the run and of the baseline, as far as both are of the same ranks."""
 
-from zprof.checks.gates.reading import Asked, lacking, named_ranks
+from zprof.checks.gates.reading import Asked, lacking, named_ranks, unseen
 from zprof.model.baseline import TimeBaseline
 
 #: The list of the report that the gates of time sum.
@@ -16,7 +16,7 @@ def sides(asked: Asked) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None]
     now, before = asked.now.time, None if asked.before is None else asked.before.time
     if now is None:
         return (None, before), "no step was timed"
-    ranks = lacking(now.missing_ranks, before.missing_ranks if before else None)
+    ranks = unseen(asked, now, before)
     if ranks:
         return (None, before), f"{named_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} not timed"
     if before is not None and lacking(before.missing_ranks, now.missing_ranks):

@@ -50,7 +50,7 @@ def shown_parameters(value: float) -> str:
 def unjudged(result: GateResult, reading: Reading, reason: str) -> str:
     """That nothing was judged, and why."""
     value = "" if result.value is None else f"{reading.shown(result.value)}{reading.where}, "
-    said = "not judged" if result.outcome is Outcome.SKIPPED else "unknown"
+    said = "unknown" if result.outcome is Outcome.UNKNOWN else "not judged"
     return f"{result.limit.gate}: {value}{said}: {reason}"
 
 
