@@ -109,7 +109,7 @@ def _running(folder: Path, count: int) -> Iterator[list["subprocess.Popen[bytes]
         yield processes
     finally:
         for process in processes:
-            _end(process)
+            end(process)
 
 
 def _environment(rank: int, count: int) -> Mapping[str, str]:
@@ -162,11 +162,13 @@ def _has_answered(folder: Path, rank: int) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """With what it started itself: it leads a session of its own."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a rank with what it started itself, which may live on where the rank has ended.
+
+    It leads a session of its own.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     if process.stdin is not None:
         with suppress(OSError):

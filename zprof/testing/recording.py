@@ -39,14 +39,22 @@ def default_steps() -> "Schedule":
     return Schedule()
 
 
+def refuse_turned_off() -> None:
+    """What would be recorded in no process is not started.
+
+    Raises:
+        MissingData: recording is turned off.
+    """
+    if os.environ.get(_OFF_SWITCH) == "0":
+        raise MissingData("zprof_run: recording is turned off by ZPROF=0", hint="unset it")
+
+
 def recorder_of(wanted: Wanted) -> "Callable[..., Recorder]":
     """:func:`zprof.record` with path, steps and memory mode given.
 
     Raises:
-        MissingData: torch is not installed, or recording is turned off.
+        MissingData: torch is not installed.
     """
-    if os.environ.get(_OFF_SWITCH) == "0":
-        raise MissingData("zprof_run: recording is turned off by ZPROF=0", hint="unset it")
     try:
         from zprof.collectors.recorder import record
     except ModuleNotFoundError as error:

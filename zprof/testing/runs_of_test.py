@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from zprof.collectors.schedule import Schedule
     from zprof.testing.recorded_run import RecordedRun
 
+#: A day.
+_LONGEST_S = 86_400
+
 
 class RunsOfTest:
     """Records a piece of training: ``run = zprof_run(step, model=model, optimizer=optimizer)``.
@@ -44,7 +47,7 @@ class RunsOfTest:
                 ``backend``; it must stand at the top of its module.
             memory_mode: as of :func:`zprof.record`.
             backend: of the process group of several ranks.
-            timeout_s: how long several ranks may take before they are ended.
+            timeout_s: how long several ranks may take before they are ended, at most a day.
             limited: False: the limits of this test are not of this run.
             objects: ``model``, ``optimizer`` and ``training`` of a step, as of :func:`zprof.record`.
 
@@ -52,10 +55,11 @@ class RunsOfTest:
             BadInput: it cannot be recorded like that.
             MissingData: there is nothing to record with, or a rank failed.
         """
-        from zprof.testing.recording import Wanted, default_steps, record_here
+        from zprof.testing.recording import Wanted, default_steps, record_here, refuse_turned_off
 
         __tracebackhide__ = True
         _check(ranks, timeout_s, objects)
+        refuse_turned_off()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._recorded += 1
         path = self._folder / f"run{self._recorded}.zprof"
@@ -105,8 +109,10 @@ class RunsOfTest:
 def _check(ranks: int, timeout_s: float, objects: dict[str, Any]) -> None:
     if not isinstance(ranks, int) or ranks < 1:
         raise BadInput(f"zprof_run: ranks={ranks!r} is no number of ranks", hint="ranks=2")
-    if not timeout_s > 0:
-        raise BadInput(f"zprof_run: timeout_s={timeout_s!r} is no time", hint="timeout_s=120")
+    if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _LONGEST_S:
+        raise BadInput(
+            f"zprof_run: timeout_s={timeout_s!r} is no time of at most a day", hint="timeout_s=120"
+        )
     unknown = [name for name in objects if name not in ("model", "optimizer", "training")]
     if unknown:
         raise BadInput(

@@ -1,6 +1,7 @@
 """What the fixture takes, and what it says of what it cannot record; nothing is recorded here."""
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,10 @@ def test_a_step_takes_nothing_and_a_training_takes_record(train: Any, expected: 
         (lambda runs: runs(whole, ranks=0), "zprof_run: ranks=0 is no number of ranks"),
         (lambda runs: runs(whole, ranks="2"), "zprof_run: ranks='2' is no number of ranks"),
         (lambda runs: runs(whole, timeout_s=0), "zprof_run: timeout_s=0 is no time"),
+        (lambda runs: runs(whole, timeout_s=math.inf), "zprof_run: timeout_s=inf is no time of at most a"),
+        (lambda runs: runs(whole, timeout_s=math.nan), "zprof_run: timeout_s=nan is no time"),
+        (lambda runs: runs(whole, timeout_s=1e11), "zprof_run: timeout_s=100000000000.0 is no time"),
+        (lambda runs: runs(whole, timeout_s="60"), "zprof_run: timeout_s='60' is no time"),
         (lambda runs: runs(whole, modell=1), "zprof_run: there is no argument modell"),
         (
             lambda runs: runs(whole, model=1),
@@ -86,10 +91,13 @@ def test_without_torch_it_says_what_is_missing(runs: RunsOfTest, monkeypatch: py
         runs(lambda: None)
 
 
-def test_where_recording_is_turned_off_it_says_so(runs: RunsOfTest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_where_recording_is_turned_off_it_says_so(
+    runs: RunsOfTest, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
     monkeypatch.setenv("ZPROF", "0")
     with pytest.raises(ZprofError, match="turned off by ZPROF=0"):
-        runs(lambda: None)
+        runs(lambda record: None, ranks=ranks)
 
 
 def test_limits_are_of_one_run(runs: RunsOfTest) -> None:
