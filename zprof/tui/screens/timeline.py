@@ -7,6 +7,7 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Static
 from textual.worker import get_current_worker
@@ -63,6 +64,7 @@ class TimelineScreen(PageScreen):
     CSS: ClassVar[str] = """
     TimelineScreen #step, TimelineScreen #step:focus { border: none; height: 2; min-height: 2; }
     TimelineScreen #under { height: 1fr; min-height: 3; padding: 0 1; }
+    TimelineScreen #legend { height: auto; }
     TimelineScreen #glyphs { height: auto; padding: 0 1; color: $text-muted; display: none; }
     """
 
@@ -85,7 +87,8 @@ class TimelineScreen(PageScreen):
         yield FactTable(id="step", classes="fill")
         yield Lanes(id="lanes")
         yield Static("", id="under")
-        yield Static(Text(_ASCII_GLYPHS if self.zprof.ascii_only else _GLYPHS), id="glyphs")
+        with Vertical(id="legend"):
+            yield Static(Text(_ASCII_GLYPHS if self.zprof.ascii_only else _GLYPHS), id="glyphs")
 
     def fill(self, loaded: Loaded, selected: Selected) -> None:
         """The ledger at once; the lanes when the events are read."""
