@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from zprof.model.causes import FINDING_IDS, Cause
 from zprof.model.findings import Finding
 from zprof.model.report import Report, VerdictStatus
-from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.model.units import format_ns, format_percent
 from zprof.reports.finding_words import lines, untested, weighs
 from zprof.reports.junit_suite import Case, State, Suite, document
-from zprof.reports.shown.presenter import GapGroup, exposure, grouped_gaps, peak_bytes, step_ns
+from zprof.reports.shown.memory_names import largest_peak
+from zprof.reports.shown.presenter import Exposure, GapGroup, exposure, grouped_gaps, step_ns
 
 _VERDICTS = {
     VerdictStatus.OK: State.PASSED,
@@ -81,9 +82,15 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "modelled", "; ".join(report.run.modelled) or "nothing"
     if report.time.per_rank:
         yield "step_time", format_ns(step_ns(report.time.per_rank))
-        ratio = exposure(report.time.per_rank).ratio
-        yield "exposed_ratio", "no collective ran" if ratio is None else format_percent(ratio)
+        yield "exposed_share_of_collectives", _exposed(exposure(report.time.per_rank))
     if report.memory.per_rank:
-        yield "peak_memory", format_bytes(peak_bytes(report.memory.per_rank))
+        yield "peak_memory", largest_peak(report.memory.per_rank)
     if report.comparison is not None:
         yield "baseline", report.comparison.baseline
+
+
+def _exposed(seen: Exposure) -> str:
+    """Not the gate ``exposed_ratio``, which is a share of the step."""
+    if seen.ratio is None:
+        return "no collective ran"
+    return f"{'at most ' if seen.at_most else ''}{format_percent(seen.ratio)}"

@@ -2,11 +2,12 @@
 
 from zprof.model.findings import Confidence
 from zprof.model.report import Report, RunFacts, VerdictStatus
-from zprof.model.units import format_bytes, format_percent
+from zprof.model.units import format_percent
 from zprof.reports.escape_markdown import code, prose
 from zprof.reports.markdown.blocks import bullets
-from zprof.reports.shown.presenter import peak_bytes, peak_change_ratio
-from zprof.reports.text.summary import describe_run, steps_text
+from zprof.reports.shown.memory_names import largest_peak
+from zprof.reports.shown.presenter import peak_change_ratio
+from zprof.reports.shown.run_words import describe_run, reported_steps
 
 _MARKS = {
     VerdictStatus.OK: "✓",
@@ -49,29 +50,22 @@ def _try(report: Report) -> list[str]:
 
 def _facts(report: Report) -> list[str]:
     facts = [f"peak memory {_peak(report)}"] if report.memory.per_rank else []
-    facts.append(f"run {prose(describe_run(report.run, _steps(report, report.run)), 400)}")
+    facts.append(f"run {prose(describe_run(report.run, reported_steps(report, report.run)), 400)}")
     if before := _baseline(report):
-        facts.append(f"baseline {prose(describe_run(before, _steps(report, before)), 400)}")
+        facts.append(f"baseline {prose(describe_run(before, reported_steps(report, before)), 400)}")
     return facts
 
 
 def _peak(report: Report) -> str:
     ranks = report.memory.per_rank
     before = report.comparison.baseline_memory if report.comparison else ()
-    peak = f"{format_bytes(peak_bytes(ranks))} on the largest rank"
+    peak = f"{largest_peak(ranks)} on the largest rank"
     if not before:
         return peak
     change = format_percent(peak_change_ratio(before, ranks))
     sign = "" if change.startswith("-") else "+"
-    return f"{peak}, {sign}{change} against {format_bytes(peak_bytes(before))}"
+    return f"{peak}, {sign}{change} against {largest_peak(before)}"
 
 
 def _baseline(report: Report) -> RunFacts | None:
     return report.comparison.baseline_run if report.comparison else None
-
-
-def _steps(report: Report, run: RunFacts) -> str:
-    """The steps that the report is about."""
-    if not report.time.per_rank and run.memory_steps:
-        return f"memory of {steps_text(run.memory_steps)}"
-    return "from a snapshot" if run.source == "snapshot" else steps_text(run.steps)

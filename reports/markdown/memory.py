@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from zprof.model.memory import Allocation, RankMemory
+from zprof.model.memory import Allocation, LawCheck, RankMemory
 from zprof.model.report import Report
 from zprof.model.units import format_bytes, format_percent
 from zprof.reports.escape_markdown import code, prose
@@ -12,17 +12,17 @@ from zprof.reports.shown.memory_names import (
     basis_note,
     peak_text,
     signed_bytes,
+    sized,
     tenant_bytes,
     tenant_name,
 )
 from zprof.reports.shown.memory_presenter import largest_rank, shares
 from zprof.reports.shown.presenter import (
     MAX_RANKS_COMPARED,
-    StateCheck,
     shown_ranks,
     shown_tenants,
-    state_checks,
 )
+from zprof.reports.shown.state_words import state_lines
 
 _MAX_RANKS = 8
 _TOP = 8
@@ -35,7 +35,7 @@ def memory_blocks(report: Report) -> list[str]:
     ranks = report.memory.per_rank
     if not ranks:
         return []
-    return [_tenants(report), *_notes(report), *_states(report), *_largest(report.memory.top)]
+    return [_tenants(report), *_notes(report), *_states(report.memory.laws), *_largest(report.memory.top)]
 
 
 def memory_detail_blocks(report: Report) -> list[str]:
@@ -99,22 +99,8 @@ def _moment(rank: RankMemory) -> str:
     return f"the {phase} of step {step}" if phase and step >= 0 else phase
 
 
-def _states(report: Report) -> list[str]:
-    checks = state_checks(report.memory.laws)
-    alike = len({(c.law_bytes, c.measured_bytes, c.padding_bytes, c.scalar_bytes) for c in checks}) == 1
-    shown = checks[:1] if alike else checks[:_MAX_RANKS]
-    return [_state(check, "each rank" if alike else f"rank {check.rank}") for check in shown]
-
-
-def _state(check: StateCheck, who: str) -> str:
-    off = f"{format_bytes(check.off_bytes)} off" if check.off_bytes else "to the byte"
-    sizes = (
-        f"law {format_bytes(check.law_bytes)}",
-        f"measured {format_bytes(check.measured_bytes)}",
-        f"padding {format_bytes(check.padding_bytes)}",
-        f"step counters {format_bytes(check.scalar_bytes)}",
-    )
-    return f"States of {who}: {', '.join(sizes)}: {off}."
+def _states(laws: Sequence[LawCheck]) -> list[str]:
+    return [f"{said[0].upper()}{said[1:]}." for said in state_lines(laws, _MAX_RANKS)]
 
 
 def _largest(top: Sequence[Allocation]) -> list[str]:
@@ -125,7 +111,7 @@ def _largest(top: Sequence[Allocation]) -> list[str]:
             code(": ".join(part for part in (entry.module, entry.sub) if part), 80) or "(unknown)",
             prose(tenant_name(entry.tenant), 60),
             str(entry.rank),
-            format_bytes(entry.bytes),
+            sized(entry),
         ]
         for entry in top[:_TOP]
     ]
@@ -140,7 +126,7 @@ def _parts(report: Report) -> list[str]:
     rows = [
         [
             prose(": ".join(name for name in (tenant_name(part.tenant), part.sub) if name), 80),
-            format_bytes(part.bytes),
+            sized(part),
             format_percent(share),
         ]
         for part, share in zip(parts, shares(parts, rank.peak_bytes), strict=True)

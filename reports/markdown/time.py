@@ -9,6 +9,7 @@ from zprof.reports.escape_markdown import code, prose
 from zprof.reports.markdown.blocks import table
 from zprof.reports.shown.path_presenter import path_kinds, path_ranks
 from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
+from zprof.reports.shown.run_words import window_text
 from zprof.reports.shown.time_presenter import LateRank, late_ranks, per, telling_ranks, unsplit_ns
 from zprof.reports.text.time import bounds, signed
 
@@ -28,6 +29,8 @@ def ledger_blocks(report: Report) -> list[str]:
     comparison = report.comparison
     if comparison and comparison.baseline_time:
         blocks.append(_exposed(f"In {code(comparison.baseline)}", comparison.baseline_time, report))
+    if said := window_text(report.time):
+        blocks.append(f"{prose(said[0].upper() + said[1:])}.")
     if unknown := unsplit_ns(ranks):
         blocks.append(
             f"{format_ns(unknown)} of it in collectives of which not all ranks could be compared: there a "

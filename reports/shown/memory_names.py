@@ -1,8 +1,11 @@
 """How the memory pages name tenants, ranks and sizes."""
 
-from zprof.model.memory import Basis, RankMemory
+from collections.abc import Sequence
+
+from zprof.model.memory import Allocation, Basis, MemoryPart, RankMemory
 from zprof.model.tenants import Tenant
 from zprof.model.units import format_bytes, format_percent
+from zprof.reports.shown.memory_presenter import largest_rank
 
 #: Stands before a size that rests on a rule, not on what was seen.
 BY_RULE = "~"
@@ -34,6 +37,17 @@ def tenant_name(tenant: str) -> str:
 def peak_text(rank: RankMemory) -> str:
     """A rank's peak, marked where it is a bound; one that is both is neither, and the gaps say why."""
     return f"{peak_mark(rank)}{format_bytes(rank.peak_bytes)}"
+
+
+def largest_peak(ranks: Sequence[RankMemory]) -> str:
+    """The peak of the rank that has the largest, with its mark; empty without ranks."""
+    rank = largest_rank(ranks)
+    return peak_text(rank) if rank else ""
+
+
+def sized(entry: MemoryPart | Allocation) -> str:
+    """The bytes of a part or an allocation, marked where a rule gave it its tenant."""
+    return f"{BY_RULE if entry.basis == Basis.RULE else ''}{format_bytes(entry.bytes)}"
 
 
 def peak_mark(rank: RankMemory) -> str:

@@ -6,15 +6,21 @@ from zprof.model.memory import Allocation, RankMemory
 from zprof.model.printable import printable
 from zprof.model.report import Report
 from zprof.model.units import format_bytes as _bytes
-from zprof.reports.shown.memory_names import basis_note, peak_text, signed_bytes, tenant_bytes, tenant_name
+from zprof.reports.shown.memory_names import (
+    basis_note,
+    peak_text,
+    signed_bytes,
+    sized,
+    tenant_bytes,
+    tenant_name,
+)
 from zprof.reports.shown.presenter import (
     MAX_RANKS,
     MAX_RANKS_COMPARED,
-    StateCheck,
     shown_ranks,
     shown_tenants,
-    state_checks,
 )
+from zprof.reports.shown.state_words import state_lines
 from zprof.reports.text.layout import heading, table, wrap
 
 _TOP = 4
@@ -29,7 +35,7 @@ def memory(report: Report) -> list[str]:
         heading("MEMORY AT EACH RANK'S PEAK", "bytes live in the allocator"),
         *table(_rows(report)),
         *_notes(report),
-        *_states(report),
+        *[line for said in state_lines(report.memory.laws, MAX_RANKS) for line in wrap(said)],
     ]
 
 
@@ -95,32 +101,6 @@ def _moment(rank: RankMemory) -> str:
     return f"{phase} of step {step}" if phase and step >= 0 else phase
 
 
-def _states(report: Report) -> list[str]:
-    checks = state_checks(report.memory.laws)
-    alike = len({(c.law_bytes, c.measured_bytes, c.padding_bytes, c.scalar_bytes) for c in checks}) == 1
-    if alike:
-        return _state_line(checks[0], "each rank")
-    return [line for check in checks[:MAX_RANKS] for line in _state_line(check, f"rank {check.rank}")]
-
-
-def _state_line(check: StateCheck, who: str) -> list[str]:
-    parts = [
-        f"law {_bytes(check.law_bytes)}",
-        f"measured {_bytes(check.measured_bytes)}",
-        f"padding {_bytes(check.padding_bytes)}",
-        f"step counters {_bytes(check.scalar_bytes)}",
-    ]
-    return wrap(f"states of {who}: {', '.join(parts)}: {_agreement(check)}")
-
-
-def _agreement(check: StateCheck) -> str:
-    if not check.off_bytes:
-        return "to the byte"
-    if check.has_cause:
-        return f"{_bytes(check.off_bytes)} off, of known cause (--only memory)"
-    return f"not explained {signed_bytes(check.rest_bytes)}"
-
-
 def largest(top: Sequence[Allocation]) -> list[str]:
     """The largest allocations of all ranks, in short."""
     if not top:
@@ -128,5 +108,5 @@ def largest(top: Sequence[Allocation]) -> list[str]:
     rows = [["largest live at the peak", "tenant", "rank", "size"]]
     for entry in top[:_TOP]:
         name = ": ".join(part for part in (entry.module, entry.sub) if part) or "(unknown)"
-        rows.append([printable(name), printable(entry.tenant), str(entry.rank), _bytes(entry.bytes)])
+        rows.append([printable(name), printable(entry.tenant), str(entry.rank), sized(entry)])
     return ["", *table(rows)]

@@ -9,7 +9,7 @@ from zprof.model.memory import Allocation, LawCheck, Memory, RankMemory, RankSpr
 from zprof.model.printable import printable, shorten
 from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_percent
-from zprof.reports.shown.memory_names import BY_RULE, signed_bytes, tenant_name
+from zprof.reports.shown.memory_names import BY_RULE, signed_bytes, sized, tenant_name
 from zprof.reports.shown.memory_presenter import largest_rank, of_largest_rank, shares, telling_frames
 from zprof.reports.text.layout import bar, heading, table, wrap
 
@@ -44,11 +44,8 @@ def _kinds(rank: RankMemory) -> list[str]:
         return []
     rows = [["kind", "size", "share", ""]]
     for part, share in zip(parts, shares(parts, rank.peak_bytes), strict=True):
-        mark = BY_RULE if part.basis == "rule" else ""
         name = ": ".join(name for name in (tenant_name(part.tenant), part.sub) if name)
-        rows.append(
-            [printable(name), f"{mark}{format_bytes(part.bytes)}", format_percent(share), bar(share, _BAR)]
-        )
+        rows.append([printable(name), sized(part), format_percent(share), bar(share, _BAR)])
     return ["", heading("WHAT IT IS", f"rank {rank.rank} at its peak"), *table(rows)]
 
 

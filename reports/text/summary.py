@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from zprof.model.findings import Confidence
 from zprof.model.printable import printable, printable_lines
 from zprof.model.report import Report, RunFacts, VerdictStatus
-from zprof.model.units import format_bytes, format_percent
-from zprof.reports.shown.presenter import missing_ranks, peak_bytes, peak_change_ratio
+from zprof.model.units import format_percent
+from zprof.reports.shown.memory_names import largest_peak
+from zprof.reports.shown.presenter import peak_change_ratio
+from zprof.reports.shown.run_words import describe_run, reported_steps
 from zprof.reports.text.layout import wrap
 
-_NAMED = 4
-#: What stands for a backend or an engine that nobody named.
-_NOT_SAID = frozenset({"", "none", "unknown"})
 _MARK = {
     VerdictStatus.OK: "✓",
     VerdictStatus.SLOWER: "✗",
@@ -48,7 +47,7 @@ def peak(report: Report) -> list[str]:
     ranks = report.memory.per_rank
     if not ranks:
         return []
-    peak = format_bytes(peak_bytes(ranks))
+    peak = largest_peak(ranks)
     before = report.comparison.baseline_memory if report.comparison else ()
     if not before and not report.time.per_rank:
         return []  # the verdict says it
@@ -56,51 +55,16 @@ def peak(report: Report) -> list[str]:
         return wrap(f"peak memory {peak} on the largest rank")
     change = format_percent(peak_change_ratio(before, ranks))
     sign = "" if change.startswith("-") else "+"
-    return wrap(
-        f"peak memory {peak} vs {format_bytes(peak_bytes(before))} on the largest rank, {sign}{change}"
-    )
+    return wrap(f"peak memory {peak} vs {largest_peak(before)} on the largest rank, {sign}{change}")
 
 
 def runs(report: Report) -> list[str]:
     """This run, and its baseline."""
-    timed = bool(report.time.per_rank)
-    lines = wrap(describe_run(report.run, _steps(report.run, timed)), first="  run       ")
+    lines = wrap(describe_run(report.run, reported_steps(report, report.run)), first="  run       ")
     if report.comparison and report.comparison.baseline_run:
         before = report.comparison.baseline_run
-        lines += wrap(describe_run(before, _steps(before, timed)), first="  baseline  ")
+        lines += wrap(describe_run(before, reported_steps(report, before)), first="  baseline  ")
     return lines
-
-
-def _steps(run: RunFacts, timed: bool) -> str:
-    """The steps that the report is about."""
-    if not timed and run.memory_steps:
-        return f"memory of {steps_text(run.memory_steps)}"
-    return "from a snapshot" if run.source == "snapshot" else steps_text(run.steps)
-
-
-def describe_run(run: RunFacts, steps: str) -> str:
-    """A run in one line: ranks, backend, engine, steps."""
-    ranks = f"{run.world_size} ranks" if run.world_size != 1 else "1 rank"
-    missing = missing_ranks(run)
-    if missing:
-        names = ", ".join(str(rank) for rank in missing[:_NAMED])
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        ranks = f"{len(run.ranks_loaded)} of {ranks} (missing: {names}{more})"
-    stage = "" if run.stage is None else f" stage {run.stage}"
-    where = run.device if run.backend in _NOT_SAID else f"{run.backend} on {run.device}"
-    engine = [] if run.engine in _NOT_SAID else [f"{run.engine} engine{stage}"]
-    return printable(f"{run.name}: {', '.join([ranks, where, *engine, steps])}")
-
-
-def steps_text(steps: Sequence[int]) -> str:
-    """``steps 3-10``, or how many and from where to where if some are left out."""
-    if not steps:
-        return "no timed step"
-    if len(steps) == 1:
-        return f"step {steps[0]}"
-    low, high = min(steps), max(steps)
-    whole = len(set(steps)) == high - low + 1
-    return f"steps {low}-{high}" if whole else f"{len(steps)} steps of {low}-{high}"
 
 
 def modelled(report: Report) -> list[str]:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
-from zprof.model.time import RankTime, Time, WindowPolicy
+from zprof.model.time import RankTime, WindowPolicy
 from zprof.model.units import format_ms, format_ns, format_percent
 from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
+from zprof.reports.shown.run_words import window_text
 from zprof.reports.shown.time_presenter import per, telling_ranks, unsplit_ns
 from zprof.reports.text.collectives import collectives
 from zprof.reports.text.critical_path import critical_path
@@ -18,8 +19,6 @@ _NAME = 12
 #: What the split is worth where ranks are missing.
 _BOUNDS = {"exposed transfer": "≤ ", "exposed wait": "≥ "}
 _MAX_RANKS = 8
-#: The source of a window over a trace without steps.
-_NO_STEPS = "whole trace"
 _LEFT_OUT = "8 of {} ranks, those that wait most and those that wait least; all: -f json"
 
 
@@ -32,7 +31,7 @@ def time(report: Report) -> list[str]:
         *_ledger(report),
         *exposed(report),
         *_unsplit(report),
-        *_window(report.time),
+        *(wrap(said) if (said := window_text(report.time)) else ()),
         *_ranks(report),
         *late(report),
         *critical_path(report),
@@ -152,19 +151,3 @@ def _ranks(report: Report) -> list[str]:
         *table(rows),
         *left_out,
     ]
-
-
-def _window(time: Time) -> list[str]:
-    """What was measured, where that is not the steps as a recorder marked them."""
-    window = time.window
-    if window is None:
-        return []
-    before = window.pre_window_ns
-    left_out = f"; {format_ns(before)} of device work outside the steps, left out" if before else ""
-    if window.policy is WindowPolicy.TRACE:
-        return wrap("measured: the whole recording as one stretch (--window trace)")
-    if window.source == "recorder":
-        return wrap(left_out.removeprefix("; ")) if left_out else []
-    if window.source == _NO_STEPS:
-        return wrap(f"measured: the whole trace as one step, since it marks none{left_out}")
-    return wrap(printable(f"measured: steps by {window.source}{left_out}"))

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from zprof.model.findings import Confidence
 from zprof.model.memory import RankMemory
 from zprof.model.report import Report, RunFacts, VerdictStatus
-from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.model.units import format_ns, format_percent
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Head, KeyFigure
-from zprof.reports.html.sections.run_facts import in_short
 from zprof.reports.shown.memory_names import peak_text
 from zprof.reports.shown.memory_presenter import largest_rank
 from zprof.reports.shown.presenter import exposure, grouped_gaps, peak_change_ratio, step_ns
+from zprof.reports.shown.run_words import describe_run, reported_steps
 from zprof.reports.shown.time_presenter import late_ranks, per
 
 _MARK = {
@@ -31,7 +31,10 @@ def head(report: Report) -> Head:
         mark=_MARK[status],
         verdict=words.sentence(report.verdict.sentence),
         attempt=_attempt(report),
-        runs=tuple((what, words.sentence(in_short(run))) for what, run in _runs(report)),
+        runs=tuple(
+            (what, words.sentence(describe_run(run, reported_steps(report, run))))
+            for what, run in _runs(report)
+        ),
         modelled=words.sentence(
             "; ".join(dict.fromkeys(name for _, run in _runs(report) for name in run.modelled))
         ),
@@ -98,7 +101,7 @@ def _peak_note(largest: RankMemory, before: Sequence[RankMemory], report: Report
         return f"allocated on rank {largest.rank}, the largest"
     change = format_percent(peak_change_ratio(before, report.memory.per_rank))
     sign = "" if change.startswith("-") else "+"
-    return f"on the largest rank; baseline {format_bytes(was.peak_bytes)}, {sign}{change}"
+    return f"on the largest rank; baseline {peak_text(was)}, {sign}{change}"
 
 
 def _counts(report: Report) -> Iterator[KeyFigure]:

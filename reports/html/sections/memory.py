@@ -9,7 +9,8 @@ from zprof.model.units import format_bytes
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Bars, Block, Column, Notes, Segment, StackedBar
 from zprof.reports.shown.memory_names import basis_note, peak_text, signed_bytes, tenant_bytes, tenant_name
-from zprof.reports.shown.presenter import StateCheck, peak_bytes, shown_ranks, state_checks
+from zprof.reports.shown.presenter import peak_bytes, shown_ranks
+from zprof.reports.shown.state_words import state_lines
 
 _BARS, _BARS_COMPARED = 32, 16
 _ROWS = 200
@@ -46,8 +47,10 @@ def _bars(report: Report) -> Bars:
 
 
 def _bar(rank: RankMemory, who: str, scale: int) -> StackedBar:
-    sizes = [(name, rank.tenants.get(Tenant(name), 0)) for name in words.ORDER if name != words.UNTAGGED]
-    laid = [*sizes, (words.UNTAGGED, rank.untagged_bytes)]
+    laid = [
+        *((tenant.value, rank.tenants.get(tenant, 0), tenant_bytes(rank, tenant)) for tenant in SHOWN),
+        (words.UNTAGGED, rank.untagged_bytes, format_bytes(rank.untagged_bytes)),
+    ]
     return StackedBar(
         name=f"{who}rank {rank.rank}",
         note=peak_text(rank),
@@ -56,27 +59,28 @@ def _bar(rank: RankMemory, who: str, scale: int) -> StackedBar:
     )
 
 
-def _law(law: StateLaw) -> list[tuple[str, int]]:
-    return [
-        (Tenant.PARAMETERS.value, law.parameters),
-        (Tenant.GRADIENTS.value, law.gradients),
-        (Tenant.OPTIMIZER_STATE.value, law.optimizer_state),
-    ]
+def _law(law: StateLaw) -> list[tuple[str, int, str]]:
+    states = (
+        (Tenant.PARAMETERS, law.parameters),
+        (Tenant.GRADIENTS, law.gradients),
+        (Tenant.OPTIMIZER_STATE, law.optimizer_state),
+    )
+    return [(tenant.value, size, format_bytes(size)) for tenant, size in states]
 
 
 def _law_bytes(rank: RankMemory) -> int:
-    return sum(size for _, size in _law(rank.formula)) if rank.formula else 0
+    return sum(size for _, size, _ in _law(rank.formula)) if rank.formula else 0
 
 
-def _segments(sizes: Sequence[tuple[str, int]], scale: int) -> Iterator[Segment]:
-    """Pieces one after the other; none for nothing."""
+def _segments(sizes: Sequence[tuple[str, int, str]], scale: int) -> Iterator[Segment]:
+    """Pieces (name, bytes, how that reads) one after the other; none for nothing."""
     begin = 0
-    for name, size in sizes:
+    for name, size, said in sizes:
         if size > 0:
             yield Segment(
                 kind=words.tenant_kind(name),
                 letter=words.LETTERS[name],
-                text=f"{tenant_name(name)} {format_bytes(size)}",
+                text=f"{tenant_name(name)} {said}",
                 begin=round(100 * begin / scale, 3),
                 width=round(100 * size / scale, 3),
             )
@@ -136,31 +140,5 @@ def _change(report: Report) -> Sequence[Block]:
 
 def _notes(report: Report) -> Sequence[Block]:
     lines = [words.sentence(note) for rank in report.memory.per_rank[:_NOTED] if (note := basis_note(rank))]
-    lines += _states(state_checks(report.memory.laws))
+    lines += state_lines(report.memory.laws, _NOTED)
     return (Notes(lines=tuple(lines)),) if lines else ()
-
-
-def _states(checks: Sequence[StateCheck]) -> list[str]:
-    alike = {(c.law_bytes, c.measured_bytes, c.padding_bytes, c.scalar_bytes) for c in checks}
-    if len(alike) == 1:
-        return [_state("each rank", checks[0])]
-    worst = sorted(checks, key=lambda check: (-check.off_bytes, check.rank))[:_NOTED]
-    return [_state(f"rank {check.rank}", check) for check in worst]
-
-
-def _state(who: str, check: StateCheck) -> str:
-    parts = (
-        ("law", check.law_bytes),
-        ("measured", check.measured_bytes),
-        ("padding", check.padding_bytes),
-        ("step counters", check.scalar_bytes),
-    )
-    return f"states of {who}: {', '.join(f'{n} {format_bytes(b)}' for n, b in parts)}: {_agreement(check)}"
-
-
-def _agreement(check: StateCheck) -> str:
-    if not check.off_bytes:
-        return "to the byte"
-    if check.has_cause:
-        return f"{format_bytes(check.off_bytes)} off, of known cause"
-    return f"not explained {signed_bytes(check.rest_bytes)}"

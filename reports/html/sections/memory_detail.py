@@ -8,7 +8,7 @@ from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_percent
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Block, Column, Notes
-from zprof.reports.shown.memory_names import BY_RULE, signed_bytes, tenant_name
+from zprof.reports.shown.memory_names import signed_bytes, sized, tenant_name
 from zprof.reports.shown.memory_presenter import largest_rank, shares, telling_frames
 
 _MOST = 200
@@ -41,7 +41,7 @@ def _kinds(rank: RankMemory) -> Sequence[Block]:
     rows = [
         (
             words.name(": ".join(name for name in (tenant_name(part.tenant), part.sub) if name)),
-            f"{BY_RULE if part.basis == 'rule' else ''}{format_bytes(part.bytes)}",
+            sized(part),
             format_percent(share),
         )
         for part, share in zip(parts, shares(parts, rank.peak_bytes), strict=True)
@@ -112,7 +112,7 @@ def _allocation(entry: Allocation) -> tuple[str, ...]:
         words.name(": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part)),
         words.name(entry.module) or words.NOTHING,
         str(entry.rank),
-        f"{BY_RULE if entry.basis == 'rule' else ''}{format_bytes(entry.bytes)}",
+        sized(entry),
         words.sentence(where) or "no stack: made before it was watched, or outside of Python",
     )
 

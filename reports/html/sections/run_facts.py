@@ -3,16 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from zprof.model.report import Comparison, Report, RunFacts
-from zprof.model.time import Time, WindowPolicy
+from zprof.model.time import Time
 from zprof.model.units import format_ms, format_ns
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Block, Column, Facts, Notes
-from zprof.reports.shown.presenter import missing_ranks
+from zprof.reports.shown.run_words import ranks_text, steps_text, window_text
 
-_NAMED = 8
 _DIFFERENCES = 100
-#: What stands for a backend or an engine that nobody named.
-_NOT_SAID = frozenset({"", "none", "unknown"})
 
 
 def run_facts(report: Report) -> Sequence[Block]:
@@ -24,15 +21,6 @@ def run_facts(report: Report) -> Sequence[Block]:
         *(_equal_work(report, report.comparison) if report.comparison else ()),
         *(_differences(report.comparison) if report.comparison else ()),
     )
-
-
-def in_short(run: RunFacts) -> str:
-    """A run in one line: ranks, backend, engine, steps."""
-    where = run.device if run.backend in _NOT_SAID else f"{run.backend} on {run.device}"
-    parts = [_ranks(run), where]
-    if run.engine not in _NOT_SAID:
-        parts.append(f"{run.engine} engine" + ("" if run.stage is None else f" stage {run.stage}"))
-    return f"{run.name}: {', '.join([*parts, _steps(run.steps)])}"
 
 
 def _facts(report: Report) -> Sequence[Block]:
@@ -52,46 +40,21 @@ def _of(run: RunFacts) -> list[tuple[str, str]]:
     return [
         ("name", run.name),
         ("source", run.source),
-        ("ranks", _ranks(run)),
+        ("ranks", ranks_text(run)),
         ("device", run.device),
         ("backend", run.backend or words.NOTHING),
         ("engine", run.engine),
         ("stage", "unknown" if run.stage is None else str(run.stage)),
-        ("timed steps", _steps(run.steps)),
-        ("memory steps", _steps(run.memory_steps) if run.memory_steps else "none"),
+        ("timed steps", steps_text(run.steps)),
+        ("memory steps", steps_text(run.memory_steps) if run.memory_steps else "none"),
         ("modelled", "; ".join(run.modelled) or "nothing"),
     ]
 
 
-def _ranks(run: RunFacts) -> str:
-    ranks = f"{run.world_size:,} ranks" if run.world_size != 1 else "1 rank"
-    missing = missing_ranks(run)
-    if not missing:
-        return ranks
-    names = ", ".join(str(rank) for rank in missing[:_NAMED])
-    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    return f"{len(run.ranks_loaded):,} of {ranks} (missing: {names}{more})"
-
-
-def _steps(steps: Sequence[int]) -> str:
-    if not steps:
-        return "no timed step"
-    if len(steps) == 1:
-        return f"step {steps[0]}"
-    low, high = min(steps), max(steps)
-    whole = len(set(steps)) == high - low + 1
-    return f"steps {low}-{high}" if whole else f"{len(steps)} steps of {low}-{high}"
-
-
 def _window(time: Time) -> Iterator[str]:
     """What was measured, and by how much two recordings of this job differ."""
-    window = time.window
-    if window is not None and window.policy is WindowPolicy.TRACE:
-        yield "measured: the whole recording as one stretch (--window trace)"
-    elif window is not None:
-        yield words.sentence(f"measured: steps by {window.source}")
-        if window.pre_window_ns:
-            yield f"{format_ns(window.pre_window_ns)} of device work outside the steps, left out"
+    if said := window_text(time):
+        yield words.sentence(said)
     if time.step_noise_ns is not None:
         yield (
             f"the mean steps of two recordings of this job differ by no more than "

@@ -12,8 +12,9 @@ from zprof.reports.shown.compare_presenter import (
     shown_rows,
     shown_settings,
 )
+from zprof.reports.shown.run_words import describe_run, steps_text
 from zprof.reports.text.layout import INDENT, WIDTH, heading, wrap
-from zprof.reports.text.summary import describe_run, modelled_in, steps_text
+from zprof.reports.text.summary import modelled_in
 
 _CELL, _CHANGE = 16, 9
 _NAME = WIDTH - 2 * len(INDENT) - 2 * (_CELL + 2) - (_CHANGE + 2)
