@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zprof.testing.runs_of_test import RunsOfTest
 
 _MARKER, _FIXTURE, _UPDATE = "zprof_limit", "zprof_run", "--zprof-update-baseline"
+_REQUIRE = "zprof_require_baseline"
 _HELP = (
     f'{_MARKER}(peak="24 MiB", activations="+0%", untagged="0.1%", exposed="10%", overlap=">=0.7", '
     'bytes="3Ψ", count="+0%", step="+3%", …): what the run that the test records with '
@@ -35,7 +36,13 @@ _ATTRIBUTE = "zprof_said"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option."""
+    """One option, one setting."""
+    parser.addini(
+        _REQUIRE,
+        type="bool",
+        default=False,
+        help=f"a test with {_MARKER} fails where its limits need a baseline that was not written yet",
+    )
     parser.getgroup("zprof").addoption(
         _UPDATE,
         action="store_true",
@@ -130,7 +137,12 @@ def _hold(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
     except ZprofError as error:
         return (_line(error),)
     item.user_properties.extend(judged.properties)
-    item.stash[_SAID] = list(_said(judged, item.config.rootpath))
+    item.stash[_SAID] = said = list(_said(judged, item.config.rootpath))
+    if not judged.first_run:
+        return judged.failures
+    if item.config.getini(_REQUIRE):
+        return (*judged.failures, f"{judged.first_run} ({_REQUIRE})")
+    said.append(("notice", judged.first_run))
     return judged.failures
 
 

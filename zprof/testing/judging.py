@@ -22,13 +22,14 @@ _RED = (Outcome.FAILED, Outcome.UNKNOWN)
 class Judged:
     """What became of it, each a line that is safe to print.
 
-    ``properties``: the measured values by gate, for the JUnit file.  ``written``: the baseline, where it was
-    kept.
+    ``first_run``: that there is no baseline yet, and how to write it.  ``properties``: the measured values by
+    gate, for the JUnit file.  ``written``: the baseline, where it was kept.
     """
 
     failures: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    first_run: str = ""
     properties: tuple[tuple[str, str], ...] = ()
     written: Path | None = None
 
@@ -53,7 +54,8 @@ def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool
     return Judged(
         failures=failures,
         warnings=tuple(_line(gate) for gate in result.results if gate.outcome is Outcome.WARNED),
-        notices=tuple(_first_run(file, limits) if first else _notices(result, before)),
+        notices=() if first else tuple(_notices(result, before)),
+        first_run=_first_run(file, limits) if first else "",
         properties=tuple(_properties(result)),
         written=written,
     )
@@ -71,9 +73,9 @@ def _before(run: RecordedRun, file: Path, *, update: bool) -> Baseline | None:
     return baseline_of(run.report, run.manifest.environment, file.stem) if update else kept(file)
 
 
-def _first_run(file: Path, limits: Sequence[Limit]) -> Iterator[str]:
+def _first_run(file: Path, limits: Sequence[Limit]) -> str:
     gates = ", ".join(limit.gate for limit in limits if is_relative(limit))
-    yield printable(
+    return printable(
         f"{gates}: nothing to compare with yet, pytest {UPDATE} writes {file.parent.name}/{file.name}"
     )
 

@@ -160,6 +160,22 @@ def test_a_first_run_passes_with_a_notice(suite: Suite) -> None:
     assert not (suite.folder / KEPT).exists()
 
 
+def test_a_first_run_fails_where_a_baseline_is_required(suite: Suite) -> None:
+    suite.folder.joinpath("pytest.ini").write_text("[pytest]\nzprof_require_baseline = true\n")
+    result = suite.run(COMPARED.replace('untagged="1%"', 'bytes="2Ψ"'))
+    result.assert_outcomes(failed=1)
+    volume, first = failure(result)
+    assert volume.startswith("collective_bytes_law: ")
+    assert first == (
+        "peak_memory, peak_memory.activations, collective_count: nothing to compare with yet, "
+        f"pytest --zprof-update-baseline writes {KEPT} (zprof_require_baseline)"
+    )
+    assert not said_by_zprof(result)
+    suite.run(COMPARED, "--zprof-update-baseline").assert_outcomes(passed=1)
+    suite.again().assert_outcomes(passed=1)
+    suite.run(HOLDS.replace("test_step", "test_other")).assert_outcomes(passed=1)
+
+
 def test_a_first_run_is_held_to_what_needs_no_baseline(suite: Suite) -> None:
     result = suite.run(COMPARED.replace('untagged="1%"', 'bytes="2Ψ"'))
     result.assert_outcomes(failed=1)
