@@ -90,8 +90,9 @@ def _train(plan: RankPlan, folder: Path, rank: int) -> None:
         world_size=int(os.environ["WORLD_SIZE"]),
     )
     train(partial(record, plan.run, steps=schedule, memory_mode=plan.memory_mode))
-    dist.barrier()  # who leaves first takes away the connections of the others
-    dist.destroy_process_group()
+    if dist.is_initialized():  # a whole training may end its process group itself
+        dist.barrier()  # who leaves first takes away the connections of the others
+        dist.destroy_process_group()
 
 
 def _import(name: str, file: str) -> None:

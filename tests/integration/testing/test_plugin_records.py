@@ -89,6 +89,8 @@ def train(record, *, sharded, fault=None):
             optimizer.step()
             optimizer.zero_grad()
             recording.step()
+    if not sharded:
+        dist.destroy_process_group()  # as programs do at their end
 
 def go_wrong(fault):
     if fault == "raise":
