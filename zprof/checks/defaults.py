@@ -1,7 +1,8 @@
 """What is held where nobody says anything, and how hard the clock of a machine is held to it.
 
 Bytes and counts are exact, so they are compared as they are.  Times have a spread: they fail only where the
-interval of the difference is beyond the limit.  Waiting depends on the other ranks: it warns.
+interval of the difference is beyond the limit.  Waiting warns unless one rank is late in nearly all steps:
+that is the gate's own rule, and no word of the limit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 from zprof.checks.limits import parse_limit
 from zprof.checks.limits_gates import gate_named
-from zprof.model.check import Limit
+from zprof.model.check import Check, Limit, Outcome
 
 #: The ``origin`` of a limit that nobody stated.
 DEFAULT = "default"
@@ -22,7 +23,7 @@ DEFAULTS: Mapping[str, object] = {
     "collective_bytes": "+0%",
     "collective_count": "+0%",
     "step_time": {"max": "+5%", "confidence": 0.95},
-    "exposed_wait": {"max": "+10%", "warn": True},
+    "exposed_wait": "+10%",
 }
 
 
@@ -40,6 +41,20 @@ def for_device(limits: Iterable[Limit], device: str) -> tuple[Limit, ...]:
     A limit that somebody stated fails on any device, and so does every limit of bytes and counts.
     """
     return tuple(replace(limit, warns=True) if _softens(limit, device) else limit for limit in limits)
+
+
+def softened(limits: Iterable[Limit], found: Check) -> tuple[str, ...]:
+    """The gates that would have failed in ``found``, were they not softened by :func:`for_device`."""
+    fail = {limit.gate for limit in limits if not limit.warns}
+    return tuple(
+        result.limit.gate
+        for result in found.results
+        if result.outcome is Outcome.WARNED
+        and result.limit.warns
+        and result.limit.gate in fail
+        and not result.remedy  # with one it was not judged
+        and (result.limit.gate != "exposed_wait" or result.subject)  # of nobody: it warns anyway
+    )
 
 
 def _softens(limit: Limit, device: str) -> bool:

@@ -65,6 +65,7 @@ def amount_of(gate: Gate, found: Wording) -> Amount:
     if found.exact:
         if not gate.exact:
             raise Senseless(f"is for bytes and counts, and {gate.name} is neither", f"write {example}")
+        _refuse_the_wrong_side(gate, found.side or gate.sense, Decimal(0))
         return Amount(change_ratio=Decimal(0))
     is_points = found.unit in _POINTS
     if not found.signed and not is_points:

@@ -17,7 +17,7 @@ from zprof.cli.options.check_baseline import (
 from zprof.cli.options.check_limits import add_limit_options, stated_limits
 from zprof.cli.options.check_output import add_check_outputs, outputs, write_outputs
 from zprof.cli.options.training_facts import add_training_options
-from zprof.model.check import Check, Limit, Outcome
+from zprof.model.check import Check, Limit
 from zprof.model.printable import printable
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ def _baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[st
 
 def _softened(limits: Sequence[Limit], found: Check) -> tuple[str, ...]:
     """Which gates only warned for they stand in the defaults alone and the ranks are CPU ranks."""
-    fails = {limit.gate for limit in limits if not limit.warns}
-    warned = [result.limit.gate for result in found.results if result.outcome is Outcome.WARNED]
-    gates = [gate for gate in warned if gate in fails]
+    from zprof.checks.defaults import softened
+
+    gates = softened(limits, found)
     if not gates:
         return ()
     return (

@@ -1,14 +1,18 @@
 """Whose limit counts, where it is looked for, and what a file may not say."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.check_runs import ENVIRONMENT, MS, Made
+from zprof.checks.check import check
 from zprof.checks.config import Stated, limits_for
-from zprof.checks.defaults import DEFAULTS, default_limits, for_device
+from zprof.checks.defaults import DEFAULTS, default_limits, for_device, softened
 from zprof.checks.limits import parse_limit
-from zprof.model.check import Limit, Sense
+from zprof.model.check import Check, Limit, Sense
 from zprof.model.errors import BadInput
 
 
@@ -40,7 +44,7 @@ def test_the_defaults(repository: Path) -> None:
         "collective_bytes": "+0%",
         "collective_count": "+0%",
         "step_time": "+5% @0.95",
-        "exposed_wait": "+10% warn",
+        "exposed_wait": "+10%",
     }
     assert {limit.origin for limit in held.values()} == {"default"}
     assert held["overlap_ratio"].sense is Sense.AT_LEAST
@@ -204,6 +208,7 @@ def test_a_flag_is_named_where_it_makes_no_sense(repository: Path) -> None:
         by_gate(repository, step_time="fast")
 
 
+BASE = Made()
 TIMED = {"exposed_ratio", "overlap_ratio", "step_time", "exposed_wait"}
 
 
@@ -213,11 +218,47 @@ def test_on_cpu_ranks_a_default_of_time_warns() -> None:
     assert [limit.said for limit in held] == [limit.said for limit in default_limits()]
 
 
-def test_on_a_gpu_a_default_of_time_fails_but_for_waiting() -> None:
+def test_on_a_gpu_a_default_of_time_fails() -> None:
     for device in ("cuda", "NVIDIA H200"):
-        assert {limit.gate for limit in for_device(default_limits(), device) if limit.warns} == {
-            "exposed_wait"
-        }
+        assert for_device(default_limits(), device) == default_limits()
+
+
+@pytest.mark.parametrize(("device", "outcome"), [("cpu", "warned"), ("NVIDIA H200", "failed")])
+def test_a_rank_that_is_late_in_nearly_all_steps_breaks_the_default(device: str, outcome: str) -> None:
+    held = for_device(default_limits(), device)
+    found = checked(held, replace(BASE, wait=9 * MS, late=0.9))
+    assert {result.limit.gate: result.outcome for result in found.results}["exposed_wait"] == outcome
+    assert softened(default_limits(), found) == (("exposed_wait",) if device == "cpu" else ())
+
+
+def test_what_warns_anyway_was_not_softened() -> None:
+    of_nobody = checked(for_device(default_limits(), "cpu"), replace(BASE, wait=9 * MS))
+    assert [result.limit.gate for result in of_nobody.results if result.outcome == "warned"] == [
+        "exposed_wait"
+    ]
+    stated = parse_limit("exposed_wait", "1 ns", origin="--exposed-wait")
+    assert stated is not None
+    of_a_value = checked((stated,), BASE)
+    unheard = check(
+        BASE.report,
+        for_device(default_limits(), "cpu"),
+        replace(BASE, walls=()).baseline,
+        environment=ENVIRONMENT,
+    )
+    warn = parse_limit("step_time", "1 ns warn", origin="--step-time")
+    assert warn is not None
+    for limits, found in (
+        (default_limits(), of_nobody),
+        ((stated,), of_a_value),
+        (default_limits(), unheard),
+        ((warn,), checked((warn,), BASE)),
+    ):
+        assert found.outcome == "warned"
+        assert softened(limits, found) == ()
+
+
+def checked(limits: Sequence[Limit], run: Made) -> Check:
+    return check(run.report, limits, BASE.baseline, environment=ENVIRONMENT)
 
 
 @pytest.mark.parametrize("origin", ["pyproject.toml", "zprof.toml", "--step-time"])

@@ -35,6 +35,7 @@ def few(made: Made, steps: int) -> Made:
 NOTHING = Made(memory=False, walls=())
 ZERO = Made(peaks=(0, 0), tenants={Tenant.PARAMETERS: 0}, untagged=0)
 SILENCE = Made(exposed=(0,) * 8, collective=(0,) * 8, wait=0)
+UNMET = replace(SILENCE, collectives=(), seen=0)
 HALF = replace(BASE, timed=(0,))
 BASE4 = replace(BASE, world=4, timed=(0, 1, 2, 3), peaks=(1000,) * 4)
 BASE7 = replace(BASE, world=7, timed=tuple(range(7)), peaks=(1000,) * 7)
@@ -232,6 +233,16 @@ CASES: Sequence[tuple[Limit, Made, Made | None]] = (
         for base in (BASE, HALF)
     ),
     (limit("step_time", change_ratio=0.0), replace(BASE, world=4, timed=(0,)), BASE4),
+    # ranks that never met
+    *(
+        (held, replace(UNMET, world=world), base)
+        for gate in ("exposed_ratio", "exposed_wait", "collective_bytes_law")
+        for held in (limit(gate, value=0.9), limit(gate, change_points=0.0))
+        for world in (1, 2)
+        for base in (BASE, UNMET, replace(UNMET, world=world), None)
+        if held.value is not None or gate != "collective_bytes_law"
+    ),
+    (limit("exposed_ratio", change_points=0.0), BASE, UNMET),
     # waiting
     *(
         (

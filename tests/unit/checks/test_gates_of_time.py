@@ -157,6 +157,26 @@ def test_nothing_to_hide_is_no_overlap() -> None:
     assert result(replace(held, origin="default"), alone, alone).outcome == "skipped"
 
 
+UNMET = replace(BASE, collectives=(), exposed=(0,) * 8, collective=(0,) * 8, wait=0, seen=0)
+
+
+@pytest.mark.parametrize("gate", ["exposed_ratio", "exposed_wait", "collective_bytes_law"])
+def test_ranks_that_never_met_pass_no_gate_of_communication(gate: str) -> None:
+    found = result(limit(gate, value=0.9), UNMET, None)
+    assert (found.outcome, found.value) == ("unknown", None)
+    assert "no collective was seen" in found.sentence
+    assert found.remedy
+    alone = replace(UNMET, world=1, timed=(0,), peaks=(1000,))
+    assert result(limit(gate, value=0.9), alone, None).outcome == "passed"
+
+
+@pytest.mark.parametrize("gate", ["exposed_ratio", "exposed_wait"])
+def test_a_baseline_of_ranks_that_never_met_says_nothing_of_communication(gate: str) -> None:
+    assert result(limit(gate, change_ratio=0.0), BASE, UNMET).outcome == "unknown"
+    assert result(limit(gate, change_ratio=0.0, origin="default"), UNMET, UNMET).outcome == "skipped"
+    assert result(limit("step_time", change_ratio=0.0), UNMET, UNMET).outcome == "passed"
+
+
 @pytest.mark.parametrize(
     ("run", "base", "exposed", "outcome"),
     [

@@ -180,6 +180,8 @@ def test_off(said: object) -> None:
         ("collective_bytes_law", "3", "write 3Ψ"),
         ("collective_bytes_law", "5%", "write 3Ψ"),
         ("collective_bytes_law", "exact", "write 3Ψ"),
+        ("peak_memory", ">=exact", "an upper limit"),
+        ("collective_count", {"min": "exact"}, "an upper limit"),
         ("peak_memory", True, "is no limit"),
         ("peak_memory", None, "is no limit"),
         ("peak_memory", [], "is no limit"),

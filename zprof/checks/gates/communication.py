@@ -8,13 +8,13 @@ from fractions import Fraction
 
 from zprof.checks.gates.figure import Figure, exactly
 from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks, unseen
+from zprof.checks.gates.steps import NONE_SEEN, RECORD
 from zprof.checks.gates.words import name, shown_count, shown_parameters, signed
 from zprof.model.baseline import Baseline, CollectiveBaseline
 from zprof.model.units import format_bytes
 
 Amount = Callable[[CollectiveBaseline], Fraction]
 _Key = tuple[str, str, int]
-_RECORD = "record the time window on all ranks (--time-steps 8)"
 
 
 def collective_bytes(asked: Asked) -> Reading:
@@ -33,8 +33,10 @@ def collective_bytes_law(asked: Asked) -> Reading:
     if volume is None or not volume.parameter_bytes:
         gap = next((gap for gap in asked.report.gaps if gap.what == "volume"), None)
         missing = "what a step moves against its law is not known"
-        remedy = _RECORD if gap is None else name(gap.remedy)
+        remedy = RECORD if gap is None else name(gap.remedy)
         return Reading(missing=missing, remedy=remedy, shown=shown_parameters)
+    if asked.now.collectives is None:
+        return Reading(missing=NONE_SEEN, remedy=RECORD, shown=shown_parameters)
     missing_ranks = asked.now.time.missing_ranks if asked.now.time else ()
     law = f"the law of the stage says {shown_parameters(volume.expected_bytes / volume.parameter_bytes)}"
     return Reading(
@@ -56,7 +58,7 @@ def _reading(asked: Asked, amount: Amount, shown: Callable[[float], str], field:
     now = asked.now.collectives
     missing = _missing(asked)
     if now is None or missing:
-        return Reading(before=_sum(before, amount, lower=lower), missing=missing, remedy=_RECORD, shown=shown)
+        return Reading(before=_sum(before, amount, lower=lower), missing=missing, remedy=RECORD, shown=shown)
     grown = _changes(now, before, amount) if before is not None else {}
     return Reading(
         now=_sum(now, amount, lower=lower),
@@ -66,7 +68,7 @@ def _reading(asked: Asked, amount: Amount, shown: Callable[[float], str], field:
         subject=_most(grown, now, amount),
         where=" a step",
         grew=_said(grown, now, before, amount, shown),
-        remedy=_RECORD,
+        remedy=RECORD,
     )
 
 
@@ -88,7 +90,7 @@ def _missing(asked: Asked) -> str:
     ranks = unseen(asked, asked.now.time, before)
     if ranks:
         return f"{named_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} missing"
-    return "" if asked.now.collectives is not None else "no collective was seen"
+    return "" if asked.now.collectives is not None else NONE_SEEN
 
 
 def _sum(entries: Sequence[CollectiveBaseline] | None, amount: Amount, *, lower: bool) -> Figure | None:

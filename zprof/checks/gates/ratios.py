@@ -13,7 +13,7 @@ import numpy as np
 
 from zprof.checks.gates.figure import Figure, Samples, ratio_samples
 from zprof.checks.gates.reading import Asked, Reading
-from zprof.checks.gates.steps import RECORD, STEPS, sides
+from zprof.checks.gates.steps import RECORD, STEPS, sides_that_met
 from zprof.checks.gates.words import shown_ratio
 from zprof.model.baseline import TimeBaseline
 
@@ -22,7 +22,7 @@ _NOTHING = "no collective ran in the timed steps, so that nothing could be hidde
 
 def exposed_ratio(asked: Asked) -> Reading:
     """How much of a step waits for communication with nothing beside it."""
-    (now, before), missing = sides(asked)
+    (now, before), missing = sides_that_met(asked)
     mine, theirs = _exposed(now), _exposed(before)
     return Reading(
         now=mine.figure,
@@ -38,7 +38,7 @@ def exposed_ratio(asked: Asked) -> Reading:
 
 def overlap_ratio(asked: Asked) -> Reading:
     """How much of the communication runs beside compute."""
-    (now, before), missing = sides(asked)
+    (now, before), missing = sides_that_met(asked)
     mine, theirs = _overlap(now), _overlap(before)
     return Reading(
         now=mine.figure,

@@ -5,6 +5,7 @@ from zprof.model.baseline import TimeBaseline
 
 #: The list of the report that the gates of time sum.
 STEPS = "time.steps"
+NONE_SEEN = "no collective was seen"
 RECORD = "record the time window on all ranks (--time-steps 8)"
 
 
@@ -22,3 +23,13 @@ def sides(asked: Asked) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None]
     if before is not None and lacking(before.missing_ranks, now.missing_ranks):
         before = None
     return (now, before), ""
+
+
+def sides_that_met(asked: Asked) -> tuple[tuple[TimeBaseline | None, TimeBaseline | None], str]:
+    """The same for what collectives take: ranks that must have met, and none was seen, are not known."""
+    (now, before), missing = sides(asked)
+    if now is not None and asked.now.collectives is None:
+        now, missing = None, NONE_SEEN
+    if asked.before is not None and asked.before.collectives is None:
+        before = None
+    return (now, before), missing

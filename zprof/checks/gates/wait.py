@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from zprof.checks.gates.figure import Figure
 from zprof.checks.gates.reading import Asked, Reading
-from zprof.checks.gates.steps import RECORD, STEPS, sides
+from zprof.checks.gates.steps import RECORD, STEPS, sides_that_met
 from zprof.model.baseline import TimeBaseline
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
@@ -22,7 +22,7 @@ _LATEST = "steps in which it is the latest"
 
 def exposed_wait(asked: Asked) -> Reading:
     """Exposed wait of a step, the mean over steps and ranks."""
-    (now, before), missing = sides(asked)
+    (now, before), missing = sides_that_met(asked)
     late = late_rank(asked.report)
     return Reading(
         now=_wait(now),
