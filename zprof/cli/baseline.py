@@ -9,10 +9,12 @@ from zprof.cli.options.training_facts import add_training_options
 from zprof.cli.terminal import console
 from zprof.cli.terminal.output import check_target, deliver
 from zprof.model.errors import BadInput, MissingData
+from zprof.model.printable import printable, shorten
 
 if TYPE_CHECKING:
     from zprof.model.baseline import Baseline
 
+_LONGEST = 400
 _RUN = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
 
 
@@ -68,6 +70,7 @@ def _save(arguments: argparse.Namespace) -> None:
     baseline = measured(arguments.run, arguments).baseline()
     _refuse_nothing(baseline, arguments.run)
     deliver(to_json(baseline), output, force=arguments.force)
+    _say_doubts(baseline)
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -100,6 +103,17 @@ def _update(arguments: argparse.Namespace) -> None:
         )
     console.data(render_changes(changed(before, after)))
     deliver(to_json(after), file, force=True)
+    _say_doubts(after)
+
+
+def _say_doubts(baseline: "Baseline") -> None:
+    """Of a run whose rank was killed, or whose figures are bounds."""
+    from zprof.checks.changes import doubts
+
+    said = "; ".join(doubts(baseline))
+    if said:
+        line = shorten(printable(f"not all of the run was seen, a check judges less by it: {said}"), _LONGEST)
+        console.note(f"zprof: {line}")
 
 
 def _refuse_nothing(baseline: "Baseline", run: Path) -> None:

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.check_runs import ENVIRONMENT, Made
 from zprof.checks.baseline import baseline_of
-from zprof.checks.changes import changed, other_conditions, rows
+from zprof.checks.changes import changed, doubts, other_conditions, rows
 from zprof.model.baseline import Baseline
 
 
@@ -35,6 +37,34 @@ def test_what_only_one_has_is_unknown_in_the_other() -> None:
     assert found["reduce_scatter bytes (float32, 2 ranks)"] == (600, None)
     back = {row.name: (row.a, row.b) for row in changed(baseline(fewer), baseline(Made()))}
     assert back["peak_memory"] == (None, 1000)
+
+
+@pytest.mark.parametrize(
+    ("made", "row"),
+    [
+        (Made(upper_memory=True), ("peak_memory, only", "an upper bound")),
+        (Made(lower_memory=True), ("peak_memory, only", "a lower bound")),
+        (Made(upper_time=True), ("exposed times, only", "an upper bound")),
+        (Made(unsplit=1), ("exposed_wait, only", "a lower bound")),
+        (Made(timed=(0,)), ("timed steps, without", "rank 1")),
+        (Made(peaks=(1000,)), ("peak_memory, without", "rank 1")),
+        (
+            Made(collectives=(("all_gather", "float32", 18.0, 0), ("reduce_scatter", "float32", 9.0, 600))),
+            ("all_gather bytes (float32, 2 ranks), only", "a lower bound"),
+        ),
+    ],
+)
+def test_what_makes_a_check_judge_less_is_a_row_and_a_doubt(made: Made, row: tuple[str, str]) -> None:
+    found = [(change.name, change.a, change.b) for change in changed(baseline(Made()), baseline(made))]
+    assert (row[0], None, row[1]) in found
+    assert " ".join(row) in doubts(baseline(made))
+    assert not doubts(baseline(Made()))
+
+
+def test_the_window_is_a_row() -> None:
+    before = baseline(Made())
+    after = replace(before, conditions=replace(before.conditions, window="trace"))
+    assert [(row.name, row.a, row.b) for row in changed(before, after)] == [("window", "step", "trace")]
 
 
 def test_conditions_are_told_apart() -> None:

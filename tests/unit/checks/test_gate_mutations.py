@@ -233,6 +233,27 @@ CASES: Sequence[tuple[Limit, Made, Made | None]] = (
         for base in (BASE, HALF)
     ),
     (limit("step_time", change_ratio=0.0), replace(BASE, world=4, timed=(0,)), BASE4),
+    # a tenant against a value, of the rank that has most of it
+    *(
+        (held, replace(BASE, peaks=peaks, **bound), base)
+        for held in (limit("peak_memory.activations", value=600.0), limit("peak_memory.untagged", value=9.0))
+        for peaks in ((1000, 900), (900, 1000), (900, 900))
+        for bound in ({}, {"upper_memory": True}, {"lower_memory": True})
+        for base in (None, BASE)
+    ),
+    (limit("peak_memory.gradients", value=1.0), replace(BASE, tenants={Tenant.PARAMETERS: 1}), None),
+    # what no value can break
+    *(
+        (held, run, base)
+        for more in ({}, SURE)
+        for held in (
+            *(at_least("overlap_ratio", change_points=change, **more) for change in (-0.51, -0.5, -0.49)),
+            *(limit("exposed_ratio", change_points=change, **more) for change in (0.81, 0.8, 0.79)),
+            *(at_least("step_time", value=value, **more) for value in (0.0, 1.0)),
+            *(limit("step_time", value=value, unit="ns", **more) for value in (0.5, 1.0, 2.0)),
+        )
+        for run, base in ((BASE, BASE), (BASE, replace(BASE, upper_time=True)))
+    ),
     # ranks that never met
     *(
         (held, replace(UNMET, world=world), base)

@@ -83,6 +83,23 @@ def test_a_tenant_is_held_by_itself() -> None:
     assert (untagged.outcome, untagged.leaf) == ("failed", "memory.per_rank[0].untagged_bytes")
 
 
+@pytest.mark.parametrize(
+    ("part", "leaf"), [("activations", "tenants.activations"), ("untagged", "untagged_bytes")]
+)
+def test_against_a_value_a_tenant_is_that_of_the_rank_that_has_most_of_it(part: str, leaf: str) -> None:
+    report = BASE.report
+    first, second = report.memory.per_rank
+    second = replace(second, tenants={**second.tenants, Tenant.ACTIVATIONS: 800}, untagged_bytes=800)
+    report = replace(report, memory=replace(report.memory, per_rank=(first, second)))
+    gate = f"peak_memory.{part}"
+    limits = [limit(gate, value=799.0), limit(gate, value=800.0), limit(gate, change_ratio=0.0)]
+    broken, held, changed = check(report, limits, BASE.baseline, environment=ENVIRONMENT).results
+    assert [one.outcome for one in (broken, held, changed)] == ["failed", "passed", "passed"]
+    assert (broken.value, broken.subject) == (800, f"{part} on rank 1")
+    assert broken.leaf == f"memory.per_rank[1].{leaf}"
+    assert changed.subject == f"{part} on rank 0"
+
+
 def test_the_untagged_share_is_that_of_the_worst_rank_against_a_value() -> None:
     run = Made(peaks=(1000, 500), untagged=10)
     assert result(limit("untagged_ratio", value=0.02), run).outcome == "passed"
@@ -113,7 +130,7 @@ COLLECTIVES = [
     ),
     (
         [("all_gather", "float32", 18.0, 1200)],
-        "passed", "passed", "reduce_scatter of float32 over 2 ranks is gone, -600 B",
+        "warned", "warned", "reduce_scatter of float32 over 2 ranks is gone, -600 B",
     ),
 ]  # fmt: skip
 
@@ -126,6 +143,19 @@ def test_collectives_are_named_by_kind_type_and_group(
     found = [result(limit(f"collective_{what}", change_ratio=0.0), run) for what in ("bytes", "count")]
     assert [one.outcome for one in found] == [of_bytes, of_count]
     assert says in " ".join(one.sentence for one in found)
+
+
+def test_sums_that_trade_against_each_other_warn_with_the_name() -> None:
+    traded = replace(
+        BASE, collectives=[("all_gather", "float32", 18.0, 1200), ("all_reduce", "float32", 9.0, 600)]
+    )
+    for gate in ("collective_bytes", "collective_count"):
+        found = result(limit(gate, change_ratio=0.0), traded)
+        assert found.outcome == "warned"
+        assert "all_reduce of float32 over 2 ranks is new" in found.sentence
+        assert "reduce_scatter of float32 over 2 ranks is gone" in found.sentence
+        assert result(limit(gate, value=1800.0), traded).outcome == "passed"
+        assert result(limit(gate, change_ratio=-0.1), traded).outcome == "failed"
 
 
 def test_groups_of_part_of_the_ranks_count_as_much_as_a_rank_has_of_them() -> None:

@@ -157,6 +157,25 @@ def test_nothing_to_hide_is_no_overlap() -> None:
     assert result(replace(held, origin="default"), alone, alone).outcome == "skipped"
 
 
+@pytest.mark.parametrize(
+    ("held", "base", "outcome"),
+    [
+        (at_least("overlap_ratio", change_points=-0.5), BASE, "skipped"),
+        (at_least("overlap_ratio", change_points=-0.49), BASE, "passed"),
+        (at_least("overlap_ratio", value=0.0, **SURE), None, "skipped"),
+        (limit("exposed_ratio", value=1.0), None, "skipped"),
+        (limit("exposed_ratio", change_points=0.8), BASE, "skipped"),
+        (limit("exposed_ratio", change_points=0.79), BASE, "passed"),
+        (limit("exposed_wait", value=4e6, unit="ns"), None, "passed"),
+    ],
+)
+def test_a_limit_that_no_value_can_break_guards_nothing(held: Limit, base: Made | None, outcome: str) -> None:
+    found = result(held, BASE, base)
+    assert found.outcome == outcome
+    assert ("guards nothing" in found.sentence) is (outcome == "skipped")
+    assert bool(found.remedy) is (outcome == "skipped")
+
+
 UNMET = replace(BASE, collectives=(), exposed=(0,) * 8, collective=(0,) * 8, wait=0, seen=0)
 
 

@@ -1,6 +1,7 @@
 """``zprof baseline``: what is saved, shown and updated, and what is left as it was."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,25 @@ def test_a_baseline_of_nothing_is_not_saved(
     assert main(["baseline", "save", str(runs / "good.zprof"), "-o", str(tmp_path / "b.json")]) == 3
     assert "nothing to save" in capsys.readouterr().err
     assert not (tmp_path / "b.json").exists()
+
+
+def test_save_and_update_say_that_a_rank_is_missing(
+    runs: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed = tmp_path / "killed.zprof"
+    shutil.copytree(runs / "good.zprof", killed)
+    shutil.rmtree(killed / "rank00001")
+    assert main(["baseline", "update", str(killed), str(saved)]) == 0
+    printed = capsys.readouterr()
+    assert "timed steps, without" in printed.out
+    note = "zprof: not all of the run was seen, a check judges less by it: "
+    assert [line for line in printed.err.splitlines() if line.startswith(note)] == [
+        f"{note}timed steps, without rank 1"
+    ]
+    assert main(["baseline", "save", str(killed), "-o", str(tmp_path / "new.json")]) == 0
+    assert "timed steps, without rank 1" in capsys.readouterr().err
+    assert main(["baseline", "show", str(saved)]) == 0
+    assert "timed steps, without" in capsys.readouterr().out
 
 
 def test_show(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,7 @@ def _reading(asked: Asked, amount: Amount, shown: Callable[[float], str], field:
         subject=_most(grown, now, amount),
         where=" a step",
         grew=_said(grown, now, before, amount, shown),
+        other_sort=before is not None and not lacked and _keys(now) != _keys(before),
         remedy=RECORD,
     )
 
@@ -112,6 +113,10 @@ def _key(entry: CollectiveBaseline) -> _Key:
     return (entry.kind, entry.dtype, entry.group_size)
 
 
+def _keys(entries: Sequence[CollectiveBaseline]) -> set[_Key]:
+    return set(map(_key, entries))
+
+
 def _changes(
     now: Sequence[CollectiveBaseline], before: Sequence[CollectiveBaseline], amount: Amount
 ) -> Mapping[_Key, Fraction]:
@@ -139,7 +144,7 @@ def _said(
     if before is None:
         most = max(now, key=amount, default=None)
         return "" if most is None else f"{_named(_key(most))} is most of it, {shown(float(amount(most)))}"
-    mine, theirs = {_key(entry) for entry in now}, {_key(entry) for entry in before}
+    mine, theirs = _keys(now), _keys(before)
     parts = [
         _part("grew most", grown, [key for key in mine & theirs if grown[key] > 0], shown),
         _part("is new", grown, list(mine - theirs), shown),

@@ -1,12 +1,14 @@
 """From a reading to the result of a gate: the same rules for all of them.
 
 relative limit, no baseline             skipped
+a limit that no value can break         skipped
 the run lacks what the baseline has     unknown
 only the baseline lacks it, or steps    unknown where the limit was stated, a warning where it is a default
 neither has it, or the run too few steps
                                         unknown where the limit was stated, skipped where it is a default
 a bound cannot decide                   unknown; a default that the baseline's bound leaves open: a warning
                                         where what was seen is beyond the limit, else skipped
+within it, a sum of other things        a warning
 beyond the limit                        failed, or warned where the limit or the gate says so
 """
 
@@ -25,13 +27,14 @@ from zprof.checks.gates.figure import (
     is_relative,
 )
 from zprof.checks.gates.reading import Reading
-from zprof.checks.gates.words import sentence, unjudged
-from zprof.model.check import GateResult, Limit, Outcome
+from zprof.checks.gates.words import name, sentence, unjudged
+from zprof.model.check import GateResult, Limit, Outcome, Sense
 
 #: Where a limit stands that nobody stated.
 DEFAULT = "default"
 SAVE = "save one: zprof baseline save RUN"
 _UPDATE = "save the baseline again from a whole run: zprof baseline update"
+_GUARD = "state a limit that a value can break, such as >=0.7 or 10%, or turn the gate off"
 _BASELINE = "the baseline"
 _MORE_STEPS = "record more steps (--time-steps), and save the baseline from as many"
 _EXACT = "see the gaps of the report (zprof report RUN): they say what was not seen, and what helps"
@@ -46,6 +49,9 @@ def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
         return _unjudged(limit, reading, outcome, reading.missing, reading.remedy)
     if is_relative(limit) and reading.before is None:
         return _unjudged(limit, reading, _heard(limit), "the baseline does not have it", _UPDATE)
+    nothing = _guards_nothing(limit, reading)
+    if nothing:
+        return _unjudged(limit, reading, Outcome.SKIPPED, nothing, _GUARD)
     few = _too_few(limit, reading)
     if few:
         of_baseline = few.startswith(_BASELINE)
@@ -77,7 +83,7 @@ def _outcome(limit: Limit, reading: Reading, now: Figure, allowed: Figure, held:
     if held is None:
         return _heard(limit) if is_beyond(now, allowed, limit.sense) else _quiet(limit)
     if held:
-        return Outcome.PASSED
+        return Outcome.WARNED if reading.other_sort and is_relative(limit) else Outcome.PASSED
     return Outcome.WARNED if limit.warns or reading.only_warns else Outcome.FAILED
 
 
@@ -88,6 +94,16 @@ def _interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, f
     if not is_relative(limit) or before is None:
         before = np.asarray([float(allowed.value)])
     return interval_of(now, before, limit.confidence)
+
+
+def _guards_nothing(limit: Limit, reading: Reading) -> str:
+    """Why no value can break the limit; empty where one can."""
+    allowed = allowed_of(limit, reading.before)
+    least = limit.sense is Sense.AT_LEAST
+    everything = allowed.value <= 0 if least else limit.unit == "ratio" and allowed.value >= 1
+    if not everything or allowed.is_bound:
+        return ""
+    return f"{name(limit.said)} allows every value there can be, so that it guards nothing"
 
 
 def _too_few(limit: Limit, reading: Reading) -> str:

@@ -9,6 +9,7 @@ from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks, uns
 from zprof.checks.gates.words import name, shown_ratio, signed
 from zprof.model.baseline import Baseline, MemoryBaseline
 from zprof.model.memory import RankMemory
+from zprof.model.tenants import Tenant
 from zprof.model.units import format_bytes
 
 UNTAGGED = "untagged"
@@ -36,21 +37,29 @@ def peak_memory(asked: Asked) -> Reading:
 
 
 def tenant_memory(asked: Asked) -> Reading:
-    """What one tenant has of that peak: the part of the gate's name behind the point."""
+    """What one tenant (the gate's name behind the point) has of a peak: of the highest, or of the worst rank.
+
+    A baseline knows only the rank with the highest peak; against a value the rank that has most of it counts.
+    """
     tenant = asked.limit.gate.partition(".")[2]
     now, before = _sides(asked)
-    sizes = [None if side is None else _tenants(side).get(tenant) for side in (now, before)]
-    if now is None or sizes[0] is None:
+    before_bytes = None if before is None else _tenants(before).get(tenant)
+    place, rank = _holder(asked, tenant) if now is not None else (0, None)
+    size = None if rank is None else _size(rank, tenant)
+    if now is None or rank is None or size is None:
         missing = _MISSING if now is None else f"the run says nothing of {tenant}"
         return Reading(
-            before=_figure(before, sizes[1], ()), missing=missing, remedy=_RECORD, shown=format_bytes
+            before=_figure(before, before_bytes, ()), missing=missing, remedy=_RECORD, shown=format_bytes
         )
-    place, rank = _highest(asked)
     missing_ranks = unseen(asked, now, before)
     leaf = "untagged_bytes" if tenant == UNTAGGED else f"tenants.{tenant}"
     return Reading(
-        now=_figure(now, sizes[0], missing_ranks),
-        before=_figure(before, sizes[1], _lacked(before, now)),
+        now=Figure(
+            value=Fraction(size),
+            can_be_lower=rank.upper_bound,
+            can_be_higher=now.lower_bound or bool(missing_ranks),
+        ),
+        before=_figure(before, before_bytes, _lacked(before, now)),
         shown=format_bytes,
         leaf=f"memory.per_rank[{place}].{leaf}",
         subject=f"{tenant} on rank {rank.rank}",
@@ -96,6 +105,18 @@ def _highest(asked: Asked) -> tuple[int, RankMemory]:
     ranks = asked.report.memory.per_rank
     place = highest(ranks)
     return place, ranks[place]
+
+
+def _holder(asked: Asked, tenant: str) -> tuple[int, RankMemory]:
+    if is_relative(asked.limit):
+        return _highest(asked)
+    ranks = asked.report.memory.per_rank
+    place = max(range(len(ranks)), key=lambda at: (_size(ranks[at], tenant) or 0, -at))
+    return place, ranks[place]
+
+
+def _size(rank: RankMemory, tenant: str) -> int | None:
+    return rank.untagged_bytes if tenant == UNTAGGED else rank.tenants.get(Tenant(tenant))
 
 
 def _worst(asked: Asked) -> tuple[int, RankMemory]:

@@ -31,6 +31,8 @@ class Reading:
 
     ``samples`` are those of the run and of the baseline, one a step, for a limit with a confidence.
     ``where`` follows the value in the sentence.  ``only_warns``: why going beyond the limit is no failure.
+    ``other_sort``: the value is a sum of other things than the baseline's, so that keeping within what it
+    allows says too little and warns; ``grew`` names them.
     """
 
     now: Figure | None = None
@@ -44,6 +46,7 @@ class Reading:
     grew: str = ""
     samples: tuple[Samples | None, Samples | None] = (None, None)
     only_warns: str = ""
+    other_sort: bool = False
 
 
 def lacking(now: Iterable[int], before: Iterable[int] = ()) -> tuple[int, ...]:
