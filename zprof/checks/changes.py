@@ -8,7 +8,9 @@ from zprof.model.side_by_side import Row
 
 _UPPER, _LOWER = "an upper bound", "a lower bound"
 _ONLY, _WITHOUT = "only", "without"
-_Figures = dict[str, tuple[str, int | float | str | None]]
+#: Unit and value.
+_Figure = tuple[str, int | float | str | None]
+_Figures = dict[str, _Figure]
 
 
 def rows(before: Baseline, after: Baseline) -> tuple[Row, ...]:
@@ -40,7 +42,7 @@ def _value(figures: _Figures, name: str) -> int | float | str | None:
     return figures[name][1] if name in figures else None
 
 
-def _figures(baseline: Baseline) -> Iterator[tuple[str, tuple[str, int | float | str | None]]]:
+def _figures(baseline: Baseline) -> Iterator[tuple[str, _Figure]]:
     yield from _of_conditions(baseline.conditions)
     if baseline.memory is not None:
         yield "peak_memory", ("bytes", baseline.memory.peak_bytes)
@@ -57,7 +59,7 @@ def _figures(baseline: Baseline) -> Iterator[tuple[str, tuple[str, int | float |
         yield from _of_time(baseline.time)
 
 
-def _of_conditions(conditions: Conditions) -> Iterator[tuple[str, tuple[str, int | str | None]]]:
+def _of_conditions(conditions: Conditions) -> Iterator[tuple[str, _Figure]]:
     yield "device", ("text", conditions.device)
     yield "backend", ("text", conditions.backend)
     yield "world size", ("count", conditions.world_size)
@@ -68,7 +70,7 @@ def _of_conditions(conditions: Conditions) -> Iterator[tuple[str, tuple[str, int
     yield "window", ("text", conditions.window)
 
 
-def _of_time(time: TimeBaseline) -> Iterator[tuple[str, tuple[str, int | float | None]]]:
+def _of_time(time: TimeBaseline) -> Iterator[tuple[str, _Figure]]:
     steps = len(time.wall_ns)
     yield "timed steps", ("count", steps)
     yield "step_time", ("ns", round(sum(time.wall_ns) / steps) if steps else None)
@@ -82,7 +84,7 @@ def _of_time(time: TimeBaseline) -> Iterator[tuple[str, tuple[str, int | float |
 
 def _of_doubt(
     name: str, bounds: Sequence[str], missing_ranks: Sequence[int] = ()
-) -> Iterator[tuple[str, tuple[str, str]]]:
+) -> Iterator[tuple[str, _Figure]]:
     """Why a figure is not the whole truth; a check judges less by it."""
     if bounds:
         yield f"{name}, {_ONLY}", ("text", " and ".join(bounds))

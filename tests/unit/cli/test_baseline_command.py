@@ -82,7 +82,7 @@ def test_save_and_update_say_that_a_rank_is_missing(
     assert "timed steps, without" in printed.out
     note = "zprof: not all of the run was seen, a check judges less by it: "
     assert [line for line in printed.err.splitlines() if line.startswith(note)] == [
-        f"{note}timed steps, without rank 1"
+        f"{note}exposed_wait, only a lower bound; timed steps, without rank 1"
     ]
     assert main(["baseline", "save", str(killed), "-o", str(tmp_path / "new.json")]) == 0
     assert "timed steps, without rank 1" in capsys.readouterr().err
