@@ -11,16 +11,19 @@ import re
 from collections.abc import Sequence
 
 from zprof.model.printable import printable, shorten
+from zprof.reports.escape_log import log_line
 
 #: An underscore within a word means nothing.
 _ESCAPED = re.compile(r"[\\`*\[\]<>&~$#{}]|(?<![^\W_])_|_(?![^\W_])")
-#: What a forge makes of text: addresses, mentions, references, emoji codes, formulas, dotted names (domains).
+#: What a forge makes of text: addresses, mentions, references, emoji codes, formulas, dotted names (domains);
+#: GitLab also of ``%"a milestone"``, ``~"a label"`` and ``[vulnerability:12]``.
 _READ_BY_FORGES = re.compile(
-    r"://|www\.|\$|[@#&~!%^]\w|:[\w+-]+:|\bGH-\d|[a-z_]\.\w|\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b",
+    r"://|www\.|\$|[@#&~!%^]\w|[%~]\"|\[\w+:[^\]]+\]|:[\w+-]+:|\bGH-\d|[a-z_]\.\w|"
+    r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b",
     re.IGNORECASE,
 )
-#: What would begin a list, or be a rule or the line under a heading.
-_BEGIN = re.compile(r"^(?:[-+=](?=\s|$|[-=\s]+$)|\d{1,9}(?=[.)](?:\s|$)))")
+#: What would begin a list, or be a rule or the line under a heading, or a quick action of GitLab's.
+_BEGIN = re.compile(r"^(?:/|[-+=](?=\s|$|[-=\s]+$)|\d{1,9}(?=[.)](?:\s|$)))")
 _AROUND = re.compile(r"""([("']*)(.*?)([)"',.;:]*)""")
 _TICKS = re.compile(r"`+")
 _LONGEST_NAME, _LONGEST_PROSE, _LONGEST_LINE = 120, 1_200, 400
@@ -44,8 +47,8 @@ def code(name: object, most: int = _LONGEST_NAME) -> str:
 
 
 def fenced(lines: Sequence[object]) -> str:
-    """Lines as a block of code, whatever stands in them."""
-    shown = [shorten(printable(line), _LONGEST_LINE) for line in lines[:_MOST_LINES]]
+    """Lines as a block of code, whatever stands in them; printed in a log they are no commands."""
+    shown = [log_line(shorten(printable(line), _LONGEST_LINE)) for line in lines[:_MOST_LINES]]
     if len(lines) > _MOST_LINES:
         shown.append(f"… and {len(lines) - _MOST_LINES} more lines")
     longest = max((len(run) for line in shown for run in _TICKS.findall(line)), default=0)
@@ -73,4 +76,4 @@ def _begun(line: str) -> str:
     if begin is None:
         return line
     at = begin.end()
-    return f"\\{line}" if line[0] in "-+=" else f"{line[:at]}\\{line[at:]}"
+    return f"\\{line}" if line[0] in "-+=/" else f"{line[:at]}\\{line[at:]}"

@@ -20,7 +20,7 @@ _VERDICTS = {
     VerdictStatus.OK: State.PASSED,
     VerdictStatus.SLOWER: State.FAILED,
     VerdictStatus.RISK: State.FAILED,
-    VerdictStatus.INCONCLUSIVE: State.SKIPPED,
+    VerdictStatus.INCONCLUSIVE: State.ERROR,
 }
 _IDS = {cause.value: identifier for cause, identifier in FINDING_IDS.items()}
 

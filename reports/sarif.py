@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.json_tree import to_tree
-from zprof.model.report import Report
+from zprof.model.report import Report, VerdictStatus
 from zprof.reports import pages
 from zprof.reports.finding_words import lines
 from zprof.reports.sarif_log import Log, Result, Rule, document
@@ -13,17 +13,26 @@ from zprof.reports.shown.presenter import grouped_gaps
 from zprof.reports.text.markdown import as_text
 
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}
+_VERDICTS = {VerdictStatus.SLOWER: "error", VerdictStatus.RISK: "warning"}
+_VERDICT = Rule(
+    id="verdict",
+    name="verdict",
+    short="A run that is slower than its baseline, or at risk, whatever the cause.",
+    help_text="The run is slower or at risk, and no finding that is more than a guess says why.",
+)
 _NUMBERS = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evidence")
 
 
 def render(report: Report) -> str:
     """The document; a guess is never more than a note."""
+    results = [finding_result(finding, level_of(finding)) for finding in report.findings]
+    verdict = [] if any(result.level != "note" for result in results) else _verdict(report)
     return document(
         Log(
             version=report.zprof_version,
             run=report.run.name,
-            rules=finding_rules(report.findings),
-            results=[finding_result(finding, level_of(finding)) for finding in report.findings],
+            rules=[*finding_rules(report.findings), *(_VERDICT for _ in verdict)],
+            results=[*results, *verdict],
             notes=[("note", report.verdict.sentence), *gap_notes(report)],
         )
     )
@@ -48,6 +57,15 @@ def finding_result(finding: Finding, level: str) -> Result:
         lines=lines(finding),
         places=[(f"rank {rank}", "module") for rank in ranks] or [("all ranks", "module")],
         properties={name: to_tree(getattr(finding, name)) for name in _NUMBERS},
+    )
+
+
+def _verdict(report: Report) -> list[Result]:
+    """The verdict, where it is bad: what no finding explains would else be green."""
+    level = _VERDICTS.get(report.verdict.status)
+    said = [report.verdict.sentence]
+    return (
+        [Result(rule=_VERDICT.id, level=level, lines=said, places=[("all ranks", "module")])] if level else []
     )
 
 

@@ -15,7 +15,9 @@ from urllib.parse import quote
 from zprof.model.printable import printable, printable_lines, shorten
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_PLACEHOLDER = re.compile(r"\{(\d+)\}")
+_PLACEHOLDER = re.compile(r"\{(?=\d+\})")
+#: What leads elsewhere than to a file of that name.
+_NO_FILES = frozenset({"", ".", ".."})
 _LONGEST_LINE, _LONGEST_NAME, _LONGEST_URI = 4_000, 300, 200
 
 
@@ -111,7 +113,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _result(result: Result, index: Mapping[str, int], run: str) -> dict[str, Any]:
-    file = {"artifactLocation": {"uri": _uri(result.file or run)}, "region": {"startLine": 1}}
+    file = {"artifactLocation": {"uri": _file_uri(result.file) or _uri(run)}, "region": {"startLine": 1}}
     logical = [
         {"name": _line(name), "fullyQualifiedName": f"{_line(run)}/{_line(name)}", "kind": kind}
         for name, kind in result.places
@@ -132,7 +134,7 @@ def _result(result: Result, index: Mapping[str, int], run: str) -> dict[str, Any
 
 def _message(lines: Sequence[str]) -> dict[str, str]:
     text = "\n".join(_line(line, _LONGEST_LINE) for part in lines for line in str(part).split("\n"))
-    return {"text": _PLACEHOLDER.sub(r"{{\1}}", text.replace("](", "] ("))}
+    return {"text": _PLACEHOLDER.sub("{ ", text.replace("](", "] ("))}
 
 
 def _safe(value: Any) -> Any:
@@ -150,4 +152,13 @@ def _line(text: object, most: int = _LONGEST_NAME) -> str:
 
 def _uri(name: str) -> str:
     """A relative reference that leads nowhere but to a file of this name."""
-    return quote(shorten(printable(name), _LONGEST_URI), safe="") or "run"
+    shown = shorten(printable(name), _LONGEST_URI)
+    return "run" if shown in _NO_FILES else quote(shown, safe="")
+
+
+def _file_uri(path: str) -> str:
+    """A path below the folder of the job, with its folders; empty where it is none."""
+    shown = printable(path)
+    if len(shown) > _LONGEST_URI or _NO_FILES & set(shown.split("/")):
+        return ""
+    return quote(shown, safe="/")

@@ -2,6 +2,7 @@
 
 from zprof.model.printable import printable
 from zprof.model.report import Report
+from zprof.reports.escape_log import log_line
 from zprof.reports.text.findings import findings, gaps
 from zprof.reports.text.memory import largest, memory
 from zprof.reports.text.memory_detail import memory_details
@@ -16,11 +17,11 @@ def render(report: Report) -> str:
     """The whole report; no colour is needed.
 
     Names are escaped where they are laid out, because that changes their width; what is escaped here
-    again is the net under that.
+    again is the net under that.  No line is one that a runner of CI jobs takes for a command.
     """
     lines = [*summary(report), *memory(report), *_middle(report), *second_opinion(report)]
     lines += [*findings(report), *gaps(report)]
-    return "\n".join(printable(line) for line in lines) + "\n"
+    return "\n".join(log_line(printable(line)) for line in lines) + "\n"
 
 
 def _middle(report: Report) -> list[str]:

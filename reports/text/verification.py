@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from zprof.model.gaps import Gap
 from zprof.model.printable import printable
 from zprof.model.verification import Figure, FigureStatus, RankVerification, Verification
+from zprof.reports.escape_log import log_line
 from zprof.reports.text.layout import heading, table, wrap
 
 _MARKS = {FigureStatus.EQUAL: "equal", FigureStatus.DIFFERS: "DIFFERS", FigureStatus.UNKNOWN: "unknown"}
@@ -23,7 +24,7 @@ def render(found: Verification) -> str:
     for rank in found.ranks:
         lines += ["", *_rank(rank, source)]
     lines += _gaps(found.gaps)
-    return "\n".join(printable(line) for line in lines) + "\n"
+    return "\n".join(log_line(printable(line)) for line in lines) + "\n"
 
 
 def _rank(rank: RankVerification, source: str) -> list[str]:

@@ -13,7 +13,11 @@ from markdown_it.token import Token
 _PARSER = MarkdownIt("gfm-like", {"html": True, "linkify": True, "typographer": False})
 #: zprof's own HTML.
 _OWN_HTML = re.compile(r"</?details>|<details><summary>[\w ,()]*</summary>")
-_READ_LATER = re.compile(r"(?<![\w`])[@#$&~!%]\w|://|www\.|:[\w+-]+:|\bGH-\d|\$\S[^$]*\$")
+_READ_LATER = re.compile(
+    r"(?<![\w`])(?:[@#$&~!%]\w|[~%]\")|\[\w+:[^\]]+\]|://|www\.|:[\w+-]+:|\bGH-\d|\$\S[^$]*\$"
+)
+#: GitLab does what such a line says.
+_QUICK_ACTION = re.compile(r"^/\w", re.MULTILINE)
 _ACTIVE = frozenset({"link_open", "image", "em_open", "strong_open", "s_open", "hr", "blockquote_open"})
 
 
@@ -41,6 +45,8 @@ def is_active(document: str, *, own: frozenset[str] = frozenset()) -> list[str]:
             found.append(f"{token.type} {token.content} {token.attrs}")
         if token.type in ("html_block", "html_inline"):
             found += [line for line in token.content.strip().split("\n") if not _OWN_HTML.fullmatch(line)]
+        if token.type == "inline" and _QUICK_ACTION.search(token.content):
+            found.append(f"quick action {token.content}")
         if token.type == "text" and _READ_LATER.search(token.content):
             found.append(f"text {token.content}")
     return found

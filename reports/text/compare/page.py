@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from zprof.model.printable import display_width, printable, shorten
 from zprof.model.side_by_side import Row, Section, Setting, SideBySide
+from zprof.reports.escape_log import log_line
 from zprof.reports.shown.compare_presenter import (
     UNKNOWN,
     change,
@@ -36,7 +37,7 @@ def render(both: SideBySide, *, everything: bool = False) -> str:
         lines += _section(section, everything=everything)
     if not everything:
         lines += ["", "  left out: what is 0 or unknown in both, and settings that are equal: --all"]
-    return "\n".join(printable(line) for line in lines) + "\n"
+    return "\n".join(log_line(printable(line)) for line in lines) + "\n"
 
 
 def _few_ranks(sections: Sequence[Section]) -> list[Section]:

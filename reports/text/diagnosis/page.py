@@ -2,6 +2,7 @@
 
 from zprof.model.printable import printable
 from zprof.model.report import Report
+from zprof.reports.escape_log import log_line
 from zprof.reports.text.critical_path import critical_path
 from zprof.reports.text.diagnosis.changes import changes
 from zprof.reports.text.diagnosis.jobs import equal_work, jobs
@@ -19,4 +20,4 @@ def render(report: Report) -> str:
     lines = [*verdict(report), *peak(report), "", *runs(report), *modelled(report), *jobs(report)]
     lines += [*equal_work(report), *(where(report) if report.time.per_rank else memory(report))]
     lines += [*critical_path(report), *changes(report), *unexplained(report), *untested(report)]
-    return "\n".join(printable(line) for line in lines) + "\n"
+    return "\n".join(log_line(printable(line)) for line in lines) + "\n"

@@ -103,7 +103,7 @@ def test_severity_and_confidence_decide(severity: Severity, confidence: Confiden
     one = replace(report, findings=(finding,))
     fails = severity is not Severity.LOW and confidence is not Confidence.LOW
     assert junit_schema.states(junit.render(one))["ZP401 no_prefetch"] == ("failure" if fails else "passed")
-    (result,) = sarif_schema.parsed(sarif.render(one))["results"]
+    result, *_ = sarif_schema.parsed(sarif.render(one))["results"]
     level = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}[severity]
     assert result["level"] == ("note" if confidence is Confidence.LOW else level)
 
@@ -112,8 +112,13 @@ def test_severity_and_confidence_decide(severity: Severity, confidence: Confiden
 def test_a_verdict_that_is_not_ok_is_never_green(status: VerdictStatus) -> None:
     report = alone()
     judged = replace(report, verdict=replace(report.verdict, status=status), findings=(), gaps=())
-    expected = {"ok": "passed", "slower": "failure", "risk": "failure", "inconclusive": "skipped"}
+    expected = {"ok": "passed", "slower": "failure", "risk": "failure", "inconclusive": "error"}
     assert junit_schema.states(junit.render(judged)) == {"verdict": expected[status.value]}
+    results = sarif_schema.parsed(sarif.render(judged))["results"]
+    level = {"slower": ["error"], "risk": ["warning"]}.get(status.value, [])
+    assert [(result["ruleId"], result["level"]) for result in results] == [
+        ("verdict", said) for said in level
+    ]
 
 
 def test_sarif_has_the_page_the_numbers_and_the_ranks() -> None:

@@ -1,8 +1,10 @@
 """Names from a run are text in every format: no markup, no link, no command, no broken document."""
 
 import json
+import re
 import unicodedata
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,9 +15,12 @@ from tests.support.checks_by_hand import CHECKS
 from tests.support.hostile_names import NAMES, poisoned
 from tests.support.markdown_reading import is_active, tokens, visible
 from tests.support.reports import memory_only, slower, straggler, trace
+from tests.unit.reports.text.compare.test_compare_page import both
+from tests.unit.reports.text.test_text_verification import EQUAL, verification
 from zprof.model.check import Check, Outcome
 from zprof.model.printable import display_width, printable
 from zprof.model.report import Report
+from zprof.model.side_by_side import SideBySide
 from zprof.reports import junit, sarif
 from zprof.reports.check import github
 from zprof.reports.check import junit as check_junit
@@ -25,6 +30,10 @@ from zprof.reports.check import text as check_text
 from zprof.reports.escape_log import command, log_line
 from zprof.reports.escape_markdown import code, fenced, prose
 from zprof.reports.markdown import report as markdown
+from zprof.reports.text import report as text_report
+from zprof.reports.text import verification as verification_text
+from zprof.reports.text.compare import page as compare
+from zprof.reports.text.diagnosis import page as diagnosis
 
 _STEERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: What zprof writes itself: the total of a table is bold, what is modelled is quoted, what is cut is said.
@@ -114,7 +123,7 @@ def test_sarif(name: str) -> None:
         messages = [result["message"]["text"] for result in run["results"]]
         messages += [note["message"]["text"] for note in run["invocations"][0]["toolExecutionNotifications"]]
         assert not any("](" in text for text in messages), "a link"
-        assert not any("{0}" in text.replace("{{0}}", "") for text in messages), "a placeholder"
+        assert not any(re.search(r"\{\d+\}", text) for text in messages), "a placeholder"
         uris = [place["physicalLocation"]["artifactLocation"]["uri"] for result in run["results"]
                 for place in result["locations"]]  # fmt: skip
         assert not any(":" in uri or "/" in uri or "\\" in uri for uri in uris), "an address"
@@ -155,12 +164,42 @@ def unescaped(value: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES, ids=IDS)
 def test_text_of_a_check_is_no_command_of_any_runner(name: str) -> None:
-    for line in check_text.render(check_of(name), report_of(name)).removesuffix("\n").split("\n"):
+    document = check_text.render(check_of(name), report_of(name))
+    assert not commands(document)
+    for line in document.removesuffix("\n").split("\n"):
         assert display_width(line) <= 80, line
         assert not steering(line)
-        assert not line.lstrip().startswith("::")
-        assert "##[" not in line
-        assert "##vso[" not in line
+
+
+@pytest.mark.parametrize("name", NAMES, ids=IDS)
+def test_no_text_is_a_command_of_any_runner(name: str) -> None:
+    for at in range(len(SITUATIONS)):
+        assert not commands(text_report.render(report_of(name, at)))
+        assert not commands(diagnosis.render(report_of(name, at)))
+    assert not commands(compare.render(side_by_side(name)))
+    assert not commands(verification_text.render(poisoned(verification(EQUAL, reasons=("why",)), name)))
+    assert not commands(fenced([name, *name.split(" ")]))
+
+
+def side_by_side(name: str) -> SideBySide:
+    """Every name in it is that one; units are zprof's own."""
+    page = both()
+    found: SideBySide = poisoned(page, name)
+    sections = (
+        replace(
+            ours,
+            rows=tuple(replace(row, unit=was.unit) for row, was in zip(ours.rows, kept.rows, strict=True)),
+        )
+        for ours, kept in zip(found.sections, page.sections, strict=True)
+    )
+    return replace(found, sections=tuple(sections))
+
+
+def commands(document: str) -> list[str]:
+    """The lines that GitHub, Azure or TeamCity would act on."""
+    return [
+        line for line in document.split("\n") if line.lstrip().startswith("::") or re.search(r"##\w*\[", line)
+    ]
 
 
 def test_a_line_of_a_log() -> None:
@@ -182,7 +221,9 @@ def test_a_name_is_shown_as_it_stands(name: str) -> None:
     assert " ".join(shown.split()) == " ".join(f"before {said} after".split())
     if said:
         assert visible(f"x {code(name, 20_000)}").replace("\\x7c", "|") == f"x {said}"
-    assert visible(f"{fenced([name, 'end'])}\n\nafter") == f"{cut(printable(name), 400)}\nend\n\nafter"
+    assert (
+        visible(f"{fenced([name, 'end'])}\n\nafter") == f"{log_line(cut(printable(name), 400))}\nend\n\nafter"
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,6 +236,9 @@ def test_a_name_is_shown_as_it_stands(name: str) -> None:
         ("3.5 ms", "3.5 ms"),
         ("(@team)", r"(`@team`)"),
         ("a|b", "a&#124;b"),
+        ("/close it", r"\/close it"),
+        ('~"a label"', '`~"a` label"'),
+        ("see [epic:12].", "see `[epic:12]`."),
         ("read docs/a.md: it", "read `docs/a.md`: it"),
     ],
 )
@@ -203,6 +247,19 @@ def test_prose_stays_readable(text: str, written: str) -> None:
 
 
 def test_the_check_sees_what_is_active() -> None:
-    for text in ("<b>", "[a](b)", "![a](b)", "www.a.example", "*a*", "@team", "#12", ":tada:", "    code"):
+    for text in (
+        "<b>",
+        "[a](b)",
+        "![a](b)",
+        "www.a.example",
+        "*a*",
+        "@team",
+        "#12",
+        ":tada:",
+        "    code",
+        "/close",
+        '%"a b"',
+        "[epic:1]",
+    ):
         assert is_active(text), text
     assert shape("a | b") != shape("| a | b |\n| --- | --- |\n| c | d |")

@@ -186,6 +186,25 @@ def test_sarif_has_a_result_a_gate_that_is_not_fine_and_findings_as_notes() -> N
     assert run["invocations"][0]["exitCode"] == 1
 
 
+@pytest.mark.parametrize(
+    ("origin", "uri"),
+    [
+        ("ci/a b/zprof.toml", "ci/a%20b/zprof.toml"),
+        ("../zprof.toml", "zero3"),
+        ("/etc/zprof.toml", "zero3"),
+        ("https://a.example/x.toml", "zero3"),
+        ("--peak-memory", "zero3"),
+    ],
+)
+def test_a_limit_is_placed_in_its_file_below_the_folder_of_the_job(origin: str, uri: str) -> None:
+    found = check(replace(FAILED, limit=replace(FAILED.limit, origin=origin)), outcome=Outcome.FAILED)
+    places = sarif_schema.parsed(sarif.render(found, trace()))["results"][0]["locations"]
+    assert [place["physicalLocation"]["artifactLocation"]["uri"] for place in places] == [uri]
+    named = replace(found, run="..", results=(replace(FAILED, limit=replace(FAILED.limit, origin="")),))
+    (place,) = sarif_schema.parsed(sarif.render(named, trace()))["results"][0]["locations"]
+    assert place["physicalLocation"]["artifactLocation"]["uri"] == "run"
+
+
 @pytest.mark.parametrize("outcome", Outcome)
 def test_all_faces_agree_on_how_a_gate_ended(outcome: Outcome) -> None:
     result = replace(FAILED, outcome=outcome)
