@@ -10,7 +10,7 @@ Every value is a leaf of the report, or a sum or a mean of a list of leaves:
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from zprof.checks.baseline_file import read_baseline, to_json
+from zprof.checks.baseline_file import MOST_MODELLED, read_baseline, share_of, to_json
 from zprof.model.baseline import Baseline, CollectiveBaseline, Conditions, MemoryBaseline, TimeBaseline
 from zprof.model.collectives import CollectiveKind
 from zprof.model.memory import RankMemory
@@ -47,7 +47,7 @@ def conditions_of(report: Report, environment: Mapping[str, str]) -> Conditions:
         engine=_name(run.engine),
         stage=run.stage,
         torch=_name(environment.get("torch", "")),
-        modelled=tuple(_name(said) for said in run.modelled),
+        modelled=tuple(_name(said) for said in run.modelled[:MOST_MODELLED]),
         window="trace" if window is not None and window.is_whole else "step",
     )
 
@@ -116,8 +116,8 @@ def _time(report: Report) -> TimeBaseline | None:
     return TimeBaseline(
         wall_ns=wall,
         exposed_ns=exposed,
-        exposed_ratio=_ratio(sum(exposed), sum(wall)),
-        overlap_ratio=_ratio(sum(collective) - sum(exposed), sum(collective)),
+        exposed_ratio=share_of(sum(exposed), sum(wall)),
+        overlap_ratio=share_of(sum(collective) - sum(exposed), sum(collective)),
         exposed_wait_ns=round(sum(wait) / len(wait)),
         collective_ns=collective,
         upper_bound=any(rank.upper_bound for rank in ranks),
@@ -139,10 +139,6 @@ def _of_a_step(ranks: Sequence[StepTime]) -> tuple[int, int, int, int]:
     ]
     wall, exposed, collective, wait = (round(sum(column) / len(ranks)) for column in zip(*rows, strict=True))
     return wall, exposed, collective, wait
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return min(1.0, max(0.0, part / whole)) if whole > 0 else None
 
 
 def _name(said: str) -> str:

@@ -27,13 +27,25 @@ _MOST = 1 << 60
 _MOST_COUNT = 1e9
 _MOST_RANKS = 1 << 24
 _LONGEST = 400
+#: More is modelled of no run.
+MOST_MODELLED = 16
 _AGAIN = "save it again: zprof baseline save RUN"
 _T = TypeVar("_T")
 
 
 def to_json(baseline: Baseline) -> str:
-    """The baseline as it stands in a repository."""
-    return "\n".join(_lines(to_tree(baseline), "")) + "\n"
+    """The baseline as it stands in a repository.
+
+    Raises:
+        BadInput: it is so large that it would not be read.
+    """
+    text = "\n".join(_lines(to_tree(baseline), "")) + "\n"
+    if len(text) > _MAX_BYTES:  # of ASCII
+        raise BadInput(
+            f"{_short(baseline.name)}: its baseline is larger than one can be (1 MiB)",
+            hint="record fewer time steps (--time-steps)",
+        )
+    return text
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -56,6 +68,11 @@ class _Versioned:
     """What a baseline of any version has."""
 
     schema: str = ""
+
+
+def share_of(part: int, whole: int) -> float | None:
+    """A ratio of sums as a baseline keeps it, from 0 to 1; None of nothing."""
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else None
 
 
 def _lines(value: Any, indent: str) -> list[str]:
@@ -120,6 +137,8 @@ def _wrong(baseline: Baseline) -> Iterator[str]:
     more = (conditions.engine, conditions.torch, conditions.window, *conditions.modelled)
     if any(len(text) > _LONGEST for text in (*texts, *more)):
         yield f"a name of more than {_LONGEST} characters"
+    if len(conditions.modelled) > MOST_MODELLED:
+        yield f"more than {MOST_MODELLED} things modelled"
     if not 1 <= conditions.world_size <= _MOST_RANKS:
         yield "world_size"
     if baseline.memory is not None:
@@ -132,6 +151,8 @@ def _wrong(baseline: Baseline) -> Iterator[str]:
 def _wrong_memory(memory: MemoryBaseline) -> Iterator[str]:
     if not _all_sizes((memory.peak_bytes, memory.untagged_bytes, *memory.tenants.values())):
         yield "bytes of memory"
+    if sum(memory.tenants.values()) + memory.untagged_bytes != memory.peak_bytes:
+        yield "tenants that do not sum to the peak"
     yield from (f'tenant "{_short(name)}"' for name in memory.tenants if name not in set(Tenant))
     yield from _wrong_ranks(memory.missing_ranks)
 
@@ -153,15 +174,31 @@ def _wrong_time(time: TimeBaseline) -> Iterator[str]:
     waits = () if time.exposed_wait_ns is None else (time.exposed_wait_ns,)
     if not _all_sizes((*waits, *(value for entries in lists for value in entries))):
         yield "times"
+    if any(exposed > wall for exposed, wall in zip(time.exposed_ns, time.wall_ns, strict=False)):
+        yield "a step that is exposed for longer than it takes"
     ratios = [ratio for ratio in (time.exposed_ratio, time.overlap_ratio) if ratio is not None]
     if not all(math.isfinite(ratio) and 0 <= ratio <= 1 for ratio in ratios):
         yield "a ratio beyond 0 to 1"
+    wall, exposed, collective = (
+        sum(entries) for entries in (time.wall_ns, time.exposed_ns, time.collective_ns)
+    )
+    if not (
+        _is_same(time.exposed_ratio, share_of(exposed, wall))
+        and _is_same(time.overlap_ratio, share_of(collective - exposed, collective))
+    ):
+        yield "ratios that are not those of its steps"
     yield from _wrong_ranks(time.missing_ranks)
 
 
 def _wrong_ranks(ranks: Sequence[int]) -> Iterator[str]:
     if not all(0 <= rank < _MOST_RANKS for rank in ranks):
         yield "missing_ranks"
+
+
+def _is_same(stated: float | None, found: float | None) -> bool:
+    if stated is None or found is None:
+        return stated is found
+    return math.isclose(stated, found, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def _all_sizes(values: Sequence[int]) -> bool:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 from zprof.model.baseline import Conditions
-from zprof.model.printable import printable
+from zprof.model.printable import printable, shorten
 
 _UNKNOWN = "unknown"
 #: What of ``modelled`` is planted on purpose: that is what a check is to see, and no condition.
 _PLANTED = ("planted ", "straggler:")
+#: Of a condition in a sentence; compared is all of it.
+_COLUMNS = 120
 _WINDOWS = {"step": "by steps", "trace": "as one stretch"}
 
 
@@ -15,7 +17,9 @@ def differences(of_baseline: Conditions, of_run: Conditions) -> tuple[str, ...]:
     """What is not the same, each a phrase: ``world size 4, the baseline has 2``; empty where all is."""
     pairs = zip(_said(of_baseline), _said(of_run), strict=True)
     return tuple(
-        f"{what} {now}, the baseline has {before}" for (what, before), (_, now) in pairs if before != now
+        f"{what} {shorten(now, _COLUMNS)}, the baseline has {shorten(before, _COLUMNS)}"
+        for (what, before), (_, now) in pairs
+        if before != now
     )
 
 

@@ -45,6 +45,14 @@ def tenants(made: Made, rank: int) -> Any:
     return made.report.memory.per_rank[rank].tenants
 
 
+def test_what_would_not_be_read_is_not_written() -> None:
+    many = (100 * MS,) * 40_000
+    assert MADE.time is not None
+    time = replace(MADE.time, wall_ns=many, exposed_ns=many, collective_ns=many)
+    with pytest.raises(BadInput, match="larger than one can be"):
+        to_json(replace(MADE, time=time))
+
+
 def test_a_step_is_the_mean_over_its_ranks() -> None:
     report = Made().report
     steps = [replace(step, wall_ns=step.wall_ns + step.rank * 3) for step in report.time.steps]
@@ -92,15 +100,24 @@ def test_names_of_a_run_are_harmless_in_it() -> None:
 
 _SIZE = st.integers(0, 1 << 60)
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-_RATIO = st.none() | st.floats(0, 1)
 _RANKS = st.lists(st.integers(0, 100), max_size=3).map(tuple)
 
 
 def _time(rows: list[tuple[int, int, int]], more: tuple[Any, ...]) -> TimeBaseline:
-    walls, exposed, collective = zip(*rows, strict=True)
+    walls = tuple(max(wall, exposed) for wall, exposed, _ in rows)
+    _, exposed, collective = zip(*rows, strict=True)
     return TimeBaseline(
-        wall_ns=walls, exposed_ns=exposed, collective_ns=collective, exposed_ratio=more[0],
-        overlap_ratio=more[1], exposed_wait_ns=more[2], upper_bound=more[3], missing_ranks=more[4],
+        wall_ns=walls, exposed_ns=exposed, collective_ns=collective,
+        exposed_ratio=sum(exposed) / sum(walls) if sum(walls) else None,
+        overlap_ratio=max(0.0, 1 - sum(exposed) / sum(collective)) if sum(collective) else None,
+        exposed_wait_ns=more[0], upper_bound=more[1], missing_ranks=more[2],
+    )  # fmt: skip
+
+
+def _memory(untagged: int, tenants: dict[str, int], more: tuple[Any, ...]) -> MemoryBaseline:
+    return MemoryBaseline(
+        peak_bytes=untagged + sum(tenants.values()), untagged_bytes=untagged, tenants=tenants,
+        upper_bound=more[0], lower_bound=more[1], missing_ranks=more[2],
     )  # fmt: skip
 
 
@@ -121,13 +138,10 @@ _BASELINES = st.builds(
     ),
     memory=st.none()
     | st.builds(
-        MemoryBaseline,
-        peak_bytes=_SIZE,
-        untagged_bytes=_SIZE,
-        tenants=st.dictionaries(st.sampled_from([tenant.value for tenant in Tenant]), _SIZE),
-        upper_bound=st.booleans(),
-        lower_bound=st.booleans(),
-        missing_ranks=_RANKS,
+        _memory,
+        st.integers(0, 1 << 56),
+        st.dictionaries(st.sampled_from([tenant.value for tenant in Tenant]), st.integers(0, 1 << 56)),
+        st.tuples(st.booleans(), st.booleans(), _RANKS),
     ),
     collectives=st.none()
     | st.lists(
@@ -146,7 +160,7 @@ _BASELINES = st.builds(
     | st.builds(
         _time,
         st.lists(st.tuples(_SIZE, _SIZE, _SIZE), min_size=1, max_size=9),
-        st.tuples(_RATIO, _RATIO, st.none() | _SIZE, st.booleans(), _RANKS),
+        st.tuples(st.none() | _SIZE, st.booleans(), _RANKS),
     ),
 )
 
@@ -200,6 +214,12 @@ HOSTILE_FILES = {
     "another kind": changed("collectives.0.kind", "\x1b[31mall_gather"),
     "a kind twice": changed("collectives.1", json.loads(to_json(MADE))["collectives"][0]),
     "a long name": changed("name", "x" * 10_000),
+    "tenants that do not sum to the peak": changed("memory.tenants.activations", 691),
+    "more exposed than the step": changed("time.exposed_ns", [101 * MS, 0, 0, 0, 0, 0, 0, 59 * MS]),
+    "another exposed share than that of the steps": changed("time.exposed_ratio", 0.19),
+    "no exposed share": changed("time.exposed_ratio", None),
+    "another overlap than that of the steps": changed("time.overlap_ratio", 0.51),
+    "seventeen things modelled": changed("conditions.modelled", ["x"] * 17),
     "no ranks": changed("conditions.world_size", 0),
     "a missing rank below 0": changed("memory.missing_ranks", [-1]),
     "a lone surrogate": to_json(MADE).replace('"base"', '"\\ud800"'),

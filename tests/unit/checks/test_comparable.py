@@ -48,6 +48,12 @@ def test_equal_conditions_differ_in_nothing() -> None:
     assert differences(replace(HERE, modelled=()), only) == ()
 
 
+def test_a_long_condition_is_short_in_the_sentence_and_compared_whole() -> None:
+    long = tuple("x" * 300 for _ in range(16))
+    (phrase,) = differences(replace(HERE, modelled=(*long[:-1], "y")), replace(HERE, modelled=long))
+    assert len(phrase) < 300
+
+
 def test_check_refuses_with_all_reasons_unless_asked() -> None:
     run, base = Made(), Made().baseline
     other = replace(base, conditions=replace(base.conditions, stage=2, torch="2.9.1"))
