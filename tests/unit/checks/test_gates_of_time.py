@@ -131,6 +131,11 @@ def test_an_overlap_must_not_fall(exposed: int, outcome: str, sure: dict[str, fl
     assert found.value == pytest.approx(1 - exposed / 40)
 
 
+def test_an_interval_of_no_points_has_no_side() -> None:
+    found = result(limit("exposed_ratio", change_points=0.03, **SURE), BASE)
+    assert found.sentence.endswith("interval of the change ±0.0 points to ±0.0 points")
+
+
 def test_a_noisy_share_passes_and_a_steady_one_fails() -> None:
     noisy = replace(BASE, exposed=tuple(ms * MS for ms in (5, 60, 10, 50, 5, 60, 10, 50)))
     held = limit("exposed_ratio", change_points=0.03, **SURE)

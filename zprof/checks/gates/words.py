@@ -111,9 +111,12 @@ def _beyond(value: float, allowed: float, shown: Shown, *, held: bool | None) ->
 
 def _spread(limit: Limit, interval: tuple[float, float], shown: Shown) -> str:
     of = "of the change" if is_relative(limit) else "of the distance to it"
-    change = shown_points if limit.unit == "ratio" else shown
-    low, high = (signed(end, change) for end in interval)
+    low, high = (_signed_points(end) if limit.unit == "ratio" else signed(end, shown) for end in interval)
     return f", {100 * (limit.confidence or 0.0):g} % interval {of} {low} to {high}"
+
+
+def _signed_points(change: float) -> str:
+    return signed(change, shown_points) if abs(change) >= _WORTH_RATIO else "±0.0 points"
 
 
 def _doubt(reading: Reading) -> str:
