@@ -15,7 +15,8 @@ from zprof.reports.check.words import (
     outcome_sentence,
 )
 from zprof.reports.escape_markdown import code, prose
-from zprof.reports.markdown.blocks import bullets, table
+from zprof.reports.markdown.blocks import bullets, left_out, table
+from zprof.reports.markdown.differences import difference_blocks
 from zprof.reports.markdown.document import Part, joined
 from zprof.reports.markdown.findings import finding_blocks, gap_blocks
 from zprof.reports.markdown.head import modelled
@@ -31,7 +32,8 @@ def render(check: Check, report: Report) -> str:
     """The comment, under 65,000 characters."""
     compared = report.comparison is not None and report.comparison.step_time is not None
     parts = [
-        Part(blocks=[_title(check), *_table(check), *_why(check), *_notices(check), *modelled(report)]),
+        Part(blocks=[_title(check), *_table(check), *modelled(report), *_why(check), *_notices(check)]),
+        Part(title="What else differs", blocks=difference_blocks(report)),
         Part(
             title=f"Where the time goes{', against the baseline' if compared else ''}",
             blocks=ledger_blocks(report),
@@ -84,12 +86,14 @@ def _cell(figure: str) -> str:
 
 def _why(check: Check) -> list[str]:
     """The sentence of each gate that is not fine, with its remedy."""
+    found = [(outcome, ended(check, outcome)) for outcome in _WHY]
     items = [
         f"{prose(MARKS[outcome])} {_said(lines)}"
-        for outcome in _WHY
-        for _, lines in explained(ended(check, outcome)[:_MOST_GATES])
+        for outcome, results in found
+        for _, lines in explained(results[:_MOST_GATES])
     ]
-    return [bullets(items)] if items else []
+    left = left_out(len(items), sum(len(results) for _, results in found), "reasons")
+    return [bullets(items), *left] if items else []
 
 
 def _said(lines: Sequence[str]) -> str:
@@ -98,7 +102,8 @@ def _said(lines: Sequence[str]) -> str:
 
 
 def _notices(check: Check) -> list[str]:
-    return [f"> {prose(notice)}" for notice in check.notices[:_MOST_GATES]]
+    shown = check.notices[:_MOST_GATES]
+    return [*(f"> {prose(notice)}" for notice in shown), *left_out(len(shown), len(check.notices), "notices")]
 
 
 def _foot(check: Check) -> str:

@@ -17,3 +17,8 @@ def bullets(items: Sequence[str]) -> str:
 def folded(summary: str, content: str) -> str:
     """Content that opens on a click; ``summary`` is HTML, so it is zprof's own words, never a name."""
     return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
+
+
+def left_out(shown: int, known: int, what: str) -> list[str]:
+    """The line that says what a list leaves out, and where all of it is; nothing where it is whole."""
+    return [f"{shown} of {known} {what}; `-f json` has all of them."] if shown < known else []

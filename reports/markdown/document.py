@@ -46,7 +46,7 @@ def _that_fit(part: Part, room: int) -> list[str]:
     kept: list[str] = []
     for block in part.blocks:
         if len(_text(part, [*kept, block])) + 2 > room:
-            break
+            continue  # a shorter one that comes later may have room
         kept.append(block)
     return kept
 

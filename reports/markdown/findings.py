@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.reports.escape_markdown import code, fenced, prose
-from zprof.reports.markdown.blocks import bullets
+from zprof.reports.markdown.blocks import bullets, left_out
 from zprof.reports.shown.evidence import evidence_name, evidence_value, worth
 from zprof.reports.shown.presenter import GapGroup, grouped_gaps
 
@@ -26,7 +26,9 @@ def gap_blocks(gaps: Sequence[Gap]) -> list[str]:
 
 def _finding(number: int, entry: Finding) -> str:
     title = f"**{number}. {code(entry.id, 20)} {code(entry.cause.value)}**: {worth(entry)}"
-    evidence = bullets([_fact(fact) for fact in entry.evidence[:_FACTS]])
+    facts = entry.evidence[:_FACTS]
+    left = left_out(len(facts), len(entry.evidence), "facts")
+    evidence = bullets([*(_fact(fact) for fact in facts), *left])
     fix = fenced(entry.fix.split("\n"))
     last = f"To disprove it: {prose(entry.disprove)}  \nRead: {code(entry.doc)}"
     return "\n\n".join(part for part in (title, prose(entry.sentence), evidence, fix, last) if part)

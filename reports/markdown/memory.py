@@ -6,7 +6,7 @@ from zprof.model.memory import Allocation, LawCheck, RankMemory
 from zprof.model.report import Report
 from zprof.model.units import format_bytes, format_percent
 from zprof.reports.escape_markdown import code, prose
-from zprof.reports.markdown.blocks import table
+from zprof.reports.markdown.blocks import left_out, table
 from zprof.reports.shown.memory_names import (
     DEVICE_TERMS,
     basis_note,
@@ -28,6 +28,7 @@ _MAX_RANKS = 8
 _TOP = 8
 _PARTS = 12
 _DEVICES = 4
+_PHASES = 8
 
 
 def memory_blocks(report: Report) -> list[str]:
@@ -115,7 +116,10 @@ def _largest(top: Sequence[Allocation]) -> list[str]:
         ]
         for entry in top[:_TOP]
     ]
-    return [table(["largest live at the peak", "tenant", "rank", "size"], rows, words=(0, 1))]
+    return [
+        table(["largest live at the peak", "tenant", "rank", "size"], rows, words=(0, 1)),
+        *left_out(len(rows), len(top), "allocations, the largest"),
+    ]
 
 
 def _parts(report: Report) -> list[str]:
@@ -131,7 +135,10 @@ def _parts(report: Report) -> list[str]:
         ]
         for part, share in zip(parts, shares(parts, rank.peak_bytes), strict=True)
     ]
-    return [table([f"kind, rank {rank.rank} at its peak", "size", "share"], rows)]
+    return [
+        table([f"kind, rank {rank.rank} at its peak", "size", "share"], rows),
+        *left_out(len(rows), len(rank.parts), "kinds, the largest"),
+    ]
 
 
 def _phases(report: Report) -> list[str]:
@@ -139,8 +146,14 @@ def _phases(report: Report) -> list[str]:
     phases = [phase for phase in report.memory.phases if rank is not None and phase.rank == rank.rank]
     if not phases or rank is None:
         return []
-    rows = [[prose(phase.phase, 60), str(phase.step), format_bytes(phase.peak_bytes)] for phase in phases[:8]]
-    return [table([f"phase, rank {rank.rank}", "step", "peak"], rows)]
+    rows = [
+        [prose(phase.phase, 60), str(phase.step), format_bytes(phase.peak_bytes)]
+        for phase in phases[:_PHASES]
+    ]
+    return [
+        table([f"phase, rank {rank.rank}", "step", "peak"], rows),
+        *left_out(len(rows), len(phases), "phases"),
+    ]
 
 
 def _devices(report: Report) -> list[str]:
@@ -153,4 +166,5 @@ def _devices(report: Report) -> list[str]:
         values = [getattr(entry, field) for entry in devices]
         if any(value is not None for value in values):
             rows.append([name, *["unknown" if value is None else format_bytes(value) for value in values]])
-    return [table(head, rows)]
+    known = len(report.memory.devices)
+    return [table(head, rows), *left_out(len(devices), known, "moments of devices")]

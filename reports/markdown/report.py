@@ -2,6 +2,7 @@
 
 from zprof.model.report import Report
 from zprof.reports.markdown.collectives import collective_blocks
+from zprof.reports.markdown.differences import difference_blocks
 from zprof.reports.markdown.document import Part, joined
 from zprof.reports.markdown.findings import finding_blocks, gap_blocks
 from zprof.reports.markdown.head import foot, head
@@ -15,6 +16,7 @@ def render(report: Report) -> str:
         Part(blocks=head(report)),
         Part(title="Where the time goes", blocks=ledger_blocks(report)),
         Part(title="Memory at each rank's peak", blocks=memory_blocks(report)),
+        Part(title="What else differs", blocks=difference_blocks(report)),
         Part(title="Findings", blocks=finding_blocks(report.findings)),
         Part(title="Not measured", blocks=gap_blocks(report.gaps)),
         Part(title="Collectives", blocks=collective_blocks(report)),

@@ -57,7 +57,7 @@ class Areas:
 
 def stacked_areas(memory: Memory, order: Sequence[str]) -> Areas | None:
     """The timeline with the highest point, stacked in ``order``; None where there is none."""
-    known = [timeline for timeline in memory.timelines if timeline.time_ns]
+    known = [timeline for timeline in memory.timelines if timeline.time_ns and timeline.tenants]
     if not known:
         return None
     timeline = max(known, key=lambda entry: max(_heights(entry)))
