@@ -119,7 +119,7 @@ def test_a_baseline_of_other_conditions_is_refused_unless_asked(check: Ask, base
     assert "world size 3, the baseline has 2" in err
     assert "--any-conditions" in err
     code, out, _ = check("RUNS/wide.zprof", "--baseline", baseline, "--any-conditions")
-    assert code in (0, 1)
+    assert code == 0
     assert "world size 3, the baseline has 2" in " ".join(out.split())
 
 
@@ -206,7 +206,7 @@ def test_files_beside_the_page(check: Ask, tmp_path: Path) -> None:
     assert err.count("wrote") == 5
     assert json.loads((tmp_path / "a.json").read_text())["schema"] == "zprof.check/1"
     assert (tmp_path / "a.md").read_text().startswith("#")
-    assert ElementTree.fromstring((tmp_path / "j.xml").read_text()).iter("testcase")
+    assert list(ElementTree.fromstring((tmp_path / "j.xml").read_text()).iter("testcase"))
     assert json.loads((tmp_path / "s.sarif").read_text())["version"] == "2.1.0"
     assert (tmp_path / "plain.log").read_text() == page
 
