@@ -76,7 +76,8 @@ def test_a_stacked_bar_has_no_holes_and_sums_to_its_peak() -> None:
     (bars,) = [block for block in memory(report) if isinstance(block, Bars)]
     for bar in bars.bars:
         for left, right in pairwise(bar.segments):
-            assert left.begin + left.width <= right.begin + 0.01
+            assert left.begin + left.width == pytest.approx(right.begin, abs=0.01)
+        assert bar.segments[0].begin == 0
         assert sum(part.width for part in bar.segments) <= 100.01
     largest = max(sum(part.width for part in (*bar.segments,)) for bar in bars.bars)
     assert max(largest, *(sum(part.width for part in bar.law) for bar in bars.bars)) == pytest.approx(
