@@ -35,7 +35,7 @@ check: $(READY)
 # The reference engine's own memory, volume and overlap against zprof-baseline.json: limits in pyproject.toml.
 guard: $(READY)
 	$(BIN)/zprof train --output build/engine.zprof --force $(GUARDED) > /dev/null
-	$(BIN)/zprof check build/engine.zprof --baseline zprof-baseline.json
+	$(BIN)/zprof check build/engine.zprof --baseline zprof-baseline.json --require-baseline
 
 clean:
 	rm -rf $(VENV) zprof-demo build dist

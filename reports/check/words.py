@@ -146,6 +146,8 @@ def outcome_sentence(check: Check) -> str:
     if not count:
         return f"{check.outcome.value.upper()}: no gate was asked for"
     gates = "1 gate" if count == 1 else f"{count} gates"
+    if check.outcome is Outcome.PASSED and len(ended(check, Outcome.SKIPPED)) == count:
+        return f"PASSED, nothing was held: {gates} {_SAID[Outcome.SKIPPED]}"
     if all(result.outcome is check.outcome for result in check.results):
         return f"{check.outcome.value.upper()}: {'' if count == 1 else 'all '}{gates} {_SAID[check.outcome]}"
     same, others = len(ended(check, check.outcome)), [kind for kind in MARKS if kind is not check.outcome]

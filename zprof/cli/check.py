@@ -18,6 +18,7 @@ from zprof.cli.options.check_limits import add_limit_options, stated_limits
 from zprof.cli.options.check_output import add_check_outputs, outputs, write_outputs
 from zprof.cli.options.training_facts import add_training_options
 from zprof.model.check import Check, Limit
+from zprof.model.errors import BadInput
 from zprof.model.printable import printable
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ class CheckCommand:
     Bytes and counts are exact and are compared as they are; times fail only where the
     interval over the steps is beyond the limit. Limits stand in [tool.zprof.check] of
     pyproject.toml, in [check] of zprof.toml, or here. Without a baseline only absolute
-    limits are judged, and the check passes with a notice.
+    limits are judged, and the check passes with a notice, unless --require-baseline.
 
     exit codes: 0 holds, 1 a gate failed, 2 bad input or a baseline of other conditions,
     3 too little was measured to judge.
 
     examples:
-      zprof check zero3.zprof --baseline zprof-baseline.json
+      zprof check zero3.zprof --baseline zprof-baseline.json --require-baseline
       zprof check zero3.zprof --baseline last.zprof --peak-memory exact
       zprof check zero3.zprof --baseline last.zprof --step-time '+3%@0.95'
       zprof check zero3.zprof --peak-memory '24 MiB' --tenant activations='8 MiB'
@@ -51,6 +52,11 @@ class CheckCommand:
         parser.add_argument("run", metavar="RUN", type=Path, help=run_help)
         parser.add_argument(
             "--baseline", metavar="FILE|RUN", type=Path, help="saved by zprof baseline, or another run"
+        )
+        parser.add_argument(
+            "--require-baseline",
+            action="store_true",
+            help="a baseline that is not there is bad input, and no first run",
         )
         parser.add_argument(
             "--config", metavar="FILE", type=Path, help="read limits here, not in the files around"
@@ -100,6 +106,8 @@ def _baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[st
         return baseline_at(path, arguments), ()
     run, file = (shlex.quote(printable(part)) for part in (arguments.run, path or BASELINE_FILE))
     save = f"zprof baseline save {run} -o {file}, commit it"
+    if arguments.require_baseline:
+        raise BadInput(f"{printable(path or '--baseline')}: no such baseline, and one is required", hint=save)
     if path is None:
         return None, (f"to hold later runs against this one: {save}, and name it with --baseline",)
     return None, (f"{file} is not there yet: {save}",)

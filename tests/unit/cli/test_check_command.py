@@ -106,6 +106,17 @@ def test_a_first_run_passes_and_says_how_to_save_a_baseline(check: Ask, runs: Pa
     assert "-o zprof-baseline.json" in json.loads(out)["notices"][-1]
 
 
+def test_a_required_baseline_that_is_not_there_is_bad_input(check: Ask, runs: Path) -> None:
+    for flags in (("--baseline", "ci/base.json"), ()):
+        code, out, err = check("RUNS/good.zprof", *flags, "--require-baseline")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "no such baseline" in err
+        assert (
+            f"zprof baseline save {runs}/good.zprof -o {flags[1] if flags else 'zprof-baseline.json'}" in err
+        )
+    assert check(*GOOD, "--require-baseline")[0] == 0
+
+
 def test_a_first_run_is_held_to_absolute_limits(check: Ask) -> None:
     assert check("RUNS/good.zprof", "--baseline", "none.json", "--collective-count", "1")[0] == 1
     assert check("RUNS/good.zprof", "--baseline", "none.json", "--collective-count", "1000")[0] == 0
