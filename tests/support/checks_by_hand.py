@@ -1,4 +1,6 @@
-"""Checks for the tests of their faces, made by hand: nothing is judged here."""
+"""Checks for the tests of their faces, made by hand, in the words of the gates: nothing is judged here."""
+
+from dataclasses import replace
 
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
 
@@ -19,57 +21,63 @@ FAILED = GateResult(
     baseline=20.5 * MIB,
     allowed=20.9 * MIB,
     leaf="memory.per_rank[1].peak_bytes",
-    grew="activations grew most, +0.8 MiB",
-    sentence="peak_memory: 21.4 MiB on rank 1 is 4.4 % above the baseline's 20.5 MiB, allowed +2 % "
-    "(20.9 MiB); activations grew most, +0.8 MiB",
+    grew="activations grew most, +819.2 KiB",
+    sentence="peak_memory: 21.4 MiB on rank 1 is 4.4 % above the baseline's 20.5 MiB, allowed +2% "
+    "(20.9 MiB); activations grew most, +819.2 KiB",
 )
 TENANT = GateResult(
     limit=limit("peak_memory.communication_buffers", "bytes", "4 MiB", value=4 * MIB),
     outcome=Outcome.FAILED,
-    subject="communication_buffers",
+    subject="communication_buffers on rank 0",
     value=4 * MIB + 512,
     baseline=4 * MIB,
     allowed=4 * MIB,
     leaf="memory.per_rank[0].tenants.communication_buffers",
-    grew="gathered_param +512 B",
-    sentence="peak_memory.communication_buffers: 512 B above 4.0 MiB on rank 0",
+    grew="most of it is gathered_param, 3.0 MiB",
+    sentence="peak_memory.communication_buffers: 4.0 MiB on rank 0 is 512 B above the baseline's 4.0 MiB, "
+    "allowed at most 4.0 MiB, 512 B beyond it; most of it is gathered_param, 3.0 MiB",
 )
 WARNED = GateResult(
-    limit=limit("exposed_wait", "ns", "+10%", change_ratio=0.1, warns=True, origin="default"),
+    limit=limit("exposed_wait", "ns", "+10%", change_ratio=0.1, origin="default"),
     outcome=Outcome.WARNED,
-    subject="rank 0",
     value=8.9 * MS,
     baseline=3.3 * MS,
     allowed=3.63 * MS,
-    leaf="time.per_rank[*].exposed_wait_ns",
-    sentence="exposed_wait: 8.9 ms a step, 3.3 ms in the baseline; the late rank is not stable: it warns",
+    leaf="time.steps",
+    sentence="exposed_wait: 8.9 ms a step is 169.7 % above the baseline's 3.3 ms, allowed +10% (3.6 ms); "
+    "no rank is late in nearly all steps, so that it only warns",
 )
 TIMED = GateResult(
-    limit=limit("step_time", "ns", "+3%", change_ratio=0.03, confidence=0.95),
+    limit=limit("step_time", "ns", "+3% @0.95", change_ratio=0.03, confidence=0.95),
     outcome=Outcome.PASSED,
     value=391.2 * MS,
     baseline=386.6 * MS,
     allowed=398.2 * MS,
     interval=(-3.1 * MS, 12.4 * MS),
-    leaf="time.per_rank[*].wall_ns",
-    sentence="step_time: 391.2 ms, 1.2 % above the baseline's 386.6 ms, allowed +3 %",
+    leaf="time.steps",
+    sentence="step_time: 391.2 ms a step is 1.2 % above the baseline's 386.6 ms, allowed +3% @0.95 "
+    "(398.2 ms), 95 % interval of the change -3.1 ms to +12.4 ms",
 )
 UNKNOWN = GateResult(
     limit=limit("overlap_ratio", "ratio", ">=0.7", sense=Sense.AT_LEAST, value=0.7),
     outcome=Outcome.UNKNOWN,
     baseline=0.82,
-    allowed=0.7,
-    leaf="time.per_rank[*].overlap_ratio",
-    sentence="overlap_ratio: no step was timed, so it is not known",
-    remedy="record time steps: zprof record --skip 2 --time 8",
+    leaf="time.steps",
+    sentence="overlap_ratio: unknown: no step was timed",
+    remedy="record the time window on all ranks (--time-steps 8)",
 )
 SKIPPED = GateResult(
     limit=limit("collective_bytes", "bytes", "exact", change_ratio=0.0, origin="default"),
     outcome=Outcome.SKIPPED,
     value=19 * MIB,
-    leaf="time.collectives[*].bytes",
-    sentence="collective_bytes: there is no baseline to hold it against",
-    remedy="zprof baseline save RUN -o ci/baseline.json",
+    leaf="time.collectives",
+    sentence="collective_bytes: 19.0 MiB a step, not judged: there is no baseline yet",
+    remedy="save one: zprof baseline save RUN",
+)
+LACKED = replace(
+    SKIPPED,
+    sentence="collective_bytes: 19.0 MiB a step, not judged: the baseline does not have it",
+    remedy="save the baseline again from a whole run: zprof baseline update",
 )
 EXACT = GateResult(
     limit=limit("collective_count", "count", "exact", change_ratio=0.0, origin="default"),
@@ -77,16 +85,18 @@ EXACT = GateResult(
     value=27,
     baseline=27,
     allowed=27,
-    leaf="time.collectives[*].count",
-    sentence="collective_count: 27 a step, as in the baseline",
+    subject="all_gather of float32 over 2 ranks",
+    leaf="time.collectives",
+    sentence="collective_count: 27 a step is that of the baseline, allowed exact (27)",
 )
 LAW = GateResult(
     limit=limit("collective_bytes_law", "psi", "3Ψ", value=3.0, origin="--collective-bytes-law"),
     outcome=Outcome.PASSED,
     value=3.0,
     allowed=3.0,
-    leaf="volume.ratio",
-    sentence="collective_bytes_law: 3 Ψ a step, allowed 3 Ψ",
+    leaf="volume.seen_bytes",
+    grew="the law of the stage says 3Ψ",
+    sentence="collective_bytes_law: 3Ψ (12.0 MiB) a step, allowed at most 3Ψ; the law of the stage says 3Ψ",
 )
 
 
@@ -106,9 +116,9 @@ CHECKS = {
         TENANT,
         UNKNOWN,
         LAW,
-        SKIPPED,
+        LACKED,
         outcome=Outcome.FAILED,
-        notices=("the baseline was recorded with zprof 0.0.0-dev",),
+        notices=("held against a baseline of other conditions: torch 2.13.0, the baseline has 2.8.0",),
     ),
     "unknown": check(EXACT, UNKNOWN, outcome=Outcome.UNKNOWN),
     "warned": check(EXACT, WARNED, outcome=Outcome.WARNED),
@@ -117,7 +127,12 @@ CHECKS = {
         SKIPPED,
         outcome=Outcome.PASSED,
         baseline=None,
-        notices=("no baseline: nothing was held against one; zprof baseline save RUN -o FILE makes it",),
+        notices=("no baseline yet: limits that need one were skipped; save one: zprof baseline save RUN",),
     ),
-    "nothing": check(outcome=Outcome.PASSED),
+    "nothing": check(
+        outcome=Outcome.UNKNOWN,
+        notices=(
+            "nothing was judged: no limit is on; record both windows, or state limits (--peak-memory +2%)",
+        ),
+    ),
 }
