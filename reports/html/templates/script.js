@@ -40,8 +40,8 @@
     probe.remove();
   };
 
-  figure.classList.add("live");
   draw();
+  figure.classList.add("live");  // after it: where it could not be drawn, the picture stays
   document.querySelector(".theme").addEventListener("change", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 })();

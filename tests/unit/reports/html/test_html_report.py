@@ -61,9 +61,10 @@ def test_tags_match_and_ids_are_one_each(name: str) -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_contents_name_every_section(name: str) -> None:
     seen = parsed(name)
-    assert [link.text for link in seen.all("a")] == [title.text for title in seen.all("h2")]
+    links = [link for link in seen.all("a") if "nav" in link.path]
+    assert [link.text for link in links] == [title.text for title in seen.all("h2")]
     sections = [section.attributes["id"] for section in seen.all("section")]
-    assert [link.attributes["href"] for link in seen.all("a")] == [f"#{anchor}" for anchor in sections]
+    assert [link.attributes["href"] for link in links] == [f"#{anchor}" for anchor in sections]
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
@@ -74,6 +75,23 @@ def test_headings_step_down_one_at_a_time(name: str) -> None:
     assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
     for landmark in ("header", "nav", "main", "footer"):
         assert len(parsed(name).all(landmark)) == 1
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_keyboard_skips_to_the_report_and_tables_are_no_landmarks(name: str) -> None:
+    seen = parsed(name)
+    assert seen.all("a")[0].attributes["href"] == "#main"
+    assert seen.all("main")[0].attributes["id"] == "main"
+    assert not [element for element in seen.elements if element.attributes.get("role") == "region"]
+
+
+@pytest.mark.parametrize("name", sorted(WITH_TIMELINE))
+def test_a_chart_has_a_name_and_replaces_the_picture_once_it_is_drawn(name: str) -> None:
+    (chart,) = [e for e in parsed(name).elements if e.attributes.get("id") == "timeline-chart"]
+    assert chart.attributes["role"] == "img"
+    assert chart.attributes["aria-label"].endswith("the tables hold the numbers")
+    script = "".join(parsed(name).all("script")[-1].texts)
+    assert 0 < script.index("  draw();") < script.index('classList.add("live")')
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
