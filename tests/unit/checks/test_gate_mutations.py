@@ -222,6 +222,7 @@ CASES: Sequence[tuple[Limit, Made, Made | None]] = (
     (limit("exposed_ratio", change_points=0.0), replace(BASE, exposed=(20 * MS + 60_000,) * 8), BASE),
     (limit("exposed_ratio", change_points=0.0), replace(BASE, exposed=(20 * MS + 45_000,) * 8), BASE),
     (limit("exposed_ratio", change_points=0.0), replace(SILENCE, exposed=(50_000,) * 8), SILENCE),
+    (limit("exposed_ratio", change_points=0.0, **SURE), replace(SILENCE, exposed=(50_000,) * 8), SILENCE),
     (at_least("overlap_ratio", change_points=0.0), SILENCE, BASE),
     (at_least("overlap_ratio", change_points=0.0, **SURE), SILENCE, BASE),
     (at_least("overlap_ratio", change_points=0.0, **SURE), BASE, SILENCE),
