@@ -46,26 +46,28 @@ def limits_for(
     """
     held: dict[str, Limit | None] = {limit.gate: limit for limit in default_limits()}
     for section in _sections(folder, config):
-        held |= _limits(stated_in(section))
+        held |= _limits(stated_in(section, folder))
     held |= _limits(flags)
     in_order = (held.get(gate.name) for gate in GATES)
     return tuple(limit for limit in in_order if limit is not None)
 
 
-def stated_in(section: Section) -> Iterator[Stated]:
-    """The limits of a file, tenants apart.
+def stated_in(section: Section, folder: Path) -> Iterator[Stated]:
+    """The limits of a file, tenants apart; it is called by its path below ``folder``, else by its name.
 
     Raises:
         BadInput: a gate has two limits.
     """
     seen: set[str] = set()
+    path = folder / section.path
+    origin = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
     for key, said in section.table.items():
         place = f"{section.path}, {section.name} {_shown(key)}"
         for gate, part, at in _parts(key, said, place):
             if gate in seen:
                 raise BadInput(f"{at}: {gate} has two limits", hint="leave one")
             seen.add(gate)
-            yield Stated(gate=gate, said=part, origin=section.path.name, place=at)
+            yield Stated(gate=gate, said=part, origin=origin, place=at)
 
 
 def _sections(folder: Path, config: Path | None) -> tuple[Section, ...]:

@@ -128,7 +128,7 @@ def test_a_named_file_replaces_those_around(repository: Path) -> None:
     write(repository / "zprof.toml", '[check]\npeak_memory = "+9%"\n')
     named = write(repository / "ci/limits.toml", '[check]\nstep_time = "+4%"\n')
     held = by_gate(repository, config=named)
-    assert (held["peak_memory"].said, held["step_time"].origin) == ("+2%", "limits.toml")
+    assert (held["peak_memory"].said, held["step_time"].origin) == ("+2%", "ci/limits.toml")
     project = write(repository / "ci/pyproject.toml", '[tool.zprof.check]\nstep_time = "+3%"\n')
     assert by_gate(repository, config=project)["step_time"].said == "+3%"
     write(project, "[project]\nname = 'x'\n")
