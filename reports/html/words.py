@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 from zprof.model.printable import printable, printable_lines, shorten
 from zprof.model.tenants import SHOWN, Tenant
-from zprof.model.time import RankTime
 from zprof.reports.html.blocks import Column, LegendEntry, Row, Table
 from zprof.reports.shown.memory_names import tenant_name
-from zprof.reports.shown.time_presenter import unsplit_ns
 
 UNTAGGED = "untagged"
 
@@ -32,8 +30,6 @@ ORDER = (*(tenant.value for tenant in SHOWN), UNTAGGED)
 LEGEND = tuple(
     LegendEntry(kind=tenant_kind(name), letter=LETTERS[name], name=tenant_name(name)) for name in ORDER
 )
-#: Stand before what is a bound.
-AT_LEAST, AT_MOST = "≥ ", "≤ "
 NOTHING = "-"
 _NAME, _SENTENCE = 160, 2_000
 
@@ -51,16 +47,6 @@ def sentence(text: object) -> str:
 def lines(text: object) -> tuple[str, ...]:
     """The lines of a fix."""
     return tuple(shorten(line, _SENTENCE) for line in printable_lines(text))
-
-
-def count(value: float) -> str:
-    """A mean count, without digits that mean nothing."""
-    return f"{value:g}" if value < 1e5 else f"{value:.0f}"
-
-
-def split_marks(ranks: Sequence[RankTime]) -> tuple[str, str]:
-    """What stands before a wait and before a transfer of these ranks: bounds where the split is not known."""
-    return (AT_LEAST, AT_MOST) if unsplit_ns(ranks) else ("", "")
 
 
 def left_out(shown: int, known: int, what: str) -> tuple[str, ...]:

@@ -1,12 +1,15 @@
 """The collectives of a report in Markdown: by kind and group, bytes against the law, and the clocks."""
 
+from dataclasses import replace
+
 from zprof.model.report import Report
 from zprof.model.time import Alignment, CollectiveTime
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.units import format_bytes, format_ms, format_rate
 from zprof.reports.escape_markdown import code, prose
 from zprof.reports.markdown.blocks import table
 from zprof.reports.shown.groups import group_name
 from zprof.reports.shown.time_presenter import is_unknown_size, per
+from zprof.reports.shown.time_words import aligned_words, mean_count, split_marks, volume_words
 
 _MOST = 24
 _HEAD = ["kind", "group", "type", "count", "size", "total", "exposed", "wait", "transfer", "bus"]
@@ -29,12 +32,12 @@ def collective_blocks(report: Report) -> list[str]:
 
 
 def _row(entry: CollectiveTime) -> list[str]:
-    least, most = ("≥ ", "≤ ") if entry.bound else ("", "")
+    least, most = split_marks(entry.bound)
     return [
         code(entry.kind, 48),
         code(group_name(entry.group), 48),
         code(entry.dtype, 24),
-        f"{entry.count:g}" if entry.count < 1e5 else f"{entry.count:.0f}",
+        mean_count(entry.count),
         "unknown" if is_unknown_size(entry.kind, entry.bytes) else format_bytes(entry.bytes),
         format_ms(entry.total_ns),
         format_ms(entry.exposed_ns),
@@ -45,13 +48,7 @@ def _row(entry: CollectiveTime) -> list[str]:
 
 
 def _volume(report: Report) -> list[str]:
-    volume = report.volume
-    if volume is None:
-        return []
-    return [
-        f"Bytes a step: {format_bytes(volume.seen_bytes)}, the stage's law says "
-        f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})."
-    ]
+    return [] if report.volume is None else [f"{_begun(volume_words(report.volume))}."]
 
 
 def _clocks(report: Report) -> list[str]:
@@ -63,6 +60,9 @@ def _clocks(report: Report) -> list[str]:
 
 
 def _aligned(alignment: Alignment) -> str:
-    if len(alignment.offsets_ns) < 2:
-        return "Clocks not aligned: the ranks share no collective that could do it"
-    return f"Clocks aligned by {prose(alignment.method, 200)} to {format_ns(alignment.uncertainty_ns)}"
+    escaped = replace(alignment, method=prose(alignment.method, 200))
+    return _begun(aligned_words(escaped))
+
+
+def _begun(words: str) -> str:
+    return words[0].upper() + words[1:]

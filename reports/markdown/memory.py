@@ -10,6 +10,7 @@ from zprof.reports.markdown.blocks import left_out, table
 from zprof.reports.shown.memory_names import (
     DEVICE_TERMS,
     basis_note,
+    beside_words,
     peak_text,
     signed_bytes,
     sized,
@@ -80,16 +81,8 @@ def _notes(report: Report) -> list[str]:
     notes = [f"The peak is in {' and in '.join(list(moments)[:4])}."] if any(moments) else []
     notes += [f"{prose(note)}." for rank in shown if (note := basis_note(rank))]
     for rank in shown:
-        outside = [
-            f"{format_bytes(value)} {name}"
-            for name, value in (
-                ("reserved, unused", rank.reserved_unused_bytes),
-                ("outside PyTorch", rank.non_pytorch_bytes),
-            )
-            if value is not None
-        ]
-        if outside:
-            notes.append(f"Beside it on rank {rank.rank}: {', '.join(outside)}.")
+        if beside := beside_words(rank):
+            notes.append(f"Beside it on rank {rank.rank}: {beside}.")
     if len(shown) < len(report.memory.per_rank):
         notes.append(f"{len(shown)} of {len(report.memory.per_rank)} ranks, the largest peaks.")
     return notes

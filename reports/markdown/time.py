@@ -1,17 +1,17 @@
 """The time part of a report in Markdown: the ledger that sums, and the ranks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from zprof.model.report import Report
 from zprof.model.time import RankTime
-from zprof.model.units import format_ms, format_ns, format_percent
+from zprof.model.units import format_ms, format_percent
 from zprof.reports.escape_markdown import code, prose
 from zprof.reports.markdown.blocks import table
 from zprof.reports.shown.path_presenter import path_kinds, path_ranks
-from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
+from zprof.reports.shown.presenter import LedgerRow, ledger, step_change_ns, step_ns
 from zprof.reports.shown.run_words import window_text
 from zprof.reports.shown.time_presenter import LateRank, late_ranks, per, telling_ranks, unsplit_ns
-from zprof.reports.text.time import bounds, signed
+from zprof.reports.shown.time_words import bounds, exposure_words, ledger_cells, signed, unsplit_words
 
 _MAX_RANKS = 16
 _MOST_LATE = 4
@@ -25,17 +25,15 @@ def ledger_blocks(report: Report) -> list[str]:
     if not ranks:
         return []
     blocks = [f"Milliseconds {per(report.time)}, mean of the ranks; the terms sum.", _ledger(report)]
-    blocks += [_exposed("Collectives", ranks, report)]
+    blocks += [f"{exposure_words('Collectives', ranks, per(report.time))}."]
     comparison = report.comparison
     if comparison and comparison.baseline_time:
-        blocks.append(_exposed(f"In {code(comparison.baseline)}", comparison.baseline_time, report))
+        before = f"In {code(comparison.baseline)}"
+        blocks.append(f"{exposure_words(before, comparison.baseline_time, per(report.time))}.")
     if said := window_text(report.time):
         blocks.append(f"{prose(said[0].upper() + said[1:])}.")
-    if unknown := unsplit_ns(ranks):
-        blocks.append(
-            f"{format_ns(unknown)} of it in collectives of which not all ranks could be compared: there a "
-            "late rank and a slow link look alike (≥ and ≤ are bounds)."
-        )
+    if said := unsplit_words(ranks):
+        blocks.append(f"{said}.")
     return blocks
 
 
@@ -72,17 +70,6 @@ def _changed(row: LedgerRow, before: Mapping[str, str], marks: Mapping[str, str]
     return [row.name, was, marks.get(row.name, "") + format_ms(row.this_ns), signed(row.change_ns or 0)]
 
 
-def _exposed(who: str, ranks: Sequence[RankTime], report: Report) -> str:
-    seen = exposure(ranks)
-    if seen.ratio is None:
-        return f"{who}: none ran in these steps."
-    most, least = ("at most ", "at least ") if seen.at_most else ("", "")
-    return (
-        f"{who} {format_ns(seen.collective_ns)} {per(report.time)}: {most}{format_ns(seen.exposed_ns)} "
-        f"exposed ({format_percent(seen.ratio)}), {least}{format_ns(seen.hidden_ns)} hidden."
-    )
-
-
 def _ranks(report: Report) -> str:
     ranks = report.time.per_rank
     shown = telling_ranks(ranks, _MAX_RANKS)
@@ -95,16 +82,9 @@ def _ranks(report: Report) -> str:
 
 
 def _rank(rank: RankTime) -> list[str]:
-    most, least = ("≤ ", "≥ ") if unsplit_ns([rank]) else ("", "")
     return [
         str(rank.rank),
-        format_ms(rank.wall_ns),
-        format_ms(rank.compute_ns),
-        most + format_ms(rank.exposed_transfer_ns),
-        least + format_ms(rank.exposed_wait_ns),
-        format_ms(rank.exposed_memcpy_ns),
-        format_ms(rank.idle_ns),
-        format_ms(rank.unexplained_ns),
+        *ledger_cells(rank, is_bound=unsplit_ns([rank]) > 0),
         "-" if rank.overlap_ratio is None else format_percent(rank.overlap_ratio),
     ]
 

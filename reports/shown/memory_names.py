@@ -50,6 +50,16 @@ def sized(entry: MemoryPart | Allocation) -> str:
     return f"{BY_RULE if entry.basis == Basis.RULE else ''}{format_bytes(entry.bytes)}"
 
 
+#: What stands outside the allocator's live bytes, where a rank knows it (else the gaps say why): leaf, name.
+BESIDE = (("reserved_unused_bytes", "reserved, unused"), ("non_pytorch_bytes", "outside PyTorch"))
+
+
+def beside_words(rank: RankMemory) -> str:
+    """What is known to stand beside a rank's peak; empty where nothing is."""
+    known = ((getattr(rank, leaf), name) for leaf, name in BESIDE)
+    return ", ".join(f"{format_bytes(size)} {name}" for size, name in known if size is not None)
+
+
 def peak_mark(rank: RankMemory) -> str:
     """What stands before a peak that is a bound; empty before one that is exact."""
     if rank.upper_bound and rank.lower_bound:

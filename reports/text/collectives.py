@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report, Volume
-from zprof.model.time import Alignment, CollectiveTime, Time
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.time import CollectiveTime, Time
+from zprof.model.units import format_bytes, format_ms, format_rate
 from zprof.reports.shown.groups import group_name
 from zprof.reports.shown.time_presenter import is_unknown_size, per
+from zprof.reports.shown.time_words import aligned_words, mean_count, repair_words, split_marks, volume_words
 from zprof.reports.text.layout import WIDTH, heading, table, wrap
 
 _MOST = 24
-_NAMED = 6
 
 
 def collectives(report: Report) -> list[str]:
@@ -63,9 +63,9 @@ def _by_place(found: Sequence[CollectiveTime], lines: Sequence[str]) -> list[str
 
 
 def _cells(entry: CollectiveTime) -> list[str]:
-    least, most = ("≥ ", "≤ ") if entry.bound else ("", "")
+    least, most = split_marks(entry.bound)
     return [
-        f"{entry.count:g}" if entry.count < 1e5 else f"{entry.count:.0f}",
+        mean_count(entry.count),
         "unknown" if is_unknown_size(entry.kind, entry.bytes) else format_bytes(entry.bytes),
         format_ms(entry.total_ns),
         format_ms(entry.exposed_ns),
@@ -76,12 +76,7 @@ def _cells(entry: CollectiveTime) -> list[str]:
 
 
 def _volume(volume: Volume | None) -> list[str]:
-    if volume is None:
-        return []
-    return wrap(
-        f"bytes a step: {format_bytes(volume.seen_bytes)}, the stage's law says "
-        f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})"
-    )
+    return [] if volume is None else wrap(volume_words(volume))
 
 
 def _clocks(report: Report) -> list[str]:
@@ -91,24 +86,7 @@ def _clocks(report: Report) -> list[str]:
     matched = f"{alignment.matched} collectives matched across ranks"
     if alignment.unmatched:
         matched += f", {alignment.unmatched} not"
-    return [*wrap(printable(f"{_aligned(alignment)}; {matched}")), *_repairs(alignment)]
-
-
-def _aligned(alignment: Alignment) -> str:
-    if len(alignment.offsets_ns) < 2:
-        return "clocks not aligned: the ranks share no collective that could do it"
-    return f"clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}"
-
-
-def _repairs(alignment: Alignment) -> list[str]:
-    """What was done to a match that could not be."""
-    lines = []
-    if alignment.shifts:
-        moved = ", ".join(
-            f"rank {rank} by {shift:+d}" for rank, shift in sorted(alignment.shifts.items())[:4]
-        )
-        lines += wrap(f"order of collectives moved to fit: {moved}")
-    if alignment.excluded:
-        names = ", ".join(str(rank) for rank in alignment.excluded[:_NAMED])
-        lines += wrap(f"left out, because nothing made them fit: rank {names}")
+    lines = wrap(printable(f"{aligned_words(alignment)}; {matched}"))
+    for repair in repair_words(alignment):
+        lines += wrap(repair)
     return lines

@@ -8,6 +8,7 @@ from zprof.model.report import Report
 from zprof.model.units import format_bytes as _bytes
 from zprof.reports.shown.memory_names import (
     basis_note,
+    beside_words,
     peak_text,
     signed_bytes,
     sized,
@@ -71,16 +72,8 @@ def _notes(report: Report) -> list[str]:
     lines = _when(shown)
     for rank in shown:
         lines += wrap(note) if (note := basis_note(rank)) else []
-        outside = [
-            f"{_bytes(value)} {name}"
-            for name, value in (
-                ("reserved, unused", rank.reserved_unused_bytes),
-                ("outside PyTorch", rank.non_pytorch_bytes),
-            )
-            if value is not None
-        ]
-        if outside:
-            lines += wrap(f"beside it on rank {rank.rank}: {', '.join(outside)}")
+        if beside := beside_words(rank):
+            lines += wrap(f"beside it on rank {rank.rank}: {beside}")
     if len(shown) < len(ranks):
         lines += wrap(f"{len(shown)} of {len(ranks)} ranks, the largest peaks; all of them: -f json")
     return lines

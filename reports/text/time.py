@@ -1,14 +1,15 @@
 """The time part of the text report: ledger, exposed share, ranks, who was late, collectives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
 from zprof.model.time import RankTime, WindowPolicy
-from zprof.model.units import format_ms, format_ns, format_percent
-from zprof.reports.shown.presenter import LedgerRow, exposure, ledger, step_change_ns, step_ns
+from zprof.model.units import format_ms, format_percent
+from zprof.reports.shown.presenter import LedgerRow, ledger, step_change_ns, step_ns
 from zprof.reports.shown.run_words import window_text
 from zprof.reports.shown.time_presenter import per, telling_ranks, unsplit_ns
+from zprof.reports.shown.time_words import bounds, exposure_words, signed, split_marks, unsplit_words
 from zprof.reports.text.collectives import collectives
 from zprof.reports.text.critical_path import critical_path
 from zprof.reports.text.late import late
@@ -16,8 +17,6 @@ from zprof.reports.text.layout import bar, heading, table, wrap
 
 _BAR = 24
 _NAME = 12
-#: What the split is worth where ranks are missing.
-_BOUNDS = {"exposed transfer": "≤ ", "exposed wait": "≥ "}
 _MAX_RANKS = 8
 _LEFT_OUT = "8 of {} ranks, those that wait most and those that wait least; all: -f json"
 
@@ -30,7 +29,7 @@ def time(report: Report) -> list[str]:
         "",
         *_ledger(report),
         *exposed(report),
-        *_unsplit(report),
+        *(wrap(said) if (said := unsplit_words(report.time.per_rank)) else ()),
         *(wrap(said) if (said := window_text(report.time)) else ()),
         *_ranks(report),
         *late(report),
@@ -61,11 +60,6 @@ def _ledger(report: Report) -> list[str]:
     return [title, *table([*cells, total])]
 
 
-def bounds(ranks: Sequence[RankTime]) -> Mapping[str, str]:
-    """What stands before a term of which the ranks know a bound only, by the name of the term."""
-    return _BOUNDS if unsplit_ns(ranks) else {}
-
-
 def _changed(row: LedgerRow, marks_before: Mapping[str, str], marks: Mapping[str, str]) -> list[str]:
     before = "" if row.baseline_ns is None else marks_before.get(row.name, "") + format_ms(row.baseline_ns)
     change = 0 if row.change_ns is None else row.change_ns
@@ -77,52 +71,23 @@ def _bar(row: LedgerRow) -> str:
     return bar(row.share, _BAR)
 
 
-def signed(change_ns: int) -> str:
-    """A change in milliseconds, with its sign."""
-    text = format_ms(change_ns)
-    return f"+{text}" if change_ns > 0 and text.strip("0.") else text.replace("-0.0", "0.0")
-
-
 def exposed(report: Report) -> list[str]:
     """How much of the collectives' time nothing hides, of this run and of its baseline."""
     of = per(report.time)
-    lines = _exposure_line("collectives", report.time.per_rank, of)
+    lines = wrap(exposure_words("collectives", report.time.per_rank, of))
     comparison = report.comparison
     if comparison is None or not comparison.baseline_time:
         return lines
-    return lines + _exposure_line(
-        f"in {shorten(printable(comparison.baseline), 24)}", comparison.baseline_time, of
-    )
-
-
-def _exposure_line(who: str, ranks: Sequence[RankTime], of: str) -> list[str]:
-    seen = exposure(ranks)
-    if seen.ratio is None:
-        return wrap(f"{who}: none ran in these steps")
-    most, least = ("at most ", "at least ") if seen.at_most else ("", "")
-    return wrap(
-        f"{who} {format_ns(seen.collective_ns)} {of}: {most}{format_ns(seen.exposed_ns)} exposed "
-        f"({format_percent(seen.ratio)}), {least}{format_ns(seen.hidden_ns)} hidden"
-    )
-
-
-def _unsplit(report: Report) -> list[str]:
-    """That waiting and moving bytes are not told apart, and for how much of the step."""
-    unknown = unsplit_ns(report.time.per_rank)
-    if not unknown:
-        return []
-    return wrap(
-        f"{format_ns(unknown)} of it in collectives of which not all ranks could be compared: there a late "
-        "rank and a slow link look alike (≥ and ≤ are bounds)"
-    )
+    before = f"in {shorten(printable(comparison.baseline), 24)}"
+    return lines + wrap(exposure_words(before, comparison.baseline_time, of))
 
 
 def _most(rank: RankTime) -> str:
-    return _BOUNDS["exposed transfer"] if unsplit_ns([rank]) else ""
+    return split_marks(unsplit_ns([rank]) > 0)[1]
 
 
 def _least(rank: RankTime) -> str:
-    return _BOUNDS["exposed wait"] if unsplit_ns([rank]) else ""
+    return split_marks(unsplit_ns([rank]) > 0)[0]
 
 
 def _ranks(report: Report) -> list[str]:

@@ -21,6 +21,7 @@ from zprof.reports.shown.time_presenter import (
     unsplit_ns,
     worst_steps,
 )
+from zprof.reports.shown.time_words import ledger_cells, mean_count, split_marks
 from zprof.reports.text.layout import heading, table, wrap
 
 _STEPS = 12
@@ -56,23 +57,7 @@ def _steps(time: Time) -> list[str]:
 
 
 def _step(step: StepTime, bound: bool) -> list[str]:
-    most, least = _bounds(bound)
-    return [
-        str(step.step),
-        str(step.rank),
-        format_ms(step.wall_ns),
-        format_ms(step.compute_ns),
-        most + format_ms(step.exposed_transfer_ns),
-        least + format_ms(step.exposed_wait_ns),
-        format_ms(step.exposed_memcpy_ns),
-        format_ms(step.idle_ns),
-        format_ms(step.unexplained_ns),
-    ]
-
-
-def _bounds(bound: bool) -> tuple[str, str]:
-    """Marks of a transfer and of a wait."""
-    return ("≤ ", "≥ ") if bound else ("", "")
+    return [str(step.step), str(step.rank), *ledger_cells(step, is_bound=bound)]
 
 
 def _units(time: Time) -> list[str]:
@@ -87,11 +72,11 @@ def _units(time: Time) -> list[str]:
 
 
 def _unit(unit: UnitTime, bound: bool) -> list[str]:
-    most, least = _bounds(bound)
+    least, most = split_marks(bound)
     return [
         printable(unit.unit),
         shorten(printable(unit.kind), _GROUP),
-        f"{unit.count:g}" if unit.count < 1e5 else f"{unit.count:.0f}",
+        mean_count(unit.count),
         "unknown" if is_unknown_size(unit.kind, unit.bytes) else format_bytes(unit.bytes),
         most + format_ms(unit.exposed_transfer_ns),
         least + format_ms(unit.exposed_wait_ns),
@@ -110,7 +95,7 @@ def _messages(time: Time) -> list[str]:
             shorten(printable(group_name(entry.group)), _GROUP),
             format_bytes(entry.at_least_bytes),
             format_bytes(entry.below_bytes),
-            f"{entry.count:g}" if entry.count < 1e5 else f"{entry.count:.0f}",
+            mean_count(entry.count),
             format_ms(entry.exposed_ns),
             "-" if entry.busbw_bytes_per_s is None else format_rate(entry.busbw_bytes_per_s),
         ]

@@ -10,10 +10,7 @@ from dataclasses import replace
 
 from zprof.checks.limits import parse_limit
 from zprof.checks.limits_gates import gate_named
-from zprof.model.check import Check, Limit, Outcome
-
-#: The ``origin`` of a limit that nobody stated.
-DEFAULT = "default"
+from zprof.model.check import DEFAULT, Check, Limit, Outcome
 
 #: As they would stand in ``[tool.zprof.check]``.
 DEFAULTS: Mapping[str, object] = {

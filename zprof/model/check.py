@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CHECK_SCHEMA = "zprof.check/1"
+#: The origin of a limit that nobody stated.
+DEFAULT = "default"
 
 
 class Outcome(StrEnum):

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 
 from zprof.model.report import Report
-from zprof.model.time import Alignment, CollectiveTime, Time
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.time import CollectiveTime, Time
+from zprof.model.units import format_bytes, format_ms, format_ns, format_rate
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Block, Column, Notes
 from zprof.reports.shown.groups import group_name
 from zprof.reports.shown.time_presenter import is_unknown_size, per
+from zprof.reports.shown.time_words import aligned_words, mean_count, repair_words, split_marks, volume_words
 
 _MOST = 200
-_NAMED = 6
-_MOVED = 4
 
 
 def communication(report: Report) -> Sequence[Block]:
@@ -44,12 +43,12 @@ def _collectives(time: Time) -> Sequence[Block]:
 
 
 def _row(entry: CollectiveTime) -> tuple[str, ...]:
-    least, most = (words.AT_LEAST, words.AT_MOST) if entry.bound else ("", "")
+    least, most = split_marks(entry.bound)
     return (
         words.name(entry.kind, 40),
         words.name(group_name(entry.group), 60),
         words.name(entry.dtype, 24),
-        words.count(entry.count),
+        mean_count(entry.count),
         "unknown" if is_unknown_size(entry.kind, entry.bytes) else format_bytes(entry.bytes),
         format_ms(entry.total_ns),
         format_ms(entry.exposed_ns),
@@ -65,13 +64,7 @@ def _row(entry: CollectiveTime) -> tuple[str, ...]:
 
 
 def _volume(report: Report) -> tuple[str, ...]:
-    volume = report.volume
-    if volume is None:
-        return ()
-    return (
-        f"bytes a step: {format_bytes(volume.seen_bytes)}, the stage's law says "
-        f"{format_bytes(volume.expected_bytes)} ({format_percent(volume.ratio)})",
-    )
+    return () if report.volume is None else (volume_words(report.volume),)
 
 
 def _clocks(report: Report) -> tuple[str, ...]:
@@ -81,23 +74,4 @@ def _clocks(report: Report) -> tuple[str, ...]:
     matched = f"{alignment.matched:,} collectives matched across ranks"
     if alignment.unmatched:
         matched += f", {alignment.unmatched:,} not"
-    return (words.sentence(f"{_aligned(alignment)}; {matched}"), *_repairs(alignment))
-
-
-def _aligned(alignment: Alignment) -> str:
-    if len(alignment.offsets_ns) < 2:
-        return "clocks not aligned: the ranks share no collective that could do it"
-    return f"clocks aligned by {alignment.method} to {format_ns(alignment.uncertainty_ns)}"
-
-
-def _repairs(alignment: Alignment) -> list[str]:
-    """What was done to a match that could not be."""
-    said = []
-    if alignment.shifts:
-        shifts = sorted(alignment.shifts.items())[:_MOVED]
-        moved = ", ".join(f"rank {rank} by {shift:+d}" for rank, shift in shifts)
-        said.append(f"order of collectives moved to fit: {moved}")
-    if alignment.excluded:
-        names = ", ".join(str(rank) for rank in alignment.excluded[:_NAMED])
-        said.append(f"left out, because nothing made them fit: rank {names}")
-    return said
+    return (words.sentence(f"{aligned_words(alignment)}; {matched}"), *repair_words(alignment))

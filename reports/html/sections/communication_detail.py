@@ -17,6 +17,7 @@ from zprof.reports.shown.time_presenter import (
     telling_fits,
     telling_messages,
 )
+from zprof.reports.shown.time_words import mean_count, split_marks
 
 _MOST = 200
 _US = 1_000
@@ -46,11 +47,11 @@ def _units(time: Time) -> Sequence[Block]:
 
 
 def _unit(unit: UnitTime, bound: bool) -> tuple[str, ...]:
-    least, most = (words.AT_LEAST, words.AT_MOST) if bound else ("", "")
+    least, most = split_marks(bound)
     return (
         words.name(unit.unit),
         words.name(unit.kind, 40),
-        words.count(unit.count),
+        mean_count(unit.count),
         "unknown" if is_unknown_size(unit.kind, unit.bytes) else format_bytes(unit.bytes),
         most + format_ms(unit.exposed_transfer_ns),
         least + format_ms(unit.exposed_wait_ns),
@@ -82,7 +83,7 @@ def _message(bar: MessageSizes) -> tuple[str, ...]:
         words.name(group_name(bar.group), 60),
         format_bytes(bar.at_least_bytes),
         format_bytes(bar.below_bytes),
-        words.count(bar.count),
+        mean_count(bar.count),
         format_ms(bar.exposed_ns),
         _rate(bar.busbw_bytes_per_s),
     )

@@ -1,20 +1,20 @@
 """The step ledger as a waterfall: each bar begins where the one above it ended, and the last is their sum."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zprof.model.report import Report
-from zprof.model.time import RankTime, StepTime
-from zprof.model.units import format_ms, format_ns, format_percent
+from zprof.model.time import StepTime
+from zprof.model.units import format_ms, format_percent
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Bar, Block, Column, Notes, Row, Table
 from zprof.reports.shown.diagnosis_presenter import unclaimed_terms
-from zprof.reports.shown.presenter import LEDGER, LedgerRow, exposure, step_change_ns, step_ns
+from zprof.reports.shown.presenter import LEDGER, LedgerRow, step_change_ns, step_ns
 from zprof.reports.shown.presenter import ledger as terms
 from zprof.reports.shown.time_presenter import per, unsplit_ns, worst_steps
+from zprof.reports.shown.time_words import bounds, exposure_words, ledger_cells, signed, unsplit_words
 
 _STEPS = 100
-_MARKED = {"exposed transfer": words.AT_MOST, "exposed wait": words.AT_LEAST}
 _KINDS = {name: term.removesuffix("_ns").replace("_", "-") for term, name in LEDGER}
 
 
@@ -48,7 +48,7 @@ def ledger(report: Report) -> Sequence[Block]:
 
 
 def _step(report: Report) -> Table:
-    rows, marks = terms(report), _marks(report.time.per_rank)
+    rows, marks = terms(report), bounds(report.time.per_rank)
     whole, of = step_ns(report.time.per_rank), per(report.time)
     bars = _waterfall([row.this_ns for row in rows], [row.name for row in rows], whole)
     name = "= step" if of == "a step" else "= all"
@@ -75,7 +75,7 @@ def _change(report: Report, change: int) -> Table:
     comparison = report.comparison
     assert comparison is not None
     assert comparison.step_time is not None
-    before, after = _marks(comparison.baseline_time), _marks(report.time.per_rank)
+    before, after = bounds(comparison.baseline_time), bounds(report.time.per_rank)
     rows = terms(report)
     bars = _waterfall([row.change_ns or 0 for row in rows], [row.name for row in rows], change)
     cells = [Row(cells=(*_changed(row, before, after), bar)) for row, bar in zip(rows, bars, strict=False)]
@@ -92,7 +92,7 @@ def _change(report: Report, change: int) -> Table:
     )
 
 
-def _changed(row: LedgerRow, before: dict[str, str], after: dict[str, str]) -> tuple[str, str, str, str]:
+def _changed(row: LedgerRow, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, str, str, str]:
     was = "" if row.baseline_ns is None else before.get(row.name, "") + format_ms(row.baseline_ns)
     return (row.name, was, after.get(row.name, "") + format_ms(row.this_ns), signed(row.change_ns or 0))
 
@@ -107,40 +107,15 @@ def _waterfall(sizes: Sequence[int], names: Sequence[str], whole: int) -> list[B
     return [*(scale.bar(begin, end, _KINDS[name]) for begin, end, name in steps), scale.bar(0, whole, "sum")]
 
 
-def signed(change_ns: int) -> str:
-    """A change in milliseconds, with its sign."""
-    text = format_ms(change_ns)
-    return f"+{text}" if change_ns > 0 and text.strip("0.") else text.replace("-0.0", "0.0")
-
-
-def _marks(ranks: Sequence[RankTime]) -> dict[str, str]:
-    return _MARKED if unsplit_ns(ranks) else {}
-
-
 def _notes(report: Report) -> tuple[str, ...]:
     of = per(report.time)
-    notes = [_exposed("collectives", report.time.per_rank, of)]
+    notes = [exposure_words("collectives", report.time.per_rank, of)]
     comparison = report.comparison
     if comparison is not None and comparison.baseline_time:
-        notes.append(_exposed(f"in {words.name(comparison.baseline)}", comparison.baseline_time, of))
-    unknown = unsplit_ns(report.time.per_rank)
-    if unknown:
-        notes.append(
-            f"{format_ns(unknown)} of it in collectives of which not all ranks could be compared: there a "
-            "late rank and a slow link look alike (≥ and ≤ are bounds)"
-        )
-    return tuple(notes)
-
-
-def _exposed(who: str, ranks: Sequence[RankTime], of: str) -> str:
-    seen = exposure(ranks)
-    if seen.ratio is None:
-        return f"{who}: none ran in these steps"
-    most, least = ("at most ", "at least ") if seen.at_most else ("", "")
-    return (
-        f"{who} {format_ns(seen.collective_ns)} {of}: {most}{format_ns(seen.exposed_ns)} exposed "
-        f"({format_percent(seen.ratio)}), {least}{format_ns(seen.hidden_ns)} hidden"
-    )
+        before = f"in {words.name(comparison.baseline)}"
+        notes.append(exposure_words(before, comparison.baseline_time, of))
+    unsplit = unsplit_words(report.time.per_rank)
+    return (*notes, unsplit) if unsplit else tuple(notes)
 
 
 def _unclaimed(report: Report) -> Sequence[Block]:
@@ -169,15 +144,4 @@ def _by_step(report: Report) -> Sequence[Block]:
 
 
 def _one_step(step: StepTime, unsplit: set[int]) -> tuple[str, ...]:
-    least, most = (words.AT_LEAST, words.AT_MOST) if step.rank in unsplit else ("", "")
-    return (
-        str(step.step),
-        str(step.rank),
-        format_ms(step.wall_ns),
-        format_ms(step.compute_ns),
-        most + format_ms(step.exposed_transfer_ns),
-        least + format_ms(step.exposed_wait_ns),
-        format_ms(step.exposed_memcpy_ns),
-        format_ms(step.idle_ns),
-        format_ms(step.unexplained_ns),
-    )
+    return (str(step.step), str(step.rank), *ledger_cells(step, is_bound=step.rank in unsplit))

@@ -8,15 +8,20 @@ from zprof.model.tenants import SHOWN, Tenant
 from zprof.model.units import format_bytes
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Bars, Block, Column, Notes, Segment, StackedBar
-from zprof.reports.shown.memory_names import basis_note, peak_text, signed_bytes, tenant_bytes, tenant_name
+from zprof.reports.shown.memory_names import (
+    BESIDE,
+    basis_note,
+    peak_text,
+    signed_bytes,
+    tenant_bytes,
+    tenant_name,
+)
 from zprof.reports.shown.presenter import peak_bytes, shown_ranks
 from zprof.reports.shown.state_words import state_lines
 
 _BARS, _BARS_COMPARED = 32, 16
 _ROWS = 200
 _NOTED = 4
-#: What stands outside the allocator's live bytes, where any rank knows it; else the gaps say why.
-_BESIDE = (("reserved_unused_bytes", "reserved, unused"), ("non_pytorch_bytes", "outside PyTorch"))
 
 
 def memory(report: Report) -> Sequence[Block]:
@@ -90,7 +95,7 @@ def _segments(sizes: Sequence[tuple[str, int, str]], scale: int) -> Iterator[Seg
 def _table(report: Report) -> Sequence[Block]:
     ranks = shown_ranks(report.memory.per_rank, _ROWS)
     beside = [
-        (leaf, title) for leaf, title in _BESIDE if any(getattr(rank, leaf) is not None for rank in ranks)
+        (leaf, title) for leaf, title in BESIDE if any(getattr(rank, leaf) is not None for rank in ranks)
     ]
     columns = (
         Column(title="rank"),

@@ -9,7 +9,8 @@ from zprof.reports.html import words
 from zprof.reports.html.blocks import Block, Column, Notes
 from zprof.reports.html.sections.heat import Measured, heat
 from zprof.reports.shown.path_presenter import PathRank, path_kinds, path_ranks
-from zprof.reports.shown.time_presenter import LateRank, late_ranks, per, telling_ranks
+from zprof.reports.shown.time_presenter import LateRank, late_ranks, per, telling_ranks, unsplit_ns
+from zprof.reports.shown.time_words import ledger_cells
 
 _MOST = 200
 _LATE = 64
@@ -91,16 +92,9 @@ def _by_rank(report: Report) -> Sequence[Block]:
 
 
 def _rank(rank: RankTime) -> tuple[str, ...]:
-    least, most = words.split_marks([rank])
     return (
         str(rank.rank),
-        format_ms(rank.wall_ns),
-        format_ms(rank.compute_ns),
-        most + format_ms(rank.exposed_transfer_ns),
-        least + format_ms(rank.exposed_wait_ns),
-        format_ms(rank.exposed_memcpy_ns),
-        format_ms(rank.idle_ns),
-        format_ms(rank.unexplained_ns),
+        *ledger_cells(rank, is_bound=unsplit_ns([rank]) > 0),
         words.NOTHING if rank.overlap_ratio is None else format_percent(rank.overlap_ratio),
     )
 

@@ -6,8 +6,9 @@ from zprof.model.units import format_ms
 from zprof.reports.shown.diagnosis_presenter import terms_by_weight
 from zprof.reports.shown.presenter import step_ns
 from zprof.reports.shown.time_presenter import per
+from zprof.reports.shown.time_words import bounds, signed
 from zprof.reports.text.layout import bar, heading, table
-from zprof.reports.text.time import bounds, exposed, signed
+from zprof.reports.text.time import exposed
 
 _BAR = 24
 _NAME = 24

@@ -28,10 +28,8 @@ from zprof.checks.gates.figure import (
 )
 from zprof.checks.gates.reading import Reading
 from zprof.checks.gates.words import name, sentence, unjudged
-from zprof.model.check import GateResult, Limit, Outcome, Sense
+from zprof.model.check import DEFAULT, GateResult, Limit, Outcome, Sense
 
-#: Where a limit stands that nobody stated.
-DEFAULT = "default"
 SAVE = "save one: zprof baseline save RUN"
 _UPDATE = "save the baseline again from a whole run: zprof baseline update"
 _GUARD = "state a limit that a value can break, such as >=0.7 or 10%, or turn the gate off"

@@ -7,12 +7,12 @@ from zprof.checks.baseline import highest
 from zprof.checks.gates.figure import Figure, is_relative
 from zprof.checks.gates.reading import Asked, Reading, lacking, named_ranks, unseen
 from zprof.checks.gates.words import name, shown_ratio, signed
+from zprof.checks.limits_gates import UNTAGGED
 from zprof.model.baseline import Baseline, MemoryBaseline
 from zprof.model.memory import RankMemory
 from zprof.model.tenants import Tenant
 from zprof.model.units import format_bytes
 
-UNTAGGED = "untagged"
 _RECORD = "record the memory window (--memory-steps 2), and let all ranks reach it"
 
 

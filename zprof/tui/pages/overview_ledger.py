@@ -7,7 +7,7 @@ from zprof.model.printable import shorten
 from zprof.model.report import Report
 from zprof.reports.shown.presenter import LEDGER, ledger, step_change_ns
 from zprof.reports.shown.time_presenter import per
-from zprof.reports.text.time import bounds
+from zprof.reports.shown.time_words import AT_LEAST, AT_MOST, bounds
 from zprof.tui.figures import How, Unit, figure
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Bar, Cell, Column, Line, Mark, Table, Word
@@ -17,7 +17,7 @@ _STEP = "wall_ns"
 _LONGEST_NAME = 20
 #: 0.0 in milliseconds with one decimal.
 _NOTHING_NS = 50_000
-_BOUND = {"≥ ": "at least", "≤ ": "at most"}
+_BOUND = {AT_LEAST: "at least", AT_MOST: "at most"}
 
 
 def ledger_table(loaded: Loaded) -> Table:
