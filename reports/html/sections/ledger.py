@@ -92,7 +92,9 @@ def _change(report: Report, change: int) -> Table:
     )
 
 
-def _changed(row: LedgerRow, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, str, str, str]:
+def _changed(
+    row: LedgerRow, before: Mapping[str, str], after: Mapping[str, str]
+) -> tuple[str, str, str, str]:
     was = "" if row.baseline_ns is None else before.get(row.name, "") + format_ms(row.baseline_ns)
     return (row.name, was, after.get(row.name, "") + format_ms(row.this_ns), signed(row.change_ns or 0))
 
