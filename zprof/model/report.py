@@ -12,6 +12,7 @@ from zprof.model.equal_work import Difference, EqualWork
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, RankMemory
+from zprof.model.planning.whatif import Outlook
 from zprof.model.second_opinion import SecondOpinion
 from zprof.model.time import RankTime, Time
 
@@ -105,6 +106,7 @@ class Report:
     """Everything that zprof says about one run.
 
     ``unclaimed``: what the largest rank loses in a step and no finding claims, by ledger term.
+    ``outlook``: what single changes would make of the run; None where nobody asked.
     """
 
     schema: str = REPORT_SCHEMA
@@ -119,3 +121,4 @@ class Report:
     gaps: tuple[Gap, ...] = ()
     second_opinion: SecondOpinion | None = None
     unclaimed: Mapping[str, int] = field(default_factory=dict)
+    outlook: Outlook | None = None

@@ -1,0 +1,126 @@
+"""What a job would cost: per-device memory by tenant, bytes a link, and the ledger of a step.
+
+Every figure is predicted, and names the assumption that it rests on.  Schema ``zprof.plan/1``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from zprof.model.gaps import Gap
+from zprof.model.planning.assumption import Assumption
+from zprof.model.planning.job import Degrees, Job
+from zprof.model.planning.sensitivity import Sensitivity
+from zprof.model.tenants import Tenant
+
+PLAN_SCHEMA = "zprof.plan/1"
+
+
+class Scheme(StrEnum):
+    """How the model is spread over the devices."""
+
+    DATA_PARALLEL = "data_parallel"
+    ZERO_1 = "zero_1"
+    ZERO_2 = "zero_2"
+    ZERO_3 = "zero_3"
+    MODEL_PARALLEL = "model_parallel"
+    GPIPE = "gpipe"
+    PIPEDREAM = "pipedream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """Bytes of one kind within a tenant, on the device with the most of them, at the moment of its peak.
+
+    None: not known, and a gap of the plan says why.  ``assumption`` is a key of ``Plan.assumptions``.
+    """
+
+    tenant: Tenant
+    sub: str
+    bytes: int | None
+    assumption: str
+
+
+class Axis(StrEnum):
+    """What travels for which kind of parallelism; HOST: between a device and its host."""
+
+    DATA = "data"
+    MODEL = "model"
+    PIPELINE = "pipeline"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTraffic:
+    """What one device moves in a step along one axis.
+
+    ``elements``, ``bytes``: as the paper counts (an all-reduce is twice its tensor).  ``ring_bytes``: what a
+    ring puts on the link, (N-1)/N of it.  ``link``: ``intra``, ``inter`` (nodes) or ``pcie``.  ``time_ns``:
+    on the link, hidden or not; None without hardware.
+    """
+
+    axis: Axis
+    link: str
+    elements: int
+    bytes: int
+    ring_bytes: int
+    time_ns: int | None
+    assumption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """The ledger of one step on one device; no rank is late, so that nothing waits.
+
+    wall = compute + exposed_transfer + exposed_memcpy + idle.  ``idle_ns``: the bubble of a pipeline.
+    ``efficiency_ratio``: compute / wall.  ``assumptions``: of each leaf by its name.
+    """
+
+    wall_ns: int
+    compute_ns: int
+    exposed_transfer_ns: int
+    exposed_memcpy_ns: int
+    idle_ns: int
+    collective_ns: int
+    overlapped_ns: int
+    efficiency_ratio: float
+    assumptions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """One way to spread the model, for one device.
+
+    ``terms`` sum to ``least_bytes``, as far as they are known; ``peak_bytes`` is None where one is not.
+    ``state_bytes``: parameters, gradients and optimizer state.  ``fits``: None where that is not known;
+    False as soon as what is known does not.  ``largest_parameters``: the largest model of the same
+    proportions that fits, None without hardware; where only states are known, by them alone.  ``peak_at``:
+    the moment of the step.
+    """
+
+    scheme: Scheme
+    stage: int | None
+    degrees: Degrees
+    terms: tuple[Term, ...]
+    tenants: Mapping[Tenant, int]
+    state_bytes: int
+    least_bytes: int
+    peak_bytes: int | None
+    peak_at: str
+    fits: bool | None
+    largest_parameters: int | None
+    links: tuple[LinkTraffic, ...] = ()
+    step: PlannedStep | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The job, every way to spread it, and what that rests on."""
+
+    schema: str = PLAN_SCHEMA
+    zprof_version: str
+    job: Job
+    rows: tuple[PlanRow, ...]
+    assumptions: Mapping[str, Assumption]
+    sensitivity: Sensitivity | None = None
+    gaps: tuple[Gap, ...] = ()

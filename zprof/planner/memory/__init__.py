@@ -1,0 +1,1 @@
+"""Per-device memory by tenant."""

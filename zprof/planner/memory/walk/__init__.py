@@ -1,0 +1,1 @@
+"""The live bytes of a step, phase by phase, and their peak."""

@@ -1,0 +1,1 @@
+"""Models: shapes by name, and the units that a shape is made of."""

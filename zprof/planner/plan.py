@@ -1,0 +1,96 @@
+"""A plan: the job under every scheme, and what each figure rests on."""
+
+from collections.abc import Mapping, Sequence
+
+from zprof.model.gaps import Gap
+from zprof.model.planning.assumption import Assumption
+from zprof.model.planning.job import Job
+from zprof.model.planning.plan import Plan, PlanRow, Scheme, Term
+from zprof.model.tenants import SHOWN, Tenant
+from zprof.planner.degrees import spread
+from zprof.planner.memory import rows
+from zprof.planner.memory.largest import largest_parameters
+from zprof.planner.memory.walk import peak
+from zprof.planner.models.units import with_units
+from zprof.planner.refuse import refuse_impossible
+from zprof.planner.sensitivity.series import sensitivity_of
+from zprof.planner.step import ledger, traffic
+from zprof.version import __version__
+
+ASSUMPTIONS: Mapping[str, Assumption] = {
+    **rows.ASSUMPTIONS,
+    **peak.ASSUMPTIONS,
+    **ledger.ASSUMPTIONS,
+    **traffic.ASSUMPTIONS,
+}
+_STAGES = {Scheme.DATA_PARALLEL: 0, Scheme.ZERO_1: 1, Scheme.ZERO_2: 2, Scheme.ZERO_3: 3}
+_STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
+
+
+def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
+    """Predict memory, traffic and step of a job under each scheme.
+
+    Raises:
+        BadInput: the job cannot be: degrees that do not divide, sizes below 1, a unit larger than a device.
+    """
+    refuse_impossible(job)
+    answers = [_row(with_units(spread(job, scheme)), scheme) for scheme in schemes]
+    made = tuple(row for row, _ in answers)
+    return Plan(
+        zprof_version=__version__,
+        job=with_units(job),
+        rows=made,
+        assumptions=_used(made),
+        sensitivity=sensitivity_of(with_units(job)) if with_sensitivity else None,
+        gaps=tuple(dict.fromkeys(gap for _, gaps in answers for gap in gaps)),
+    )
+
+
+def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
+    memory = rows.memory_of(job, scheme)
+    known = _by_tenant(memory.terms)
+    least = sum(known.values())
+    peak_bytes = None if any(term.bytes is None for term in memory.terms) else least
+    row = PlanRow(
+        scheme=scheme,
+        stage=_STAGES.get(scheme),
+        degrees=job.degrees,
+        terms=memory.terms,
+        tenants=known,
+        state_bytes=sum(known.get(tenant, 0) for tenant in _STATES),
+        least_bytes=least,
+        peak_bytes=peak_bytes,
+        peak_at=memory.peak_at,
+        fits=_fits(job, least, peak_bytes),
+        largest_parameters=largest_parameters(job, scheme),
+        links=traffic.links_of(job, scheme),
+        step=ledger.step_of(job, scheme),
+    )
+    return row, memory.gaps
+
+
+def _fits(job: Job, least: int, peak_bytes: int | None) -> bool | None:
+    """What is known may be too much already; else all must be known."""
+    if job.hardware is None:
+        return None
+    if least > job.hardware.memory_bytes:
+        return False
+    return None if peak_bytes is None else True
+
+
+def _by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
+    """Sums of what is known, in the order in which tenants are shown."""
+    known = {tenant: [term.bytes for term in terms if term.tenant is tenant] for tenant in SHOWN}
+    return {
+        tenant: sum(size for size in sizes if size is not None)
+        for tenant, sizes in known.items()
+        if any(size is not None for size in sizes)
+    }
+
+
+def _used(made: Sequence[PlanRow]) -> Mapping[str, Assumption]:
+    """Those that a figure names."""
+    named = {term.assumption for row in made for term in row.terms}
+    named |= {link.assumption for row in made for link in row.links}
+    named |= {key for row in made if row.step for key in row.step.assumptions.values()}
+    return {key: ASSUMPTIONS[key] for key in sorted(named)}

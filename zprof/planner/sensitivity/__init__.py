@@ -1,0 +1,1 @@
+"""How a plan answers to bandwidth, latency, tokens and world size."""

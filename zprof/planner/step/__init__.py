@@ -1,0 +1,1 @@
+"""The time of a step, and what travels in it."""

@@ -1,0 +1,1 @@
+"""A measured run, modelled, and changed in one thing."""
