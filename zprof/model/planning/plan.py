@@ -11,6 +11,7 @@ from zprof.model.gaps import Gap
 from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.job import Degrees, Job
 from zprof.model.planning.sensitivity import Sensitivity
+from zprof.model.planning.verification import PlanVerification
 from zprof.model.tenants import Tenant
 
 PLAN_SCHEMA = "zprof.plan/1"
@@ -115,7 +116,10 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The job, every way to spread it, and what that rests on."""
+    """The job, every way to spread it, and what that rests on.
+
+    ``verification``: None where none was asked for.
+    """
 
     schema: str = PLAN_SCHEMA
     zprof_version: str
@@ -123,4 +127,5 @@ class Plan:
     rows: tuple[PlanRow, ...]
     assumptions: Mapping[str, Assumption]
     sensitivity: Sensitivity | None = None
+    verification: PlanVerification | None = None
     gaps: tuple[Gap, ...] = ()
