@@ -4,6 +4,7 @@ Elements are counted, sizes are integer bytes.  ``None`` is unknown: what depend
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from zprof.model.planning.hardware import Hardware
 
@@ -121,6 +122,17 @@ class Overlap:
     alignment_elements: int = 1
 
 
+class Backend(StrEnum):
+    """What carries collectives.
+
+    NCCL takes no memory of the framework's allocator.  gloo does: a copy of the whole tensor in a
+    reduce-scatter until it is waited for, and in an all-gather while it runs.
+    """
+
+    NCCL = "nccl"
+    GLOO = "gloo"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Everything that a plan depends on.
@@ -139,4 +151,5 @@ class Job:
     batch: Batch = field(default_factory=Batch)
     residual: Residual = field(default_factory=Residual)
     overlap: Overlap = field(default_factory=Overlap)
+    backend: Backend = Backend.NCCL
     hardware: Hardware | None = None
