@@ -1,8 +1,16 @@
-"""The same devices, spread in another way: so that every scheme is asked about as much hardware."""
+"""The same devices, spread in another way: so that every scheme is asked about as much hardware.
 
+    data parallel, ZeRO    mp as stated; all else is data parallel, the devices of pipeline stages too
+    model parallel         mp as stated, else the most of a node's devices that divides what it must
+    GPipe, PipeDream       pp likewise; mp as stated
+
+The batch is that of one model replica and is not changed with the degrees.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
 
-from zprof.model.planning.job import Degrees, Job
+from zprof.model.planning.job import Degrees, Job, Shape, Unit
 from zprof.model.planning.plan import Scheme
 
 #: Devices of a node where no hardware says it.
@@ -10,23 +18,76 @@ _NODE = 8
 
 
 def spread(job: Job, scheme: Scheme) -> Job:
-    """The job with the degrees of a scheme.
+    """The job with the degrees of a scheme; ZeRO's own sharding is off in the last two.
 
-    Data parallelism and ZeRO take those of the job.  Model parallelism and pipelines take the job's degree
-    where it has one, else as many devices as a node has and the job's divide into, and data parallelism over
-    the rest; ZeRO's own sharding is then off.
+    A model-parallel degree that is not stated divides hidden and heads, and the vocabulary is padded to a
+    multiple of it, as Megatron-LM does; units of another degree keep their elements only.  A pipeline degree
+    that is not stated divides the layers.
     """
-    given, node = job.degrees, _NODE if job.hardware is None else job.hardware.devices_per_node
     if scheme is Scheme.MODEL_PARALLEL:
-        mp = given.mp if given.mp > 1 else _divisor(given.devices // given.pp, node)
-        return replace(job, degrees=Degrees(dp=given.devices // (mp * given.pp), mp=mp, pp=given.pp))
+        return _model_parallel(job)
     if scheme in (Scheme.GPIPE, Scheme.PIPEDREAM):
-        most = node if job.shape is None else min(node, job.shape.layers)
-        pp = given.pp if given.pp > 1 else _divisor(given.devices // given.mp, most)
-        return replace(job, degrees=Degrees(dp=given.devices // (given.mp * pp), mp=given.mp, pp=pp))
-    return job
+        return _pipeline(job)
+    return replace(job, degrees=_without_pipeline(job.degrees, job.degrees.mp))
 
 
-def _divisor(whole: int, most: int) -> int:
-    """The largest divisor of ``whole`` that is not above ``most``."""
-    return max(part for part in range(1, min(whole, most) + 1) if whole % part == 0)
+def _model_parallel(job: Job) -> Job:
+    given = job.degrees
+    if given.mp > 1:
+        return replace(job, degrees=_without_pipeline(given, given.mp))
+    mp = _divisor((given.devices, *_split(job.shape)), _node(job))
+    return replace(
+        job,
+        degrees=_without_pipeline(given, mp),
+        shape=_padded(job.shape, mp),
+        units=_split_units(job.units, mp),
+    )
+
+
+def _pipeline(job: Job) -> Job:
+    given = job.degrees
+    if given.pp > 1:
+        return job
+    layers = _layers(job)
+    pp = _divisor((given.dp,) if layers is None else (given.dp, layers), _node(job))
+    return replace(job, degrees=Degrees(dp=given.dp // pp, mp=given.mp, pp=pp))
+
+
+def _without_pipeline(given: Degrees, mp: int) -> Degrees:
+    return Degrees(dp=given.devices // mp, mp=mp, pp=1)
+
+
+def _node(job: Job) -> int:
+    return _NODE if job.hardware is None else job.hardware.devices_per_node
+
+
+def _split(shape: Shape | None) -> tuple[int, ...]:
+    """What model parallelism divides."""
+    if shape is None:
+        return ()
+    return (shape.hidden,) if shape.heads is None else (shape.hidden, shape.heads)
+
+
+def _padded(shape: Shape | None, mp: int) -> Shape | None:
+    return None if shape is None else replace(shape, vocabulary=-(-shape.vocabulary // mp) * mp)
+
+
+def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
+    """What a unit keeps does not divide as its elements do (inputs, norms): that is unknown then."""
+    if mp == 1:
+        return tuple(units)
+    return tuple(
+        Unit(name=unit.name, elements=-(-unit.elements // mp), encloses=unit.encloses) for unit in units
+    )
+
+
+def _layers(job: Job) -> int | None:
+    if job.shape is not None:
+        return job.shape.layers
+    return sum(not unit.encloses for unit in job.units) or None
+
+
+def _divisor(wholes: Sequence[int], most: int) -> int:
+    """The largest number that divides all and is not above ``most``."""
+    least = min(*wholes, most) if wholes else 1
+    return max(part for part in range(1, least + 1) if all(whole % part == 0 for whole in wholes))

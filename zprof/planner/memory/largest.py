@@ -1,9 +1,94 @@
-"""The largest model that fits."""
+"""The largest model that fits a device.
 
-from zprof.model.planning.job import Job
+Where all bytes of the job are known: as many layers of its hidden as fit; where not one layer of it does, the
+largest hidden of one layer (of one layer a stage).  Else by the model states alone:
+
+    parameters <= memory x mp x pp / (bytes a parameter that the scheme leaves on a device)
+
+(arXiv 1910.02054, table 2, theoretical columns).  Found by a search over whole numbers, so that the next
+larger one does not fit.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+from zprof.model.planning.job import Job, Shape
 from zprof.model.planning.plan import Scheme
+from zprof.planner.memory.grown import parameters_with, with_hidden, with_layers
+from zprof.planner.memory.moments import known_bytes
+from zprof.planner.memory.rows import memory_of
+from zprof.planner.memory.searching import largest_that_fits
+from zprof.planner.memory.states import stashed_term, state_bytes
+
+#: Layers up to which each number of them is looked at; beyond, memory goes on as it grew up to there.
+MOST_WALKED_LAYERS = 2048
 
 
 def largest_parameters(job: Job, scheme: Scheme) -> int | None:
-    """Parameters of the largest model of the job's proportions whose peak fits; None without hardware."""
-    raise NotImplementedError
+    """Parameters of the largest model of the job's kind whose peak fits; None without hardware.
+
+    0: the batch alone is too much for any model.
+    """
+    if job.hardware is None:
+        return None
+    budget = job.hardware.memory_bytes
+    if _is_known(job, scheme):
+        return _by_peak(job, scheme, budget)
+    return _by_states(job, scheme, budget)
+
+
+def _is_known(job: Job, scheme: Scheme) -> bool:
+    blocks = job.shape is not None or any(not unit.encloses for unit in job.units)
+    return blocks and all(term.bytes is not None for term in memory_of(job, scheme).terms)
+
+
+def _by_states(job: Job, scheme: Scheme, budget: int) -> int:
+    def size_of(parameters: int) -> int:
+        model = replace(job, parameters=parameters, shape=None, units=())
+        stashed = stashed_term(model, scheme).bytes if scheme is Scheme.PIPEDREAM else 0
+        return sum(state_bytes(model, scheme).values()) + (stashed or 0)
+
+    return largest_that_fits(size_of, budget)
+
+
+def _by_peak(job: Job, scheme: Scheme, budget: int) -> int:
+    """Layers in steps of a pipeline's stages: each stage has as many."""
+    stages = job.degrees.pp
+
+    def peak(count: int) -> int:
+        return _peak(with_layers(job, count * stages), scheme)
+
+    count = largest_that_fits(_on_from(cache(peak), max(2, MOST_WALKED_LAYERS // stages)), budget)
+    if count:
+        return parameters_with(job, count * stages)
+    return 0 if job.shape is None else _by_hidden(job, job.shape, scheme, budget)
+
+
+def _by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> int:
+    """In steps that the heads and the model-parallel ranks divide."""
+    step = math.lcm(job.degrees.mp, shape.heads or 1)
+
+    def model(count: int) -> Job:
+        return with_hidden(job, shape, count * step, job.degrees.pp)
+
+    count = largest_that_fits(lambda each: _peak(model(each), scheme), budget, most=shape.hidden // step)
+    return model(count).parameters if count else 0
+
+
+def _peak(job: Job, scheme: Scheme) -> int:
+    return known_bytes(memory_of(job, scheme).terms)
+
+
+def _on_from(size_of: Callable[[int], int], known: int) -> Callable[[int], int]:
+    """The same up to ``known``; beyond, on the straight line through the last half of that."""
+    half = known // 2
+
+    def size(count: int) -> int:
+        if count <= known:
+            return size_of(count)
+        last = size_of(known)
+        return last + (last - size_of(known - half)) * (count - known) // half
+
+    return size

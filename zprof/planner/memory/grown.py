@@ -1,0 +1,37 @@
+"""The same kind of model in another size: more layers, or, of the fewest layers, a smaller hidden."""
+
+from dataclasses import replace
+
+from zprof.model.planning.job import Job, Shape
+from zprof.planner.memory.elements import ceil_div
+from zprof.planner.models.presets import parameters_of
+from zprof.planner.models.units import with_units
+
+
+def with_layers(job: Job, layers: int) -> Job:
+    """The job with so many layers; a model without a shape repeats its own units in their order."""
+    if job.shape is not None:
+        return _of_shape(job, replace(job.shape, layers=layers))
+    inner = [unit for unit in job.units if not unit.encloses]
+    repeated = (inner * ceil_div(layers, len(inner)))[:layers]
+    around = (unit for unit in job.units if unit.encloses)
+    return replace(job, units=(*around, *repeated), parameters=parameters_with(job, layers))
+
+
+def parameters_with(job: Job, layers: int) -> int:
+    """Parameters of the job with so many layers, which are counted and not built."""
+    if job.shape is not None:
+        return parameters_of(replace(job.shape, layers=layers))
+    inner = [unit.elements for unit in job.units if not unit.encloses]
+    around = sum(unit.elements for unit in job.units if unit.encloses)
+    rounds, rest = divmod(layers, len(inner))
+    return (around + rounds * sum(inner) + sum(inner[:rest])) * job.degrees.mp
+
+
+def with_hidden(job: Job, shape: Shape, hidden: int, layers: int) -> Job:
+    """The job with another hidden, as many heads, and so many layers."""
+    return _of_shape(job, replace(shape, hidden=hidden, layers=layers))
+
+
+def _of_shape(job: Job, shape: Shape) -> Job:
+    return with_units(replace(job, shape=shape, parameters=parameters_of(shape), units=()))

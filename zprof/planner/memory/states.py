@@ -1,0 +1,91 @@
+"""Model states of one device: parameters, gradients and optimizer state under each scheme.
+
+The laws of the ZeRO stages stand in ``zprof.analysis.laws`` (arXiv 1910.02054, section 5 and figure 1), which
+measured runs are held against too.  Here they get the elements of one model-parallel rank:
+
+    model parallel  (p + g + k) psi / mp
+    GPipe           (p + g + k) psi / (mp pp)
+    PipeDream       (p v + g + k) psi / (mp pp), with v versions of the weights: pp on the first stage
+"""
+
+from collections.abc import Mapping
+
+from zprof.analysis.laws import tenant_laws
+from zprof.model.planning.assumption import Assumption
+from zprof.model.planning.job import Job
+from zprof.model.planning.plan import Scheme, Term
+from zprof.model.tenants import Tenant
+from zprof.model.training import TrainingFacts
+from zprof.planner.memory.elements import rank_elements, stage_elements
+
+#: Schemes whose states follow a stage; the others shard nothing over data-parallel ranks.
+STAGES: Mapping[Scheme, int] = {
+    Scheme.DATA_PARALLEL: 0,
+    Scheme.ZERO_1: 1,
+    Scheme.ZERO_2: 2,
+    Scheme.ZERO_3: 3,
+}
+PIPELINES = frozenset({Scheme.GPIPE, Scheme.PIPEDREAM})
+_NAMES = {
+    Tenant.PARAMETERS: "weights",
+    Tenant.GRADIENTS: "gradients",
+    Tenant.OPTIMIZER_STATE: "master_and_moments",
+}
+_PAPER = "arXiv 1910.02054, section 5 and figure 1"
+_MP = "psi: parameters of one model-parallel rank"
+ASSUMPTIONS: Mapping[str, Assumption] = {
+    "states.data_parallel": Assumption(formula=f"(p + g + k) psi; {_MP}", source=_PAPER),
+    "states.zero_1": Assumption(formula=f"(p + g) psi + k psi / N; {_MP}, N ranks share", source=_PAPER),
+    "states.zero_2": Assumption(formula=f"p psi + (g + k) psi / N; {_MP}, N ranks share", source=_PAPER),
+    "states.zero_3": Assumption(formula=f"(p + g + k) psi / N; {_MP}, N ranks share", source=_PAPER),
+    "states.model_parallel": Assumption(
+        formula="(p + g + k) psi / mp, or of one rank's units where they are known",
+        source="arXiv 1909.08053, section 3",
+        deviation="by parameters alone, norms and biases that every rank keeps whole count as split; units "
+        "count them whole",
+    ),
+    "states.gpipe": Assumption(
+        formula="(p + g + k) of the largest stage: ceil(layers / pp) layers and one end's embedding",
+        source="arXiv 1811.06965, section 2.3",
+    ),
+    "states.pipedream": Assumption(
+        formula="(p + g + k) of the stage, as for GPipe", source="arXiv 1806.03377, section 3.3"
+    ),
+    "states.stashed_weights": Assumption(
+        formula="p (v - 1) elements of the stage: v = pp versions on the first stage, 1 on the last",
+        source="arXiv 1806.03377, section 3.3 (weight stashing)",
+    ),
+}
+
+
+def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+    """Three terms whose bytes are known; the versions of the weights that PipeDream stashes are not in it."""
+    return tuple(
+        Term(tenant=tenant, sub=_NAMES[tenant], bytes=size, assumption=f"states.{scheme.value}")
+        for tenant, size in state_bytes(job, scheme).items()
+    )
+
+
+def stashed_term(job: Job, scheme: Scheme) -> Term:
+    """The versions of the weights that the first stage of PipeDream keeps beside the newest."""
+    return Term(
+        tenant=Tenant.PARAMETERS,
+        sub="stashed_versions",
+        bytes=(job.degrees.pp - 1) * state_bytes(job, scheme)[Tenant.PARAMETERS],
+        assumption="states.stashed_weights",
+    )
+
+
+def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
+    """Of one device, without stashed versions; a share that is no whole byte is rounded up."""
+    size = job.element_bytes
+    facts = TrainingFacts(
+        stage=STAGES.get(scheme, 0),
+        parameters=stage_elements(job) if scheme in PIPELINES else rank_elements(job),
+        shard_ranks=job.degrees.dp,
+        parameter_bytes=size.parameter,
+        gradient_bytes=size.gradient,
+        optimizer_state_bytes=size.optimizer_state,
+    )
+    laws = tenant_laws(facts)
+    return {tenant: laws[tenant].law_bytes for tenant in _NAMES}

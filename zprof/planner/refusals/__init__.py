@@ -1,0 +1,1 @@
+"""Checks of a job, by what they look at."""
