@@ -138,12 +138,14 @@ class Job:
     """Everything that a plan depends on.
 
     ``parameters``: of the whole model.  ``units``: empty where the model's inside is not known; with them
-    ``parameters`` of one model-parallel rank is their sum.  Without ``hardware`` there is no time, and
-    nothing to fit into.
+    ``parameters`` of one model-parallel rank is their sum.  ``frozen_parameters``: those of ``parameters``
+    that are not trained, and so need neither gradients nor optimizer state.  Without ``hardware`` there is
+    no time, and nothing to fit into.
     """
 
     name: str = ""
     parameters: int
+    frozen_parameters: int = 0
     degrees: Degrees = field(default_factory=Degrees)
     shape: Shape | None = None
     units: tuple[Unit, ...] = ()
