@@ -40,14 +40,14 @@ def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
     if knows_bytes(job.units):
         stages = stages_of(job.units, job.degrees.pp)
         around = [unit for unit in job.units if unit.encloses] if with_head else []
-        return max((_of_units(stage, around) for stage in stages), key=lambda each: each.saved)
+        return max((_of_units(job, stage, around) for stage in stages), key=lambda each: each.saved)
     return _of_paper(job)
 
 
-def _of_units(inner: Sequence[Unit], around: Sequence[Unit]) -> StageBytes:
+def _of_units(job: Job, inner: Sequence[Unit], around: Sequence[Unit]) -> StageBytes:
     head = sum(unit.saved_bytes or 0 for unit in around)
     saved = [unit.saved_bytes or 0 for unit in inner]
-    checkpoints = [unit.checkpoint_bytes or 0 for unit in inner]
+    checkpoints = [_on_device(job, unit.checkpoint_bytes or 0) for unit in inner]
     return StageBytes(
         saved=sum(saved) + head,
         checkpoints=sum(checkpoints),
@@ -55,6 +55,13 @@ def _of_units(inner: Sequence[Unit], around: Sequence[Unit]) -> StageBytes:
         largest_saved=max(saved, default=0) + head,
         work=max((_work(unit) for unit in (*inner, *around)), default=0),
     )
+
+
+def _on_device(job: Job, checkpoint: int) -> int:
+    """A rank's part of a checkpoint under Pa, none under Pa+cpu."""
+    if job.residual.offload:
+        return 0
+    return ceil_div(checkpoint, job.degrees.mp) if job.residual.partition else checkpoint
 
 
 def _work(unit: Unit) -> int:

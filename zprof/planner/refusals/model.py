@@ -8,7 +8,8 @@ from zprof.planner.models.presets import parameters_of
 from zprof.planner.refusals.numbers import whole
 
 MOST_PARAMETERS = 10**15
-MOST_LAYERS = 10**6
+#: Ten times the deepest that anybody trained; each layer is a unit that is walked through.
+MOST_LAYERS = 10**4
 _MOST_WIDTH = 10**7
 _MOST_TOKENS = 10**9
 _MOST_BYTES = 10**18
