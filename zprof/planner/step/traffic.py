@@ -1,14 +1,127 @@
-"""What one device moves in a step, along each axis."""
+"""What one device moves in a step, along each axis.
 
-from collections.abc import Mapping
+Data: gathers x psi + reductions x psi elements of the device's part of the model, as the stage has them
+(arXiv 1910.02054, section 7); model: section 8; pipeline: a tensor of activations a boundary each way.
+Padding of shards is left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from zprof.model.planning.assumption import Assumption
+from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import LinkTraffic, Scheme
+from zprof.model.planning.plan import Axis, LinkTraffic, Scheme
+from zprof.planner.step import placement
+from zprof.planner.step.assumptions import TRAFFIC
+from zprof.planner.step.collectives import ring_bytes
+from zprof.planner.step.model_parallel import block_times, block_traffic
+from zprof.planner.step.pipeline import transfer_elements, transfer_ns
+from zprof.planner.step.runs import Run, Stack, stack_of
+from zprof.planner.step.schemes import stage_of, times_of
+from zprof.planner.step.unit_times import data_link_ns, device_layers, device_stack
 
-ASSUMPTIONS: Mapping[str, Assumption] = {}
+ASSUMPTIONS: Mapping[str, Assumption] = TRAFFIC
+
+#: Where nothing is known of the machine: nodes of 8, which says only what stays within one.
+_UNKNOWN = Hardware(
+    name="unknown",
+    memory_bytes=1,
+    flops_per_s=1.0,
+    efficiency_ratio=1.0,
+    devices_per_node=8,
+    node_bytes_per_s=1.0,
+    intra_bytes_per_s=1.0,
+)
+_PARTS = {0: "traffic.stage_0", 1: "traffic.stage_1", 2: "traffic.stage_2", 3: "traffic.stage_3"}
 
 
 def links_of(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
     """Traffic of one device; times are None without hardware.  What is not known is left out."""
-    raise NotImplementedError
+    placed = job if job.hardware else replace(job, hardware=_UNKNOWN)
+    hardware = job.hardware or _UNKNOWN
+    links = (*_data(placed, hardware, scheme), *_model(placed, hardware), *_pipeline(placed, hardware))
+    found = (*links, *_host(placed, hardware))
+    return found if job.hardware else tuple(replace(link, time_ns=None) for link in found)
+
+
+def _data(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[LinkTraffic]:
+    if job.degrees.dp == 1:
+        return
+    stack, stage, sizes = _part(job), stage_of(scheme), job.element_bytes
+    times = times_of(scheme, job.batch.micro_batches)
+    kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
+    gathered = times.gathers * stack.elements - kept * stack.last.elements
+    reduced = times.reductions * stack.elements
+    size = gathered * sizes.gathered + reduced * sizes.reduced
+    links = [(run.count, *data_link_ns(job, hardware, run, stage)) for run in stack.all]
+    last, _ = data_link_ns(job, hardware, stack.last, stage)
+    reductions = times.reductions // 2 if stage == 0 else times.reductions
+    yield LinkTraffic(
+        axis=Axis.DATA,
+        link=placement.link(placement.data_group(hardware, job.degrees)),
+        elements=gathered + reduced,
+        bytes=size,
+        ring_bytes=round(ring_bytes(job.degrees.dp, size)),
+        time_ns=sum(n * (times.gathers * gather + reductions * reduce) for n, gather, reduce in links)
+        - kept * last,
+        assumption="traffic.pipedream_data" if scheme is Scheme.PIPEDREAM else _PARTS[stage],
+    )
+
+
+def _part(job: Job) -> Stack:
+    """The device's units; where they are not known, its part of the parameters as one."""
+    stack = stack_of(job)
+    if stack is not None:
+        return device_stack(job, stack)
+    elements = -(-job.parameters // (job.degrees.mp * job.degrees.pp))
+    return Stack(runs=(Run(count=1, elements=elements, flop_per_token=0.0),))
+
+
+def _model(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
+    block, time = block_traffic(job), block_times(job, hardware)
+    if job.degrees.mp == 1 or block is None or time is None:
+        return
+    count = device_layers(job) * job.batch.micro_batches
+    size = block.elements * count * job.element_bytes.parameter
+    yield LinkTraffic(
+        axis=Axis.MODEL,
+        link=placement.link(placement.model_group(hardware, job.degrees)),
+        elements=block.elements * count,
+        bytes=size,
+        ring_bytes=round(ring_bytes(job.degrees.mp, size)),
+        time_ns=count * (time.forward_ns + time.backward_ns),
+        assumption="traffic.model",
+    )
+
+
+def _pipeline(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
+    elements = transfer_elements(job)
+    if job.degrees.pp == 1 or elements is None:
+        return
+    moved = 2 * elements * job.batch.micro_batches
+    yield LinkTraffic(
+        axis=Axis.PIPELINE,
+        link=placement.link(placement.boundary(hardware, job.degrees)),
+        elements=moved,
+        bytes=moved * job.element_bytes.parameter,
+        ring_bytes=moved * job.element_bytes.parameter,
+        time_ns=2 * job.batch.micro_batches * transfer_ns(job, hardware, elements),
+        assumption="traffic.pipeline",
+    )
+
+
+def _host(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
+    block, time = block_traffic(job), block_times(job, hardware)
+    if block is None or time is None or not block.host_bytes:
+        return
+    moves = 2 * device_layers(job) * job.batch.micro_batches
+    yield LinkTraffic(
+        axis=Axis.HOST,
+        link="pcie",
+        elements=moves * block.host_bytes // job.element_bytes.parameter,
+        bytes=moves * block.host_bytes,
+        ring_bytes=moves * block.host_bytes,
+        time_ns=moves * time.copy_ns,
+        assumption="traffic.host",
+    )

@@ -1,0 +1,56 @@
+"""Kinds of machines that plans know by name.
+
+Memory is counted in 1e9 bytes, as arXiv 1910.02054 counts it ("32 GB" is 32e9 bytes): an allocator of a
+device may have up to 7 % more.  Peaks are those of data sheets for dense 16-bit matrices.  The share of the
+peak that compute reaches, bus bandwidths and latencies are typical values, not measured on your machines: a
+file of your own says what you have measured (``toml_file``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from zprof.model.planning.hardware import Hardware
+
+_GB = 1_000_000_000
+
+#: DGX-2: 16 devices behind NVSwitch, eight EDR cards of 12.5 GB/s.
+V100 = Hardware(
+    name="v100",
+    memory_bytes=32 * _GB,
+    flops_per_s=125e12,
+    efficiency_ratio=0.30,
+    devices_per_node=16,
+    node_bytes_per_s=100e9,
+    intra_bytes_per_s=130e9,
+    host_bytes_per_s=12e9,
+)
+#: DGX A100: 8 devices, eight HDR cards of 25 GB/s.
+A100 = Hardware(
+    name="a100",
+    memory_bytes=80 * _GB,
+    flops_per_s=312e12,
+    efficiency_ratio=0.45,
+    devices_per_node=8,
+    node_bytes_per_s=200e9,
+    intra_bytes_per_s=230e9,
+    host_bytes_per_s=25e9,
+)
+#: DGX H100: 8 devices, eight NDR cards of 50 GB/s.
+H100 = Hardware(
+    name="h100",
+    memory_bytes=80 * _GB,
+    flops_per_s=989e12,
+    efficiency_ratio=0.40,
+    devices_per_node=8,
+    node_bytes_per_s=400e9,
+    intra_bytes_per_s=360e9,
+    host_bytes_per_s=50e9,
+)
+
+PRESETS: Mapping[str, Hardware] = {
+    "v100": V100,
+    "a100": A100,
+    "a100-40gb": replace(A100, name="a100-40gb", memory_bytes=40 * _GB),
+    "h100": H100,
+    "h200": replace(H100, name="h200", memory_bytes=141 * _GB),
+}

@@ -1,0 +1,158 @@
+"""What the figures of a planned step and of its traffic rest on."""
+
+from collections.abc import Mapping
+
+from zprof.model.planning.assumption import Assumption
+from zprof.model.planning.plan import Scheme
+
+_PAPER = "arXiv 1910.02054"
+_DEEPER = "prefetch of more than one unit counts as of one: units alike hide no more with it"
+
+STEP: Mapping[str, Assumption] = {
+    "step.wall": Assumption(
+        formula="compute + exposed transfer + exposed copies + idle",
+        source="sum over phases that each last as long as the longest of what runs in them",
+        deviation="no rank is late, the host is never behind, the optimizer's update takes no time",
+    ),
+    "step.compute": Assumption(
+        formula="flop / (peak x efficiency); forward 2 x elements x tokens where the unit does not say it, "
+        "backward twice that, with recomputation three times",
+        source=f"{_PAPER}, section 4.2; arXiv 2104.04473, appendix",
+        deviation="compute is no slower beside collectives (3 to 15 % are seen)",
+    ),
+    "step.collectives": Assumption(
+        formula="ring: hops + bytes (N-1)/(N beta), all-reduce twice that or a tree where it is faster; "
+        "beta = min(bus, node x ranks a node / devices a node)",
+        source=f"{_PAPER}, section 7; nccl-tests, doc/PERFORMANCE.md",
+    ),
+    "step.overlapped": Assumption(
+        formula="collectives - exposed transfer", source="ledger of a step: what is not exposed is hidden"
+    ),
+    "step.efficiency": Assumption(formula="compute / wall", source="ledger of a step"),
+    "step.host_copies": Assumption(
+        formula="2 b s h / mp bytes a block out and in, over the host's link, beyond what runs beside it",
+        source=f"{_PAPER}, section 8 (Pa+cpu)",
+    ),
+    "step.no_pipeline": Assumption(formula="0", source="only a pipeline leaves a device without work"),
+    "step.stage_0": Assumption(
+        formula="b_U + sum max(b_u, AR_(u+1)) + AR_1: each unit's all-reduce beside the next one's backward, "
+        "in the last micro-batch",
+        source=f"{_PAPER}, section 7.1",
+    ),
+    "step.stage_1": Assumption(
+        formula="reductions beside the last backward; updated parameters gathered beside the next forward",
+        source=f"{_PAPER}, section 7.2.1; schedule of the reference engine",
+        deviation="DeepSpeed gathers after the update with nothing beside it: add that gather",
+    ),
+    "step.stage_2": Assumption(
+        formula="b_U + sum max(b_u, RS_(u+1)) + RS_1 in every micro-batch; updated parameters gathered "
+        "beside the next forward",
+        source=f"{_PAPER}, section 7.2.1; schedule of the reference engine",
+        deviation="DeepSpeed gathers after the update with nothing beside it, and all-reduces: 3 psi, not 2",
+    ),
+    "step.stage_3": Assumption(
+        formula="AG_1 + sum max(c_u, AG_(u+1)) + c_U; AG_U + max(b_U, AG_(U-1)) + sum max(b_u, RS_(u+1) + "
+        "AG_(u-1)) + RS_1",
+        source=f"{_PAPER}, section 7.2.2; arXiv 2304.11277, section 3.3",
+        deviation=f"the paper broadcasts from owners, engines gather: the same volume; {_DEEPER}",
+    ),
+    "step.stage_3_kept": Assumption(
+        formula="AG_1 + sum max(c_u, AG_(u+1)) + c_U; b_U + sum max(b_u, RS_(u+1) + AG) + RS_1",
+        source=f"{_PAPER}, section 7.2.2; arXiv 2304.11277, section 3.3",
+        deviation="the last unit stays gathered: psi less its elements; the gather that could run beside b_U "
+        f"is counted last, at most b_U more than by events; {_DEEPER}",
+    ),
+    "step.stage_3_waits": Assumption(
+        formula="without prefetch every gather and every reduction is exposed",
+        source="schedule of the reference engine: one link, first come first served",
+    ),
+    "step.model_parallel": Assumption(
+        formula="2 all-reduces of b s h elements a block in each pass, all exposed; with Pa one all-gather "
+        "more; and the data-parallel all-reduce beyond the backward",
+        source=f"{_PAPER}, section 8; arXiv 1909.08053, section 3",
+        deviation="without the all-reduces of a vocabulary that is split",
+    ),
+    "step.gpipe": Assumption(
+        formula="bubble (p-1)(f+b): (p-1)/(m+p-1) of the pipeline's time",
+        source="arXiv 1811.06965, section 2.3",
+        deviation="the slowest stage sets the pace: most blocks, and the root",
+    ),
+    "step.gpipe_transfer": Assumption(
+        formula="2 (p-1) x to fill and drain, beyond compute in between; and the data-parallel all-reduce "
+        "beyond the last backward",
+        source="arXiv 1811.06965, section 2.3",
+    ),
+    "step.pipedream": Assumption(
+        formula="no bubble in the steady state", source="arXiv 1806.03377, section 3.2"
+    ),
+    "step.pipedream_transfer": Assumption(
+        formula="max(0, 2 x - f - b) a micro-batch; gradients are all-reduced in each",
+        source="arXiv 1806.03377, sections 3.2 and 3.3",
+    ),
+}
+
+TRAFFIC: Mapping[str, Assumption] = {
+    "traffic.stage_0": Assumption(
+        formula="all-reduce of all gradients: 2 psi elements", source=f"{_PAPER}, section 7.1"
+    ),
+    "traffic.stage_1": Assumption(
+        formula="reduce-scatter psi + all-gather psi",
+        source=f"{_PAPER}, section 7.2.1",
+        deviation="DeepSpeed all-reduces: 3 psi",
+    ),
+    "traffic.stage_2": Assumption(
+        formula="reduce-scatter psi in each of A micro-batches + all-gather psi: (A+1) psi",
+        source=f"{_PAPER}, section 7.2.1",
+        deviation="the paper has one micro-batch; a sharded gradient cannot wait. DeepSpeed: (2A+1) psi",
+    ),
+    "traffic.stage_3": Assumption(
+        formula="two all-gathers and a reduce-scatter in each of A micro-batches: 3 A psi",
+        source=f"{_PAPER}, section 7.2.2",
+        deviation="the paper has one micro-batch; less the last unit's second gather where it is kept",
+    ),
+    "traffic.pipedream_data": Assumption(
+        formula="all-reduce of the stage's gradients in every micro-batch",
+        source="arXiv 1806.03377, section 3.3",
+    ),
+    "traffic.model": Assumption(
+        formula="12 b s h elements a block with checkpointing, 8 without; Pa adds b s h",
+        source=f"{_PAPER}, section 8",
+    ),
+    "traffic.pipeline": Assumption(
+        formula="b s h elements a boundary, each way, a micro-batch",
+        source="arXiv 1811.06965, section 2.3",
+    ),
+    "traffic.host": Assumption(
+        formula="2 b s h / mp bytes a block, out and in", source=f"{_PAPER}, section 8 (Pa+cpu)"
+    ),
+}
+
+_TRANSFER: Mapping[Scheme, str] = {
+    Scheme.DATA_PARALLEL: "step.stage_0",
+    Scheme.ZERO_1: "step.stage_1",
+    Scheme.ZERO_2: "step.stage_2",
+    Scheme.ZERO_3: "step.stage_3",
+    Scheme.MODEL_PARALLEL: "step.model_parallel",
+    Scheme.GPIPE: "step.gpipe_transfer",
+    Scheme.PIPEDREAM: "step.pipedream_transfer",
+}
+
+
+def leaves_of(scheme: Scheme, *, pipelined: bool, prefetch: int, keep_last: bool) -> Mapping[str, str]:
+    """The assumption of each leaf of a planned step."""
+    transfer = _TRANSFER[scheme]
+    if scheme is Scheme.ZERO_3 and prefetch == 0:
+        transfer = "step.stage_3_waits"
+    elif scheme is Scheme.ZERO_3 and keep_last:
+        transfer = "step.stage_3_kept"
+    idle = "step.pipedream" if scheme is Scheme.PIPEDREAM else "step.gpipe"
+    return {
+        "wall_ns": "step.wall",
+        "compute_ns": "step.compute",
+        "exposed_transfer_ns": transfer,
+        "exposed_memcpy_ns": "step.host_copies",
+        "idle_ns": idle if pipelined else "step.no_pipeline",
+        "collective_ns": "step.collectives",
+        "overlapped_ns": "step.overlapped",
+        "efficiency_ratio": "step.efficiency",
+    }

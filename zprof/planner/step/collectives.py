@@ -1,0 +1,104 @@
+"""Time of one collective on a group: hops of a ring, and bytes at the bandwidth that the group gets.
+
+With S bytes of the full (gathered) tensor, N ranks on n nodes, beta bus bandwidth, a_i and a_e the latency
+of a hop within a node and between nodes:
+
+    ring all-gather = reduce-scatter = lat(N) + S (N-1) / (N beta)      ring all-reduce = twice that
+    lat(N) = n a_e + (N - n) a_i, in one node (N-1) a_i
+    tree all-reduce = 2 ceil(log2 N) a + 2 S / beta
+    n_1/2, the message that gets half of the bandwidth = lat(N) beta N / (N-1)
+
+Source: ring volume (N-1)/N from arXiv 1910.02054, section 7 (and Patarasuk and Yuan, 2009); hops and the
+tree as NCCL documents them (nccl-tests, doc/PERFORMANCE.md).  NCCL has no tree for all-gather and
+reduce-scatter.
+"""
+
+import math
+from dataclasses import dataclass
+
+from zprof.model.planning.hardware import Hardware
+
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Ranks that communicate, as a ring sees them.
+
+    ``per_node``: of them on each node.  ``bytes_per_s``: bus bandwidth.  ``latency_ns``: of a ring, once
+    around; ``hop_ns``: of its slowest hop.
+    """
+
+    ranks: int
+    per_node: int
+    bytes_per_s: float
+    latency_ns: int
+    hop_ns: int
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that it spans."""
+        return -(-self.ranks // self.per_node)
+
+
+def group_of(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
+    """The group of every ``stride``-th rank, where ranks fill one node after the other.
+
+    It has g = devices_per_node / stride ranks on a node (at least 1), and gets
+    min(intra, node g / devices_per_node): with every g-th of the cards.  The usual mistake is to give a flat
+    group over whole nodes (g = devices_per_node) a single device's share of the cards, node /
+    devices_per_node: a ring enters and leaves each node once, through all cards, so that is too slow by as
+    many times as a node has devices.  A group with one rank a node does get only that share, because as many
+    such groups run side by side.
+    """
+    per_node = min(ranks, max(1, hardware.devices_per_node // stride))
+    nodes = -(-ranks // per_node)
+    if nodes == 1:
+        return Group(
+            ranks=ranks,
+            per_node=per_node,
+            bytes_per_s=hardware.intra_bytes_per_s,
+            latency_ns=(ranks - 1) * hardware.intra_latency_ns,
+            hop_ns=hardware.intra_latency_ns,
+        )
+    share = hardware.node_bytes_per_s * per_node / hardware.devices_per_node
+    return Group(
+        ranks=ranks,
+        per_node=per_node,
+        bytes_per_s=min(hardware.intra_bytes_per_s, share),
+        latency_ns=nodes * hardware.inter_latency_ns + (ranks - nodes) * hardware.intra_latency_ns,
+        hop_ns=hardware.inter_latency_ns,
+    )
+
+
+def gather_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
+    """All-gather or reduce-scatter of so many bytes of full tensors, in so many messages."""
+    if group.ranks == 1:
+        return 0.0
+    return messages * group.latency_ns + ring_bytes(group.ranks, size_bytes) / group.bytes_per_s * _NS_PER_S
+
+
+def all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
+    """All-reduce by the faster of ring and tree."""
+    ring = 2 * gather_ns(group, size_bytes, messages)
+    return min(ring, tree_all_reduce_ns(group, size_bytes, messages))
+
+
+def tree_all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> float:
+    """All-reduce up and down a binary tree, pipelined."""
+    if group.ranks == 1:
+        return 0.0
+    hops = 2 * math.ceil(math.log2(group.ranks)) * group.hop_ns
+    return messages * hops + 2 * size_bytes / group.bytes_per_s * _NS_PER_S
+
+
+def ring_bytes(ranks: int, size_bytes: float) -> float:
+    """What of a tensor passes one link of a ring: (N-1)/N of it."""
+    return size_bytes * (ranks - 1) / ranks
+
+
+def half_bandwidth_bytes(group: Group) -> float:
+    """n_1/2: a message of this size takes as long in hops as in bytes.  0 for one rank."""
+    if group.ranks == 1:
+        return 0.0
+    return group.latency_ns / _NS_PER_S * group.bytes_per_s * group.ranks / (group.ranks - 1)

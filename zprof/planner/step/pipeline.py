@@ -1,0 +1,66 @@
+"""A pipeline of p stages and m micro-batches: its bubble, and what passes between stages.
+
+GPipe: every micro-batch forward, then every one backward, then the update.  With f and b a stage's forward
+and backward of one micro-batch and x the transfer between two stages,
+
+    forward   p f + (p-1) x + (m-1) max(f, x)        backward likewise with b
+
+of which (p-1)(f+b) is bubble: (p-1)/(m+p-1) of the compute's time (arXiv 1811.06965, section 2.3).
+
+PipeDream, in its steady state (one forward, one backward): no flush and no bubble, for which each stage
+keeps stashed weights; a micro-batch takes max(f+b, 2x) (arXiv 1806.03377, sections 3.2 and 3.3).  It updates,
+and reduces gradients over data-parallel ranks, with every micro-batch.
+
+A transfer is b s h elements a boundary, each way, a micro-batch.
+"""
+
+from dataclasses import dataclass
+
+from zprof.model.planning.hardware import Hardware
+from zprof.model.planning.job import Job
+from zprof.planner.step.placement import boundary
+
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What a pipeline adds to the passes of one device.  ``moved_ns``: transfers, hidden or not."""
+
+    idle_ns: int
+    exposed_ns: int
+    moved_ns: int
+
+
+def transfer_elements(job: Job) -> int | None:
+    """Of one boundary, one way, in one micro-batch; None where the shape or the batch is not known."""
+    tokens = job.batch.tokens
+    return None if job.shape is None or tokens is None else tokens * job.shape.hidden
+
+
+def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
+    """One transfer: a hop, and the bytes; each model-parallel rank sends the whole tensor."""
+    pair = boundary(hardware, job.degrees)
+    size = elements * job.element_bytes.parameter
+    return round(pair.hop_ns + size / pair.bytes_per_s * _NS_PER_S)
+
+
+def gpipe(*, stages: int, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int) -> Flow:
+    """Flushed after the last micro-batch."""
+    beyond = max(0, transfer - forward_ns) + max(0, transfer - backward_ns)
+    return Flow(
+        idle_ns=(stages - 1) * (forward_ns + backward_ns),
+        exposed_ns=2 * (stages - 1) * transfer + (micro_batches - 1) * beyond,
+        moved_ns=2 * (stages - 1 + micro_batches - 1) * transfer,
+    )
+
+
+def pipedream(*, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int) -> Flow:
+    """In its steady state."""
+    beyond = max(0, 2 * transfer - forward_ns - backward_ns)
+    return Flow(idle_ns=0, exposed_ns=micro_batches * beyond, moved_ns=2 * micro_batches * transfer)
+
+
+def bubble_ratio(stages: int, micro_batches: int) -> float:
+    """GPipe: share of the time in which a device has nothing to compute."""
+    return (stages - 1) / (micro_batches + stages - 1)

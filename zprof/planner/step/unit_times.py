@@ -1,0 +1,91 @@
+"""What each unit of a job takes on a kind of machine.
+
+    c_u = flop_u / (F eta), flop_u = 2 psi_u T where the unit does not say it
+    b_u = 2 c_u, 3 c_u with recomputation of the forward
+
+with psi_u elements, T tokens of a device in a micro-batch, F eta the flop/s that are reached
+(arXiv 1910.02054, section 4.2; backward and recomputation: arXiv 2104.04473, appendix).  The root is not
+recomputed.  The optimizer's update is left out.
+"""
+
+import math
+
+from zprof.model.planning.hardware import Hardware
+from zprof.model.planning.job import Job
+from zprof.planner.step.collectives import all_reduce_ns, gather_ns
+from zprof.planner.step.model_parallel import BlockTimes, block_times
+from zprof.planner.step.placement import data_group
+from zprof.planner.step.runs import Run, Stack, first_of
+from zprof.planner.step.times import StackTimes, UnitTimes
+
+#: A backward multiplies twice for each product of the forward: by the weights, and by the inputs.
+_BACKWARD = 2
+_NS_PER_S = 1e9
+
+
+def device_stack(job: Job, stack: Stack) -> Stack:
+    """The units of the stage of the pipeline that has most: the root, and its part of the others."""
+    return first_of(stack, -(-stack.blocks // job.degrees.pp))
+
+
+def device_layers(job: Job) -> int:
+    """Blocks of the shape on that stage; 0 where the shape is not known."""
+    return 0 if job.shape is None else -(-job.shape.layers // job.degrees.pp)
+
+
+def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
+    """Of every unit of a device; None where something that takes time is not known."""
+    tokens, within = job.batch.tokens, _within(job, hardware, stack)
+    if tokens is None or within is None:
+        return None
+    mine = device_stack(job, stack)
+    alone = BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
+    recomputed = 1 if job.residual.checkpointing else 0
+    return StackTimes(
+        units=tuple(_unit(job, hardware, run, stage, within, _BACKWARD + recomputed) for run in mine.runs),
+        root=None if mine.root is None else _unit(job, hardware, mine.root, stage, alone, _BACKWARD),
+    )
+
+
+def data_link_ns(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[int, int]:
+    """A gather of all parameters of one unit, and a reduction of its gradients (in stage 0 an all-reduce).
+
+    Constant-size buffers cut a reduction into so many messages; a gather is one.
+    """
+    group, sizes = data_group(hardware, job.degrees), job.element_bytes
+    most = job.residual.constant_buffer_elements
+    messages = 1 if most is None else math.ceil(run.elements / most)
+    reduce = all_reduce_ns if stage == 0 else gather_ns
+    gather = 0.0 if stage == 0 else gather_ns(group, run.elements * sizes.gathered)
+    return round(gather), round(reduce(group, run.elements * sizes.reduced, messages))
+
+
+def _unit(job: Job, hardware: Hardware, run: Run, stage: int, within: BlockTimes, backward: int) -> UnitTimes:
+    rate = hardware.flops_per_s * hardware.efficiency_ratio
+    forward = run.flop_per_token * (job.batch.tokens or 0) / rate * _NS_PER_S
+    gather, reduce = data_link_ns(job, hardware, run, stage)
+    return UnitTimes(
+        count=run.count,
+        forward_ns=round(forward),
+        backward_ns=round(backward * forward),
+        gather_ns=gather,
+        reduce_ns=reduce,
+        model_forward_ns=within.forward_ns,
+        model_backward_ns=within.backward_ns,
+        copy_ns=within.copy_ns,
+    )
+
+
+def _within(job: Job, hardware: Hardware, stack: Stack) -> BlockTimes | None:
+    """What travels within the passes of a unit: of a block, by as many blocks as a unit is."""
+    if job.degrees.mp == 1 and not job.residual.offload:
+        return BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
+    block = block_times(job, hardware)
+    if block is None or job.shape is None or not stack.blocks:
+        return None
+    share = job.shape.layers / stack.blocks
+    return BlockTimes(
+        forward_ns=round(block.forward_ns * share),
+        backward_ns=round(block.backward_ns * share),
+        copy_ns=round(block.copy_ns * share),
+    )
