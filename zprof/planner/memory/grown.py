@@ -15,7 +15,13 @@ def with_layers(job: Job, layers: int) -> Job:
     inner = [unit for unit in job.units if not unit.encloses]
     repeated = (inner * ceil_div(layers, len(inner)))[:layers]
     around = (unit for unit in job.units if unit.encloses)
-    return replace(job, units=(*around, *repeated), parameters=parameters_with(job, layers))
+    return replace(of_size(job, parameters_with(job, layers)), units=(*around, *repeated))
+
+
+def of_size(job: Job, parameters: int) -> Job:
+    """The job with so many parameters, of which as large a part is frozen."""
+    frozen = job.frozen_parameters * parameters // job.parameters
+    return replace(job, parameters=parameters, frozen_parameters=frozen)
 
 
 def parameters_with(job: Job, layers: int) -> int:
@@ -34,4 +40,4 @@ def with_hidden(job: Job, shape: Shape, hidden: int, layers: int) -> Job:
 
 
 def _of_shape(job: Job, shape: Shape) -> Job:
-    return with_units(replace(job, shape=shape, parameters=parameters_of(shape), units=()))
+    return with_units(replace(of_size(job, parameters_of(shape)), shape=shape, units=()))

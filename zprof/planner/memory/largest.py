@@ -16,7 +16,7 @@ from functools import cache
 
 from zprof.model.planning.job import Job, Shape
 from zprof.model.planning.plan import Scheme
-from zprof.planner.memory.grown import parameters_with, with_hidden, with_layers
+from zprof.planner.memory.grown import of_size, parameters_with, with_hidden, with_layers
 from zprof.planner.memory.moments import known_bytes
 from zprof.planner.memory.rows import memory_of
 from zprof.planner.memory.searching import largest_that_fits
@@ -46,7 +46,7 @@ def _is_known(job: Job, scheme: Scheme) -> bool:
 
 def _by_states(job: Job, scheme: Scheme, budget: int) -> int:
     def size_of(parameters: int) -> int:
-        model = replace(job, parameters=parameters, shape=None, units=())
+        model = replace(of_size(job, parameters), shape=None, units=())
         stashed = stashed_term(model, scheme).bytes if scheme is Scheme.PIPEDREAM else 0
         return sum(state_bytes(model, scheme).values()) + (stashed or 0)
 

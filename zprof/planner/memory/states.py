@@ -6,6 +6,8 @@ measured runs are held against too.  Here they get the elements of one model-par
     model parallel  (p + g + k) psi / mp
     GPipe           (p + g + k) psi / (mp pp)
     PipeDream       (p v + g + k) psi / (mp pp), with v versions of the weights: pp on the first stage
+
+Frozen parameters have no gradient and no optimizer state; each rank and stage has its share of them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Scheme, Term
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
-from zprof.planner.memory.elements import rank_elements, stage_elements
+from zprof.planner.memory.elements import ceil_div, rank_elements, stage_elements
 
 #: Schemes whose states follow a stage; the others shard nothing over data-parallel ranks.
 STAGES: Mapping[Scheme, int] = {
@@ -78,14 +80,21 @@ def stashed_term(job: Job, scheme: Scheme) -> Term:
 
 def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
     """Of one device, without stashed versions; a share that is no whole byte is rounded up."""
-    size = job.element_bytes
-    facts = TrainingFacts(
+    elements = stage_elements(job) if scheme in PIPELINES else rank_elements(job)
+    trained = ceil_div(elements * (job.parameters - job.frozen_parameters), job.parameters)
+    all_of_them, of_trained = (tenant_laws(_facts(job, scheme, each)) for each in (elements, trained))
+    return {
+        tenant: (all_of_them if tenant is Tenant.PARAMETERS else of_trained)[tenant].law_bytes
+        for tenant in _NAMES
+    }
+
+
+def _facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
+    return TrainingFacts(
         stage=STAGES.get(scheme, 0),
-        parameters=stage_elements(job) if scheme in PIPELINES else rank_elements(job),
+        parameters=elements,
         shard_ranks=job.degrees.dp,
-        parameter_bytes=size.parameter,
-        gradient_bytes=size.gradient,
-        optimizer_state_bytes=size.optimizer_state,
+        parameter_bytes=job.element_bytes.parameter,
+        gradient_bytes=job.element_bytes.gradient,
+        optimizer_state_bytes=job.element_bytes.optimizer_state,
     )
-    laws = tenant_laws(facts)
-    return {tenant: laws[tenant].law_bytes for tenant in _NAMES}

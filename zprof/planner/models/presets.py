@@ -2,10 +2,11 @@
 
     parameters = 12 L h^2 + V h + s h        (12 h^2: attention 4, perceptron 8; no norms, no biases)
 
-L layers, h hidden, V vocabulary, s context (arXiv 1910.02054, appendix: it reproduces every row there within
-3 %).  Shapes are those of the paper's tables 5 (figure 2), 6 (figure 3), 7 (figure 6) and 10 (figure 4).  Its
-table 4 prints hidden 4096 for 40B to 60B: 12 * 88 * 4096^2 is 17.7e9, and table 5 has 6144, which is right.
-Where a name stands in two tables with two shapes, the other one has its shape in its name.
+L layers, h hidden, V vocabulary, s context (arXiv 1910.02054, appendix: with or without the last two terms
+this reproduces every row there within 3 %).  Shapes are those of the paper's tables 5 (figure 2), 6 (figure
+3), 7 (figure 6) and 10 (figure 4).  Its table 4 prints hidden 4096 for 40B to 60B: 12 * 88 * 4096^2 is
+17.7e9, and table 5 has 6144, which is right.  Where a name stands in two tables with two shapes, the other
+one has its shape in its name.
 """
 
 from collections.abc import Mapping

@@ -25,6 +25,7 @@ def refuse_model(job: Job) -> None:
         BadInput: one is below 1, or beyond all reason.
     """
     whole("parameters", job.parameters, most=MOST_PARAMETERS)
+    whole("frozen parameters", job.frozen_parameters, least=0, most=job.parameters)
     if job.shape is not None:
         _refuse_shape(job.shape)
     if len(job.units) > MOST_LAYERS:

@@ -82,6 +82,15 @@ def test_states_of_units_are_exact_whatever_parameters_say() -> None:
     }
 
 
+def test_frozen_parameters_have_only_themselves() -> None:
+    """Only stage 3 shards them."""
+    job = Job(parameters=1000, frozen_parameters=900, degrees=Degrees(dp=4))
+    sizes = {scheme: tuple(state_bytes(job, scheme).values()) for scheme in (Scheme.ZERO_2, Scheme.ZERO_3)}
+    assert sizes == {Scheme.ZERO_2: (2000, 50, 300), Scheme.ZERO_3: (500, 50, 300)}
+    whole = Job(parameters=1000, frozen_parameters=1000, degrees=Degrees(dp=4))
+    assert tuple(state_bytes(whole, Scheme.DATA_PARALLEL).values()) == (2000, 0, 0)
+
+
 def test_the_largest_stage_of_a_pipeline_has_an_end_of_the_model() -> None:
     shape = Shape(layers=8, hidden=64, vocabulary=1000, context=100)
     parameters = 12 * 8 * 64**2 + 1100 * 64

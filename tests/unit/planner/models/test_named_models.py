@@ -1,0 +1,73 @@
+"""Named models against the sizes that the paper gives them."""
+
+import re
+
+import pytest
+
+from zprof.model.errors import BadInput
+from zprof.model.planning.job import Shape
+from zprof.planner.models.presets import PRESETS, parameters_of, preset
+
+#: Labels are rounded, some with the tables of words and positions and some without.
+TOLERANCE = 0.031
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_name_says_the_size(name: str) -> None:
+    label = re.search(r"([\d.]+)([bt])(-\d+x\d+)?$", name)
+    assert label is not None
+    size = float(label[1]) * {"b": 1e9, "t": 1e12}[label[2]]
+    shape = PRESETS[name].shape
+    blocks = 12 * shape.layers * shape.hidden**2
+    assert min(abs(blocks - size), abs(PRESETS[name].parameters - size)) < TOLERANCE * size
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_heads_divide_hidden_and_a_source_is_named(name: str) -> None:
+    shape = PRESETS[name].shape
+    assert shape.heads is not None
+    assert shape.hidden % shape.heads == 0
+    assert "arXiv" in PRESETS[name].source
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "hidden"),
+    [
+        ("gpt2-1.5b", 48, 1600),
+        ("7.5b", 36, 4096),
+        ("13b", 62, 4096),
+        ("40b", 88, 6144),
+        ("60b", 75, 8192),
+        ("60b-132x6144", 132, 6144),
+        ("100b", 125, 8192),
+        ("140b", 175, 8192),
+        ("170b", 212, 8192),
+        ("1t", 128, 25600),
+    ],
+)
+def test_shapes_of_the_papers_tables(name: str, layers: int, hidden: int) -> None:
+    shape = preset(name).shape
+    assert (shape.layers, shape.hidden) == (layers, hidden)
+
+
+def test_the_papers_table_4_is_wrong_by_more_than_half() -> None:
+    assert parameters_of(Shape(layers=88, hidden=4096)) == pytest.approx(17.7e9, rel=0.002)
+    assert parameters_of(Shape(layers=88, hidden=6144)) == pytest.approx(39.9e9, rel=0.002)
+
+
+def test_parameters_are_blocks_tables_and_positions() -> None:
+    shape = Shape(layers=2, hidden=10, vocabulary=7, context=3)
+    assert parameters_of(shape) == 2400 + 70 + 30
+    assert parameters_of(Shape(layers=2, hidden=10, vocabulary=7, context=3, tied=False)) == 2570
+
+
+def test_a_trillion() -> None:
+    assert pytest.approx(1.00663e12, rel=1e-5) == 12 * 128 * 25600**2
+    assert preset(" 1T ").parameters == pytest.approx(1.00663e12, rel=0.002)
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(BadInput) as refused:
+        preset("9t" * 100)
+    assert len(refused.value.message) < 100
+    assert all(name in refused.value.hint for name in PRESETS)
