@@ -78,6 +78,11 @@ REFUSED = {
         "unit 'a': saved_bytes is -1",
         "from 0",
     ),
+    "twins": (
+        Job(parameters=2, units=(Unit(name="a", elements=1), Unit(name="a", elements=1))),
+        "two units are named 'a'",
+        "a name of its own",
+    ),
     "dp": (replace(JOB, degrees=Degrees(dp=0)), "dp is 0", "from 1"),
     "mp": (replace(JOB, degrees=Degrees(mp=-2)), "mp is -2", "from 1"),
     "pp": (replace(JOB, degrees=Degrees(pp=0)), "pp is 0", "from 1"),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from zprof.model.planning.job import Job, Shape
+from zprof.model.planning.job import Job, Shape, Unit
 from zprof.planner.memory.elements import ceil_div
 from zprof.planner.models.presets import parameters_of
 from zprof.planner.models.units import with_units
@@ -13,7 +13,8 @@ def with_layers(job: Job, layers: int) -> Job:
     if job.shape is not None:
         return _of_shape(job, replace(job.shape, layers=layers))
     inner = [unit for unit in job.units if not unit.encloses]
-    repeated = (inner * ceil_div(layers, len(inner)))[:layers]
+    rounds = ceil_div(layers, len(inner))
+    repeated = [_again(unit, number) for number in range(rounds) for unit in inner][:layers]
     around = (unit for unit in job.units if unit.encloses)
     return replace(of_size(job, parameters_with(job, layers)), units=(*around, *repeated))
 
@@ -41,3 +42,8 @@ def with_hidden(job: Job, shape: Shape, hidden: int, layers: int) -> Job:
 
 def _of_shape(job: Job, shape: Shape) -> Job:
     return with_units(replace(of_size(job, parameters_of(shape)), shape=shape, units=()))
+
+
+def _again(unit: Unit, number: int) -> Unit:
+    """A unit is known by its name."""
+    return unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})")

@@ -1,5 +1,6 @@
 """The model of a job: its sizes, and whether its shape has as many parameters as it says."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from zprof.model.errors import BadInput
@@ -32,6 +33,7 @@ def refuse_model(job: Job) -> None:
         raise BadInput(f"the model has {len(job.units)} units", hint=f"at most {MOST_LAYERS}")
     for unit in job.units:
         _refuse_unit(unit)
+    _refuse_twins(job.units)
 
 
 def refuse_contradiction(job: Job) -> None:
@@ -69,6 +71,12 @@ def _refuse_unit(unit: Unit) -> None:
         size = getattr(unit, field)
         if size is not None:
             whole(f"{name} {field}", size, least=0, most=_MOST_BYTES)
+
+
+def _refuse_twins(units: Sequence[Unit]) -> None:
+    twice = [name for name, count in Counter(unit.name for unit in units).items() if count > 1]
+    if twice:
+        raise BadInput(f"two units are named {twice[0][:60]!r}", hint="give each a name of its own")
 
 
 def _refuse_apart(stated: int, counted: int, of_what: str, hint: str) -> None:

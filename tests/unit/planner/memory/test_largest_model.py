@@ -211,6 +211,7 @@ def test_units_without_a_shape_repeat(walked: None) -> None:
     )
     for layers in range(1, 7):
         grown = with_layers(job, layers)
+        assert len({unit.name for unit in grown.units}) == layers + 1
         assert sum(unit.elements for unit in grown.units) == parameters_with(job, layers) == grown.parameters
     found = largest_parameters(job, Scheme.DATA_PARALLEL)
     assert found == 5 + 4 * 300  # 16 * 1205 + 8 * 10 + 7 fits, 100 more do not
