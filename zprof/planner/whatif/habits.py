@@ -1,0 +1,190 @@
+"""How the engine of a run goes about its messages: how far it gathers ahead, how many reductions it has in
+flight, whether it waits at once; and what launching, picking up and waking cost it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.time.transfer.texts import codes_of
+from zprof.planner.whatif.messages import GATHER
+from zprof.planner.whatif.order import Order
+from zprof.planner.whatif.skeleton import Phase
+
+#: Reductions in flight where nothing tells (the reference engine's default from stage 2 on).
+IN_FLIGHT = 2
+_UNLIMITED = 1 << 20
+_AT_ONCE_NS = 20_000
+_WAKES_NS = 30_000
+#: Share of the messages' time in which two kinds run at once, from which on each has a link of its own.
+_BESIDE_RATIO = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What the run does, and what a change may change.
+
+    ``keep``: none, last or all.  ``in_flight``: reductions before the oldest is waited for.
+    """
+
+    stage: int
+    prefetch: int
+    keep: str
+    overlap_reduce: bool
+    overlap_gather: bool
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Per message, in nanoseconds.
+
+    ``launch_ns``: of the thread, by kind.  ``pick_up_ns``: from the launch to the start on an idle link;
+    ``queue_ns``: from the end of one message to the start of the next in line.  ``wake_ns``: from the end
+    to the thread that waited.  ``lanes``: each kind has a link of its own.
+    """
+
+    launch_ns: dict[str, float]
+    pick_up_ns: float
+    queue_ns: float
+    wake_ns: float
+    lanes: bool
+
+
+def costs_of(rows: pd.DataFrame, *, device: bool) -> Costs:
+    """Medians over all messages."""
+    launch, start, end = (
+        rows[name].astype("float64").to_numpy() for name in ("launch_end_ns", "start_ns", "end_ns")
+    )
+    before, lanes = _ends_before(rows)
+    idle = ~np.isnan(launch) & (before < launch)
+    queued = ~np.isnan(launch) & (before >= launch)
+    wait, woken = (rows[name].astype("float64").to_numpy() for name in ("wait_start_ns", "wait_end_ns"))
+    slept = ~np.isnan(wait) & (wait < end - _AT_ONCE_NS)
+    calls = (rows["launch_end_ns"] - rows["launch_start_ns"]).astype("float64")
+    each = calls.groupby(rows["kind"]).median().fillna(0.0)
+    return Costs(
+        launch_ns={str(kind): 0.0 if device else float(ns) for kind, ns in each.items()},
+        pick_up_ns=0.0 if device else _median((start - launch)[idle]),
+        queue_ns=0.0 if device else _median((start - before)[queued]),
+        wake_ns=_median((woken - end)[slept], 0.0 if device else _WAKES_NS),
+        lanes=lanes,
+    )
+
+
+def _median(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", otherwise: float = 0.0) -> float:
+    return max(0.0, float(np.median(values))) if len(values) else otherwise
+
+
+def _ends_before(rows: pd.DataFrame) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", bool]:
+    """The end of the message before each on its rank, and whether kinds run beside each other."""
+    before = np.full(len(rows), -np.inf)
+    rank, kind = rows["rank"].to_numpy(np.int64), codes_of(rows["kind"])[0]
+    start, end = rows["start_ns"].to_numpy(np.float64), rows["end_ns"].to_numpy(np.float64)
+    beside = total = 0.0
+    for one in np.unique(rank):
+        mine = np.flatnonzero(rank == one)
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        reached = np.maximum.accumulate(end[mine])
+        before[mine[1:]] = reached[:-1]
+        over = np.maximum(0.0, np.minimum(reached[:-1], end[mine[1:]]) - start[mine[1:]])
+        beside += float(over[kind[mine[1:]] != kind[mine[:-1]]].sum())
+        total += float((end[mine] - start[mine]).sum())
+    return before, beside > _BESIDE_RATIO * max(1.0, total)
+
+
+def habits_of(rows: pd.DataFrame, order: Order, stage: int | None) -> Habits:
+    """From the order of launches and waits; ``stage`` as the run says it, None where it does not."""
+    found = _stage(rows, order) if stage is None else stage
+    reduces = rows[rows["kind"] != GATHER]
+    limit = _in_flight(reduces)
+    return Habits(
+        stage=found,
+        prefetch=_ahead(rows, order) if order.before else 0,
+        keep=_keep(order),
+        overlap_reduce=not _waits_at_once(reduces),
+        overlap_gather=order.before or not _waits_before_the_end(rows),
+        in_flight=limit,
+    )
+
+
+def _stage(rows: pd.DataFrame, order: Order) -> int:
+    if order.before:
+        return 3
+    return 2 if order.gathers else 0
+
+
+def _keep(order: Order) -> str:
+    inside = {index for index, unit in enumerate(order.units) if not unit.encloses}
+    if not order.kept:
+        return "none"
+    return "all" if inside <= order.kept and len(inside) > 1 else "last"
+
+
+def _ahead(rows: pd.DataFrame, order: Order) -> int:
+    """Gathers launched in a backward before its first reduction, beyond those that were needed by then."""
+    seen = []
+    for _, step in rows.groupby(["rank", "step"]):
+        step = step.sort_values("at", kind="stable")
+        reduces = step[step["kind"] != GATHER]
+        gathers = step[(step["kind"] == GATHER) & (step["phase"] != "forward")]
+        if reduces.empty:
+            continue
+        first = reduces.iloc[0]
+        launched = gathers.loc[gathers["at"] < first["at"], "unit"].tolist()
+        if first["unit"] in launched:
+            seen.append(len(launched) - launched.index(first["unit"]) - 1)
+        elif len(gathers) == 0 or first["unit"] not in gathers["unit"].tolist():
+            seen.append(_ahead_of_forward(step))
+    return round(float(np.median(seen))) if seen else 1
+
+
+def _ahead_of_forward(step: pd.DataFrame) -> int:
+    """Gathers launched before the first wait, beyond the first."""
+    gathers = step[(step["kind"] == GATHER) & (step["phase"] == "forward")]
+    waits = gathers["wait_start_ns"].dropna()
+    if waits.empty:
+        return 1
+    return max(0, int((gathers["at"] < int(waits.min())).sum()) - 1)
+
+
+def _in_flight(reduces: pd.DataFrame) -> int:
+    """Reductions launched before the oldest was waited for; waits at the end of a backward say nothing."""
+    most, limited = 1, False
+    for _, step in reduces[reduces["wait_start_ns"].notna()].groupby(["rank", "step"]):
+        at = np.sort(step["at"].to_numpy(np.int64))
+        order = np.argsort(step["at"].to_numpy(np.int64), kind="stable")
+        waits = step["wait_start_ns"].astype("int64").to_numpy()[order]
+        for index, wait in enumerate(waits):
+            behind = int((at < wait).sum()) - index
+            if int((at > wait).sum()):
+                limited = True
+                most = max(most, behind)
+    return most if limited else _UNLIMITED
+
+
+def _waits_at_once(reduces: pd.DataFrame) -> bool:
+    known = reduces[reduces["wait_start_ns"].notna() & reduces["launch_end_ns"].notna()]
+    if known.empty:
+        return False
+    last = known.groupby(["rank", "step"])["at"].transform("max")
+    early = known[known["at"] < last]
+    gap = (early["wait_start_ns"] - early["launch_end_ns"]).astype("float64")
+    return bool(len(gap)) and float(gap.median()) < 10 * _AT_ONCE_NS
+
+
+def _waits_before_the_end(rows: pd.DataFrame) -> bool:
+    """Stages 1 and 2: whether gathers of new parameters are waited for before the next step begins."""
+    gathers = rows[(rows["kind"] == GATHER) & rows["wait_start_ns"].notna()]
+    if gathers.empty:
+        return False
+    last = gathers.groupby(["rank", "step"])["at"].transform("max")
+    gap = (gathers["wait_start_ns"] - last).astype("float64")
+    reach = (gathers["end_ns"] - gathers["start_ns"]).astype("float64").median()
+    return bool(gap.max() < reach)
+
+
+def phase_name(phase: Phase) -> str:
+    """As the table of passes has it."""
+    return phase.value

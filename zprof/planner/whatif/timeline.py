@@ -1,0 +1,166 @@
+"""One rank's main thread (or compute stream) in one step: where its passes begin, and what it works.
+
+A pass begins where the wait for its gather begins; where no wait was recorded, where the gather behind
+those ahead is launched (on a device: starts, with the link idle), or where the thread resumes as its own
+ends.  A backward ends where its reduction is launched.  Between two instants the thread works for all time in
+which it neither waits for the sharding's messages nor launches them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
+from zprof.analysis.time.tracks import RankTracks
+from zprof.planner.whatif.messages import GATHER
+from zprof.planner.whatif.order import Order, launched_ns, names_of
+from zprof.planner.whatif.skeleton import Floats, Pass, Phase
+
+#: A thread resumes so soon after the message that it waited for.
+_RESUMES_NS = 200_000
+#: A message that starts so soon after another stood in line.
+_IN_LINE_NS = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRows:
+    """One rank: its messages by launch, when it was blocked, and its steps.  ``device``: none is a CPU's."""
+
+    rows: pd.DataFrame
+    held: Intervals
+    begins: dict[int, int]
+    ends: dict[int, int]
+    device: bool
+
+    def work_ns(self, since: Int64s, until: Int64s) -> Floats:
+        """Between the instants, without what held the thread."""
+        return np.asarray((until - since) - covered(self.held, since, until), dtype=np.float64)
+
+
+def rank_rows(tracks: RankTracks, mine: pd.DataFrame, others: pd.DataFrame, *, device: bool) -> RankRows:
+    """What is needed of one rank; ``mine``: the sharding's messages."""
+    waits = mine[mine["wait_start_ns"].notna()]
+    spans = union(_spans(waits, "wait_start_ns", "wait_end_ns"))
+    if len(waits) < len(mine) / 2:
+        elsewhere = union(intervals(others["start_ns"], others["end_ns"]))
+        spans = subtract(union(tracks.waiting, tracks.moving), elsewhere)
+    launches = mine[mine["launch_end_ns"].notna()]
+    calls = spans[:0] if device else union(_spans(launches, "launch_start_ns", "launch_end_ns"))
+    ordered = mine.assign(at=launched_ns(mine), name=names_of(mine)).sort_values("at", kind="stable")
+    numbers = [int(number) for number in tracks.steps.number]
+    return RankRows(
+        rows=ordered,
+        held=union(spans, calls),
+        begins=dict(zip(numbers, tracks.steps.begin_ns.tolist(), strict=True)),
+        ends=dict(zip(numbers, tracks.steps.end_ns.tolist(), strict=True)),
+        device=device,
+    )
+
+
+def _spans(rows: pd.DataFrame, begin: str, end: str) -> Intervals:
+    return intervals(rows[begin].astype("int64"), rows[end].astype("int64"))
+
+
+def begins_of(rank: RankRows, step: int, order: Order, passes: tuple[Pass, ...], ahead: int) -> Floats:
+    """When each pass began and, last, when the last one ended; NaN where that is not seen."""
+    found = np.full(len(passes) + 1, np.nan)
+    rows = rank.rows[rank.rows["step"] == step]
+    _ends_of_backwards(found, rank, rows, order, passes)
+    if order.before and order.named:
+        _gathered_passes(found, rank, rows, order, passes, ahead)
+    elif order.named:
+        _awaited_passes(found, rank, step, order, passes)
+    begin, end = rank.begins[step], rank.ends[step]
+    found[(found < begin) | (found > end)] = np.nan
+    known = ~np.isnan(found)
+    # what is out of order is a wrong guess: the later one is dropped
+    highest = np.maximum.accumulate(np.where(known, found, -np.inf))
+    found[known & (found < highest)] = np.nan
+    return found
+
+
+def _ends_of_backwards(
+    found: Floats, rank: RankRows, rows: pd.DataFrame, order: Order, passes: tuple[Pass, ...]
+) -> None:
+    """A reduction is launched where its pass ends, which is where the next one begins."""
+    reduces = rows[rows["kind"] != GATHER]
+    at = _ready(rank, reduces)
+    if order.named:
+        wanted = [(index, order.units[each.unit].name) for index, each in enumerate(passes) if each.reduces]
+        seen: dict[tuple[str, int], int] = {}
+        queue: dict[str, list[float]] = {}
+        batch = reduces["micro_batch"].tolist()
+        for name, instant, number in zip(reduces["name"], at, batch, strict=True):
+            key = (name, -1 if pd.isna(number) else int(number))
+            if key not in seen:  # further pieces of the same unit say nothing
+                seen[key] = 1
+                queue.setdefault(name, []).append(instant)
+        for index, name in wanted:
+            if queue.get(name):
+                found[index + 1] = queue[name].pop(0)
+        return
+    ends = [index + 1 for index, each in enumerate(passes) if each.reduces]
+    for index, instant in zip(ends, at, strict=False):
+        found[index] = instant
+
+
+def _ready(rank: RankRows, rows: pd.DataFrame) -> list[float]:
+    """When the thread launched them; on a device when they could start, NaN where they stood in line."""
+    if not rank.device:
+        return [float(instant) for instant in rows["at"]]
+    start = rows["start_ns"].to_numpy(np.int64)
+    ends = np.sort(rank.rows["end_ns"].to_numpy(np.int64))
+    place = np.searchsorted(ends, start, side="right") - 1
+    before = np.where(place >= 0, ends[np.maximum(place, 0)], np.iinfo(np.int64).min // 2)
+    return [float(s) if s - b > _IN_LINE_NS else np.nan for s, b in zip(start, before, strict=True)]
+
+
+def _gathered_passes(
+    found: Floats, rank: RankRows, rows: pd.DataFrame, order: Order, passes: tuple[Pass, ...], ahead: int
+) -> None:
+    """Stage 3: a pass begins with the wait for its gather."""
+    gathers = rows[rows["kind"] == GATHER]
+    phases = np.where(gathers["phase"] == "forward", Phase.FORWARD.value, Phase.BACKWARD.value)
+    ready = _ready(rank, gathers)
+    for phase in Phase:
+        places: dict[str, list[int]] = {}
+        for index, each in enumerate(passes):
+            if each.phase is phase and each.needs:
+                places.setdefault(order.units[each.unit].name, []).append(index)
+        mine = np.flatnonzero(phases == phase.value)
+        served = [places[name].pop(0) if places.get(name) else -1 for name in gathers["name"].iloc[mine]]
+        for position, (row, index) in enumerate(zip(mine, served, strict=True)):
+            if index < 0:
+                continue
+            own = _awaited(rank, gathers.iloc[row])
+            if np.isnan(own) and position + ahead < len(mine) and position:
+                own = ready[mine[position + ahead]]
+            if not np.isnan(own):
+                found[index] = own
+
+
+def _awaited(rank: RankRows, row: "pd.Series[int]") -> float:
+    """When the thread began to wait for it, or resumed as it ended."""
+    if not pd.isna(row["wait_start_ns"]):
+        return float(row["wait_start_ns"])
+    after = rank.held[:, 1] - int(row["end_ns"])
+    inside = (after >= -_IN_LINE_NS) & (after <= _RESUMES_NS) & (rank.held[:, 0] < int(row["end_ns"]))
+    return float(rank.held[inside, 1][0]) if inside.any() else np.nan
+
+
+def _awaited_passes(found: Floats, rank: RankRows, step: int, order: Order, passes: tuple[Pass, ...]) -> None:
+    """Stages 1 and 2: the forward waits for what the last step gathered."""
+    waits = rank.rows[(rank.rows["kind"] == GATHER) & rank.rows["wait_start_ns"].notna()]
+    begin, end = rank.begins[step], rank.ends[step]
+    inside = waits[
+        (waits["wait_start_ns"] >= begin) & (waits["wait_start_ns"] < end) & (waits["step"] < step)
+    ]
+    names = {
+        order.units[each.unit].name: index
+        for index, each in reversed(list(enumerate(passes)))
+        if each.phase is Phase.FORWARD
+    }
+    for name, instant in zip(inside["name"], inside["wait_start_ns"], strict=True):
+        if name in names:
+            found[names[name]] = float(instant)
