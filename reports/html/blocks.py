@@ -5,6 +5,7 @@ one of this package's own words; everything else may come from a run.  ``macro``
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Protocol
 
 
@@ -199,6 +200,42 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LineSpot:
+    """A point of a line, and what it says."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineShape:
+    """A line through its points."""
+
+    kind: str
+    spots: tuple[LineSpot, ...]
+
+    @property
+    def pieces(self) -> tuple[tuple[LineSpot, LineSpot], ...]:
+        """From each point to the next."""
+        return tuple(pairwise(self.spots))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart:
+    """Lines over a condition, with both axes; a table beside it holds the same numbers."""
+
+    macro: ClassVar[str] = "lines"
+    title: str
+    lines: tuple[LineShape, ...]
+    heights: tuple[AxisMark, ...]
+    marks: tuple[AxisMark, ...]
+    x_title: str
+    y_title: str
+    legend: tuple[LegendEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindingCard:
     """A finding as it is read: head, claim, evidence, fix line by line, how to disprove it."""
 
@@ -243,7 +280,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What a reader with ten seconds reads."""
+    """What a reader with ten seconds reads; ``more``: sentences after the verdict."""
 
     title: str
     status: str
@@ -253,15 +290,18 @@ class Head:
     runs: tuple[tuple[str, str], ...]
     modelled: str
     figures: tuple[KeyFigure, ...]
+    more: tuple[str, ...] = ()
+    product: str = "zprof report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The whole page."""
+    """The whole page; ``data_command`` gives the same numbers as data."""
 
     head: Head
     sections: tuple[Section, ...]
     made_by: str
+    data_command: str = "zprof report RUN -f json"
 
     @property
     def timeline(self) -> Timeline | None:

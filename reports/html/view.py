@@ -14,6 +14,7 @@ from zprof.reports.html.sections.ledger import ledger
 from zprof.reports.html.sections.memory import memory
 from zprof.reports.html.sections.memory_detail import memory_detail
 from zprof.reports.html.sections.memory_device import memory_device
+from zprof.reports.html.sections.outlook import outlook
 from zprof.reports.html.sections.ranks import ranks
 from zprof.reports.html.sections.run_facts import run_facts
 from zprof.reports.html.sections.second_opinion import second_opinion
@@ -52,6 +53,7 @@ _PARTS: tuple[_Part, ...] = (
         memory_device,
     ),
     ("second-opinion", "Second opinion", "What another program makes of the same ranks.", second_opinion),
+    ("outlook", "What if", "What single changes would make of this run; ~ is predicted.", outlook),
     ("gaps", "Not measured", "Unknown is never zero: what could not be measured, and why.", gaps),
     ("run", "The run", "What was recorded, and by what.", run_facts),
 )

@@ -7,6 +7,7 @@ from zprof.reports.text.findings import findings, gaps
 from zprof.reports.text.memory import largest, memory
 from zprof.reports.text.memory_detail import memory_details
 from zprof.reports.text.memory_device import memory_devices
+from zprof.reports.text.outlook import outlook
 from zprof.reports.text.second_opinion import second_opinion
 from zprof.reports.text.summary import summary
 from zprof.reports.text.time import time
@@ -20,7 +21,7 @@ def render(report: Report) -> str:
     again is the net under that.  No line is one that a runner of CI jobs takes for a command.
     """
     lines = [*summary(report), *memory(report), *_middle(report), *second_opinion(report)]
-    lines += [*findings(report), *gaps(report)]
+    lines += [*findings(report), *outlook(report), *gaps(report)]
     return "\n".join(log_line(printable(line)) for line in lines) + "\n"
 
 

@@ -3,13 +3,14 @@
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from zprof.cli.terminal.output import check_target, deliver
 
 if TYPE_CHECKING:
-    from zprof.model.report import Report
     from zprof.reports.base import Format
+
+Document = TypeVar("Document")
 
 
 def add_output_options(parser: argparse.ArgumentParser, formats: str = "text or json") -> None:
@@ -22,7 +23,7 @@ def add_output_options(parser: argparse.ArgumentParser, formats: str = "text or 
 
 
 def render_to(
-    arguments: argparse.Namespace, formats: "Sequence[Format]", make: Callable[[], "Report"]
+    arguments: argparse.Namespace, formats: "Sequence[Format[Document]]", make: Callable[[], Document]
 ) -> None:
     """Write what ``make`` gives; what cannot be written is refused before it is asked for.
 

@@ -17,12 +17,23 @@ TENANTS = (
     "communication-buffers",
     "untagged",
 )
+SERIES = ("series-a", "series-b", "series-c", "series-d")
 PAIRS = [
     *[(text, ground) for text in ("ink", "soft", "link") for ground in ("paper", "raised")],
     *[(mark, ground) for mark in ("good", "bad", "doubt") for ground in ("paper", "raised")],
     *[(f"on-{tenant}", tenant) for tenant in TENANTS],
+    *[(f"on-{series}", series) for series in SERIES],
 ]
-DRAWN = ("compute", "exposed-transfer", "exposed-wait", "exposed-memcpy", "idle", "unexplained", "ink")
+DRAWN = (
+    *SERIES,
+    "compute",
+    "exposed-transfer",
+    "exposed-wait",
+    "exposed-memcpy",
+    "idle",
+    "unexplained",
+    "ink",
+)
 
 
 def colours(theme: str) -> dict[str, str]:
@@ -75,11 +86,15 @@ def test_numbers_of_the_heat_map_can_be_read() -> None:
 
 
 def test_every_class_of_a_drawing_has_a_colour() -> None:
+    from zprof.reports.html.lines import KINDS
     from zprof.reports.html.words import ORDER, tenant_kind
     from zprof.reports.shown.presenter import LEDGER
 
     for name in ORDER:
         assert f".{tenant_kind(name)} {{ fill" in CSS
         assert f".on-{tenant_kind(name)} {{ fill" in CSS
+    for kind in KINDS:
+        assert f".{kind} {{ fill" in CSS
+        assert f".swatch.{kind} {{ background-color" in CSS
     for term, _ in LEDGER:
         assert f".time-{term.removesuffix('_ns').replace('_', '-')} {{ fill" in CSS

@@ -1,0 +1,193 @@
+"""The first lines of a plan: the answer in sentences, and the job that it is about."""
+
+from collections.abc import Iterator, Sequence
+
+from zprof.model.planning.hardware import Hardware
+from zprof.model.planning.job import Job
+from zprof.model.planning.plan import Plan, PlanRow, Scheme
+from zprof.model.report import VerdictStatus
+from zprof.model.units import format_percent
+from zprof.reports.plan.memory import memory_scale
+from zprof.reports.plan.verification import verification_sentences
+from zprof.reports.plan.words import (
+    AT_LEAST,
+    SCHEMES,
+    count_words,
+    joined,
+    round_size,
+    scaled,
+    time_words,
+    whole,
+)
+
+_STAGES = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
+
+
+def title(plan: Plan) -> str:
+    """Which job, in a few words."""
+    job = plan.job
+    name = f"{job.name}, " if job.name else ""
+    return f"{name}{count_words(job.parameters)} parameters on {devices_words(job)}"
+
+
+def status(plan: Plan) -> VerdictStatus:
+    """In a word: something fits, nothing does, or that is not known."""
+    fits = [row.fits for row in plan.rows]
+    if True in fits:
+        return VerdictStatus.OK
+    return VerdictStatus.RISK if fits and all(fit is False for fit in fits) else VerdictStatus.INCONCLUSIVE
+
+
+def answers(plan: Plan) -> tuple[str, ...]:
+    """The answer: of the sensitivity where that was asked, what fits and is fastest, the states."""
+    asked = plan.sensitivity.answers if plan.sensitivity else ()
+    counted = verification_sentences(plan.verification)[:1] if plan.verification else ()
+    return (*asked, *_fits(plan), _states(plan), *counted)
+
+
+def facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """The job in full: what every figure is computed from."""
+    job = plan.job
+    named = (
+        ("model", _model(job)),
+        ("devices", f"{devices_words(job)}: data {job.degrees.dp} x model {job.degrees.mp} x "
+         f"pipeline {job.degrees.pp}"),
+        ("states", _element_words(job)),
+        ("batch", _batch(job)),
+        ("engine", _engine(job)),
+        ("hardware", _hardware(job.hardware)),
+    )  # fmt: skip
+    return tuple((name, said) for name, said in named if said)
+
+
+def key_figures(plan: Plan) -> tuple[tuple[str, str, str], ...]:
+    """Name, value and note of the numbers that are looked for first: the states of each stage."""
+    scale = memory_scale(plan)
+    return tuple(
+        (SCHEMES[row.scheme], f"{scaled(row.state_bytes, scale)} {scale.unit}", _figure_note(plan, row))
+        for row in plan.rows
+        if row.scheme in _STAGES
+    )
+
+
+def devices_words(job: Job) -> str:
+    """``64 devices``."""
+    return f"{whole(job.degrees.devices)} device{'s' if job.degrees.devices != 1 else ''}"
+
+
+def _figure_note(plan: Plan, row: PlanRow) -> str:
+    scale = memory_scale(plan)
+    least = "" if row.peak_bytes is not None else f"{AT_LEAST} "
+    with_all = scaled(row.least_bytes if row.peak_bytes is None else row.peak_bytes, scale)
+    fits = {True: "; fits", False: "; does not fit", None: ""}[row.fits]
+    return f"of model states; {least}{with_all} {scale.unit} at the peak{fits}"
+
+
+def _fits(plan: Plan) -> Iterator[str]:
+    """Only where there is a device to fit into."""
+    if plan.job.hardware is None:
+        return
+    by_fit = {fit: [SCHEMES[r.scheme] for r in plan.rows if r.fits is fit] for fit in (True, False, None)}
+    memory = f"{round_size(plan.job.hardware.memory_bytes)} of {plan.job.hardware.name}"
+    said = [
+        f"{what}: {joined(names)}"
+        for what, names in (
+            (f"Fits {memory}", by_fit[True]),
+            ("does not fit" if by_fit[True] else f"Does not fit {memory}", by_fit[False]),
+            ("not known" if by_fit[True] or by_fit[False] else f"Whether {memory} hold it is not known",
+             by_fit[None]),
+        )
+        if names
+    ]  # fmt: skip
+    yield f"{'; '.join(said)}."
+    yield from _fastest([row for row in plan.rows if row.fits and row.step])
+
+
+def _fastest(rows: Sequence[PlanRow]) -> Iterator[str]:
+    timed = [(row.step.wall_ns, row) for row in rows if row.step]
+    if len(timed) < 2:
+        return
+    wall, row = min(timed, key=lambda entry: entry[0])
+    assert row.step is not None
+    share = format_percent(row.step.efficiency_ratio)
+    yield f"Fastest of those: {SCHEMES[row.scheme]}, {time_words(wall)} a step, of which {share} compute."
+
+
+def _states(plan: Plan) -> str:
+    """``120 / 31.4 / 16.6 / 1.9 GB``, or the peak where all of it is known."""
+    rows = [row for row in plan.rows if row.scheme in _STAGES] or list(plan.rows)
+    scale = memory_scale(plan)
+    states = " / ".join(scaled(row.state_bytes, scale) for row in rows)
+    names = " / ".join(SCHEMES[row.scheme] for row in rows)
+    peaks = " / ".join(
+        scaled(row.peak_bytes, scale) if row.peak_bytes is not None
+        else f"{AT_LEAST}{scaled(row.least_bytes, scale)}"
+        for row in rows
+    )  # fmt: skip
+    said = f"{names} need {states} {scale.unit} of model states a device"
+    if len(rows) == 1:
+        said = said.replace(" need ", " needs ")
+    known = all(row.peak_bytes is not None for row in rows)
+    return f"{said}; {peaks} {scale.unit} with all else{'' if known else ' that is known'}."
+
+
+def _model(job: Job) -> str:
+    shape = job.shape
+    size = f"{whole(job.parameters)} parameters"
+    if shape is None:
+        return size
+    parts = [f"{whole(shape.layers)} layers of hidden {whole(shape.hidden)}"]
+    parts += [f"{whole(shape.heads)} heads"] if shape.heads else []
+    parts += [f"vocabulary {whole(shape.vocabulary)}"] if shape.vocabulary else []
+    parts += [f"context {whole(shape.context)}"] if shape.context else []
+    return f"{size}: {', '.join(parts)}"
+
+
+def _element_words(job: Job) -> str:
+    size = job.element_bytes
+    each = size.parameter + size.gradient + size.optimizer_state
+    copy = f"; {size.gradient_copy} more for a gradient's copy while the optimizer runs"
+    return (
+        f"{each} bytes a parameter: {size.parameter} parameter, {size.gradient} gradient, "
+        f"{size.optimizer_state} optimizer state{copy if size.gradient_copy else ''}"
+    )
+
+
+def _batch(job: Job) -> str:
+    batch = job.batch
+    if batch.samples is None or batch.sequence is None:
+        return "not said: no activations and no time (--micro-batch and --sequence)"
+    many = f", {whole(batch.micro_batches)} micro-batches a step" if batch.micro_batches > 1 else ""
+    return (
+        f"{whole(batch.samples)} x {whole(batch.sequence)} tokens a micro-batch of a device "
+        f"({whole(batch.tokens)}){many}"
+    )
+
+
+def _engine(job: Job) -> str:
+    residual, overlap = job.residual, job.overlap
+    parts = [f"prefetch {overlap.prefetch}"]
+    parts += ["last unit kept gathered"] if overlap.keep_last else []
+    parts += ["checkpointing" if residual.checkpointing else "no checkpointing"]
+    parts += ["checkpoints partitioned (Pa)"] if residual.partition else []
+    parts += ["checkpoints on the host (Pa+cpu)"] if residual.offload else []
+    if residual.constant_buffer_elements is not None:
+        parts.append(f"buffers of {count_words(residual.constant_buffer_elements)} elements (CB)")
+    parts += ["gradients in one piece (MD)"] if residual.defragment else []
+    return ", ".join(parts)
+
+
+def _hardware(hardware: Hardware | None) -> str:
+    if hardware is None:
+        return ""
+    return (
+        f"{hardware.name}: {round_size(hardware.memory_bytes)}, {hardware.flops_per_s / 1e12:,.0f} Tflop/s "
+        f"at {hardware.efficiency_ratio * 100:.0f} %, {hardware.devices_per_node} devices a node, "
+        f"{hardware.intra_bytes_per_s / 1e9:g} GB/s and {_hop(hardware.intra_latency_ns)} in a node, "
+        f"{hardware.node_bytes_per_s / 1e9:g} GB/s a node and {_hop(hardware.inter_latency_ns)} between "
+        f"nodes, {hardware.host_bytes_per_s / 1e9:g} GB/s to the host"
+    )
+
+
+def _hop(latency_ns: int) -> str:
+    return f"{latency_ns / 1000:g} µs a hop"

@@ -1,0 +1,248 @@
+"""Plans and predictions in every format: golden files, 80 columns, and the same figures everywhere.
+
+``ZPROF_UPDATE_GOLDEN=1 pytest tests/unit/reports/plan`` writes the golden files anew: read the difference.
+"""
+
+import html as html_escapes
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support import golden, plans
+from tests.support.html_pages import Parsed, without_assets
+from tests.support.markdown_reading import visible
+from zprof.model.planning.plan import Plan, Scheme
+from zprof.model.planning.whatif_document import WhatIf
+from zprof.model.printable import display_width
+from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.reports.plan import html, markdown, text
+from zprof.reports.plan.registry import PLANS, PLANS_IN_FULL, WHATIFS
+from zprof.reports.plan.words import SCHEMES, count_words, scaled, size_scale, time_scale
+from zprof.reports.registry import by_name
+
+PLANS_BY_HAND = {"bare": plans.bare, "full": plans.full}
+
+
+def shown_html(document: str) -> str:
+    without = re.sub(r"<(script|style)\b.*?</\1>", " ", document, flags=re.DOTALL)
+    return html_escapes.unescape(re.sub(r"<[^>]+>", " ", without))
+
+
+READERS: dict[str, Callable[[str], str]] = {"text": str, "md": visible, "html": shown_html}
+each_plan = pytest.mark.parametrize("name", PLANS_BY_HAND)
+each_face = pytest.mark.parametrize("face", READERS)
+
+
+def shown(face: str, document: Plan | WhatIf) -> str:
+    formats: Any = PLANS_IN_FULL if isinstance(document, Plan) else WHATIFS
+    return " ".join(READERS[face](by_name(face, formats).render(document)).split())
+
+
+@each_plan
+def test_golden(name: str) -> None:
+    plan = PLANS_BY_HAND[name]()
+    golden.hold(f"plan/{name}.txt", text.render_plan(plan))
+    golden.hold(f"plan/{name}.md", markdown.render_plan(plan))
+    golden.hold(f"plan/{name}.html", without_assets(html.render_plan(plan)))
+
+
+def test_golden_of_a_prediction() -> None:
+    golden.hold("plan/whatif.txt", text.render_whatif(plans.whatif(), everything=True))
+    golden.hold("plan/whatif.md", markdown.render_whatif(plans.whatif()))
+    golden.hold("plan/whatif.html", without_assets(html.render_whatif(plans.whatif())))
+
+
+@each_plan
+def test_text_fits_80_columns(name: str) -> None:
+    plan = PLANS_BY_HAND[name]()
+    for document in (text.render_plan(plan, everything=True), text.render_plan(large(plan))):
+        assert max(map(display_width, document.splitlines())) <= 80
+    assert max(map(display_width, text.render_whatif(plans.whatif()).splitlines())) <= 80
+
+
+def large(plan: Plan) -> Plan:
+    """With the longest figures there can be."""
+    rows = tuple(
+        replace(
+            row,
+            terms=tuple(replace(term, bytes=(term.bytes or 1) * 7919) for term in row.terms),
+            state_bytes=row.state_bytes * 7919,
+            least_bytes=row.least_bytes * 7919,
+            peak_bytes=None,
+            fits=None,
+            largest_parameters=999_500_000_000,
+        )
+        for row in plan.rows
+    )
+    return replace(plan, rows=rows)
+
+
+def test_the_answer_stands_in_the_first_lines() -> None:
+    first = " ".join(text.render_plan(plans.bare()).splitlines()[:3])
+    assert "120 / 31.4 / 16.6 / 1.9 GB of model states" in " ".join(first.split())
+    lines = " ".join(" ".join(text.render_plan(plans.full()).splitlines()[:8]).split())
+    assert lines.index("at 50 % bandwidth") < lines.index("Fits 32 GB of v100") < lines.index("120 / 31.4")
+
+
+@each_face
+def test_every_face_shows_every_figure_of_a_plan(face: str) -> None:
+    plan = marked(plans.full())
+    wanted = list(figures(plan))
+    assert len(wanted) > 150
+    assert not missing(shown(face, plan), wanted)
+
+
+@each_face
+def test_every_face_shows_every_figure_of_a_prediction(face: str) -> None:
+    found = plans.whatif()
+    wanted = [figure for prediction in found.outlook.predictions for figure in predicted(prediction)]
+    assert len(wanted) > 50
+    assert not missing(shown(face, found), wanted)
+
+
+def marked(plan: Plan) -> Plan:
+    """No two sizes are written alike, nor are two times."""
+    sizes = iter(range(101_000_000_000, 400_000_000_000, 1_000_000_000))
+    times = iter(range(101_000_000, 900_000_000, 1_000_000))
+    rows = tuple(
+        replace(
+            row,
+            terms=tuple(replace(term, bytes=next(sizes)) for term in row.terms),
+            state_bytes=next(sizes),
+            peak_bytes=next(sizes),
+            step=replace(
+                row.step,
+                **{leaf: next(times) for leaf in ("compute_ns", "exposed_transfer_ns", "idle_ns",
+                                                  "collective_ns", "overlapped_ns", "wall_ns")},
+            )
+            if row.step
+            else None,
+            links=tuple(replace(link, bytes=next(sizes), ring_bytes=next(sizes)) for link in row.links),
+        )
+        for row in plan.rows
+    )  # fmt: skip
+    return replace(plan, rows=rows)
+
+
+def figures(plan: Plan) -> Iterator[str]:
+    """As the tables write them, each in the unit of its table."""
+    sizes = size_scale([row.least_bytes for row in plan.rows])
+    for row in plan.rows:
+        yield from (scaled(term.bytes, sizes) for term in row.terms)
+        yield from (scaled(row.state_bytes, sizes), scaled(row.peak_bytes, sizes))
+        yield count_words(row.largest_parameters)
+        yield from (scaled(size, sizes) for link in row.links for size in (link.bytes, link.ring_bytes))
+        assert row.step is not None
+        for leaf in ("compute_ns", "exposed_transfer_ns", "idle_ns", "wall_ns", "collective_ns"):
+            yield scaled(getattr(row.step, leaf), time_scale([row.step.wall_ns]))
+        yield format_percent(row.step.efficiency_ratio)
+    assert plan.sensitivity is not None
+    found = plan.sensitivity
+    for series in (found.bandwidth, found.latency, found.tokens, found.world):
+        times = time_scale([point.wall_ns for point in series])
+        for point in series:
+            yield from (scaled(time, times) for time in (point.wall_ns, point.compute_ns, point.exposed_ns))
+            yield format_percent(point.efficiency_ratio)
+    yield from (f"{row.forward_tokens:,.0f}" for row in found.break_even)
+    yield from (f"x{row.whole_ratio:.2f}" for row in found.speed_up)
+
+
+def predicted(prediction: Any) -> Iterator[str]:
+    for entry in (*prediction.step, *prediction.memory):
+        show = format_ns if entry.name.endswith("_ns") else format_bytes
+        if entry.predicted is None:
+            continue
+        yield from (show(entry.measured), show(entry.modelled))
+        yield from (f"~{show(value)}" for value in (entry.predicted, entry.low, entry.high))
+
+
+def missing(document: str, wanted: list[str]) -> list[str]:
+    return [
+        figure for figure in wanted if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.]*\d)", document)
+    ]
+
+
+def test_a_figure_is_not_found_within_another() -> None:
+    assert missing("131.4 31.45", ["31.4"]) == ["31.4"]
+    assert missing("31.4.", ["31.4"]) == []
+
+
+@each_face
+def test_what_is_not_known_is_a_dash_and_its_gap_is_said(face: str) -> None:
+    said = shown(face, plans.bare())
+    assert re.search(r"activations( \|)? -( \|)? -", said)
+    for word in ("no batch and no layers were said", "--micro-batch"):
+        assert word in said.replace("`", "")
+    assert "≥120" in said
+    assert "None" not in said
+
+
+@each_face
+def test_a_sum_of_known_and_unknown_is_at_least_what_is_known(face: str) -> None:
+    plan = plans.full()
+    row = plan.rows[0]
+    terms = (*row.terms, replace(row.terms[3], sub="more", bytes=None))
+    half = replace(plan, rows=(replace(row, terms=terms, peak_bytes=None), *plan.rows[1:]))
+    assert "≥9.5" in shown(face, half)
+
+
+@each_face
+def test_every_assumption_is_named_with_its_figures_and_its_source(face: str) -> None:
+    plan = plans.full()
+    said = shown(face, plan).replace("`", "")
+    for key, assumption in plan.assumptions.items():
+        assert key in said
+        assert assumption.formula in said.replace("\\_", "_")
+        assert assumption.source in said
+        assert assumption.deviation in said
+    assert "activations: saved (DP, ZeRO-1" in said
+
+
+@each_face
+def test_predicted_figures_are_marked_and_measured_ones_are_not(face: str) -> None:
+    said = shown(face, plans.whatif())
+    assert "~310.0 ms" in said
+    assert not re.search(r"(?<![~\d])310\.0 ms", said)
+    assert "380.0 ms" in said
+    assert "~380.0 ms" not in said
+    assert "-0.8 %" in said, "the model's error on the run that it was fitted to"
+
+
+@pytest.mark.parametrize("scheme", Scheme)
+def test_one_scheme_alone_has_no_other_columns(scheme: Scheme) -> None:
+    plan = plans.full()
+    alone = replace(plan, rows=tuple(row for row in plan.rows if row.scheme is scheme))
+    head = text.render_plan(alone).split("MEMORY OF A DEVICE")[1].splitlines()[1]
+    assert head.split() == [SCHEMES[scheme]]
+
+
+def test_json_is_the_plan_as_it_is() -> None:
+    tree = json.loads(by_name("json", PLANS).render(plans.full()))
+    assert tree["schema"] == "zprof.plan/1"
+    assert tree["rows"][3]["state_bytes"] == 1_875_000_000
+    assert json.loads(by_name("json", WHATIFS).render(plans.whatif()))["schema"] == "zprof.whatif/1"
+
+
+def test_html_is_whole_without_scripts_and_has_its_charts() -> None:
+    page = Parsed(html.render_plan(plans.full()))
+    assert not page.problems
+    assert not page.all("script")
+    charts = [e for e in page.all("svg") if e.attributes.get("class") == "lines"]
+    assert len(charts) == 4
+    assert all(chart.attributes["aria-label"] for chart in charts)
+    ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+    assert {link.attributes["href"][1:] for link in page.all("a")} <= set(ids)
+    assert "zprof report" not in page.text
+
+
+def test_a_plan_without_rows_that_fit_says_so() -> None:
+    plan = plans.full()
+    rows = tuple(replace(row, fits=False) for row in plan.rows)
+    said = " ".join(text.render_plan(replace(plan, rows=rows, sensitivity=None)).split())
+    assert "Does not fit 32 GB of v100: DP, ZeRO-1" in said
+    assert "Fastest" not in said
