@@ -1,0 +1,61 @@
+"""The planner's child process: reads a task, answers in lines of JSON, prints to stderr only.
+
+Run by ``child_process``.  The user's folder comes onto the search path after zprof and torch are loaded, so
+that nothing in it takes their place.
+"""
+
+import logging
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from zprof.integrations.planning.answering import Tell
+from zprof.integrations.planning.child_process import ANSWERS, TASK
+from zprof.model.errors import ZprofError
+
+
+def start(folder: str) -> None:
+    """The child's whole life; it ends without taking its objects apart."""
+    os.dup2(2, 1)
+    task = msgspec.json.decode((Path(folder) / TASK).read_bytes())
+    with (Path(folder) / ANSWERS).open("wb") as out:
+        _do(task, _teller(out))
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _do(task: dict[str, Any], tell: Tell) -> None:
+    from zprof.integrations.planning.fake import counting, verifying
+
+    tasks = {"count": counting.count, "verify": verifying.verify}
+    logging.getLogger("torch").setLevel(logging.CRITICAL)  # it writes tracebacks of what is caught here
+    _limit_memory(task["limits"]["memory_bytes"])
+    sys.path.insert(0, os.getcwd())
+    try:
+        tasks[task["what"]](task, tell)
+    except ZprofError as error:
+        tell({"refused": error.message, "hint": error.hint})
+
+
+def _teller(out: BinaryIO) -> Tell:
+    def tell(answer: Mapping[str, Any]) -> None:
+        out.write(msgspec.json.encode(answer) + b"\n")
+        out.flush()
+
+    return tell
+
+
+def _limit_memory(more_bytes: int) -> None:
+    """Bind this process, for good: what is mapped now and so much more; no core files."""
+    try:
+        mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):  # no such file on this system
+        return
+    for which, value in ((resource.RLIMIT_AS, mapped + more_bytes), (resource.RLIMIT_CORE, 0)):
+        lowest = min([value, *(b for b in resource.getrlimit(which) if b != resource.RLIM_INFINITY)])
+        resource.setrlimit(which, (lowest, lowest))

@@ -1,0 +1,106 @@
+"""A child process for what imports torch, and runs a user's code: its own session, limits, answers in a file.
+
+The caller's process keeps no process group, no patch and no module of it.  What the child prints goes to
+stderr: it is no data of ours.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import zprof
+from zprof.model.errors import BadInput
+
+TASK, ANSWERS = "task.json", "answers.jsonl"
+#: The child's search path: the standard library, then the zprof that runs here; the user's folder later.
+_BOOT = (
+    "import sys;"
+    "at = next((i for i, p in enumerate(sys.path) if p.endswith('-packages')), len(sys.path));"
+    "sys.path.insert(at, sys.argv[1]);"
+    "from zprof.integrations.planning.child import start;"
+    "start(sys.argv[2])"
+)
+_MOST_ANSWER_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``memory_bytes`` come on top of what is mapped when torch is loaded."""
+
+    memory_bytes: int = 8 << 30
+    wall_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What the child said, line by line; ``ended`` is how it ended, empty where by itself."""
+
+    lines: tuple[Mapping[str, Any], ...]
+    ended: str
+
+
+def ask(task: Mapping[str, Any], limits: Limits) -> Answers:
+    """Run a task of ``child`` to its end.
+
+    Raises:
+        BadInput: the child refuses the task.
+    """
+    with tempfile.TemporaryDirectory(prefix="zprof-plan-") as room:
+        folder = Path(room)
+        (folder / TASK).write_bytes(msgspec.json.encode({**task, "limits": asdict(limits)}))
+        ended = _run(folder, limits.wall_s)
+        lines = _lines(folder / ANSWERS)
+    for line in lines:
+        if "refused" in line:
+            raise BadInput(str(line["refused"]), hint=str(line.get("hint", "")))
+    return Answers(lines=lines, ended=ended)
+
+
+def _run(folder: Path, wall_s: float) -> str:
+    """How the child ended; it and whatever it started are gone afterwards."""
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", _BOOT, str(Path(zprof.__file__).parents[1]), str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        status = child.wait(wall_s)
+    except subprocess.TimeoutExpired:
+        return f"it took more than {wall_s:g} s and was ended"
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    return f"it ended with status {status}" if status else ""
+
+
+def _has_descriptor() -> bool:
+    try:
+        sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # a test, or a notebook, put something else there
+        return False
+    return True
+
+
+def _lines(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """What was answered until the end; a line that was cut off does not count."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_ANSWER_BYTES)
+    except OSError:
+        return ()
+    found = []
+    for line in content.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            found.append(msgspec.json.decode(line, type=dict[str, Any]))
+    return tuple(found)

@@ -1,0 +1,167 @@
+"""Lives of storages on tensors without memory: which held how many bytes from when to when, and for whom.
+
+Time is a count of events.  A backdated claim holds from the storage's birth, any other from its own time on;
+the strongest claim that holds wins (``zprof.model.tenants.PRECEDENCE``); what nobody claims is temporary.
+"""
+
+import bisect
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from zprof.model.tenants import PRECEDENCE, SHOWN, Tenant
+
+_RANK = {tenant: rank for rank, tenant in enumerate(PRECEDENCE)}
+_NEVER = 1 << 62
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One storage while its size stays the same; ``claims`` are times from which on a tenant owns it."""
+
+    bytes: int
+    born: int
+    died: int = _NEVER
+    claims: dict[Tenant, int] = field(default_factory=dict)
+
+    def tenant_at(self, time: int) -> Tenant:
+        """Who owns it then."""
+        held = [tenant for tenant, since in self.claims.items() if since <= time]
+        return min(held, key=_RANK.__getitem__, default=Tenant.TEMPORARY_BUFFERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The most bytes that were live at once; ``place`` is what the ledger was told about that moment."""
+
+    bytes: int
+    time: int
+    place: str
+
+
+class Ledger:
+    """Follows storages from when they are first seen, without keeping them alive."""
+
+    def __init__(self) -> None:
+        self.time = 0
+        self.live_bytes = 0
+        self.place = ""
+        #: Told of each life that autograd keeps for the backward, once.
+        self.on_saved: Callable[[Life], None] | None = None
+        self.lives: list[Life] = []
+        self._known: dict[int, _Entry] = {}
+        self._gathered: set[int] = set()
+        self._begun = 0
+        self._peak = Peak(bytes=0, time=0, place="")
+
+    def begin(self) -> None:
+        """What is live now is the first of what the peak is taken over."""
+        self.time += 1
+        self._begun = self.time
+        self.lives = [life for life in self.lives if life.died == _NEVER]
+        self._peak = Peak(bytes=self.live_bytes, time=self.time, place=self.place)
+
+    @property
+    def peak(self) -> Peak:
+        """Since :meth:`begin`."""
+        return self._peak
+
+    def see(self, tensor: torch.Tensor) -> Life:
+        """Note a tensor's storage at the size that it has now."""
+        return self.sized(tensor.untyped_storage())
+
+    def sized(self, storage: torch.UntypedStorage) -> Life:
+        """Note a storage, also one that was resized."""
+        entry = self._known.get(storage._cdata)
+        size = storage.nbytes()
+        if entry is not None and entry.life.bytes == size:
+            return entry.life
+        if entry is not None:
+            self._end(entry.life)
+        else:
+            entry = self._known[storage._cdata] = _Entry(storage, self._forget)
+            entry.key = storage._cdata
+        entry.life = self._birth(size)
+        if entry.key in self._gathered:
+            entry.life.claims[Tenant.COMMUNICATION_BUFFERS] = 0
+        return entry.life
+
+    def claim(self, tensor: torch.Tensor, tenant: Tenant, *, backdated: bool = True) -> None:
+        """A tenant owns the tensor's storage, from its birth on or from now on."""
+        life = self.see(tensor)
+        if tenant in life.claims:
+            return
+        life.claims[tenant] = 0 if backdated else self.time
+        if tenant is Tenant.ACTIVATIONS and self.on_saved is not None and len(life.claims) == 1:
+            self.on_saved(life)
+
+    def gathers(self, tensor: torch.Tensor) -> None:
+        """Whatever this storage holds, now and when it is resized, is a communication buffer."""
+        self.see(tensor).claims.setdefault(Tenant.COMMUNICATION_BUFFERS, 0)
+        self._gathered.add(tensor.untyped_storage()._cdata)
+
+    def tenants_at(self, time: int) -> Mapping[Tenant, int]:
+        """Bytes of each tenant that has some, in the order in which tenants are shown."""
+        sums = dict.fromkeys(SHOWN, 0)
+        for life in self.lives:
+            if life.born <= time < life.died:
+                sums[life.tenant_at(time)] += life.bytes
+        return {tenant: size for tenant, size in sums.items() if size}
+
+    def most_of(self, tenant: Tenant, stretches: Sequence[tuple[int, int]]) -> int:
+        """The most bytes of a tenant at once, at any time after the first and up to the last of a stretch."""
+        changes = sorted(
+            change
+            for life in self.lives
+            if life.tenant_at(_NEVER) is tenant
+            for change in ((life.born, life.bytes), (life.died, -life.bytes))
+        )
+        times = [time for time, _ in changes]
+        live = list(itertools.accumulate(size for _, size in changes))
+        most = 0
+        for first, last in stretches:
+            inside = live[bisect.bisect_right(times, first) : bisect.bisect_right(times, last)]
+            most = max([most, *inside])
+        return most
+
+    def _birth(self, size: int) -> Life:
+        self.time += 1
+        life = Life(size, self.time)
+        self.lives.append(life)
+        self.live_bytes += size
+        if self._begun and self.live_bytes > self._peak.bytes:
+            self._peak = Peak(bytes=self.live_bytes, time=self.time, place=self.place)
+        return life
+
+    def _end(self, life: Life) -> None:
+        self.time += 1
+        life.died = self.time
+        self.live_bytes -= life.bytes
+
+    def _forget(self, entry: "_Entry") -> None:
+        if self._known.pop(entry.key, None) is not None:
+            self._gathered.discard(entry.key)
+            self._end(entry.life)
+
+
+class _Entry(weakref.ref):  # type: ignore[type-arg]
+    """A storage's present life, by the address of its StorageImpl: it lives as long as its Python object."""
+
+    __slots__ = ("key", "life")
+    key: int
+    life: Life
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors in the arguments or results of an operator."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_of(item)
+    elif isinstance(value, dict):
+        yield from tensors_of(tuple(value.values()))

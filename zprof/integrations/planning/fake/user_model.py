@@ -1,0 +1,88 @@
+"""Builds the model that a user names as ``module:function``; what its code does wrong is one line."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from zprof.model.errors import BadInput
+
+_LONGEST = 200
+_HINT = "name a function without arguments that returns a torch.nn.Module, as in train:make_model"
+
+
+def builder(spec: str) -> Callable[[], nn.Module]:
+    """The function, looked up; each call builds a model.
+
+    Raises:
+        BadInput: there is no such module or function, or it cannot be called without arguments.
+    """
+    module_name, colon, name = spec.partition(":")
+    if not (colon and module_name and name):
+        raise BadInput(f"--model is {said(spec)}; it must be module:function", hint=_HINT)
+    function: Any = _module(spec, module_name)
+    for part in name.split("."):
+        if not hasattr(function, part):
+            raise BadInput(f"--model {spec}: module {module_name} has no function {name}", hint=_HINT)
+        function = getattr(function, part)
+    if not callable(function):
+        kind = type(function).__name__
+        raise BadInput(f"--model {spec}: {name} is a {kind}, not a function", hint=_HINT)
+    _check_arguments(spec, name, function)
+    return lambda: _built(spec, function)
+
+
+def first_line(error: BaseException) -> str:
+    """Type and message of an error, in one line that a terminal can show."""
+    text = next((line for line in str(error).splitlines() if line.strip()), "").strip()
+    return said(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def said(text: str) -> str:
+    """A text of somebody else's, short and without what steers a terminal."""
+    printable = "".join(sign if sign.isprintable() else " " for sign in text)
+    return printable if len(printable) <= _LONGEST else printable[: _LONGEST - 1] + "…"
+
+
+def _module(spec: str, name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise BadInput(
+                f"--model {spec}: there is no module {error.name} in this folder or among installed packages",
+                hint=_HINT,
+            ) from None
+        raise _failed(spec, f"importing {name}", error) from None
+    except BaseException as error:  # sys.exit() too
+        raise _failed(spec, f"importing {name}", error) from None
+
+
+def _check_arguments(spec: str, name: str, function: Any) -> None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # it does not say
+        return
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in variable]
+    if needed:
+        raise BadInput(f"--model {spec}: {name} needs arguments ({', '.join(needed)})", hint=_HINT)
+
+
+def _built(spec: str, function: Any) -> nn.Module:
+    try:
+        model = function()
+    except BaseException as error:
+        raise _failed(spec, "building the model", error) from None
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"--model {spec} returned a {type(model).__name__}, not a torch.nn.Module", hint=_HINT)
+    return model
+
+
+def _failed(spec: str, what: str, error: BaseException) -> BadInput:
+    return BadInput(
+        f"--model {spec}: {what} failed: {first_line(error)}",
+        hint="the function runs on the meta device, where tensors have no values",
+    )
