@@ -1,17 +1,32 @@
-"""The peak of a step of the reference engine, by tenant."""
+"""The peak of a step of the reference engine, by tenant.
 
-from collections.abc import Mapping
+A steady step is walked through from zero_grad() to the end of the optimizer: what is live after each
+operator (``models.units_moments``), gather, reduction and copy; the highest moment is the peak.
+"""
 
-from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Term
+from zprof.planner.memory.walk.assumptions import ASSUMPTIONS
+from zprof.planner.memory.walk.step import Step
 
-ASSUMPTIONS: Mapping[str, Assumption] = {}
+__all__ = ["ASSUMPTIONS", "peak_of"]
 
 
 def peak_of(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
     """Terms of a device at the highest moment of a step under a ZeRO stage, and that moment.
 
     ``job.units`` must be there, with all their bytes.
+
+    Raises:
+        ValueError: a unit does not know its bytes.
     """
-    raise NotImplementedError
+    for unit in job.units:
+        if None in (
+            unit.saved_bytes,
+            unit.checkpoint_bytes,
+            unit.forward_work_bytes,
+            unit.backward_work_bytes,
+        ):
+            raise ValueError(f"unit {unit.name} does not know its bytes; a walk needs those of all units")
+    ledger = Step(job, stage).walk()
+    return ledger.terms(), ledger.where

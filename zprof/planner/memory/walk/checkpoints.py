@@ -1,0 +1,49 @@
+"""What is kept of a unit between its forward and its backward where it is computed again.
+
+    whole                    its input
+    Pa   (partition)         1/N of it on each of N model-parallel ranks; gathered again before its backward
+    Pa+cpu (offload)         nothing: it is in host memory
+    MD   (defragment)        the same, in one chunk that stays; places of a multiple of 256 bytes
+
+arXiv 1910.02054, section 6.1 and 6.3; the reference engine keeps them in this way.
+"""
+
+from dataclasses import dataclass
+
+from zprof.model.planning.job import Job, Unit
+
+_PLACE_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Bytes of one checkpoint.
+
+    ``stays_bytes``: from forward to backward, beside a chunk; ``copied_bytes``: of what comes back for the
+    recomputation beside the input itself; ``input_is_new``: whether that is not what stayed.
+    """
+
+    stays_bytes: int
+    copied_bytes: int
+    input_is_new: bool
+
+
+def kept_of(unit: Unit, job: Job) -> Kept:
+    """What is kept of a unit's checkpoint."""
+    residual, whole = job.residual, unit.checkpoint_bytes or 0
+    part = -(-whole // job.degrees.mp) if residual.partition else whole
+    if residual.offload:
+        return Kept(stays_bytes=0, copied_bytes=part if residual.partition else 0, input_is_new=True)
+    stays = 0 if residual.defragment else part
+    return Kept(stays_bytes=stays, copied_bytes=0, input_is_new=residual.partition)
+
+
+def chunk_bytes(job: Job) -> int:
+    """Of the chunk of all checkpoints; 0 where each has memory of its own."""
+    residual = job.residual
+    if not (residual.checkpointing and residual.defragment) or residual.offload:
+        return 0
+    share = job.degrees.mp if residual.partition else 1
+    inner = [unit.checkpoint_bytes or 0 for unit in job.units if not unit.encloses]
+    largest = -(-max(inner, default=0) // share)
+    return len(inner) * (-(-largest // _PLACE_BYTES) * _PLACE_BYTES)

@@ -1,0 +1,100 @@
+"""The moments of a unit's forward and backward: what is live of it, operator by operator.
+
+A pass is written down as steps: an operator makes tensors, then tensors die.  Playing them gives the live
+bytes after each operator, when what it reads and what it made are both there: the highest are among these.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What is live of a unit, beside its weights, at one moment of its forward or backward.
+
+    ``saved_bytes``: of what its forward keeps; ``work_bytes``: temporary buffers.  ``gradient_elements``: of
+    its parameters' gradients, made so far; ``fresh_elements``: those of them that autograd has not handed
+    over yet.
+    """
+
+    operator: str
+    saved_bytes: int
+    work_bytes: int
+    gradient_elements: int = 0
+    fresh_elements: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """The moments of a unit in their order; the last of each pass is what stays behind it.
+
+    A unit that encloses others has a part of each pass before theirs and one after them (``*_end``).
+    ``checkpointed``: the forward of a unit that keeps its input only.
+    """
+
+    forward: tuple[Moment, ...] = ()
+    checkpointed: tuple[Moment, ...] = ()
+    forward_end: tuple[Moment, ...] = ()
+    backward: tuple[Moment, ...] = ()
+    backward_end: tuple[Moment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An operator: bytes that it makes by name, the names that die with it, and parameter gradients.
+
+    ``held_elements``: gradients that autograd keeps for itself behind it, as another use of the same
+    parameters is still to come.
+    """
+
+    operator: str
+    makes: Mapping[str, int] = field(default_factory=dict)
+    drops: tuple[str, ...] = ()
+    gradient_elements: int = 0
+    held_elements: int = 0
+
+
+def play(
+    steps: Iterable[Step],
+    *,
+    saved: Collection[str],
+    live: Mapping[str, int],
+    made: int = 0,
+    held: int = 0,
+) -> tuple[Moment, ...]:
+    """The moment of each step, and the one behind the last.
+
+    ``saved``: names of what the forward keeps.  ``live``: what is there before, by name; ``made``, ``held``:
+    elements of gradients that are.
+    """
+    there = dict(live)
+    moments: list[Moment] = []
+    for step in steps:
+        there.update(step.makes)
+        made += step.gradient_elements
+        moments.append(_moment(step.operator, there, saved, made, held + step.gradient_elements))
+        held += step.held_elements
+        for name in step.drops:
+            there.pop(name, None)
+    return (*moments, _moment("end", there, saved, made, held))
+
+
+def saved_of(steps: Iterable[Step], saved: Collection[str]) -> Mapping[str, int]:
+    """Bytes of what the steps make and is kept."""
+    return {name: size for step in steps for name, size in step.makes.items() if name in saved}
+
+
+def highest_work(moments: Iterable[Moment]) -> int:
+    """The most temporary bytes of all moments."""
+    return max((moment.work_bytes for moment in moments), default=0)
+
+
+def _moment(operator: str, there: Mapping[str, int], saved: Collection[str], made: int, fresh: int) -> Moment:
+    kept = sum(size for name, size in there.items() if name in saved)
+    return Moment(
+        operator=operator,
+        saved_bytes=kept,
+        work_bytes=sum(there.values()) - kept,
+        gradient_elements=made,
+        fresh_elements=fresh,
+    )
