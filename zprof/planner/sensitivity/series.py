@@ -1,12 +1,64 @@
 """The series and the answers."""
 
+from dataclasses import replace
+
+from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.sensitivity import Sensitivity
+from zprof.planner.hardware.presets import A100, H100, V100
+from zprof.planner.sensitivity.answers import answers_of
+from zprof.planner.sensitivity.break_even import break_even_of
+from zprof.planner.sensitivity.conditions import with_tokens
+from zprof.planner.sensitivity.points import (
+    bandwidth_points,
+    latency_points,
+    token_points,
+    world_points,
+    worlds,
+)
+from zprof.planner.sensitivity.speed_up import speed_up_of
+from zprof.planner.step.placement import data_group
+from zprof.planner.step.runs import Stack, stack_of
+
+#: Where no hardware is stated: kinds that differ in time (an h200 is an h100 with more memory).
+_KINDS = (V100, A100, H100)
 
 
 def sensitivity_of(job: Job) -> Sensitivity:
     """How ZeRO-3 of this job answers to bandwidth, latency, tokens and world size.
 
     Without hardware all known kinds of machines answer for the break-even, and the series are empty.
+    Without a batch they are at the largest power of two of tokens that is below the break-even.
     """
-    raise NotImplementedError
+    stack = stack_of(job)
+    kinds = _KINDS if job.hardware is None else (job.hardware,)
+    asked = [_on(job, kind) for kind in kinds]
+    even = [tuple(break_even_of(there, kind, stack)) for there, kind in zip(asked, kinds, strict=True)]
+    answers = tuple(
+        sentence
+        for there, kind, found in zip(asked, kinds, even, strict=True)
+        for sentence in answers_of(there, kind, stack, found)
+    )
+    known = Sensitivity(answers=answers, break_even=tuple(row for found in even for row in found))
+    return known if job.hardware is None or stack is None else _series(known, job, asked[0], stack)
+
+
+def _series(known: Sensitivity, job: Job, there: Job, stack: Stack) -> Sensitivity:
+    return replace(
+        known,
+        bandwidth=bandwidth_points(there, stack),
+        latency=latency_points(there, stack),
+        tokens=token_points(there, stack, known.break_even),
+        world=world_points(there, stack),
+        speed_up=speed_up_of(job, stack, worlds(job)),
+    )
+
+
+def _on(job: Job, hardware: Hardware) -> Job:
+    """The job on that hardware, with tokens."""
+    there = replace(job, hardware=hardware)
+    if job.batch.tokens is not None:
+        return there
+    rate = hardware.flops_per_s * hardware.efficiency_ratio
+    even = job.element_bytes.gathered * rate / (2 * data_group(hardware, job.degrees).bytes_per_s)
+    return with_tokens(there, 1 << max(0, int(even).bit_length() - 1))

@@ -2,7 +2,7 @@
 
 Data: gathers x psi + reductions x psi elements of the device's part of the model, as the stage has them
 (arXiv 1910.02054, section 7); model: section 8; pipeline: a tensor of activations a boundary each way.
-Padding of shards is left out.
+Padding of shards is left out; frozen parameters are gathered in stage 3 only, and never reduced.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from zprof.planner.step.model_parallel import block_times, block_traffic
 from zprof.planner.step.pipeline import transfer_elements, transfer_ns
 from zprof.planner.step.runs import Run, Stack, stack_of
 from zprof.planner.step.schemes import stage_of, times_of
-from zprof.planner.step.unit_times import data_link_ns, device_layers, device_stack
+from zprof.planner.step.unit_times import data_link_ns, device_layers, device_stack, trained_elements
 
 ASSUMPTIONS: Mapping[str, Assumption] = TRAFFIC
 
@@ -51,8 +51,9 @@ def _data(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[LinkTraffic]
     stack, stage, sizes = _part(job), stage_of(scheme), job.element_bytes
     times = times_of(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
-    gathered = times.gathers * stack.elements - kept * stack.last.elements
-    reduced = times.reductions * stack.elements
+    trained = trained_elements(job, stack.elements)
+    gathered = times.gathers * (stack.elements if stage == 3 else trained) - kept * stack.last.elements
+    reduced = times.reductions * trained
     size = gathered * sizes.gathered + reduced * sizes.reduced
     links = [(run.count, *data_link_ns(job, hardware, run, stage)) for run in stack.all]
     last, _ = data_link_ns(job, hardware, stack.last, stage)

@@ -5,7 +5,7 @@
 
 with psi_u elements, T tokens of a device in a micro-batch, F eta the flop/s that are reached
 (arXiv 1910.02054, section 4.2; backward and recomputation: arXiv 2104.04473, appendix).  The root is not
-recomputed.  The optimizer's update is left out.
+recomputed, frozen weights have no product of their own in the backward.  The optimizer's update is left out.
 """
 
 import math
@@ -18,8 +18,9 @@ from zprof.planner.step.placement import data_group
 from zprof.planner.step.runs import Run, Stack, first_of
 from zprof.planner.step.times import StackTimes, UnitTimes
 
-#: A backward multiplies twice for each product of the forward: by the weights, and by the inputs.
-_BACKWARD = 2
+#: A backward multiplies twice for each product of the forward: by the inputs, and, where they are trained,
+#: by the weights.
+_BY_INPUTS = 1
 _NS_PER_S = 1e9
 
 
@@ -40,27 +41,37 @@ def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> Stac
         return None
     mine = device_stack(job, stack)
     alone = BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
-    recomputed = 1 if job.residual.checkpointing else 0
+    backward = _BY_INPUTS + trained_elements(job, job.parameters) / job.parameters
+    again = 1 if job.residual.checkpointing else 0
     return StackTimes(
-        units=tuple(_unit(job, hardware, run, stage, within, _BACKWARD + recomputed) for run in mine.runs),
-        root=None if mine.root is None else _unit(job, hardware, mine.root, stage, alone, _BACKWARD),
+        units=tuple(_unit(job, hardware, run, stage, within, backward + again) for run in mine.runs),
+        root=None if mine.root is None else _unit(job, hardware, mine.root, stage, alone, backward),
     )
+
+
+def trained_elements(job: Job, elements: int) -> int:
+    """Of so many, those that are trained: frozen ones count as spread evenly over the model."""
+    return elements - elements * job.frozen_parameters // job.parameters
 
 
 def data_link_ns(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[int, int]:
     """A gather of all parameters of one unit, and a reduction of its gradients (in stage 0 an all-reduce).
 
+    What is frozen has no gradient, and is not gathered after an update (stages 1 and 2).
     Constant-size buffers cut a reduction into so many messages; a gather is one.
     """
     group, sizes = data_group(hardware, job.degrees), job.element_bytes
-    most = job.residual.constant_buffer_elements
-    messages = 1 if most is None else math.ceil(run.elements / most)
+    trained, most = trained_elements(job, run.elements), job.residual.constant_buffer_elements
+    moved = run.elements if stage == 3 else trained
+    messages = min(1, trained) if most is None else math.ceil(trained / most)
     reduce = all_reduce_ns if stage == 0 else gather_ns
-    gather = 0.0 if stage == 0 else gather_ns(group, run.elements * sizes.gathered)
-    return round(gather), round(reduce(group, run.elements * sizes.reduced, messages))
+    gather = gather_ns(group, moved * sizes.gathered, min(1, moved)) if stage else 0.0
+    return round(gather), round(reduce(group, trained * sizes.reduced, messages))
 
 
-def _unit(job: Job, hardware: Hardware, run: Run, stage: int, within: BlockTimes, backward: int) -> UnitTimes:
+def _unit(
+    job: Job, hardware: Hardware, run: Run, stage: int, within: BlockTimes, backward: float
+) -> UnitTimes:
     rate = hardware.flops_per_s * hardware.efficiency_ratio
     forward = run.flop_per_token * (job.batch.tokens or 0) / rate * _NS_PER_S
     gather, reduce = data_link_ns(job, hardware, run, stage)

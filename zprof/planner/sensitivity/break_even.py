@@ -1,0 +1,76 @@
+"""Tokens of a device in a micro-batch from which on compute hides what ZeRO-3 moves.
+
+Without latency a unit of psi elements takes 2 psi T / (F eta) to compute and b psi / beta to gather, so that
+
+    forward     T* = b F eta / (2 beta), F eta / beta at 2 bytes
+    backward    (b_gather + b_reduce) F eta / (2 k beta), k = 2, or 3 with recomputation: then 2/3 T*
+
+whatever the size of the model; beta: bandwidth of the data-parallel group.  The whole step, with latency and
+with what nothing can hide (the first gather, the last reduction), comes from the model of the step.
+"""
+
+from collections.abc import Iterator
+
+from zprof.model.planning.hardware import Hardware
+from zprof.model.planning.job import Job
+from zprof.model.planning.plan import Scheme
+from zprof.model.planning.sensitivity import BreakEven
+from zprof.planner.sensitivity.conditions import with_bandwidth, with_ranks, with_tokens
+from zprof.planner.step.ledger import step_with
+from zprof.planner.step.placement import data_group
+from zprof.planner.step.runs import Stack
+
+#: A step "holds" while it has this share of the speed that it would have if gathers and reductions took no
+#: time.  Our choice: at 0.97 the tokens would be about 8 % fewer.
+KEPT_RATIO = 0.99
+BANDWIDTHS = (1.0, 0.75, 0.5)
+#: Nobody has more tokens on a device at once; what does not hold below, does not hold.
+_MOST_TOKENS = 1 << 26
+
+
+def break_even_of(job: Job, hardware: Hardware, stack: Stack | None) -> Iterator[BreakEven]:
+    """At each bandwidth; ``job`` has that hardware.  Nothing for one rank alone: it moves nothing."""
+    if job.degrees.dp == 1:
+        return
+    for ratio in BANDWIDTHS:
+        slower = with_bandwidth(job, ratio)
+        rate = hardware.flops_per_s * hardware.efficiency_ratio
+        beta = data_group(slower.hardware or hardware, job.degrees).bytes_per_s
+        gathered, reduced = job.element_bytes.gathered, job.element_bytes.reduced
+        passes = 3 if job.residual.checkpointing else 2
+        yield BreakEven(
+            hardware=hardware.name,
+            bandwidth_ratio=ratio,
+            forward_tokens=gathered * rate / (2 * beta),
+            backward_tokens=(gathered + reduced) * rate / (2 * passes * beta),
+            holds_from_tokens=None if stack is None else holds_from(slower, stack),
+            kept_ratio=KEPT_RATIO,
+        )
+
+
+def holds_from(job: Job, stack: Stack) -> int | None:
+    """The fewest tokens with which the step keeps ``KEPT_RATIO``; None where it never does, or is not known.
+
+    More tokens never lower the ratio: compute grows with them, a gather does not.
+    """
+    if not _holds(job, stack, _MOST_TOKENS):
+        return None
+    below, enough = 0, _MOST_TOKENS
+    while enough - below > 1:
+        middle = (below + enough) // 2
+        below, enough = (below, middle) if _holds(job, stack, middle) else (middle, enough)
+    return enough
+
+
+def kept_of(job: Job, stack: Stack) -> float | None:
+    """Speed of the step against that of one whose gathers and reductions take no time."""
+    found = step_with(job, Scheme.ZERO_3, stack)
+    alone = step_with(with_ranks(job, 1), Scheme.ZERO_3, stack)
+    if found is None or alone is None or not found.wall_ns:
+        return None
+    return alone.wall_ns / found.wall_ns
+
+
+def _holds(job: Job, stack: Stack, tokens: int) -> bool:
+    kept = kept_of(with_tokens(job, tokens), stack)
+    return kept is not None and kept >= KEPT_RATIO
