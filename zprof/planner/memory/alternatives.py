@@ -71,11 +71,11 @@ def _kept(stage: StageBytes | None, size: int | None, assumption: str) -> _Terms
     if stage is None:
         return (
             unknown(Tenant.ACTIVATIONS, "in_flight", assumption),
-            unknown(Tenant.TEMPORARY_BUFFERS, "work", "residual.work"),
+            unknown(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work"),
         )
     return (
         Term(tenant=Tenant.ACTIVATIONS, sub="in_flight", bytes=size, assumption=assumption),
-        Term(tenant=Tenant.TEMPORARY_BUFFERS, sub="work", bytes=stage.work, assumption="residual.work"),
+        Term(tenant=Tenant.TEMPORARY_BUFFERS, sub="op_output", bytes=stage.work, assumption="residual.work"),
     )
 
 

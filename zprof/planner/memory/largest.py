@@ -1,7 +1,8 @@
 """The largest model that fits a device.
 
-Where all bytes of the job are known: as many layers of its hidden as fit; where not one layer of it does, the
-largest hidden of one layer (of one layer a stage).  Else by the model states alone:
+Where the layers of the model are known: as many as fit; where not one does, the largest hidden of one layer
+(of one layer a stage).  What is not known without a batch is left out here too: the result is then an upper
+bound, and no job that is larger fits.  Else by the model states alone:
 
     parameters <= memory x mp x pp / (bytes a parameter that the scheme leaves on a device)
 
@@ -23,7 +24,7 @@ from zprof.planner.memory.searching import largest_that_fits
 from zprof.planner.memory.states import stashed_term, state_bytes
 
 #: Layers up to which each number of them is looked at; beyond, memory goes on as it grew up to there.
-MOST_WALKED_LAYERS = 2048
+MOST_WALKED_LAYERS = 512
 
 
 def largest_parameters(job: Job, scheme: Scheme) -> int | None:
@@ -34,14 +35,9 @@ def largest_parameters(job: Job, scheme: Scheme) -> int | None:
     if job.hardware is None:
         return None
     budget = job.hardware.memory_bytes
-    if _is_known(job, scheme):
-        return _by_peak(job, scheme, budget)
+    if job.shape is not None or any(not unit.encloses for unit in job.units):
+        return _by_layers(job, scheme, budget)
     return _by_states(job, scheme, budget)
-
-
-def _is_known(job: Job, scheme: Scheme) -> bool:
-    blocks = job.shape is not None or any(not unit.encloses for unit in job.units)
-    return blocks and all(term.bytes is not None for term in memory_of(job, scheme).terms)
 
 
 def _by_states(job: Job, scheme: Scheme, budget: int) -> int:
@@ -53,7 +49,7 @@ def _by_states(job: Job, scheme: Scheme, budget: int) -> int:
     return largest_that_fits(size_of, budget)
 
 
-def _by_peak(job: Job, scheme: Scheme, budget: int) -> int:
+def _by_layers(job: Job, scheme: Scheme, budget: int) -> int:
     """Layers in steps of a pipeline's stages: each stage has as many."""
     stages = job.degrees.pp
 

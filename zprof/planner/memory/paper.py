@@ -53,7 +53,7 @@ def copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     if not job.element_bytes.gradient_copy or (not job.units and job.shape is None):
         return ()
     size = gradient_copy_bytes(job, sharded_over)
-    return (_temporary("gradient_copy", size, "residual.gradient_copy"),)
+    return (_temporary("optimizer", size, "residual.gradient_copy"),)
 
 
 def _buffer_term(job: Job) -> Term:

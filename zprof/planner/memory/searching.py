@@ -10,8 +10,8 @@ def largest_that_fits(size_of: Callable[[int], int], budget: int, *, most: int =
     """The largest n in 0..most with ``size_of(n) <= budget``; 0 where not even 1 fits.
 
     ``size_of`` does not fall.  Asks it about log2(n) times, first at powers of two and then between the last
-    that fits and the first that does not: where a straight line through both crosses the budget, and in
-    their middle.
+    that fits and the first that does not: twice where a straight line through both crosses the budget
+    (on a line that is the answer and its neighbour), then in their middle.
     """
     low, low_size, high = 0, 0, 1
     while high <= most and (high_size := size_of(high)) <= budget:
@@ -21,7 +21,7 @@ def largest_that_fits(size_of: Callable[[int], int], budget: int, *, most: int =
         if low == most:
             return most
     while high - low > 1:
-        for guess in (_crossing, _middle):
+        for guess in (_crossing, _crossing, _middle):
             asked = min(max(guess(low, low_size, high, high_size, budget), low + 1), high - 1)
             size = size_of(asked)
             if size <= budget:

@@ -29,9 +29,9 @@ STAGES: Mapping[Scheme, int] = {
 }
 PIPELINES = frozenset({Scheme.GPIPE, Scheme.PIPEDREAM})
 _NAMES = {
-    Tenant.PARAMETERS: "weights",
-    Tenant.GRADIENTS: "gradients",
-    Tenant.OPTIMIZER_STATE: "master_and_moments",
+    Tenant.PARAMETERS: "weight",
+    Tenant.GRADIENTS: "grad",
+    Tenant.OPTIMIZER_STATE: "state",
 }
 _PAPER = "arXiv 1910.02054, section 5 and figure 1"
 _MP = "psi: parameters of one model-parallel rank"

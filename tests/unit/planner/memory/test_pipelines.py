@@ -48,11 +48,11 @@ def sizes(job: Job, scheme: Scheme) -> dict[str, int | None]:
 
 def test_gpipe_keeps_all_micro_batches_and_the_loss() -> None:
     assert sizes(JOB, Scheme.GPIPE) == {
-        "weights": 2 * 230,
-        "gradients": 2 * 230,
-        "master_and_moments": 12 * 230,
+        "weight": 2 * 230,
+        "grad": 2 * 230,
+        "state": 12 * 230,
         "in_flight": 6 * (2 * 10_000 + 4_000),
-        "work": 90,
+        "op_output": 90,
     }
 
 
@@ -66,12 +66,12 @@ def test_gpipe_checkpointed_keeps_the_inputs_and_one_micro_batch() -> None:
 
 def test_pipedreams_first_stage_stashes_weights_and_two_micro_batches() -> None:
     assert sizes(JOB, Scheme.PIPEDREAM) == {
-        "weights": 2 * 230,
-        "gradients": 2 * 230,
-        "master_and_moments": 12 * 230,
+        "weight": 2 * 230,
+        "grad": 2 * 230,
+        "state": 12 * 230,
         "stashed_versions": 2 * 230,
         "in_flight": 2 * 2 * 10_000,
-        "work": 70,
+        "op_output": 70,
     }
     light = replace(CHECKPOINTED, units=(replace(ROOT, saved_bytes=0), *JOB.units[1:]))
     assert sizes(light, Scheme.PIPEDREAM)["in_flight"] == 2 * 2 * 1_000 + 10_000
@@ -137,7 +137,7 @@ def test_the_optimizer_may_be_the_highest_moment() -> None:
     )
     terms, peak_at = pipeline_terms(replace(JOB, units=small), Scheme.GPIPE)
     assert peak_at == "optimizer"
-    assert {term.sub: term.bytes for term in terms}["gradient_copy"] == 4 * 100
+    assert {term.sub: term.bytes for term in terms}["optimizer"] == 4 * 100
     assert "in_flight" not in {term.sub for term in terms}
 
 
