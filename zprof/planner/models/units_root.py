@@ -6,7 +6,7 @@ Bytes with T tokens, hidden h, vocabulary V, e bytes an element, N model-paralle
     embeddings      tokens and positions (8-byte numbers)                     8 T + 8 s
     final_norm      its input; mean and 1/std                                 T h e; 2 T e
     head            its input (the norm's output)                             T h e
-    cross entropy   log-softmax in fp32, targets                              4 T V; 8 T
+    cross entropy   log-softmax in fp32, targets and their number             4 T V; 8 T + 4
                     N > 1: own logits; log-sum-exp, column, mask              T V e/N; 13 T
 
 The loss is computed in fp32: 16-bit logits are copied (4 T V).  Its highest moment is in the backward: the
@@ -84,7 +84,7 @@ def _forward_end(sizes: Sizes) -> tuple[Step, ...]:
     return (
         norm,
         Step(operator="head", makes={"logits": _logits(sizes)}),
-        Step(operator="float", makes={"copy": _copied_logits(sizes), "targets": _INDEX_BYTES * sizes.tokens}),
+        Step(operator="float", makes={"copy": _copied_logits(sizes), "targets": _targets_bytes(sizes)}),
         Step(operator="log_softmax", makes={"log_softmax": wide}, drops=("copy", "logits")),
     )
 
@@ -155,6 +155,11 @@ def _embeddings_backward(sizes: Sizes) -> tuple[Step, ...]:
             drops=("g", "ids", "dwords"),
         ),
     )
+
+
+def _targets_bytes(sizes: Sizes) -> int:
+    """One number a token, and how many there are."""
+    return _INDEX_BYTES * sizes.tokens + _FP32
 
 
 def _logits(sizes: Sizes) -> int:

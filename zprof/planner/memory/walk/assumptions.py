@@ -24,13 +24,13 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="stages 2 and 3: allocated as the backward goes, and dropped before the next step",
     ),
     "walk.unreduced": Assumption(
-        formula="p x elements whose gradient autograd has made and nobody has taken: stages 0 and 1: those of one "
+        formula="p x elements whose gradient autograd has made and nobody has taken: stages 0 and 1: of one "
         "operator; 2 and 3: of the unit whose backward runs, and of the root",
         source=f"{_ENGINE}; autograd",
         deviation="the paper counts reduced gradients only",
     ),
     "walk.saved": Assumption(
-        formula="units behind their forward: T e (4 h + 12 h/M + 4) + 4 T a/M; the root: the inputs of its norm "
+        formula="units behind their forward: T e (4 h + 12 h/M + 4) + 4 T a/M; the root: inputs of its norm "
         "and head, log-softmax 4 T V",
         source="autograd; FlashAttention, arXiv 2205.14135; Megatron-LM, arXiv 1909.08053, section 3",
         deviation=f"{_PAPER}, section 3.2, counts 12 T h a block: without norms and residual inputs",
@@ -71,8 +71,8 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="the paper gives no size",
     ),
     "walk.backend_copies": Assumption(
-        formula="gloo copies the whole tensor: in a reduce-scatter until that is waited for, in an all-gather "
-        "while it runs, two at a time; NCCL does not",
+        formula="gloo copies the whole tensor: in a reduce-scatter until that is waited for, in an "
+        "all-gather while it runs, two at a time; NCCL does not",
         source="torch ProcessGroupGloo",
         deviation="not in the paper",
     ),

@@ -12,7 +12,7 @@ rank's part is allocated with the first reduction of a step, and dropped when th
 
 from zprof.model.planning.job import Job, Unit
 from zprof.planner.memory.walk.backend import copied_bytes
-from zprof.planner.memory.walk.layout import block_elements, padded, shard
+from zprof.planner.memory.walk.layout import block_elements, padded, padded_sum, shard
 from zprof.planner.memory.walk.ledger import Ledger
 from zprof.planner.memory.walk.pool import FreshPool, KeptPool, Pool
 from zprof.planner.memory.walk.slots import GRADIENTS, KEPT_BUFFERS, SCRATCH, UNREDUCED
@@ -39,9 +39,9 @@ class Gradients:
         self._has_parts = False
         ledger.add(KEPT_BUFFERS, self._kept_bytes())
         if self._flat:
-            ledger.add(GRADIENTS, sizes.gradient * sum(padded(unit, job) for unit in job.units))
+            ledger.add(GRADIENTS, sizes.gradient * padded_sum(job))
         elif residual.defragment:
-            ledger.add(GRADIENTS, sizes.reduced * sum(shard(unit, job) for unit in job.units))
+            ledger.add(GRADIENTS, sizes.reduced * (padded_sum(job) // job.degrees.dp))
 
     def unreduced_bytes(self, moment: Moment) -> int:
         """Of a unit's whole gradients beside those that stay."""
@@ -125,14 +125,14 @@ class Gradients:
     def _kept_bytes(self) -> int:
         """Buffers that are allocated once: those of constant size (CB), and whole units' (MD)."""
         sizes, job = self._job.element_bytes, self._job
-        limit, whole = job.overlap.reductions_in_flight, [padded(unit, job) for unit in job.units]
-        kept = 0
+        limit, kept = job.overlap.reductions_in_flight, 0
         if self._constant is not None and not self._in_place:
             kept += limit * self._constant * sizes.reduced
         if not job.residual.defragment or self._in_place:
             return kept
         if self._flat:
-            return kept or limit * max(whole) * sizes.reduced
+            largest = max(padded(unit, job) for unit in job.units)
+            return kept or limit * largest * sizes.reduced
         around = [padded(unit, job) for unit in job.units if unit.encloses]
         inner = [padded(unit, job) for unit in job.units if not unit.encloses]
         elements = sum(around) + limit * max(inner, default=0)

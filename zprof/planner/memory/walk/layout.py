@@ -4,10 +4,15 @@ padded = ceil(elements / (ranks x alignment)) x ranks x alignment;  a rank owns 
 engine, one flat tensor a unit; the paper's formulas leave padding out).
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 from zprof.model.planning.job import Job, Unit
+
+#: All of a unit but its name.
+_KIND = attrgetter(*(field.name for field in fields(Unit) if field.name != "name"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +34,23 @@ def block_elements(job: Job) -> int:
 
 def padded(unit: Unit, job: Job) -> int:
     """Elements of the whole unit as it is stored."""
-    block = block_elements(job)
-    return -(-unit.elements // block) * block
+    return _padded(unit.elements, job)
+
+
+def padded_sum(job: Job) -> int:
+    """Elements of all units as they are stored."""
+    counts = Counter(map(attrgetter("elements"), job.units))
+    return sum(_padded(elements, job) * count for elements, count in counts.items())
 
 
 def shard(unit: Unit, job: Job) -> int:
     """Elements of it that a rank owns."""
     return padded(unit, job) // job.degrees.dp
+
+
+def _padded(elements: int, job: Job) -> int:
+    block = block_elements(job)
+    return -(-elements // block) * block
 
 
 def in_runs(units: Sequence[Unit], ends: int) -> tuple[Run, ...]:
@@ -55,9 +70,6 @@ def in_runs(units: Sequence[Unit], ends: int) -> tuple[Run, ...]:
 
 def _stops(units: Sequence[Unit]) -> list[int]:
     """Where rows of equal units end."""
-    nameless = [replace(unit, name="") for unit in units]
-    return [
-        index
-        for index in range(1, len(units) + 1)
-        if index == len(units) or nameless[index] != nameless[index - 1]
-    ]
+    kinds = list(map(_KIND, units))
+    last = len(kinds)
+    return [index for index in range(1, last + 1) if index == last or kinds[index] != kinds[index - 1]]

@@ -37,6 +37,11 @@ class Live:
         """Name the moments that come."""
         self.ledger.now = f"{what} ({operator})"
 
+    def drop(self, size_bytes: int) -> None:
+        """Units whose backward is over have given that back."""
+        self.saved_bytes -= size_bytes
+        self.ledger.put({SAVED: self.outer.saved_bytes + self.saved_bytes})
+
     def see(self, moment: Moment, what: str) -> None:
         """A moment of a unit, beside what others keep."""
         self._put(moment, what, saved_bytes=self.saved_bytes + moment.saved_bytes, recomputed_bytes=0)

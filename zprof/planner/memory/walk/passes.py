@@ -49,7 +49,8 @@ def walk_backward(live: Live, *, last: bool) -> None:
         live.see_outer(live.moments(around).backward, f"backward of {around.name}")
     for run, place in _placed(inner, len(order)):
         if run.skipped:
-            live.saved_bytes -= run.skipped * _stays(live, run.unit)
+            live.now(f"backward of {run.unit.name}", "end")
+            live.drop(run.skipped * _stays(live, run.unit))
             live.gradients.skip(run.unit, run.skipped, last=last)
             continue
         live.now(f"backward of {run.unit.name}", "gather")

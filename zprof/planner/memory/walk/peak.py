@@ -4,10 +4,14 @@ A steady step is walked through from zero_grad() to the end of the optimizer: wh
 operator (``models.units_moments``), gather, reduction and copy; the highest moment is the peak.
 """
 
+from operator import attrgetter
+
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Term
 from zprof.planner.memory.walk.assumptions import ASSUMPTIONS
 from zprof.planner.memory.walk.step import Step
+
+_BYTES = attrgetter("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
 
 __all__ = ["ASSUMPTIONS", "peak_of"]
 
@@ -21,12 +25,7 @@ def peak_of(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
         ValueError: a unit does not know its bytes.
     """
     for unit in job.units:
-        if None in (
-            unit.saved_bytes,
-            unit.checkpoint_bytes,
-            unit.forward_work_bytes,
-            unit.backward_work_bytes,
-        ):
+        if None in _BYTES(unit):
             raise ValueError(f"unit {unit.name} does not know its bytes; a walk needs those of all units")
     ledger = Step(job, stage).walk()
     return ledger.terms(), ledger.where

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from zprof.model.planning.job import Job
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.walk.layout import padded
+from zprof.planner.memory.walk.layout import padded_sum
 
 COUNTER_BYTES = 4
 
@@ -19,7 +19,7 @@ COUNTER_BYTES = 4
 def states_of(job: Job, stage: int) -> Mapping[Tenant, int]:
     """Bytes of each model state where it is complete: gradients when the optimizer begins."""
     sizes = job.element_bytes
-    whole = sum(padded(unit, job) for unit in job.units)
+    whole = padded_sum(job)
     own = whole // job.degrees.dp
     return {
         Tenant.PARAMETERS: sizes.parameter * (own if stage >= 3 else whole),
