@@ -1,16 +1,15 @@
 """The first lines of a plan: the answer in sentences, and the job that it is about."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Plan, PlanRow, Scheme
 from zprof.model.report import VerdictStatus
-from zprof.model.units import format_percent
-from zprof.reports.plan.memory import memory_scale
+from zprof.reports.plan.memory import memory_scale, peak_words
+from zprof.reports.plan.time import tokens_per_s
 from zprof.reports.plan.verification import verification_sentences
 from zprof.reports.plan.words import (
-    AT_LEAST,
     SCHEMES,
     count_words,
     joined,
@@ -20,6 +19,8 @@ from zprof.reports.plan.words import (
     whole,
 )
 
+#: What is nearer to the best is as fast.
+_ALIKE_RATIO = 0.01
 _STAGES = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 
 
@@ -77,10 +78,8 @@ def devices_words(job: Job) -> str:
 
 def _figure_note(plan: Plan, row: PlanRow) -> str:
     scale = memory_scale(plan)
-    least = "" if row.peak_bytes is not None else f"{AT_LEAST} "
-    with_all = scaled(row.least_bytes if row.peak_bytes is None else row.peak_bytes, scale)
     fits = {True: "; fits", False: "; does not fit", None: ""}[row.fits]
-    return f"of model states; {least}{with_all} {scale.unit} at the peak{fits}"
+    return f"of model states; {peak_words(row, scale)} {scale.unit} at the peak{fits}"
 
 
 def _fits(plan: Plan) -> Iterator[str]:
@@ -100,33 +99,36 @@ def _fits(plan: Plan) -> Iterator[str]:
         if names
     ]  # fmt: skip
     yield f"{'; '.join(said)}."
-    yield from _fastest([row for row in plan.rows if row.fits and row.step])
+    yield from _fastest(plan)
 
 
-def _fastest(rows: Sequence[PlanRow]) -> Iterator[str]:
-    timed = [(row.step.wall_ns, row) for row in rows if row.step]
+def _fastest(plan: Plan) -> Iterator[str]:
+    """By tokens a second of a device: a step alone says nothing, since schemes differ in replicas."""
+    timed = [(rate, row) for row in plan.rows if row.fits and (rate := tokens_per_s(plan, row)) is not None]
     if len(timed) < 2:
         return
-    wall, row = min(timed, key=lambda entry: entry[0])
-    assert row.step is not None
-    share = format_percent(row.step.efficiency_ratio)
-    yield f"Fastest of those: {SCHEMES[row.scheme]}, {time_words(wall)} a step, of which {share} compute."
+    best = max(rate for rate, _ in timed)
+    alike = [(rate, row) for rate, row in timed if rate >= best * (1 - _ALIKE_RATIO)]
+    names = joined(SCHEMES[row.scheme] for _, row in alike)
+    steps = {time_words(row.step.wall_ns) for _, row in alike if row.step}
+    within = " (within 1 %)" if len(alike) > 1 else ""
+    yield (
+        f"Fastest of those{within}: {names}, {whole(best)} tokens a second of a device, "
+        f"{' / '.join(sorted(steps))} a step."
+    )
 
 
 def _states(plan: Plan) -> str:
-    """``120 / 31.4 / 16.6 / 1.9 GB``, or the peak where all of it is known."""
+    """``120 / 31.4 / 16.6 / 1.9 GB``, and the peak as far as more of it is known."""
     rows = [row for row in plan.rows if row.scheme in _STAGES] or list(plan.rows)
     scale = memory_scale(plan)
     states = " / ".join(scaled(row.state_bytes, scale) for row in rows)
     names = " / ".join(SCHEMES[row.scheme] for row in rows)
-    peaks = " / ".join(
-        scaled(row.peak_bytes, scale) if row.peak_bytes is not None
-        else f"{AT_LEAST}{scaled(row.least_bytes, scale)}"
-        for row in rows
-    )  # fmt: skip
-    said = f"{names} need {states} {scale.unit} of model states a device"
-    if len(rows) == 1:
-        said = said.replace(" need ", " needs ")
+    need = "need" if len(rows) > 1 else "needs"
+    said = f"{names} {need} {states} {scale.unit} of model states on each device"
+    if all(row.peak_bytes is None and row.least_bytes == row.state_bytes for row in rows):
+        return f"{said}; what activations and buffers add is not known."
+    peaks = " / ".join(peak_words(row, scale) for row in rows)
     known = all(row.peak_bytes is not None for row in rows)
     return f"{said}; {peaks} {scale.unit} with all else{'' if known else ' that is known'}."
 

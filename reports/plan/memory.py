@@ -18,6 +18,14 @@ from zprof.reports.plan.words import (
 from zprof.reports.shown.memory_names import tenant_name
 
 _STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
+_SHORTEST = {
+    Tenant.PARAMETERS: "params",
+    Tenant.GRADIENTS: "grads",
+    Tenant.OPTIMIZER_STATE: "optim.",
+    Tenant.ACTIVATIONS: "activ.",
+    Tenant.TEMPORARY_BUFFERS: "temp.",
+    Tenant.COMMUNICATION_BUFFERS: "comm.",
+}
 _SHORT = {Tenant.TEMPORARY_BUFFERS: "temp. buffers", Tenant.COMMUNICATION_BUFFERS: "comm. buffers"}
 
 
@@ -32,7 +40,7 @@ def memory_grid(plan: Plan) -> Grid:
     states = [_tenant(plan.rows, tenant, scale) for tenant in _STATES]
     rest = [_tenant(plan.rows, tenant, scale) for tenant in SHOWN if tenant not in _STATES]
     sums = tuple(scaled(row.state_bytes, scale) for row in plan.rows)
-    peaks = tuple(_peak(row, scale) for row in plan.rows)
+    peaks = tuple(peak_words(row, scale) for row in plan.rows)
     return Grid(
         title="Memory of a device",
         unit=scale.unit,
@@ -84,7 +92,8 @@ def _sum(terms: Sequence[Term], scale: Scale) -> str:
     return f"{AT_LEAST if len(known) < len(terms) else ''}{scaled(sum(known), scale)}"
 
 
-def _peak(row: PlanRow, scale: Scale) -> str:
+def peak_words(row: PlanRow, scale: Scale) -> str:
+    """The peak, or at least what is known of it."""
     if row.peak_bytes is not None:
         return scaled(row.peak_bytes, scale)
     return f"{AT_LEAST}{scaled(row.least_bytes, scale)}"
@@ -123,6 +132,9 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield f"{UNKNOWN} is not known and {AT_LEAST} is what is known of it: why stands under Not known"
     if any(largest(row).startswith("≤") for row in plan.rows):
         yield "≤: the largest model by its states alone, what else it needs makes it smaller"
+    early = [SCHEMES[row.scheme] for row in plan.rows if not row.tenants.get(Tenant.GRADIENTS)]
+    if early:
+        yield f"{', '.join(early)}: the peak comes before the first gradient is kept"
     if plan.job.hardware is None:
         yield "whether it fits needs a device: --hardware NAME"
 
@@ -132,5 +144,7 @@ def _kind(rows: Sequence[PlanRow], tenant: Tenant, sub: str, scale: Scale) -> Gr
     for row in rows:
         found = [term for term in row.terms if term.tenant is tenant and term.sub == sub]
         cells.append(_sum(found, scale) if found else "")
-    name = tenant_name(tenant)
-    return GridRow(name=f"{name}: {sub.replace('_', ' ')}" if sub else name, cells=tuple(cells))
+    what = f": {sub.replace('_', ' ')}" if sub else ""
+    return GridRow(
+        name=f"{tenant_name(tenant)}{what}", short=f"{_SHORTEST[tenant]}{what}", cells=tuple(cells)
+    )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from zprof.model.gaps import Gap
 from zprof.model.planning.plan import Plan
 from zprof.model.planning.whatif_document import WhatIf
-from zprof.model.printable import printable
+from zprof.model.printable import printable, shorten
 from zprof.model.report import RunFacts
 from zprof.reports.escape_log import log_line
 from zprof.reports.plan.basis import Basis, outlook_basis, plan_basis
@@ -16,7 +16,7 @@ from zprof.reports.plan.outlook import outlook_answers, outlook_chapters
 from zprof.reports.shown.presenter import grouped_gaps
 from zprof.reports.shown.run_words import describe_run, steps_text
 from zprof.reports.text.grid import grid_lines
-from zprof.reports.text.layout import heading, wrap
+from zprof.reports.text.layout import WIDTH, heading, wrap
 from zprof.reports.text.summary import modelled_in
 
 _FACT = 10
@@ -49,9 +49,12 @@ def basis_lines(found: Sequence[Basis], *, everything: bool) -> list[str]:
         return []
     lines = ["", heading("RESTS ON", "" if everything else "in full: --assumptions")]
     for entry in found:
-        lines += wrap(printable(f"{entry.key}: {entry.assumption.formula}"), first="  - ", rest="    ")
-        if everything:
-            lines += [line for name, said in _full(entry) for line in wrap(printable(said), first=name)]
+        said = printable(f"{entry.key}: {entry.assumption.formula}")
+        if not everything:
+            lines.append(shorten(f"  - {said}", WIDTH))
+            continue
+        lines += wrap(said, first="  - ", rest="    ")
+        lines += [line for name, text in _full(entry) for line in wrap(printable(text), first=name)]
     return lines
 
 

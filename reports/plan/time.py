@@ -75,10 +75,29 @@ def step_grid(plan: Plan) -> tuple[Grid, ...]:
                     short="efficiency",
                     cells=_cells(plan, lambda step: format_percent(step.efficiency_ratio)),
                 ),
+                *_throughput(plan),
                 _time(plan, "collective_ns", "collectives, hidden or not", "collectives", scale),
                 _time(plan, "overlapped_ns", "of them hidden", "of them hidden", scale),
             ),
         ),
+    )
+
+
+def tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
+    """Tokens that a device gets through: schemes with fewer replicas do less in a step of the same batch."""
+    tokens = plan.job.batch.tokens
+    if tokens is None or row.step is None or not row.step.wall_ns:
+        return None
+    a_step = tokens * plan.job.batch.micro_batches * row.degrees.dp
+    return a_step / row.degrees.devices / (row.step.wall_ns / 1e9)
+
+
+def _throughput(plan: Plan) -> Iterator[GridRow]:
+    if plan.job.batch.tokens is None:
+        return
+    rates = tuple(tokens_per_s(plan, row) for row in plan.rows)
+    yield GridRow(
+        name="tokens a second, a device", short="tokens/s, device", cells=tuple(whole(rate) for rate in rates)
     )
 
 
@@ -93,7 +112,9 @@ def _link(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iter
 
     axis, link = AXES[key[0]], LINKS.get(key[1], key[1])
     yield GridRow(
-        name=f"{axis}, {link}", short=f"{axis}, {link}", cells=cells(lambda found: scaled(found.bytes, sizes))
+        name=f"{axis}, {link}",
+        short=f"{key[0].value}, {link}",
+        cells=cells(lambda found: scaled(found.bytes, sizes)),
     )
     yield GridRow(name="· on the wire", cells=cells(lambda found: scaled(found.ring_bytes, sizes)))
     timed = [link.time_ns for row in plan.rows for link in row.links if (link.axis, link.link) == key]

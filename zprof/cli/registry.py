@@ -73,6 +73,16 @@ COMMANDS: tuple[Entry, ...] = (
         home="zprof.cli.baseline:BaselineCommand",
     ),
     Entry(
+        name="plan",
+        summary="say before a run whether it fits, and what stage, world size and network cost",
+        home="zprof.cli.plan:PlanCommand",
+    ),
+    Entry(
+        name="whatif",
+        summary="say what a run would become if one thing were changed",
+        home="zprof.cli.whatif:WhatIfCommand",
+    ),
+    Entry(
         name="explain",
         summary="print the page of a finding, or list all of them",
         home="zprof.cli.explain:ExplainCommand",
@@ -94,7 +104,7 @@ COMMANDS: tuple[Entry, ...] = (
     ),
     Entry(
         name="schema",
-        summary="print the JSON schema of a report, a check or a baseline",
+        summary="print the JSON schema of what zprof writes: a report, a check, a plan and others",
         home="zprof.cli.schema:SchemaCommand",
     ),
     Entry(

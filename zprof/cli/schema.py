@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-DOCUMENTS = ("report", "check", "baseline")
+DOCUMENTS = ("report", "check", "baseline", "plan", "whatif")
 
 
 class SchemaCommand:
-    """Print the JSON schema of a report, of a check or of a baseline.
+    """Print the JSON schema of a report, a check, a baseline, a plan or a prediction.
 
     Draft 2020-12. Leaves may be added to a document of the same version; those that
     stand in its schema stay.
@@ -41,7 +41,15 @@ def schema_of(document: str) -> Mapping[str, Any]:
     from zprof.model.baseline import Baseline
     from zprof.model.check import Check
     from zprof.model.json_schema import json_schema
+    from zprof.model.planning.plan import Plan
+    from zprof.model.planning.whatif_document import WhatIf
     from zprof.model.report import Report
 
-    kinds: dict[str, type] = {"report": Report, "check": Check, "baseline": Baseline}
+    kinds: dict[str, type] = {
+        "report": Report,
+        "check": Check,
+        "baseline": Baseline,
+        "plan": Plan,
+        "whatif": WhatIf,
+    }
     return json_schema(kinds[document], title=f"zprof {document}")
