@@ -1,0 +1,62 @@
+"""Pairs of simulated jobs for tests of what-if: one is recorded and changed, the other is the truth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from zprof.analysis.analysis import RunAnalysis, analyse
+from zprof.integrations.importing import import_paths
+from zprof.model.planning.whatif import Change, Predicted, Prediction
+from zprof.run.reader import load
+from zprof.simulator.engine.run import run
+from zprof.simulator.plan import Plan
+from zprof.simulator.simulate import simulate
+from zprof.simulator.truth.spans import dependencies
+from zprof.simulator.truth.steps import swept_steps
+
+#: Steps of a plan that count: what a step leaves to the next is there from the second one on.
+_STEADY = 2
+
+
+def analysed(plan: Plan) -> RunAnalysis:
+    """Simulate, import the traces, analyse: as a user's."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        simulate(plan, folder / "traces")
+        import_paths([folder / "traces"], folder / "run.zprof")
+        return analyse(load(folder / "run.zprof"))
+
+
+def true_step_ns(plan: Plan) -> float:
+    """The mean of the plan's last steps over its ranks; nothing is written for it."""
+    schedule = run(plan)
+    known = dependencies(schedule)
+    steps = [step for rank in range(plan.ranks) for step in swept_steps(schedule, known, rank)[0]]
+    last = max(step.number for step in steps)
+    walls = [step.wall_ns for step in steps if step.number > last - _STEADY]
+    return sum(walls) / len(walls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A change as the model is asked for it, and the plan in which it is made."""
+
+    change: Change
+    plan: Plan
+
+
+def named(rows: Sequence[Predicted], name: str) -> Predicted:
+    """The row of that name."""
+    return next(row for row in rows if row.name == name)
+
+
+def wall(prediction: Prediction) -> Predicted:
+    """Its step."""
+    return named(prediction.step, "wall_ns")
+
+
+def predicted(row: Predicted) -> int:
+    """What is predicted, which must be known."""
+    assert row.predicted is not None
+    return row.predicted
