@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from zprof.model.planning.assumption import Assumption
 
 _PAPER = "arXiv 1910.02054"
-_UNITS = "a unit's own bytes instead of 12 h t where they are known"
+_UNITS = (
+    "a unit's own bytes instead of 12 h t where they are known; left out: what is sent between stages, and "
+    "gradients on their way from autograd"
+)
 ASSUMPTIONS: Mapping[str, Assumption] = {
     "residual.activations": Assumption(
         formula="12 h t L elements: h hidden, t tokens of a micro-batch, L layers",

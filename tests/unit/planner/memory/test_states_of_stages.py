@@ -111,6 +111,14 @@ def test_the_largest_stage_of_units() -> None:
     assert state_bytes(job, Scheme.GPIPE)[Tenant.PARAMETERS] == 2 * (30 + 40 + 7)
 
 
+def test_an_end_of_the_model_has_one_of_two_tables() -> None:
+    blocks = tuple(Unit(name=f"block{n}", elements=10) for n in range(4))
+    units = (Unit(name="root", elements=2 * 50 + 7, encloses=True), *blocks)
+    shape = Shape(layers=4, hidden=5, vocabulary=20, tied=False)
+    job = Job(parameters=294, units=units, shape=shape, degrees=Degrees(pp=2, mp=2))
+    assert state_bytes(job, Scheme.GPIPE)[Tenant.PARAMETERS] == 2 * (20 + 50 + 7)
+
+
 def test_pipedream_stashes_a_version_for_each_later_stage() -> None:
     job = Job(parameters=8000, degrees=Degrees(pp=4))
     assert stashed_term(job, Scheme.PIPEDREAM).bytes == 3 * 2 * 2000
