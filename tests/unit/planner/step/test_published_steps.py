@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.planned_jobs import seven, trillion
 from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Overlap, Residual, Unit
+from zprof.model.planning.job import Degrees, Job
 from zprof.model.planning.plan import PlannedStep, Scheme
 from zprof.planner.hardware.presets import A100, H100, PRESETS, V100
 from zprof.planner.sensitivity.conditions import with_bandwidth
@@ -14,7 +15,6 @@ from zprof.planner.step.ledger import step_of
 from zprof.planner.step.placement import data_group
 from zprof.planner.step.traffic import links_of
 
-BLOCK_1T = 12 * 25600**2
 RATIOS = (1.0, 0.75, 0.5)
 
 #: Hardware, tokens: seconds and efficiency in per cent at 100, 75 and 50 % of the bandwidth.
@@ -29,20 +29,6 @@ TABLE_1T = (
     (H100, 1024, ("21.7", "23.6", "34.8"), ("96", "88", "60")),
     (H100, 2048, ("41.8", "41.8", "43.0"), ("100", "100", "97")),
 )
-
-
-def trillion(hardware: Hardware, tokens: int, units: int = 128, degrees: Degrees | None = None) -> Job:
-    """128 blocks of hidden size 25600 in so many units, flat over 1024 devices, recomputed."""
-    elements = 128 * BLOCK_1T // units
-    return Job(
-        parameters=128 * BLOCK_1T,
-        units=tuple(Unit(name=f"u{i}", elements=elements) for i in range(units)),
-        degrees=degrees or Degrees(dp=1024),
-        batch=Batch(samples=1, sequence=tokens),
-        residual=Residual(checkpointing=True),
-        overlap=Overlap(keep_last=True),
-        hardware=hardware,
-    )
 
 
 def step(job: Job, scheme: Scheme = Scheme.ZERO_3) -> PlannedStep:
@@ -140,17 +126,6 @@ def test_7_5b_on_64(
         found = step(with_bandwidth(seven(hardware, tokens), ratio))
         assert as_printed(found.wall_ns / 1e6, wall), (ratio, found.wall_ns)
         assert as_printed(100 * found.efficiency_ratio, efficiency), (ratio, found.efficiency_ratio)
-
-
-def seven(hardware: Hardware, tokens: int) -> Job:
-    return Job(
-        parameters=7_500_000_000,
-        units=tuple(Unit(name=f"u{i}", elements=7_500_000_000 // 36) for i in range(36)),
-        degrees=Degrees(dp=64),
-        batch=Batch(samples=1, sequence=tokens),
-        overlap=Overlap(keep_last=True),
-        hardware=hardware,
-    )
 
 
 @pytest.mark.parametrize(("hardware", "printed"), [(V100, "456"), (A100, "240"), (H100, "142")])
