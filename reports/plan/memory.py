@@ -1,6 +1,6 @@
 """Memory of a plan as tables: tenants as rows, schemes as columns, and the terms behind them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from zprof.model.planning.plan import Plan, PlanRow, Term
 from zprof.model.tenants import SHOWN, Tenant
@@ -26,7 +26,8 @@ _SHORTEST = {
     Tenant.TEMPORARY_BUFFERS: "temp.",
     Tenant.COMMUNICATION_BUFFERS: "comm.",
 }
-_SHORT = {Tenant.TEMPORARY_BUFFERS: "temp. buffers", Tenant.COMMUNICATION_BUFFERS: "comm. buffers"}
+#: Names where there are only 80 columns.
+SHORT: Mapping[str, str] = {Tenant.TEMPORARY_BUFFERS: "temp. buffers", Tenant.COMMUNICATION_BUFFERS: "comm. buffers"}
 
 
 def scheme_columns(rows: Sequence[PlanRow]) -> tuple[GridColumn, ...]:
@@ -79,7 +80,7 @@ def memory_scale(plan: Plan) -> Scale:
 def _tenant(rows: Sequence[PlanRow], tenant: Tenant, scale: Scale) -> GridRow:
     return GridRow(
         name=tenant_name(tenant),
-        short=_SHORT.get(tenant, ""),
+        short=SHORT.get(tenant, ""),
         cells=tuple(_sum([term for term in row.terms if term.tenant is tenant], scale) for row in rows),
     )
 

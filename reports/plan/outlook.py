@@ -1,4 +1,4 @@
-"""What single changes would make of a measured run, as tables: all changes side by side, then term by term.
+"""What single changes would make of a measured run, as tables: all side by side, then term by term.
 
 Every predicted figure begins with ``~``; measured and modelled ones stand as they are.
 """
@@ -6,8 +6,9 @@ Every predicted figure begins with ``~``; measured and modelled ones stand as th
 from collections.abc import Iterator, Sequence
 
 from zprof.model.planning.whatif import Calibration, FittedLink, Outlook, Predicted, Prediction
-from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
+from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.reports.plan.grid import Chapter, Grid, GridColumn, GridRow
+from zprof.reports.plan.memory import SHORT
 from zprof.reports.plan.words import PREDICTED, UNKNOWN, signed_percent, whole
 
 _STEP, _PEAK = "wall_ns", "peak_bytes"
@@ -17,7 +18,6 @@ _NAMES = {
     "exposed_memcpy_ns": "exposed copies",
     "untagged_bytes": "untagged",
 }
-_SIMPLE = ("step", "peak")
 _MOST_FIGURES = 6
 
 
@@ -67,12 +67,13 @@ def summary_grid(outlook: Outlook) -> tuple[Grid, ...]:
     return (
         Grid(
             title="Predicted",
-            note="step: mean of the ranks; peak: largest rank",
+            unit="ms",
+            note="mean of the ranks; peak: of the largest rank",
             head="what if",
             columns=(
-                GridColumn(title="step"),
-                GridColumn(title="range"),
-                GridColumn(title="saves a step"),
+                GridColumn(title="step", unit="ms"),
+                GridColumn(title="range", unit="ms"),
+                GridColumn(title="saves a step", unit="ms"),
                 GridColumn(title="peak"),
             ),
             rows=(*_as_it_was(outlook), *rows),
@@ -91,27 +92,27 @@ def outlook_figures(outlook: Outlook) -> tuple[tuple[str, str, str], ...]:
         entry = _of(found.step, _STEP) or _of(found.memory, _PEAK)
         if entry is not None:
             note = f"{term_name(entry.name)}; measured {_plain(entry.name, entry.measured)}"
-            figures.append((found.words, predicted_words(entry), note))
+            figures.append((found.words, _said(entry), note))
     return tuple(figures)
 
 
 def predicted_words(entry: Predicted | None) -> str:
-    """A predicted figure with its mark."""
-    return UNKNOWN if entry is None else _marked(entry.name, entry.predicted)
+    """A predicted figure with its mark, as a cell: times in ms, sizes with their unit."""
+    return UNKNOWN if entry is None else _marked(_cell(entry.name, entry.predicted))
 
 
 def range_words(entry: Predicted | None) -> str:
-    """From where to where it may be."""
+    """From where to where it may be, as a cell."""
     if entry is None or entry.low is None or entry.high is None:
         return UNKNOWN
-    return f"{_marked(entry.name, entry.low)} to {_marked(entry.name, entry.high)}"
+    return f"{_marked(_cell(entry.name, entry.low))} to {_marked(_cell(entry.name, entry.high))}"
 
 
 def saving_words(saving_ns: tuple[int, int] | None) -> str:
-    """Lowest to highest."""
+    """Lowest to highest, in ms."""
     if saving_ns is None:
         return UNKNOWN
-    low, high = (f"{PREDICTED}{format_ns(saving)}" for saving in saving_ns)
+    low, high = (_marked(format_ms(saving)) for saving in saving_ns)
     return low if saving_ns[0] == saving_ns[1] else f"{low} to {high}"
 
 
@@ -132,7 +133,7 @@ def _as_it_was(outlook: Outlook) -> Iterator[GridRow]:
         name="as it was measured",
         short="as measured",
         cells=(
-            UNKNOWN if step is None else _plain(step.name, step.measured),
+            UNKNOWN if step is None else _cell(step.name, step.measured),
             "",
             "",
             UNKNOWN if peak is None else _plain(peak.name, peak.measured),
@@ -164,35 +165,44 @@ def _error_note(outlook: Outlook) -> Iterator[str]:
 
 
 def _terms(found: Prediction) -> Iterator[Grid]:
-    for what, entries in (("step, mean of the ranks", found.step), ("memory, largest rank", found.memory)):
+    for what, unit, entries in (
+        ("step, mean of the ranks", "ms", found.step),
+        ("memory, largest rank", "", found.memory),
+    ):
         if entries:
             yield Grid(
                 title=found.words,
+                unit=unit,
                 note=what,
                 head="term",
                 columns=(
-                    GridColumn(title="measured"),
-                    GridColumn(title="modelled"),
+                    GridColumn(title="measured", unit=unit),
+                    GridColumn(title="modelled", unit=unit),
                     GridColumn(title="error", unit="%"),
-                    GridColumn(title="predicted"),
-                    GridColumn(title="range"),
+                    GridColumn(title="predicted", unit=unit),
+                    GridColumn(title="range", unit=unit),
                 ),
-                rows=tuple(_term(entry) for entry in entries),
+                rows=tuple(_term(entry) for entry in sorted(entries, key=_is_total)),
             )
 
 
+def _is_total(entry: Predicted) -> bool:
+    """The sum stands below its terms."""
+    return entry.name in (_STEP, _PEAK)
+
+
 def _term(entry: Predicted) -> GridRow:
-    name = term_name(entry.name)
     return GridRow(
-        name=name,
+        name=term_name(entry.name),
+        short=SHORT.get(entry.name, ""),
         cells=(
-            _plain(entry.name, entry.measured),
-            _plain(entry.name, entry.modelled),
+            _cell(entry.name, entry.measured),
+            _cell(entry.name, entry.modelled),
             signed_percent(entry.error_ratio),
             predicted_words(entry),
             range_words(entry),
         ),
-        total=name in _SIMPLE,
+        total=_is_total(entry),
     )
 
 
@@ -247,23 +257,22 @@ def _link(link: FittedLink) -> GridRow:
 
 
 def _step_words(entry: Predicted, found: Prediction, changes: int) -> str:
-    best = f"Of {changes} changes, this one leaves the shortest step: " if changes > 1 else ""
-    span = f" ({range_words(entry)})" if entry.low is not None else ""
+    best = f"Of {changes} changes, the shortest step is that of: " if changes > 1 else ""
+    span = _span(entry)
     error = (
         f" The model of the run itself is off by {signed_percent(entry.error_ratio)}."
         if entry.error_ratio is not None
         else ""
     )
     was = f", measured was {_plain(entry.name, entry.measured)}" if entry.measured is not None else ""
-    return f"{best}{found.words}: a step of {predicted_words(entry)}{span}{was}.{error}"
+    return f"{best}{found.words}: a step of {_said(entry)}{span}{was}.{error}"
 
 
 def _peak_answers(found: Prediction) -> Iterator[str]:
     entry = _of(found.memory, _PEAK)
     if entry is not None:
         was = f", measured was {_plain(entry.name, entry.measured)}" if entry.measured is not None else ""
-        span = f" ({range_words(entry)})" if entry.low is not None else ""
-        yield f"{found.words}: peak memory of {predicted_words(entry)} on the largest rank{span}{was}."
+        yield f"{found.words}: peak memory of {_said(entry)} on the largest rank{_span(entry)}{was}."
 
 
 def _of(entries: Sequence[Predicted], name: str) -> Predicted | None:
@@ -271,10 +280,30 @@ def _of(entries: Sequence[Predicted], name: str) -> Predicted | None:
 
 
 def _plain(name: str, value: int | None) -> str:
+    """With its unit: for sentences."""
     if value is None:
         return UNKNOWN
     return format_ns(value) if name.endswith("_ns") else format_bytes(value)
 
 
-def _marked(name: str, value: int | None) -> str:
-    return UNKNOWN if value is None else f"{PREDICTED}{_plain(name, value)}"
+def _cell(name: str, value: int | None) -> str:
+    """Times as the ledger has them, in ms."""
+    if value is None:
+        return UNKNOWN
+    return format_ms(value) if name.endswith("_ns") else format_bytes(value)
+
+
+def _marked(text: str) -> str:
+    """What is unknown is no prediction."""
+    return text if text == UNKNOWN else f"{PREDICTED}{text}"
+
+
+def _said(entry: Predicted) -> str:
+    return _marked(_plain(entry.name, entry.predicted))
+
+
+def _span(entry: Predicted) -> str:
+    """The range in brackets, for sentences; nothing where it has none."""
+    if entry.low is None or entry.high is None:
+        return ""
+    return f" ({_marked(_plain(entry.name, entry.low))} to {_marked(_plain(entry.name, entry.high))})"

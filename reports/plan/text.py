@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from zprof.model.gaps import Gap
 from zprof.model.planning.plan import Plan
+from zprof.model.planning.whatif import Outlook
 from zprof.model.planning.whatif_document import WhatIf
 from zprof.model.printable import printable, shorten
 from zprof.model.report import RunFacts
@@ -20,12 +21,14 @@ from zprof.reports.text.layout import WIDTH, heading, wrap
 from zprof.reports.text.summary import modelled_in
 
 _FACT = 10
+#: Changes that are shown term by term.
+_MOST_DETAILED = 2
 
 
 def render_plan(plan: Plan, *, everything: bool = False) -> str:
     """The page; with ``everything`` each assumption in full."""
     lines = wrap(printable(f"PLAN  {title(plan)}"), first="", rest="      ")
-    lines += [line for said in answers(plan) for line in wrap(printable(said))]
+    lines += [line for said in answers(plan) for line in wrap(printable(said), first="  · ")]
     lines += ["", *(line for name, said in facts(plan) for line in wrap(printable(said), first=_label(name)))]
     lines += _chapters(plan_chapters(plan))
     lines += basis_lines(plan_basis(plan), everything=everything)
@@ -36,9 +39,9 @@ def render_whatif(found: WhatIf, *, everything: bool = False) -> str:
     """The same of a prediction."""
     outlook = found.outlook
     lines = wrap(f"WHAT IF  {printable(found.run.name)}", first="", rest="         ")
-    lines += [line for said in outlook_answers(outlook) for line in wrap(printable(said))]
+    lines += [line for said in outlook_answers(outlook) for line in wrap(printable(said), first="  · ")]
     lines += ["", *_run(found.run), *modelled_in([found.run])]
-    lines += _chapters(outlook_chapters(outlook))
+    lines += _predictions(outlook)
     lines += basis_lines(outlook_basis(outlook), everything=everything)
     return _document([*lines, *gap_lines(outlook.gaps)])
 
@@ -71,6 +74,15 @@ def gap_lines(gaps: Sequence[Gap]) -> list[str]:
 def _chapters(chapters: Sequence[Chapter]) -> list[str]:
     """Their tables; sentences stand at the top of the page."""
     return [line for chapter in chapters for grid in chapter.grids for line in grid_lines(grid)]
+
+
+def _predictions(outlook: Outlook) -> list[str]:
+    """Term by term where there is one change or two; many would bury the table that has them all."""
+    chapters = outlook_chapters(outlook)
+    if len(outlook.predictions) <= _MOST_DETAILED:
+        return _chapters(chapters)
+    kept = [chapter for chapter in chapters if chapter.anchor != "terms"]
+    return [*_chapters(kept), "", "  term by term: ask for one change, or -f md, html, json"]
 
 
 def _full(entry: Basis) -> Iterator[tuple[str, str]]:

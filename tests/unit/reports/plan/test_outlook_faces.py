@@ -11,7 +11,7 @@ from tests.support.markdown_reading import visible
 from tests.support.reports import slower
 from zprof.model.planning.whatif import Outlook
 from zprof.model.report import Report
-from zprof.model.units import format_bytes, format_ns
+from zprof.model.units import format_bytes, format_ms
 from zprof.reports.html.report import render as html
 from zprof.reports.markdown.report import render as markdown
 from zprof.reports.text.report import render as text
@@ -40,7 +40,7 @@ def test_every_change_is_shown_with_its_step_its_range_and_its_peak(face: str) -
     for prediction in plans.outlook().predictions:
         assert prediction.words in shown
         figures = {entry.name: entry for entry in (*prediction.step, *prediction.memory)}
-        for name, show in (("wall_ns", format_ns), ("peak_bytes", format_bytes)):
+        for name, show in (("wall_ns", format_ms), ("peak_bytes", format_bytes)):
             if name in figures:
                 entry = figures[name]
                 assert entry.predicted is not None
@@ -49,7 +49,7 @@ def test_every_change_is_shown_with_its_step_its_range_and_its_peak(face: str) -
             low, high = figures["wall_ns"].low, figures["wall_ns"].high
             assert low is not None
             assert high is not None
-            assert f"~{format_ns(low)} to ~{format_ns(high)}" in shown
+            assert f"~{format_ms(low)} to ~{format_ms(high)}" in shown
 
 
 @each_face
@@ -80,7 +80,7 @@ def test_md_and_html_have_every_term_and_every_assumption() -> None:
         for prediction in plans.outlook().predictions:
             for entry in prediction.step:
                 assert entry.predicted is not None
-                assert f"~{format_ns(entry.predicted)}" in shown
+                assert f"~{format_ms(entry.predicted)}" in shown
         for key, assumption in plans.outlook().assumptions.items():
             assert key in shown
             assert assumption.formula in shown
