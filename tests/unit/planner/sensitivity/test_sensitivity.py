@@ -1,0 +1,186 @@
+"""What ZeRO-3 of a model of 1e12 parameters on 1024 devices answers, and the series behind it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.planned_jobs import trillion
+from zprof.model.planning.hardware import Hardware
+from zprof.model.planning.job import Batch, Degrees, Job, Overlap, Residual, Shape
+from zprof.model.planning.plan import Scheme
+from zprof.planner.hardware.presets import A100, H100, PRESETS, V100
+from zprof.planner.sensitivity.break_even import KEPT_RATIO, holds_from, kept_of
+from zprof.planner.sensitivity.conditions import in_parts, with_bandwidth, with_tokens
+from zprof.planner.sensitivity.series import sensitivity_of
+from zprof.planner.step.ledger import step_of, step_with
+from zprof.planner.step.runs import Stack, stack_of
+
+SHAPE = Shape(layers=128, hidden=25600)
+
+
+def open_question(hardware: Hardware | None = None, tokens: int | None = None) -> Job:
+    """1e12 parameters flat on 1024 devices."""
+    batch = Batch() if tokens is None else Batch(samples=1, sequence=tokens)
+    return replace(trillion(V100, 512), hardware=hardware, batch=batch, shape=SHAPE)
+
+
+def stack(job: Job) -> Stack:
+    found = stack_of(job)
+    assert found is not None
+    return found
+
+
+def test_break_even_of_each_kind() -> None:
+    found = sensitivity_of(open_question()).break_even
+    table = {(row.hardware, row.bandwidth_ratio): round(row.forward_tokens) for row in found}
+    assert table == {
+        ("v100", 1.0): 375,
+        ("v100", 0.75): 500,
+        ("v100", 0.5): 750,
+        ("a100", 1.0): 702,
+        ("a100", 0.75): 936,
+        ("a100", 0.5): 1404,
+        ("h100", 1.0): 1099,
+        ("h100", 0.75): 1465,
+        ("h100", 0.5): 2198,
+    }
+    assert all(row.backward_tokens == pytest.approx(row.forward_tokens * 2 / 3) for row in found)
+    plain = sensitivity_of(replace(open_question(), residual=Residual())).break_even
+    assert all(row.backward_tokens == pytest.approx(row.forward_tokens) for row in plain)
+
+
+@pytest.mark.parametrize(("hardware", "about"), [(V100, 750), (A100, 1400), (H100, 2200)])
+def test_tokens_from_which_it_holds_at_half_the_bandwidth(hardware: Hardware, about: int) -> None:
+    found = sensitivity_of(open_question(hardware)).break_even
+    [half] = [row for row in found if row.bandwidth_ratio == 0.5]
+    assert half.kept_ratio == KEPT_RATIO
+    assert half.holds_from_tokens == pytest.approx(about, rel=0.02)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(list(PRESETS.values())), st.floats(0.1, 1.0), st.sampled_from((8, 32, 1024)))
+def test_it_holds_from_there_on_and_not_before(hardware: Hardware, ratio: float, dp: int) -> None:
+    job = with_bandwidth(replace(open_question(hardware), degrees=Degrees(dp=dp)), ratio)
+    units = stack(job)
+    tokens = holds_from(job, units)
+    assert tokens is not None
+    at, later, before = (
+        kept_of(with_tokens(job, count), units) for count in (tokens, 3 * tokens, tokens - 1)
+    )
+    assert at is not None
+    assert later is not None
+    assert before is not None
+    assert before < KEPT_RATIO <= at <= later
+
+
+def test_it_is_asked_of_what_data_parallelism_moves_not_of_model_parallelism() -> None:
+    """All-reduces of model parallelism are exposed at any number of tokens."""
+    job = replace(open_question(V100), degrees=Degrees(dp=64, mp=16))
+    tokens = holds_from(job, stack(job))
+    assert tokens is not None
+    found = step_of(with_tokens(job, tokens), Scheme.ZERO_3)
+    assert found is not None
+    assert found.efficiency_ratio < KEPT_RATIO
+
+
+def test_series_hold_the_table_of_1t() -> None:
+    found = sensitivity_of(replace(open_question(H100, 512), overlap=Overlap(keep_last=True)))
+    steps = {(point.tokens, point.bandwidth_ratio): f"{point.wall_ns / 1e9:.1f}" for point in found.tokens}
+    for tokens, printed in {
+        512: ("18.0", "23.5", "34.7"),
+        1024: ("21.7", "23.6", "34.8"),
+        2048: ("41.8", "41.8", "43.0"),
+    }.items():
+        assert tuple(steps[tokens, ratio] for ratio in (1.0, 0.75, 0.5)) == printed
+    assert [f"{point.wall_ns / 1e9:.1f}" for point in found.bandwidth] == ["18.0", "23.5", "34.7"]
+    assert [f"{point.wall_ns / 1e9:.1f}" for point in found.latency] == ["17.7", "18.0", "19.9", "22.4"]
+    assert [point.latency_ns for point in found.latency] == [5_000, 10_000, 50_000, 100_000]
+
+
+def test_world_from_one_node_to_1024_devices() -> None:
+    found = sensitivity_of(open_question(V100, 512)).world
+    assert [point.devices for point in found] == [16, 32, 64, 128, 256, 512, 1024]
+    assert found[-1].state_bytes == 128 * 12 * 25600**2 * 16 // 1024
+    assert all(point.compute_ns == found[0].compute_ns for point in found)
+    assert [point.exposed_ns for point in found] == sorted(point.exposed_ns for point in found)
+
+
+def test_world_at_a_given_model_parallel_degree() -> None:
+    job = replace(open_question(H100, 512), degrees=Degrees(dp=300, mp=16))
+    found = sensitivity_of(job).world
+    assert [point.devices for point in found] == [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4800]
+
+
+def test_without_a_batch_series_stand_below_the_break_even() -> None:
+    for hardware, tokens in ((V100, 256), (A100, 512), (H100, 1024)):
+        assert {point.tokens for point in sensitivity_of(open_question(hardware)).bandwidth} == {tokens}
+
+
+def test_without_hardware_there_are_answers_and_no_series() -> None:
+    found = sensitivity_of(open_question())
+    assert len(found.answers) == 12
+    series = (found.bandwidth, found.latency, found.tokens, found.world, found.speed_up)
+    assert series == ((), (), (), (), ())
+
+
+def test_without_units_there_is_the_break_even_alone() -> None:
+    found = sensitivity_of(Job(parameters=10**12, degrees=Degrees(dp=1024), hardware=V100))
+    assert [round(row.forward_tokens) for row in found.break_even] == [375, 500, 750]
+    assert {row.holds_from_tokens for row in found.break_even} == {None}
+    assert found.answers[0] == (
+        "v100, 1024 devices: at half the bandwidth ZeRO-3 hides its gathers from 750 tokens of a device in a "
+        "micro-batch on; what the whole step keeps needs the model's shape."
+    )
+    assert found.tokens == ()
+
+
+def test_one_rank_has_nothing_to_hide() -> None:
+    found = sensitivity_of(replace(open_question(V100, 512), degrees=Degrees()))
+    assert found.break_even == ()
+    assert "moves nothing" in found.answers[0]
+
+
+def test_answers_for_1t_on_v100() -> None:
+    job = replace(open_question(V100, 256), overlap=Overlap(keep_last=True))
+    assert sensitivity_of(job).answers == (
+        "v100, 1024 devices: at half the bandwidth ZeRO-3 keeps 99% of its speed from 738 tokens of a device "
+        "in a micro-batch on. With 256 tokens it keeps 45%.",
+        "v100, 1024 devices: compute hides a unit's gather from 375 (100% of the bandwidth), 500 (75% of the "
+        "bandwidth) or 750 (50% of the bandwidth) tokens of a device on.",
+        "v100, 1024 devices, 256 tokens: 100 us a hop between nodes instead of 10 makes a step of 61.9 s one "
+        "of 63.8 s; with units a quarter as large, 64.3 s one of 73.2 s.",
+        "v100, 1024 devices: ZeRO-3 needs 15.7 GB of states and 31.5 GB of gathered units, of 32.0 GB on a "
+        "device: does not fit, 15.2 GB short.",
+    )
+
+
+def test_a_network_at_a_share_is_a_share_of_what_the_group_got() -> None:
+    """The H100's bus is slower than its cards: half is half of the bus."""
+    half = with_bandwidth(open_question(H100), 0.5).hardware
+    assert half is not None
+    assert half.node_bytes_per_s == 180e9
+    split = with_bandwidth(replace(open_question(V100), degrees=Degrees(dp=64, mp=16)), 0.5).hardware
+    assert split is not None
+    assert split.node_bytes_per_s == 50e9
+    alone = replace(open_question(H100), degrees=Degrees(dp=8))
+    assert with_bandwidth(alone, 0.5) == alone
+
+
+def test_units_in_parts_are_the_same_model() -> None:
+    job = open_question(V100, 512)
+    whole, parts = stack(job), in_parts(stack(job), 4)
+    assert (parts.blocks, parts.elements) == (4 * whole.blocks, whole.elements)
+    steps = [step_with(job, Scheme.ZERO_3, units) for units in (whole, parts)]
+    assert steps[0] is not None
+    assert steps[1] is not None
+    assert steps[1].compute_ns == pytest.approx(steps[0].compute_ns)
+
+
+def test_a_hundred_thousand_layers_are_one_run_of_units() -> None:
+    job = open_question(V100, 512)
+    many = replace(job, units=job.units[:1] * 100_000, parameters=100_000 * job.units[0].elements)
+    runs = stack(many).runs
+    assert [run.count for run in runs] == [100_000]
+    assert sensitivity_of(many).world

@@ -1,0 +1,105 @@
+"""Super-linear speed-up taken apart: 6e10 parameters on 64 to 400 devices (table 6 of the paper)."""
+
+from dataclasses import replace
+
+import pytest
+
+from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape, Unit
+from zprof.model.planning.plan import Scheme
+from zprof.planner.hardware.presets import V100
+from zprof.planner.sensitivity.speed_up import most_samples, speed_up_of
+from zprof.planner.sensitivity.states import activation_bytes, state_bytes
+from zprof.planner.step.ledger import step_with
+from zprof.planner.step.runs import Stack, stack_of
+
+BLOCK = 12 * 8192**2
+DEGREES = (4, 8, 16, 25)
+
+
+def sixty_billion(dp: int = 4) -> Job:
+    return Job(
+        parameters=75 * BLOCK,
+        shape=Shape(layers=75, hidden=8192),
+        units=tuple(Unit(name=f"b{i}", elements=BLOCK // 16) for i in range(75)),
+        degrees=Degrees(dp=dp, mp=16),
+        batch=Batch(samples=16, sequence=1024),
+        residual=Residual(checkpointing=True, partition=True),
+        hardware=V100,
+    )
+
+
+def stack() -> Stack:
+    found = stack_of(sixty_billion())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dp", "samples", "states", "checkpoints"),
+    [(4, 16, "20.76", "1.26"), (8, 48, "14.16", "3.77"), (16, 48, "10.85", "3.77"), (25, 64, "9.66", "5.03")],
+)
+def test_states_shrink_and_checkpoints_grow(dp: int, samples: int, states: str, checkpoints: str) -> None:
+    job = sixty_billion(dp)
+    kept = activation_bytes(job, samples)
+    assert kept is not None
+    assert f"{state_bytes(job, stack(), stage=2) / 1e9:.2f}" == states
+    assert f"{kept / 1e9:.2f}" == checkpoints
+    assert samples <= most_samples(job, stack(), stage=2)
+
+
+def test_the_speed_up_is_the_larger_batch() -> None:
+    found = speed_up_of(sixty_billion(), stack(), DEGREES, Scheme.ZERO_2)
+    assert [row.devices for row in found] == [64, 128, 256, 400]
+    assert found[0].whole_ratio == found[0].equal_batch_ratio == found[0].larger_batch_ratio == 1.0
+    for row in found:
+        assert row.whole_ratio == pytest.approx(row.equal_batch_ratio * row.larger_batch_ratio)
+        assert row.equal_batch_ratio <= 1.0  # sharding over more ranks moves no less
+    samples = [row.samples for row in found]
+    wholes = [row.whole_ratio for row in found]
+    assert samples == sorted(set(samples))
+    assert wholes == sorted(set(wholes))
+    assert found[-1].larger_batch_ratio > 1.0
+
+
+def test_each_factor_is_a_quotient_of_throughputs() -> None:
+    first, *_, last = speed_up_of(sixty_billion(), stack(), DEGREES, Scheme.ZERO_2)
+
+    def throughput(dp: int, samples: int) -> float:
+        job = sixty_billion(dp)
+        step = step_with(replace(job, batch=Batch(samples=samples, sequence=1024)), Scheme.ZERO_2, stack())
+        assert step is not None
+        return samples / step.wall_ns
+
+    start = throughput(4, first.samples)
+    assert last.whole_ratio == pytest.approx(throughput(25, last.samples) / start)
+    assert last.equal_batch_ratio == pytest.approx(throughput(25, first.samples) / start)
+
+
+def test_a_world_in_which_nothing_fits_is_left_out() -> None:
+    small = replace(sixty_billion(), hardware=replace(V100, memory_bytes=15 * 10**9))
+    assert [row.devices for row in speed_up_of(small, stack(), DEGREES, Scheme.ZERO_2)] == [128, 256, 400]
+
+
+def test_gathered_units_take_their_place_in_stage_3() -> None:
+    job = sixty_billion(25)
+    sample = activation_bytes(job, 1)
+    assert sample is not None
+    left = V100.memory_bytes - state_bytes(job, stack(), 3) - 2 * 2 * BLOCK // 16
+    assert most_samples(job, stack(), 3) == left // sample
+
+
+@pytest.mark.parametrize(
+    ("residual", "elements"),
+    [
+        (Residual(checkpointing=True), 75 * 8192 * 1024),
+        (Residual(checkpointing=True, partition=True), 75 * 8192 * 1024 // 16),
+        (Residual(checkpointing=True, partition=True, offload=True), 0),
+        (Residual(), 12 * 75 * 8192 * 1024 // 16),
+    ],
+)
+def test_what_a_sample_keeps(residual: Residual, elements: int) -> None:
+    assert activation_bytes(replace(sixty_billion(), residual=residual), 1) == 2 * elements
+
+
+def test_unknown_shape_is_no_speed_up() -> None:
+    assert speed_up_of(replace(sixty_billion(), shape=None), stack(), DEGREES) == ()
