@@ -1,4 +1,4 @@
-"""Units of a shape against the engine's own model: elements on tensors without memory, and what autograd saves.
+"""Units of a shape against the engine's own model: its elements, and what autograd saves in its forward.
 
 The oracle of what is saved is torch's: the storages behind all tensors that a real forward hands to
 ``saved_tensors_hooks``, each once, parameters left out.

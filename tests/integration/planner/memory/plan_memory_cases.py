@@ -1,0 +1,162 @@
+"""Runs of the reference engine that plans are held against: their recording, and what a planner is told.
+
+The job says what a person would say of the run before it: shape, degrees, batch, element sizes, schedule.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zprof.analysis.memory.analyse import analyse_memory
+from zprof.model.memory import RankMemory
+from zprof.model.planning.job import (
+    Backend,
+    Batch,
+    Degrees,
+    ElementBytes,
+    Job,
+    Overlap,
+    Residual,
+    Shape,
+)
+from zprof.model.training import TrainingFacts
+from zprof.planner.models.units import with_units
+from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.train_config import TrainConfig
+from zprof.run.reader import load
+
+WORKER = Path(__file__).with_name("plan_memory_worker.py")
+ROOT = Path(__file__).parents[4]
+TIME_LIMIT_S = 900
+_FP32 = 4
+
+#: Sizes of the model, and sequences a step of each rank.
+SHAPES: Mapping[str, tuple[str, int]] = {
+    "balanced": ("--layers 4 --hidden 64 --heads 4 --vocabulary 128 --context 32", 4),
+    "activations": ("--layers 3 --hidden 64 --heads 4 --vocabulary 256 --context 64", 16),
+    "states": ("--layers 5 --hidden 192 --heads 4 --vocabulary 64 --context 16", 2),
+    "logits": ("--layers 3 --hidden 64 --heads 2 --vocabulary 2048 --context 64", 4),
+}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run: what was asked of the engine, and what each rank's memory was."""
+
+    config: TrainConfig
+    ranks: int
+    memory: tuple[RankMemory, ...]
+    training: TrainingFacts
+
+    @property
+    def highest(self) -> RankMemory:
+        """The rank with the highest peak, as a plan is of the device with the most."""
+        return max(self.memory, key=lambda memory: memory.peak_bytes)
+
+
+def options_of(shape: str, ranks: int, *more: object) -> list[str]:
+    """Options of the training program for a shape on so many ranks."""
+    sizes, each = SHAPES[shape]
+    return [*sizes.split(), "--batch", str(each * ranks), *map(str, more)]
+
+
+def record(folder: Path, ranks: int, cases: Mapping[str, Sequence[str]]) -> dict[str, Recorded]:
+    """Train every case on ranks of this machine, in one start of the processes."""
+    shared = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(ranks),
+    }
+    (folder / "cases.json").write_text(json.dumps({name: list(given) for name, given in cases.items()}))
+    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank, log in enumerate(logs):
+            with log.open("wb") as output:
+                command = [sys.executable, str(WORKER), str(folder)]
+                environment = shared | {"RANK": str(rank)}
+                started.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
+        codes = [process.wait(TIME_LIMIT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert codes == [0] * ranks, "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
+    return {name: _read(folder / f"{name}.zprof", given, ranks) for name, given in cases.items()}
+
+
+def job_of(config: TrainConfig, ranks: int) -> Job:
+    """What a planner is told of a run."""
+    zero, gpt, activations = config.zero, config.gpt, config.activations
+    element, reduced, dp = zero.dtype.itemsize, zero.wire_dtype.itemsize, ranks // config.mp
+    gradient = reduced if zero.stage >= 2 else element
+    copied = gradient < _FP32 or zero.clip_norm is not None
+    return with_units(
+        Job(
+            parameters=1,
+            degrees=Degrees(dp=dp, mp=config.mp),
+            shape=Shape(
+                layers=gpt.layers,
+                hidden=gpt.hidden,
+                vocabulary=gpt.vocabulary,
+                context=gpt.context,
+                heads=gpt.heads,
+                tied=gpt.tied,
+            ),
+            element_bytes=ElementBytes(
+                parameter=element,
+                gradient=element,
+                optimizer_state=8 if element == _FP32 else 12,
+                gathered=element,
+                reduced=reduced,
+                gradient_copy=_FP32 if copied else 0,
+            ),
+            batch=Batch(
+                samples=config.batch // dp // zero.micro_batches,
+                sequence=gpt.context,
+                micro_batches=zero.micro_batches,
+            ),
+            residual=Residual(
+                checkpointing=activations.checkpoint,
+                partition=activations.partition,
+                offload=activations.host,
+                constant_buffer_elements=zero.constant_buffers,
+                defragment=zero.defragment,
+            ),
+            overlap=Overlap(
+                prefetch=zero.forward_prefetch,
+                keep_last=zero.keep_after_forward == "last",
+                reductions_in_flight=zero.reduce_buckets,
+                alignment_elements=zero.alignment,
+            ),
+            backend=Backend.GLOO,
+        )
+    )
+
+
+def config_of(options: Sequence[str]) -> TrainConfig:
+    """The run that options ask for."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return config_from(parser.parse_args(options))
+
+
+def _read(path: Path, options: Sequence[str], ranks: int) -> Recorded:
+    run = load(path)
+    assert len(run.ranks) == ranks
+    training = run.manifest.training
+    return Recorded(config_of(options), ranks, analyse_memory(run).memory.per_rank, training)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

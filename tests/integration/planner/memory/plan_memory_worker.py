@@ -1,0 +1,110 @@
+"""One rank that trains every case of the planner's memory tests, and records two steps of each.
+
+plan_memory_worker.py FOLDER: there is cases.json, {name: options of the training program}, and NAME.zprof is
+written.  Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+"""
+
+import argparse
+import dataclasses
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zprof.collectors.marks import MarkLog
+from zprof.collectors.memory.collector import MemoryCollector
+from zprof.model.training import TrainingFacts
+from zprof.reference_engine.comm import NativeComm
+from zprof.reference_engine.comm.mesh import make_mesh
+from zprof.reference_engine.engine import ZeroModel
+from zprof.reference_engine.program.build import build
+from zprof.reference_engine.program.data import micro_batches
+from zprof.reference_engine.program.loop import batches_of, train_step
+from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.train_config import TrainConfig
+from zprof.run.manifest import RunManifest
+from zprof.run.writer import RankWriter
+
+WARM_STEPS, STEPS = 2, 2
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    cases = json.loads((folder / "cases.json").read_text())
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for name, options in cases.items():
+        record(folder / f"{name}.zprof", config_from(parser.parse_args(options)))
+        gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def record(path: Path, config: TrainConfig) -> None:
+    """Train a model from its start, and write what the collector saw of two steps."""
+    mesh = make_mesh(NativeComm, dp=dist.get_world_size() // config.mp, mp=config.mp)
+    built = build(config, mesh)
+    batches = micro_batches(batches_of(config, mesh), range(WARM_STEPS + STEPS))
+    marks, each = MarkLog(), config.zero.micro_batches
+    for step in range(WARM_STEPS):
+        train_step(built, batches, step, micro_batches=each)
+    collector = MemoryCollector(built.model, built.optimizer)
+    collector.start()
+    marks.add("window_begin", WARM_STEPS, "memory")
+    for step in range(WARM_STEPS, WARM_STEPS + STEPS):
+        marks.add("step_begin", step)
+        train_step(built, batches, step, micro_batches=each)
+        marks.add("step_end", step)
+    marks.add("window_end", WARM_STEPS + STEPS, "memory")
+    collector.stop()
+    write(path, collector, marks, facts(built.model, config.mp))
+    unhook(built.model)
+    mesh.close()
+
+
+def facts(model: ZeroModel, mp: int) -> TrainingFacts:
+    named = {field.name for field in dataclasses.fields(TrainingFacts)}
+    known = {key: value for key, value in dataclasses.asdict(model.facts).items() if key in named}
+    return TrainingFacts(**known | {"model_parallel_ranks": mp})
+
+
+def write(path: Path, collector: MemoryCollector, marks: MarkLog, training: TrainingFacts) -> None:
+    manifest = RunManifest(
+        zprof_version="test",
+        created_ns=time.time_ns(),
+        world_size=dist.get_world_size(),
+        backend="gloo",
+        device="cpu",
+        training=training,
+    )
+    writer = RankWriter(path, int(os.environ["RANK"]), manifest)
+    gaps = collector.gaps()
+    for table, columns in collector.tables().items():
+        if table == "mark":
+            marks.extend(columns)
+        else:
+            writer.write_table(table, columns)
+    writer.write_table("mark", marks.columns())
+    steps = tuple(range(WARM_STEPS, WARM_STEPS + STEPS))
+    writer.finish(memory_steps=steps, time_steps=(), gaps=gaps, status="complete")
+
+
+def unhook(model: nn.Module) -> None:
+    """Hooks hold the engine, which holds the model: without them its memory goes before the next case."""
+    for module in model.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+        for parameter in module._parameters.values():
+            (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).clear()
+
+
+if __name__ == "__main__":
+    main()
