@@ -7,6 +7,7 @@ parameters another class while their values are away: there are no values, and a
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from unittest import mock
 
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint
 
 from zprof.integrations.planning.fake.settings import Settings
 from zprof.model.planning.job import ElementBytes
@@ -25,7 +27,7 @@ from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 from zprof.reference_engine.units.flat_unit import FlatUnit
-from zprof.reference_engine.units.split import split
+from zprof.reference_engine.units.split import default_unit_modules, split
 
 #: Storages lie so far apart that no two of them can overlap.
 _APART_BITS = 48
@@ -75,12 +77,21 @@ def without_memory(element_bytes: ElementBytes) -> Iterator[None]:
 def gpt_rank(config: GPTConfig, settings: Settings, mesh: Mesh) -> Rank:
     """The engine's own model."""
     run_block = block_runner(settings.activations, blocks=config.layers, mp=mesh.mp)
-    model = GPT(config, mesh.mp, run_block)
-    return rank_of(model, settings, mesh)
+    return _taken_over(GPT(config, mesh.mp, run_block), settings, mesh)
 
 
-def rank_of(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
-    """A model in the engine, with the engine's own choice of units."""
+def user_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
+    """A user's model; where the job says so, its units keep their input only."""
+    if settings.activations.checkpoint:
+        for unit in default_unit_modules(model):
+            unit.forward = partial(  # the engine's hooks stay around it
+                checkpoint, unit.forward, use_reentrant=False, preserve_rng_state=False
+            )
+    return _taken_over(model, settings, mesh)
+
+
+def _taken_over(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
+    """In the engine, with its own choice of units."""
     units = {spec.name: spec.module for spec in split(model) if spec.module is not model}
     zero_model, optimizer = engine.zero(model, settings.zero, mesh.dp, mp=mesh.mp)
     return Rank(model=zero_model, optimizer=optimizer, units=units)

@@ -104,6 +104,14 @@ class Ledger:
         self.see(tensor).claims.setdefault(Tenant.COMMUNICATION_BUFFERS, 0)
         self._gathered.add(tensor.untyped_storage()._cdata)
 
+    def keep_since(self, time: int) -> None:
+        """What was made since then, still lives, and nobody has claimed, is kept for the backward."""
+        for life in reversed(self.lives):
+            if life.born <= time:
+                return
+            if life.died == _NEVER and not life.claims:
+                life.claims[Tenant.ACTIVATIONS] = 0
+
     def tenants_at(self, time: int) -> Mapping[Tenant, int]:
         """Bytes of each tenant that has some, in the order in which tenants are shown."""
         sums = dict.fromkeys(SHOWN, 0)

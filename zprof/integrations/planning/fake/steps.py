@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -44,8 +43,9 @@ def _step(rank: Rank, loss: Loss, micro_batches: int, ledger: Ledger, owners: Ow
     rank.optimizer.zero_grad()
     losses = []
     for _ in range(micro_batches):
-        ledger.place = "forward of root"
+        ledger.place, begun = "forward of root", ledger.time
         made = loss(rank.model)
+        ledger.keep_since(begun)
         ledger.place = "backward of root"
         made.backward()  # type: ignore[no-untyped-call]
         losses.append(made.detach())
@@ -60,8 +60,9 @@ def _places(ledger: Ledger, rank: Rank) -> Iterator[None]:
     """Within, the ledger knows the phase and the unit."""
     handles = []
     for name, module in rank.units.items():
-        handles.append(module.register_forward_pre_hook(partial(_enter, ledger, name), prepend=True))
-        handles.append(module.register_forward_hook(partial(_leave, ledger, name)))
+        unit = _Unit(ledger, name)
+        handles.append(module.register_forward_pre_hook(unit.enter, prepend=True))
+        handles.append(module.register_forward_hook(unit.leave))
     try:
         yield
     finally:
@@ -73,19 +74,29 @@ def _in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _enter(ledger: Ledger, name: str, module: nn.Module, arguments: Any) -> None:
-    ledger.place = f"recompute of {name}" if _in_backward() else f"forward of {name}"
+class _Unit:
+    """Tells the ledger when a unit runs, and that what its recomputation leaves behind is an activation."""
 
+    def __init__(self, ledger: Ledger, name: str) -> None:
+        self._ledger = ledger
+        self._name = name
+        self._begun = 0
 
-def _leave(ledger: Ledger, name: str, module: nn.Module, arguments: Any, output: Any) -> None:
-    if _in_backward():
-        ledger.place = f"backward of {name}"
-        return
-    ledger.place = "forward of root"
-    for tensor in tensors_of(output):
-        if tensor.grad_fn is not None:
-            tensor.grad_fn.register_prehook(partial(_backward, ledger, name))
+    def enter(self, module: nn.Module, arguments: Any) -> None:
+        """Its forward begins, or its recomputation."""
+        self._begun = self._ledger.time
+        self._ledger.place = f"{'recompute' if _in_backward() else 'forward'} of {self._name}"
 
+    def leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        """It is over; in the forward, whoever gives the output its gradient begins the backward."""
+        if _in_backward():
+            self._ledger.keep_since(self._begun)
+            self._ledger.place = f"backward of {self._name}"
+            return
+        self._ledger.place = "forward of root"
+        for tensor in tensors_of(output):
+            if tensor.grad_fn is not None:
+                tensor.grad_fn.register_prehook(self._backward)
 
-def _backward(ledger: Ledger, name: str, gradients: object) -> None:
-    ledger.place = f"backward of {name}"
+    def _backward(self, gradients: object) -> None:
+        self._ledger.place = f"backward of {self._name}"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zprof.integrations.planning.answering import Tell
-from zprof.integrations.planning.fake.engine import Rank, fake_world, gpt_rank, rank_of, without_memory
+from zprof.integrations.planning.fake.engine import Rank, fake_world, gpt_rank, user_rank, without_memory
 from zprof.integrations.planning.fake.outputs import output_of
 from zprof.integrations.planning.fake.settings import Settings, gpt_of, settings_of
 from zprof.integrations.planning.fake.steps import Loss, counted_step
@@ -41,7 +41,7 @@ def _program(job: Job, model: str | None) -> tuple[Build, int | None]:
         config = gpt_of(job)
         return (lambda settings, mesh: gpt_rank(config, settings, mesh)), config.vocabulary
     build = builder(model)
-    return (lambda settings, mesh: rank_of(build(), settings, mesh)), None
+    return (lambda settings, mesh: user_rank(build(), settings, mesh)), None
 
 
 def _stage(job: Job, stage: int, build: Build, vocabulary: int | None) -> dict[str, Any]:
