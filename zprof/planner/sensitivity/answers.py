@@ -9,56 +9,90 @@ from collections.abc import Iterator, Sequence
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Scheme
-from zprof.model.planning.sensitivity import BreakEven
+from zprof.model.planning.sensitivity import BreakEven, SpeedUp
 from zprof.planner.sensitivity.break_even import kept_of
 from zprof.planner.sensitivity.conditions import in_parts, with_bandwidth, with_latency
 from zprof.planner.sensitivity.states import gathered_bytes, state_bytes
 from zprof.planner.step.ledger import step_with
+from zprof.planner.step.placement import data_group
 from zprof.planner.step.runs import Stack
 
 #: A network of low and one of high latency, a hop.
 _FAST_NS, _SLOW_NS = 10_000, 100_000
 #: Units a quarter as large: each matrix of a block by itself, about.
 _PARTS = 4
+_HALF = 0.5
+#: Below it two decimals print 1.00.
+_MORE = 1.005
 
 
 def answers_of(job: Job, hardware: Hardware, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
     """For one kind of machine; ``job`` has it, and tokens."""
-    devices = f"{job.degrees.devices} {'device' if job.degrees.devices == 1 else 'devices'}"
+    devices = f"{job.degrees.devices:,} {'device' if job.degrees.devices == 1 else 'devices'}"
     start = f"{hardware.name}, {devices}"
-    if not even:
+    group = data_group(hardware, job.degrees)
+    if group.ranks == 1:
         yield f"{start}: one data-parallel rank, so that ZeRO shards and moves nothing."
-    for found in even:
-        if found.bandwidth_ratio == 0.5:
-            yield _holds(start, job, found, stack)
-    if even:
-        yield f"{start}: compute hides a unit's gather from {_list_of(even)} tokens of a device on."
+    elif group.nodes == 1:
+        yield from _within(start, job, even[0])
+    else:
+        yield from _across(start, job, stack, even)
     if stack is not None:
-        if even and (sentence := _latency(start, job, stack)):
-            yield sentence
         yield _fits(start, job, hardware, stack)
 
 
+def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
+    """From the smallest world in which a sample fits to the largest."""
+    if len(rows) < 2:
+        return
+    first, last = rows[0], rows[-1]
+    kind = "super-linear" if last.whole_ratio >= _MORE else "not super-linear"
+    yield (
+        f"From {first.devices:,} to {last.devices:,} devices a device's throughput changes by "
+        f"{last.whole_ratio:.2f} ({kind}): {last.equal_batch_ratio:.2f} at equal batch, times "
+        f"{last.larger_batch_ratio:.2f} by {last.samples:,} samples instead of {first.samples:,}. What "
+        "kernels gain from larger matrices is not in it."
+    )
+
+
+def _within(start: str, job: Job, even: BreakEven) -> Iterator[str]:
+    """One node: no network takes part."""
+    holds = even.holds_from_tokens
+    kept = (
+        "" if holds is None else f", and the step keeps {even.kept_ratio:.0%} of its speed from {holds:,} on"
+    )
+    yield (
+        f"{start}: ZeRO-3 stays within a node, so that the network between nodes does not matter. Compute hides "
+        f"a unit's gather from {even.forward_tokens:,.0f} tokens of a device in a micro-batch on{kept}."
+    )
+
+
+def _across(start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
+    for found in even:
+        if found.bandwidth_ratio == _HALF:
+            yield _holds(start, job, found, stack)
+    each = [f"{row.forward_tokens:,.0f} (at {row.bandwidth_ratio:.0%} of the bandwidth)" for row in even]
+    yield (
+        f"{start}: compute hides a unit's gather from {', '.join(each[:-1])} or {each[-1]} tokens of a "
+        "device in a micro-batch on."
+    )
+    if stack is not None and (sentence := _latency(start, job, stack)):
+        yield sentence
+
+
 def _holds(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
-    kept = f"{even.kept_ratio:.0%} of its speed"
-    at_half = f"{start}: at half the bandwidth ZeRO-3"
+    kept, at_half = f"{even.kept_ratio:.0%} of its speed", f"{start}: at half the bandwidth ZeRO-3"
     if stack is None:
         return (
-            f"{at_half} hides its gathers from {even.forward_tokens:.0f} tokens of a device in a micro-batch "
-            "on; what the whole step keeps needs the model's shape."
+            f"{at_half} hides its gathers from {even.forward_tokens:,.0f} tokens of a device in a "
+            "micro-batch on; what the whole step keeps needs the model's shape."
         )
     if even.holds_from_tokens is None:
         return f"{at_half} does not keep {kept} at any number of tokens."
-    now = kept_of(with_bandwidth(job, 0.5), stack)
-    at_job = "" if now is None else f" With {job.batch.tokens} tokens it keeps {now:.0%}."
-    start_at = f"from {even.holds_from_tokens} tokens of a device in a micro-batch on"
+    now = kept_of(with_bandwidth(job, _HALF), stack)
+    at_job = "" if now is None else f" With {job.batch.tokens:,} tokens it keeps {now:.0%}."
+    start_at = f"from {even.holds_from_tokens:,} tokens of a device in a micro-batch on"
     return f"{at_half} keeps {kept} {start_at}.{at_job}"
-
-
-def _list_of(even: Sequence[BreakEven]) -> str:
-    """Break-even at each bandwidth."""
-    each = [f"{found.forward_tokens:.0f} ({found.bandwidth_ratio:.0%} of the bandwidth)" for found in even]
-    return f"{', '.join(each[:-1])} or {each[-1]}" if len(each) > 1 else each[0]
 
 
 def _latency(start: str, job: Job, stack: Stack) -> str | None:
@@ -67,11 +101,11 @@ def _latency(start: str, job: Job, stack: Stack) -> str | None:
         for units in (stack, in_parts(stack, _PARTS))
         for latency in (_FAST_NS, _SLOW_NS)
     ]
-    walls = [_seconds(step.wall_ns) for step in times if step is not None]
+    walls = [_time(step.wall_ns) for step in times if step is not None]
     if len(walls) < len(times):
         return None
     return (
-        f"{start}, {job.batch.tokens} tokens: {_SLOW_NS // 1000} us a hop between nodes instead of "
+        f"{start}, {job.batch.tokens:,} tokens: {_SLOW_NS // 1000} us a hop between nodes instead of "
         f"{_FAST_NS // 1000} makes a step of {walls[0]} one of {walls[1]}; with units a quarter as large, "
         f"{walls[2]} one of {walls[3]}."
     )
@@ -80,16 +114,16 @@ def _latency(start: str, job: Job, stack: Stack) -> str | None:
 def _fits(start: str, job: Job, hardware: Hardware, stack: Stack) -> str:
     states, gathered = state_bytes(job, stack, stage=3), gathered_bytes(job, stack)
     rest = hardware.memory_bytes - states - gathered
-    verdict = f"{_gb(rest)} is left for the rest" if rest >= 0 else f"does not fit, {_gb(-rest)} short"
+    verdict = f"{_size(rest)} is left for the rest" if rest >= 0 else f"does not fit, {_size(-rest)} short"
     return (
-        f"{start}: ZeRO-3 needs {_gb(states)} of states and {_gb(gathered)} of gathered units, of "
-        f"{_gb(hardware.memory_bytes)} on a device: {verdict}."
+        f"{start}: ZeRO-3 needs {_size(states)} of states and {_size(gathered)} of gathered units, of "
+        f"{_size(hardware.memory_bytes)} on a device: {verdict}."
     )
 
 
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:,.1f} MB"
 
 
-def _seconds(time_ns: int) -> str:
-    return f"{time_ns / 1e9:.1f} s" if time_ns >= 1e9 else f"{time_ns / 1e6:.1f} ms"
+def _time(time_ns: int) -> str:
+    return f"{time_ns / 1e9:,.1f} s" if time_ns >= 1e9 else f"{time_ns / 1e6:,.1f} ms"

@@ -6,7 +6,7 @@ from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.sensitivity import Sensitivity
 from zprof.planner.hardware.presets import A100, H100, V100
-from zprof.planner.sensitivity.answers import answers_of
+from zprof.planner.sensitivity.answers import answers_of, speed_up_answers
 from zprof.planner.sensitivity.break_even import break_even_of
 from zprof.planner.sensitivity.conditions import with_tokens
 from zprof.planner.sensitivity.points import (
@@ -44,13 +44,15 @@ def sensitivity_of(job: Job) -> Sensitivity:
 
 
 def _series(known: Sensitivity, job: Job, there: Job, stack: Stack) -> Sensitivity:
+    speed_up = speed_up_of(job, stack, worlds(job))
     return replace(
         known,
+        answers=(*known.answers, *speed_up_answers(speed_up)),
         bandwidth=bandwidth_points(there, stack),
         latency=latency_points(there, stack),
         tokens=token_points(there, stack, known.break_even),
         world=world_points(there, stack),
-        speed_up=speed_up_of(job, stack, worlds(job)),
+        speed_up=speed_up,
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape, Unit
 from zprof.model.planning.plan import Scheme
 from zprof.planner.hardware.presets import V100
+from zprof.planner.sensitivity.answers import speed_up_answers
 from zprof.planner.sensitivity.speed_up import most_samples, speed_up_of
 from zprof.planner.sensitivity.states import activation_bytes, state_bytes
 from zprof.planner.step.ledger import step_with
@@ -59,6 +60,16 @@ def test_the_speed_up_is_the_larger_batch() -> None:
     assert samples == sorted(set(samples))
     assert wholes == sorted(set(wholes))
     assert found[-1].larger_batch_ratio > 1.0
+
+
+def test_where_the_network_decides_the_larger_batch_is_super_linear() -> None:
+    slow = replace(V100, node_bytes_per_s=10e9, memory_bytes=15_500_000_000)
+    job = replace(sixty_billion(), hardware=slow)
+    found = speed_up_of(job, stack(), DEGREES)
+    assert found[-1].whole_ratio > 1.5
+    assert found[-1].equal_batch_ratio < 1.0
+    [sentence] = speed_up_answers(found)
+    assert f"{found[-1].whole_ratio:.2f} (super-linear)" in sentence
 
 
 def test_each_factor_is_a_quotient_of_throughputs() -> None:
