@@ -161,7 +161,7 @@ def _batch(job: Job) -> str:
         return "not said: no activations and no time (--micro-batch and --sequence)"
     many = f", {whole(batch.micro_batches)} micro-batches a step" if batch.micro_batches > 1 else ""
     return (
-        f"{whole(batch.samples)} x {whole(batch.sequence)} tokens a micro-batch of a device "
+        f"{whole(batch.samples)} x {whole(batch.sequence)} tokens a micro-batch of one replica "
         f"({whole(batch.tokens)}){many}"
     )
 

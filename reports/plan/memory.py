@@ -27,7 +27,10 @@ _SHORTEST = {
     Tenant.COMMUNICATION_BUFFERS: "comm.",
 }
 #: Names where there are only 80 columns.
-SHORT: Mapping[str, str] = {Tenant.TEMPORARY_BUFFERS: "temp. buffers", Tenant.COMMUNICATION_BUFFERS: "comm. buffers"}
+SHORT: Mapping[str, str] = {
+    Tenant.TEMPORARY_BUFFERS: "temp. buffers",
+    Tenant.COMMUNICATION_BUFFERS: "comm. buffers",
+}
 
 
 def scheme_columns(rows: Sequence[PlanRow]) -> tuple[GridColumn, ...]:

@@ -171,7 +171,7 @@ def _add_states(parser: argparse.ArgumentParser) -> None:
 
 def _add_batch(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "the batch", "of one device; without it activations and time are unknown"
+        "the batch", "of one replica of the model; without it activations and time are unknown"
     )
     group.add_argument("--micro-batch", metavar="N", type=count, help="samples of a micro-batch")
     group.add_argument("--sequence", metavar="N", type=count, help="tokens of a sample")
