@@ -1,6 +1,6 @@
 """The series, said in sentences.
 
-Working set: sharded states and 1 + prefetch gathered units, which arXiv 1910.02054 leaves out of its 15.6 GB
+Working set: sharded states and what is gathered at once, which arXiv 1910.02054 leaves out of its 15.6 GB
 for 1e12 parameters on 1024 devices.
 """
 
@@ -38,7 +38,7 @@ def answers_of(job: Job, hardware: Hardware, stack: Stack | None, even: Sequence
     else:
         yield from _across(start, job, stack, even)
     if stack is not None:
-        yield _fits(start, job, hardware, stack)
+        yield _fits(start, job, hardware)
 
 
 def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
@@ -62,8 +62,8 @@ def _within(start: str, job: Job, even: BreakEven) -> Iterator[str]:
         "" if holds is None else f", and the step keeps {even.kept_ratio:.0%} of its speed from {holds:,} on"
     )
     yield (
-        f"{start}: ZeRO-3 stays within a node, so that the network between nodes does not matter. Compute hides "
-        f"a unit's gather from {even.forward_tokens:,.0f} tokens of a device in a micro-batch on{kept}."
+        f"{start}: ZeRO-3 stays within a node, so that the network between nodes does not matter. Compute "
+        f"hides a unit's gather from {even.forward_tokens:,.0f} tokens of a device in a micro-batch on{kept}."
     )
 
 
@@ -111,8 +111,8 @@ def _latency(start: str, job: Job, stack: Stack) -> str | None:
     )
 
 
-def _fits(start: str, job: Job, hardware: Hardware, stack: Stack) -> str:
-    states, gathered = state_bytes(job, stack, stage=3), gathered_bytes(job, stack)
+def _fits(start: str, job: Job, hardware: Hardware) -> str:
+    states, gathered = state_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
     rest = hardware.memory_bytes - states - gathered
     verdict = f"{_size(rest)} is left for the rest" if rest >= 0 else f"does not fit, {_size(-rest)} short"
     return (

@@ -18,24 +18,30 @@ _MOST_DEVICES = 1024
 
 def bandwidth_points(job: Job, stack: Stack) -> tuple[Point, ...]:
     """At 100, 75 and 50 % of the network."""
-    return _made(_point(job, stack, ratio) for ratio in BANDWIDTHS)
+    states = state_bytes(job, Scheme.ZERO_3)
+    return _made(_point(job, stack, states, ratio) for ratio in BANDWIDTHS)
 
 
 def latency_points(job: Job, stack: Stack) -> tuple[Point, ...]:
     """At 5 to 100 us a hop between nodes."""
-    return _made(_point(with_latency(job, latency), stack) for latency in LATENCIES_NS)
+    states = state_bytes(job, Scheme.ZERO_3)
+    return _made(_point(with_latency(job, latency), stack, states) for latency in LATENCIES_NS)
 
 
 def token_points(job: Job, stack: Stack, break_even: Iterable[BreakEven]) -> tuple[Point, ...]:
     """At powers of two around the job's tokens and the break-even, at each bandwidth."""
     tokens = [even.forward_tokens for even in break_even] + [float(job.batch.tokens or 1)]
     counts = list(_powers(min(tokens) / 2, max(tokens) * 2))
-    return _made(_point(with_tokens(job, count), stack, ratio) for ratio in BANDWIDTHS for count in counts)
+    states = state_bytes(job, Scheme.ZERO_3)
+    return _made(
+        _point(with_tokens(job, count), stack, states, ratio) for ratio in BANDWIDTHS for count in counts
+    )
 
 
 def world_points(job: Job, stack: Stack) -> tuple[Point, ...]:
     """From one node on, twice as many data-parallel ranks each time; a device keeps its batch."""
-    return _made(_point(with_ranks(job, dp), stack) for dp in worlds(job))
+    sized = [with_ranks(job, dp) for dp in worlds(job)]
+    return _made(_point(there, stack, state_bytes(there, Scheme.ZERO_3)) for there in sized)
 
 
 def worlds(job: Job) -> tuple[int, ...]:
@@ -51,7 +57,7 @@ def worlds(job: Job) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _point(job: Job, stack: Stack, ratio: float = 1.0) -> Point | None:
+def _point(job: Job, stack: Stack, states: int, ratio: float = 1.0) -> Point | None:
     hardware = job.hardware
     step = step_with(with_bandwidth(job, ratio), Scheme.ZERO_3, stack)
     if step is None or hardware is None or job.batch.tokens is None:
@@ -65,7 +71,7 @@ def _point(job: Job, stack: Stack, ratio: float = 1.0) -> Point | None:
         compute_ns=step.compute_ns,
         exposed_ns=step.exposed_transfer_ns,
         efficiency_ratio=step.efficiency_ratio,
-        state_bytes=state_bytes(job, stack, stage=3),
+        state_bytes=states,
     )
 
 

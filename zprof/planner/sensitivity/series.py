@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
+from zprof.model.planning.plan import Scheme
 from zprof.model.planning.sensitivity import Sensitivity
+from zprof.planner.degrees import spread
 from zprof.planner.hardware.presets import A100, H100, V100
 from zprof.planner.sensitivity.answers import answers_of, speed_up_answers
 from zprof.planner.sensitivity.break_even import break_even_of
@@ -30,6 +32,7 @@ def sensitivity_of(job: Job) -> Sensitivity:
     Without hardware all known kinds of machines answer for the break-even, and the series are empty.
     Without a batch they are at the largest power of two of tokens that is below the break-even.
     """
+    job = spread(job, Scheme.ZERO_3)
     stack = stack_of(job)
     kinds = _KINDS if job.hardware is None else (job.hardware,)
     asked = [_on(job, kind) for kind in kinds]

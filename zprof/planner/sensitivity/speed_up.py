@@ -21,7 +21,6 @@ from zprof.planner.sensitivity.conditions import with_ranks, with_samples
 from zprof.planner.sensitivity.states import activation_bytes, gathered_bytes, state_bytes
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.runs import Stack
-from zprof.planner.step.schemes import stage_of
 
 #: Above this many samples a micro-batch is no longer one.
 _MOST_SAMPLES = 1 << 20
@@ -38,30 +37,30 @@ def speed_up_of(
     job: Job, stack: Stack, dp_degrees: Sequence[int], scheme: Scheme = Scheme.ZERO_3
 ) -> tuple[SpeedUp, ...]:
     """Of every world in which a sample fits, against the smallest of them; empty where it is not known."""
-    worlds = sorted(_fitting(job, stack, dp_degrees, scheme), key=lambda world: world.job.degrees.dp)
+    worlds = sorted(_fitting(job, dp_degrees, scheme), key=lambda world: world.job.degrees.dp)
     return tuple(
         found for world in worlds if (found := _against(worlds[0], world, stack, scheme)) is not None
     )
 
 
-def most_samples(job: Job, stack: Stack, stage: int) -> int:
+def most_samples(job: Job, scheme: Scheme) -> int:
     """A device's largest micro-batch that fits; 0 where none does, or that is not known."""
     sample = activation_bytes(job, 1)
     if job.hardware is None or sample is None:
         return 0
-    left = job.hardware.memory_bytes - state_bytes(job, stack, stage)
-    left -= gathered_bytes(job, stack) if stage == 3 else 0
+    left = job.hardware.memory_bytes - state_bytes(job, scheme)
+    left -= gathered_bytes(job) if scheme is Scheme.ZERO_3 else 0
     if left < sample:
         return 0
     return _MOST_SAMPLES if sample == 0 else min(_MOST_SAMPLES, left // sample)
 
 
-def _fitting(job: Job, stack: Stack, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_World]:
+def _fitting(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_World]:
     for dp in dp_degrees:
         there = with_ranks(job, dp)
-        samples = most_samples(there, stack, stage_of(scheme))
+        samples = most_samples(there, scheme)
         if samples:
-            yield _World(job=there, samples=samples, state_bytes=state_bytes(there, stack, stage_of(scheme)))
+            yield _World(job=there, samples=samples, state_bytes=state_bytes(there, scheme))
 
 
 def _against(first: _World, world: _World, stack: Stack, scheme: Scheme) -> SpeedUp | None:

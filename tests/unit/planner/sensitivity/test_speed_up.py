@@ -43,9 +43,9 @@ def test_states_shrink_and_checkpoints_grow(dp: int, samples: int, states: str, 
     job = sixty_billion(dp)
     kept = activation_bytes(job, samples)
     assert kept is not None
-    assert f"{state_bytes(job, stack(), stage=2) / 1e9:.2f}" == states
+    assert f"{state_bytes(job, Scheme.ZERO_2) / 1e9:.2f}" == states
     assert f"{kept / 1e9:.2f}" == checkpoints
-    assert samples <= most_samples(job, stack(), stage=2)
+    assert samples <= most_samples(job, Scheme.ZERO_2)
 
 
 def test_the_speed_up_is_the_larger_batch() -> None:
@@ -95,8 +95,8 @@ def test_gathered_units_take_their_place_in_stage_3() -> None:
     job = sixty_billion(25)
     sample = activation_bytes(job, 1)
     assert sample is not None
-    left = V100.memory_bytes - state_bytes(job, stack(), 3) - 2 * 2 * BLOCK // 16
-    assert most_samples(job, stack(), 3) == left // sample
+    left = V100.memory_bytes - state_bytes(job, Scheme.ZERO_3) - 2 * 2 * BLOCK // 16
+    assert most_samples(job, Scheme.ZERO_3) == left // sample
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_gathered_units_take_their_place_in_stage_3() -> None:
         (Residual(checkpointing=True), 75 * 8192 * 1024),
         (Residual(checkpointing=True, partition=True), 75 * 8192 * 1024 // 16),
         (Residual(checkpointing=True, partition=True, offload=True), 0),
-        (Residual(), 12 * 75 * 8192 * 1024 // 16),
+        (Residual(), 75 * (8192 * 1024 + 11 * 8192 * 1024 // 16)),
     ],
 )
 def test_what_a_sample_keeps(residual: Residual, elements: int) -> None:
