@@ -25,7 +25,8 @@ from zprof.planner.memory.unknown import unknown
 def paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
     """Terms at the highest moment as far as they are known, and that moment."""
     states = state_terms(job, scheme)
-    backward = (*states, *activation_terms(job), _buffer_term(job), *_gathered_terms(job, scheme))
+    travelling = (*_gathered_terms(job, scheme), *_reduced_terms(job, scheme))
+    backward = (*states, *activation_terms(job), _buffer_term(job), *travelling)
     return highest({"backward": backward, "optimizer": (*states, *copy_terms(job, scheme))})
 
 
@@ -60,7 +61,9 @@ def _buffer_term(job: Job) -> Term:
     """Units whose bytes are not known have work buffers of a size that is not known either."""
     capped = job.residual.constant_buffer_elements is not None
     key = "residual.constant_buffer" if capped else "residual.fused_buffer"
-    if job.units or job.shape is None or job.batch.tokens is None:
+    if job.units:
+        return unknown(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work")
+    if job.shape is None or job.batch.tokens is None:
         return unknown(Tenant.TEMPORARY_BUFFERS, "fused_buffer", key)
     return _temporary("fused_buffer", fused_buffer_bytes(rank_elements(job), job.residual), key)
 
@@ -74,6 +77,15 @@ def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     size = gathered_bytes(job) if job.degrees.dp > 1 else 0
     term = Term(tenant=Tenant.COMMUNICATION_BUFFERS, sub="gathered_param", bytes=size, assumption=key)
     return (term,)
+
+
+def _reduced_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+    """Stages that shard gradients reduce them out of buffers; by the paper these are the fused ones."""
+    in_place = scheme not in (Scheme.ZERO_2, Scheme.ZERO_3) or job.degrees.dp == 1
+    by_paper = not job.units and job.shape is not None and job.batch.tokens is not None
+    if in_place or by_paper:
+        return ()
+    return (unknown(Tenant.COMMUNICATION_BUFFERS, "reduce_scatter_base", "residual.reductions"),)
 
 
 def _checkpoint_key(job: Job) -> str:

@@ -8,7 +8,7 @@ L layers, h hidden, t = b s tokens of a micro-batch, e bytes an element, psi par
     fused buffers              4 psi bytes, or 4 CB with buffers of a constant size
     optimizer's gradients      c of each of its elements, c CB with buffers of a constant size
 
-What a gathered unit takes is not in the paper: (1 + prefetch) largest units and those that enclose them.
+What a gathered unit takes is not in the paper: the largest unit, one more with prefetch, and what encloses.
 """
 
 from zprof.model.planning.job import Job, Residual, Shape
@@ -56,10 +56,13 @@ def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
 
 
 def gathered_bytes(job: Job) -> int:
-    """Of the units that are whole on a device at once under stage 3; ``job.units`` must be known."""
+    """Of the units that are surely whole on a device at once under stage 3; ``job.units`` must be known.
+
+    Fetched further ahead than one, the others are there when gradients are not all there yet.
+    """
     inner = sorted((unit.elements for unit in job.units if not unit.encloses), reverse=True)
     around = sum(unit.elements for unit in job.units if unit.encloses)
-    return job.element_bytes.gathered * (around + sum(inner[: 1 + job.overlap.prefetch]))
+    return job.element_bytes.gathered * (around + sum(inner[: 1 + min(1, job.overlap.prefetch)]))
 
 
 def _capped(elements: int, residual: Residual) -> int:

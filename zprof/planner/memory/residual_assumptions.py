@@ -48,9 +48,13 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="left out in the paper's 16 bytes a parameter; 0 for an optimizer that reads 16 bits",
     ),
     "residual.gathered_units": Assumption(
-        formula="bytes on the wire x (1 + prefetch largest units, and those that enclose the others)",
+        formula="bytes on the wire x (the largest unit, a second where units are fetched ahead, those that "
+        "enclose the others)",
         source="reference engine",
         deviation="left out in the paper: 15.6 GB for 1T on 1024 devices has no room for a gathered unit",
+    ),
+    "residual.reductions": Assumption(
+        formula="bytes on the wire x the units whose gradients are being reduced", source="reference engine"
     ),
     "residual.work": Assumption(
         formula="the largest work buffers of a unit's forward or backward", source="reference engine"

@@ -146,6 +146,7 @@ def test_gathered_units_are_the_largest_and_what_encloses_them() -> None:
     assert gathered_bytes(job) == 2 * (7 + 30 + 20)
     without = replace(job, overlap=Overlap(prefetch=0), element_bytes=ElementBytes(gathered=4))
     assert gathered_bytes(without) == 4 * (7 + 30)
+    assert gathered_bytes(replace(job, overlap=Overlap(prefetch=9))) == gathered_bytes(job)
 
 
 def test_the_optimizer_copies_a_units_gradients() -> None:
