@@ -1,0 +1,111 @@
+"""The ledger of storages: sizes, lives, owners and the peak, on tensors without memory."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from zprof.integrations.planning.fake.ledger import Ledger
+from zprof.integrations.planning.fake.tap import tapped
+from zprof.model.tenants import Tenant
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    made = Ledger()
+    with FakeTensorMode(), tapped(made):
+        yield made
+
+
+def bytes_now(ledger: Ledger) -> int:
+    return ledger.live_bytes
+
+
+def test_a_terabyte_is_counted_and_not_taken(ledger: Ledger) -> None:
+    held = torch.empty(1 << 38)
+    assert bytes_now(ledger) == held.nbytes == 1 << 40
+
+
+def test_views_are_the_storage_that_they_are_of(ledger: Ledger) -> None:
+    whole = torch.empty(100)
+    parts = [whole[:50], whole.view(10, 10), whole.detach()]
+    assert bytes_now(ledger) == 400
+    del whole
+    assert bytes_now(ledger) == 400
+    del parts
+    assert bytes_now(ledger) == 0
+
+
+def test_the_peak_is_the_most_at_once_since_the_begin(ledger: Ledger) -> None:
+    before = torch.empty(1000)
+    del before
+    kept = torch.empty(10)
+    ledger.begin()
+    ledger.place = "there"
+    gone = torch.empty(20)
+    del gone
+    last = torch.empty(5)
+    assert (ledger.peak.bytes, ledger.peak.place) == (120, "there")
+    assert ledger.tenants_at(ledger.peak.time) == {Tenant.TEMPORARY_BUFFERS: 120}
+    del kept, last
+
+
+def test_a_resized_storage_lives_again_and_stays_gathered(ledger: Ledger) -> None:
+    full = torch.empty(100)
+    ledger.gathers(full)
+    full.untyped_storage().resize_(0)
+    assert bytes_now(ledger) == 0
+    full.untyped_storage().resize_(400)
+    assert ledger.tenants_at(ledger.time) == {Tenant.COMMUNICATION_BUFFERS: 400}
+
+
+def test_the_strongest_claim_that_holds_wins(ledger: Ledger) -> None:
+    held = torch.empty(10)
+    ledger.claim(held, Tenant.ACTIVATIONS)
+    born = ledger.time
+    other = torch.empty(1)
+    ledger.claim(held, Tenant.GRADIENTS, backdated=False)
+    assert ledger.tenants_at(born) == {Tenant.ACTIVATIONS: 40}
+    now = ledger.tenants_at(ledger.time)
+    assert now[Tenant.GRADIENTS] == 40
+    ledger.claim(held, Tenant.PARAMETERS)
+    assert ledger.tenants_at(born) == {Tenant.PARAMETERS: 40}
+    del other
+
+
+def test_what_autograd_saves_is_an_activation_and_goes_with_the_backward(ledger: Ledger) -> None:
+    weight = torch.empty(8, 8, requires_grad=True)
+    ledger.claim(weight, Tenant.PARAMETERS)
+    x = torch.empty(4, 8)
+    y = (x @ weight).exp()
+    loss = y.sum()
+    at = ledger.tenants_at(ledger.time)
+    # x for the weight's gradient, the result of exp for its own; the product is gone.
+    assert at[Tenant.ACTIVATIONS] == 2 * 4 * 8 * 4
+    del x, y
+    loss.backward()
+    assert Tenant.ACTIVATIONS not in ledger.tenants_at(ledger.time)
+
+
+def test_what_a_stretch_leaves_behind_unclaimed_is_kept_for_the_backward(ledger: Ledger) -> None:
+    before = torch.empty(1)
+    since = ledger.time
+    kept, gone = torch.empty(2), torch.empty(4)
+    del gone
+    ledger.keep_since(since)
+    assert ledger.tenants_at(ledger.time) == {Tenant.ACTIVATIONS: 8, Tenant.TEMPORARY_BUFFERS: 4}
+    del before, kept
+
+
+def test_the_most_of_a_tenant_within_stretches(ledger: Ledger) -> None:
+    first = ledger.time
+    one = torch.empty(10)
+    middle = ledger.time
+    two = torch.empty(20)
+    del one
+    end = ledger.time
+    assert ledger.most_of(Tenant.TEMPORARY_BUFFERS, [(first, middle)]) == 40
+    assert ledger.most_of(Tenant.TEMPORARY_BUFFERS, [(middle, end)]) == 120
+    assert ledger.most_of(Tenant.ACTIVATIONS, [(first, end)]) == 0
+    del two
