@@ -5,22 +5,26 @@ from collections.abc import Awaitable, Callable
 
 from textual.pilot import Pilot
 
+from tests.support.outlooks import foreseen
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
+from zprof.tui.plan.predicting import Predictor
 from zprof.tui.popups.popup import Popup
 from zprof.tui.screens.page_screen import PageScreen
 from zprof.tui.session import Asked, Loaded
 
 SMALL, MIDDLE, LARGE = (80, 24), (120, 36), (200, 50)
 SIZES = (SMALL, MIDDLE, LARGE)
-_MOST_PAUSES = 200
+_MOST_PAUSES, _WHILE_READING_S = 600, 0.01
 Act = Callable[[ZprofApp, Pilot[int]], Awaitable[None]]
 
 
-def app_on(loaded: Loaded, *, ascii_only: bool = False, mono: bool = False) -> ZprofApp:
-    """An app on what is measured already."""
+def app_on(
+    loaded: Loaded, *, ascii_only: bool = False, mono: bool = False, predictor: Predictor = foreseen
+) -> ZprofApp:
+    """An app on what is measured already; predictions are those of a test, not the planner's."""
     asked = Asked(path=loaded.run.path, opener=open_run)
-    return ZprofApp(asked, loaded=loaded, ascii_only=ascii_only, mono=mono)
+    return ZprofApp(asked, loaded=loaded, ascii_only=ascii_only, mono=mono, predictor=predictor)
 
 
 def play(app: ZprofApp, act: Act, size: tuple[int, int] = SMALL, *, notifications: bool = False) -> None:
@@ -41,6 +45,7 @@ async def settled(app: ZprofApp, pilot: Pilot[int]) -> None:
         screen = app.screen
         if getattr(screen, "is_reading", False):
             await app.workers.wait_for_complete()
+            await pilot.pause(_WHILE_READING_S)
             continue
         if isinstance(screen, Popup) or (isinstance(screen, PageScreen) and screen.filled is not None):
             break

@@ -23,6 +23,7 @@ SCREEN_OF = {
     Where.TIMELINE: "timeline",
     Where.RANKS: "ranks",
     Where.COMPARE: "compare",
+    Where.PLAN: "plan",
 }
 
 

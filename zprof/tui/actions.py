@@ -11,7 +11,7 @@ from zprof.reports.shown.presenter import grouped_gaps
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.popups.popup import Popup
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Asked, first_selected
+from zprof.tui.session import Asked, Loaded, first_selected
 from zprof.tui.shell import Shell
 from zprof.tui.tables import Table
 from zprof.tui.widgets.fact_table import FactTable
@@ -75,12 +75,24 @@ def gaps_text(app: Shell) -> str:
     """What could not be measured, why, and what helps."""
     if app.loaded is None:
         return app.waiting_text()
-    groups = grouped_gaps(app.loaded.report.gaps)
+    further = [gap for page in _pages(app)[-1:] for gap in page.further_gaps()]
+    groups = grouped_gaps((*further, *app.loaded.report.gaps))
     lines = []
     for gap in groups:
         ranks = f" (ranks {', '.join(map(str, gap.ranks[:8]))}{' ...' if len(gap.ranks) > 8 else ''})"
         lines += [f"{gap.what}{ranks if gap.ranks else ''}", f"  {gap.reason}", f"  {gap.remedy}", ""]
     return "\n".join(lines) if lines else "nothing: all that zprof asks for was measured"
+
+
+def to_write(app: Shell) -> Loaded | None:
+    """What ``e`` writes: what is loaded, with what the screen in front adds to it."""
+    pages = _pages(app)
+    return pages[-1].to_write(app.loaded) if app.loaded is not None and pages else app.loaded
+
+
+def _pages(app: Shell) -> list[PageScreen]:
+    """The screens below what is opened, the one in front last."""
+    return [screen for screen in app.screen_stack if isinstance(screen, PageScreen)]
 
 
 def rank_choices(app: Shell) -> list[tuple[str, str]]:

@@ -115,7 +115,8 @@ class ZprofApp(Shell):
 
     def _export(self, path: str | None) -> None:
         if path:
-            self._write(lambda: exporting.export_report(self.loaded, Path(path).expanduser()))
+            loaded = actions.to_write(self)
+            self._write(lambda: exporting.export_report(loaded, Path(path).expanduser()))
 
     def action_perfetto(self) -> None:
         """The selected step as a trace."""

@@ -67,11 +67,4 @@ def as_json(table: Table, line: Line, cell: Cell) -> str:
 
 
 def _value(cell: Cell) -> object:
-    if isinstance(cell, Figure):
-        return {
-            "value": cell.value,
-            "unit": cell.unit.value,
-            "leaves": list(cell.leaves),
-            "how": cell.how.value,
-        }
-    return cell.text
+    return cell.in_json() if isinstance(cell, Figure) else cell.text

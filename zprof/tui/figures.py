@@ -77,6 +77,15 @@ class Figure:
         """The numbers in it that the report's JSON has, or makes: what a test holds against it."""
         return (self,)
 
+    def in_json(self) -> dict[str, Any]:
+        """As it is copied: with its leaves."""
+        return {
+            "value": self.value,
+            "unit": self.unit.value,
+            "leaves": list(self.leaves),
+            "how": self.how.value,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range(Figure):

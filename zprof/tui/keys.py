@@ -16,6 +16,7 @@ class Where(StrEnum):
     COMPARE = "compare"
     MEMORY = "memory"
     COMMUNICATION = "communication"
+    PLAN = "plan"
     LIVE = "live view"
     POPUP = "what is opened"
 
@@ -49,6 +50,7 @@ KEYS: tuple[Key, ...] = (
     Key(keys="4", action="show('timeline')", says="one step of one rank, lane by lane"),
     Key(keys="5", action="show('ranks')", says="ranks and steps as a heat map"),
     Key(keys="6", action="show('compare')", says="this run and its baseline, side by side"),
+    Key(keys="7", action="show('plan')", says="what another stage, link or setting is predicted to do"),
     Key(keys="question_mark", spelled="?", action="explain", says="explain what is focused", footer="help"),
     Key(keys="f1", spelled="F1", action="help", says="all keys", footer="keys"),
     Key(keys="r", action="pick_rank", says="pick a rank"),
@@ -134,6 +136,20 @@ KEYS: tuple[Key, ...] = (
         footer="per token",
     ),
     Key(keys="x", action="swap", says="swap A and B: all screens show the other run", where=Where.COMPARE),
+    Key(keys="up,k", spelled="up, k", action="along(-1)", says="the knob above", where=Where.PLAN),
+    Key(keys="down,j", spelled="down, j", action="along(1)", says="the knob below", where=Where.PLAN),
+    Key(keys="left,h", spelled="left, h", action="turn(-1)", says="turn the knob down", where=Where.PLAN),
+    Key(keys="right,l", spelled="right, l", action="turn(1)", says="turn the knob up", where=Where.PLAN),
+    Key(keys="enter", action="open", says="what the knob does", where=Where.PLAN, footer="open"),
+    Key(keys="x", action="reset", says="this knob as it was measured", where=Where.PLAN, footer="reset"),
+    Key(keys="X", action="reset_all", says="all knobs as measured", where=Where.PLAN, footer="all"),
+    Key(
+        keys="m",
+        action="next_table",
+        says="the peak, or what the model took from the run",
+        where=Where.PLAN,
+        footer="table",
+    ),
     Key(keys="up,k", spelled="up, k", action="move(-1, 0)", says="the ranks above", where=Where.RANKS),
     Key(keys="down,j", spelled="down, j", action="move(1, 0)", says="the ranks below", where=Where.RANKS),
     Key(keys="left,h", spelled="left, h", action="move(0, -1)", says="the steps before", where=Where.RANKS),

@@ -14,6 +14,7 @@ from zprof.tui.actions import gaps_text
 from zprof.tui.figures import Figure, Unit, figure
 from zprof.tui.pages.compare import said_of_row
 from zprof.tui.pages.memory_opened import allocation_text, law_text
+from zprof.tui.plan.foreseen import Foreseen
 from zprof.tui.popups.instances import InstancesPopup
 from zprof.tui.popups.number import NumberPopup
 from zprof.tui.popups.popup import Popup
@@ -30,7 +31,10 @@ _LONGEST_TITLE = 120
 
 def number(loaded: Loaded, found: Figure, line: Line, table: Table) -> Popup[None]:
     """A number of this row, explained."""
-    return NumberPopup(found, shorten(title_of(found, line, table), _LONGEST_TITLE), loaded)
+    title = shorten(title_of(found, line, table), _LONGEST_TITLE)
+    if isinstance(found, Foreseen):
+        return TextPopup(f"{title}: {found.text}", found.said)
+    return NumberPopup(found, title, loaded)
 
 
 def title_of(found: Figure, line: Line, table: Table) -> str:

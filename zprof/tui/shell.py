@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 from zprof.model.errors import ZprofError
 from zprof.model.printable import printable
 from zprof.tui.loading import Loader, Loading
+from zprof.tui.plan.predicting import Predicting, Predictor, predict
 from zprof.tui.session import Asked, FirstLook, Loaded, Selected, kept_selected, load
 from zprof.tui.theme.looked import Looked
 
@@ -33,6 +34,7 @@ class Shell(Looked):
         ascii_only: bool = False,
         mono: bool = False,
         loader: Loader = load,
+        predictor: Predictor = predict,
     ) -> None:
         """``loaded``: what was measured already, which is then not measured again."""
         super().__init__(ascii_only=ascii_only, mono=mono)
@@ -40,9 +42,11 @@ class Shell(Looked):
         self.look: FirstLook | None = None
         self.loaded = loaded
         self.selected = kept_selected(loaded.report, Selected()) if loaded else Selected()
+        self.predictor = predictor
         self._loader = loader
         self._loading: Loading | None = None
         self._stopped: list[Loading] = []
+        self._predicting: Predicting | None = None
         self._doing = "opening"
 
     @property
@@ -52,8 +56,14 @@ class Shell(Looked):
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread still measures, be it for nobody."""
-        return any(one.is_alive for one in (self._loading, *self._stopped) if one is not None)
+        """Whether a thread still measures or predicts, be it for nobody."""
+        threads = (self._loading, *self._stopped, self._predicting)
+        return any(one.is_alive for one in threads if one is not None)
+
+    def begin(self, predicting: Predicting) -> None:
+        """Predict beside the screens; one at a time is for whoever asks to see to."""
+        self._predicting = predicting
+        predicting.start()
 
     def waiting_text(self) -> str:
         """What is being done, or why nothing is loaded."""

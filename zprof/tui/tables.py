@@ -22,6 +22,7 @@ class Mark(StrEnum):
     BAD = "bad"
     DOUBTFUL = "doubtful"
     TITLE = "title"
+    PREDICTED = "predicted"
 
 
 class Opens(StrEnum):

@@ -47,5 +47,22 @@ def test_picture(
     assert snap_compare(app, terminal_size=size, run_before=show)
 
 
+@pytest.mark.skipif(
+    not (is_pinned("textual") and is_pinned("rich")),
+    reason="pictures are those of the versions of textual and rich in constraints.txt",
+)
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_turned_knobs(loaded: Loaded, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+    app = app_on(loaded)
+
+    async def show(pilot: Pilot[int]) -> None:
+        for key in ("7", "left", "down", "down", "down", "right", "tab"):
+            await settled(app, pilot)
+            await pilot.press(key)
+        await settled(app, pilot)
+
+    assert snap_compare(app, terminal_size=size, run_before=show)
+
+
 def test_the_pin_is_read() -> None:
     assert re.search(r"^textual==\d", CONSTRAINTS.read_text(), re.MULTILINE)

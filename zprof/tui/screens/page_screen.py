@@ -1,5 +1,6 @@
 """What all screens share: the line of their names, the status line, and being filled when data comes."""
 
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
@@ -8,6 +9,7 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Static
 
+from zprof.model.gaps import Gap
 from zprof.tui.session import Loaded, Selected
 from zprof.tui.shell import Shell
 from zprof.tui.tables import ShowsTable
@@ -83,6 +85,14 @@ class PageScreen(Screen[None]):
     def fill(self, loaded: Loaded, selected: Selected) -> None:
         """Show what was loaded."""
         raise NotImplementedError
+
+    def further_gaps(self) -> Sequence[Gap]:
+        """What this screen could not find out beside what the report says."""
+        return ()
+
+    def to_write(self, loaded: Loaded) -> Loaded:
+        """What ``e`` writes here: the report as it was measured, or with what this screen adds to it."""
+        return loaded
 
     def focused_table(self) -> ShowsTable | None:
         """The table, or picture of one, that has the focus, else the first table of the screen."""

@@ -40,6 +40,12 @@ def _compare() -> PageScreen:
     return CompareScreen()
 
 
+def _plan() -> PageScreen:
+    from zprof.tui.screens.plan import PlanScreen
+
+    return PlanScreen()
+
+
 SCREENS: Mapping[str, Callable[[], PageScreen]] = {
     "overview": OverviewScreen,
     "memory": _memory,
@@ -47,4 +53,5 @@ SCREENS: Mapping[str, Callable[[], PageScreen]] = {
     "timeline": _timeline,
     "ranks": _ranks,
     "compare": _compare,
+    "plan": _plan,
 }

@@ -69,6 +69,7 @@ MARKS: Mapping[Mark, Paint] = {
     Mark.BAD: Paint("✗", "x", "#E8743B", "#B84A00"),
     Mark.DOUBTFUL: Paint("!", "!", "#E69F00", "#8A5A00"),
     Mark.TITLE: Paint("", "", "bold", "bold"),
+    Mark.PREDICTED: Paint("~", "~", "#B7A5FF", "#5A3FA8"),
 }
 #: Steps of the heat map, from least to most: cividis, which reads in grey and for every kind of sight.
 HEAT: tuple[str, ...] = (

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from zprof.tui.figures import Figure
+from zprof.tui.plan.foreseen import Foreseen
 from zprof.tui.tables import Bar, Cell, Mark
 from zprof.tui.theme.palette import MARKS, TIMES, Look, Paint
 
@@ -14,10 +15,20 @@ _WHOLE = Paint("─", "~", "#C0C0C0", "#5F5F5F")
 
 def cell_text(cell: Cell, look: Look, *, numeric: bool = False, row: Mark = Mark.PLAIN) -> Text:
     """A cell: numbers to the right, in the colour of its mark, or else of its row's."""
-    mark = row if isinstance(cell, Figure) or cell.mark is Mark.PLAIN else cell.mark
+    own = _mark(cell)
+    mark = row if own is Mark.PLAIN else own
     text = Text(cell.text, style=MARKS[mark].colour(look), no_wrap=True, end="")
+    if mark is Mark.PREDICTED:
+        text.stylize("bold italic" if row is Mark.TITLE else "italic")
     text.justify = "right" if numeric else "left"
     return text
+
+
+def _mark(cell: Cell) -> Mark:
+    """Numbers have that of their row, but for those that are predicted."""
+    if isinstance(cell, Figure):
+        return Mark.PREDICTED if isinstance(cell, Foreseen) and cell.is_predicted else Mark.PLAIN
+    return cell.mark
 
 
 def bar_text(cell: Bar, columns: int, look: Look, *, ascii_only: bool) -> Text:

@@ -17,6 +17,7 @@ SCREENS: tuple[tuple[str, str, str], ...] = (
     ("timeline", "Timeline", "Timeline"),
     ("ranks", "Ranks", "Ranks"),
     ("compare", "Compare", "Compare"),
+    ("plan", "Plan", "Plan"),
 )
 _WIDE = 100
 #: Columns that the name of a run keeps.

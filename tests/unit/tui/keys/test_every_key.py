@@ -112,7 +112,7 @@ async def leaves(app: ZprofApp, pilot: Pilot[int], key: str) -> None:
 
 CASES: dict[str, Case] = {
     **{f"show('{name}')": shows(name) for name in ("overview", "memory", "communication")},
-    **{f"show('{name}')": shows(name) for name in ("timeline", "ranks", "compare")},
+    **{f"show('{name}')": shows(name) for name in ("timeline", "ranks", "compare", "plan")},
     "explain": opens(TextPopup, ""),
     "help": opens(TextPopup, "keys"),
     "pick_rank": opens(PickPopup, "rank"),

@@ -1,0 +1,191 @@
+"""The knobs, one below the other: arrows go from one to the next and turn it."""
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widgets import Static
+
+from zprof.model.planning.whatif import Change
+from zprof.tui.keys import Where, bindings
+from zprof.tui.plan.knobs import Knob
+from zprof.tui.tables import Cell, Column, Line, Mark, Table, Word
+from zprof.tui.theme.looks import look_of
+from zprof.tui.theme.palette import MARKS
+
+CHANGED, _IDLE = "*", "-"
+_TITLE, _VALUE = 14, 5
+#: Columns from which on there is room for arrows beside a value, and for what a turned knob was.
+_ARROWS, _WAS = 25, 34
+#: Keys of the whole screen, not of the knobs alone.
+OF_SCREEN = frozenset({"reset", "reset_all", "next_table"})
+_NOTHING = "no knob means anything for this run"
+
+
+class KnobList(Static, can_focus=True):
+    """Shows the knobs of a change; whoever hears :class:`Turned` turns them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        each for each in bindings(Where.PLAN) if each.action not in OF_SCREEN
+    ]
+
+    class Turned(Message):
+        """A knob was turned by so many choices."""
+
+        def __init__(self, knob: Knob, by: int) -> None:
+            super().__init__()
+            self.knob, self.by = knob, by
+
+    class Opened(Message):
+        """What does it do?"""
+
+        def __init__(self, knob: Knob) -> None:
+            super().__init__()
+            self.knob = knob
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("", id=id)
+        self.knobs: tuple[Knob, ...] = ()
+        self.change = Change()
+        self.cursor = 0
+        self._is_focused = False
+
+    def show(self, knobs: tuple[Knob, ...], change: Change) -> None:
+        """These, as the change has them."""
+        self.knobs, self.change = knobs, change
+        self.cursor = max(0, min(self.cursor, len(knobs) - 1))
+        self.border_title = "knobs"
+        turned = sum(knob.is_turned(change) for knob in knobs)
+        self.border_subtitle = Text(f"{CHANGED} {turned} changed" if turned else "left, right: turn")
+        self.styles.height = max(1, len(knobs)) + 2
+        self._draw()
+
+    @property
+    def under(self) -> Knob | None:
+        """The knob under the cursor."""
+        return self.knobs[self.cursor] if self.knobs else None
+
+    @property
+    def table(self) -> Table | None:
+        """The knobs as a table, to copy and explain."""
+        return Table(
+            name="knobs",
+            title="knobs",
+            columns=(
+                Column(title="knob"),
+                Column(title="measured"),
+                Column(title="now", says=f"{CHANGED}: changed; {_IDLE}: means nothing as the others stand"),
+            ),
+            lines=tuple(_line(knob, self.change) for knob in self.knobs),
+            help="What of the run is changed. up, down: another knob; left, right: turn it; enter: what it "
+            "does; x: this one as measured, X: all of them.",
+        )
+
+    def focused_line(self) -> tuple[Line, Cell] | None:
+        """The knob under the cursor."""
+        knob = self.under
+        if knob is None:
+            return None
+        line = _line(knob, self.change)
+        return line, line.cells[0]
+
+    def action_along(self, by: int) -> None:
+        """Another knob."""
+        self.cursor = max(0, min(len(self.knobs) - 1, self.cursor + by))
+        self._draw()
+
+    def action_turn(self, by: int) -> None:
+        """Turn it."""
+        knob = self.under
+        if knob is not None:
+            self.post_message(self.Turned(knob, by))
+
+    def action_open(self) -> None:
+        """What it does."""
+        knob = self.under
+        if knob is not None:
+            self.post_message(self.Opened(knob))
+
+    def on_click(self, event: events.Click) -> None:
+        """To the knob; a click on the one under the cursor turns it, left of its value's middle down."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        row = self._first() + offset.y
+        if row == self.cursor:
+            self.action_turn(-1 if offset.x < self._value_from() + _VALUE // 2 else 1)
+        elif 0 <= row < len(self.knobs):
+            self.cursor = row
+            self._draw()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """More or fewer columns."""
+        self._draw()
+
+    def on_focus(self, event: events.Focus) -> None:
+        """The cursor is seen."""
+        self._is_focused = True
+        self._draw()
+
+    def on_blur(self, event: events.Blur) -> None:
+        """The cursor is seen less."""
+        self._is_focused = False
+        self._draw()
+
+    def _value_from(self) -> int:
+        return 1 + _TITLE + (3 if self.content_size.width >= _ARROWS else 1)
+
+    def _first(self) -> int:
+        """The first knob that is drawn, where not all fit."""
+        return max(0, self.cursor + 1 - max(1, self.content_size.height or len(self.knobs)))
+
+    def _draw(self) -> None:
+        if not self.knobs:
+            self.update(_NOTHING)
+            return
+        lines = [self._drawn(at) for at in range(self._first(), len(self.knobs))]
+        self.update(Text("\n", no_wrap=True).join(lines))
+
+    def _drawn(self, at: int) -> Text:
+        knob, room = self.knobs[at], self.content_size.width
+        is_turned, is_under = knob.is_turned(self.change), at == self.cursor
+        value = _IDLE if knob.idle else knob.choices[knob.place(self.change)].text
+        said = f"{CHANGED if is_turned else ' '}{knob.title:<{_TITLE}} "
+        if room >= _ARROWS:
+            left, right = ("◂", "▸") if is_under and not knob.idle else (" ", " ")
+            said += f"{left} {value:>{_VALUE}} {right}"
+            said += f" was {knob.choices[knob.measured].text}" if is_turned and room >= _WAS else ""
+        else:
+            said += f"{value:>{_VALUE}}"
+        mark = Mark.MUTED if knob.idle else Mark.PREDICTED if is_turned else Mark.PLAIN
+        text = Text(said.ljust(room), no_wrap=True, end="")
+        text.stylize(MARKS[mark].colour(look_of(self.app)))
+        if is_turned:
+            text.stylize("bold")
+        if is_under:
+            text.stylize("reverse" if self._is_focused else "underline")
+        return text
+
+
+def _line(knob: Knob, change: Change) -> Line:
+    now = _IDLE if knob.idle else knob.choices[knob.place(change)].text
+    shown = f"{CHANGED} {now}" if knob.is_turned(change) else now
+    return Line(key=knob.field, cells=(Word(knob.title), Word(knob.choices[knob.measured].text), Word(shown)))
+
+
+def knob_said(knob: Knob, change: Change) -> tuple[str, str]:
+    """Title and text on a knob."""
+    now = knob.choices[knob.place(change)].text
+    lines = [
+        knob.says,
+        "",
+        f"measured  {knob.choices[knob.measured].text}",
+        f"now       {_IDLE if knob.idle else now}",
+        f"choices   {', '.join(choice.text for choice in knob.choices)}",
+        *([f"means nothing now: {knob.idle}"] if knob.idle else []),
+        "",
+        "left and right turn it, x sets it as it was measured, X sets all of them",
+    ]
+    return knob.title, "\n".join(lines)
