@@ -84,6 +84,8 @@ def test_the_optimizers_copy_is_a_moment_of_its_own() -> None:
     assert optimizer.peak_at == "optimizer"
     assert {term.sub for term in optimizer.terms if term.bytes is None} == {"op_output"}
     assert known_bytes(optimizer.terms) == 20 * 1_500_000_000
+    shared = memory_of(replace(tiny, units=units), Scheme.ZERO_1)
+    assert {term.sub: term.bytes for term in shared.terms}["optimizer"] == 1_500_000_000
 
 
 @pytest.mark.parametrize(
