@@ -3,13 +3,15 @@
 A unit is gathered when it is needed, and so many ahead of it in the order of the pass; it is given back when
 its pass is over.  The paper counts the states alone; what is gathered at a time is the working set beside
 them.
+
+gloo copies a tensor when a gather is launched, and while it runs; those behind it wait in a queue.
 """
 
 from collections import deque
 from collections.abc import Sequence
 
 from zprof.model.planning.job import Job, Unit
-from zprof.planner.memory.walk.backend import AT_ONCE, copied_bytes
+from zprof.planner.memory.walk.backend import GATHERS_AT_ONCE, copied_bytes
 from zprof.planner.memory.walk.layout import padded
 from zprof.planner.memory.walk.ledger import Ledger
 from zprof.planner.memory.walk.slots import GATHERED, SCRATCH
@@ -51,11 +53,11 @@ class Gathers:
         size = padded(unit, self._job) * self._job.element_bytes.gathered
         self._here[unit.name] = size
         self._ledger.add(GATHERED, size)
-        while len(self._running) > AT_ONCE:
-            self._settle()
         copied = copied_bytes(self._job, size)
         self._ledger.add(SCRATCH, copied)
         self._running.append((unit.name, copied))
+        while len(self._running) > GATHERS_AT_ONCE:
+            self._settle()
 
     def _wait(self, unit: Unit) -> None:
         """Collectives run in the order of their launch."""
