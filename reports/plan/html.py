@@ -1,11 +1,15 @@
 """A plan or a prediction as HTML: one file that needs no network and no script to be read."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from zprof.model.planning.plan import Plan
 from zprof.model.planning.whatif_document import WhatIf
 from zprof.model.report import VerdictStatus
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Facts, Head, KeyFigure, Page, Section
 from zprof.reports.html.grid import basis_section, chapter_section, plan_gap_section
+from zprof.reports.html.plan_bars import memory_bars
 from zprof.reports.plan.basis import outlook_basis, plan_basis
 from zprof.reports.plan.chapters import plan_chapters
 from zprof.reports.plan.head import answers, facts, key_figures, status, title
@@ -52,7 +56,7 @@ def plan_page(plan: Plan) -> Page:
             ),
         ),
         sections=(
-            *map(chapter_section, plan_chapters(plan)),
+            *_sections(plan),
             job,
             *plan_gap_section(gaps),
             *basis_section(plan_basis(plan)),
@@ -60,6 +64,15 @@ def plan_page(plan: Plan) -> Page:
         made_by=words.name(f"zprof {plan.zprof_version}, {plan.schema}"),
         data_command="zprof plan … -f json",
     )
+
+
+def _sections(plan: Plan) -> Iterator[Section]:
+    """The chapters; that of memory begins with a picture."""
+    for chapter in plan_chapters(plan):
+        section = chapter_section(chapter)
+        if chapter.anchor == "memory":
+            section = replace(section, blocks=(memory_bars(plan), *section.blocks))
+        yield section
 
 
 def whatif_page(found: WhatIf) -> Page:

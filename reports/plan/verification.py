@@ -13,7 +13,9 @@ def verification_sentences(found: PlanVerification) -> tuple[str, ...]:
     ran = f"One of {whole(found.ranks)} ranks was counted, {found.how}: {found.program}.{took}"
     if not off:
         return ("The plan's peak could not be held against what was counted.", ran)
-    _, worst = max(off, key=lambda entry: entry[0])
+    most, worst = max(off, key=lambda entry: entry[0])
+    if signed_percent(most) == signed_percent(0.0):
+        return ("The planned peak is that of a counted rank, to a tenth of a percent.", ran)
     return (
         f"The planned peak is off by {signed_percent(worst.difference_ratio)} at most (stage {worst.stage}).",
         ran,

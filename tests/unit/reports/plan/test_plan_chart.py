@@ -6,6 +6,7 @@ import pytest
 
 from tests.support import plans
 from zprof.reports.html.lines import line_chart
+from zprof.reports.html.plan_bars import memory_bars
 from zprof.reports.plan.grid import Chart, ChartAxis, ChartLine, ChartPoint
 from zprof.reports.plan.sensitivity import sensitivity_charts
 
@@ -65,3 +66,17 @@ def test_marks_that_have_no_room_are_left_out() -> None:
     (*_, crowded, _) = sensitivity_charts(replace(found, tokens=near))
     assert 2 <= len(crowded.x.marks) <= 11
     assert len(crowded.lines[0].points) == 50
+
+
+def test_bars_stack_the_tenants_and_the_widest_is_the_largest() -> None:
+    plan = plans.full()
+    drawn = memory_bars(plan)
+    most = max(row.least_bytes for row in plan.rows)
+    for bar, row in zip(drawn.bars, plan.rows, strict=True):
+        ends = [segment.begin + segment.width for segment in bar.segments]
+        assert [segment.begin for segment in bar.segments] == pytest.approx([0, *ends[:-1]], abs=0.02)
+        assert ends[-1] == pytest.approx(100 * row.least_bytes / most, abs=0.02)
+    assert max(bar.segments[-1].begin + bar.segments[-1].width for bar in drawn.bars) == pytest.approx(100)
+    assert len(drawn.legend) == 5, "nobody holds communication buffers here"
+    assert not drawn.notes
+    assert memory_bars(plans.bare()).notes

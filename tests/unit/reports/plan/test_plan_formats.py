@@ -249,3 +249,11 @@ def test_a_plan_without_rows_that_fit_says_so() -> None:
     said = " ".join(text.render_plan(replace(plan, rows=rows, sensitivity=None)).split())
     assert "Does not fit 32 GB of v100: DP, ZeRO-1" in said
     assert "Fastest" not in said
+
+
+def test_a_peak_that_is_counted_alike_is_said_to_be() -> None:
+    found = plans.verification()
+    stages = tuple(replace(stage, difference_ratio=0.0001) for stage in found.stages)
+    said = text.render_plan(replace(plans.full(), verification=replace(found, stages=stages)))
+    assert "is that of a counted rank, to a tenth of a percent" in " ".join(said.split())
+    assert "off by -0.2 % at most (stage 3)" in text.render_plan(plans.full())
