@@ -14,7 +14,7 @@ import msgspec
 from zprof.integrations.planning.child_process import Limits, ask
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
-from zprof.model.planning.job import Job
+from zprof.model.planning.job import Backend, Job
 from zprof.model.planning.plan import Plan, PlanRow
 from zprof.model.planning.verification import PlanVerification, VerifiedStage, VerifiedTenant
 from zprof.model.tenants import SHOWN
@@ -133,6 +133,14 @@ def _not_seen(job: Job, model: str | None) -> tuple[Gap, ...]:
                 what="what the loss keeps is not verified",
                 reason="--model returns a model without its loss; the sum of its first output stood for it",
                 remedy="let the model return its loss",
+            )
+        )
+    if job.backend is Backend.GLOO:
+        gaps.append(
+            Gap(
+                what="the copies that gloo makes of what it reduces and gathers are not verified",
+                reason="a fake process group moves nothing; the plan has them as communication buffers",
+                remedy="record a few steps of zprof train",
             )
         )
     if job.residual.offload:

@@ -84,7 +84,7 @@ def test_what_autograd_saves_is_an_activation_and_goes_with_the_backward(ledger:
     # x for the weight's gradient, the result of exp for its own; the product is gone.
     assert at[Tenant.ACTIVATIONS] == 2 * 4 * 8 * 4
     del x, y
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert Tenant.ACTIVATIONS not in ledger.tenants_at(ledger.time)
 
 

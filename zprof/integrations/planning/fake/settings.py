@@ -94,10 +94,11 @@ def heads_of(hidden: int) -> int:
 
 def _dtype(wanted: ElementBytes) -> torch.dtype:
     state = _STATE_BYTES.get(wanted.parameter)
-    if state is None or wanted.reduced not in (4, wanted.parameter) or wanted.gathered != wanted.parameter:
+    alike = {wanted.parameter, wanted.gradient, wanted.gathered}
+    if state is None or len(alike) > 1 or wanted.reduced not in (4, wanted.parameter):
         raise BadInput(
-            f"--verify has no engine with parameters of {wanted.parameter}, gathers of {wanted.gathered} and "
-            f"reductions of {wanted.reduced} bytes an element",
+            f"--verify has no engine with parameters of {wanted.parameter}, gradients of {wanted.gradient}, "
+            f"gathers of {wanted.gathered} and reductions of {wanted.reduced} bytes an element",
             hint="verify with --precision bf16 or fp32",
         )
     if wanted.optimizer_state != state:
