@@ -28,7 +28,7 @@ _MOST_DETAILED = 2
 def render_plan(plan: Plan, *, everything: bool = False) -> str:
     """The page; with ``everything`` each assumption in full."""
     lines = wrap(printable(f"PLAN  {title(plan)}"), first="", rest="      ")
-    lines += [line for said in answers(plan) for line in wrap(printable(said), first="  · ")]
+    lines += [line for said in answers(plan) for line in wrap(printable(said), first="  - ")]
     lines += ["", *(line for name, said in facts(plan) for line in wrap(printable(said), first=_label(name)))]
     lines += _chapters(plan_chapters(plan))
     lines += basis_lines(plan_basis(plan), everything=everything)
@@ -39,7 +39,7 @@ def render_whatif(found: WhatIf, *, everything: bool = False) -> str:
     """The same of a prediction."""
     outlook = found.outlook
     lines = wrap(f"WHAT IF  {printable(found.run.name)}", first="", rest="         ")
-    lines += [line for said in outlook_answers(outlook) for line in wrap(printable(said), first="  · ")]
+    lines += [line for said in outlook_answers(outlook) for line in wrap(printable(said), first="  - ")]
     lines += ["", *_run(found.run), *modelled_in([found.run])]
     lines += _predictions(outlook)
     lines += basis_lines(outlook_basis(outlook), everything=everything)

@@ -116,11 +116,17 @@ def _link(plan: Plan, key: tuple[Axis, str], sizes: Scale, times: Scale) -> Iter
         short=f"{key[0].value}, {link}",
         cells=cells(lambda found: scaled(found.bytes, sizes)),
     )
-    yield GridRow(name="· on the wire", cells=cells(lambda found: scaled(found.ring_bytes, sizes)))
+    yield GridRow(
+        name="of it on the wire",
+        short="  on the wire",
+        cells=cells(lambda found: scaled(found.ring_bytes, sizes)),
+    )
     timed = [link.time_ns for row in plan.rows for link in row.links if (link.axis, link.link) == key]
     if any(time is not None for time in timed):
         yield GridRow(
-            name=f"· time of it, {times.unit}", cells=cells(lambda found: scaled(found.time_ns, times))
+            name=f"its time, {times.unit}",
+            short=f"  its time, {times.unit}",
+            cells=cells(lambda found: scaled(found.time_ns, times)),
         )
 
 

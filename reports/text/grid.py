@@ -19,7 +19,7 @@ def grid_lines(grid: Grid) -> list[str]:
         "",
         heading(title, said),
         *_parts(grid, range(len(grid.columns))),
-        *(line for note in grid.notes for line in wrap(printable(note), first=f"{INDENT}· ")),
+        *(line for note in grid.notes for line in wrap(printable(note), first=f"{INDENT}* ")),
     ]
 
 
