@@ -5,7 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-HEAVY = ("numpy", "pandas", "pyarrow", "torch", "zprof.analysis.analysis", "zprof.rules.diagnose")
+HEAVY = (
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "torch",
+    "zprof.analysis.analysis",
+    "zprof.rules.diagnose",
+    "zprof.planner",
+)
 _LOOKED = f"""
 import json, sys
 from pathlib import Path

@@ -58,13 +58,14 @@ def step_table(loaded: Loaded, planned: Planned) -> Table:
 
 
 def peak_table(loaded: Loaded, planned: Planned) -> Table:
-    """The peak of the largest rank by tenant."""
+    """The peak of the largest rank, then its tenants."""
     ranks = loaded.report.memory.per_rank
     largest = largest_rank(ranks)
     place = ranks.index(largest) if largest else 0
     stem = f"memory.per_rank[{place}]"
-    leaves = [(tenant.value, f"tenants.{tenant.value}", short_name(tenant)) for tenant in SHOWN]
-    leaves += [(UNTAGGED, "untagged_bytes", label(UNTAGGED)), (_PEAK, _PEAK, "= peak")]
+    leaves = [(_PEAK, _PEAK, "peak")]
+    leaves += [(tenant.value, f"tenants.{tenant.value}", short_name(tenant)) for tenant in SHOWN]
+    leaves.append((UNTAGGED, "untagged_bytes", label(UNTAGGED)))
     lines = []
     for name, leaf, title in leaves:
         row = Row(part="memory", name=name, title=title, unit=Unit.BYTES)

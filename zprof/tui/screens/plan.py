@@ -109,7 +109,8 @@ class PlanScreen(PageScreen):
         self._show(loaded)
 
     def on_resize(self, event: events.Resize) -> None:
-        """More or fewer tables fit."""
+        """More or fewer tables, and lines, fit."""
+        self._cut_gaps()
         if self.filled is not None:
             self._arrange()
 
@@ -198,6 +199,7 @@ class PlanScreen(PageScreen):
         self._show(self._of)
 
     def _draw(self, loaded: Loaded) -> None:
+        self._cut_gaps()
         words, gap = headline(self.planned), gaps_word(self.planned)
         self._say("plan-said", words)
         self._say("plan-gaps", [gap])
@@ -208,6 +210,10 @@ class PlanScreen(PageScreen):
         self.query_one("#peak", FactTable).show(peak_table(loaded, self.planned))
         self.query_one("#fit", FactTable).show(fit_table(self.planned))
         self._arrange()
+
+    def _cut_gaps(self) -> None:
+        """To one line in low terminals; g lists them all."""
+        self.query_one("#plan-gaps", CutText).lines = _GAP_LINES if self._is_tall else 1
 
     def _say(self, part: str, words: Sequence[Word]) -> None:
         """Joined they wrap, which a cell does not."""
@@ -221,7 +227,6 @@ class PlanScreen(PageScreen):
     def _arrange(self) -> None:
         """The step always; below it the peak and the fit, or one of them."""
         width = self.app.size.width
-        self.query_one("#plan-gaps", CutText).lines = _GAP_LINES if self._is_tall else 1
         self.query_one(KnobList).styles.width = next(columns for least, columns in _KNOBS if width >= least)
         for name in _BELOW:
             table = self.query_one(f"#{name}", FactTable)
