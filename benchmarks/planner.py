@@ -166,7 +166,9 @@ def main() -> None:
     arguments = parser.parse_args()
     before = conditions()
     print(
-        "| ranks | from, to | measured ms | predicted | recorded | step error | worst | in range | fit | peak |"
+        print(
+            "| ranks | from, to | measured ms | predicted | recorded | step | worst | in range | fit | peak |"
+        )
     )
     print("|---" * 10 + "|")
     pairs: list[Pair] = []

@@ -10,12 +10,13 @@ import pandas as pd
 from zprof.analysis.time.transfer.texts import codes_of
 from zprof.planner.whatif.messages import GATHER
 from zprof.planner.whatif.order import Order
-from zprof.planner.whatif.skeleton import Phase
 
 #: Reductions in flight where nothing tells (the reference engine's default from stage 2 on).
 IN_FLIGHT = 2
 _UNLIMITED = 1 << 20
 _AT_ONCE_NS = 20_000
+#: Gathers of which more shows than this share run beside nothing.
+_SHOWS_RATIO = 0.9
 _WAKES_NS = 30_000
 #: Share of the messages' time in which two kinds run at once, from which on each has a link of its own.
 _BESIDE_RATIO = 0.05
@@ -123,19 +124,22 @@ def _keep(order: Order) -> str:
 
 
 def _ahead(rows: pd.DataFrame, order: Order) -> int:
-    """Gathers launched in a backward before its first reduction, beyond those that were needed by then."""
+    """Gathers launched in a backward when a unit is reduced, beyond those that were needed by then."""
+    around = {unit.name for unit in order.units if unit.encloses}
     seen = []
     for _, step in rows.groupby(["rank", "step"]):
-        step = step.sort_values("at", kind="stable")
-        reduces = step[step["kind"] != GATHER]
+        step = step[step["micro_batch"].isna() | (step["micro_batch"] == 0)].sort_values("at", kind="stable")
         gathers = step[(step["kind"] == GATHER) & (step["phase"] != "forward")]
-        if reduces.empty:
-            continue
-        first = reduces.iloc[0]
-        launched = gathers.loc[gathers["at"] < first["at"], "unit"].tolist()
-        if first["unit"] in launched:
-            seen.append(len(launched) - launched.index(first["unit"]) - 1)
-        elif len(gathers) == 0 or first["unit"] not in gathers["unit"].tolist():
+        names, launched = gathers["unit"].tolist(), gathers["at"].to_numpy(np.int64)
+        reduces = step[step["kind"] != GATHER]
+        beyond = [
+            int((launched < at).sum()) - names.index(name) - 1
+            for name, at in zip(reduces["unit"], reduces["at"], strict=True)
+            if name in names and name not in around
+        ]
+        if len(names) > 1 and beyond:
+            seen.append(max(0, *beyond))
+        elif not names:
             seen.append(_ahead_of_forward(step))
     return round(float(np.median(seen))) if seen else 1
 
@@ -176,15 +180,15 @@ def _waits_at_once(reduces: pd.DataFrame) -> bool:
 
 def _waits_before_the_end(rows: pd.DataFrame) -> bool:
     """Stages 1 and 2: whether gathers of new parameters are waited for before the next step begins."""
-    gathers = rows[(rows["kind"] == GATHER) & rows["wait_start_ns"].notna()]
-    if gathers.empty:
-        return False
-    last = gathers.groupby(["rank", "step"])["at"].transform("max")
-    gap = (gathers["wait_start_ns"] - last).astype("float64")
-    reach = (gathers["end_ns"] - gathers["start_ns"]).astype("float64").median()
+    gathers = rows[rows["kind"] == GATHER]
+    waits = gathers[gathers["wait_start_ns"].notna()]
+    if len(waits) < len(gathers) / 2 or gathers.empty:
+        # without a wait: what is hidden by nothing is waited for at once
+        exposed = float((gathers["exposed_transfer_ns"] + gathers["exposed_wait_ns"]).sum())
+        return bool(len(gathers)) and exposed > _SHOWS_RATIO * float(
+            (gathers["transfer_ns"] + gathers["wait_ns"]).sum()
+        )
+    last = waits.groupby(["rank", "step"])["at"].transform("max")
+    gap = (waits["wait_start_ns"] - last).astype("float64")
+    reach = (waits["end_ns"] - waits["start_ns"]).astype("float64").median()
     return bool(gap.max() < reach)
-
-
-def phase_name(phase: Phase) -> str:
-    """As the table of passes has it."""
-    return phase.value

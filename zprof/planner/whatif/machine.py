@@ -122,7 +122,9 @@ class _Machine:
             return
         since = self.host
         least = float(since.min())
-        for other in self._lane:
+        for other in reversed(self._lane):
+            if other.end <= least and not self._costs.lanes:
+                break  # one after the other: those before ended earlier still
             if other.end <= least or other.arrival > sent.end:
                 continue
             moving = np.minimum(other.end, sent.end) - np.maximum(since, other.arrival)

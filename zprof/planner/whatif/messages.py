@@ -17,6 +17,8 @@ GATHER = CollectiveKind.ALL_GATHER.value
 SCATTER = CollectiveKind.REDUCE_SCATTER.value
 ALL_REDUCE = CollectiveKind.ALL_REDUCE.value
 _MOST_RANKS, _MOST_STEPS = 8, 12
+#: Messages of a rank that are played, in so many steps as have them: a model of many units needs fewer steps.
+_MOST_MESSAGES, _LEAST_STEPS = 2_000, 4
 #: Smaller ones than this share of the largest are no part of the model.
 _COUNTS_RATIO = 1 / 1024
 
@@ -42,7 +44,7 @@ def messages_of(analysis: RunAnalysis) -> Messages | None:
     mine = _of_sharding(rows)
     if not mine.any():
         return None
-    ranks, steps = _ranks(analysis), _steps(analysis)
+    ranks, steps = _ranks(analysis), _steps(analysis, int(mine.sum()))
     kept = (rows["rank"].isin(ranks) & rows["step"].isin([steps[0] - 1, *steps])).to_numpy(bool)
     return Messages(
         sharding=rows[mine & kept],
@@ -93,6 +95,7 @@ def _ranks(analysis: RunAnalysis) -> tuple[int, ...]:
     return tuple(sorted({order[place] for place in places} | {order[len(order) // 2]}))
 
 
-def _steps(analysis: RunAnalysis) -> tuple[int, ...]:
+def _steps(analysis: RunAnalysis, messages: int) -> tuple[int, ...]:
     steps = sorted({int(step) for step in analysis.steps["step"].unique()})
-    return tuple(steps[-_MOST_STEPS:])
+    each = max(1, messages // max(1, len(analysis.steps)))
+    return tuple(steps[-max(_LEAST_STEPS, min(_MOST_STEPS, _MOST_MESSAGES // each)) :])

@@ -44,6 +44,7 @@ class Base:
     measured: Mapping[str, float]
     modelled: Mapping[str, float]
     noise_ns: float
+    played: Played
 
     @property
     def error_ratio(self) -> float:
@@ -69,15 +70,14 @@ def base_of(analysis: RunAnalysis, model: Calibrated) -> Base:
         name: value + measured[name] - sampled[name]
         for name, value in _terms(model, played, played, sampled).items()
     }
-    return Base(
-        model=model, measured=measured, modelled=modelled, noise_ns=float(analysis.time.step_noise_ns or 0)
-    )
+    noise = float(analysis.time.step_noise_ns or 0)
+    return Base(model=model, measured=measured, modelled=modelled, noise_ns=noise, played=played)
 
 
 def predicted_step(analysis: RunAnalysis, base: Base, change: Change) -> tuple[Predicted, ...]:
     """``wall_ns`` and the terms of the changed step, which sum to it."""
     element_bytes = analysis.training.reduction_bytes or analysis.training.communication_bytes
-    deltas = [_delta(base.model, change, link, element_bytes) for link in _links(base.model.link, change)]
+    deltas = [_delta(base, change, link, element_bytes) for link in _links(base.model.link, change)]
     wall = base.measured[_WALL] + deltas[0][_WALL]
     lowest = min(delta[_WALL] for delta in deltas) - deltas[0][_WALL]
     highest = max(delta[_WALL] for delta in deltas) - deltas[0][_WALL]
@@ -107,9 +107,11 @@ def _links(link: Link, change: Change) -> list[Link]:
     return [link, link.with_latency_share(0.0), link.with_latency_share(1.0)]
 
 
-def _delta(model: Calibrated, change: Change, link: Link, element_bytes: int | None) -> dict[str, float]:
-    before = _played(model, Change(), link, element_bytes)
-    after = _played(model, change, link, element_bytes)
+def _delta(base: Base, change: Change, link: Link, element_bytes: int | None) -> dict[str, float]:
+    before = base.played
+    if link is not base.model.link:
+        before = _played(base.model, Change(), link, element_bytes)
+    after = _played(base.model, change, link, element_bytes)
     return {
         _WALL: float(after.wall_ns.mean() - before.wall_ns.mean()),
         _WAIT: float(after.wait_ns.mean() - before.wait_ns.mean()),

@@ -122,7 +122,7 @@ def _gathered_passes(
     """Stage 3: a pass begins with the wait for its gather."""
     gathers = rows[rows["kind"] == GATHER]
     phases = np.where(gathers["phase"] == "forward", Phase.FORWARD.value, Phase.BACKWARD.value)
-    ready = _ready(rank, gathers)
+    ready, awaited = _ready(rank, gathers), _awaited(rank, gathers)
     for phase in Phase:
         places: dict[str, list[int]] = {}
         for index, each in enumerate(passes):
@@ -133,20 +133,24 @@ def _gathered_passes(
         for position, (row, index) in enumerate(zip(mine, served, strict=True)):
             if index < 0:
                 continue
-            own = _awaited(rank, gathers.iloc[row])
+            own = float(awaited[row])
             if np.isnan(own) and position + ahead < len(mine) and position:
                 own = ready[mine[position + ahead]]
             if not np.isnan(own):
                 found[index] = own
 
 
-def _awaited(rank: RankRows, row: "pd.Series[int]") -> float:
-    """When the thread began to wait for it, or resumed as it ended."""
-    if not pd.isna(row["wait_start_ns"]):
-        return float(row["wait_start_ns"])
-    after = rank.held[:, 1] - int(row["end_ns"])
-    inside = (after >= -_IN_LINE_NS) & (after <= _RESUMES_NS) & (rank.held[:, 0] < int(row["end_ns"]))
-    return float(rank.held[inside, 1][0]) if inside.any() else np.nan
+def _awaited(rank: RankRows, gathers: pd.DataFrame) -> Floats:
+    """When the thread began to wait for each, or resumed as it ended; NaN where neither was seen."""
+    waits = gathers["wait_start_ns"].astype("Float64").to_numpy(np.float64, na_value=np.nan)
+    known = np.asarray(waits, dtype=np.float64)
+    if not len(rank.held):
+        return known
+    end = gathers["end_ns"].to_numpy(np.int64)
+    place = np.minimum(np.searchsorted(rank.held[:, 1], end - _IN_LINE_NS), len(rank.held) - 1)
+    begun, resumed = rank.held[place, 0], rank.held[place, 1]
+    fits = (resumed >= end - _IN_LINE_NS) & (resumed <= end + _RESUMES_NS) & (begun < end)
+    return np.asarray(np.where(np.isnan(known) & fits, resumed, known), dtype=np.float64)
 
 
 def _awaited_passes(found: Floats, rank: RankRows, step: int, order: Order, passes: tuple[Pass, ...]) -> None:

@@ -96,6 +96,25 @@ def test_prefetch_is_predicted_from_a_run_without(vendor: Vendor) -> None:
     assert saving[0] <= true_step_ns(plan) - true <= saving[1]
 
 
+def test_the_model_sees_that_nothing_is_gathered_ahead_where_the_last_unit_stays() -> None:
+    kept = Gathering(keep_last_unit=True)
+    plan = replace(_plan(Vendor.GLOO, "slow"), prefetch=0, gathering=kept)
+    made = outlook(analysed(plan), [Change(prefetch=1)])
+    assert made.calibration is not None
+    assert made.calibration.prefetch == 0
+    assert abs(wall(made.predictions[0]).error_ratio or 1.0) < 0.02
+    true = true_step_ns(replace(plan, prefetch=1))
+    assert predicted(wall(made.predictions[0])) == pytest.approx(true, rel=0.04)
+
+
+def test_gathers_of_new_parameters_are_hidden_by_a_change() -> None:
+    plan = replace(_plan(Vendor.GLOO, "slow"), stage=2, hide_optimizer_gather=False)
+    made = outlook(analysed(plan), [Change(overlap_gather=True)])
+    assert abs(wall(made.predictions[0]).error_ratio or 1.0) < 0.05
+    true = true_step_ns(replace(plan, hide_optimizer_gather=True))
+    assert predicted(wall(made.predictions[0])) == pytest.approx(true, rel=0.05)
+
+
 def test_a_slow_rank_made_even_is_predicted() -> None:
     plan = replace(_plan(Vendor.GLOO, "fast"), speed={2: 0.7})
     made = outlook(analysed(plan), [Change(even=True)])
