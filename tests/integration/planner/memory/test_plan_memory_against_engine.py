@@ -5,8 +5,8 @@ rank.  What gloo copies while it runs comes and goes with its threads: where uni
 a recording varies by a unit of them, and the shapes here are chosen so that this stays below the limit.
 """
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 import pytest
 from plan_memory_cases import Recorded, job_of, options_of, record
@@ -68,14 +68,13 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
     return record(tmp_path_factory.mktemp("few"), 2, FEW)
 
 
+Many = Callable[[int], dict[str, Recorded]]
+
+
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Recorded]]:
-    """All of ``MANY``."""
-    return {ranks: record(_folder(tmp_path_factory, ranks), ranks, cases) for ranks, cases in MANY.items()}
-
-
-def _folder(tmp_path_factory: pytest.TempPathFactory, ranks: int) -> Path:
-    return tmp_path_factory.mktemp(f"many{ranks}")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Many:
+    """All of ``MANY`` for a number of ranks, recorded when it is first asked for."""
+    return cache(lambda ranks: record(tmp_path_factory.mktemp(f"many{ranks}"), ranks, MANY[ranks]))
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -105,11 +104,9 @@ def test_activations_at_the_peak_are_those_that_were_recorded(few: dict[str, Rec
 @pytest.mark.parametrize(
     ("ranks", "name"), [(ranks, name) for ranks, cases in MANY.items() for name in cases]
 )
-def test_every_schedule_dtype_and_number_of_ranks(
-    many: dict[int, dict[str, Recorded]], ranks: int, name: str
-) -> None:
-    check_states(many[ranks][name])
-    check_peak(many[ranks][name])
+def test_every_schedule_dtype_and_number_of_ranks(many: Many, ranks: int, name: str) -> None:
+    check_states(many(ranks)[name])
+    check_peak(many(ranks)[name])
 
 
 def check_states(recorded: Recorded) -> None:
