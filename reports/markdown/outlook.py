@@ -5,7 +5,8 @@ from zprof.reports.escape_markdown import prose
 from zprof.reports.markdown.blocks import bullets
 from zprof.reports.markdown.grid import basis_blocks, grid_blocks, plan_gap_blocks
 from zprof.reports.plan.basis import outlook_basis
-from zprof.reports.plan.outlook import outlook_answers, outlook_chapters, summary_grid
+from zprof.reports.plan.outlook import outlook_answers, outlook_chapters
+from zprof.reports.plan.prediction_tables import summary_grid
 
 
 def outlook_blocks(report: Report) -> list[str]:

@@ -3,7 +3,8 @@
 from zprof.model.planning.plan import Plan
 from zprof.reports.plan.grid import Chapter
 from zprof.reports.plan.memory import memory_grid, term_grid
-from zprof.reports.plan.sensitivity import sensitivity_charts, sensitivity_grids
+from zprof.reports.plan.sensitivity import sensitivity_grids
+from zprof.reports.plan.sensitivity_chart import sensitivity_charts
 from zprof.reports.plan.time import degree_grid, step_grid, traffic_grid
 from zprof.reports.plan.verification import verification_grids, verification_sentences
 

@@ -2,7 +2,8 @@
 
 from zprof.model.printable import printable
 from zprof.model.report import Report
-from zprof.reports.plan.outlook import outlook_answers, summary_grid
+from zprof.reports.plan.outlook import outlook_answers
+from zprof.reports.plan.prediction_tables import summary_grid
 from zprof.reports.shown.presenter import grouped_gaps
 from zprof.reports.text.grid import grid_lines
 from zprof.reports.text.layout import heading, wrap
