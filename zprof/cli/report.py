@@ -1,6 +1,7 @@
 """``zprof report``: a run in, its report out."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from zprof.cli.options.training_facts import add_training_options, stated
 from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
+    from zprof.analysis.analysis import RunAnalysis
     from zprof.model.report import Report
 
 
@@ -18,7 +20,8 @@ class ReportCommand:
     """Say where the memory and the time of a run went, and what to change.
 
     With a baseline, split the change of the step time into the terms of the
-    ledger, and put the memory of both side by side.
+    ledger, and put the memory of both side by side. What another stage, prefetch
+    or link would make of the run stands at the end: zprof whatif asks for more.
 
     examples:
       zprof report zero3.zprof
@@ -58,6 +61,7 @@ class ReportCommand:
 
 
 def _diagnosed(arguments: argparse.Namespace) -> "Report":
+    from zprof.analysis.analysis import analyse, analyse_time_alone
     from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
 
     if arguments.hta and arguments.only == "memory":
@@ -67,9 +71,23 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
     run = run.described(stated(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
         return diagnose_memory(run, baseline)
-    ask = diagnose_time if arguments.only == "time" else diagnose
-    report = ask(run, baseline, **measuring(arguments))
+    asked = measuring(arguments)
+    if arguments.only == "time":
+        analysis = analyse_time_alone(run, asked["policy"])
+        report = diagnose_time(analysis, baseline, **asked)
+    else:
+        analysis = analyse(run, asked["policy"])
+        report = diagnose(analysis, baseline, **asked)
+    report = _with_outlook(report, analysis)
     return _with_hta(report, run.path) if arguments.hta else report
+
+
+def _with_outlook(report: "Report", analysis: "RunAnalysis") -> "Report":
+    """What the usual changes would make of the run; why they would make nothing of it says zprof whatif."""
+    from zprof.planner.whatif.outlook import outlook
+
+    found = outlook(analysis)
+    return replace(report, outlook=found) if found.predictions else report
 
 
 def _with_hta(report: "Report", run: Path) -> "Report":

@@ -106,7 +106,8 @@ class Report:
     """Everything that zprof says about one run.
 
     ``unclaimed``: what the largest rank loses in a step and no finding claims, by ledger term.
-    ``outlook``: what single changes would make of the run; None where nobody asked.
+    ``outlook``: what single changes would make of the run; None where nobody asked, or nothing is
+    predicted.
     """
 
     schema: str = REPORT_SCHEMA

@@ -10,6 +10,7 @@ from zprof.model.tenants import SHOWN, Tenant
 from zprof.planner.degrees import spread
 from zprof.planner.memory import rows
 from zprof.planner.memory.largest import largest_parameters
+from zprof.planner.memory.states import law_bytes
 from zprof.planner.memory.walk import peak
 from zprof.planner.models.units import with_units
 from zprof.planner.refuse import refuse_impossible
@@ -24,7 +25,6 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
     **traffic.ASSUMPTIONS,
 }
 _STAGES = {Scheme.DATA_PARALLEL: 0, Scheme.ZERO_1: 1, Scheme.ZERO_2: 2, Scheme.ZERO_3: 3}
-_STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
 
 
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
@@ -57,7 +57,7 @@ def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         degrees=job.degrees,
         terms=memory.terms,
         tenants=known,
-        state_bytes=sum(known.get(tenant, 0) for tenant in _STATES),
+        state_bytes=law_bytes(job, scheme),
         least_bytes=least,
         peak_bytes=peak_bytes,
         peak_at=memory.peak_at,

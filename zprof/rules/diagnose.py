@@ -42,7 +42,7 @@ def diagnose(
 
 
 def diagnose_time(
-    run: Run,
+    run: Run | RunAnalysis,
     baseline: Run | None = None,
     *,
     expected_bus_bytes_per_s: float | None = None,
@@ -53,7 +53,7 @@ def diagnose_time(
     Raises:
         BadInput: a recording is damaged.
     """
-    analysis = analyse_time_alone(run, policy)
+    analysis = run if isinstance(run, RunAnalysis) else analyse_time_alone(run, policy)
     before = analyse_time_alone(baseline, policy) if baseline is not None else None
     return _judged(analysis, before, time_rules(expected_bus_bytes_per_s))
 

@@ -13,8 +13,10 @@ from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape
 from zprof.model.planning.plan import PLAN_SCHEMA, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
+from zprof.planner.degrees import spread
 from zprof.planner.memory.states import state_bytes
 from zprof.planner.models.presets import parameters_of, preset
+from zprof.planner.models.units import with_units
 from zprof.planner.plan import ASSUMPTIONS, plan
 
 BARE = Job(parameters=7_500_000_000, degrees=Degrees(dp=64))
@@ -152,7 +154,9 @@ def test_rows_are_consistent(job: Job) -> None:
     for each in plan(job).rows:
         known = sum(term.bytes for term in each.terms if term.bytes is not None)
         assert each.least_bytes == known == sum(each.tenants.values())
-        assert each.state_bytes == sum(each.tenants.get(tenant, 0) for tenant in STATES)
+        assert each.state_bytes == sum(
+            state_bytes(with_units(spread(job, each.scheme)), each.scheme).values()
+        )
         assert job.hardware is not None
         assert (each.fits is False) == (known > job.hardware.memory_bytes)
         assert (each.fits is None) == (each.peak_bytes is None and each.fits is not False)

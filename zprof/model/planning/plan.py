@@ -93,8 +93,9 @@ class PlanRow:
     """One way to spread the model, for one device.
 
     ``terms`` sum to ``least_bytes``, as far as they are known; ``peak_bytes`` is None where one is not.
-    ``state_bytes``: parameters, gradients and optimizer state.  ``fits``: None where that is not known;
-    False as soon as what is known does not.  ``largest_parameters``: the largest model of the same
+    ``state_bytes``: parameters, gradients and optimizer state by the law of the scheme, at rest; at the peak
+    some gradients may not be there yet, and others not be sharded yet.  ``fits``: None where that is not
+    known; False as soon as what is known does not.  ``largest_parameters``: the largest model of the same
     proportions that fits, None without hardware; where only states are known, by them alone.  ``peak_at``:
     the moment of the step.
     """

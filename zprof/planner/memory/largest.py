@@ -21,7 +21,7 @@ from zprof.planner.memory.grown import of_size, parameters_with, with_hidden, wi
 from zprof.planner.memory.moments import known_bytes
 from zprof.planner.memory.rows import memory_of
 from zprof.planner.memory.searching import largest_that_fits
-from zprof.planner.memory.states import stashed_term, state_bytes
+from zprof.planner.memory.states import law_bytes
 
 #: Layers up to which each number of them is looked at; beyond, memory goes on as it grew up to there.
 MOST_WALKED_LAYERS = 512
@@ -43,8 +43,7 @@ def largest_parameters(job: Job, scheme: Scheme) -> int | None:
 def _by_states(job: Job, scheme: Scheme, budget: int) -> int:
     def size_of(parameters: int) -> int:
         model = replace(of_size(job, parameters), shape=None, units=())
-        stashed = stashed_term(model, scheme).bytes if scheme is Scheme.PIPEDREAM else 0
-        return sum(state_bytes(model, scheme).values()) + (stashed or 0)
+        return law_bytes(model, scheme)
 
     return largest_that_fits(size_of, budget)
 

@@ -89,6 +89,12 @@ def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
     }
 
 
+def law_bytes(job: Job, scheme: Scheme) -> int:
+    """All model states of one device at rest, with the versions of the weights that PipeDream stashes."""
+    stashed = stashed_term(job, scheme).bytes or 0 if scheme is Scheme.PIPEDREAM else 0
+    return sum(state_bytes(job, scheme).values()) + stashed
+
+
 def _facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
     return TrainingFacts(
         stage=STAGES.get(scheme, 0),

@@ -48,12 +48,6 @@ class Gradients:
         elements = moment.fresh_elements if self._in_hand else moment.gradient_elements
         return elements * self._job.element_bytes.parameter
 
-    def begin_step(self) -> None:
-        """The last step's gradients count as zero; parts of them that do not stay are dropped."""
-        if not self._flat and not self._job.residual.defragment:
-            self._ledger.put({GRADIENTS: 0})
-        self._has_parts = False
-
     def reduce(self, unit: Unit, unreduced_bytes: int, *, last: bool) -> None:
         """A unit's gradients are complete: their reduction is launched.
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Term
 from zprof.planner.memory.walk.assumptions import ASSUMPTIONS
-from zprof.planner.memory.walk.step import Step
+from zprof.planner.memory.walk.step import walk_step
 
 _BYTES = attrgetter("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
 
@@ -27,5 +27,5 @@ def peak_of(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
     for unit in job.units:
         if None in _BYTES(unit):
             raise ValueError(f"unit {unit.name} does not know its bytes; a walk needs those of all units")
-    ledger = Step(job, stage).walk()
+    ledger = walk_step(job, stage)
     return ledger.terms(), ledger.where
