@@ -8,9 +8,9 @@ from walk_jobs import BF16, FP32, of_shape, peak_bytes, terms, with_overlap
 
 from zprof.model.planning.job import Backend, Degrees, Job, Overlap, Residual
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.walk import step
-from zprof.planner.memory.walk.layout import in_runs, padded_sum
+from zprof.planner.memory.walk.layout import padded_sum
 from zprof.planner.memory.walk.states import states_of
+from zprof.planner.memory.walk.step import walk_step
 
 STAGES = st.integers(0, 3)
 STATES = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
@@ -129,11 +129,5 @@ def test_units_left_out_of_a_long_row_change_nothing(job: Job, stage: int, layer
         units=(*around, *(replace(blocks[0], name=f"blocks.{index}") for index in range(layers))),
         overlap=replace(job.overlap, prefetch=min(job.overlap.prefetch, 2)),
     )
-    assert peak_bytes(long, stage) == _every_unit(long, stage)
-
-
-def _every_unit(job: Job, stage: int) -> int:
-    walked = step.Step(job, stage)
-    walked._inner = in_runs([unit for unit in job.units if not unit.encloses], len(job.units))
-    assert not any(run.skipped for run in walked._inner)
-    return walked.walk().peak_bytes
+    whole = walk_step(long, stage, ends=layers)
+    assert peak_bytes(long, stage) == whole.peak_bytes
