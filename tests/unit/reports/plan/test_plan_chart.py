@@ -8,7 +8,7 @@ from tests.support import plans
 from zprof.reports.html.lines import line_chart
 from zprof.reports.html.plan_bars import memory_bars
 from zprof.reports.plan.grid import Chart, ChartAxis, ChartLine, ChartPoint
-from zprof.reports.plan.sensitivity import sensitivity_charts
+from zprof.reports.plan.sensitivity_chart import sensitivity_charts
 
 
 def chart(*, logarithmic: bool, points: list[tuple[float, float]]) -> Chart:
