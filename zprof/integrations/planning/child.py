@@ -21,7 +21,6 @@ from zprof.model.errors import ZprofError
 
 def start(folder: str) -> None:
     """The child's whole life; it ends without taking its objects apart."""
-    os.dup2(2, 1)
     task = msgspec.json.decode((Path(folder) / TASK).read_bytes())
     with (Path(folder) / ANSWERS).open("wb") as out:
         _do(task, _teller(out))

@@ -17,7 +17,7 @@ from zprof.model.tenants import Tenant
 from zprof.planner.plan import plan
 
 STAGES = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
-LAYERS, HIDDEN, WORDS, CONTEXT, RANKS, ALIGNMENT = 3, 128, 256, 32, 8, 8
+LAYERS, HIDDEN, WORDS, CONTEXT, RANKS, ALIGNMENT = 3, 128, 256, 32, 8, 48
 JOB = Job(
     parameters=(12 * HIDDEN**2 + 13 * HIDDEN) * LAYERS + (2 * WORDS + CONTEXT + 2) * HIDDEN,
     shape=Shape(layers=LAYERS, hidden=HIDDEN, heads=2, vocabulary=WORDS, context=CONTEXT, tied=False),
@@ -85,6 +85,9 @@ def test_the_walk_and_the_rank_agree_on_every_stage(job: Job) -> None:
         assert sum(entry.verified_bytes for entry in stage.tenants) == stage.verified_peak_bytes
         assert stage.difference_ratio == pytest.approx(0, abs=0.01)
         assert stage.planned_peak_bytes is not None
+        for entry in stage.tenants:
+            off_bytes = abs((entry.planned_bytes or 0) - entry.verified_bytes)
+            assert off_bytes <= 0.01 * stage.verified_peak_bytes, entry
         assert stage.difference_ratio == stage.planned_peak_bytes / stage.verified_peak_bytes - 1
 
 
