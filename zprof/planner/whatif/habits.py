@@ -102,7 +102,7 @@ def habits_of(rows: pd.DataFrame, order: Order, stage: int | None) -> Habits:
     limit = _in_flight(reduces)
     return Habits(
         stage=found,
-        prefetch=_ahead(rows, order) if order.before else 0,
+        prefetch=_ahead(rows, order) if order.before and not _gathers_wait(rows) else 0,
         keep=_keep(order),
         overlap_reduce=not _waits_at_once(reduces),
         overlap_gather=order.before or not _waits_before_the_end(rows),
@@ -142,6 +142,15 @@ def _ahead(rows: pd.DataFrame, order: Order) -> int:
         elif not names:
             seen.append(_ahead_of_forward(step))
     return round(float(np.median(seen))) if seen else 1
+
+
+def _gathers_wait(rows: pd.DataFrame) -> bool:
+    """Whether every gather is waited for where it is launched, ahead or not (FSDP2 on CPU ranks)."""
+    gathers = rows[(rows["kind"] == GATHER) & rows["wait_start_ns"].notna() & rows["launch_end_ns"].notna()]
+    if gathers.empty:
+        return False
+    gap = (gathers["wait_start_ns"] - gathers["launch_end_ns"]).astype("float64")
+    return float((gap < 10 * _AT_ONCE_NS).mean()) > _SHOWS_RATIO
 
 
 def _ahead_of_forward(step: pd.DataFrame) -> int:

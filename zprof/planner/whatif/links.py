@@ -17,9 +17,12 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.planning.whatif import Change, FittedLink
 from zprof.planner.whatif.messages import ALL_REDUCE, GATHER, SCATTER, Messages
+from zprof.planner.whatif.skeleton import Floats
 
 #: A fit that misses the median message by more is no fit.
 _RESIDUAL_RATIO = 0.25
+#: A message that takes so many times the median one was held up by something else.
+_FAR_OUT = 3.0
 #: A message of so few bytes is all latency.
 _TINY_BYTES, _LEAST_TINY = 1024, 3
 _KINDS = (GATHER, SCATTER, ALL_REDUCE)
@@ -40,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What messages of each kind take.  ``seen``: medians by kind and size, where the run sent them."""
+    """What messages of each kind take.  ``seen``: means by kind and size, where the run sent them."""
 
     lines: Mapping[str, Line]
     seen: Mapping[tuple[str, float], float]
@@ -123,10 +126,15 @@ def link_of(analysis: RunAnalysis, messages: Messages) -> Link | None:
         lines[str(kind)] = line
         fitted.append(replace(said, busbw_bytes_per_s=_busbw(line, str(kind), messages.group_size)))
     seen = {
-        (str(kind), float(str(size))): float(mine["intrinsic_ns"].median())
+        (str(kind), float(str(size))): _usual_ns(mine["intrinsic_ns"].to_numpy(np.float64))
         for (kind, size), mine in each.groupby(["kind", "bytes"], observed=True)
     }
     return Link(lines=lines, seen=seen, group_size=messages.group_size, fitted=tuple(fitted))
+
+
+def _usual_ns(times: Floats) -> float:
+    """The mean, for delays add up; what is far out counts as some medians."""
+    return float(np.minimum(times, _FAR_OUT * np.median(times)).mean())
 
 
 def _latency_of_tiny(messages: Messages) -> float | None:
