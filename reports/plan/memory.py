@@ -17,7 +17,6 @@ from zprof.reports.plan.words import (
 )
 from zprof.reports.shown.memory_names import tenant_name
 
-_STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
 _SHORTEST = {
     Tenant.PARAMETERS: "params",
     Tenant.GRADIENTS: "grads",
@@ -39,10 +38,8 @@ def scheme_columns(rows: Sequence[PlanRow]) -> tuple[GridColumn, ...]:
 
 
 def memory_grid(plan: Plan) -> Grid:
-    """Tenants, their sums, whether that fits, and the largest model that does."""
+    """States by the law, the tenants at the peak and their sum, whether that fits, the largest that does."""
     scale = memory_scale(plan)
-    states = [_tenant(plan.rows, tenant, scale) for tenant in _STATES]
-    rest = [_tenant(plan.rows, tenant, scale) for tenant in SHOWN if tenant not in _STATES]
     sums = tuple(scaled(row.state_bytes, scale) for row in plan.rows)
     peaks = tuple(peak_words(row, scale) for row in plan.rows)
     return Grid(
@@ -51,9 +48,8 @@ def memory_grid(plan: Plan) -> Grid:
         note="at the peak of a step",
         columns=scheme_columns(plan.rows),
         rows=(
-            *states,
-            GridRow(name="model states", cells=sums, total=True),
-            *rest,
+            GridRow(name="model states, at rest", short="states at rest", cells=sums),
+            *(_tenant(plan.rows, tenant, scale) for tenant in SHOWN),
             GridRow(name="peak", cells=peaks, total=True),
             *_fit(plan),
         ),
@@ -123,6 +119,7 @@ def largest(row: PlanRow) -> str:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
+    yield "states at rest: parameters, gradients and optimizer state by the law of each scheme"
     moments: dict[str, list[str]] = {}
     for row in plan.rows:
         if row.peak_at:

@@ -84,11 +84,11 @@ def step_grid(plan: Plan) -> tuple[Grid, ...]:
 
 
 def tokens_per_s(plan: Plan, row: PlanRow) -> float | None:
-    """Tokens that a device gets through: schemes with fewer replicas do less in a step of the same batch."""
+    """Tokens that a device gets through."""
     tokens = plan.job.batch.tokens
     if tokens is None or row.step is None or not row.step.wall_ns:
         return None
-    a_step = tokens * plan.job.batch.micro_batches * row.degrees.dp
+    a_step = tokens * row.micro_batches * row.degrees.dp
     return a_step / row.degrees.devices / (row.step.wall_ns / 1e9)
 
 

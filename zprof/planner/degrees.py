@@ -4,7 +4,8 @@
     model parallel         mp as stated, else the most of a node's devices that divides what it must
     GPipe, PipeDream       pp likewise; mp as stated
 
-The batch is that of one model replica and is not changed with the degrees.
+Every scheme works off the same global batch: where fewer replicas are left, each takes the micro-batches of
+those that are gone, so that times of a step can be compared.  A micro-batch itself stays as it is.
 """
 
 from collections.abc import Sequence
@@ -24,11 +25,21 @@ def spread(job: Job, scheme: Scheme) -> Job:
     multiple of it, as Megatron-LM does; units of another degree keep their elements only.  A pipeline degree
     that is not stated divides the layers.
     """
+    return _same_batch(_spread(job, scheme), job)
+
+
+def _spread(job: Job, scheme: Scheme) -> Job:
     if scheme is Scheme.MODEL_PARALLEL:
         return _model_parallel(job)
     if scheme in (Scheme.GPIPE, Scheme.PIPEDREAM):
         return _pipeline(job)
     return replace(job, degrees=_without_pipeline(job.degrees, job.degrees.mp))
+
+
+def _same_batch(there: Job, given: Job) -> Job:
+    """What all replicas take together, in whole micro-batches; one each at least."""
+    whole = given.batch.micro_batches * given.degrees.dp
+    return replace(there, batch=replace(there.batch, micro_batches=max(1, whole // there.degrees.dp)))
 
 
 def _model_parallel(job: Job) -> Job:

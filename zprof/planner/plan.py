@@ -55,6 +55,7 @@ def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         scheme=scheme,
         stage=_STAGES.get(scheme),
         degrees=job.degrees,
+        micro_batches=job.batch.micro_batches,
         terms=memory.terms,
         tenants=known,
         state_bytes=law_bytes(job, scheme),

@@ -97,12 +97,14 @@ class PlanRow:
     some gradients may not be there yet, and others not be sharded yet.  ``fits``: None where that is not
     known; False as soon as what is known does not.  ``largest_parameters``: the largest model of the same
     proportions that fits, None without hardware; where only states are known, by them alone.  ``peak_at``:
-    the moment of the step.
+    the moment of the step.  ``micro_batches``: of one replica in a step; the global batch is the same in all
+    schemes.
     """
 
     scheme: Scheme
     stage: int | None
     degrees: Degrees
+    micro_batches: int = 1
     terms: tuple[Term, ...]
     tenants: Mapping[Tenant, int]
     state_bytes: int
