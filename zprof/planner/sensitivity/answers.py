@@ -10,6 +10,7 @@ from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Scheme
 from zprof.model.planning.sensitivity import BreakEven, SpeedUp
+from zprof.planner.memory.rows import memory_of
 from zprof.planner.sensitivity.break_even import kept_of
 from zprof.planner.sensitivity.conditions import in_parts, with_bandwidth, with_latency
 from zprof.planner.sensitivity.states import gathered_bytes, state_bytes
@@ -112,6 +113,20 @@ def _latency(start: str, job: Job, stack: Stack) -> str | None:
 
 
 def _fits(start: str, job: Job, hardware: Hardware) -> str:
+    """By the whole peak where all of it is known, else by what ZeRO-3 surely holds."""
+    sizes = [term.bytes for term in memory_of(job, Scheme.ZERO_3).terms]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return _holds_at_least(start, job, hardware)
+    rest = hardware.memory_bytes - sum(known)
+    verdict = f"fits, {_size(rest)} is left" if rest >= 0 else f"does not fit, {_size(-rest)} short"
+    return (
+        f"{start}, {job.batch.tokens:,} tokens: ZeRO-3 needs {_size(sum(known))} at its peak, of "
+        f"{_size(hardware.memory_bytes)} on a device: {verdict}."
+    )
+
+
+def _holds_at_least(start: str, job: Job, hardware: Hardware) -> str:
     states, gathered = state_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
     rest = hardware.memory_bytes - states - gathered
     verdict = f"{_size(rest)} is left for the rest" if rest >= 0 else f"does not fit, {_size(-rest)} short"
