@@ -42,6 +42,21 @@ def answers_of(job: Job, hardware: Hardware, stack: Stack | None, even: Sequence
         yield _fits(start, job, hardware)
 
 
+def kinds_side_by_side(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
+    """Where several kinds of machines are asked: from how many tokens each holds at half the bandwidth."""
+    across = {kind.name for kind in kinds if data_group(kind, job.degrees).nodes > 1}
+    half = [row for row in even if row.bandwidth_ratio == _HALF and row.holds_from_tokens is not None]
+    half = [row for row in half if row.hardware in across]
+    if len(half) < 2:
+        return
+    each = [f"{row.holds_from_tokens:,} ({row.hardware})" for row in half]
+    yield (
+        f"ZeRO-3 on {job.degrees.devices:,} devices holds at half the bandwidth (keeps "
+        f"{half[0].kept_ratio:.0%} of its speed) from {', '.join(each[:-1])} or {each[-1]} tokens of a "
+        "device in a micro-batch on, and not with fewer."
+    )
+
+
 def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
     """From the smallest world in which a sample fits to the largest."""
     if len(rows) < 2:

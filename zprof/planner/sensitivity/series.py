@@ -8,7 +8,7 @@ from zprof.model.planning.plan import Scheme
 from zprof.model.planning.sensitivity import Sensitivity
 from zprof.planner.degrees import spread
 from zprof.planner.hardware.presets import A100, H100, V100
-from zprof.planner.sensitivity.answers import answers_of, speed_up_answers
+from zprof.planner.sensitivity.answers import answers_of, kinds_side_by_side, speed_up_answers
 from zprof.planner.sensitivity.break_even import break_even_of
 from zprof.planner.sensitivity.conditions import with_tokens
 from zprof.planner.sensitivity.points import (
@@ -37,12 +37,13 @@ def sensitivity_of(job: Job) -> Sensitivity:
     kinds = _KINDS if job.hardware is None else (job.hardware,)
     asked = [_on(job, kind) for kind in kinds]
     even = [tuple(break_even_of(there, kind, stack)) for there, kind in zip(asked, kinds, strict=True)]
-    answers = tuple(
+    flat = tuple(row for found in even for row in found)
+    single = tuple(
         sentence
         for there, kind, found in zip(asked, kinds, even, strict=True)
         for sentence in answers_of(there, kind, stack, found)
     )
-    known = Sensitivity(answers=answers, break_even=tuple(row for found in even for row in found))
+    known = Sensitivity(answers=(*kinds_side_by_side(job, kinds, flat), *single), break_even=flat)
     return known if job.hardware is None or stack is None else _series(known, job, asked[0], stack)
 
 

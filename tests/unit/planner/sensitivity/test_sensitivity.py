@@ -120,9 +120,21 @@ def test_without_a_batch_series_stand_below_the_break_even() -> None:
 
 def test_without_hardware_there_are_answers_and_no_series() -> None:
     found = sensitivity_of(open_question())
-    assert len(found.answers) == 12
+    each = [
+        f"{row.holds_from_tokens:,} ({row.hardware})"
+        for row in found.break_even
+        if row.bandwidth_ratio == 0.5
+    ]
+    assert [row.hardware for row in found.break_even[::3]] == ["v100", "a100", "h100"]
+    assert f"from {each[0]}, {each[1]} or {each[2]} tokens" in found.answers[0]
+    assert len(found.answers) == 1 + 3 * 4
     series = (found.bandwidth, found.latency, found.tokens, found.world, found.speed_up)
     assert series == ((), (), (), (), ())
+
+
+def test_kinds_of_which_one_node_is_enough_are_not_put_side_by_side() -> None:
+    found = sensitivity_of(replace(open_question(), degrees=Degrees(dp=8)))
+    assert not any("at half the bandwidth" in sentence for sentence in found.answers)
 
 
 def test_without_units_there_is_the_break_even_alone() -> None:
