@@ -152,6 +152,9 @@ def test_recomputed_units_beside_checkpoints(residual: Residual, first: int, mor
         job = replace(by_hand(*units, residual=residual), degrees=Degrees(dp=2, mp=4))
         terms, at = peak_of(job, 0)
         assert at.startswith(f"recompute of {count - 1}")
+        # Pa and Pa+cpu: the input comes back too; else it is the checkpoint itself.
+        comes_back = residual.partition or residual.offload
+        assert terms_of(job, 0)["recomputed"] == (9000 if comes_back else 8000)
         return sum(term.bytes or 0 for term in terms if term.tenant is Tenant.ACTIVATIONS)
 
     assert activations(1) == first
