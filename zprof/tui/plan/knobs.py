@@ -6,9 +6,9 @@ change says None.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from zprof.model.planning.whatif import Calibration, Change
+from zprof.tui.plan.knob import Choice, Knob
 from zprof.tui.session import Loaded
 
 AS_IT_IS = "as is"
@@ -17,39 +17,6 @@ _UNIT_BY_UNIT = (frozenset({3}), "stage 3 alone gathers parameters unit by unit"
 _AFTER_A_STEP = (frozenset({1, 2}), "stages 1 and 2 alone gather new parameters after the optimizer")
 _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _MOST_MERGED, _MICRO_BATCHES = 8, (1, 2, 4, 8, 16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What a knob can be turned to; its value is None where that is what was measured."""
-
-    text: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
-    """A field of the change, and its choices.  ``idle``: why it means nothing as the others stand."""
-
-    field: str
-    title: str
-    says: str
-    choices: tuple[Choice, ...]
-    idle: str = ""
-
-    def place(self, change: Change) -> int:
-        """Where it stands."""
-        value = getattr(change, self.field)
-        return next((at for at, choice in enumerate(self.choices) if choice.value == value), self.measured)
-
-    @property
-    def measured(self) -> int:
-        """Where it stood in the run."""
-        return next(at for at, choice in enumerate(self.choices) if choice.value is None)
-
-    def is_turned(self, change: Change) -> bool:
-        """Whether it stands elsewhere than in the run."""
-        return not self.idle and self.place(change) != self.measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from zprof.model.planning.whatif import Calibration, Change
 from zprof.tui.keys import Where, bindings
 from zprof.tui.plan.fit import fit_table
 from zprof.tui.plan.head import gaps_word, headline
-from zprof.tui.plan.knobs import Knob, asked, changes_said, facts_of, knobs_of, turned
+from zprof.tui.plan.knob import Knob
+from zprof.tui.plan.knobs import asked, changes_said, facts_of, knobs_of, turned
 from zprof.tui.plan.planned import Planned
 from zprof.tui.plan.predicting import Answer, Predicting
 from zprof.tui.plan.tables import peak_table, step_table

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from zprof.model.planning.whatif import Change
 from zprof.tui.keys import Where, bindings
-from zprof.tui.plan.knobs import Knob
+from zprof.tui.plan.knob import Knob
 from zprof.tui.tables import Cell, Column, Line, Mark, Table, Word
 from zprof.tui.theme.looks import look_of
 from zprof.tui.theme.palette import MARKS

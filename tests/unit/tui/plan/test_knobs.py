@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from zprof.model.planning.whatif import Change
-from zprof.tui.plan.knobs import Facts, Knob, asked, changes_said, knobs_of, turned
+from zprof.tui.plan.knob import Knob
+from zprof.tui.plan.knobs import Facts, asked, changes_said, knobs_of, turned
 
 RUN = Facts(
     world_size=4, stage=3, has_time=True, has_memory=True, gathers=True, micro_batches=3, prefetch=1, units=4
