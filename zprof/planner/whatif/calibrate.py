@@ -9,13 +9,14 @@ from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Calibration
 from zprof.planner.whatif.habits import Costs, Habits, costs_of, habits_of
 from zprof.planner.whatif.links import Link, link_of
-from zprof.planner.whatif.messages import Messages, messages_of
+from zprof.planner.whatif.messages import GATHER, Messages, messages_of
 from zprof.planner.whatif.order import Order, launched_ns, order_of
 from zprof.planner.whatif.skeleton import Floats, Pass, Phase, Skeleton, Work, passes_of
 from zprof.planner.whatif.timeline import RankRows, begins_of, rank_rows
 from zprof.planner.whatif.works import spread
 
 _WHAT = "step of a changed run"
+_ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Calibrated:
     link: Link
     alone: int
     summary: Calibration
+    reduced_element_bytes: int | None = None
 
 
 def calibrated(analysis: RunAnalysis) -> Calibrated | Gap:
@@ -57,7 +59,18 @@ def calibrated(analysis: RunAnalysis) -> Calibrated | Gap:
         link=link,
         alone=alone,
         summary=_summary(analysis, skeleton, habits, link),
+        reduced_element_bytes=_element_bytes(analysis, messages),
     )
+
+
+def _element_bytes(analysis: RunAnalysis, messages: Messages) -> int | None:
+    """Of a gradient on the wire: as its messages say it, else the program; None where neither does."""
+    rows = messages.sharding
+    types = rows.loc[rows["kind"] != GATHER, "dtype"].astype(str)
+    seen = types.map(_ELEMENT_BYTES).dropna()
+    if len(seen):
+        return int(seen.median())
+    return analysis.training.reduction_bytes or analysis.training.communication_bytes
 
 
 def _gap(reason: str, remedy: str) -> Gap:

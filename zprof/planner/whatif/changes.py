@@ -1,6 +1,6 @@
 """A change, applied to what the model knows of a run; its words; the changes that are usually asked about."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -96,7 +96,7 @@ def _or(value: bool | None, otherwise: bool) -> bool:
     return otherwise if value is None else value
 
 
-def changed_skeleton(model: Calibrated, change: Change, element_bytes: int | None) -> Skeleton:
+def changed_skeleton(model: Calibrated, change: Change) -> Skeleton:
     """Passes, their work and the bytes of their messages after a change."""
     skeleton = model.skeleton
     if change.stage is not None:
@@ -105,8 +105,8 @@ def changed_skeleton(model: Calibrated, change: Change, element_bytes: int | Non
         skeleton = _with_micro_batches(skeleton, change.micro_batches)
     if change.units_merged is not None and change.units_merged > 1:
         skeleton = _merged(skeleton, change.units_merged)
-    if change.element_bytes_reduced is not None and element_bytes:
-        times = change.element_bytes_reduced / element_bytes
+    if change.element_bytes_reduced is not None and model.reduced_element_bytes:
+        times = change.element_bytes_reduced / model.reduced_element_bytes
         units = tuple(replace(unit, reduce_bytes=unit.reduce_bytes * times) for unit in skeleton.units)
         skeleton = replace(skeleton, units=units)
     if change.even:
@@ -211,8 +211,3 @@ def usual_of(model: Calibrated) -> tuple[Change, ...]:
     if summary.skew_ns > _SKEW_RATIO * max(1, busy):
         found.append(Change(even=True))
     return tuple(found)
-
-
-def is_no_change(change: Change) -> bool:
-    """Whether nothing is asked for."""
-    return all(getattr(change, field.name) is None for field in fields(Change))

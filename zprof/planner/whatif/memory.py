@@ -79,7 +79,7 @@ def predicted_memory(
     before, after = _states(analysis, Change()), _states(analysis, change)
     if model is not None:
         before |= _highest(model.skeleton, model.habits, memory.sizes, before)
-        skeleton = changed_skeleton(model, change, analysis.training.reduction_bytes)
+        skeleton = changed_skeleton(model, change)
         sizes = _changed_sizes(memory.sizes, model.skeleton, skeleton, change)
         after |= _highest(skeleton, changed_habits(model.habits, change), sizes, after)
     tenants = [tenant for tenant in Tenant if tenant in memory.rank.tenants]

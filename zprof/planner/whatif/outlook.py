@@ -49,7 +49,7 @@ def _outlook(predictions: tuple[Prediction, ...], base: Base | None, gaps: Seque
 
 def _prediction(analysis: RunAnalysis, base: Base, memory: Measured | Gap, change: Change) -> Prediction:
     made = _of_memory(analysis, memory, change, base.model)
-    step = predicted_step(analysis, base, change)
+    step = predicted_step(base, change)
     return replace(made, step=step, saving_ns=saving_of(step))
 
 

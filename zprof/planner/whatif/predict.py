@@ -9,8 +9,6 @@ is unknown of the link (latency and bandwidth where they could not be told apart
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.planning.whatif import Change, Predicted
 from zprof.model.time import LEDGER_TERMS
@@ -64,7 +62,7 @@ def base_of(analysis: RunAnalysis, model: Calibrated) -> Base:
     rows = analysis.steps
     measured = {name: float(rows[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
     sampled = {name: float(mine[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
-    played = _played(model, Change(), model.link, None)
+    played = _played(model, Change(), model.link)
     # the modelled ranks and steps are some of all: what they differ by is no error of the model
     modelled = {
         name: value + measured[name] - sampled[name]
@@ -74,10 +72,9 @@ def base_of(analysis: RunAnalysis, model: Calibrated) -> Base:
     return Base(model=model, measured=measured, modelled=modelled, noise_ns=noise, played=played)
 
 
-def predicted_step(analysis: RunAnalysis, base: Base, change: Change) -> tuple[Predicted, ...]:
+def predicted_step(base: Base, change: Change) -> tuple[Predicted, ...]:
     """``wall_ns`` and the terms of the changed step, which sum to it."""
-    element_bytes = analysis.training.reduction_bytes or analysis.training.communication_bytes
-    deltas = [_delta(base, change, link, element_bytes) for link in _links(base.model.link, change)]
+    deltas = [_delta(base, change, link) for link in _links(base.model.link, change)]
     wall = base.measured[_WALL] + deltas[0][_WALL]
     lowest = min(delta[_WALL] for delta in deltas) - deltas[0][_WALL]
     highest = max(delta[_WALL] for delta in deltas) - deltas[0][_WALL]
@@ -107,11 +104,11 @@ def _links(link: Link, change: Change) -> list[Link]:
     return [link, link.with_latency_share(0.0), link.with_latency_share(1.0)]
 
 
-def _delta(base: Base, change: Change, link: Link, element_bytes: int | None) -> dict[str, float]:
+def _delta(base: Base, change: Change, link: Link) -> dict[str, float]:
     before = base.played
     if link is not base.model.link:
-        before = _played(base.model, Change(), link, element_bytes)
-    after = _played(base.model, change, link, element_bytes)
+        before = _played(base.model, Change(), link)
+    after = _played(base.model, change, link)
     return {
         _WALL: float(after.wall_ns.mean() - before.wall_ns.mean()),
         _WAIT: float(after.wait_ns.mean() - before.wait_ns.mean()),
@@ -120,8 +117,8 @@ def _delta(base: Base, change: Change, link: Link, element_bytes: int | None) ->
     }
 
 
-def _played(model: Calibrated, change: Change, link: Link, element_bytes: int | None) -> Played:
-    skeleton = changed_skeleton(model, change, element_bytes)
+def _played(model: Calibrated, change: Change, link: Link) -> Played:
+    skeleton = changed_skeleton(model, change)
     ops = program_of(skeleton, changed_habits(model.habits, change))
     return play(ops, skeleton.work, link.changed(change), model.costs)
 
@@ -159,8 +156,3 @@ def _predicted(name: str, base: Base, value: float, low: float, high: float) -> 
         error_ratio=modelled / measured - 1 if measured else None,
         assumption=_ASSUMED.get(name, assumptions.COMPUTE),
     )
-
-
-def noise_ratio(base: Base) -> float:
-    """The noise of the steps as a share of the step."""
-    return float(np.divide(base.noise_ns, base.measured[_WALL])) if base.measured[_WALL] else 0.0

@@ -19,5 +19,5 @@ def predicted_saving_ns(analysis: RunAnalysis, change: Change) -> tuple[int, int
     base = base_of(analysis, model)
     if not base.reproduces:
         return None
-    saving = saving_of(predicted_step(analysis, base, change))
+    saving = saving_of(predicted_step(base, change))
     return None if saving is None else (max(0, saving[0]), max(0, saving[1]))

@@ -43,11 +43,12 @@ def model(habits: Habits = HABITS, *, micro_batches: int = 1, skew_ns: int = 0) 
         link=Link(lines={}, seen={}, group_size=2),
         alone=len(passes),
         summary=summary,
+        reduced_element_bytes=4,
     )
 
 
 def changed(change: Change, made: Calibrated | None = None) -> Skeleton:
-    return changed_skeleton(made or model(), change, 4)
+    return changed_skeleton(made or model(), change)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_below_stage_2_only_the_last_micro_batch_reduces() -> None:
     after = changed(Change(stage=1), model(micro_batches=2))
     assert {each.micro_batch for each in after.passes if each.reduces} == {1}
     back = changed_skeleton(
-        replace(model(replace(HABITS, stage=1), micro_batches=2), skeleton=after), Change(stage=2), 4
+        replace(model(replace(HABITS, stage=1), micro_batches=2), skeleton=after), Change(stage=2)
     )
     assert {each.micro_batch for each in back.passes if each.reduces} == {0, 1}
     assert sum(each.reduces for each in back.passes) == 8
