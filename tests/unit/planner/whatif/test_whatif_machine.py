@@ -154,3 +154,12 @@ def test_a_slower_link_never_makes_the_run_shorter(job: tuple[Skeleton, Habits, 
     skeleton, habits, over = job
     slower = replace(over, bandwidth_ratio=0.5)
     assert _play((skeleton, habits, slower)).wall_ns.sum() >= _play(job).wall_ns.sum() - 1e-6
+
+
+def test_the_first_step_waits_for_what_the_one_before_has_gathered() -> None:
+    units = (UnitSize(name="a", gather_bytes=100, reduce_bytes=100),)
+    passes = passes_of(units, (0,), 1, True)
+    made = Skeleton(units=units, passes=passes, work=work([[1.0, 1.0]] * 2, 3), ranks=(0, 1), steps=(0, 1, 2))
+    habits = Habits(stage=2, prefetch=0, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=2)
+    walls = play(program_of(made, habits), made.work, link(1.0), FREE).wall_ns[:, 0].tolist()
+    assert walls == [102.0] * 3  # gather 50, forward 1, backward 1, reduction 50
