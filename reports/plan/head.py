@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Plan, PlanRow, Scheme
+from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow
 from zprof.model.report import VerdictStatus
 from zprof.reports.plan.memory import memory_scale, peak_words
 from zprof.reports.plan.time import tokens_per_s
@@ -21,7 +21,6 @@ from zprof.reports.plan.words import (
 
 #: What is nearer to the best is as fast.
 _ALIKE_RATIO = 0.01
-_STAGES = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 
 
 def title(plan: Plan) -> str:
@@ -67,7 +66,7 @@ def key_figures(plan: Plan) -> tuple[tuple[str, str, str], ...]:
     return tuple(
         (SCHEMES[row.scheme], f"{scaled(row.state_bytes, scale)} {scale.unit}", _figure_note(plan, row))
         for row in plan.rows
-        if row.scheme in _STAGES
+        if row.scheme in ZERO_STAGES
     )
 
 
@@ -103,7 +102,7 @@ def _fits(plan: Plan) -> Iterator[str]:
 
 
 def _fastest(plan: Plan) -> Iterator[str]:
-    """By tokens a second of a device: a step alone says nothing, since schemes differ in replicas."""
+    """By tokens a second of a device: where replicas do not divide the batch, steps differ in work."""
     timed = [(rate, row) for row in plan.rows if row.fits and (rate := tokens_per_s(plan, row)) is not None]
     if len(timed) < 2:
         return
@@ -120,7 +119,7 @@ def _fastest(plan: Plan) -> Iterator[str]:
 
 def _states(plan: Plan) -> str:
     """``120 / 31.4 / 16.6 / 1.9 GB``, and the peak as far as more of it is known."""
-    rows = [row for row in plan.rows if row.scheme in _STAGES] or list(plan.rows)
+    rows = [row for row in plan.rows if row.scheme in ZERO_STAGES] or list(plan.rows)
     scale = memory_scale(plan)
     states = " / ".join(scaled(row.state_bytes, scale) for row in rows)
     names = " / ".join(SCHEMES[row.scheme] for row in rows)

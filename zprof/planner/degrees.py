@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zprof.model.planning.job import Degrees, Job, Shape, Unit
-from zprof.model.planning.plan import Scheme
+from zprof.model.planning.plan import PIPELINES, Scheme
 
 #: Devices of a node where no hardware says it.
 _NODE = 8
@@ -31,7 +31,7 @@ def spread(job: Job, scheme: Scheme) -> Job:
 def _spread(job: Job, scheme: Scheme) -> Job:
     if scheme is Scheme.MODEL_PARALLEL:
         return _model_parallel(job)
-    if scheme in (Scheme.GPIPE, Scheme.PIPEDREAM):
+    if scheme in PIPELINES:
         return _pipeline(job)
     return replace(job, degrees=_without_pipeline(job.degrees, job.degrees.mp))
 
@@ -46,7 +46,8 @@ def _model_parallel(job: Job) -> Job:
     given = job.degrees
     if given.mp > 1:
         return replace(job, degrees=_without_pipeline(given, given.mp))
-    mp = _divisor((given.devices, *_split(job.shape)), _node(job))
+    split = () if job.shape is None else split_sizes(job.shape)
+    mp = _divisor((given.devices, *split), _node(job))
     return replace(
         job,
         degrees=_without_pipeline(given, mp),
@@ -59,7 +60,7 @@ def _pipeline(job: Job) -> Job:
     given = job.degrees
     if given.pp > 1:
         return job
-    layers = _layers(job)
+    layers = layers_of(job)
     pp = _divisor((given.dp,) if layers is None else (given.dp, layers), _node(job))
     return replace(job, degrees=Degrees(dp=given.dp // pp, mp=given.mp, pp=pp))
 
@@ -72,10 +73,8 @@ def _node(job: Job) -> int:
     return _NODE if job.hardware is None else job.hardware.devices_per_node
 
 
-def _split(shape: Shape | None) -> tuple[int, ...]:
-    """What model parallelism divides."""
-    if shape is None:
-        return ()
+def split_sizes(shape: Shape) -> tuple[int, ...]:
+    """What model parallelism divides, beside a vocabulary that can be padded."""
     return (shape.hidden,) if shape.heads is None else (shape.hidden, shape.heads)
 
 
@@ -88,11 +87,18 @@ def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
     if mp == 1:
         return tuple(units)
     return tuple(
-        Unit(name=unit.name, elements=-(-unit.elements // mp), encloses=unit.encloses) for unit in units
+        Unit(
+            name=unit.name,
+            elements=-(-unit.elements // mp),
+            frozen_elements=-(-unit.frozen_elements // mp),
+            encloses=unit.encloses,
+        )
+        for unit in units
     )
 
 
-def _layers(job: Job) -> int | None:
+def layers_of(job: Job) -> int | None:
+    """What a pipeline divides; None where the model's inside is not known."""
     if job.shape is not None:
         return job.shape.layers
     return sum(not unit.encloses for unit in job.units) or None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from zprof.model.gaps import Gap
 from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Plan, PlanRow, Scheme, Term
+from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow, Scheme, Term
 from zprof.model.tenants import SHOWN, Tenant
 from zprof.planner.degrees import spread
 from zprof.planner.memory import rows
@@ -24,7 +24,6 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
     **ledger.ASSUMPTIONS,
     **traffic.ASSUMPTIONS,
 }
-_STAGES = {Scheme.DATA_PARALLEL: 0, Scheme.ZERO_1: 1, Scheme.ZERO_2: 2, Scheme.ZERO_3: 3}
 
 
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
@@ -53,7 +52,7 @@ def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
     peak_bytes = None if any(term.bytes is None for term in memory.terms) else least
     row = PlanRow(
         scheme=scheme,
-        stage=_STAGES.get(scheme),
+        stage=ZERO_STAGES.get(scheme),
         degrees=job.degrees,
         micro_batches=job.batch.micro_batches,
         terms=memory.terms,

@@ -9,9 +9,8 @@ from zprof.cli.options.planning_hardware import add_hardware_options, stated_har
 from zprof.cli.options.planning_units import parameters
 from zprof.model.errors import BadInput
 from zprof.model.planning.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
-from zprof.model.planning.plan import Scheme
+from zprof.model.planning.plan import ZERO_STAGES, Scheme
 
-_STAGES = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 #: Bytes of an element of the optimizer's own state, without a master copy of the weights.
 _OPTIMIZERS = {"adam": 8, "momentum": 4, "sgd": 0}
 _FULL, _HALF = 4, 2
@@ -29,7 +28,7 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
 
 def schemes_of(arguments: argparse.Namespace) -> Sequence[Scheme]:
     """One stage, or all ways side by side."""
-    return tuple(Scheme) if arguments.stage is None else (_STAGES[arguments.stage],)
+    return tuple(Scheme) if arguments.stage is None else (tuple(ZERO_STAGES)[arguments.stage],)
 
 
 def job_of(arguments: argparse.Namespace) -> Job:

@@ -29,6 +29,21 @@ class Scheme(StrEnum):
     PIPEDREAM = "pipedream"
 
 
+#: The schemes that are stages of ZeRO; stage 0 shards nothing.
+ZERO_STAGES: Mapping[Scheme, int] = {
+    Scheme.DATA_PARALLEL: 0,
+    Scheme.ZERO_1: 1,
+    Scheme.ZERO_2: 2,
+    Scheme.ZERO_3: 3,
+}
+PIPELINES = frozenset({Scheme.GPIPE, Scheme.PIPEDREAM})
+
+
+def stage_of(scheme: Scheme) -> int:
+    """What it shards over data-parallel ranks, as a stage; the alternatives to ZeRO shard nothing."""
+    return ZERO_STAGES.get(scheme, 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
     """Bytes of one kind within a tenant, on the device with the most of them, at the moment of its peak.

@@ -6,7 +6,7 @@ of the gradients).
 """
 
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Scheme, Term
+from zprof.model.planning.plan import Scheme, Term, stage_of
 from zprof.model.tenants import Tenant
 from zprof.planner.memory.elements import rank_elements
 from zprof.planner.memory.moments import highest
@@ -18,7 +18,7 @@ from zprof.planner.memory.residual import (
     gradient_copy_bytes,
     working_set_bytes,
 )
-from zprof.planner.memory.states import STAGES, state_terms
+from zprof.planner.memory.states import state_terms
 from zprof.planner.memory.unknown import unknown
 
 
@@ -50,7 +50,7 @@ def activation_terms(job: Job) -> tuple[Term, ...]:
 
 def copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     """The optimizer's copy of the gradients; none where it makes none or the size of units is not known."""
-    sharded_over = job.degrees.dp if STAGES.get(scheme, 0) >= 1 else 1
+    sharded_over = job.degrees.dp if stage_of(scheme) >= 1 else 1
     if not job.element_bytes.gradient_copy or (not job.units and job.shape is None):
         return ()
     size = gradient_copy_bytes(job, sharded_over)

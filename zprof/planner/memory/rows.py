@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zprof.model.gaps import Gap
 from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Scheme, Term
+from zprof.model.planning.plan import PIPELINES, Scheme, Term, stage_of
 from zprof.planner.memory import residual_assumptions, states
 from zprof.planner.memory.alternatives import pipeline_terms
 from zprof.planner.memory.paper import paper_terms
@@ -41,8 +41,8 @@ def memory_of(job: Job, scheme: Scheme) -> MemoryPlan:
 
 
 def _terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
-    if scheme in states.PIPELINES:
+    if scheme in PIPELINES:
         return pipeline_terms(job, scheme)
     if knows_bytes(job.units):
-        return peak.peak_of(job, states.STAGES.get(scheme, 0))
+        return peak.peak_of(job, stage_of(scheme))
     return paper_terms(job, scheme)

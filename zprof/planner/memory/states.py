@@ -15,19 +15,11 @@ from collections.abc import Mapping
 from zprof.analysis.laws import tenant_laws
 from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Scheme, Term
+from zprof.model.planning.plan import PIPELINES, Scheme, Term, stage_of
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 from zprof.planner.memory.elements import ceil_div, rank_elements, stage_elements
 
-#: Schemes whose states follow a stage; the others shard nothing over data-parallel ranks.
-STAGES: Mapping[Scheme, int] = {
-    Scheme.DATA_PARALLEL: 0,
-    Scheme.ZERO_1: 1,
-    Scheme.ZERO_2: 2,
-    Scheme.ZERO_3: 3,
-}
-PIPELINES = frozenset({Scheme.GPIPE, Scheme.PIPEDREAM})
 _NAMES = {
     Tenant.PARAMETERS: "weight",
     Tenant.GRADIENTS: "grad",
@@ -97,7 +89,7 @@ def law_bytes(job: Job, scheme: Scheme) -> int:
 
 def _facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
     return TrainingFacts(
-        stage=STAGES.get(scheme, 0),
+        stage=stage_of(scheme),
         parameters=elements,
         shard_ranks=job.degrees.dp,
         parameter_bytes=job.element_bytes.parameter,

@@ -2,6 +2,7 @@
 
 from zprof.model.errors import BadInput
 from zprof.model.planning.job import Degrees, Job, Shape
+from zprof.planner.degrees import layers_of, split_sizes
 from zprof.planner.refusals.numbers import whole
 
 MOST_DEVICES = 10**6
@@ -26,7 +27,7 @@ def refuse_degrees(job: Job) -> None:
         )
     if job.shape is not None:
         _refuse_model_parallel(degrees, job.shape)
-    layers = _layers(job)
+    layers = layers_of(job)
     if layers is not None:
         _refuse_pipeline(degrees.pp, layers)
     elif degrees.mp * degrees.pp > job.parameters:
@@ -48,7 +49,7 @@ def _refuse_model_parallel(degrees: Degrees, shape: Shape) -> None:
 
 
 def _that_divide(shape: Shape) -> str:
-    sizes = [shape.hidden] if shape.heads is None else [shape.hidden, shape.heads]
+    sizes = split_sizes(shape)
     powers = [1 << bit for bit in range(_MOST_NAMED) if all(size % (1 << bit) == 0 for size in sizes)]
     return f"powers of two that divide: {', '.join(map(str, powers))}"
 
@@ -62,9 +63,3 @@ def _refuse_pipeline(pp: int, layers: int) -> None:
             f"pp {pp} does not divide {layers} layers",
             hint=f"one of {', '.join(dividing[:_MOST_NAMED])}",
         )
-
-
-def _layers(job: Job) -> int | None:
-    if job.shape is not None:
-        return job.shape.layers
-    return sum(not unit.encloses for unit in job.units) or None

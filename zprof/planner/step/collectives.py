@@ -6,7 +6,6 @@ of a hop within a node and between nodes:
     ring all-gather = reduce-scatter = lat(N) + S (N-1) / (N beta)      ring all-reduce = twice that
     lat(N) = n a_e + (N - n) a_i, in one node (N-1) a_i
     tree all-reduce = 2 ceil(log2 N) a + 2 S / beta
-    n_1/2, the message that gets half of the bandwidth = lat(N) beta N / (N-1)
 
 Source: ring volume (N-1)/N from arXiv 1910.02054, section 7 (and Patarasuk and Yuan, 2009); hops and the
 tree as NCCL documents them (nccl-tests, doc/PERFORMANCE.md).  NCCL has no tree for all-gather and
@@ -95,10 +94,3 @@ def tree_all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> fl
 def ring_bytes(ranks: int, size_bytes: float) -> float:
     """What of a tensor passes one link of a ring: (N-1)/N of it."""
     return size_bytes * (ranks - 1) / ranks
-
-
-def half_bandwidth_bytes(group: Group) -> float:
-    """n_1/2: a message of this size takes as long in hops as in bytes.  0 for one rank."""
-    if group.ranks == 1:
-        return 0.0
-    return group.latency_ns / _NS_PER_S * group.bytes_per_s * group.ranks / (group.ranks - 1)

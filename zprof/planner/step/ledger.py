@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import PlannedStep, Scheme
+from zprof.model.planning.plan import PlannedStep, Scheme, stage_of
+from zprof.planner.step.activations import stream_elements
 from zprof.planner.step.assumptions import STEP, leaves_of
 from zprof.planner.step.backward import plain_backward, reduced_backward
 from zprof.planner.step.forward import plain_forward
 from zprof.planner.step.overlap import Passes, sharded_passes, step_phases
 from zprof.planner.step.phases import Phase, Total, repeated, total
-from zprof.planner.step.pipeline import Flow, gpipe, pipedream, transfer_elements, transfer_ns
+from zprof.planner.step.pipeline import Flow, gpipe, pipedream, transfer_ns
 from zprof.planner.step.runs import Stack, stack_of
-from zprof.planner.step.schemes import stage_of
 from zprof.planner.step.times import StackTimes
 from zprof.planner.step.unit_times import device_times
 
@@ -48,7 +48,7 @@ def _flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> Fl
     """What the pipeline adds; None where what passes between its stages is not known."""
     if job.degrees.pp == 1:
         return Flow(idle_ns=0, exposed_ns=0, moved_ns=0)
-    elements = transfer_elements(job)
+    elements = stream_elements(job)
     if elements is None:
         return None
     passes = _passes(job, scheme, times)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
+from zprof.planner.step.activations import stream_elements
 from zprof.planner.step.collectives import all_reduce_ns, gather_ns
 from zprof.planner.step.placement import model_group
 
@@ -48,7 +49,7 @@ class BlockTimes:
 
 def block_traffic(job: Job) -> BlockTraffic | None:
     """None where the shape or the batch is not known."""
-    tensor = _tensor_elements(job)
+    tensor = stream_elements(job)
     if tensor is None:
         return None
     mp, residual = job.degrees.mp, job.residual
@@ -61,7 +62,7 @@ def block_traffic(job: Job) -> BlockTraffic | None:
 
 def block_times(job: Job, hardware: Hardware) -> BlockTimes | None:
     """None where the shape or the batch is not known."""
-    tensor, traffic = _tensor_elements(job), block_traffic(job)
+    tensor, traffic = stream_elements(job), block_traffic(job)
     if tensor is None or traffic is None:
         return None
     group, size = model_group(hardware, job.degrees), tensor * job.element_bytes.parameter
@@ -81,8 +82,3 @@ def _passes(job: Job) -> int:
 
 def _partitions(job: Job) -> bool:
     return job.degrees.mp > 1 and job.residual.checkpointing and job.residual.partition
-
-
-def _tensor_elements(job: Job) -> int | None:
-    tokens = job.batch.tokens
-    return None if job.shape is None or tokens is None else tokens * job.shape.hidden

@@ -64,9 +64,7 @@ def total(phases: Iterable[Phase]) -> Total:
         compute_ns=sum(phase.count * phase.compute_ns for phase in listed),
         exposed_transfer_ns=sum(phase.exposed_transfer_ns for phase in listed),
         exposed_memcpy_ns=sum(phase.exposed_memcpy_ns for phase in listed),
-        collective_ns=sum(
-            phase.count * (phase.link_ns + phase.model_ns + phase.hidden_ns) for phase in listed
-        ),
+        collective_ns=sum(phase.collective_ns for phase in listed),
     )
 
 

@@ -32,12 +32,6 @@ class Flow:
     moved_ns: int
 
 
-def transfer_elements(job: Job) -> int | None:
-    """Of one boundary, one way, in one micro-batch; None where the shape or the batch is not known."""
-    tokens = job.batch.tokens
-    return None if job.shape is None or tokens is None else tokens * job.shape.hidden
-
-
 def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
     """One transfer: a hop, and the bytes; each model-parallel rank sends the whole tensor."""
     pair = boundary(hardware, job.degrees)
@@ -59,8 +53,3 @@ def pipedream(*, micro_batches: int, forward_ns: int, backward_ns: int, transfer
     """In its steady state."""
     beyond = max(0, 2 * transfer - forward_ns - backward_ns)
     return Flow(idle_ns=0, exposed_ns=micro_batches * beyond, moved_ns=2 * micro_batches * transfer)
-
-
-def bubble_ratio(stages: int, micro_batches: int) -> float:
-    """GPipe: share of the time in which a device has nothing to compute."""
-    return (stages - 1) / (micro_batches + stages - 1)

@@ -1,11 +1,8 @@
-"""What a scheme is to time: the stage of its data-parallel ranks, and how often they communicate."""
+"""How often the data-parallel ranks of a scheme communicate in a step."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zprof.model.planning.plan import Scheme
-
-_STAGES: Mapping[Scheme, int] = {Scheme.ZERO_1: 1, Scheme.ZERO_2: 2, Scheme.ZERO_3: 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,11 +11,6 @@ class Times:
 
     gathers: int
     reductions: int
-
-
-def stage_of(scheme: Scheme) -> int:
-    """Of ZeRO; model parallelism and pipelines have plain data parallelism around them."""
-    return _STAGES.get(scheme, 0)
 
 
 def times_of(scheme: Scheme, micro_batches: int) -> Times:

@@ -11,14 +11,15 @@ from dataclasses import replace
 from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Axis, LinkTraffic, Scheme
+from zprof.model.planning.plan import Axis, LinkTraffic, Scheme, stage_of
 from zprof.planner.step import placement
+from zprof.planner.step.activations import stream_elements
 from zprof.planner.step.assumptions import TRAFFIC
 from zprof.planner.step.collectives import ring_bytes
 from zprof.planner.step.model_parallel import block_times, block_traffic
-from zprof.planner.step.pipeline import transfer_elements, transfer_ns
+from zprof.planner.step.pipeline import transfer_ns
 from zprof.planner.step.runs import Run, Stack, stack_of
-from zprof.planner.step.schemes import stage_of, times_of
+from zprof.planner.step.schemes import times_of
 from zprof.planner.step.unit_times import data_link_ns, device_layers, device_stack, trained_elements
 
 ASSUMPTIONS: Mapping[str, Assumption] = TRAFFIC
@@ -97,7 +98,7 @@ def _model(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
 
 
 def _pipeline(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
-    elements = transfer_elements(job)
+    elements = stream_elements(job)
     if job.degrees.pp == 1 or elements is None:
         return
     moved = 2 * elements * job.batch.micro_batches

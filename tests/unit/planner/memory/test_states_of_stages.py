@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.model.planning.job import Degrees, Job, Shape, Unit
-from zprof.model.planning.plan import Scheme
+from zprof.model.planning.plan import ZERO_STAGES, Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.states import ASSUMPTIONS, STAGES, stashed_term, state_bytes, state_terms
+from zprof.planner.memory.states import ASSUMPTIONS, stashed_term, state_bytes, state_terms
 
 ZERO = (Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 STAGED = (Scheme.DATA_PARALLEL, *ZERO)
@@ -149,7 +149,7 @@ def test_a_stage_never_takes_more_than_the_one_before(job: Job) -> None:
 @given(jobs, st.integers(1, 100))
 def test_more_ranks_never_raise_a_tenant(job: Job, more: int) -> None:
     wider = Job(parameters=job.parameters, degrees=Degrees(dp=job.degrees.dp + more, mp=job.degrees.mp))
-    for scheme in STAGES:
+    for scheme in ZERO_STAGES:
         less, now = state_bytes(wider, scheme), state_bytes(job, scheme)
         assert all(less[tenant] <= now[tenant] for tenant in now)
 

@@ -10,7 +10,6 @@ from zprof.model.planning.job import Degrees, Job
 from zprof.model.planning.plan import PlannedStep, Scheme
 from zprof.planner.hardware.presets import A100, H100, PRESETS, V100
 from zprof.planner.sensitivity.conditions import with_bandwidth
-from zprof.planner.step.collectives import half_bandwidth_bytes
 from zprof.planner.step.ledger import step_of
 from zprof.planner.step.placement import data_group
 from zprof.planner.step.traffic import links_of
@@ -106,9 +105,9 @@ def test_latency_that_is_hidden(hardware: Hardware, tokens: int) -> None:
 
 @pytest.mark.parametrize(("hardware", "printed"), [(V100, "0.26"), (A100, "0.61"), (H100, "1.1")])
 def test_message_at_half_the_bandwidth(hardware: Hardware, printed: str) -> None:
-    """What is printed leaves out N/(N-1) = 1.001: with it the A100's is 0.615."""
+    """lat(N) beta: what is printed leaves out N/(N-1) = 1.001, with which the A100's is 0.615."""
     group = data_group(hardware, Degrees(dp=1024))
-    assert as_printed(half_bandwidth_bytes(group) * 1023 / 1024 / 1e9, printed)
+    assert as_printed(group.latency_ns / 1e9 * group.bytes_per_s / 1e9, printed)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from zprof.model.planning.plan import Axis, LinkTraffic, PlannedStep, Scheme
 from zprof.planner.hardware.presets import V100
 from zprof.planner.step.ledger import step_of
 from zprof.planner.step.model_parallel import block_traffic
-from zprof.planner.step.pipeline import bubble_ratio, gpipe, pipedream, transfer_ns
+from zprof.planner.step.pipeline import gpipe, pipedream, transfer_ns
 from zprof.planner.step.traffic import links_of
 
 SHAPE = Shape(layers=16, hidden=8192)
@@ -105,7 +105,7 @@ def test_bubble_of_gpipe(stages: int, count: int, forward: int, backward: int) -
     flow = gpipe(stages=stages, micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=0)
     whole = count * (forward + backward) + flow.idle_ns
     assert flow.exposed_ns == 0
-    assert flow.idle_ns / whole == pytest.approx(bubble_ratio(stages, count))
+    assert flow.idle_ns / whole == pytest.approx((stages - 1) / (count + stages - 1))
 
 
 def by_events(stages: int, count: int, lengths: tuple[int, ...], transfer: int) -> int:
