@@ -11,7 +11,7 @@ from zprof.model.planning.job import Job, Shape, Unit
 from zprof.planner.models import units_block as block
 from zprof.planner.models import units_root as root
 from zprof.planner.models.units_moments import Moments, highest_work
-from zprof.planner.models.units_sizes import Sizes, block_elements, root_elements, sizes_of
+from zprof.planner.models.units_sizes import block_elements, root_elements, sizes_of
 
 ROOT = "root"
 
@@ -52,13 +52,13 @@ def _kinds(job: Job, shape: Shape) -> tuple[Unit, Unit]:
     inner = Unit(name="block", elements=block_elements(sizes))
     if job.batch.tokens is None:
         return around, inner
-    return _with_bytes(around, sizes, root.root_moments(sizes), root.head_flop(sizes)), replace(
-        _with_bytes(inner, sizes, block.block_moments(sizes), block.forward_flop(sizes)),
+    return _with_bytes(around, root.root_moments(sizes), root.head_flop(sizes)), replace(
+        _with_bytes(inner, block.block_moments(sizes), block.forward_flop(sizes)),
         checkpoint_bytes=sizes.stream_bytes,
     )
 
 
-def _with_bytes(unit: Unit, sizes: Sizes, moments: Moments, flop: float) -> Unit:
+def _with_bytes(unit: Unit, moments: Moments, flop: float) -> Unit:
     """Of the root nothing is computed again: what it keeps is the same with checkpointing."""
     last = moments.forward_end or moments.forward
     return replace(

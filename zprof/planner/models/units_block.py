@@ -100,7 +100,7 @@ def _backward(sizes: Sizes) -> tuple[Step, ...]:
             gradient_elements=4 * matrix + 4 * share,
             drops=("dwide", "norm2"),
         ),
-        *_copied("dnorm2", sizes),
+        *_copied(sizes),
         Step(
             operator="layer_norm",
             makes={"dmiddle": stream},
@@ -118,7 +118,7 @@ def _backward(sizes: Sizes) -> tuple[Step, ...]:
             gradient_elements=3 * matrix + 3 * share,
             drops=("laid_out", "norm1"),
         ),
-        *_copied("dnorm1", sizes),
+        *_copied(sizes),
         Step(
             operator="layer_norm",
             makes={"dx": stream},
@@ -138,7 +138,7 @@ def _row_parallel(operator: str, name: str, sizes: Sizes) -> Iterator[Step]:
     yield Step(operator="add_bias", makes={name: sizes.stream_bytes}, drops=("summed",))
 
 
-def _copied(name: str, sizes: Sizes) -> Iterator[Step]:
+def _copied(sizes: Sizes) -> Iterator[Step]:
     """The gradient before a layer that is split by columns: a copy of it is summed over the ranks."""
     if sizes.ranks > 1:
         yield Step(operator="all_reduce", makes={"copy": sizes.stream_bytes}, drops=("copy",))

@@ -10,10 +10,11 @@ from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Scheme
 from zprof.model.planning.sensitivity import BreakEven, SpeedUp
+from zprof.planner.memory.residual import gathered_bytes
 from zprof.planner.memory.rows import memory_of
 from zprof.planner.sensitivity.break_even import kept_of
 from zprof.planner.sensitivity.conditions import in_parts, with_bandwidth, with_latency
-from zprof.planner.sensitivity.states import gathered_bytes, state_bytes
+from zprof.planner.sensitivity.states import state_bytes
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.placement import data_group
 from zprof.planner.step.runs import Stack
@@ -35,7 +36,7 @@ def answers_of(job: Job, hardware: Hardware, stack: Stack | None, even: Sequence
     if group.ranks == 1:
         yield f"{start}: one data-parallel rank, so that ZeRO shards and moves nothing."
     elif group.nodes == 1:
-        yield from _within(start, job, even[0])
+        yield from _within(start, even[0])
     else:
         yield from _across(start, job, stack, even)
     if stack is not None:
@@ -71,7 +72,7 @@ def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
     )
 
 
-def _within(start: str, job: Job, even: BreakEven) -> Iterator[str]:
+def _within(start: str, even: BreakEven) -> Iterator[str]:
     """One node: no network takes part."""
     holds = even.holds_from_tokens
     kept = (

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Scheme
 from zprof.model.planning.sensitivity import SpeedUp
+from zprof.planner.memory.residual import gathered_bytes
 from zprof.planner.sensitivity.conditions import with_ranks, with_samples
-from zprof.planner.sensitivity.states import activation_bytes, gathered_bytes, state_bytes
+from zprof.planner.sensitivity.states import activation_bytes, state_bytes
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.runs import Stack
 

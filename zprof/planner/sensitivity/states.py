@@ -1,4 +1,4 @@
-"""Bytes of a device that the series compare: model states, gathered units, activations of a micro-batch.
+"""Bytes of a device that the series compare: model states, activations of a micro-batch.
 
 Formulas are those of ``zprof.planner.memory``; work buffers and the optimizer's copies are left out.
 """
@@ -11,11 +11,6 @@ from zprof.planner.memory import residual, states
 def state_bytes(job: Job, scheme: Scheme) -> int:
     """Parameters, gradients and optimizer state."""
     return sum(states.state_bytes(job, scheme).values())
-
-
-def gathered_bytes(job: Job) -> int:
-    """Units that stage 3 holds whole at once."""
-    return residual.gathered_bytes(job)
 
 
 def activation_bytes(job: Job, samples: int) -> int | None:
