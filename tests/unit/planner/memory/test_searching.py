@@ -1,18 +1,18 @@
 """The search against a scan of all numbers."""
 
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zprof.planner.memory.searching import largest_that_fits
 
 
 @settings(max_examples=60)
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(0, 2000), st.integers(0, 70))
-def test_search_finds_what_a_scan_finds(growth: list[int], budget: int, most: int) -> None:
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(0, 2000), st.data())
+def test_search_finds_what_a_scan_finds(growth: list[int], budget: int, data: st.DataObject) -> None:
     sizes = [0]
     for step in growth:
         sizes.append(sizes[-1] + step)
-    assume(most < len(sizes))
+    most = data.draw(st.integers(0, len(growth)), label="most")
     expected = max((n for n in range(1, most + 1) if sizes[n] <= budget), default=0)
     assert largest_that_fits(sizes.__getitem__, budget, most=most) == expected
 
