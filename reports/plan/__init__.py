@@ -1,1 +1,1 @@
-"""A plan, and what changes would make of a run, as text, Markdown and HTML."""
+"""What a plan, and what changes would make of a run, say: sentences, tables and lines, alike in all faces."""

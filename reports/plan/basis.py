@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.plan import Plan
 from zprof.model.planning.whatif import Outlook
+from zprof.reports.plan.prediction import term_name
 from zprof.reports.plan.words import AXES, SCHEMES
 from zprof.reports.shown.memory_names import tenant_name
-
-_STEP_LEAVES = {"wall_ns": "step", "efficiency_ratio": "efficiency"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,10 @@ def _plan_uses(plan: Plan) -> Iterator[tuple[str, str, str]]:
         for link in row.links:
             yield link.assumption, f"bytes, {AXES[link.axis]}", scheme
         for leaf, key in row.step.assumptions.items() if row.step else ():
-            yield key, _STEP_LEAVES.get(leaf, leaf.removesuffix("_ns").replace("_", " ")), scheme
+            yield key, term_name(leaf), scheme
 
 
 def _outlook_uses(outlook: Outlook) -> Iterator[tuple[str, str, str]]:
     for prediction in outlook.predictions:
         for entry in (*prediction.step, *prediction.memory):
-            name = entry.name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
-            yield entry.assumption, name, ""
+            yield entry.assumption, term_name(entry.name), ""

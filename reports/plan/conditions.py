@@ -9,9 +9,13 @@ from zprof.reports.plan.words import time_words, whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What one series varies: the leaf, its name, and how a value of it reads."""
+    """What one series varies, and how a value of it reads.
+
+    ``leaf``: the series in a sensitivity; ``field``: of its points, what varies.
+    """
 
     leaf: str
+    field: str
     title: str
     head: str
     axis: str
@@ -27,6 +31,7 @@ def bandwidth_words(point: Point) -> str:
 CONDITIONS = (
     Condition(
         leaf="bandwidth",
+        field="bandwidth_ratio",
         title="Bandwidth between nodes",
         head="bandwidth",
         axis="bandwidth, % of the hardware's",
@@ -35,6 +40,7 @@ CONDITIONS = (
     ),
     Condition(
         leaf="latency",
+        field="latency_ns",
         title="Latency of a hop",
         head="a hop",
         axis="latency of a hop between nodes",
@@ -42,6 +48,7 @@ CONDITIONS = (
     ),
     Condition(
         leaf="tokens",
+        field="tokens",
         title="Tokens of a device",
         head="tokens",
         axis="tokens of a device in a micro-batch",
@@ -49,14 +56,13 @@ CONDITIONS = (
     ),
     Condition(
         leaf="world",
+        field="devices",
         title="World size",
         head="devices",
         axis="devices",
         words=lambda point: whole(point.devices),
     ),
 )
-#: The leaf of a point that a condition varies.
-FIELDS = {"bandwidth": "bandwidth_ratio", "latency": "latency_ns", "tokens": "tokens", "world": "devices"}
 
 
 def points_of(found: Sensitivity, condition: Condition) -> Sequence[Point]:
@@ -67,7 +73,7 @@ def points_of(found: Sensitivity, condition: Condition) -> Sequence[Point]:
 
 def varies(condition: Condition, points: Sequence[Point]) -> bool:
     """Whether a condition has more than one value in a series."""
-    return len({getattr(point, FIELDS[condition.leaf]) for point in points}) > 1
+    return len({getattr(point, condition.field) for point in points}) > 1
 
 
 def fixed_words(condition: Condition, points: Sequence[Point]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from zprof.model.gaps import Gap
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow
@@ -21,6 +22,7 @@ from zprof.reports.plan.words import (
 
 #: What is nearer to the best is as fast.
 _ALIKE_RATIO = 0.01
+_MARKS = {VerdictStatus.OK: "✓", VerdictStatus.RISK: "!"}
 
 
 def title(plan: Plan) -> str:
@@ -36,6 +38,16 @@ def status(plan: Plan) -> VerdictStatus:
     if True in fits:
         return VerdictStatus.OK
     return VerdictStatus.RISK if fits and all(fit is False for fit in fits) else VerdictStatus.INCONCLUSIVE
+
+
+def mark(plan: Plan) -> str:
+    """The status as one sign."""
+    return _MARKS.get(status(plan), "?")
+
+
+def gaps(plan: Plan) -> tuple[Gap, ...]:
+    """All that is not known: of the plan, and of what it was held against."""
+    return (*plan.gaps, *(plan.verification.gaps if plan.verification else ()))
 
 
 def answers(plan: Plan) -> tuple[str, ...]:

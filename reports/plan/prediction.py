@@ -11,7 +11,7 @@ _NAMES = {
     "wall_ns": "step",
     "peak_bytes": "peak",
     "exposed_memcpy_ns": "exposed copies",
-    "untagged_bytes": "untagged",
+    "efficiency_ratio": "efficiency",
 }
 
 

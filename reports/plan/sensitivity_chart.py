@@ -5,7 +5,7 @@ from math import log2
 
 from zprof.model.planning.sensitivity import Point, Sensitivity
 from zprof.model.units import format_percent
-from zprof.reports.plan.conditions import CONDITIONS, FIELDS, Condition, fixed_words, points_of, varies
+from zprof.reports.plan.conditions import CONDITIONS, Condition, fixed_words, points_of, varies
 from zprof.reports.plan.grid import Chart, ChartAxis, ChartLine, ChartPoint
 from zprof.reports.plan.words import time_words
 
@@ -23,7 +23,7 @@ def sensitivity_charts(found: Sensitivity) -> tuple[Chart, ...]:
 
 
 def _chart(condition: Condition, points: Sequence[Point]) -> Chart | None:
-    field = FIELDS[condition.leaf]
+    field = condition.field
     places = sorted({_place(point, field) for point in points})
     if len(places) < 2 or places[0] <= 0:
         return None
@@ -75,7 +75,7 @@ def _lines(condition: Condition, points: Sequence[Point]) -> Iterator[ChartLine]
     for point in points:
         name = ", ".join(f"{other.words(point)} {_SAID[other.leaf]}".strip() for other in others)
         lines.setdefault(name, []).append(point)
-    field = FIELDS[condition.leaf]
+    field = condition.field
     for name, held in list(lines.items())[:_MOST_LINES]:
         ordered = sorted(held, key=lambda point: _place(point, field))
         yield ChartLine(

@@ -19,9 +19,9 @@ from zprof.model.planning.plan import Plan, Scheme
 from zprof.model.planning.whatif_document import WhatIf
 from zprof.model.printable import display_width
 from zprof.model.units import format_bytes, format_ms, format_percent
-from zprof.reports.plan import html, markdown, text
-from zprof.reports.plan.registry import PLANS, PLANS_IN_FULL, WHATIFS
 from zprof.reports.plan.words import SCHEMES, count_words, scaled, size_scale, time_scale
+from zprof.reports.plan_pages import html, markdown, text
+from zprof.reports.plan_pages.registry import PLANS, PLANS_IN_FULL, WHATIFS
 from zprof.reports.registry import by_name
 
 PLANS_BY_HAND = {"bare": plans.bare, "full": plans.full}

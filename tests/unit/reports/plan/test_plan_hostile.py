@@ -21,8 +21,8 @@ from zprof.model.printable import display_width
 from zprof.model.report import Report
 from zprof.reports.html.report import render as html_report
 from zprof.reports.markdown.report import render as markdown_report
-from zprof.reports.plan import html, markdown, text
-from zprof.reports.plan.registry import PLANS
+from zprof.reports.plan_pages import html, markdown, text
+from zprof.reports.plan_pages.registry import PLANS
 from zprof.reports.registry import by_name
 from zprof.reports.text.report import render as text_report
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from zprof.model.gaps import Gap
 from zprof.model.planning.plan import Plan
 from zprof.model.planning.whatif_document import WhatIf
-from zprof.model.report import VerdictStatus
 from zprof.reports.escape_markdown import code, prose
 from zprof.reports.markdown.blocks import bullets
 from zprof.reports.markdown.document import Part, joined
@@ -13,24 +12,20 @@ from zprof.reports.markdown.grid import basis_blocks, grid_blocks, plan_gap_bloc
 from zprof.reports.plan.basis import Basis, outlook_basis, plan_basis
 from zprof.reports.plan.chapters import plan_chapters
 from zprof.reports.plan.grid import Chapter
-from zprof.reports.plan.head import answers, facts, status, title
+from zprof.reports.plan.head import answers, facts, gaps, mark, title
 from zprof.reports.plan.outlook import outlook_answers, outlook_chapters
 from zprof.reports.shown.run_words import describe_run, steps_text
-
-_MARKS = {VerdictStatus.OK: "✓", VerdictStatus.RISK: "!"}
 
 
 def render_plan(plan: Plan) -> str:
     """The whole plan."""
-    mark = _MARKS.get(status(plan), "?")
     said = bullets([prose(line) for line in answers(plan)])
     about = bullets([f"{name}: {prose(value)}" for name, value in facts(plan)])
-    gaps = (*plan.gaps, *(plan.verification.gaps if plan.verification else ()))
     parts = [
-        Part(blocks=[f"## {mark} Plan: {prose(title(plan), 160)}", said]),
+        Part(blocks=[f"## {mark(plan)} Plan: {prose(title(plan), 160)}", said]),
         *_chapters(plan_chapters(plan)),
         Part(title="The job", blocks=[about]),
-        *_end(plan_basis(plan), gaps),
+        *_end(plan_basis(plan), gaps(plan)),
     ]
     return joined(
         parts, f"---\nzprof {prose(plan.zprof_version, 40)}, {plan.schema}: all figures are predicted"
@@ -57,9 +52,9 @@ def _chapters(chapters: Sequence[Chapter]) -> list[Part]:
     return [Part(title=chapter.title, blocks=grid_blocks(chapter.grids)) for chapter in chapters]
 
 
-def _end(basis: Sequence[Basis], gaps: Sequence[Gap]) -> list[Part]:
+def _end(basis: Sequence[Basis], unknown: Sequence[Gap]) -> list[Part]:
     parts = [
-        Part(title="Not known", blocks=plan_gap_blocks(gaps)),
+        Part(title="Not known", blocks=plan_gap_blocks(unknown)),
         Part(title="What the figures rest on", blocks=basis_blocks(basis), is_folded=True),
     ]
     return [part for part in parts if part.blocks]

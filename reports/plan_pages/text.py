@@ -12,7 +12,7 @@ from zprof.reports.escape_log import log_line
 from zprof.reports.plan.basis import Basis, outlook_basis, plan_basis
 from zprof.reports.plan.chapters import plan_chapters
 from zprof.reports.plan.grid import Chapter
-from zprof.reports.plan.head import answers, facts, title
+from zprof.reports.plan.head import answers, facts, gaps, title
 from zprof.reports.plan.outlook import outlook_answers, outlook_chapters
 from zprof.reports.shown.presenter import grouped_gaps
 from zprof.reports.shown.run_words import describe_run, steps_text
@@ -32,7 +32,7 @@ def render_plan(plan: Plan, *, everything: bool = False) -> str:
     lines += ["", *(line for name, said in facts(plan) for line in wrap(printable(said), first=_label(name)))]
     lines += _chapters(plan_chapters(plan))
     lines += basis_lines(plan_basis(plan), everything=everything)
-    return _document([*lines, *gap_lines((*plan.gaps, *_verification_gaps(plan)))])
+    return _document([*lines, *gap_lines(gaps(plan))])
 
 
 def render_whatif(found: WhatIf, *, everything: bool = False) -> str:
@@ -61,9 +61,9 @@ def basis_lines(found: Sequence[Basis], *, everything: bool) -> list[str]:
     return lines
 
 
-def gap_lines(gaps: Sequence[Gap]) -> list[str]:
+def gap_lines(unknown: Sequence[Gap]) -> list[str]:
     """What is not known, why, and what would make it known."""
-    groups = grouped_gaps(gaps)
+    groups = grouped_gaps(unknown)
     lines = ["", heading(f"NOT KNOWN ({len(groups)})")] if groups else []
     for group in groups:
         lines += wrap(printable(f"{group.what}{group.where}: {group.reason}"), first="  - ")
@@ -93,10 +93,6 @@ def _full(entry: Basis) -> Iterator[tuple[str, str]]:
     ):
         if said:
             yield f"      {name:<8} ", said
-
-
-def _verification_gaps(plan: Plan) -> Sequence[Gap]:
-    return plan.verification.gaps if plan.verification else ()
 
 
 def _run(run: RunFacts) -> list[str]:

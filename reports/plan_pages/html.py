@@ -12,11 +12,9 @@ from zprof.reports.html.grid import basis_section, chapter_section, plan_gap_sec
 from zprof.reports.html.plan_bars import memory_bars
 from zprof.reports.plan.basis import outlook_basis, plan_basis
 from zprof.reports.plan.chapters import plan_chapters
-from zprof.reports.plan.head import answers, facts, key_figures, status, title
+from zprof.reports.plan.head import answers, facts, gaps, key_figures, mark, status, title
 from zprof.reports.plan.outlook import outlook_answers, outlook_chapters, outlook_figures
 from zprof.reports.shown.run_words import describe_run, steps_text
-
-_MARKS = {VerdictStatus.OK: "✓", VerdictStatus.RISK: "!"}
 
 
 def render_plan(plan: Plan) -> str:
@@ -36,16 +34,14 @@ def render_whatif(found: WhatIf) -> str:
 def plan_page(plan: Plan) -> Page:
     """The answer first."""
     first, *more = answers(plan)
-    state = status(plan)
-    gaps = (*plan.gaps, *(plan.verification.gaps if plan.verification else ()))
     about = Facts(rows=tuple((name, words.sentence(said)) for name, said in facts(plan)))
     job = Section(anchor="job", title="The job", lead="What every figure is computed from.", blocks=(about,))
     return Page(
         head=Head(
             product="zprof plan: every figure is predicted",
             title=words.name(title(plan)),
-            status=state.value,
-            mark=_MARKS.get(state, "?"),
+            status=status(plan).value,
+            mark=mark(plan),
             verdict=words.sentence(first),
             more=tuple(map(words.sentence, more)),
             attempt=(),
@@ -58,7 +54,7 @@ def plan_page(plan: Plan) -> Page:
         sections=(
             *_sections(plan),
             job,
-            *plan_gap_section(gaps),
+            *plan_gap_section(gaps(plan)),
             *basis_section(plan_basis(plan)),
         ),
         made_by=words.name(f"zprof {plan.zprof_version}, {plan.schema}"),

@@ -6,7 +6,7 @@ from zprof.model.json_tree import to_json
 from zprof.model.planning.plan import Plan
 from zprof.model.planning.whatif_document import WhatIf
 from zprof.reports.base import Format
-from zprof.reports.plan import html, markdown, text
+from zprof.reports.plan_pages import html, markdown, text
 
 _TEXT, _JSON, _MD, _HTML = (".txt", ".text"), (".json",), (".md", ".markdown"), (".html", ".htm")
 

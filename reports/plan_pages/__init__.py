@@ -1,0 +1,1 @@
+"""Plans and predictions as whole pages: text, Markdown, HTML and JSON."""
