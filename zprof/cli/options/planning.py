@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from zprof.cli.options.numbers import count, count_or_none
 from zprof.cli.options.planning_hardware import add_hardware_options, stated_hardware
-from zprof.cli.options.planning_units import parameters
-from zprof.model.errors import BadInput
-from zprof.model.planning.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
+from zprof.cli.options.planning_model import add_model_options, counted, stated_model
+from zprof.cli.options.planning_units import parameters as elements
+from zprof.model.planning.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual
 from zprof.model.planning.plan import ZERO_STAGES, Scheme
 
 #: Bytes of an element of the optimizer's own state, without a master copy of the weights.
@@ -18,7 +18,7 @@ _FULL, _HALF = 4, 2
 
 def add_planning_options(parser: argparse.ArgumentParser) -> None:
     """Everything that a plan depends on."""
-    _add_model(parser)
+    add_model_options(parser)
     _add_degrees(parser)
     _add_states(parser)
     _add_batch(parser)
@@ -37,10 +37,10 @@ def job_of(arguments: argparse.Namespace) -> Job:
     Raises:
         BadInput: no model was named, or two, or the hardware cannot be used.
     """
-    name, size, shape = _model(arguments)
+    name, parameters, shape = stated_model(arguments)
     job = Job(
         name=name,
-        parameters=size,
+        parameters=parameters,
         shape=shape,
         degrees=Degrees(dp=arguments.dp, mp=arguments.mp, pp=arguments.pp),
         element_bytes=element_bytes(arguments.precision, arguments.optimizer),
@@ -60,7 +60,7 @@ def job_of(arguments: argparse.Namespace) -> Job:
         backend=Backend(arguments.backend),
         hardware=stated_hardware(arguments),
     )
-    return _counted(arguments.model, job) if arguments.model else job
+    return counted(arguments.model, job) if arguments.model else job
 
 
 def element_bytes(precision: str, optimizer: str) -> ElementBytes:
@@ -76,73 +76,6 @@ def element_bytes(precision: str, optimizer: str) -> ElementBytes:
             gradient_copy=0,
         )
     return replace(ElementBytes(), optimizer_state=own + _FULL, parameter=_HALF, gradient=_HALF)
-
-
-def _model(arguments: argparse.Namespace) -> tuple[str, int, Shape | None]:
-    """Name, parameters and shape, of exactly one way to say them."""
-    ways = {
-        "--params": arguments.params,
-        "--layers with --hidden": arguments.layers or arguments.hidden,
-        "--preset": arguments.preset,
-        "--model": arguments.model,
-    }
-    said = [way for way, value in ways.items() if value is not None]
-    if len(said) != 1:
-        what = f"the model is said twice: {' and '.join(said)}" if said else "no model is named"
-        raise BadInput(what, hint=f"one of: {', '.join(ways)}")
-    if arguments.preset is not None:
-        return _preset(arguments.preset)
-    if arguments.params is not None:
-        return "", arguments.params, None
-    return ("", 1, None) if arguments.model else _shaped(arguments)
-
-
-def _preset(name: str) -> tuple[str, int, Shape | None]:
-    from zprof.planner.models.presets import preset
-
-    found = preset(name)
-    return found.name, found.parameters, found.shape
-
-
-def _shaped(arguments: argparse.Namespace) -> tuple[str, int, Shape | None]:
-    from zprof.planner.models.presets import parameters_of
-
-    if arguments.layers is None or arguments.hidden is None:
-        raise BadInput("a shape needs --layers and --hidden", hint="zprof plan --help shows how")
-    shape = Shape(
-        layers=arguments.layers,
-        hidden=arguments.hidden,
-        vocabulary=arguments.vocabulary,
-        context=arguments.context or arguments.sequence or 0,
-        heads=arguments.heads,
-        tied=not arguments.untied,
-    )
-    return "", parameters_of(shape), shape
-
-
-def _counted(spec: str, job: Job) -> Job:
-    from zprof.integrations.planning.count import count_model
-
-    return count_model(spec, job)
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the model", "said in one of these ways")
-    group.add_argument("--params", metavar="N", type=parameters, help="elements, as 7.5e9, 7.5B or 1T")
-    group.add_argument("--preset", metavar="NAME", help="a model by its name, as 7.5b, 60b or 1t")
-    group.add_argument(
-        "--model", metavar="MODULE:FUNCTION", help="a function that makes it: counted, not run"
-    )
-    group.add_argument("--layers", metavar="N", type=count, help="blocks of a transformer, with --hidden")
-    group.add_argument("--hidden", metavar="N", type=count, help="its width")
-    group.add_argument("--heads", metavar="N", type=count, help="attention heads, with --layers")
-    group.add_argument(
-        "--vocabulary", metavar="N", type=count_or_none, default=0, help="words, with --layers (%(default)s)"
-    )
-    group.add_argument(
-        "--context", metavar="N", type=count, help="positions, with --layers (the sequence's length)"
-    )
-    group.add_argument("--untied", action="store_true", help="the head has a table of its own, with --layers")
 
 
 def _add_degrees(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +121,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(f"--{name}", action="store_true", help=what)
     group.add_argument(
-        "--constant-buffers", metavar="N", type=parameters, help="elements of fused buffers, as 5e8 (CB)"
+        "--constant-buffers", metavar="N", type=elements, help="elements of fused buffers, as 5e8 (CB)"
     )
     group.add_argument(
         "--prefetch", metavar="N", type=count_or_none, default=1, help="units gathered ahead (%(default)s)"
