@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from zprof.model.planning.job import Degrees, Job, Shape, Unit
 from zprof.model.planning.plan import PIPELINES, Scheme
+from zprof.planner.rounding import ceil_div
 
 #: Devices of a node where no hardware says it.
 _NODE = 8
@@ -79,7 +80,7 @@ def split_sizes(shape: Shape) -> tuple[int, ...]:
 
 
 def _padded(shape: Shape | None, mp: int) -> Shape | None:
-    return None if shape is None else replace(shape, vocabulary=-(-shape.vocabulary // mp) * mp)
+    return None if shape is None else replace(shape, vocabulary=ceil_div(shape.vocabulary, mp) * mp)
 
 
 def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
@@ -89,7 +90,7 @@ def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
     return tuple(
         Unit(
             name=unit.name,
-            elements=-(-unit.elements // mp),
+            elements=ceil_div(unit.elements, mp),
             frozen_elements=-(-unit.frozen_elements // mp),
             encloses=unit.encloses,
         )

@@ -10,6 +10,7 @@ each of the two keeps a copy of it; else each has its own table.
 from collections.abc import Sequence
 
 from zprof.model.planning.job import Job, Shape, Unit
+from zprof.planner.rounding import ceil_div
 
 
 def rank_elements(job: Job) -> int:
@@ -35,11 +36,6 @@ def stages_of(units: Sequence[Unit], pp: int) -> list[Sequence[Unit]]:
     inner = [unit for unit in units if not unit.encloses]
     most = max(1, ceil_div(len(inner), pp))
     return [inner[start : start + most] for start in range(0, len(inner), most)] or [[]]
-
-
-def ceil_div(whole: int, parts: int) -> int:
-    """Integer division that rounds up."""
-    return -(-whole // parts)
 
 
 def _largest_stage_of_units(job: Job) -> int:

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from zprof.model.planning.job import Job, Shape, Unit
-from zprof.planner.memory.elements import ceil_div
 from zprof.planner.models.presets import parameters_of
 from zprof.planner.models.units import with_units
+from zprof.planner.rounding import ceil_div
 
 
 def with_layers(job: Job, layers: int) -> Job:

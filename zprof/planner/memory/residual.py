@@ -12,7 +12,8 @@ What a gathered unit takes is not in the paper: the largest unit, one more with 
 """
 
 from zprof.model.planning.job import Job, Residual, Shape
-from zprof.planner.memory.elements import ceil_div, rank_elements
+from zprof.planner.memory.elements import rank_elements
+from zprof.planner.rounding import ceil_div
 
 #: Elements of activations for each element of hidden, of a block and token (section 3.2, footnote).
 BLOCK_ELEMENTS = 12

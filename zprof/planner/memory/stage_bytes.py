@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.model.planning.job import Job, Unit
-from zprof.planner.memory.elements import ceil_div, stages_of
+from zprof.planner.memory.elements import stages_of
 from zprof.planner.memory.residual import checkpoint_bytes, working_set_bytes
+from zprof.planner.rounding import ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

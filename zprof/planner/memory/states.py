@@ -18,7 +18,8 @@ from zprof.model.planning.job import Job
 from zprof.model.planning.plan import PIPELINES, Scheme, Term, stage_of
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
-from zprof.planner.memory.elements import ceil_div, rank_elements, stage_elements
+from zprof.planner.memory.elements import rank_elements, stage_elements
+from zprof.planner.rounding import ceil_div
 
 _NAMES = {
     Tenant.PARAMETERS: "weight",

@@ -4,6 +4,7 @@ from zprof.model.errors import BadInput
 from zprof.model.planning.job import Degrees, Job, Shape
 from zprof.planner.degrees import layers_of, split_sizes
 from zprof.planner.refusals.numbers import whole
+from zprof.planner.rounding import ceil_div
 
 MOST_DEVICES = 10**6
 #: Of a list of degrees in a hint.
@@ -42,7 +43,7 @@ def _refuse_model_parallel(degrees: Degrees, shape: Shape) -> None:
         if size is not None and size % degrees.mp:
             raise BadInput(f"mp {degrees.mp} does not divide {name} {size}", hint=_that_divide(shape))
     if shape.vocabulary % degrees.mp:
-        padded = -(-shape.vocabulary // degrees.mp) * degrees.mp
+        padded = ceil_div(shape.vocabulary, degrees.mp) * degrees.mp
         raise BadInput(
             f"mp {degrees.mp} does not divide vocabulary {shape.vocabulary}", hint=f"pad it to {padded}"
         )

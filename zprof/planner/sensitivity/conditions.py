@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Batch, Degrees, Job
+from zprof.planner.rounding import ceil_div
 from zprof.planner.step.collectives import group_of
 from zprof.planner.step.runs import Run, Stack
 
@@ -60,7 +61,7 @@ def in_parts(stack: Stack, parts: int) -> Stack:
         runs=tuple(
             Run(
                 count=run.count * parts,
-                elements=-(-run.elements // parts),
+                elements=ceil_div(run.elements, parts),
                 flop_per_token=run.flop_per_token / parts,
             )
             for run in stack.runs

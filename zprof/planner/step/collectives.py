@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 
 from zprof.model.planning.hardware import Hardware
+from zprof.planner.rounding import ceil_div
 
 _NS_PER_S = 1e9
 
@@ -37,7 +38,7 @@ class Group:
     @property
     def nodes(self) -> int:
         """Nodes that it spans."""
-        return -(-self.ranks // self.per_node)
+        return ceil_div(self.ranks, self.per_node)
 
 
 def group_of(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
@@ -51,7 +52,7 @@ def group_of(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
     such groups run side by side.
     """
     per_node = min(ranks, max(1, hardware.devices_per_node // stride))
-    nodes = -(-ranks // per_node)
+    nodes = ceil_div(ranks, per_node)
     if nodes == 1:
         return Group(
             ranks=ranks,

@@ -12,6 +12,7 @@ from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Axis, LinkTraffic, Scheme, stage_of
+from zprof.planner.rounding import ceil_div
 from zprof.planner.step import placement
 from zprof.planner.step.activations import stream_elements
 from zprof.planner.step.assumptions import TRAFFIC
@@ -76,7 +77,7 @@ def _part(job: Job) -> Stack:
     stack = stack_of(job)
     if stack is not None:
         return device_stack(job, stack)
-    elements = -(-job.parameters // (job.degrees.mp * job.degrees.pp))
+    elements = ceil_div(job.parameters, job.degrees.mp * job.degrees.pp)
     return Stack(runs=(Run(count=1, elements=elements, flop_per_token=0.0),))
 
 

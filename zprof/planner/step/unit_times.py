@@ -12,6 +12,7 @@ import math
 
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
+from zprof.planner.rounding import ceil_div
 from zprof.planner.step.collectives import all_reduce_ns, gather_ns
 from zprof.planner.step.model_parallel import BlockTimes, block_times
 from zprof.planner.step.placement import data_group
@@ -26,12 +27,12 @@ _NS_PER_S = 1e9
 
 def device_stack(job: Job, stack: Stack) -> Stack:
     """The units of the stage of the pipeline that has most: the root, and its part of the others."""
-    return first_of(stack, -(-stack.blocks // job.degrees.pp))
+    return first_of(stack, ceil_div(stack.blocks, job.degrees.pp))
 
 
 def device_layers(job: Job) -> int:
     """Blocks of the shape on that stage; 0 where the shape is not known."""
-    return 0 if job.shape is None else -(-job.shape.layers // job.degrees.pp)
+    return 0 if job.shape is None else ceil_div(job.shape.layers, job.degrees.pp)
 
 
 def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
