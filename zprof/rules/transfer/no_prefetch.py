@@ -11,7 +11,8 @@ That compute is what could have hidden it, so with
     at most    min(sum of blocked_i + exposed wait, sum of free_i + the largest of them)
 
 because prefetch lets the compute of one unit, also of the last one, hide the gathers of others, too, and the
-waiting for ranks that come now and then late with it.  What could run long before it began waits for the
+waiting for ranks that come now and then late with it.  Where the model of the run knows the saving too, both
+must allow it (:mod:`zprof.rules.foreseen`).  What could run long before it began waits for the
 device, not for its launch: it says nothing.
 
 FSDP2 waits for an all_gather of a CPU rank in the call that launches it, prefetched or not (its streams are a
@@ -32,7 +33,9 @@ from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
+from zprof.model.planning.whatif import Change
 from zprof.model.units import format_ns
+from zprof.rules.foreseen import foreseen_ns
 from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, steady, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 
@@ -173,13 +176,19 @@ def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
         sentence="all_gathers begin only when the compute that could have hidden them is done "
         f"(exposed {format_ns(seen.exposed_ns)} of {format_ns(seen.transfer_ns)} a step)",
         evidence=_evidence(seen),
-        saving_ns=(low, high),
+        saving_ns=_foreseen(analysis, seen, (low, high)),
         severity=severity_of(high, wall_ns(analysis)),
         confidence=_confidence(analysis, seen),
         fix=fix_for(analysis.training.engine, _FIXES),
         disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
         "the launch is not what delays them",
     )
+
+
+def _foreseen(analysis: RunAnalysis, seen: _Gathers, own: tuple[float, float]) -> tuple[float, float]:
+    if seen.bound or _waits_at_once(analysis):
+        return own
+    return foreseen_ns(analysis, Change(prefetch=1), own)
 
 
 def _evidence(seen: _Gathers) -> list[Evidence]:

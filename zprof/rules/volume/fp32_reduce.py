@@ -8,7 +8,8 @@ float32, and one of
     at least half of the time in matrix products is in kernels of half precision                 medium
 
 (docs/thresholds.md).  Where nothing says in what the model computes (all_reduces of a CPU program), that is a
-gap.  Saving: half of the bytes, replayed (:mod:`...halved`); below 1 % of the step (our choice: a fact about
+gap.  Saving: half of the bytes, replayed (:mod:`...halved`), as far as the model of the run allows it too
+(:mod:`zprof.rules.foreseen`); below 1 % of the step (our choice: a fact about
 bytes is no noise, but is not worth a word there) nothing is said.
 """
 
@@ -16,7 +17,9 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
+from zprof.model.planning.whatif import Change
 from zprof.model.units import format_bytes, format_ns
+from zprof.rules.foreseen import foreseen_ns
 from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.volume.compute_type import compute_type, says_full
@@ -86,7 +89,7 @@ def _finding(
             Evidence(what="their transfer, a step", value=priced.transfer_ns, unit="ns"),
             Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],
-        saving_ns=priced.saving_ns,
+        saving_ns=foreseen_ns(analysis, Change(element_bytes_reduced=_HALF_BYTES), priced.saving_ns),
         severity=severity_of(priced.saving_ns[1], wall_ns(analysis)),
         confidence=confidence,
         fix=fix_for(analysis.training.engine, _FIXES) + _NUMERICS,

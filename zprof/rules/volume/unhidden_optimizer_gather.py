@@ -12,6 +12,7 @@ takes twice as long as the forward, a quarter where it also recomputes.  With e 
 
     saving from 0.6 min(e, 0.3 C) to min(e, 0.4 C)
 
+and no other than the model of the run allows (:mod:`zprof.rules.foreseen`).
 (0.6: the first unit's gather has nothing to hide under, and unlike units hide unlike parts).
 
 The three-psi form of these stages has no name of its own, and belongs here because it is about this very
@@ -28,7 +29,9 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
+from zprof.model.planning.whatif import Change
 from zprof.model.units import format_bytes, format_ns
+from zprof.rules.foreseen import foreseen_ns
 from zprof.rules.rows import has_no_collectives, mean_per_step, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.volume.closing_gathers import ClosingGathers, closing_gathers
@@ -99,10 +102,14 @@ def _cost(analysis: RunAnalysis, seen: ClosingGathers, worth: float) -> _Cost:
         reduced_bytes=mean_per_step(analysis, rows["bytes"].sum()),
         transfer_ns=transfer,
         exposed_ns=exposed,
-        hiding_ns=_hideable(analysis, gathers, exposed) if holds_up else (0.0, 0.0),
+        hiding_ns=_hiding(analysis, gathers, exposed) if holds_up else (0.0, 0.0),
         scattering_ns=halved(analysis, rows).saving_ns if seen.three_psi else (0.0, 0.0),
         bound=bool(is_bound(gathers).any()),
     )
+
+
+def _hiding(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -> tuple[float, float]:
+    return foreseen_ns(analysis, Change(overlap_gather=True), _hideable(analysis, gathers, exposed))
 
 
 def _hideable(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -> tuple[float, float]:

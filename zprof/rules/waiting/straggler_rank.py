@@ -24,8 +24,10 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
+from zprof.model.planning.whatif import Change
 from zprof.model.time import LateReason
 from zprof.model.units import format_ns
+from zprof.rules.foreseen import foreseen_ns
 from zprof.rules.rows import has_no_collectives, steady, wall_ns
 from zprof.rules.rule import finding, not_tested, severity_of
 from zprof.rules.waiting.own_time import OwnTime, own_time
@@ -125,9 +127,15 @@ def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _Late:
         suspect=suspect,
         waits=waits,
         reason=reason,
-        saving_ns=_saving(analysis, suspect, waits, reason),
+        saving_ns=_foreseen(analysis, suspect, _saving(analysis, suspect, waits, reason)),
         wall_ns=wall_ns(analysis),
     )
+
+
+def _foreseen(analysis: RunAnalysis, suspect: Suspect, own: tuple[float, float]) -> tuple[float, float]:
+    """Made even it works as long as the median rank, which with two is half the way."""
+    several = analysis.run.world_size > 2 * len(suspect.named)
+    return foreseen_ns(analysis, Change(even=True), own) if several else own
 
 
 def _saving(analysis: RunAnalysis, suspect: Suspect, waits: Waits, reason: LateReason) -> tuple[float, float]:

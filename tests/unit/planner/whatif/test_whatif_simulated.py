@@ -115,6 +115,16 @@ def test_gathers_of_new_parameters_are_hidden_by_a_change() -> None:
     assert predicted(wall(made.predictions[0])) == pytest.approx(true, rel=0.05)
 
 
+def test_a_norm_and_a_loss_are_no_units() -> None:
+    plan = replace(_plan(Vendor.GLOO, "slow"), stage=0)
+    made = outlook(analysed(plan), [Change(bandwidth_ratio=2.0)])
+    assert made.calibration is not None
+    assert made.calibration.units == plan.units
+    faster = replace(plan.network, beta_bytes_per_s=2 * plan.network.beta_bytes_per_s)
+    true = true_step_ns(replace(plan, network=faster))
+    assert predicted(wall(made.predictions[0])) == pytest.approx(true, rel=0.04)
+
+
 def test_a_slow_rank_made_even_is_predicted() -> None:
     plan = replace(_plan(Vendor.GLOO, "fast"), speed={2: 0.7})
     made = outlook(analysed(plan), [Change(even=True)])

@@ -14,7 +14,9 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
+from zprof.model.planning.whatif import Change
 from zprof.model.units import format_bytes, format_ns
+from zprof.rules.foreseen import foreseen_ns
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.known import confidence_of
@@ -49,7 +51,7 @@ def _finding(analysis: RunAnalysis, price: Price, unit: str, between_ns: float) 
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
             Evidence(what="compute between its two gathers", value=between_ns, unit="ns"),
         ],
-        saving_ns=price.saving_ns,
+        saving_ns=foreseen_ns(analysis, Change(keep_after_forward="last"), price.saving_ns),
         severity=severity_of(price.high_ns, wall_ns(analysis)),
         confidence=confidence_of(analysis, price),
         fix=fix_for(analysis.training.engine, _FIXES),

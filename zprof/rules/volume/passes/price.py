@@ -6,6 +6,7 @@ launch, its wake-up and the copies of what it moves; on a CPU rank those are the
 computes, and may take as long as launching does, which copies too.  So more than the exposed time can be won.
 Copies out of what was gathered that the trace names go with it: half of them at least.
 Waiting in them is not counted: a late rank is waited for in the next collective just as well.
+Where the model of the run knows the saving too, both must allow it (:mod:`zprof.rules.foreseen`).
 The same jobs, simulated with and without them (``benchmarks.diagnosis``), won about the exposed time.
 """
 

@@ -1,0 +1,64 @@
+"""What a rule says its fix saves, where the model of the run knows it too."""
+
+from dataclasses import replace
+from functools import cache
+
+from tests.support.analyses import Scenario, analysis_of
+from tests.support.whatif_pairs import analysed, true_step_ns
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Finding
+from zprof.model.planning.whatif import Change
+from zprof.planner.whatif.saving import predicted_saving_ns
+from zprof.rules.foreseen import foreseen_ns
+from zprof.rules.transfer.no_prefetch import no_prefetch
+from zprof.simulator.plan import Gathering, Network, Plan, Vendor
+
+PLAN = Plan(
+    ranks=3,
+    steps=4,
+    units=5,
+    prefetch=0,
+    vendor=Vendor.GLOO,
+    network=Network(beta_bytes_per_s=12e9),
+    gathering=Gathering(keep_last_unit=True),
+)
+AHEAD = Change(prefetch=1)
+
+
+@cache
+def run() -> RunAnalysis:
+    return analysed(PLAN)
+
+
+def known() -> tuple[int, int]:
+    found = predicted_saving_ns(run(), AHEAD)
+    assert found is not None
+    return found
+
+
+def test_both_ranges_hold() -> None:
+    low, high = known()
+    assert 0 < low < high
+    assert foreseen_ns(run(), AHEAD, (0.0, 10.0 * high)) == (low, high)
+    middle = (low + high) / 2
+    assert foreseen_ns(run(), AHEAD, (middle, 10.0 * high)) == (middle, high)
+    assert foreseen_ns(run(), AHEAD, (0.0, middle)) == (low, middle)
+
+
+def test_a_rule_that_the_model_contradicts_keeps_its_own() -> None:
+    low, high = known()
+    for own in ((high + 1.0, high + 2.0), (low - 2.0, low - 1.0)):
+        assert foreseen_ns(run(), AHEAD, own) == own
+
+
+def test_without_a_model_a_rule_keeps_its_own() -> None:
+    assert foreseen_ns(analysis_of(Scenario(steps=3, units=3)), AHEAD, (1.0, 2.0)) == (1.0, 2.0)
+
+
+def test_the_finding_says_a_narrower_range_that_holds_the_truth() -> None:
+    found = no_prefetch(run(), None)
+    assert isinstance(found, Finding)
+    low, high = found.saving_ns
+    true = true_step_ns(PLAN) - true_step_ns(replace(PLAN, prefetch=1))
+    assert low <= true <= high
+    assert high < 1.5 * low
