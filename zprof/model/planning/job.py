@@ -30,18 +30,24 @@ class Unit:
 
     All of one model-parallel rank, and of one micro-batch.  ``encloses``: its forward begins before and ends
     after that of all others (the root).  ``saved_bytes``: what the forward keeps for the backward;
-    ``checkpoint_bytes``: what it keeps where the unit is recomputed.  ``forward_work_bytes``,
-    ``backward_work_bytes``: temporary buffers beside that, at the most.  ``forward_flop``: of its forward.
+    ``checkpoint_bytes``: what it keeps where the unit is recomputed.  ``frozen_elements``: of ``elements``,
+    those that are not trained.  ``largest_gradient_elements``: of the gradient of one parameter, the most;
+    ``early_gradient_elements``: of an enclosing unit's gradients, those that are made before all others.
+    ``forward_work_bytes``, ``backward_work_bytes``: temporary buffers beside that, at the most.
+    ``forward_flop``: of its forward.
     """
 
     name: str
     elements: int
+    frozen_elements: int = 0
     encloses: bool = False
     saved_bytes: int | None = None
     checkpoint_bytes: int | None = None
     forward_work_bytes: int | None = None
     backward_work_bytes: int | None = None
     forward_flop: float | None = None
+    largest_gradient_elements: int | None = None
+    early_gradient_elements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

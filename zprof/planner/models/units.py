@@ -31,7 +31,7 @@ def with_units(job: Job) -> Job:
 def moments_of(job: Job) -> Callable[[Unit], Moments | None]:
     """Which moments a unit of the job has; None where it is not one of the job's shape."""
     known = _known_moments(job)
-    return lambda unit: known.get(replace(unit, name=""))
+    return lambda unit: known.get(replace(unit, name="", frozen_elements=0))
 
 
 def _known_moments(job: Job) -> Mapping[Unit, Moments]:

@@ -5,21 +5,26 @@ bytes after each operator, when what it reads and what it made are both there: t
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+#: The name of a gradient that waits for another one of the same parameters.
+HELD = "held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """What is live of a unit, beside its weights, at one moment of its forward or backward.
 
-    ``saved_bytes``: of what its forward keeps; ``work_bytes``: temporary buffers.  ``gradient_elements``: of
-    its parameters' gradients, made so far; ``fresh_elements``: those of them that autograd has not handed
-    over yet.
+    ``saved_bytes``: of what its forward keeps; ``work_bytes``: temporary buffers, and ``held_bytes`` beside
+    them: a gradient that autograd keeps for itself, as another use of the same parameters is still to come.
+    ``gradient_elements``: of its parameters' gradients, made so far; ``fresh_elements``: those of them that
+    autograd has not handed over yet.
     """
 
     operator: str
     saved_bytes: int
     work_bytes: int
+    held_bytes: int = 0
     gradient_elements: int = 0
     fresh_elements: int = 0
 
@@ -41,17 +46,12 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An operator: bytes that it makes by name, the names that die with it, and parameter gradients.
-
-    ``held_elements``: gradients that autograd keeps for itself behind it, as another use of the same
-    parameters is still to come.
-    """
+    """An operator: bytes that it makes by name, the names that die with it, and parameter gradients."""
 
     operator: str
     makes: Mapping[str, int] = field(default_factory=dict)
     drops: tuple[str, ...] = ()
     gradient_elements: int = 0
-    held_elements: int = 0
 
 
 def play(
@@ -60,23 +60,37 @@ def play(
     saved: Collection[str],
     live: Mapping[str, int],
     made: int = 0,
-    held: int = 0,
 ) -> tuple[Moment, ...]:
     """The moment of each step, and the one behind the last.
 
-    ``saved``: names of what the forward keeps.  ``live``: what is there before, by name; ``made``, ``held``:
-    elements of gradients that are.
+    ``saved``: names of what the forward keeps.  ``live``: what is there before, by name; ``made``: elements
+    of gradients that are.
     """
     there = dict(live)
     moments: list[Moment] = []
     for step in steps:
         there.update(step.makes)
         made += step.gradient_elements
-        moments.append(_moment(step.operator, there, saved, made, held + step.gradient_elements))
-        held += step.held_elements
+        moments.append(_moment(step.operator, there, saved, made, step.gradient_elements))
         for name in step.drops:
             there.pop(name, None)
-    return (*moments, _moment("end", there, saved, made, held))
+    return (*moments, _moment("end", there, saved, made, 0))
+
+
+def with_gradients(moments: Moments, part: int, whole: int) -> Moments:
+    """The same where so many of the unit's elements have a gradient: of each operator's the same share."""
+
+    def fewer(passed: tuple[Moment, ...]) -> tuple[Moment, ...]:
+        return tuple(
+            replace(
+                moment,
+                gradient_elements=-(-moment.gradient_elements * part // whole),
+                fresh_elements=-(-moment.fresh_elements * part // whole),
+            )
+            for moment in passed
+        )
+
+    return replace(moments, backward=fewer(moments.backward), backward_end=fewer(moments.backward_end))
 
 
 def saved_of(steps: Iterable[Step], saved: Collection[str]) -> Mapping[str, int]:
@@ -86,7 +100,7 @@ def saved_of(steps: Iterable[Step], saved: Collection[str]) -> Mapping[str, int]
 
 def highest_work(moments: Iterable[Moment]) -> int:
     """The most temporary bytes of all moments."""
-    return max((moment.work_bytes for moment in moments), default=0)
+    return max((moment.work_bytes + moment.held_bytes for moment in moments), default=0)
 
 
 def _moment(operator: str, there: Mapping[str, int], saved: Collection[str], made: int, fresh: int) -> Moment:
@@ -94,7 +108,8 @@ def _moment(operator: str, there: Mapping[str, int], saved: Collection[str], mad
     return Moment(
         operator=operator,
         saved_bytes=kept,
-        work_bytes=sum(there.values()) - kept,
+        work_bytes=sum(there.values()) - kept - there.get(HELD, 0),
+        held_bytes=there.get(HELD, 0),
         gradient_elements=made,
         fresh_elements=fresh,
     )

@@ -13,10 +13,13 @@ The loss is computed in fp32: 16-bit logits are copied (4 T V).  Its highest mom
 log-softmax and two gradients of it, 12 T V.  With N > 1 the logits stay split (Megatron-LM, arXiv 1909.08053,
 section 3), and the loss has an operator of its own, which keeps the logits only.
 
+Where head and embedding are tied, the head's gradient V h e/N waits for the embedding's; both are there when
+a third, their sum, becomes the parameter's: 3 V h e/N.
+
 The tokens themselves: those of a step's whole batch of this rank, one number more for each sample.
 """
 
-from zprof.planner.models.units_moments import Moments, Step, play, saved_of
+from zprof.planner.models.units_moments import HELD, Moments, Step, play, saved_of
 from zprof.planner.models.units_sizes import Sizes
 
 SAVED = frozenset(("ids", "x", "stats", "norm", "log_softmax", "targets", "logits_kept", "lse"))
@@ -37,9 +40,8 @@ def root_moments(sizes: Sizes) -> Moments:
         backward_end=play(
             _embeddings_backward(sizes),
             saved=SAVED,
-            live={**ids, "g": sizes.stream_bytes},
+            live={**ids, "g": sizes.stream_bytes, HELD: backward[-1].held_bytes},
             made=backward[-1].gradient_elements,
-            held=backward[-1].fresh_elements,
         ),
     )
 
@@ -124,22 +126,30 @@ def _dropping(step: Step, drops: tuple[str, ...]) -> Step:
 
 
 def _head_backward(sizes: Sizes) -> Step:
+    words = sizes.word_elements
     return Step(
         operator="head",
-        makes={"dnorm": sizes.stream_bytes},
-        gradient_elements=sizes.word_elements,
-        held_elements=sizes.word_elements if sizes.tied else 0,
+        makes={"dnorm": sizes.stream_bytes, HELD: words * sizes.element if sizes.tied else 0},
+        gradient_elements=0 if sizes.tied else words,
         drops=("d", "dlogits", "norm"),
     )
 
 
 def _embeddings_backward(sizes: Sizes) -> tuple[Step, ...]:
-    """Where they are tied, the embedding's gradient is added to the head's, which was held for that."""
+    """Where they are tied, a third is the sum of the embedding's gradient and the head's, held for that."""
     if not sizes.vocabulary:
         return (Step(operator="input", drops=("g", "ids")),)
     places = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
     words = sizes.word_elements
-    second = {"dwords": words * sizes.element} if sizes.tied else {}
+    if not sizes.tied:
+        last: tuple[Step, ...] = (
+            Step(operator="token_embedding", gradient_elements=words, drops=("g", "ids")),
+        )
+    else:
+        last = (
+            Step(operator="token_embedding", makes={"dwords": words * sizes.element}, drops=("g",)),
+            Step(operator="add", gradient_elements=words, drops=("ids", "dwords", HELD)),
+        )
     return (
         Step(operator="sum", makes={"dplaces": places}),
         Step(
@@ -147,13 +157,7 @@ def _embeddings_backward(sizes: Sizes) -> tuple[Step, ...]:
             gradient_elements=sizes.context * sizes.hidden,
             drops=("dplaces",),
         ),
-        Step(
-            operator="token_embedding",
-            makes=second,
-            gradient_elements=0 if sizes.tied else words,
-            held_elements=-words if sizes.tied else 0,
-            drops=("g", "ids", "dwords"),
-        ),
+        *last,
     )
 
 

@@ -67,6 +67,7 @@ def _refuse_shape(shape: Shape) -> None:
 def _refuse_unit(unit: Unit) -> None:
     name = f"unit {unit.name[:60]!r}:"
     whole(f"{name} elements", unit.elements, most=MOST_PARAMETERS)
+    whole(f"{name} frozen elements", unit.frozen_elements, least=0, most=unit.elements)
     for field in _UNIT_BYTES:
         size = getattr(unit, field)
         if size is not None:

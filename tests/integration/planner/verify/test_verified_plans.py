@@ -26,6 +26,21 @@ JOB = Job(
     overlap=Overlap(alignment_elements=ALIGNMENT),
 )
 FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, reduced=4, gradient_copy=0)
+#: The peak is in the backward of the tied embedding: there are three tensors of words x hidden.
+TIED_WORDS = 4096
+TIED = replace(
+    JOB,
+    parameters=(12 * HIDDEN**2 + 13 * HIDDEN) * LAYERS + (TIED_WORDS + CONTEXT + 2) * HIDDEN,
+    shape=Shape(layers=LAYERS, hidden=HIDDEN, heads=2, vocabulary=TIED_WORDS, context=CONTEXT, tied=True),
+    batch=Batch(samples=1, sequence=8),
+)
+
+
+def partitioned(*, defragment: bool = False) -> Job:
+    """Checkpoints are a large part of it."""
+    residual = Residual(checkpointing=True, partition=True, defragment=defragment)
+    batch = Batch(samples=16, sequence=CONTEXT)
+    return replace(JOB, degrees=Degrees(dp=4, mp=2), batch=batch, residual=residual)
 
 
 def planned(job: Job, schemes: tuple[Scheme, ...] = STAGES) -> Plan:
@@ -71,6 +86,9 @@ def counted(stage: VerifiedStage) -> Mapping[Tenant, int]:
             marks=pytest.mark.slow,
         ),
         pytest.param(replace(JOB, degrees=Degrees(dp=4, mp=2)), id="mp", marks=pytest.mark.slow),
+        pytest.param(TIED, id="tied", marks=pytest.mark.slow),
+        pytest.param(partitioned(), id="partition", marks=pytest.mark.slow),
+        pytest.param(partitioned(defragment=True), id="partition_defragment", marks=pytest.mark.slow),
         pytest.param(
             replace(JOB, element_bytes=replace(JOB.element_bytes, gradient_copy=0)),
             id="no_copy",

@@ -94,9 +94,13 @@ def test_gradients_of_tied_weights_wait_for_the_embedding() -> None:
     job = with_units(replace(JOB, shape=replace(SHAPE, tied=True)))
     moments = moments_of(job)(job.units[0])
     assert moments is not None
-    assert moments.backward[-1].fresh_elements == 12 * 8
-    assert moments.backward_end[0].fresh_elements == 12 * 8
-    assert moments.backward_end[-1].fresh_elements == 0
+    words = 12 * 8
+    # The head's is a temporary buffer, and the embedding's too when a third, their sum, is the gradient.
+    assert (moments.backward[-1].held_bytes, moments.backward[-1].gradient_elements) == (words * 4, 2 * 8)
+    added = moments.backward_end[-2]
+    assert (added.operator, added.held_bytes, added.work_bytes) == ("add", words * 4, words * 4)
+    assert added.fresh_elements == words
+    assert (moments.backward_end[-1].held_bytes, moments.backward_end[-1].fresh_elements) == (0, 0)
 
 
 def test_other_units_have_no_moments_and_stay() -> None:

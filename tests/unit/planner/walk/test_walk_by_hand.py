@@ -11,6 +11,7 @@ from zprof.planner.memory.walk.checkpoints import Kept, chunk_bytes, kept_of
 from zprof.planner.memory.walk.peak import ASSUMPTIONS, peak_of
 from zprof.planner.memory.walk.states import states_of
 
+_WITH_CHECKPOINTS = {"saved", "recomputed", "checkpoint", "allgather_base"}
 #: Two units of 10 and 6 elements, on two ranks: as stored, and a rank's part of them.
 PAIR = (unit("a", 10, saved=1000, kept=100, backward=50), unit("b", 6, saved=1000, kept=100, backward=50))
 COUNTERS = 2 * 4
@@ -130,7 +131,12 @@ def test_what_stays_of_a_checkpoint(
 ) -> None:
     units = [unit("a", 8, saved=9000, kept=1000), unit("b", 8, saved=9000, kept=1000)]
     job = replace(by_hand(*units, residual=residual), degrees=Degrees(dp=2, mp=4))
-    assert kept_of(units[0], job) == Kept(stays_bytes=stays, copied_bytes=copied, input_is_new=input_is_new)
+    assert kept_of(units[0], job) == Kept(
+        stays_bytes=stays,
+        copied_bytes=copied,
+        input_is_new=input_is_new,
+        is_gathered=residual.partition,
+    )
     assert chunk_bytes(job) == chunk
 
 
@@ -139,7 +145,7 @@ def test_what_stays_of_a_checkpoint(
     [
         (Residual(checkpointing=True), 9000, 1000),
         (Residual(checkpointing=True, partition=True), 9000 + 250, 250),
-        (Residual(checkpointing=True, partition=True, offload=True), 9000 + 250, 0),
+        (Residual(checkpointing=True, partition=True, offload=True), 9000, 0),
         (Residual(checkpointing=True, offload=True), 9000, 0),
         (Residual(checkpointing=True, partition=True, defragment=True), 9000 + 256, 256),
     ],
@@ -147,18 +153,24 @@ def test_what_stays_of_a_checkpoint(
 def test_recomputed_units_beside_checkpoints(residual: Residual, first: int, more: int) -> None:
     """``first``: of one unit; ``more``: of each that is kept beside it."""
 
-    def activations(count: int) -> int:
+    def with_checkpoints(count: int) -> int:
         units = [unit(f"{index}", 8, saved=9000, kept=1000) for index in range(count)]
         job = replace(by_hand(*units, residual=residual), degrees=Degrees(dp=2, mp=4))
         terms, at = peak_of(job, 0)
         assert at.startswith(f"recompute of {count - 1}")
-        # Pa and Pa+cpu: the input comes back too; else it is the checkpoint itself.
-        comes_back = residual.partition or residual.offload
-        assert terms_of(job, 0)["recomputed"] == (9000 if comes_back else 8000)
-        return sum(term.bytes or 0 for term in terms if term.tenant is Tenant.ACTIVATIONS)
+        # From the host the input itself comes back; Pa: in a buffer of the all-gather.
+        held = terms_of(job, 0)
+        comes_back = residual.offload and not residual.partition
+        assert held["recomputed"] == (9000 if comes_back else 8000)
+        part = 0 if residual.offload or residual.defragment else 250
+        assert held.get("allgather_base", 0) == (1000 + part if residual.partition else 0)
+        buffers = {term.sub for term in terms if term.tenant is Tenant.COMMUNICATION_BUFFERS}
+        # All-gathers read from the chunk: it is theirs.
+        assert ("checkpoint" in buffers) == (residual.partition and residual.defragment)
+        return sum(term.bytes or 0 for term in terms if term.sub in _WITH_CHECKPOINTS)
 
-    assert activations(1) == first
-    assert activations(40) == first + 39 * more
+    assert with_checkpoints(1) == first
+    assert with_checkpoints(40) == first + 39 * more
 
 
 def test_each_term_names_an_assumption() -> None:

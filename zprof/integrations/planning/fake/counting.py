@@ -59,8 +59,15 @@ def _counted(spec: str, model: nn.Module) -> tuple[Unit, ...]:
 
 
 def _unit(spec: UnitSpec) -> Unit:
+    trained = [parameter.numel() for _, parameter in spec.parameters if parameter.requires_grad]
     elements = sum(parameter.numel() for _, parameter in spec.parameters)
-    return Unit(name=spec.name, elements=elements, encloses=spec.name == ROOT)
+    return Unit(
+        name=spec.name,
+        elements=elements,
+        frozen_elements=elements - sum(trained),
+        encloses=spec.name == ROOT,
+        largest_gradient_elements=max(trained, default=0),
+    )
 
 
 def _with_bytes(

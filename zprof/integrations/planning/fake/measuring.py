@@ -43,6 +43,7 @@ class _Seen:
     saved: list[Life] = field(default_factory=list)
     checkpoint_bytes: int = 0
     forward_flop: int = 0
+    early_gradient_elements: int = 0
     forward: list[tuple[int, int]] = field(default_factory=list)
     backward: list[tuple[int, int]] = field(default_factory=list)
 
@@ -58,7 +59,7 @@ def measured(
         tokens = torch.zeros((samples, sequence), dtype=torch.int64)
         watch = _Watch(model, ledger, flops)
         with flops, tapped(ledger), watch.hooked():
-            _claim_parameters(model, ledger)
+            _claim_parameters(model, ledger, watch.gradient_is_made)
             loss = output_of(model(tokens)).sum()  # nobody else holds the output, as in a training loop
             watch.forward_is_over()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -73,9 +74,10 @@ def _to_precision(model: nn.Module, dtype: torch.dtype | None) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
-def _claim_parameters(model: nn.Module, ledger: Ledger) -> None:
+def _claim_parameters(model: nn.Module, ledger: Ledger, made_one: Callable[[int], None]) -> None:
     def gradient(made: torch.Tensor) -> None:
         ledger.claim(made, Tenant.GRADIENTS)
+        made_one(made.numel())
 
     def accumulated(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:  # autograd may have copied what it made
@@ -100,6 +102,7 @@ class _Watch:
         self._running = [ROOT]
         self._since = ledger.time
         self._flop_since = 0
+        self._inner_began = False
         ledger.on_saved = self._saved
 
     @contextmanager
@@ -122,6 +125,11 @@ class _Watch:
     def backward_is_over(self) -> None:
         """Nothing comes any more."""
         self._close_backward()
+
+    def gradient_is_made(self, elements: int) -> None:
+        """Before the backward of other units it is the root's."""
+        if not self._inner_began:
+            self.seen[ROOT].early_gradient_elements += elements
 
     def _saved(self, life: Life) -> None:
         if torch._C._current_graph_task_id() == -1:
@@ -146,6 +154,7 @@ class _Watch:
 
     def _backward(self, name: str, gradients: object) -> None:
         self._close_backward()
+        self._inner_began = True
         self._running = [name]
 
     def _close_forward(self) -> None:
@@ -167,4 +176,5 @@ def _sizes(seen: _Seen, root: _Seen, ledger: Ledger) -> Mapping[str, Any]:
         "forward_work_bytes": ledger.most_of(Tenant.TEMPORARY_BUFFERS, seen.forward),
         "backward_work_bytes": ledger.most_of(Tenant.TEMPORARY_BUFFERS, seen.backward),
         "forward_flop": float(seen.forward_flop) if seen.forward_flop else None,
+        "early_gradient_elements": seen.early_gradient_elements,
     }

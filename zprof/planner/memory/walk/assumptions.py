@@ -14,12 +14,14 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         deviation="the paper does not pad shards to equal size",
     ),
     "walk.optimizer_state": Assumption(
-        formula="K x padded, from stage 1 on K x padded / N, and 4 bytes a unit for its step count",
+        formula="K x padded of what is trained, from stage 1 on / N, and 4 bytes a unit for its step count",
         source=f"{_PAPER}, section 5 and figure 1",
-        deviation="padding and step counts come on top of the paper's K",
+        deviation="padding and step counts come on top; where units do not say what of them is frozen, each "
+        "has its share",
     ),
     "walk.gradients": Assumption(
-        formula="stages 0 and 1: g x padded, always there; 2 and 3: r x padded / N of units reduced so far",
+        formula="trained: stages 0 and 1: g x padded, always there; 2 and 3: r x padded / N of units "
+        "reduced so far",
         source=f"{_PAPER}, sections 5.1 and 5.2; {_ENGINE}",
         deviation="stages 2 and 3: allocated as the backward goes, and dropped before the next step",
     ),
@@ -43,12 +45,23 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
     "walk.checkpoints": Assumption(
         formula="units x T h e in one chunk, in places of 256 bytes (MD); Pa: a part of it on each rank",
         source=f"{_PAPER}, sections 6.1 and 6.3",
-        deviation="",
+        deviation="with Pa all-gathers read from the chunk: it is a communication buffer then",
     ),
     "walk.work": Assumption(
         formula="what operators make and nobody keeps: gradients of activations, residual sums, fp32 logits",
         source="autograd: the inputs and outputs of each operator",
         deviation="not in the paper; workspaces inside of kernels are left out",
+    ),
+    "walk.tied_head": Assumption(
+        formula="V h e/M: the gradient of the head, from its backward to that of the embedding it is tied to",
+        source="autograd",
+        deviation="not in the paper",
+    ),
+    "walk.gathered_checkpoint": Assumption(
+        formula="Pa: T h e of the unit that is computed again, and T h e/M that the all-gather read; Pa+cpu: "
+        "that only while it runs",
+        source=f"{_PAPER}, section 6.1; {_ENGINE}",
+        deviation="",
     ),
     "walk.gradient_copy": Assumption(
         formula="4 bytes x this rank's part of a unit; CB: of a buffer",

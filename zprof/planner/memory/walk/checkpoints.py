@@ -19,13 +19,15 @@ _PLACE_BYTES = 256
 class Kept:
     """Bytes of one checkpoint.
 
-    ``stays_bytes``: from forward to backward, beside a chunk; ``copied_bytes``: of what comes back for the
-    recomputation beside the input itself; ``input_is_new``: whether that is not what stayed.
+    ``stays_bytes``: from forward to backward, beside a chunk; ``copied_bytes``: of what comes back from the
+    host to be gathered; ``input_is_new``: whether what the recomputation reads is not what stayed;
+    ``is_gathered``: whether ranks put it together, from parts that are communication buffers from then on.
     """
 
     stays_bytes: int
     copied_bytes: int
     input_is_new: bool
+    is_gathered: bool = False
 
 
 def kept_of(unit: Unit, job: Job) -> Kept:
@@ -33,9 +35,16 @@ def kept_of(unit: Unit, job: Job) -> Kept:
     residual, whole = job.residual, unit.checkpoint_bytes or 0
     part = -(-whole // job.degrees.mp) if residual.partition else whole
     if residual.offload:
-        return Kept(stays_bytes=0, copied_bytes=part if residual.partition else 0, input_is_new=True)
+        return Kept(
+            stays_bytes=0,
+            copied_bytes=part if residual.partition else 0,
+            input_is_new=True,
+            is_gathered=residual.partition,
+        )
     stays = 0 if residual.defragment else part
-    return Kept(stays_bytes=stays, copied_bytes=0, input_is_new=residual.partition)
+    return Kept(
+        stays_bytes=stays, copied_bytes=0, input_is_new=residual.partition, is_gathered=residual.partition
+    )
 
 
 def chunk_bytes(job: Job) -> int:

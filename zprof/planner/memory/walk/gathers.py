@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from zprof.model.planning.job import Job, Unit
 from zprof.planner.memory.walk.backend import GATHERS_AT_ONCE, copied_bytes
-from zprof.planner.memory.walk.layout import padded
+from zprof.planner.memory.walk.layout import flat_tensors
 from zprof.planner.memory.walk.ledger import Ledger
 from zprof.planner.memory.walk.slots import GATHERED, SCRATCH
 
@@ -50,22 +50,21 @@ class Gathers:
     def _gather(self, unit: Unit) -> None:
         if unit.name in self._here:
             return
-        size = padded(unit, self._job) * self._job.element_bytes.gathered
-        self._here[unit.name] = size
-        self._ledger.add(GATHERED, size)
-        copied = copied_bytes(self._job, size)
-        self._ledger.add(SCRATCH, copied)
-        self._running.append((unit.name, copied))
-        while len(self._running) > GATHERS_AT_ONCE:
-            self._settle()
+        for elements in flat_tensors(unit, self._job):
+            size = elements * self._job.element_bytes.gathered
+            self._here[unit.name] = self._here.get(unit.name, 0) + size
+            self._ledger.add(GATHERED, size)
+            copied = copied_bytes(self._job, size)
+            self._ledger.add(SCRATCH, copied)
+            self._running.append((unit.name, copied))
+            while len(self._running) > GATHERS_AT_ONCE:
+                self._settle()
 
     def _wait(self, unit: Unit) -> None:
         """Collectives run in the order of their launch."""
-        if any(name == unit.name for name, _ in self._running):
-            while self._settle() != unit.name:
-                pass
+        while any(name == unit.name for name, _ in self._running):
+            self._settle()
 
-    def _settle(self) -> str:
-        name, copied = self._running.popleft()
+    def _settle(self) -> None:
+        _, copied = self._running.popleft()
         self._ledger.add(SCRATCH, -copied)
-        return name

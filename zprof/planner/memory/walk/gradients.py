@@ -8,11 +8,13 @@
 
 Where gradients are reduced in another type than they stay in, stages 0 and 1 go through buffers too.  This
 rank's part is allocated with the first reduction of a step, and dropped when the next begins.
+
+Frozen parameters have no gradient: elements are those that are trained.
 """
 
 from zprof.model.planning.job import Job, Unit
 from zprof.planner.memory.walk.backend import copied_bytes
-from zprof.planner.memory.walk.layout import block_elements, padded, padded_sum, shard
+from zprof.planner.memory.walk.layout import block_elements, padded_trained, padded_trained_sum, shard
 from zprof.planner.memory.walk.ledger import Ledger
 from zprof.planner.memory.walk.pool import FreshPool, KeptPool, Pool
 from zprof.planner.memory.walk.slots import GRADIENTS, KEPT_BUFFERS, SCRATCH, UNREDUCED
@@ -39,9 +41,9 @@ class Gradients:
         self._has_parts = False
         ledger.add(KEPT_BUFFERS, self._kept_bytes())
         if self._flat:
-            ledger.add(GRADIENTS, sizes.gradient * padded_sum(job))
+            ledger.add(GRADIENTS, sizes.gradient * padded_trained_sum(job))
         elif residual.defragment:
-            ledger.add(GRADIENTS, sizes.reduced * (padded_sum(job) // job.degrees.dp))
+            ledger.add(GRADIENTS, sizes.reduced * (padded_trained_sum(job) // job.degrees.dp))
 
     def unreduced_bytes(self, moment: Moment) -> int:
         """Of a unit's whole gradients beside those that stay."""
@@ -53,7 +55,7 @@ class Gradients:
 
         ``unreduced_bytes``: of them, whole, where they do not stay.  ``last``: of the step's micro-batches.
         """
-        if self._flat and not last:
+        if (self._flat and not last) or not shard(unit, self._job):
             return
         if self._in_place:
             self._reduce_in_place(unit)
@@ -80,7 +82,7 @@ class Gradients:
 
     def _copy_of_flat(self, unit: Unit) -> int:
         """gloo copies what a reduce-scatter reads; an all-reduce works in place."""
-        whole = padded(unit, self._job) * self._job.element_bytes.reduced
+        whole = padded_trained(unit, self._job) * self._job.element_bytes.reduced
         return copied_bytes(self._job, whole) if self._stage else 0
 
     def _add_copies(self, size_bytes: int) -> None:
@@ -88,7 +90,7 @@ class Gradients:
         self._ledger.add(SCRATCH, size_bytes)
 
     def _reduce_bucket(self, unit: Unit, unreduced_bytes: int) -> None:
-        size = padded(unit, self._job) * self._job.element_bytes.reduced
+        size = padded_trained(unit, self._job) * self._job.element_bytes.reduced
         self._pool.take(size)
         self._ledger.add(UNREDUCED, -unreduced_bytes)
         self._add_part(unit)
@@ -105,7 +107,7 @@ class Gradients:
 
     def _pieces(self, unit: Unit) -> tuple[int, ...]:
         """Elements of the pieces of a unit; of more full ones than are ever in flight those only."""
-        whole = padded(unit, self._job)
+        whole = padded_trained(unit, self._job)
         if self._constant is None or whole <= self._constant:
             return (whole,)
         full, rest = divmod(whole, self._constant)
@@ -125,10 +127,10 @@ class Gradients:
         if not job.residual.defragment or self._in_place:
             return kept
         if self._flat:
-            largest = max(padded(unit, job) for unit in job.units)
+            largest = max(padded_trained(unit, job) for unit in job.units)
             return kept or limit * largest * sizes.reduced
-        around = [padded(unit, job) for unit in job.units if unit.encloses]
-        inner = [padded(unit, job) for unit in job.units if not unit.encloses]
+        around = [padded_trained(unit, job) for unit in job.units if unit.encloses]
+        inner = [padded_trained(unit, job) for unit in job.units if not unit.encloses]
         elements = sum(around) + limit * max(inner, default=0)
         return kept + elements * (sizes.reduced if self._constant is None else sizes.parameter)
 

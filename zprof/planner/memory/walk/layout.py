@@ -1,11 +1,12 @@
 """Elements of a unit as they are stored: padded, so that every rank's shard has the same size.
 
 padded = ceil(elements / (ranks x alignment)) x ranks x alignment;  a rank owns 1/ranks of it (reference
-engine, one flat tensor a unit; the paper's formulas leave padding out).
+engine, one flat tensor a unit; the paper's formulas leave padding out).  Frozen parameters of a unit are a
+flat tensor of their own.  Where units do not say what of them is frozen, each has its share.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
@@ -13,6 +14,7 @@ from zprof.model.planning.job import Job, Unit
 
 #: All of a unit but its name.
 _KIND = attrgetter(*(field.name for field in fields(Unit) if field.name != "name"))
+_ELEMENTS = attrgetter("elements", "frozen_elements")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +34,56 @@ def block_elements(job: Job) -> int:
     return job.degrees.dp * job.overlap.alignment_elements
 
 
+def trained_elements(unit: Unit, job: Job) -> int:
+    """Of a unit, those that have a gradient; a share that is no whole element is rounded up."""
+    if unit.frozen_elements or not job.frozen_parameters:
+        return unit.elements - unit.frozen_elements
+    if any(other.frozen_elements for other in job.units):
+        return unit.elements
+    return -(-unit.elements * (job.parameters - job.frozen_parameters) // job.parameters)
+
+
+def has_backward(unit: Unit, job: Job) -> bool:
+    """A frozen unit that keeps nothing has none: no gradient goes through it."""
+    return bool(unit.saved_bytes or trained_elements(unit, job))
+
+
+def flat_tensors(unit: Unit, job: Job) -> tuple[int, ...]:
+    """Elements of a unit as they are stored: those that are trained, those that are frozen, if any."""
+    trained = trained_elements(unit, job)
+    return tuple(_padded(elements, job) for elements in (trained, unit.elements - trained) if elements)
+
+
 def padded(unit: Unit, job: Job) -> int:
     """Elements of the whole unit as it is stored."""
-    return _padded(unit.elements, job)
+    return sum(flat_tensors(unit, job))
+
+
+def padded_trained(unit: Unit, job: Job) -> int:
+    """Of them those that have a gradient."""
+    return _padded(trained_elements(unit, job), job)
 
 
 def padded_sum(job: Job) -> int:
     """Elements of all units as they are stored."""
-    counts = Counter(map(attrgetter("elements"), job.units))
-    return sum(_padded(elements, job) * count for elements, count in counts.items())
+    return _sum(job, padded)
+
+
+def padded_trained_sum(job: Job) -> int:
+    """Of them those that have a gradient."""
+    return _sum(job, padded_trained)
 
 
 def shard(unit: Unit, job: Job) -> int:
-    """Elements of it that a rank owns."""
-    return padded(unit, job) // job.degrees.dp
+    """Elements with a gradient that a rank owns."""
+    return padded_trained(unit, job) // job.degrees.dp
+
+
+def _sum(job: Job, size_of: Callable[[Unit, Job], int]) -> int:
+    """Over all units; those of the same elements are looked at once."""
+    kinds = {_ELEMENTS(unit): unit for unit in job.units}
+    counts = Counter(map(_ELEMENTS, job.units))
+    return sum(size_of(unit, job) * counts[kind] for kind, unit in kinds.items())
 
 
 def _padded(elements: int, job: Job) -> int:

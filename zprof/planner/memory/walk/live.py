@@ -1,16 +1,16 @@
 """What a walk has in hand: the job, its units with their moments, and the bytes that units left behind."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zprof.model.planning.job import Job, Unit
 from zprof.planner.memory.walk.checkpoints import Kept
 from zprof.planner.memory.walk.gathers import Gathers
 from zprof.planner.memory.walk.gradients import Gradients
-from zprof.planner.memory.walk.layout import Run
+from zprof.planner.memory.walk.layout import Run, trained_elements
 from zprof.planner.memory.walk.ledger import Ledger
-from zprof.planner.memory.walk.slots import RECOMPUTED, SAVED, UNREDUCED, WORK
-from zprof.planner.models.units_moments import Moment, Moments
+from zprof.planner.memory.walk.slots import GATHERED_CHECKPOINT, HELD, RECOMPUTED, SAVED, UNREDUCED, WORK
+from zprof.planner.models.units_moments import Moment, Moments, with_gradients
 
 NOTHING = Moment(operator="", saved_bytes=0, work_bytes=0)
 
@@ -31,7 +31,10 @@ class Live:
 
     def moments(self, unit: Unit) -> Moments:
         """Of a unit, operator by operator where that is known."""
-        return self.known(unit) or coarse(unit)
+        known, trained = self.known(unit), trained_elements(unit, self.job)
+        if known is None:
+            return coarse(unit, trained)
+        return known if trained == unit.elements else with_gradients(known, trained, unit.elements)
 
     def now(self, what: str, operator: str) -> None:
         """Name the moments that come."""
@@ -44,30 +47,47 @@ class Live:
 
     def see(self, moment: Moment, what: str) -> None:
         """A moment of a unit, beside what others keep."""
-        self._put(moment, what, saved_bytes=self.saved_bytes + moment.saved_bytes, recomputed_bytes=0)
-
-    def see_again(self, moment: Moment, unit: Unit, kept: Kept, what: str) -> None:
-        """A moment of a unit that was computed again; its checkpoint is its input, or stays beside it."""
-        stays = kept.stays_bytes + kept.copied_bytes if kept.input_is_new else 0
-        whole = unit.checkpoint_bytes or 0
-        has_input = moment.saved_bytes >= whole
-        in_chunk = has_input and not kept.input_is_new and not kept.stays_bytes
-        itself = whole if has_input and not kept.input_is_new else 0
         self._put(
             moment,
             what,
-            saved_bytes=self.saved_bytes + stays + (0 if in_chunk else itself),
-            recomputed_bytes=moment.saved_bytes - itself,
+            saved_bytes=self.saved_bytes + moment.saved_bytes,
+            recomputed_bytes=0,
+            gathered_bytes=0,
         )
 
-    def _put(self, moment: Moment, what: str, *, saved_bytes: int, recomputed_bytes: int) -> None:
+    def see_again(self, moment: Moment, unit: Unit, kept: Kept, what: str) -> None:
+        """A moment of a unit that was computed again; its checkpoint is its input, or stays beside it."""
+        whole = unit.checkpoint_bytes or 0
+        has_input = moment.saved_bytes >= whole
+        in_chunk = not kept.input_is_new and not kept.stays_bytes
+        itself = whole if has_input and (kept.is_gathered or not kept.input_is_new) else 0
+        self._put(
+            moment,
+            what,
+            saved_bytes=self.saved_bytes + (0 if in_chunk or kept.is_gathered else itself),
+            recomputed_bytes=moment.saved_bytes - itself,
+            gathered_bytes=kept.stays_bytes + itself if kept.is_gathered else 0,
+        )
+
+    def see_gather(self, unit: Unit, kept: Kept, what: str) -> None:
+        """The moment in which a checkpoint comes back, if ranks put it together."""
+        size = (unit.checkpoint_bytes or 0) + kept.stays_bytes + kept.copied_bytes
+        gradient = Moment(operator="gather", saved_bytes=0, work_bytes=unit.checkpoint_bytes or 0)
+        if kept.is_gathered:
+            self._put(gradient, what, saved_bytes=self.saved_bytes, recomputed_bytes=0, gathered_bytes=size)
+
+    def _put(
+        self, moment: Moment, what: str, *, saved_bytes: int, recomputed_bytes: int, gathered_bytes: int
+    ) -> None:
         ledger, gradients = self.ledger, self.gradients
         self.now(what, moment.operator)
         ledger.put(
             {
                 SAVED: self.outer.saved_bytes + saved_bytes,
                 RECOMPUTED: recomputed_bytes,
+                GATHERED_CHECKPOINT: gathered_bytes,
                 WORK: moment.work_bytes,
+                HELD: self.outer.held_bytes + moment.held_bytes,
                 UNREDUCED: gradients.unreduced_bytes(self.outer) + gradients.unreduced_bytes(moment),
             }
         )
@@ -81,28 +101,38 @@ class Live:
             self.outer = moments[-1]
 
 
-def coarse(unit: Unit) -> Moments:
-    """Moments of a unit that is known by its sums only: an upper bound."""
+def coarse(unit: Unit, trained: int) -> Moments:
+    """Moments of a unit that is known by its sums only: an upper bound.
+
+    ``trained``: elements that have a gradient.
+    """
     saved, kept = unit.saved_bytes or 0, unit.checkpoint_bytes or 0
     forward, backward = unit.forward_work_bytes or 0, unit.backward_work_bytes or 0
-    all_of_it = unit.elements
+    known = unit.largest_gradient_elements
+    largest = trained if known is None else min(known, trained)
     first = Moment(operator="forward", saved_bytes=saved, work_bytes=forward)
     stays = Moment(operator="end", saved_bytes=saved, work_bytes=0)
-    begin = Moment(operator="backward", saved_bytes=saved, work_bytes=backward)
+    begin = Moment(
+        operator="backward",
+        saved_bytes=saved,
+        work_bytes=backward,
+        gradient_elements=0 if known is None else largest,
+        fresh_elements=0 if known is None else largest,
+    )
     end = Moment(
         operator="gradients",
         saved_bytes=kept,
         work_bytes=backward,
-        gradient_elements=all_of_it,
-        fresh_elements=all_of_it,
+        gradient_elements=trained,
+        fresh_elements=largest,
     )
-    gone = Moment(operator="end", saved_bytes=0, work_bytes=0, gradient_elements=all_of_it)
+    gone = Moment(operator="end", saved_bytes=0, work_bytes=0, gradient_elements=trained)
     if unit.encloses:
         nothing = Moment(operator="begin", saved_bytes=0, work_bytes=0)
         return Moments(
             forward=(nothing,),
             forward_end=(first, stays),
-            backward=(begin, nothing),
+            backward=(begin, replace(nothing, gradient_elements=min(unit.early_gradient_elements, trained))),
             backward_end=(end, gone),
         )
     recompute = Moment(operator="forward", saved_bytes=kept, work_bytes=saved - kept + forward)

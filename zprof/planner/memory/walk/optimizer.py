@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from zprof.model.planning.job import Job, Unit
 from zprof.planner.memory.walk.backend import AT_ONCE, copied_bytes
-from zprof.planner.memory.walk.layout import padded, shard
+from zprof.planner.memory.walk.layout import padded_trained, shard
 from zprof.planner.memory.walk.ledger import Ledger
 from zprof.planner.memory.walk.slots import GRADIENT_COPY, SCRATCH
 
 
 def walk_optimizer(job: Job, stage: int, ledger: Ledger, units: Sequence[Unit]) -> None:
-    """Update each unit; what the backend copies for gathers that still run stays until the end."""
+    """Update each unit that is trained; what is copied for gathers that still run stays until the end."""
     running: deque[int] = deque()
-    for unit in units:
+    for unit in (each for each in units if shard(each, job)):
         ledger.now = f"optimizer of {unit.name} (copy)"
         copied = _copied_gradient(job, stage, unit)
         ledger.add(GRADIENT_COPY, copied)
@@ -26,7 +26,7 @@ def walk_optimizer(job: Job, stage: int, ledger: Ledger, units: Sequence[Unit]) 
         if stage not in (1, 2):
             continue
         ledger.now = f"optimizer of {unit.name} (gather)"
-        size = copied_bytes(job, padded(unit, job) * job.element_bytes.gathered)
+        size = copied_bytes(job, padded_trained(unit, job) * job.element_bytes.gathered)
         ledger.add(SCRATCH, size)
         running.append(size)
         if len(running) > AT_ONCE:
@@ -35,6 +35,6 @@ def walk_optimizer(job: Job, stage: int, ledger: Ledger, units: Sequence[Unit]) 
 
 
 def _copied_gradient(job: Job, stage: int, unit: Unit) -> int:
-    elements = shard(unit, job) if stage else padded(unit, job)
+    elements = shard(unit, job) if stage else padded_trained(unit, job)
     most = job.residual.constant_buffer_elements
     return job.element_bytes.gradient_copy * (elements if most is None else min(elements, most))

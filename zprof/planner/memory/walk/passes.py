@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from zprof.model.planning.job import Unit
 from zprof.planner.memory.walk.checkpoints import Kept, kept_of
-from zprof.planner.memory.walk.layout import Run
+from zprof.planner.memory.walk.layout import Run, has_backward
 from zprof.planner.memory.walk.live import NOTHING, Live
-from zprof.planner.memory.walk.slots import SAVED, UNREDUCED, WORK
+from zprof.planner.memory.walk.slots import GATHERED_CHECKPOINT, HELD, SAVED, UNREDUCED, WORK
 from zprof.planner.models.units_moments import Moment
 
 
@@ -48,6 +48,8 @@ def walk_backward(live: Live, *, last: bool) -> None:
         live.gathers.need(order, 0)
         live.see_outer(live.moments(around).backward, f"backward of {around.name}")
     for run, place in _placed(inner, len(order)):
+        if not has_backward(run.unit, live.job):
+            continue  # it is fetched ahead all the same: the order is that of the forward, reversed
         if run.skipped:
             live.now(f"backward of {run.unit.name}", "end")
             live.drop(run.skipped * _stays(live, run.unit))
@@ -65,12 +67,13 @@ def walk_backward(live: Live, *, last: bool) -> None:
     live.outer = NOTHING
     live.gradients.end_backward()
     live.gathers.release_all()
-    live.ledger.put({SAVED: 0, WORK: 0, UNREDUCED: 0})
+    live.ledger.put({SAVED: 0, WORK: 0, HELD: 0, UNREDUCED: 0, GATHERED_CHECKPOINT: 0})
 
 
 def _forward(live: Live, unit: Unit) -> None:
     moments = live.moments(unit)
-    for moment in moments.checkpointed if live.job.residual.checkpointing else moments.forward:
+    again = live.job.residual.checkpointing and has_backward(unit, live.job)
+    for moment in moments.checkpointed if again else moments.forward:
         live.see(moment, f"forward of {unit.name}")
     live.saved_bytes += _stays(live, unit)
 
@@ -83,6 +86,7 @@ def _backward(live: Live, unit: Unit) -> None:
             live.see(moment, what)
         return
     kept = kept_of(unit, live.job)
+    live.see_gather(unit, kept, f"recompute of {unit.name}")
     for moment in _beside_gradient(moments.forward, live, unit):
         live.see_again(moment, unit, kept, f"recompute of {unit.name}")
     for moment in moments.backward:
@@ -109,6 +113,8 @@ def _reduce(live: Live, unit: Unit, *, last: bool) -> None:
 
 def _stays(live: Live, unit: Unit) -> int:
     """What a unit keeps from its forward to its backward."""
+    if not has_backward(unit, live.job):
+        return 0
     if live.job.residual.checkpointing:
         kept: Kept = kept_of(unit, live.job)
         return kept.stays_bytes

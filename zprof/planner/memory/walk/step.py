@@ -14,7 +14,7 @@ from zprof.planner.memory.walk.ledger import Ledger
 from zprof.planner.memory.walk.live import Live
 from zprof.planner.memory.walk.optimizer import walk_optimizer
 from zprof.planner.memory.walk.passes import walk_backward, walk_forward
-from zprof.planner.memory.walk.slots import CHECKPOINTS, OPTIMIZER_STATE, PARAMETERS
+from zprof.planner.memory.walk.slots import CHECKPOINTS, GATHERED_CHUNK, OPTIMIZER_STATE, PARAMETERS
 from zprof.planner.memory.walk.states import states_of
 from zprof.planner.models.units import moments_of
 
@@ -43,7 +43,7 @@ def _begin(job: Job, stage: int, ends: int) -> Live:
     ledger.now = "between steps"
     states = states_of(job, stage)
     ledger.put({slot: states[slot.tenant] for slot in (PARAMETERS, OPTIMIZER_STATE)})
-    ledger.put({CHECKPOINTS: chunk_bytes(job)})
+    ledger.put({GATHERED_CHUNK if job.residual.partition else CHECKPOINTS: chunk_bytes(job)})
     return Live(
         job=job,
         ledger=ledger,
