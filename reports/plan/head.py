@@ -67,7 +67,7 @@ def facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("states", _element_words(job)),
         ("batch", _batch(job)),
         ("engine", _engine(job)),
-        ("hardware", _hardware(job.hardware)),
+        ("hardware", _hardware(job)),
     )  # fmt: skip
     return tuple((name, said) for name, said in named if said)
 
@@ -190,16 +190,24 @@ def _engine(job: Job) -> str:
     return ", ".join(parts)
 
 
-def _hardware(hardware: Hardware | None) -> str:
+def _hardware(job: Job) -> str:
+    hardware = job.hardware
     if hardware is None:
         return ""
     return (
-        f"{hardware.name}: {round_size(hardware.memory_bytes)}, {hardware.flops_per_s / 1e12:,.0f} Tflop/s "
+        f"{hardware.name}: {round_size(hardware.memory_bytes)}, {_peak(job, hardware)} "
         f"at {hardware.efficiency_ratio * 100:.0f} %, {hardware.devices_per_node} devices a node, "
         f"{hardware.intra_bytes_per_s / 1e9:g} GB/s and {_hop(hardware.intra_latency_ns)} in a node, "
         f"{hardware.node_bytes_per_s / 1e9:g} GB/s a node and {_hop(hardware.inter_latency_ns)} between "
         f"nodes, {hardware.host_bytes_per_s / 1e9:g} GB/s to the host"
     )
+
+
+def _peak(job: Job, hardware: Hardware) -> str:
+    """The one that times are computed with, by its name."""
+    size = job.element_bytes.parameter
+    peak, name = hardware.peak_flops_per_s(size), f"{size * 8}-bit"
+    return f"{name} Tflop/s not known" if peak is None else f"{peak / 1e12:,.3g} {name} Tflop/s"
 
 
 def _hop(latency_ns: int) -> str:

@@ -16,6 +16,7 @@ from zprof.planner.models.units import with_units
 from zprof.planner.refuse import refuse_impossible
 from zprof.planner.sensitivity.series import sensitivity_of
 from zprof.planner.step import ledger, traffic
+from zprof.planner.step.rate import rate_gaps
 from zprof.version import __version__
 
 ASSUMPTIONS: Mapping[str, Assumption] = {
@@ -41,7 +42,9 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
         rows=made,
         assumptions=_used(made),
         sensitivity=sensitivity_of(with_units(job)) if with_sensitivity else None,
-        gaps=tuple(dict.fromkeys(gap for _, gaps in answers for gap in gaps)),
+        gaps=tuple(
+            dict.fromkeys(gap for gaps in (rate_gaps(job), *(found for _, found in answers)) for gap in gaps)
+        ),
     )
 
 

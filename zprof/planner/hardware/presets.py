@@ -1,7 +1,8 @@
 """Kinds of machines that plans know by name.
 
 Memory is counted in 1e9 bytes, as arXiv 1910.02054 counts it ("32 GB" is 32e9 bytes): an allocator of a
-device may have up to 7 % more.  Peaks are those of data sheets for dense 16-bit matrices.  The share of the
+device may have up to 7 % more.  Peaks are those of the vendor's data sheets (NVIDIA V100, A100, H100 SXM,
+H200), for dense 16-bit matrices and for fp32 without TF32.  The share of the
 peak that compute reaches, bus bandwidths and latencies are typical values, not measured on your machines: a
 file of your own says what you have measured (``toml_file``).
 """
@@ -23,6 +24,7 @@ V100 = Hardware(
     node_bytes_per_s=100e9,
     intra_bytes_per_s=130e9,
     host_bytes_per_s=12e9,
+    fp32_flops_per_s=15.7e12,
 )
 #: DGX A100: 8 devices, eight HDR cards of 25 GB/s.
 A100 = Hardware(
@@ -34,6 +36,7 @@ A100 = Hardware(
     node_bytes_per_s=200e9,
     intra_bytes_per_s=230e9,
     host_bytes_per_s=25e9,
+    fp32_flops_per_s=19.5e12,
 )
 #: DGX H100: 8 devices, eight NDR cards of 50 GB/s.
 H100 = Hardware(
@@ -45,6 +48,7 @@ H100 = Hardware(
     node_bytes_per_s=400e9,
     intra_bytes_per_s=360e9,
     host_bytes_per_s=50e9,
+    fp32_flops_per_s=67e12,
 )
 
 PRESETS: Mapping[str, Hardware] = {

@@ -5,7 +5,8 @@ Keys carry their units::
     base = "h100"              # optional: what is not said is as there
     name = "our cluster"
     memory_gb = 80             # of a device, 1e9 bytes
-    peak_tflops = 989          # dense, in the type of the matrices
+    peak_tflops = 989          # of 16-bit matrices, dense
+    peak_fp32_tflops = 67      # of 32-bit ones without TF32; only fp32 jobs need it
     efficiency = 0.4           # share of it that compute reaches when nothing is waited for
     devices_per_node = 8
     node_gb_per_s = 400        # all network cards of a node together, one direction
@@ -36,6 +37,7 @@ _LEAST, _MOST = 1e-6, 1e18
 _NUMBERS: Mapping[str, tuple[str, float]] = {
     "memory_gb": ("memory_bytes", 1e9),
     "peak_tflops": ("flops_per_s", 1e12),
+    "peak_fp32_tflops": ("fp32_flops_per_s", 1e12),
     "efficiency": ("efficiency_ratio", 1),
     "devices_per_node": ("devices_per_node", 1),
     "node_gb_per_s": ("node_bytes_per_s", 1e9),
@@ -46,7 +48,7 @@ _NUMBERS: Mapping[str, tuple[str, float]] = {
 }
 _WHOLE = frozenset({"memory_bytes", "devices_per_node", "intra_latency_ns", "inter_latency_ns"})
 #: What a file without a base need not say: ``Hardware`` has a value for it.
-_OPTIONAL = frozenset({"intra_latency_us", "inter_latency_us", "host_gb_per_s"})
+_OPTIONAL = frozenset({"intra_latency_us", "inter_latency_us", "host_gb_per_s", "peak_fp32_tflops"})
 _KEYS = ("base", "name", *_NUMBERS)
 
 

@@ -28,6 +28,8 @@ def refuse_hardware(hardware: Hardware) -> None:
     whole(f"{of} devices_per_node", hardware.devices_per_node, most=_MOST_NODE)
     for name in _RATES:
         positive(f"{of} {name}", getattr(hardware, name), most=_MOST_RATE)
+    if hardware.fp32_flops_per_s is not None:
+        positive(f"{of} fp32_flops_per_s", hardware.fp32_flops_per_s, most=_MOST_RATE)
     positive(f"{of} efficiency_ratio", hardware.efficiency_ratio, most=1.0)
     for name in ("intra_latency_ns", "inter_latency_ns"):
         whole(f"{of} {name}", getattr(hardware, name), least=0, most=_MOST_LATENCY_NS)

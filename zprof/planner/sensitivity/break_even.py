@@ -18,6 +18,7 @@ from zprof.model.planning.sensitivity import BreakEven
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_ranks, with_tokens
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.placement import data_group
+from zprof.planner.step.rate import reached_flops_per_s
 from zprof.planner.step.runs import Stack
 
 #: A step "holds" while it has this share of the speed that it would have if gathers and reductions took no
@@ -29,12 +30,15 @@ _MOST_TOKENS = 1 << 26
 
 
 def break_even_of(job: Job, hardware: Hardware, stack: Stack | None) -> Iterator[BreakEven]:
-    """At each bandwidth; ``job`` has that hardware.  Nothing for one rank alone: it moves nothing."""
-    if job.degrees.dp == 1:
+    """At each bandwidth; ``job`` has that hardware.  Nothing for one rank alone: it moves nothing.
+
+    Nothing either where the peak in the job's precision is not known.
+    """
+    rate = reached_flops_per_s(job, hardware)
+    if job.degrees.dp == 1 or rate is None:
         return
     for ratio in BANDWIDTHS:
         slower = with_bandwidth(job, ratio)
-        rate = hardware.flops_per_s * hardware.efficiency_ratio
         beta = data_group(slower.hardware or hardware, job.degrees).bytes_per_s
         gathered, reduced = job.element_bytes.gathered, job.element_bytes.reduced
         passes = 3 if job.residual.checkpointing else 2

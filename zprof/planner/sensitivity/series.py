@@ -20,6 +20,7 @@ from zprof.planner.sensitivity.points import (
 )
 from zprof.planner.sensitivity.speed_up import speed_up_of
 from zprof.planner.step.placement import data_group
+from zprof.planner.step.rate import reached_flops_per_s
 from zprof.planner.step.runs import Stack, stack_of
 
 #: Where no hardware is stated: kinds that differ in time (an h200 is an h100 with more memory).
@@ -30,8 +31,11 @@ def sensitivity_of(job: Job) -> Sensitivity:
     """How ZeRO-3 of this job answers to bandwidth, latency, tokens and world size.
 
     Without hardware all known kinds of machines answer for the break-even, and the series are empty.
+    Without a peak in the job's precision there is nothing to say (``step.rate`` has the gap).
     Without a batch they are at the largest power of two of tokens that is below the break-even.
     """
+    if job.hardware is not None and reached_flops_per_s(job, job.hardware) is None:
+        return Sensitivity()
     job = spread(job, Scheme.ZERO_3)
     stack = stack_of(job)
     kinds = _KINDS if job.hardware is None else (job.hardware,)
@@ -65,6 +69,6 @@ def _on(job: Job, hardware: Hardware) -> Job:
     there = replace(job, hardware=hardware)
     if job.batch.tokens is not None:
         return there
-    rate = hardware.flops_per_s * hardware.efficiency_ratio
+    rate = reached_flops_per_s(job, hardware) or 0.0
     even = job.element_bytes.gathered * rate / (2 * data_group(hardware, job.degrees).bytes_per_s)
     return with_tokens(there, 1 << max(0, int(even).bit_length() - 1))

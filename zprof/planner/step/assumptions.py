@@ -17,7 +17,7 @@ STEP: Mapping[str, Assumption] = {
     "step.compute": Assumption(
         formula="flop / (peak x efficiency); forward 2 x elements x tokens where the unit does not say it, "
         "backward twice that, with recomputation three times",
-        source=f"{_PAPER}, section 4.2; arXiv 2104.04473, appendix",
+        source=f"{_PAPER}, section 4.2; arXiv 2104.04473, appendix; the peak by the vendor's data sheet",
         deviation="compute is no slower beside collectives (3 to 15 % are seen)",
     ),
     "step.collectives": Assumption(

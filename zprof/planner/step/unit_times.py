@@ -16,6 +16,7 @@ from zprof.planner.rounding import ceil_div
 from zprof.planner.step.collectives import all_reduce_ns, gather_ns
 from zprof.planner.step.model_parallel import BlockTimes, block_times
 from zprof.planner.step.placement import data_group
+from zprof.planner.step.rate import reached_flops_per_s
 from zprof.planner.step.runs import Run, Stack, first_of
 from zprof.planner.step.times import StackTimes, UnitTimes
 
@@ -38,7 +39,7 @@ def device_layers(job: Job) -> int:
 def device_times(job: Job, hardware: Hardware, stack: Stack, stage: int) -> StackTimes | None:
     """Of every unit of a device; None where something that takes time is not known."""
     tokens, within = job.batch.tokens, _within(job, hardware, stack)
-    if tokens is None or within is None:
+    if tokens is None or within is None or reached_flops_per_s(job, hardware) is None:
         return None
     mine = device_stack(job, stack)
     alone = BlockTimes(forward_ns=0, backward_ns=0, copy_ns=0)
@@ -73,7 +74,7 @@ def data_link_ns(job: Job, hardware: Hardware, run: Run, stage: int) -> tuple[in
 def _unit(
     job: Job, hardware: Hardware, run: Run, stage: int, within: BlockTimes, backward: float
 ) -> UnitTimes:
-    rate = hardware.flops_per_s * hardware.efficiency_ratio
+    rate = reached_flops_per_s(job, hardware) or math.inf
     forward = run.flop_per_token * (job.batch.tokens or 0) / rate * _NS_PER_S
     gather, reduce = data_link_ns(job, hardware, run, stage)
     return UnitTimes(

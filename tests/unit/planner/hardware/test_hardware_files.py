@@ -15,6 +15,7 @@ WHOLE = {
     "name": '"ours"',
     "memory_gb": "48",
     "peak_tflops": "181.5",
+    "peak_fp32_tflops": "22.5",
     "efficiency": "0.5",
     "devices_per_node": "4",
     "node_gb_per_s": "25",
@@ -53,13 +54,23 @@ def test_every_key_with_its_unit(tmp_path: Path) -> None:
         intra_latency_ns=3_500,
         inter_latency_ns=15_000,
         host_bytes_per_s=24e9,
+        fp32_flops_per_s=22.5e12,
     )
 
 
 def test_what_need_not_be_said(tmp_path: Path) -> None:
-    few = {key: value for key, value in WHOLE.items() if "latency" not in key and key != "name"}
+    few = {key: value for key, value in WHOLE.items() if "latency" not in key and "fp32" not in key}
+    del few["name"]
     found = read_hardware(written(tmp_path, few))
     assert (found.name, found.intra_latency_ns, found.inter_latency_ns) == ("machine", 2_000, 10_000)
+    assert found.fp32_flops_per_s is None, "not that of another type"
+
+
+def test_presets_know_fp32_as_data_sheets_have_it() -> None:
+    """Dense, without TF32: a fifth to an eighth of what 16-bit matrices reach, and less."""
+    peaks = {name: hardware_of(name).fp32_flops_per_s for name in PRESETS}
+    a100, h100 = 19.5e12, 67e12
+    assert peaks == {"v100": 15.7e12, "a100": a100, "a100-40gb": a100, "h100": h100, "h200": h100}
 
 
 @pytest.mark.parametrize("base", list(PRESETS))
