@@ -4,9 +4,10 @@ The job says what a person would say of the run before it: shape, degrees, batch
 """
 
 import argparse
+import contextlib
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ _FP32 = 4
 #: Sizes of the model, and sequences a step of each rank.
 SHAPES: Mapping[str, tuple[str, int]] = {
     "balanced": ("--layers 4 --hidden 64 --heads 4 --vocabulary 128 --context 32", 4),
-    "activations": ("--layers 3 --hidden 64 --heads 4 --vocabulary 256 --context 64", 16),
+    "activations": ("--layers 3 --hidden 32 --heads 2 --vocabulary 256 --context 64", 16),
     "states": ("--layers 5 --hidden 192 --heads 4 --vocabulary 64 --context 16", 2),
     "logits": ("--layers 3 --hidden 64 --heads 2 --vocabulary 2048 --context 64", 4),
 }
@@ -66,31 +67,27 @@ def options_of(shape: str, ranks: int, *more: object) -> list[str]:
     return [*sizes.split(), "--batch", str(each * ranks), *map(str, more)]
 
 
-def record(folder: Path, ranks: int, cases: Mapping[str, Sequence[str]]) -> dict[str, Recorded]:
-    """Train every case on ranks of this machine, in one start of the processes."""
-    shared = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "WORLD_SIZE": str(ranks),
+def record(folder: Path, cases: Mapping[int, Mapping[str, Sequence[str]]]) -> dict[str, Recorded]:
+    """Train the cases of each number of ranks on this machine, in one start of Python."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    (folder / "cases.json").write_text(json.dumps(cases))
+    log = folder / "ranks.log"
+    with log.open("wb") as output:
+        command = [sys.executable, str(WORKER), str(folder)]
+        worker = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            code = worker.wait(TIME_LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)  # its ranks too
+    assert code == 0, log.read_text(errors="replace")[-6000:]
+    return {
+        name: _read(folder / f"{name}.zprof", given, ranks)
+        for ranks, each in cases.items()
+        for name, given in each.items()
     }
-    (folder / "cases.json").write_text(json.dumps({name: list(given) for name, given in cases.items()}))
-    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        for rank, log in enumerate(logs):
-            with log.open("wb") as output:
-                command = [sys.executable, str(WORKER), str(folder)]
-                environment = shared | {"RANK": str(rank)}
-                started.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
-        codes = [process.wait(TIME_LIMIT_S) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert codes == [0] * ranks, "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
-    return {name: _read(folder / f"{name}.zprof", given, ranks) for name, given in cases.items()}
 
 
 def job_of(config: TrainConfig, ranks: int) -> Job:
@@ -154,9 +151,3 @@ def _read(path: Path, options: Sequence[str], ranks: int) -> Recorded:
     assert len(run.ranks) == ranks
     training = run.manifest.training
     return Recorded(config_of(options), ranks, analyse_memory(run).memory.per_rank, training)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,16 +1,20 @@
-"""One rank that trains every case of the planner's memory tests, and records two steps of each.
+"""Ranks that train the cases of the planner's memory tests, and record two steps of each.
 
-plan_memory_worker.py FOLDER: there is cases.json, {name: options of the training program}, and NAME.zprof is
-written.  Environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+plan_memory_worker.py FOLDER: there is cases.json, {number of ranks: {name: options of the training program}},
+and NAME.zprof is written.  What ranks need is imported once: they are forks of this process, in which torch
+has done nothing yet.
 """
 
 import argparse
 import dataclasses
 import gc
+import importlib
 import json
 import os
 import sys
 import time
+import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -32,13 +36,38 @@ from zprof.run.manifest import RunManifest
 from zprof.run.writer import RankWriter
 
 WARM_STEPS, STEPS = 2, 2
+#: What torch and the writer import when they are first used: seconds, which ranks need not spend each.
+USED_LATER = ("torch._dynamo", "torch.profiler", "pandas", "pyarrow.compute", "pyarrow.pandas_compat")
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    cases = json.loads((folder / "cases.json").read_text())
+    for module in USED_LATER:
+        importlib.import_module(module)
+    for ranks, cases in json.loads((folder / "cases.json").read_text()).items():
+        children = [_fork(rank, int(ranks), folder, cases) for rank in range(int(ranks))]
+        if any([os.waitpid(child, 0)[1] for child in children]):
+            sys.exit(1)
+
+
+def _fork(rank: int, ranks: int, folder: Path, cases: Mapping[str, Sequence[str]]) -> int:
+    """The child's process id; the child leaves without the parent's clean-up."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        train(rank, ranks, folder, cases)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def train(rank: int, ranks: int, folder: Path, cases: Mapping[str, Sequence[str]]) -> None:
+    """One rank's life."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    meeting = f"file://{folder / f'store{ranks}'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     for name, options in cases.items():
@@ -85,7 +114,7 @@ def write(path: Path, collector: MemoryCollector, marks: MarkLog, training: Trai
         device="cpu",
         training=training,
     )
-    writer = RankWriter(path, int(os.environ["RANK"]), manifest)
+    writer = RankWriter(path, dist.get_rank(), manifest)
     gaps = collector.gaps()
     for table, columns in collector.tables().items():
         if table == "mark":
