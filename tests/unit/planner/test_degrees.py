@@ -6,19 +6,11 @@ from hypothesis import strategies as st
 
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Degrees, Job, Shape, Unit
-from zprof.model.planning.plan import Scheme
+from zprof.model.planning.plan import ZERO_STAGES, Scheme
 from zprof.planner.degrees import spread
+from zprof.planner.hardware.presets import V100
 
-STAGED = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
-DGX_2 = Hardware(
-    name="DGX-2",
-    memory_bytes=32 * 10**9,
-    flops_per_s=125e12,
-    efficiency_ratio=0.3,
-    devices_per_node=16,
-    node_bytes_per_s=1e11,
-    intra_bytes_per_s=1.3e11,
-)
+STAGED = tuple(ZERO_STAGES)
 
 
 def job(
@@ -36,7 +28,7 @@ def test_zero_takes_pipeline_stages_for_data_parallel_ranks(scheme: Scheme) -> N
 
 def test_model_parallelism_fills_a_node() -> None:
     assert spread(job(dp=64), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=8, mp=8)
-    assert spread(job(dp=64, hardware=DGX_2), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=4, mp=16)
+    assert spread(job(dp=64, hardware=V100), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=4, mp=16)
     assert spread(job(dp=9, pp=2), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=3, mp=6)
     assert spread(job(dp=4, mp=2, pp=2), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=8, mp=2)
 
