@@ -165,11 +165,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder where the recordings stay")
     arguments = parser.parse_args()
     before = conditions()
-    print(
-        print(
-            "| ranks | from, to | measured ms | predicted | recorded | step | worst | in range | fit | peak |"
-        )
-    )
+    print("| ranks | from, to | measured ms | predicted | recorded | step | worst | in range | fit | peak |")
     print("|---" * 10 + "|")
     pairs: list[Pair] = []
     rows = []
