@@ -65,7 +65,7 @@ def facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         ("devices", f"{devices_words(job)}: data {job.degrees.dp} x model {job.degrees.mp} x "
          f"pipeline {job.degrees.pp}"),
         ("states", _element_words(job)),
-        ("batch", _batch(job)),
+        ("batch", _batch(plan)),
         ("engine", _engine(job)),
         ("hardware", _hardware(job)),
     )  # fmt: skip
@@ -89,7 +89,7 @@ def devices_words(job: Job) -> str:
 
 def _figure_note(plan: Plan, row: PlanRow) -> str:
     scale = memory_scale(plan)
-    fits = {True: "; fits", False: "; does not fit", None: ""}[row.fits]
+    fits = {True: "; fits, tight" if row.tight else "; fits", False: "; does not fit", None: ""}[row.fits]
     return f"of model states; {peak_words(row, scale)} {scale.unit} at the peak{fits}"
 
 
@@ -99,8 +99,10 @@ def _fits(plan: Plan) -> Iterator[str]:
         return
     by_fit = {fit: [SCHEMES[r.scheme] for r in plan.rows if r.fits is fit] for fit in (True, False, None)}
     memory = f"{round_size(plan.job.hardware.memory_bytes)} of {plan.job.hardware.name}"
+    near = [SCHEMES[row.scheme] for row in plan.rows if row.tight]
+    tight = f" (tight: {joined(near)})" if near else ""
     said = [
-        f"{what}: {joined(names)}"
+        f"{what}: {joined(names)}{tight if what.startswith('Fits') else ''}"
         for what, names in (
             (f"Fits {memory}", by_fit[True]),
             ("does not fit" if by_fit[True] else f"Does not fit {memory}", by_fit[False]),
@@ -166,15 +168,28 @@ def _element_words(job: Job) -> str:
     )
 
 
-def _batch(job: Job) -> str:
-    batch = job.batch
+def _batch(plan: Plan) -> str:
+    batch = plan.job.batch
     if batch.samples is None or batch.sequence is None:
         return "not said: no activations and no time (--micro-batch and --sequence)"
-    many = f", {whole(batch.micro_batches)} micro-batches a step" if batch.micro_batches > 1 else ""
     return (
         f"{whole(batch.samples)} x {whole(batch.sequence)} tokens a micro-batch of one replica "
-        f"({whole(batch.tokens)}){many}"
+        f"({whole(batch.tokens)}){_micro_batches(plan)}"
     )
+
+
+def _micro_batches(plan: Plan) -> str:
+    """In which columns a step has as many as were stated, where others have another number."""
+    stated = plan.job.batch.micro_batches
+    many = f", {whole(stated)} micro-batch{'es' if stated > 1 else ''} a step"
+    alike = [row for row in plan.rows if row.micro_batches == stated]
+    if len(alike) == len(plan.rows):
+        return many if stated > 1 else ""
+    sharded = [row.scheme for row in alike if row.scheme in ZERO_STAGES]
+    names = ["DP", "ZeRO"] if len(sharded) == len(ZERO_STAGES) else [SCHEMES[each] for each in sharded]
+    names += [SCHEMES[row.scheme] for row in alike if row.scheme not in ZERO_STAGES]
+    where = f"in the column{'s' if len(alike) > 1 else ''} {joined(names)}" if names else "as you spread it"
+    return f"{many} {where}; other columns work off the same batch with more or fewer (table of devices)"
 
 
 def _engine(job: Job) -> str:

@@ -24,10 +24,27 @@ def degree_grid(plan: Plan) -> Grid:
         title="Devices along each axis",
         note=f"{whole(plan.job.degrees.devices)} in all",
         columns=scheme_columns(plan.rows),
-        rows=tuple(
-            GridRow(name=name, cells=tuple(whole(getattr(row.degrees, leaf)) for row in plan.rows))
-            for name, leaf in axes
+        rows=(
+            *(
+                GridRow(name=name, cells=tuple(whole(getattr(row.degrees, leaf)) for row in plan.rows))
+                for name, leaf in axes
+            ),
+            GridRow(
+                name="micro-batches of a replica",
+                short="micro-batches",
+                cells=tuple(whole(row.micro_batches) for row in plan.rows),
+            ),
         ),
+        notes=_batch_notes(plan),
+    )
+
+
+def _batch_notes(plan: Plan) -> tuple[str, ...]:
+    if len({row.micro_batches for row in plan.rows}) < 2:
+        return ()
+    return (
+        "micro-batches: of one replica in a step; fewer replicas take more of them, so that the global batch "
+        "is the same as far as whole micro-batches allow",
     )
 
 

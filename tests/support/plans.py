@@ -211,6 +211,7 @@ def _row(scheme: Scheme, *, has_batch: bool) -> PlanRow:
         scheme=scheme,
         stage={Scheme.DATA_PARALLEL: 0, Scheme.ZERO_1: 1, Scheme.ZERO_2: 2, Scheme.ZERO_3: 3}.get(scheme),
         degrees=Degrees(dp=dp, mp=mp, pp=pp),
+        micro_batches=(2 if has_batch else 1) * JOB.degrees.dp // dp,
         terms=tuple(terms),
         tenants={
             t: size for t, size in sizes.items() if any(m.tenant is t and m.bytes is not None for m in terms)

@@ -4,8 +4,9 @@
     model parallel         mp as stated, else the most of a node's devices that divides what it must
     GPipe, PipeDream       pp likewise; mp as stated
 
-Every scheme works off the same global batch: where fewer replicas are left, each takes the micro-batches of
-those that are gone, so that times of a step can be compared.  A micro-batch itself stays as it is.
+Every scheme works off the same global batch, as far as whole micro-batches allow: where fewer replicas are
+left, each takes the micro-batches of those that are gone, so that times of a step can be compared.  A
+micro-batch itself stays as it is.
 """
 
 from collections.abc import Sequence

@@ -25,6 +25,9 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
     **ledger.ASSUMPTIONS,
     **traffic.ASSUMPTIONS,
 }
+#: What fits with less than this share of the device left is tight.  Our choice: the driver's context, the
+#: network library's buffers and fragmentation are in no peak, and take about so much.
+TIGHT_RATIO = 0.1
 
 
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
@@ -53,6 +56,7 @@ def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
     known = _by_tenant(memory.terms)
     least = sum(known.values())
     peak_bytes = None if any(term.bytes is None for term in memory.terms) else least
+    left = _left(job, peak_bytes)
     row = PlanRow(
         scheme=scheme,
         stage=ZERO_STAGES.get(scheme),
@@ -66,6 +70,8 @@ def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         peak_at=memory.peak_at,
         fits=_fits(job, least, peak_bytes),
         largest_parameters=largest_parameters(job, scheme),
+        left_bytes=left,
+        tight=job.hardware is not None and left is not None and _is_tight(left, job.hardware.memory_bytes),
         links=traffic.links_of(job, scheme),
         step=ledger.step_of(job, scheme),
     )
@@ -79,6 +85,14 @@ def _fits(job: Job, least: int, peak_bytes: int | None) -> bool | None:
     if least > job.hardware.memory_bytes:
         return False
     return None if peak_bytes is None else True
+
+
+def _left(job: Job, peak_bytes: int | None) -> int | None:
+    return None if job.hardware is None or peak_bytes is None else job.hardware.memory_bytes - peak_bytes
+
+
+def _is_tight(left: int, memory: int) -> bool:
+    return 0 <= left < TIGHT_RATIO * memory
 
 
 def _by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:

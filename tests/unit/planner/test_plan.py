@@ -17,7 +17,7 @@ from zprof.planner.degrees import spread
 from zprof.planner.memory.states import state_bytes
 from zprof.planner.models.presets import parameters_of, preset
 from zprof.planner.models.units import with_units
-from zprof.planner.plan import ASSUMPTIONS, plan
+from zprof.planner.plan import ASSUMPTIONS, TIGHT_RATIO, plan
 
 BARE = Job(parameters=7_500_000_000, degrees=Degrees(dp=64))
 STAGED = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
@@ -99,6 +99,29 @@ def test_fits_is_known_as_soon_as_what_is_known_does_not() -> None:
     assert row(made, Scheme.ZERO_2).fits is None
     assert row(made, Scheme.DATA_PARALLEL).fits is False
     assert all(each.fits is None for each in plan(BARE).rows)
+
+
+def test_little_of_a_device_left_is_tight() -> None:
+    job = of_preset("1.5b", batch=Batch(samples=1, sequence=1024), memory_bytes=80 * 10**9, dp=4)
+    roomy = row(plan(job), Scheme.ZERO_2)
+    peak = roomy.peak_bytes
+    assert peak is not None
+    assert (roomy.left_bytes, roomy.tight) == (80 * 10**9 - peak, False)
+    edge = round(peak / (1 - TIGHT_RATIO))
+    for memory, fits, tight in (
+        (edge + 2, True, False),
+        (edge - 2, True, True),
+        (peak, True, True),
+        (peak - 1, False, False),
+    ):
+        found = row(plan(replace(job, hardware=machine(memory)), schemes=[Scheme.ZERO_2]), Scheme.ZERO_2)
+        assert (found.fits, found.tight, found.left_bytes) == (fits, tight, memory - peak)
+
+
+def test_what_is_left_is_not_known_where_the_peak_or_the_device_is_not() -> None:
+    known_too_much = plan(replace(BARE, hardware=machine(31_000_000_000))).rows
+    for each in (*known_too_much, *plan(BARE).rows):
+        assert (each.left_bytes, each.tight) == (None, False)
 
 
 def test_a_trillion_on_1024_devices_has_no_room_for_a_gathered_unit() -> None:

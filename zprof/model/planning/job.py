@@ -84,7 +84,10 @@ class ElementBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Of one device: ``samples`` of ``sequence`` tokens a micro-batch, so many micro-batches a step."""
+    """Of one replica in the job's degrees.
+
+    ``samples`` of ``sequence`` tokens a micro-batch, so many micro-batches a step.
+    """
 
     samples: int | None = None
     sequence: int | None = None
@@ -92,7 +95,7 @@ class Batch:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of one device in one micro-batch."""
+        """Tokens of one replica in one micro-batch."""
         return None if self.samples is None or self.sequence is None else self.samples * self.sequence
 
 

@@ -108,12 +108,15 @@ class PlanRow:
     """One way to spread the model, for one device.
 
     ``terms`` sum to ``least_bytes``, as far as they are known; ``peak_bytes`` is None where one is not.
-    ``state_bytes``: parameters, gradients and optimizer state by the law of the scheme, at rest; at the peak
-    some gradients may not be there yet, and others not be sharded yet.  ``fits``: None where that is not
-    known; False as soon as what is known does not.  ``largest_parameters``: the largest model of the same
-    proportions that fits, None without hardware; where only states are known, by them alone.  ``peak_at``:
-    the moment of the step.  ``micro_batches``: of one replica in a step; the global batch is the same in all
-    schemes.
+    ``state_bytes``: parameters, gradients and optimizer state by the law of the scheme, at rest; at the
+    peak some gradients may not be there yet, and others not be sharded yet.  ``fits``: None where that is
+    not known; False as soon as what is known does not.  ``left_bytes``: of the device beside the peak,
+    below 0 where it does not fit; None where the peak or the device is not known.  ``tight``: it fits, and
+    little is left for what no plan has: the driver's context, buffers of the network's library,
+    fragmentation.  ``largest_parameters``: the largest model of the same proportions that fits, None
+    without hardware; where only states are known, by them alone.  ``peak_at``: the moment of the step.
+    ``micro_batches``: of one replica in a step; the global batch is the same in all schemes, as far as
+    whole micro-batches allow.
     """
 
     scheme: Scheme
@@ -128,6 +131,8 @@ class PlanRow:
     peak_at: str
     fits: bool | None
     largest_parameters: int | None
+    left_bytes: int | None = None
+    tight: bool = False
     links: tuple[LinkTraffic, ...] = ()
     step: PlannedStep | None = None
 
