@@ -73,13 +73,14 @@ STEP: Mapping[str, Assumption] = {
         deviation="without the all-reduces of a vocabulary that is split",
     ),
     "step.gpipe": Assumption(
-        formula="bubble (p-1)(f+b): (p-1)/(m+p-1) of the pipeline's time",
+        formula="bubble (p-1)(f+b): (p-1)/(m+p-1) of the pipeline's time; and 2 (p-2) x while others' "
+        "links fill and drain",
         source="arXiv 1811.06965, section 2.3",
         deviation="the slowest stage sets the pace: most blocks, and the root",
     ),
     "step.gpipe_transfer": Assumption(
-        formula="2 (p-1) x to fill and drain, beyond compute in between; and the data-parallel all-reduce "
-        "beyond the last backward",
+        formula="of its own 2 m x: 2 x to fill and drain, and what is beyond compute in between; and the "
+        "data-parallel all-reduce beyond the last backward",
         source="arXiv 1811.06965, section 2.3",
     ),
     "step.pipedream": Assumption(

@@ -5,7 +5,9 @@ and backward of one micro-batch and x the transfer between two stages,
 
     forward   p f + (p-1) x + (m-1) max(f, x)        backward likewise with b
 
-of which (p-1)(f+b) is bubble: (p-1)/(m+p-1) of the compute's time (arXiv 1811.06965, section 2.3).
+of which (p-1)(f+b) is bubble: (p-1)/(m+p-1) of the compute's time (arXiv 1811.06965, section 2.3).  One
+device moves a tensor each way for each micro-batch, 2 m x: it waits for its first each way, and for what is
+longer than compute.  The other 2 (p-2) x to fill and drain are on the links of other stages: bubble too.
 
 PipeDream, in its steady state (one forward, one backward): no flush and no bubble, for which each stage
 keeps stashed weights; a micro-batch takes max(f+b, 2x) (arXiv 1806.03377, sections 3.2 and 3.3).  It updates,
@@ -25,7 +27,11 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What a pipeline adds to the passes of one device.  ``moved_ns``: transfers, hidden or not."""
+    """What a pipeline adds to the passes of one device.
+
+    ``idle_ns``: it waits for the compute and the transfers of other stages.  ``moved_ns``: its own transfers,
+    a tensor each way for each micro-batch, hidden or not; ``exposed_ns``: those of them that are not hidden.
+    """
 
     idle_ns: int
     exposed_ns: int
@@ -40,12 +46,12 @@ def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
 
 
 def gpipe(*, stages: int, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int) -> Flow:
-    """Flushed after the last micro-batch."""
+    """Flushed after the last micro-batch; two stages or more, as one alone moves nothing."""
     beyond = max(0, transfer - forward_ns) + max(0, transfer - backward_ns)
     return Flow(
-        idle_ns=(stages - 1) * (forward_ns + backward_ns),
-        exposed_ns=2 * (stages - 1) * transfer + (micro_batches - 1) * beyond,
-        moved_ns=2 * (stages - 1 + micro_batches - 1) * transfer,
+        idle_ns=(stages - 1) * (forward_ns + backward_ns) + 2 * (stages - 2) * transfer,
+        exposed_ns=2 * transfer + (micro_batches - 1) * beyond,
+        moved_ns=2 * micro_batches * transfer,
     )
 
 

@@ -10,7 +10,7 @@ from tests.support.planned_jobs import trillion
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Batch, Degrees, Job, Overlap, Residual, Shape, Unit
 from zprof.model.planning.plan import PlannedStep, Scheme
-from zprof.planner.hardware.presets import H100, PRESETS
+from zprof.planner.hardware.presets import A100, H100, PRESETS
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, with_tokens
 from zprof.planner.step.ledger import ASSUMPTIONS, step_of
 from zprof.planner.step.runs import stack_of
@@ -66,11 +66,22 @@ def test_terms_sum_to_wall(job: Job, scheme: Scheme) -> None:
     assert min(terms) >= 0
     assert found.overlapped_ns + found.exposed_transfer_ns == found.collective_ns
     assert found.overlapped_ns >= 0
-    assert found.efficiency_ratio == found.compute_ns / found.wall_ns
+    assert found.efficiency_ratio == (found.compute_ns / found.wall_ns if found.wall_ns else 1.0)
     assert set(found.assumptions.values()) <= set(ASSUMPTIONS)
     assert set(found.assumptions) == {
         name for name in PlannedStep.__dataclass_fields__ if name != "assumptions"
     }
+
+
+@pytest.mark.parametrize("scheme", list(Scheme))
+def test_a_step_of_less_than_a_nanosecond_loses_nothing(scheme: Scheme) -> None:
+    job = Job(
+        parameters=1,
+        units=(Unit(name="u", elements=1),),
+        batch=Batch(samples=1, sequence=1),
+        hardware=A100,
+    )
+    assert (step(job, scheme).wall_ns, step(job, scheme).efficiency_ratio) == (0, 1.0)
 
 
 @settings(max_examples=40, deadline=None)
