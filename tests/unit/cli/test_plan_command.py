@@ -10,6 +10,7 @@ import pytest
 
 from zprof.cli import main
 from zprof.cli.options.planning import element_bytes
+from zprof.cli.options.planning_units import parameters
 
 PROBE = """
 import sys
@@ -98,6 +99,23 @@ def test_a_preset_brings_its_shape_and_a_sequence_is_the_context(capsys: pytest.
     assert shape["context"] == 128
 
 
+def test_a_preset_grows_to_the_sequence_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    short, long = (planned(capsys, "--preset", "7.5b", "--sequence", n)["job"] for n in ("1024", "4096"))
+    assert (short["name"], short["shape"]["context"]) == ("7.5b", 1024)
+    assert (long["name"], long["shape"]["context"]) == ("7.5b with context 4,096", 4096)
+    assert long["parameters"] - short["parameters"] == 3072 * 4096, "a row of positions for each"
+
+
+@pytest.mark.parametrize(("said", "elements"), [("7.642B", 7_642_000_000), ("0.35e9", 350_000_000), ("2", 2)])
+def test_elements_are_whole(said: str, elements: int) -> None:
+    assert parameters(said) == elements
+
+
+def test_keeping_the_last_unit_is_of_stage_3(capsys: pytest.CaptureFixture[str]) -> None:
+    for stage in ([], ["--stage", "3"]):
+        assert planned(capsys, "--params", "1B", *stage, "--keep-last")["job"]["overlap"]["keep_last"]
+
+
 def test_hardware_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "ours.toml").write_text('base = "h100"\nname = "ours"\nmemory_gb = 90\n')
     found = planned(capsys, "--params", "1B", "--hardware", str(tmp_path / "ours.toml"))["job"]["hardware"]
@@ -116,6 +134,17 @@ def test_hardware_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--params", "1B", "--stage", "4"], "invalid choice"),
         (["--params", "1B", "--bandwidth", "100"], "such as 100GB/s"),
         (["--params", "1B", "--bandwidth", "100GB/s"], "add --hardware"),
+        (["--params", "1B", "--dp", "2000000"], "up to 1,000,000"),
+        (["--params", "1.5"], "no whole number of elements"),
+        (
+            ["--preset", "7.5b", "--vocabulary", "0"],
+            "--vocabulary would change nothing: the model is said by",
+        ),
+        (["--params", "1B", "--heads", "4", "--untied"], "--heads and --untied would change nothing"),
+        (["--params", "1B", "--context", "64"], "say the shape instead: --layers and --hidden"),
+        (["--model", "no.such:thing", "--context", "64"], "--context would change nothing"),
+        ([*SHAPED, "--micro-batch", "1", "--sequence", "65"], "--sequence 65 is longer than --context 64"),
+        (["--params", "1B", "--stage", "1", "--keep-last"], "--stage 1 gathers no units"),
         (["--params", "1B", "--hardware", "abacus"], "v100"),
         (["--params", "1B", "--hardware", "/no/such.toml"], "cannot be read"),
         (["--preset", "nothing"], "known:"),

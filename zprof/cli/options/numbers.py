@@ -16,7 +16,7 @@ def count(text: str) -> int:
 def count_or_none(text: str) -> int:
     """A whole number from 0 to a million."""
     if not (text.isascii() and text.isdigit()) or int(text[:9]) > _MOST or len(text) > len(str(_MOST)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a count: a whole number up to {_MOST:,}")
     return int(text)
 
 

@@ -8,6 +8,7 @@ from zprof.cli.options.numbers import count, count_or_none
 from zprof.cli.options.planning_hardware import add_hardware_options, stated_hardware
 from zprof.cli.options.planning_model import add_model_options, counted, stated_model
 from zprof.cli.options.planning_units import parameters as elements
+from zprof.model.errors import BadInput
 from zprof.model.planning.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual
 from zprof.model.planning.plan import ZERO_STAGES, Scheme
 
@@ -27,7 +28,16 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
 
 
 def schemes_of(arguments: argparse.Namespace) -> Sequence[Scheme]:
-    """One stage, or all ways side by side."""
+    """One stage, or all ways side by side.
+
+    Raises:
+        BadInput: an option of stage 3 stands beside another stage.
+    """
+    if arguments.keep_last and arguments.stage not in (None, 3):
+        raise BadInput(
+            f"--keep-last keeps what stage 3 gathers, and --stage {arguments.stage} gathers no units",
+            hint="leave it out, or plan --stage 3",
+        )
     return tuple(Scheme) if arguments.stage is None else (tuple(ZERO_STAGES)[arguments.stage],)
 
 
@@ -117,7 +127,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         ("partition-activations", "split checkpoints over the model-parallel ranks (Pa)"),
         ("offload-activations", "and keep them in host memory (Pa+cpu)"),
         ("defragment", "whole gradients in memory that is allocated once (MD)"),
-        ("keep-last", "the last unit stays gathered from forward to backward"),
+        ("keep-last", "stage 3: the last unit stays gathered from forward to backward"),
     ):
         group.add_argument(f"--{name}", action="store_true", help=what)
     group.add_argument(

@@ -21,6 +21,8 @@ _RATES = {
 _TIMES = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _MOST = 1e18
+#: What is nearer to a whole number is one: 7.642B is not exact as a float.
+_WHOLE_RATIO = 1e-9
 
 
 def size(text: str) -> int:
@@ -40,7 +42,12 @@ def duration(text: str) -> int:
 
 def parameters(text: str) -> int:
     """Elements: ``7.5e9``, ``7.5B``, ``1T``."""
-    return round(_read(text, _COUNTS, "a number of elements such as 7.5e9, 350M or 1T"))
+    value = _read(text, _COUNTS, "a number of elements such as 7.5e9, 350M or 1T")
+    if abs(value - round(value)) > _WHOLE_RATIO * value:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is no whole number of elements: did you mean B or M?"
+        )
+    return round(value)
 
 
 def factor(text: str) -> float:
