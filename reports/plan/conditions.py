@@ -24,20 +24,21 @@ class Condition:
 
 
 def bandwidth_words(point: Point) -> str:
-    """As a share of what the hardware has."""
+    """As a share of what the group gets: of the lesser of the bus in a node and the node's cards."""
     return f"{point.bandwidth_ratio * 100:g} %"
 
 
+BANDWIDTH = Condition(
+    leaf="bandwidth",
+    field="bandwidth_ratio",
+    title="Bandwidth between nodes",
+    head="bandwidth",
+    axis="bandwidth, % of what the group gets",
+    words=bandwidth_words,
+    logarithmic=False,
+)
 CONDITIONS = (
-    Condition(
-        leaf="bandwidth",
-        field="bandwidth_ratio",
-        title="Bandwidth between nodes",
-        head="bandwidth",
-        axis="bandwidth, % of the hardware's",
-        words=bandwidth_words,
-        logarithmic=False,
-    ),
+    BANDWIDTH,
     Condition(
         leaf="latency",
         field="latency_ns",

@@ -51,10 +51,10 @@ def gaps(plan: Plan) -> tuple[Gap, ...]:
 
 
 def answers(plan: Plan) -> tuple[str, ...]:
-    """The answer: of the sensitivity where that was asked, what fits and is fastest, the states."""
+    """The answer: whether it holds where that was asked, what fits and is fastest, the states, the rest."""
     asked = plan.sensitivity.answers if plan.sensitivity else ()
     counted = verification_sentences(plan.verification)[:1] if plan.verification else ()
-    return (*asked, *_fits(plan), _states(plan), *counted)
+    return (*asked[:1], *_fits(plan), _states(plan), *asked[1:], *counted)
 
 
 def facts(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -4,9 +4,15 @@ from collections.abc import Iterator, Sequence
 
 from zprof.model.planning.sensitivity import BreakEven, Point, Sensitivity, SpeedUp
 from zprof.model.units import format_percent
-from zprof.reports.plan.conditions import CONDITIONS, Condition, fixed_words, points_of, varies
+from zprof.reports.plan.conditions import BANDWIDTH, CONDITIONS, Condition, fixed_words, points_of, varies
 from zprof.reports.plan.grid import Grid, GridColumn, GridRow
 from zprof.reports.plan.words import UNKNOWN, scaled, size_scale, time_scale, whole
+
+#: A node's cards at half their speed change nothing where the bus in a node is the limit.
+_GROUP = (
+    "bandwidth: of what the data-parallel group gets, the lesser of the bus in a node and the node's cards; "
+    "--bandwidth changes the cards alone"
+)
 
 
 def sensitivity_grids(found: Sensitivity) -> tuple[Grid, ...]:
@@ -44,14 +50,17 @@ def _series(condition: Condition, points: Sequence[Point]) -> Grid:
             )
             for point in points
         ),
-        notes=tuple(f"at {said}" for said in [fixed_words(condition, points)] if said),
+        notes=(
+            *(f"at {said}" for said in [fixed_words(condition, points)] if said),
+            *([_GROUP] if varies(BANDWIDTH, points) else []),
+        ),
     )
 
 
 def _break_even(rows: Sequence[BreakEven]) -> Iterator[Grid]:
     if not rows:
         return
-    kept = format_percent(rows[0].kept_ratio)
+    kept = f"{rows[0].kept_ratio * 100:g} %"
     yield Grid(
         title="Break-even",
         note="tokens of a device in a micro-batch",
@@ -76,6 +85,7 @@ def _break_even(rows: Sequence[BreakEven]) -> Iterator[Grid]:
             "forward, backward: from so many tokens on compute hides what that pass moves, without latency",
             f"holds from: the whole step keeps {kept} of its speed, latency included"
             + (f"; {UNKNOWN}: not known" if any(row.holds_from_tokens is None for row in rows) else ""),
+            _GROUP,
         ),
     )
 

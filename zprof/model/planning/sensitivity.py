@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Point:
     """One step of ZeRO-3 at other conditions; all else is the job's.
 
-    ``bandwidth_ratio``: of the network between nodes.  ``latency_ns``: of a hop between nodes.
+    ``bandwidth_ratio``: of what the data-parallel group gets of the network, the lesser of the bus in a
+    node and the node's cards: not of the cards alone.  ``latency_ns``: of a hop between nodes.
     ``tokens``: of a device in a micro-batch.  ``devices``: data-parallel ranks times the model's.
     """
 
@@ -26,7 +27,7 @@ class Point:
 class BreakEven:
     """Tokens of a device in a micro-batch from which on compute hides what ZeRO-3 moves.
 
-    ``forward_tokens``, ``backward_tokens``: of the passes, without latency; ``holds_from_tokens``: from
+    ``bandwidth_ratio``: as in ``Point``.  ``forward_tokens``, ``backward_tokens``: of the passes, without latency; ``holds_from_tokens``: from
     there on the whole step keeps ``kept_ratio`` of its speed, latency included.
     """
 

@@ -29,7 +29,7 @@ _MORE = 1.005
 
 
 def answers_of(job: Job, hardware: Hardware, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
-    """For one kind of machine; ``job`` has it, and tokens."""
+    """For one kind of machine; ``job`` has it, and tokens.  First whether it holds, then whether it fits."""
     devices = f"{job.degrees.devices:,} {'device' if job.degrees.devices == 1 else 'devices'}"
     start = f"{hardware.name}, {devices}"
     group = data_group(hardware, job.degrees)
@@ -38,9 +38,11 @@ def answers_of(job: Job, hardware: Hardware, stack: Stack | None, even: Sequence
     elif group.nodes == 1:
         yield from _within(start, even[0])
     else:
-        yield from _across(start, job, stack, even)
+        yield from (_holds(start, job, found, stack) for found in even if found.bandwidth_ratio == _HALF)
     if stack is not None:
         yield _fits(start, job, hardware)
+    if group.nodes > 1:
+        yield from _hides(start, job, stack, even)
 
 
 def kinds_side_by_side(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
@@ -53,7 +55,7 @@ def kinds_side_by_side(job: Job, kinds: Sequence[Hardware], even: Sequence[Break
     each = [f"{row.holds_from_tokens:,} ({row.hardware})" for row in half]
     yield (
         f"ZeRO-3 on {job.degrees.devices:,} devices holds at half the bandwidth (keeps "
-        f"{half[0].kept_ratio:.0%} of its speed) from {', '.join(each[:-1])} or {each[-1]} tokens of a "
+        f"{_share(half[0].kept_ratio)} of its speed) from {', '.join(each[:-1])} or {each[-1]} tokens of a "
         "device in a micro-batch on, and not with fewer."
     )
 
@@ -65,10 +67,11 @@ def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
     first, last = rows[0], rows[-1]
     kind = "super-linear" if last.whole_ratio >= _MORE else "not super-linear"
     yield (
-        f"From {first.devices:,} to {last.devices:,} devices a device's throughput changes by "
-        f"{last.whole_ratio:.2f} ({kind}): {last.equal_batch_ratio:.2f} at equal batch, times "
-        f"{last.larger_batch_ratio:.2f} by {last.samples:,} samples instead of {first.samples:,}. What "
-        "kernels gain from larger matrices is not in it."
+        f"With the most samples of a micro-batch that fit, {first.samples:,} on {first.devices:,} devices "
+        f"and {last.samples:,} on {last.devices:,}, a device's throughput changes by {last.whole_ratio:.2f} "
+        f"({kind}): {last.equal_batch_ratio:.2f} with {first.samples:,} on both, times "
+        f"{last.larger_batch_ratio:.2f} by {last.samples:,} instead. What kernels gain from larger matrices "
+        "is not in it; the table of world sizes keeps the job's own batch."
     )
 
 
@@ -76,7 +79,9 @@ def _within(start: str, even: BreakEven) -> Iterator[str]:
     """One node: no network takes part."""
     holds = even.holds_from_tokens
     kept = (
-        "" if holds is None else f", and the step keeps {even.kept_ratio:.0%} of its speed from {holds:,} on"
+        ""
+        if holds is None
+        else f", and the step keeps {_share(even.kept_ratio)} of its speed from {holds:,} on"
     )
     yield (
         f"{start}: ZeRO-3 stays within a node, so that the network between nodes does not matter. Compute "
@@ -84,11 +89,8 @@ def _within(start: str, even: BreakEven) -> Iterator[str]:
     )
 
 
-def _across(start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
-    for found in even:
-        if found.bandwidth_ratio == _HALF:
-            yield _holds(start, job, found, stack)
-    each = [f"{row.forward_tokens:,.0f} (at {row.bandwidth_ratio:.0%} of the bandwidth)" for row in even]
+def _hides(start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
+    each = [f"{row.forward_tokens:,.0f} (at {_share(row.bandwidth_ratio)} of the bandwidth)" for row in even]
     yield (
         f"{start}: compute hides a unit's gather from {', '.join(each[:-1])} or {each[-1]} tokens of a "
         "device in a micro-batch on."
@@ -98,7 +100,7 @@ def _across(start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]
 
 
 def _holds(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
-    kept, at_half = f"{even.kept_ratio:.0%} of its speed", f"{start}: at half the bandwidth ZeRO-3"
+    kept, at_half = f"{_share(even.kept_ratio)} of its speed", f"{start}: at half the bandwidth ZeRO-3"
     if stack is None:
         return (
             f"{at_half} hides its gathers from {even.forward_tokens:,.0f} tokens of a device in a "
@@ -107,7 +109,7 @@ def _holds(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
     if even.holds_from_tokens is None:
         return f"{at_half} does not keep {kept} at any number of tokens."
     now = kept_of(with_bandwidth(job, _HALF), stack)
-    at_job = "" if now is None else f" With {job.batch.tokens:,} tokens it keeps {now:.0%}."
+    at_job = "" if now is None else f" With {job.batch.tokens:,} tokens it keeps {_share(now)}."
     start_at = f"from {even.holds_from_tokens:,} tokens of a device in a micro-batch on"
     return f"{at_half} keeps {kept} {start_at}.{at_job}"
 
@@ -122,8 +124,8 @@ def _latency(start: str, job: Job, stack: Stack) -> str | None:
     if len(walls) < len(times):
         return None
     return (
-        f"{start}, {job.batch.tokens:,} tokens: {_SLOW_NS // 1000} us a hop between nodes instead of "
-        f"{_FAST_NS // 1000} makes a step of {walls[0]} one of {walls[1]}; with units a quarter as large, "
+        f"{start}, {job.batch.tokens:,} tokens: {_SLOW_NS // 1000} µs a hop between nodes instead of "
+        f"{_FAST_NS // 1000} µs makes a step of {walls[0]} one of {walls[1]}; with units a quarter as large, "
         f"{walls[2]} one of {walls[3]}."
     )
 
@@ -150,6 +152,10 @@ def _holds_at_least(start: str, job: Job, hardware: Hardware) -> str:
         f"{start}: ZeRO-3 needs {_size(states)} of states and {_size(gathered)} of gathered units, of "
         f"{_size(hardware.memory_bytes)} on a device: {verdict}."
     )
+
+
+def _share(ratio: float) -> str:
+    return f"{ratio * 100:.0f} %"
 
 
 def _size(size_bytes: int) -> str:

@@ -17,13 +17,13 @@ _MOST_DEVICES = 1024
 
 
 def bandwidth_points(job: Job, stack: Stack) -> tuple[Point, ...]:
-    """At 100, 75 and 50 % of the network."""
+    """At 100, 75 and 50 % of what the group gets of the network."""
     states = state_bytes(job, Scheme.ZERO_3)
     return _made(_point(job, stack, states, ratio) for ratio in BANDWIDTHS)
 
 
 def latency_points(job: Job, stack: Stack) -> tuple[Point, ...]:
-    """At 5 to 100 us a hop between nodes."""
+    """At 5 to 100 µs a hop between nodes."""
     states = state_bytes(job, Scheme.ZERO_3)
     return _made(_point(with_latency(job, latency), stack, states) for latency in LATENCIES_NS)
 

@@ -8,6 +8,7 @@ from zprof.model.planning.plan import Scheme
 from zprof.model.planning.sensitivity import Sensitivity
 from zprof.planner.degrees import spread
 from zprof.planner.hardware.presets import A100, H100, V100
+from zprof.planner.models.units import with_units
 from zprof.planner.sensitivity.answers import answers_of, kinds_side_by_side, speed_up_answers
 from zprof.planner.sensitivity.break_even import break_even_of
 from zprof.planner.sensitivity.conditions import with_tokens
@@ -30,13 +31,14 @@ _KINDS = (V100, A100, H100)
 def sensitivity_of(job: Job) -> Sensitivity:
     """How ZeRO-3 of this job answers to bandwidth, latency, tokens and world size.
 
+    Units of its shape are made after it is spread: micro-batches, and so their bytes, are others then.
     Without hardware all known kinds of machines answer for the break-even, and the series are empty.
     Without a peak in the job's precision there is nothing to say (``step.rate`` has the gap).
     Without a batch they are at the largest power of two of tokens that is below the break-even.
     """
     if job.hardware is not None and reached_flops_per_s(job, job.hardware) is None:
         return Sensitivity()
-    job = spread(job, Scheme.ZERO_3)
+    job = with_units(spread(job, Scheme.ZERO_3))
     stack = stack_of(job)
     kinds = _KINDS if job.hardware is None else (job.hardware,)
     asked = [_on(job, kind) for kind in kinds]

@@ -157,14 +157,14 @@ def test_one_rank_has_nothing_to_hide() -> None:
 def test_answers_for_1t_on_v100() -> None:
     job = replace(open_question(V100, 256), overlap=Overlap(keep_last=True))
     assert sensitivity_of(job).answers == (
-        "v100, 1,024 devices: at half the bandwidth ZeRO-3 keeps 99% of its speed from 738 tokens of a "
-        "device in a micro-batch on. With 256 tokens it keeps 45%.",
-        "v100, 1,024 devices: compute hides a unit's gather from 375 (at 100% of the bandwidth), 500 (at "
-        "75% of the bandwidth) or 750 (at 50% of the bandwidth) tokens of a device in a micro-batch on.",
-        "v100, 1,024 devices, 256 tokens: 100 us a hop between nodes instead of 10 makes a step of 61.9 s "
-        "one of 63.8 s; with units a quarter as large, 64.3 s one of 73.2 s.",
+        "v100, 1,024 devices: at half the bandwidth ZeRO-3 keeps 99 % of its speed from 738 tokens of a "
+        "device in a micro-batch on. With 256 tokens it keeps 45 %.",
         "v100, 1,024 devices: ZeRO-3 needs 15.7 GB of states and 31.5 GB of gathered units, of 32.0 GB on a "
         "device: does not fit, 15.2 GB short.",
+        "v100, 1,024 devices: compute hides a unit's gather from 375 (at 100 % of the bandwidth), 500 (at "
+        "75 % of the bandwidth) or 750 (at 50 % of the bandwidth) tokens of a device in a micro-batch on.",
+        "v100, 1,024 devices, 256 tokens: 100 µs a hop between nodes instead of 10 µs makes a step of 61.9 s "
+        "one of 63.8 s; with units a quarter as large, 64.3 s one of 73.2 s.",
     )
 
 
@@ -173,7 +173,7 @@ def test_one_node_has_no_network() -> None:
     assert found.answers[0] == (
         "v100, 16 devices: ZeRO-3 stays within a node, so that the network between nodes does not matter. "
         "Compute hides a unit's gather from 288 tokens of a device in a micro-batch on, and the step keeps "
-        "99% of its speed from 265 on."
+        "99 % of its speed from 265 on."
     )
     assert len({point.wall_ns for point in (*found.bandwidth, *found.latency)}) == 1
 
@@ -181,9 +181,13 @@ def test_one_node_has_no_network() -> None:
 def test_speed_up_is_said_in_a_sentence() -> None:
     found = sensitivity_of(open_question(H100, 1024))
     assert [row.devices for row in found.speed_up] == [512, 1024]
-    assert found.answers[-1].startswith(
-        "From 512 to 1,024 devices a device's throughput changes by 1.00 (not super-linear): 1.00 at equal "
-        "batch, times 1.00 by "
+    few, many = (f"{row.samples:,}" for row in found.speed_up)
+    assert few != many
+    assert found.answers[-1] == (
+        f"With the most samples of a micro-batch that fit, {few} on 512 devices and {many} on 1,024, a "
+        f"device's throughput changes by 1.00 (not super-linear): 1.00 with {few} on both, times 1.00 by "
+        f"{many} instead. What kernels gain from larger matrices is not in it; the table of world sizes "
+        "keeps the job's own batch."
     )
 
 
