@@ -8,8 +8,7 @@ from zprof.model.planning.job import Job
 from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow, Scheme, Term
 from zprof.model.tenants import SHOWN, Tenant
 from zprof.planner.degrees import spread
-from zprof.planner.memory import rows
-from zprof.planner.memory.largest import largest_parameters
+from zprof.planner.memory import largest, rows
 from zprof.planner.memory.states import law_bytes
 from zprof.planner.memory.walk import peak
 from zprof.planner.models.units import with_units
@@ -22,6 +21,7 @@ from zprof.version import __version__
 ASSUMPTIONS: Mapping[str, Assumption] = {
     **rows.ASSUMPTIONS,
     **peak.ASSUMPTIONS,
+    **largest.ASSUMPTIONS,
     **ledger.ASSUMPTIONS,
     **traffic.ASSUMPTIONS,
 }
@@ -44,7 +44,7 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
         job=with_units(job),
         rows=made,
         assumptions=_used(made),
-        sensitivity=sensitivity_of(with_units(job)) if with_sensitivity else None,
+        sensitivity=sensitivity_of(job) if with_sensitivity else None,
         gaps=tuple(
             dict.fromkeys(gap for gaps in (rate_gaps(job), *(found for _, found in answers)) for gap in gaps)
         ),
@@ -69,7 +69,7 @@ def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         peak_bytes=peak_bytes,
         peak_at=memory.peak_at,
         fits=_fits(job, least, peak_bytes),
-        largest_parameters=largest_parameters(job, scheme),
+        largest_parameters=largest.largest_parameters(job, scheme),
         left_bytes=left,
         tight=job.hardware is not None and left is not None and _is_tight(left, job.hardware.memory_bytes),
         links=traffic.links_of(job, scheme),
@@ -110,4 +110,5 @@ def _used(made: Sequence[PlanRow]) -> Mapping[str, Assumption]:
     named = {term.assumption for row in made for term in row.terms}
     named |= {link.assumption for row in made for link in row.links}
     named |= {key for row in made if row.step for key in row.step.assumptions.values()}
+    named |= set(largest.ASSUMPTIONS) if any(row.largest_parameters is not None for row in made) else set()
     return {key: ASSUMPTIONS[key] for key in sorted(named)}

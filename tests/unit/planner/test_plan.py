@@ -143,7 +143,7 @@ def test_every_figure_names_an_assumption_that_is_there(name: str, batch: Batch)
     named = {term.assumption for each in made.rows for term in each.terms}
     named |= {link.assumption for each in made.rows for link in each.links}
     named |= {key for each in made.rows if each.step for key in each.step.assumptions.values()}
-    assert set(made.assumptions) == named
+    assert set(made.assumptions) == named | {"largest.model"}
     assert all(made.assumptions[key] == ASSUMPTIONS[key] for key in named)
     assert all(each.formula and each.source for each in ASSUMPTIONS.values())
 
@@ -198,3 +198,16 @@ def test_planning_needs_no_table_and_no_tensor_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("pp", "micro_batches"), [(1, 1), (4, 1), (4, 6)])
+def test_sentences_say_the_peak_of_the_table(pp: int, micro_batches: int) -> None:
+    """Spread without a pipeline a replica has fewer micro-batches, and its units keep other bytes."""
+    batch = Batch(samples=1, sequence=1024, micro_batches=micro_batches)
+    job = of_preset("7.5b", batch=batch, memory_bytes=80 * 10**9, dp=8, pp=pp)
+    made = plan(job, schemes=[Scheme.ZERO_3], with_sensitivity=True)
+    peak = made.rows[0].peak_bytes
+    assert peak is not None
+    assert made.sensitivity is not None
+    [said] = [answer for answer in made.sensitivity.answers if "at its peak" in answer]
+    assert f"needs {peak / 1e9:,.1f} GB at its peak" in said

@@ -113,8 +113,9 @@ class PlanRow:
     not known; False as soon as what is known does not.  ``left_bytes``: of the device beside the peak,
     below 0 where it does not fit; None where the peak or the device is not known.  ``tight``: it fits, and
     little is left for what no plan has: the driver's context, buffers of the network's library,
-    fragmentation.  ``largest_parameters``: the largest model of the same proportions that fits, None
-    without hardware; where only states are known, by them alone.  ``peak_at``: the moment of the step.
+    fragmentation.  ``largest_parameters``: the largest model that fits of the job's width or of its layers,
+    whichever is larger; an upper bound where the peak is not all known, by states alone where only they are;
+    None without hardware.  ``peak_at``: the moment of the step.
     ``micro_batches``: of one replica in a step; the global batch is the same in all schemes, as far as
     whole micro-batches allow.
     """

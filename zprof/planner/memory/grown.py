@@ -1,4 +1,4 @@
-"""The same kind of model in another size: more layers, or, of the fewest layers, a smaller hidden."""
+"""The same kind of model in another size: of more or fewer layers, or of another hidden."""
 
 from dataclasses import replace
 
@@ -35,9 +35,9 @@ def parameters_with(job: Job, layers: int) -> int:
     return (around + rounds * sum(inner) + sum(inner[:rest])) * job.degrees.mp
 
 
-def with_hidden(job: Job, shape: Shape, hidden: int, layers: int) -> Job:
-    """The job with another hidden, as many heads, and so many layers."""
-    return _of_shape(job, replace(shape, hidden=hidden, layers=layers))
+def with_hidden(job: Job, shape: Shape, hidden: int) -> Job:
+    """The job with another hidden; as many layers, and as many heads."""
+    return _of_shape(job, replace(shape, hidden=hidden))
 
 
 def _of_shape(job: Job, shape: Shape) -> Job:

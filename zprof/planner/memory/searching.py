@@ -20,6 +20,34 @@ def largest_that_fits(size_of: Callable[[int], int], budget: int, *, most: int =
         high, high_size = most + 1, budget + 1
         if low == most:
             return most
+    return _between(size_of, budget, (low, low_size), (high, high_size))
+
+
+def largest_near(size_of: Callable[[int], int], budget: int, guess: int, *, most: int = MOST) -> int:
+    """As ``largest_that_fits``, from a guess in 1..most: asks it, its neighbour, and what is further off.
+
+    For a ``size_of`` that costs much at every number that is asked on the way.
+    """
+    size, step = size_of(guess), 1
+    fits = size <= budget
+    inner = outer = (guess, size)
+    while (outer[1] <= budget) is fits:
+        inner, asked = outer, outer[0] + (step if fits else -step)
+        if asked > most:
+            outer = (most + 1, budget + 1)
+        elif asked < 1:
+            outer = (0, 0)
+        else:
+            outer = (asked, size_of(asked))
+        step *= 2
+    return _between(size_of, budget, inner, outer) if fits else _between(size_of, budget, outer, inner)
+
+
+def _between(
+    size_of: Callable[[int], int], budget: int, fitting: tuple[int, int], larger: tuple[int, int]
+) -> int:
+    """The largest that fits, from a number that does and one that does not, each with its size."""
+    (low, low_size), (high, high_size) = fitting, larger
     while high - low > 1:
         for guess in (_crossing, _crossing, _middle):
             asked = min(max(guess(low, low_size, high, high_size, budget), low + 1), high - 1)

@@ -11,7 +11,7 @@ from zprof.planner.refusals.numbers import whole
 MOST_PARAMETERS = 10**15
 #: Ten times the deepest that anybody trained; each layer is a unit that is walked through.
 MOST_LAYERS = 10**4
-_MOST_WIDTH = 10**7
+MOST_WIDTH = 10**7
 _MOST_TOKENS = 10**9
 _MOST_BYTES = 10**18
 #: By how much parameters and shape may be apart: published sizes are rounded, norms and biases neglected.
@@ -51,12 +51,12 @@ def refuse_contradiction(job: Job) -> None:
 
 def _refuse_shape(shape: Shape) -> None:
     whole("layers", shape.layers, most=MOST_LAYERS)
-    whole("hidden", shape.hidden, most=_MOST_WIDTH)
+    whole("hidden", shape.hidden, most=MOST_WIDTH)
     whole("vocabulary", shape.vocabulary, least=0, most=_MOST_TOKENS)
     whole("context", shape.context, least=0, most=_MOST_TOKENS)
     if shape.heads is None:
         return
-    whole("heads", shape.heads, most=_MOST_WIDTH)
+    whole("heads", shape.heads, most=MOST_WIDTH)
     if shape.hidden % shape.heads:
         raise BadInput(
             f"hidden {shape.hidden} does not divide into {shape.heads} heads",

@@ -7,15 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Shape, Unit
+from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape, Unit
 from zprof.model.planning.plan import Scheme, Term
 from zprof.model.tenants import Tenant
+from zprof.planner.hardware.presets import V100
 from zprof.planner.memory import largest, rows
 from zprof.planner.memory.grown import parameters_with, with_layers
 from zprof.planner.memory.largest import largest_parameters
 from zprof.planner.memory.moments import known_bytes
 from zprof.planner.memory.states import stashed_term, state_bytes
-from zprof.planner.models.presets import parameters_of
+from zprof.planner.models.presets import parameters_of, preset
+from zprof.planner.models.units import with_units
 
 STAGED = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 # Table 2, theoretical: billions of parameters on 32 GB at DP 64, by MP degree.
@@ -153,8 +155,7 @@ def test_layers_grow_until_the_next_does_not_fit(walked: None) -> None:
     for memory, hidden, dp in machines:
         for scheme in STAGED:
             job = shaped(memory, 3, hidden, dp)
-            found = largest_parameters(job, scheme)
-            assert found is not None
+            found = largest._by_layers(job, scheme, memory)
             assert job.shape is not None
             layers = (found - 100 * hidden) // (12 * hidden**2)
             assert found == parameters_of(replace(job.shape, layers=layers))
@@ -172,23 +173,106 @@ def test_a_job_fits_where_it_is_not_larger_than_the_largest(walked: None) -> Non
         assert (peak(job, Scheme.ZERO_2) <= 5 * 10**6) == (job.parameters <= found)
 
 
-def test_beyond_the_layers_that_are_walked_memory_goes_on_as_it_grew(walked: None) -> None:
-    job = shaped(10**9, 3, 16, 64)
-    found = largest_parameters(job, Scheme.ZERO_3)
-    assert found is not None
-    layers = (found - 100 * 16) // (12 * 16**2)
-    assert layers > 10 * largest.MOST_WALKED_LAYERS
-    truth = peak(with_layers(job, layers), Scheme.ZERO_3)
-    assert truth == pytest.approx(10**9, rel=1e-3)
+def layers_of(found: int, shape: Shape) -> int:
+    """Of the layers that a number of parameters stands for, in blocks of 12 h^2."""
+    around = parameters_of(replace(shape, layers=0))
+    assert (found - around) % (12 * shape.hidden**2) == 0
+    return (found - around) // (12 * shape.hidden**2)
 
 
-def test_hidden_shrinks_where_one_layer_does_not_fit(walked: None) -> None:
-    job = shaped(10**6, 3, 4096, 1)
-    found = largest_parameters(job, Scheme.DATA_PARALLEL)
-    assert found is not None
-    hidden = next(h for h in range(1, 4096) if 12 * h * h + 100 * h == found)
-    assert peak(shaped(10**6, 1, hidden, 1), Scheme.DATA_PARALLEL) <= 10**6
-    assert peak(shaped(10**6, 1, hidden + 1, 1), Scheme.DATA_PARALLEL) > 10**6
+@pytest.mark.parametrize(("memory", "bend"), [(10**7, 0), (10**8, 700), (3 * 10**7, 3000)])
+def test_beyond_the_layers_that_are_walked_it_fits_and_the_next_does_not(
+    walked: None, monkeypatch: pytest.MonkeyPatch, memory: int, bend: int
+) -> None:
+    """Also where memory grows faster from some layer on."""
+
+    def bent(job: Job, stage: int) -> tuple[tuple[Term, ...], str]:
+        terms, moment = walk(job, stage)
+        more = 50_000 * max(0, len(job.units) - 1 - bend) if bend else 0
+        return (*terms, Term(tenant=Tenant.ACTIVATIONS, sub="bend", bytes=more, assumption="")), moment
+
+    monkeypatch.setattr(rows.peak, "peak_of", bent)
+    job = shaped(memory, 3, 16, 64)
+    assert job.shape is not None
+    layers = layers_of(largest._by_layers(job, Scheme.ZERO_3, memory), job.shape)
+    assert layers > largest.MOST_WALKED_LAYERS
+    assert peak(with_layers(job, layers), Scheme.ZERO_3) <= memory
+    assert peak(with_layers(job, layers + 1), Scheme.ZERO_3) > memory
+
+
+def test_no_more_layers_than_a_plan_takes(walked: None) -> None:
+    job = shaped(10**15, 3, 16, 64)
+    assert job.shape is not None
+    assert layers_of(largest._by_layers(job, Scheme.ZERO_3, 10**15), job.shape) == 10_000
+
+
+def test_the_job_s_layers_of_another_width_where_that_is_larger(walked: None) -> None:
+    for layers in (1, 3, 40):
+        job = shaped(10**6, layers, 4096, 1)
+        found = largest_parameters(job, Scheme.DATA_PARALLEL)
+        hidden = next(h for h in range(1, 4096) if 12 * layers * h * h + 100 * h == found)
+        assert peak(shaped(10**6, layers, hidden, 1), Scheme.DATA_PARALLEL) <= 10**6
+        assert peak(shaped(10**6, layers, hidden + 1, 1), Scheme.DATA_PARALLEL) > 10**6
+
+
+def test_another_width_is_one_that_heads_and_model_parallel_ranks_divide(walked: None) -> None:
+    job = shaped(10**6, 2, 4096, 1)
+    assert job.shape is not None
+    odd = replace(job, shape=replace(job.shape, heads=6), degrees=Degrees(mp=4))
+    found = largest_parameters(odd, Scheme.MODEL_PARALLEL)
+    hidden = next(h for h in range(1, 4096) if 24 * h * h + 100 * h == found)
+    assert hidden % 12 == 0
+
+
+GRID = [
+    (Scheme.ZERO_3, Batch(samples=1, sequence=1024), True, 1),
+    (Scheme.ZERO_2, Batch(samples=1, sequence=1024), False, 1),
+    (Scheme.ZERO_3, Batch(), True, 1),
+    (Scheme.GPIPE, Batch(samples=1, sequence=1024, micro_batches=4), True, 4),
+]
+
+
+@pytest.mark.parametrize(("scheme", "batch", "checkpointing", "pp"), GRID)
+def test_no_model_of_its_layers_or_width_is_larger(
+    scheme: Scheme, batch: Batch, checkpointing: bool, pp: int
+) -> None:
+    """Every one of a small grid by the real memory of a job, none of whose layers fits at its own width."""
+
+    def fits(layers: int, hidden: int) -> bool:
+        there = replace(shape, layers=layers, hidden=hidden)
+        made = replace(job, shape=there, parameters=parameters_of(there), units=())
+        return peak(with_units(made), scheme) <= memory
+
+    memory = 2 * 10**9
+    shape = Shape(layers=8, hidden=25_600, vocabulary=1000, context=64, heads=160)
+    job = Job(
+        parameters=parameters_of(shape),
+        shape=shape,
+        degrees=Degrees(dp=64, pp=pp),
+        batch=batch,
+        residual=Residual(checkpointing=checkpointing),
+        hardware=machine(memory),
+    )
+    of_width = [replace(shape, layers=n) for n in range(pp, 40, pp) if fits(n, shape.hidden)]
+    of_layers = [replace(shape, hidden=h) for h in range(160, 9_600, 160) if fits(8, h)]
+    best = max(parameters_of(each) for each in (*of_width, *of_layers))
+    assert largest_parameters(with_units(job), scheme) == best
+
+
+def test_a_better_scheme_does_not_hold_a_smaller_model() -> None:
+    """A trillion parameters on 1024 devices: not one layer of its width fits with a whole batch."""
+    named = preset("1t")
+    job = Job(
+        parameters=named.parameters,
+        shape=named.shape,
+        degrees=Degrees(dp=1024),
+        batch=Batch(samples=1, sequence=1024),
+        residual=Residual(checkpointing=True),
+        hardware=V100,
+    )
+    found = [largest_parameters(with_units(job), scheme) or 0 for scheme in STAGED]
+    assert found == sorted(found)
+    assert found[-1] > 200 * 10**9
 
 
 def test_zero_where_no_model_fits_beside_the_batch(walked: None) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.planner.memory.searching import largest_that_fits
+from zprof.planner.memory.searching import largest_near, largest_that_fits
 
 
 @settings(max_examples=60)
@@ -15,6 +15,20 @@ def test_search_finds_what_a_scan_finds(growth: list[int], budget: int, data: st
     most = data.draw(st.integers(0, len(growth)), label="most")
     expected = max((n for n in range(1, most + 1) if sizes[n] <= budget), default=0)
     assert largest_that_fits(sizes.__getitem__, budget, most=most) == expected
+    if most:
+        guess = data.draw(st.integers(1, most), label="guess")
+        assert largest_near(sizes.__getitem__, budget, guess, most=most) == expected
+
+
+def test_a_right_guess_asks_its_neighbour_only() -> None:
+    asked: list[int] = []
+
+    def size_of(count: int) -> int:
+        asked.append(count)
+        return 10 * count
+
+    assert largest_near(size_of, 70_005, 7_000) == 7_000
+    assert asked == [7_000, 7_001]
 
 
 @settings(max_examples=50)
