@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from zprof.model.planning.plan import Plan, PlanRow, Term
+from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow, Term
 from zprof.model.tenants import SHOWN, Tenant
 from zprof.reports.plan.grid import Grid, GridColumn, GridRow
 from zprof.reports.plan.words import (
@@ -142,6 +142,9 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield f"{', '.join(early)}: the peak comes before the first gradient is kept"
     if plan.job.hardware is None:
         yield "whether it fits needs a device: --hardware NAME"
+    sharded = [row for row in plan.rows if row.scheme in ZERO_STAGES]
+    if len(sharded) > 1 and all(row.degrees.dp == 1 for row in sharded):
+        yield "one data-parallel rank: ZeRO shards nothing, so that DP and ZeRO are alike"
     if any(row.tight for row in plan.rows):
         yield "tight: it fits, and less than a tenth of the device is left"
     if any(row.fits for row in plan.rows):

@@ -2,11 +2,22 @@
 
 from collections.abc import Callable, Iterator
 
-from zprof.model.planning.plan import Axis, LinkTraffic, Plan, PlannedStep, PlanRow
+from zprof.model.planning.plan import PIPELINES, Axis, LinkTraffic, Plan, PlannedStep, PlanRow
 from zprof.model.units import format_percent
 from zprof.reports.plan.grid import Grid, GridRow
 from zprof.reports.plan.memory import scheme_columns
-from zprof.reports.plan.words import AXES, LINKS, UNKNOWN, Scale, scaled, size_scale, time_scale, whole
+from zprof.reports.plan.words import (
+    AXES,
+    LINKS,
+    SCHEMES,
+    UNKNOWN,
+    Scale,
+    joined,
+    scaled,
+    size_scale,
+    time_scale,
+    whole,
+)
 
 #: Terms of the ledger: leaf, name, short name.
 _TERMS = (
@@ -96,7 +107,19 @@ def step_grid(plan: Plan) -> tuple[Grid, ...]:
                 _time(plan, "collective_ns", "collectives, hidden or not", "collectives", scale),
                 _time(plan, "overlapped_ns", "of them hidden", "of them hidden", scale),
             ),
+            notes=tuple(_step_notes(plan)),
         ),
+    )
+
+
+def _step_notes(plan: Plan) -> Iterator[str]:
+    """What the ledger of a pipeline is the ledger of."""
+    piped = [row.scheme for row in plan.rows if row.step and row.degrees.pp > 1 and row.scheme in PIPELINES]
+    if not piped:
+        return
+    yield (
+        f"{joined(SCHEMES[each] for each in piped)}: compute is that of the slowest stage, so that stages of "
+        "unequal work do not show in the efficiency"
     )
 
 

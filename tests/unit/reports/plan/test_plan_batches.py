@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from tests.support import plans
-from zprof.model.planning.job import Batch
-from zprof.model.planning.plan import Plan, Scheme
+from zprof.model.planning.job import Batch, Degrees
+from zprof.model.planning.plan import PIPELINES, Plan, Scheme
 from zprof.planner.plan import TIGHT_RATIO
 from zprof.reports.plan.grid import Grid
 from zprof.reports.plan.head import answers, facts, key_figures
 from zprof.reports.plan.memory import memory_grid
-from zprof.reports.plan.time import degree_grid
+from zprof.reports.plan.time import degree_grid, step_grid
 
 
 def with_micro_batches(*counts: int) -> Plan:
@@ -51,6 +51,25 @@ def test_tight_is_said_in_its_row_in_the_headline_and_in_a_note() -> None:
     assert TIGHT_RATIO == 0.1, "as the note says"
     assert any(note.startswith("tight: ") and "a tenth of the device" in note for note in grid.notes)
     assert any("NCCL's buffers and fragmentation are not in the peak" in note for note in grid.notes)
+
+
+def test_one_data_parallel_rank_is_said_to_shard_nothing() -> None:
+    def said(dp: int) -> bool:
+        plan = plans.full()
+        rows = tuple(replace(row, degrees=Degrees(dp=dp)) for row in plan.rows)
+        return any("ZeRO shards nothing" in note for note in memory_grid(replace(plan, rows=rows)).notes)
+
+    assert said(1)
+    assert not said(2)
+
+
+def test_a_pipeline_says_whose_compute_it_has() -> None:
+    [grid] = step_grid(plans.full())
+    [note] = grid.notes
+    assert note.startswith("GPipe and PipeDream: compute is that of the slowest stage")
+    without = tuple(row for row in plans.full().rows if row.scheme not in PIPELINES)
+    [grid] = step_grid(replace(plans.full(), rows=without))
+    assert not grid.notes
 
 
 def test_what_does_not_fit_is_not_tight() -> None:
