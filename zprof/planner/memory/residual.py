@@ -11,8 +11,9 @@ L layers, h hidden, t = b s tokens of a micro-batch, e bytes an element, psi par
 What a gathered unit takes is not in the paper: the largest unit, one more with prefetch, and what encloses.
 """
 
-from zprof.model.planning.job import Job, Residual, Shape
+from zprof.model.planning.job import Job, Residual, Shape, Unit
 from zprof.planner.memory.elements import rank_elements
+from zprof.planner.memory.walk.layout import trained_elements
 from zprof.planner.rounding import ceil_div
 
 #: Elements of activations for each element of hidden, of a block and token (section 3.2, footnote).
@@ -50,9 +51,11 @@ def fused_buffer_bytes(elements: int, residual: Residual) -> int:
 def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
     """Of the gradients in the optimizer's type while it runs; the units' largest where units are known.
 
-    ``sharded_over``: ranks that share the optimizer's work (1: each does all of it).
+    ``sharded_over``: ranks that share the optimizer's work (1: each does all of it).  Frozen ones have none.
     """
-    elements = max((unit.elements for unit in job.units), default=rank_elements(job))
+    kinds = {(unit.elements, unit.frozen_elements): unit for unit in job.units}
+    whole = Unit(name="", elements=rank_elements(job))
+    elements = max(trained_elements(unit, job) for unit in kinds.values() or (whole,))
     return job.element_bytes.gradient_copy * _capped(ceil_div(elements, sharded_over), job.residual)
 
 

@@ -7,7 +7,7 @@ measured runs are held against too.  Here they get the elements of one model-par
     GPipe           (p + g + k) psi / (mp pp)
     PipeDream       (p v + g + k) psi / (mp pp), with v versions of the weights: pp on the first stage
 
-Frozen parameters have no gradient and no optimizer state; each rank and stage has its share of them.
+Frozen parameters have no gradient, no optimizer state and one version; each rank and stage has its share.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         formula="(p + g + k) of the stage, as for GPipe", source="arXiv 1806.03377, section 3.3"
     ),
     "states.stashed_weights": Assumption(
-        formula="p (v - 1) elements of the stage: v = pp versions on the first stage, 1 on the last",
+        formula="p (v - 1) trained elements of the stage: v = pp versions on the first stage, 1 on the last",
         source="arXiv 1806.03377, section 3.3 (weight stashing)",
     ),
 }
@@ -62,20 +62,24 @@ def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
 
 
 def stashed_term(job: Job, scheme: Scheme) -> Term:
-    """The versions of the weights that the first stage of PipeDream keeps beside the newest."""
+    """The versions of the weights that the first stage of PipeDream keeps beside the newest.
+
+    Weights that are not trained are the same in all of them.
+    """
+    versions = job.degrees.pp - 1
     return Term(
         tenant=Tenant.PARAMETERS,
         sub="stashed_versions",
-        bytes=(job.degrees.pp - 1) * state_bytes(job, scheme)[Tenant.PARAMETERS],
+        bytes=versions * job.element_bytes.parameter * _trained(job, _elements(job, scheme)),
         assumption="states.stashed_weights",
     )
 
 
 def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
     """Of one device, without stashed versions; a share that is no whole byte is rounded up."""
-    elements = stage_elements(job) if scheme in PIPELINES else rank_elements(job)
-    trained = ceil_div(elements * (job.parameters - job.frozen_parameters), job.parameters)
-    all_of_them, of_trained = (tenant_laws(_facts(job, scheme, each)) for each in (elements, trained))
+    elements = _elements(job, scheme)
+    both = (elements, _trained(job, elements))
+    all_of_them, of_trained = (tenant_laws(_facts(job, scheme, each)) for each in both)
     return {
         tenant: (all_of_them if tenant is Tenant.PARAMETERS else of_trained)[tenant].law_bytes
         for tenant in _NAMES
@@ -86,6 +90,14 @@ def law_bytes(job: Job, scheme: Scheme) -> int:
     """All model states of one device at rest, with the versions of the weights that PipeDream stashes."""
     stashed = stashed_term(job, scheme).bytes or 0 if scheme is Scheme.PIPEDREAM else 0
     return sum(state_bytes(job, scheme).values()) + stashed
+
+
+def _elements(job: Job, scheme: Scheme) -> int:
+    return stage_elements(job) if scheme in PIPELINES else rank_elements(job)
+
+
+def _trained(job: Job, elements: int) -> int:
+    return ceil_div(elements * (job.parameters - job.frozen_parameters), job.parameters)
 
 
 def _facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:

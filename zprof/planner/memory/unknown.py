@@ -7,7 +7,16 @@ from zprof.model.tenants import Tenant
 
 _SHAPE = ("the model's layers are not known", "state --layers and --hidden, or --preset")
 _BATCH = ("the batch is not known", "state --micro-batch and --sequence")
-_UNITS = ("what the model's units keep and need is not known", "state --layers and --hidden, or --preset")
+#: Of a model that was counted.
+_UNITS = (
+    "what the model's units keep and need is not known",
+    "let its forward take int64 tokens [samples, sequence], or plan with --layers and --hidden in place of "
+    "--model",
+)
+_SPLIT = (
+    "how model-parallel ranks share what a counted model keeps and needs is not known",
+    "plan with --layers and --hidden in place of --model",
+)
 _WORDS = {
     Tenant.ACTIVATIONS: "planned activations",
     Tenant.TEMPORARY_BUFFERS: "planned temporary buffers",
@@ -32,5 +41,5 @@ def _gap(job: Job, tenant: Tenant) -> Gap:
     elif job.batch.tokens is None:
         reason, remedy = _BATCH
     else:
-        reason, remedy = _UNITS
+        reason, remedy = _UNITS if job.degrees.mp == 1 else _SPLIT
     return Gap(what=_WORDS[tenant], reason=reason, remedy=remedy)

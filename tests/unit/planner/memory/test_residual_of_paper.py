@@ -158,5 +158,15 @@ def test_the_optimizer_copies_a_units_gradients() -> None:
     assert gradient_copy_bytes(Job(parameters=67), 1) == 4 * 67
 
 
+def test_the_optimizer_copies_no_frozen_gradient() -> None:
+    """A unit's own where units say what of them is frozen, else its share."""
+    units = (Unit(name="a", elements=30, frozen_elements=25), Unit(name="b", elements=20))
+    job = Job(parameters=50, frozen_parameters=25, units=units)
+    assert gradient_copy_bytes(job, 1) == 4 * 20
+    shared = replace(job, units=tuple(replace(unit, frozen_elements=0) for unit in units))
+    assert gradient_copy_bytes(shared, 1) == 4 * 15
+    assert gradient_copy_bytes(replace(job, units=()), 5) == 4 * 5
+
+
 def test_a_batch_takes_tokens() -> None:
     assert Batch(samples=32, sequence=1024).tokens == TOKENS

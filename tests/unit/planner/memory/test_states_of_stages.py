@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from zprof.model.planning.job import Degrees, Job, Shape, Unit
 from zprof.model.planning.plan import ZERO_STAGES, Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.states import ASSUMPTIONS, stashed_term, state_bytes, state_terms
+from zprof.planner.memory.states import ASSUMPTIONS, law_bytes, stashed_term, state_bytes, state_terms
 
 ZERO = (Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 STAGED = (Scheme.DATA_PARALLEL, *ZERO)
@@ -123,6 +123,14 @@ def test_pipedream_stashes_a_version_for_each_later_stage() -> None:
     job = Job(parameters=8000, degrees=Degrees(pp=4))
     assert stashed_term(job, Scheme.PIPEDREAM).bytes == 3 * 2 * 2000
     assert state_bytes(job, Scheme.PIPEDREAM) == state_bytes(job, Scheme.GPIPE)
+
+
+def test_frozen_weights_have_one_version() -> None:
+    job = Job(parameters=8000, frozen_parameters=6000, degrees=Degrees(pp=4))
+    assert stashed_term(job, Scheme.PIPEDREAM).bytes == 3 * 2 * 500
+    whole = Job(parameters=8000, frozen_parameters=8000, degrees=Degrees(pp=4))
+    assert stashed_term(whole, Scheme.PIPEDREAM).bytes == 0
+    assert law_bytes(job, Scheme.PIPEDREAM) == law_bytes(job, Scheme.GPIPE) + 3 * 2 * 500
 
 
 def test_every_term_names_an_assumption_that_is_there() -> None:
