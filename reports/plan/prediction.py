@@ -41,8 +41,14 @@ def saving_words(saving_ns: tuple[int, int] | None) -> str:
     """Lowest to highest, in ms."""
     if saving_ns is None:
         return UNKNOWN
-    low, high = (marked(format_ms(saving)) for saving in saving_ns)
-    return low if saving_ns[0] == saving_ns[1] else f"{low} to {high}"
+    low, high = (marked(_ms_words(saving)) for saving in saving_ns)
+    return low if low == high else f"{low} to {high}"
+
+
+def _ms_words(saving_ns: int) -> str:
+    """Nothing has no sign."""
+    shown = format_ms(saving_ns)
+    return shown.removeprefix("-") if not float(shown) else shown
 
 
 def plain_words(name: str, value: int | None) -> str:

@@ -27,8 +27,7 @@ def summary_grid(outlook: Outlook) -> tuple[Grid, ...]:
     return (
         Grid(
             title="Predicted",
-            unit="ms",
-            note="mean of the ranks; peak: of the largest rank",
+            note="step: ms, mean of the ranks; peak: of the largest rank",
             head="what if",
             columns=(
                 GridColumn(title="step", unit="ms"),
@@ -39,6 +38,7 @@ def summary_grid(outlook: Outlook) -> tuple[Grid, ...]:
             rows=(*_as_it_was(outlook), *rows),
             notes=(
                 "~ is predicted, not measured; a saving below 0 is time that the change costs",
+                "ranges hold this run's noise and the model's doubt, not the noise between two recordings",
                 *_error_note(outlook),
             ),
         ),

@@ -16,16 +16,30 @@ def add_change_options(parser: argparse.ArgumentParser) -> None:
         "what is changed", "all of it at once; without any, the usual changes one by one"
     )
     group.add_argument("--stage", type=int, choices=range(4), help="ZeRO stage")
-    group.add_argument("--prefetch", metavar="N", type=count_or_none, help="units gathered ahead")
+    group.add_argument("--prefetch", metavar="N", type=count_or_none, help="stage 3: units gathered ahead")
     group.add_argument(
-        "--keep", choices=("none", "last", "all"), help="units that stay gathered after forward"
+        "--keep", choices=("none", "last", "all"), help="stage 3: units that stay gathered after forward"
     )
-    group.add_argument("--overlap-reduce", choices=tuple(_ON_OFF), help="reductions run beside backward")
-    group.add_argument("--overlap-gather", choices=tuple(_ON_OFF), help="gathers run beside compute")
+    group.add_argument("--overlap-reduce", choices=tuple(_ON_OFF), help="reductions run beside the backward")
+    group.add_argument(
+        "--overlap-gather",
+        choices=tuple(_ON_OFF),
+        help="stages 1 and 2: gathers of new parameters run beside the next forward",
+    )
     group.add_argument("--bandwidth", metavar="xF", type=factor, help="times that of the link, as x2")
-    group.add_argument("--latency", metavar="xF", type=factor, help="times that of the link, as x0.5")
-    group.add_argument("--merge-units", metavar="N", type=count, help="so many units become one")
-    group.add_argument("--micro-batches", metavar="N", type=count, help="of a step")
+    group.add_argument(
+        "--latency",
+        metavar="xF",
+        type=factor,
+        help="as x0.5: times all that a message costs beside its bytes (software and threads too)",
+    )
+    group.add_argument("--merge-units", metavar="N", type=count, help="so many units become one (2 or more)")
+    group.add_argument(
+        "--micro-batches",
+        metavar="N",
+        type=count,
+        help="the same samples of a step in so many (in zprof plan they add samples)",
+    )
     group.add_argument(
         "--reduce-bytes", type=int, choices=(2, 4), help="bytes of an element of gradients on the wire"
     )

@@ -17,9 +17,12 @@ PEAK = "whatif.peak"
 ASSUMPTIONS: Mapping[str, Assumption] = {
     WALL: Assumption(
         formula="measured + (model of the changed step - model of this step); the model plays the recorded "
-        "steps of all ranks again: work of each pass as recorded, messages of latency + bytes / bandwidth",
+        "steps of all ranks again: work of each pass as recorded, messages of latency + bytes / bandwidth; "
+        "latency is all that a message costs beside its bytes, software and threads too",
         source="the run, and the order in which the reference engine gathers, waits and reduces",
-        deviation="other engines are taken to order their passes in the same way",
+        deviation="other engines are taken to order their passes in the same way; a range holds the noise of "
+        "this run and the model's doubt (at least 8 % of the step for another stage, 3 % for other changes), "
+        "not what two recordings of one job differ by",
     ),
     COMPUTE: Assumption(
         formula="as recorded; equal on all ranks where they are made even",
@@ -48,6 +51,8 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
         formula="units gathered at that moment (stage 3: the root, the unit, those ahead), and reductions in "
         "flight; measured + (model of the changed step - model of this step)",
         source="the reference engine's schedule",
+        deviation="gloo takes scratch beside a running gather: where units stay gathered none runs in the "
+        "backward, so keeping them may lower the peak",
     ),
     KEPT: Assumption(
         formula="as recorded; what the forward keeps, by how much of it is left at the moment of the peak",

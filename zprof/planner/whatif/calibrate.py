@@ -1,6 +1,6 @@
 """What the model of a run takes from it: passes and their work, costs and habits, and the link."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from zprof.planner.whatif.timeline import RankRows, begins_of, rank_rows
 from zprof.planner.whatif.works import spread
 
 _WHAT = "step of a changed run"
+#: What the reference engine calls itself: how it gathers new parameters is known.
+_REFERENCE = "reference"
 _ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -49,8 +51,9 @@ def calibrated(analysis: RunAnalysis) -> Calibrated | Gap:
     link = link_of(analysis, messages)
     if link is None:
         return _gap("no message was matched across ranks", "record all ranks of one group")
-    habits = habits_of(rows, order, analysis.training.stage)
     device = analysis.run.device != "cpu"
+    habits = habits_of(rows, order, analysis.training.stage)
+    habits = replace(habits, updates_first=device and analysis.training.engine != _REFERENCE)
     skeleton, alone = _skeleton(analysis, messages, order, habits, device=device)
     return Calibrated(
         skeleton=skeleton,

@@ -1,11 +1,10 @@
-"""A change, applied to what the model knows of a run; its words; the changes that are usually asked about."""
+"""A change, applied to what the model knows of a run; the changes that are usually asked about."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
 from zprof.planner.whatif.calibrate import Calibrated, calibrated
@@ -14,82 +13,27 @@ from zprof.planner.whatif.skeleton import Floats, Pass, Phase, Skeleton, UnitSiz
 
 #: Ranks differ by more than this share of their work: to make them even is worth a question.
 _SKEW_RATIO = 0.03
-_KEEPS = ("none", "last", "all")
-_HINT = "zprof whatif --help shows what can be changed"
-
-
-def words_of(change: Change) -> str:
-    """As one would say it: ``stage 2, prefetch 2, bandwidth x2``."""
-    said = [
-        _said("stage {}", change.stage),
-        _said("prefetch {}", change.prefetch),
-        _said("keep {} after the forward", change.keep_after_forward),
-        _switch("reductions", change.overlap_reduce),
-        _switch("gathers of new parameters", change.overlap_gather),
-        _said("bandwidth x{:g}", change.bandwidth_ratio),
-        _said("latency x{:g}", change.latency_ratio),
-        _said("{} units merged into one", change.units_merged),
-        _said("{} micro-batches", change.micro_batches),
-        _said("gradients of {} bytes an element reduced", change.element_bytes_reduced),
-        "" if not change.even else "even ranks",
-        _said("sharded over {} ranks", change.shard_ranks),
-    ]
-    return ", ".join(text for text in said if text) or "nothing changed"
-
-
-def _said(text: str, value: object) -> str:
-    return "" if value is None else text.format(value)
-
-
-def _switch(what: str, on: bool | None) -> str:
-    return "" if on is None else f"{what} {'beside compute' if on else 'waited for at once'}"
-
-
-def refuse(change: Change) -> None:
-    """Refuse what cannot be.
-
-    Raises:
-        BadInput: with the value that is wrong.
-    """
-    for wrong, what in (
-        (change.stage is not None and change.stage not in range(4), f"stage {change.stage}: 0 to 3"),
-        (_below(change.prefetch, 0), f"prefetch {change.prefetch}: 0 or more"),
-        (
-            change.keep_after_forward not in (None, *_KEEPS),
-            f"keep {change.keep_after_forward}: none, last, all",
-        ),
-        (_not_above_0(change.bandwidth_ratio), f"bandwidth x{change.bandwidth_ratio}: above 0"),
-        (_below(change.latency_ratio, 0), f"latency x{change.latency_ratio}: 0 or more"),
-        (_below(change.units_merged, 1), f"units merged {change.units_merged}: 1 or more"),
-        (_below(change.micro_batches, 1), f"micro-batches {change.micro_batches}: 1 or more"),
-        (_below(change.element_bytes_reduced, 1), f"element bytes {change.element_bytes_reduced}: 1 or more"),
-        (_below(change.shard_ranks, 2), f"shard ranks {change.shard_ranks}: 2 or more"),
-    ):
-        if wrong:
-            raise BadInput(what, hint=_HINT)
-
-
-def _below(value: float | None, least: float) -> bool:
-    return value is not None and not value >= least
-
-
-def _not_above_0(value: float | None) -> bool:
-    return value is not None and not 0 < value < float("inf")
 
 
 def changed_habits(habits: Habits, change: Change) -> Habits:
     """What the engine does after a change."""
     stage = habits.stage if change.stage is None else change.stage
     from_2 = habits.stage >= 2
-    ahead = habits.prefetch if habits.stage == 3 else 1
+    ahead = habits.prefetch if habits.stage == 3 or stage != 3 else 1
     return Habits(
         stage=stage,
         prefetch=ahead if change.prefetch is None else change.prefetch,
         keep=habits.keep if change.keep_after_forward is None else change.keep_after_forward,
         overlap_reduce=_or(change.overlap_reduce, habits.overlap_reduce),
         overlap_gather=_or(change.overlap_gather, habits.overlap_gather),
-        in_flight=habits.in_flight if from_2 else IN_FLIGHT,
+        in_flight=habits.in_flight if from_2 else _in_flight(habits, stage),
+        updates_first=habits.updates_first,
     )
+
+
+def _in_flight(habits: Habits, stage: int) -> int:
+    """Below stage 2 nothing shows how many reductions an engine would have under way from it on."""
+    return IN_FLIGHT if stage >= 2 else habits.in_flight
 
 
 def _or(value: bool | None, otherwise: bool) -> bool:
@@ -106,12 +50,17 @@ def changed_skeleton(model: Calibrated, change: Change) -> Skeleton:
     if change.units_merged is not None and change.units_merged > 1:
         skeleton = _merged(skeleton, change.units_merged)
     if change.element_bytes_reduced is not None and model.reduced_element_bytes:
-        times = change.element_bytes_reduced / model.reduced_element_bytes
-        units = tuple(replace(unit, reduce_bytes=unit.reduce_bytes * times) for unit in skeleton.units)
-        skeleton = replace(skeleton, units=units)
+        skeleton = _with_element_bytes(skeleton, change.element_bytes_reduced / model.reduced_element_bytes)
     if change.even:
         skeleton = replace(skeleton, work=_even(skeleton.work))
     return skeleton
+
+
+def _with_element_bytes(skeleton: Skeleton, times: float) -> Skeleton:
+    if times == 1:
+        return skeleton
+    units = tuple(replace(unit, reduce_bytes=unit.reduce_bytes * times) for unit in skeleton.units)
+    return replace(skeleton, units=units)
 
 
 def _reducing(skeleton: Skeleton, old: int, new: int) -> Skeleton:

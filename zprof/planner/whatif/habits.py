@@ -27,6 +27,8 @@ class Habits:
     """What the run does, and what a change may change.
 
     ``keep``: none, last or all.  ``in_flight``: reductions before the oldest is waited for.
+    ``updates_first``: an engine that is not known, on a device: where it waits for new parameters at once,
+    it gathers them after the whole update.
     """
 
     stage: int
@@ -35,6 +37,7 @@ class Habits:
     overlap_reduce: bool
     overlap_gather: bool
     in_flight: int
+    updates_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

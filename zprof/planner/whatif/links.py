@@ -82,6 +82,18 @@ class Link:
         }
         return replace(self, lines=lines)
 
+    def with_most_latency(self) -> "Link":
+        """With all as latency that the smallest message seen of a kind took: it cannot be more."""
+        least = {
+            kind: min((size, ns) for (each, size), ns in self.seen.items() if each == kind)[1]
+            for kind in {each for each, _ in self.seen}
+        }
+        lines = {
+            kind: replace(line, latency_ns=max(line.latency_ns, least.get(kind, 0.0)))
+            for kind, line in self.lines.items()
+        }
+        return replace(self, lines=lines)
+
     @property
     def is_known(self) -> bool:
         """Whether alpha and beta were told apart."""

@@ -2,8 +2,8 @@
 
     predicted = measured + (model of the changed step - model of this step)
 
-The range: the model's error on this run, the noise of its steps, a tenth of what the change makes, and what
-is unknown of the link (latency and bandwidth where they could not be told apart).
+The range holds the noise of this run's steps, the model's error on it, and what the run leaves open of the
+change (:mod:`zprof.planner.whatif.doubt`); not what two recordings of one job differ by.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,20 @@ from zprof.model.time import LEDGER_TERMS
 from zprof.planner.whatif import assumptions
 from zprof.planner.whatif.calibrate import Calibrated
 from zprof.planner.whatif.changes import changed_habits, changed_skeleton
+from zprof.planner.whatif.doubt import (
+    TRUST_RATIO,
+    Case,
+    changes_something,
+    floor_ratio,
+    likely_cases,
+    outer_cases,
+)
 from zprof.planner.whatif.links import Link
 from zprof.planner.whatif.machine import Played, play
 from zprof.planner.whatif.program import program_of
 
 #: A model that misses the measured step by more does not reproduce the run.
 REPRODUCES_RATIO = 0.15
-#: How well the model of a change is trusted, beyond its error on the run.
-_TRUST_RATIO = 0.1
 _WALL = "wall_ns"
 _WAIT, _TRANSFER, _COMPUTE, _IDLE = "exposed_wait_ns", "exposed_transfer_ns", "compute_ns", "idle_ns"
 _ASSUMED = {
@@ -74,41 +80,38 @@ def base_of(analysis: RunAnalysis, model: Calibrated) -> Base:
 
 def predicted_step(base: Base, change: Change) -> tuple[Predicted, ...]:
     """``wall_ns`` and the terms of the changed step, which sum to it."""
-    deltas = [_delta(base, change, link) for link in _links(base.model.link, change)]
-    wall = base.measured[_WALL] + deltas[0][_WALL]
-    lowest = min(delta[_WALL] for delta in deltas) - deltas[0][_WALL]
-    highest = max(delta[_WALL] for delta in deltas) - deltas[0][_WALL]
-    half = _half(base, deltas[0][_WALL])
-    rows = [_predicted(_WALL, base, wall, wall - half + lowest, wall + half + highest)]
-    terms = _summing(base, deltas[0], wall)
+    likely = [_delta(base, case) for case in likely_cases(base.model, change)]
+    outer = [_delta(base, case) for case in outer_cases(base.model, change)]
+    delta = {name: sum(each[name] for each in likely) / len(likely) for name in likely[0]}
+    wall = base.measured[_WALL] + delta[_WALL]
+    walls = [
+        (base.measured[_WALL] + each[_WALL], _half(base, change, each[_WALL])) for each in likely + outer
+    ]
+    low, high = min(ns - half for ns, half in walls), max(ns + half for ns, half in walls)
+    rows = [_predicted(_WALL, base, wall, low, high)]
+    below, above = (min(ns for ns, _ in walls) - wall, max(ns for ns, _ in walls) - wall)
+    terms = _summing(base, delta, wall)
     for name in LEDGER_TERMS:
-        doubt = abs(base.modelled[name] - base.measured[name]) + _TRUST_RATIO * abs(deltas[0].get(name, 0.0))
-        low, high = terms[name] - doubt + min(0.0, lowest), terms[name] + doubt + max(0.0, highest)
-        rows.append(_predicted(name, base, terms[name], low, high))
+        doubt = abs(base.modelled[name] - base.measured[name]) + TRUST_RATIO * abs(delta.get(name, 0.0))
+        least, most = terms[name] - doubt + min(0.0, below), terms[name] + doubt + max(0.0, above)
+        rows.append(_predicted(name, base, terms[name], least, most))
     return tuple(rows)
 
 
-def _half(base: Base, delta: float) -> float:
+def _half(base: Base, change: Change, delta: float) -> float:
+    if not changes_something(base.model, change):
+        return base.noise_ns
     missed = abs(base.modelled[_WALL] - base.measured[_WALL])
     missed = missed if base.reproduces else 2 * missed
-    if delta == 0:
-        return base.noise_ns
-    return base.noise_ns + missed + _TRUST_RATIO * abs(delta)
+    floor = floor_ratio(base.model, change) * base.measured[_WALL]
+    return base.noise_ns + max(missed + TRUST_RATIO * abs(delta), floor)
 
 
-def _links(link: Link, change: Change) -> list[Link]:
-    """The link, and where it is not known what of a message is latency, both ends."""
-    scales = change.bandwidth_ratio is not None or change.latency_ratio is not None
-    if link.is_known or not scales:
-        return [link]
-    return [link, link.with_latency_share(0.0), link.with_latency_share(1.0)]
-
-
-def _delta(base: Base, change: Change, link: Link) -> dict[str, float]:
+def _delta(base: Base, case: Case) -> dict[str, float]:
     before = base.played
-    if link is not base.model.link:
-        before = _played(base.model, Change(), link)
-    after = _played(base.model, change, link)
+    if case.link is not base.model.link:
+        before = _played(base.model, Change(), case.link)
+    after = _played(base.model, case.change, case.link)
     return {
         _WALL: float(after.wall_ns.mean() - before.wall_ns.mean()),
         _WAIT: float(after.wait_ns.mean() - before.wait_ns.mean()),

@@ -2,7 +2,8 @@
 
 Stage 3: a unit is gathered when it is needed, those ahead with it, then waited for, and given back after its
 pass.  The unit that encloses the others comes first in both directions, stays until the forward is over, and
-is reduced last.  Stages 1 and 2: each unit is gathered after its update, and its next forward waits for it.
+is reduced last.  Stages 1 and 2: each unit is gathered after its update, and its next forward waits for it;
+an engine on a device that waits at once does so after the whole update.
 From stage 2 on a reduction is launched when fewer than ``in_flight`` are under way, or the oldest is waited
 for; each backward ends with a wait for all.
 """
@@ -142,11 +143,16 @@ class _Step:
         if self._habits.stage not in (1, 2):
             yield Compute(what=TAIL)
             return
-        share = 1.0 / (len(units) + 1)
+        at_end = self._habits.updates_first and not self._habits.overlap_gather
+        share = 0.0 if at_end else 1.0 / (len(units) + 1)
+        if at_end:
+            yield Compute(what=TAIL)
         for index, unit in enumerate(units):
-            yield Compute(what=TAIL, share=share)
+            if share:
+                yield Compute(what=TAIL, share=share)
             yield Launch(key=f"parameters.{index}", kind=GATHER, bytes=unit.gather_bytes)
-        yield Compute(what=TAIL, share=share)
+        if share:
+            yield Compute(what=TAIL, share=share)
         if not self._habits.overlap_gather:
             for index in range(len(units)):
                 yield Await(key=f"parameters.{index}")

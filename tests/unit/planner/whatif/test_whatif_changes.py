@@ -8,7 +8,8 @@ import pytest
 from zprof.model.errors import BadInput
 from zprof.model.planning.whatif import Calibration, Change
 from zprof.planner.whatif.calibrate import Calibrated
-from zprof.planner.whatif.changes import changed_habits, changed_skeleton, refuse, usual_of, words_of
+from zprof.planner.whatif.change_words import refuse, words_of
+from zprof.planner.whatif.changes import changed_habits, changed_skeleton, usual_of
 from zprof.planner.whatif.habits import IN_FLIGHT, Costs, Habits
 from zprof.planner.whatif.links import Link
 from zprof.planner.whatif.skeleton import Phase, Skeleton, UnitSize, Work, passes_of
@@ -59,7 +60,10 @@ def changed(change: Change, made: Calibrated | None = None) -> Skeleton:
         (Change(keep_after_forward="last"), "keep last after the forward"),
         (Change(even=True), "even ranks"),
         (Change(overlap_reduce=False), "reductions waited for at once"),
-        (Change(shard_ranks=8, micro_batches=2), "2 micro-batches, sharded over 8 ranks"),
+        (Change(shard_ranks=8, micro_batches=2), "the same samples in 2 micro-batches, sharded over 8 ranks"),
+        (Change(micro_batches=1), "the same samples in 1 micro-batch"),
+        (Change(units_merged=1), "no units merged"),
+        (Change(units_merged=3), "3 units merged into one"),
         (Change(), "nothing changed"),
     ],
 )
@@ -131,6 +135,13 @@ def test_from_stage_2_on_few_reductions_are_in_flight() -> None:
     assert changed_habits(replace(HABITS, stage=0), Change(stage=2)).in_flight == IN_FLIGHT
     assert changed_habits(replace(HABITS, in_flight=3), Change(stage=2)).in_flight == 3
     assert changed_habits(replace(HABITS, stage=2, prefetch=0), Change(stage=3)).prefetch == 1
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_without_a_change_the_habits_stay(stage: int) -> None:
+    habits = replace(HABITS, stage=stage, prefetch=1 if stage == 3 else 0, updates_first=True)
+    assert changed_habits(habits, Change()) == habits
+    assert changed_habits(habits, Change(stage=stage)) == habits
 
 
 def test_the_usual_changes_are_what_the_run_does_not_do() -> None:

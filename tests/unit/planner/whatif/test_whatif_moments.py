@@ -78,3 +78,14 @@ def test_with_accumulation_shards_of_all_gradients_are_there_in_the_forward() ->
 def test_scratch_counts_where_the_backend_takes_any() -> None:
     more = highest(replace(HABITS, stage=2), replace(SIZES, scratch=True))
     assert more[Tenant.COMMUNICATION_BUFFERS] == 3 * UNIT
+
+
+def test_keeping_all_lowers_the_peak_where_a_running_gather_takes_scratch_and_only_there() -> None:
+    """As the engine shows on gloo: no gather runs in the backward then, at the moment of the peak."""
+
+    def peak(keep: str, *, scratch: bool) -> float:
+        held = highest(replace(HABITS, keep=keep), replace(SIZES, scratch=scratch))
+        return sum(held.values())
+
+    assert peak("all", scratch=True) < peak("none", scratch=True)
+    assert peak("all", scratch=False) >= peak("none", scratch=False)

@@ -74,6 +74,14 @@ def test_gathers_that_do_not_overlap_are_waited_for_in_the_same_step() -> None:
     assert step(1, overlap_gather=False).endswith("tail, parameters.0?, parameters.1?, parameters.2?")
 
 
+def test_on_a_device_gathers_that_are_waited_for_come_after_the_whole_update() -> None:
+    late = step(2, overlap_gather=False, updates_first=True)
+    assert late.endswith(
+        "tail, parameters.0!, parameters.1!, parameters.2!, parameters.0?, parameters.1?, parameters.2?"
+    )
+    assert step(2, updates_first=True) == step(2)
+
+
 def test_stages_0_and_1_have_all_reductions_in_flight() -> None:
     for stage in (0, 1):
         assert "reduce.3!, reduce.1?, reduce.2?, reduce.3?" in step(stage)
