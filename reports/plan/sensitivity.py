@@ -111,7 +111,7 @@ def _speed_up(rows: Sequence[SpeedUp]) -> Iterator[Grid]:
             GridRow(
                 name=whole(row.devices),
                 cells=(
-                    whole(row.samples),
+                    f"<= {whole(row.samples)}" if row.at_most else whole(row.samples),
                     scaled(row.state_bytes, sizes),
                     scaled(row.activation_bytes, sizes),
                     *(

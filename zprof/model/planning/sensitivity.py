@@ -27,8 +27,9 @@ class Point:
 class BreakEven:
     """Tokens of a device in a micro-batch from which on compute hides what ZeRO-3 moves.
 
-    ``bandwidth_ratio``: as in ``Point``.  ``forward_tokens``, ``backward_tokens``: of the passes, without latency; ``holds_from_tokens``: from
-    there on the whole step keeps ``kept_ratio`` of its speed, latency included.
+    ``bandwidth_ratio``: as in ``Point``.  ``forward_tokens``, ``backward_tokens``: of the passes, without
+    latency; ``holds_from_tokens``: from there on the whole step keeps ``kept_ratio`` of its speed, latency
+    included.
     """
 
     hardware: str
@@ -44,11 +45,13 @@ class SpeedUp:
     """Throughput of a device at ``devices`` against that at the fewest of a series, taken apart.
 
     whole = equal_batch x larger_batch: sharding the same batch of a device over more ranks, and what the
-    memory won lets a device take more of.  ``samples``: a device's largest micro-batch that fits.
+    memory won lets a device take more of.  ``samples``: a device's largest micro-batch that fits;
+    ``at_most``: an upper bound of it, as not all of the memory is known.
     """
 
     devices: int
     samples: int
+    at_most: bool = False
     state_bytes: int
     activation_bytes: int
     whole_ratio: float

@@ -66,10 +66,11 @@ def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
         return
     first, last = rows[0], rows[-1]
     kind = "super-linear" if last.whole_ratio >= _MORE else "not super-linear"
+    bound = " (at most: a part of the memory is not known)" if first.at_most or last.at_most else ""
     yield (
-        f"With the most samples of a micro-batch that fit, {first.samples:,} on {first.devices:,} devices "
-        f"and {last.samples:,} on {last.devices:,}, a device's throughput changes by {last.whole_ratio:.2f} "
-        f"({kind}): {last.equal_batch_ratio:.2f} with {first.samples:,} on both, times "
+        f"With the most samples of a micro-batch that fit{bound}, {first.samples:,} on {first.devices:,} "
+        f"devices and {last.samples:,} on {last.devices:,}, a device's throughput changes by "
+        f"{last.whole_ratio:.2f} ({kind}): {last.equal_batch_ratio:.2f} with {first.samples:,} on both, times "
         f"{last.larger_batch_ratio:.2f} by {last.samples:,} instead. What kernels gain from larger matrices "
         "is not in it; the table of world sizes keeps the job's own batch."
     )

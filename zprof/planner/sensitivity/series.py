@@ -38,7 +38,8 @@ def sensitivity_of(job: Job) -> Sensitivity:
     """
     if job.hardware is not None and reached_flops_per_s(job, job.hardware) is None:
         return Sensitivity()
-    job = with_units(spread(job, Scheme.ZERO_3))
+    bare = spread(job, Scheme.ZERO_3)
+    job = with_units(bare)
     stack = stack_of(job)
     kinds = _KINDS if job.hardware is None else (job.hardware,)
     asked = [_on(job, kind) for kind in kinds]
@@ -50,11 +51,12 @@ def sensitivity_of(job: Job) -> Sensitivity:
         for sentence in answers_of(there, kind, stack, found)
     )
     known = Sensitivity(answers=(*kinds_side_by_side(job, kinds, flat), *single), break_even=flat)
-    return known if job.hardware is None or stack is None else _series(known, job, asked[0], stack)
+    return known if job.hardware is None or stack is None else _series(known, bare, asked[0], stack)
 
 
-def _series(known: Sensitivity, job: Job, there: Job, stack: Stack) -> Sensitivity:
-    speed_up = speed_up_of(job, stack, worlds(job))
+def _series(known: Sensitivity, bare: Job, there: Job, stack: Stack) -> Sensitivity:
+    """``bare``: the job before units of its shape are made, which keep other bytes with other batches."""
+    speed_up = speed_up_of(bare, stack, worlds(bare))
     return replace(
         known,
         answers=(*known.answers, *speed_up_answers(speed_up)),

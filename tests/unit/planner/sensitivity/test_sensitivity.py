@@ -184,10 +184,10 @@ def test_speed_up_is_said_in_a_sentence() -> None:
     few, many = (f"{row.samples:,}" for row in found.speed_up)
     assert few != many
     assert found.answers[-1] == (
-        f"With the most samples of a micro-batch that fit, {few} on 512 devices and {many} on 1,024, a "
-        f"device's throughput changes by 1.00 (not super-linear): 1.00 with {few} on both, times 1.00 by "
-        f"{many} instead. What kernels gain from larger matrices is not in it; the table of world sizes "
-        "keeps the job's own batch."
+        "With the most samples of a micro-batch that fit (at most: a part of the memory is not known), "
+        f"{few} on 512 devices and {many} on 1,024, a device's throughput changes by 1.00 (not super-linear)"
+        f": 1.00 with {few} on both, times 1.00 by {many} instead. What kernels gain from larger matrices is "
+        "not in it; the table of world sizes keeps the job's own batch."
     )
 
 

@@ -6,9 +6,12 @@ import pytest
 
 from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape, Unit
 from zprof.model.planning.plan import Scheme
-from zprof.planner.hardware.presets import V100
+from zprof.planner.hardware.presets import H100, V100
+from zprof.planner.models.presets import preset
+from zprof.planner.models.units import with_units
+from zprof.planner.plan import plan
 from zprof.planner.sensitivity.answers import speed_up_answers
-from zprof.planner.sensitivity.speed_up import most_samples, speed_up_of
+from zprof.planner.sensitivity.speed_up import MostSamples, most_samples, speed_up_of
 from zprof.planner.sensitivity.states import activation_bytes, state_bytes
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.runs import Stack, stack_of
@@ -45,7 +48,7 @@ def test_states_shrink_and_checkpoints_grow(dp: int, samples: int, states: str, 
     assert kept is not None
     assert f"{state_bytes(job, Scheme.ZERO_2) / 1e9:.2f}" == states
     assert f"{kept / 1e9:.2f}" == checkpoints
-    assert samples <= most_samples(job, Scheme.ZERO_2)
+    assert samples <= most_samples(job, Scheme.ZERO_2).count
 
 
 def test_the_speed_up_is_the_larger_batch() -> None:
@@ -95,8 +98,59 @@ def test_gathered_units_take_their_place_in_stage_3() -> None:
     job = sixty_billion(25)
     sample = activation_bytes(job, 1)
     assert sample is not None
+    sample += 2 * (8192 * 1024 + 11 * 8192 * 1024 // 16)  # the block that is computed again
     left = V100.memory_bytes - state_bytes(job, Scheme.ZERO_3) - 2 * 2 * BLOCK // 16
-    assert most_samples(job, Scheme.ZERO_3) == left // sample
+    assert most_samples(job, Scheme.ZERO_3) == MostSamples(count=left // sample, at_most=True)
+
+
+@pytest.mark.parametrize("dp", [8, 64, 1024])
+@pytest.mark.parametrize(
+    ("mp", "residual"),
+    [
+        (1, Residual(checkpointing=True)),
+        (1, Residual()),
+        (8, Residual(checkpointing=True, partition=True, offload=True)),
+    ],
+)
+def test_the_samples_fit_by_the_plan_and_one_more_does_not(dp: int, mp: int, residual: Residual) -> None:
+    named = preset("7.5b")
+    job = Job(
+        parameters=named.parameters,
+        shape=named.shape,
+        degrees=Degrees(dp=dp, mp=mp),
+        batch=Batch(samples=1, sequence=1024),
+        residual=residual,
+        hardware=H100,
+    )
+    found = most_samples(job, Scheme.ZERO_3)
+    assert not found.at_most
+    assert found.count >= 1
+
+    def fits(samples: int) -> bool | None:
+        there = replace(job, batch=Batch(samples=samples, sequence=1024))
+        return plan(there, schemes=[Scheme.ZERO_3]).rows[0].fits
+
+    assert fits(found.count)
+    assert not fits(found.count + 1)
+
+
+def test_samples_whose_checkpoints_are_elsewhere_still_need_a_block_s_work() -> None:
+    job = replace(sixty_billion(), residual=Residual(checkpointing=True, partition=True, offload=True))
+    found = most_samples(job, Scheme.ZERO_3)
+    assert found.at_most
+    assert found.count < 1000
+
+
+def test_units_of_the_job_s_own_do_not_say_their_bytes_at_another_batch() -> None:
+    named = preset("7.5b")
+    job = Job(
+        parameters=named.parameters,
+        shape=named.shape,
+        degrees=Degrees(dp=64),
+        batch=Batch(samples=1, sequence=1024),
+        hardware=H100,
+    )
+    assert most_samples(with_units(job), Scheme.ZERO_3).at_most
 
 
 @pytest.mark.parametrize(
