@@ -50,10 +50,14 @@ class WhatIfCommand:
 def _predicted(arguments: argparse.Namespace) -> "WhatIf":
     from zprof.analysis.analysis import analyse
     from zprof.model.planning.whatif_document import WhatIf
+    from zprof.planner.whatif.change_words import refuse_merging
     from zprof.planner.whatif.outlook import outlook
     from zprof.version import __version__
 
     analysis = analyse(open_run(arguments.run))
     change = stated_change(arguments)
     asked = None if change is None else (change,)
-    return WhatIf(zprof_version=__version__, run=analysis.run, outlook=outlook(analysis, asked))
+    found = outlook(analysis, asked)
+    if change is not None and found.calibration is not None:
+        refuse_merging(change, found.calibration.units)
+    return WhatIf(zprof_version=__version__, run=analysis.run, outlook=found)

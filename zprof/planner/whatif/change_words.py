@@ -71,13 +71,13 @@ def refuse(change: Change) -> None:
             raise BadInput(what, hint=_HINT)
 
 
-def refuse_merging(change: Change, units: int) -> None:
-    """Refuse to merge more units than the run has.
+def refuse_merging(change: Change, units: int | None) -> None:
+    """Refuse to merge more units than the run has; None: that is not known.
 
     Raises:
         BadInput: with how many there are.
     """
-    if change.units_merged is not None and change.units_merged > units:
+    if units is not None and change.units_merged is not None and change.units_merged > units:
         raise BadInput(f"units merged {change.units_merged}: the run has {units} units", hint=_HINT)
 
 

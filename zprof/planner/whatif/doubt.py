@@ -122,6 +122,8 @@ def _meaningless(model: Calibrated, change: Change) -> Gap | None:
         said = f"units are gathered for their passes in stage 3, not in stage {stage}"
     elif change.element_bytes_reduced is not None and not model.reduced_element_bytes:
         said = "the run does not say how many bytes an element of its reductions has"
+    elif change.units_merged is not None and change.units_merged > len(model.skeleton.units):
+        said = f"the run has {len(model.skeleton.units)} units: all of them become one"
     elif change != Change() and not changes_something(model, change):
         said = "the run is like that already"
     if not said:

@@ -8,7 +8,7 @@ from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change, Outlook, Predicted, Prediction
 from zprof.planner.whatif.assumptions import ASSUMPTIONS
 from zprof.planner.whatif.calibrate import Calibrated, calibrated
-from zprof.planner.whatif.change_words import refuse, refuse_merging, words_of
+from zprof.planner.whatif.change_words import refuse, words_of
 from zprof.planner.whatif.changes import usual_of
 from zprof.planner.whatif.doubt import gaps_of
 from zprof.planner.whatif.memory import Measured, measured_memory, predicted_memory
@@ -21,8 +21,7 @@ def outlook(analysis: RunAnalysis, changes: Sequence[Change] | None = None) -> O
     """Predict what changes would make of a run; without ``changes`` the usual ones.
 
     Raises:
-        BadInput: a change cannot be: a stage that is none, a bandwidth of 0, more units
-            merged than there are.
+        BadInput: a change cannot be: a stage that is none, a bandwidth of 0.
     """
     for change in changes or ():
         refuse(change)
@@ -33,8 +32,6 @@ def outlook(analysis: RunAnalysis, changes: Sequence[Change] | None = None) -> O
         asked = tuple(changes or ())
         predictions = tuple(_of_memory(analysis, memory, change) for change in asked)
         return _outlook(predictions, None, gaps)
-    for change in changes or ():
-        refuse_merging(change, len(model.skeleton.units))
     base = base_of(analysis, model)
     asked = usual_of(model) if changes is None else tuple(changes)
     gaps += [*_doubts(base), *gaps_of(model, asked)]

@@ -9,6 +9,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change, Outlook, Predicted
+from zprof.planner.whatif.change_words import refuse_merging
 from zprof.planner.whatif.doubt import OTHER_FLOOR_RATIO, STAGE_FLOOR_RATIO
 from zprof.planner.whatif.outlook import outlook
 from zprof.simulator.plan import Plan, Vendor
@@ -145,7 +146,11 @@ def test_a_latency_far_off_may_not_scale_at_all(cpu: RunAnalysis, ratio: float) 
         assert measured < predicted(row) < high
 
 
-def test_more_units_than_there_are_cannot_be_merged(cpu: RunAnalysis) -> None:
+def test_more_units_than_there_are_become_one_and_are_refused_where_they_are_typed(cpu: RunAnalysis) -> None:
+    more, all_of_them = (outlook(cpu, [Change(units_merged=count)]) for count in (100, 4))
+    assert wall(more.predictions[0]).predicted == wall(all_of_them.predictions[0]).predicted
+    assert [gap.reason for gap in about(more, "100 units")] == ["the run has 4 units: all of them become one"]
+    assert not about(all_of_them, "effect on the step")
     with pytest.raises(BadInput, match="units merged 100: the run has 4 units"):
-        outlook(cpu, [Change(units_merged=100)])
-    assert outlook(cpu, [Change(units_merged=4)]).predictions
+        refuse_merging(Change(units_merged=100), 4)
+    refuse_merging(Change(units_merged=4), 4)
