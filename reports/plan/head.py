@@ -148,7 +148,8 @@ def _states(plan: Plan) -> str:
 
 def _model(job: Job) -> str:
     shape = job.shape
-    size = f"{whole(job.parameters)} parameters"
+    frozen = f", {whole(job.frozen_parameters)} of them frozen" if job.frozen_parameters else ""
+    size = f"{whole(job.parameters)} parameters{frozen}"
     if shape is None:
         return size
     parts = [f"{whole(shape.layers)} layers of hidden {whole(shape.hidden)}"]

@@ -6,7 +6,7 @@ A GB is 1e9 bytes, as in the paper.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zprof.model.planning.plan import Axis, Scheme
+from zprof.model.planning.plan import SCHEME_NAMES, Axis, Scheme
 from zprof.model.units import format_percent
 
 #: Stands for what is not known; a gap below says why.
@@ -16,15 +16,7 @@ AT_LEAST = "≥"
 #: Stands before every figure that was not measured where measured ones stand beside it.
 PREDICTED = "~"
 
-SCHEMES = {
-    Scheme.DATA_PARALLEL: "DP",
-    Scheme.ZERO_1: "ZeRO-1",
-    Scheme.ZERO_2: "ZeRO-2",
-    Scheme.ZERO_3: "ZeRO-3",
-    Scheme.MODEL_PARALLEL: "Megatron",
-    Scheme.GPIPE: "GPipe",
-    Scheme.PIPEDREAM: "PipeDream",
-}
+SCHEMES = SCHEME_NAMES
 #: What each column is.
 SCHEME_WORDS = {
     Scheme.DATA_PARALLEL: "plain data parallelism (ZeRO stage 0)",

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from zprof.model.gaps import Gap
 from zprof.model.planning.assumption import Assumption
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow, Scheme, Term
+from zprof.model.planning.plan import PIPELINES, ZERO_STAGES, Plan, PlanRow, Scheme, Term
 from zprof.model.tenants import SHOWN, Tenant
 from zprof.planner.degrees import spread
+from zprof.planner.gaps import gaps_of_plan, is_one_unit
 from zprof.planner.memory import largest, rows
 from zprof.planner.memory.states import law_bytes
 from zprof.planner.memory.walk import peak
@@ -15,7 +16,6 @@ from zprof.planner.models.units import with_units
 from zprof.planner.refuse import refuse_impossible
 from zprof.planner.sensitivity.series import sensitivity_of
 from zprof.planner.step import ledger, traffic
-from zprof.planner.step.rate import rate_gaps
 from zprof.version import __version__
 
 ASSUMPTIONS: Mapping[str, Assumption] = {
@@ -31,13 +31,14 @@ TIGHT_RATIO = 0.1
 
 
 def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivity: bool = False) -> Plan:
-    """Predict memory, traffic and step of a job under each scheme.
+    """Predict memory, traffic and step of a job under each scheme; a model of one unit is in no pipeline.
 
     Raises:
         BadInput: the job cannot be: degrees that do not divide, sizes below 1, a unit larger than a device.
     """
     refuse_impossible(job)
-    answers = [_row(with_units(spread(job, scheme)), scheme) for scheme in schemes]
+    divided = [scheme for scheme in schemes if scheme not in PIPELINES or not is_one_unit(job)]
+    answers = [_row(with_units(spread(job, scheme)), scheme) for scheme in divided]
     made = tuple(row for row, _ in answers)
     return Plan(
         zprof_version=__version__,
@@ -45,9 +46,7 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
         rows=made,
         assumptions=_used(made),
         sensitivity=sensitivity_of(job) if with_sensitivity else None,
-        gaps=tuple(
-            dict.fromkeys(gap for gaps in (rate_gaps(job), *(found for _, found in answers)) for gap in gaps)
-        ),
+        gaps=gaps_of_plan(job, answers),
     )
 
 

@@ -73,7 +73,7 @@ def test_what_is_not_known_is_a_gap_with_a_remedy_said_once() -> None:
     assert [gap.what for gap in made.gaps] == [
         "planned activations",
         "planned temporary buffers",
-        "planned communication buffers",
+        "planned communication buffers of ZeRO-2 and ZeRO-3",
     ]
     for each in made.rows:
         unknown = {term.tenant for term in each.terms if term.bytes is None}

@@ -36,6 +36,16 @@ ZERO_STAGES: Mapping[Scheme, int] = {
     Scheme.ZERO_2: 2,
     Scheme.ZERO_3: 3,
 }
+#: As the paper and everybody calls them.
+SCHEME_NAMES: Mapping[Scheme, str] = {
+    Scheme.DATA_PARALLEL: "DP",
+    Scheme.ZERO_1: "ZeRO-1",
+    Scheme.ZERO_2: "ZeRO-2",
+    Scheme.ZERO_3: "ZeRO-3",
+    Scheme.MODEL_PARALLEL: "Megatron",
+    Scheme.GPIPE: "GPipe",
+    Scheme.PIPEDREAM: "PipeDream",
+}
 PIPELINES = frozenset({Scheme.GPIPE, Scheme.PIPEDREAM})
 
 

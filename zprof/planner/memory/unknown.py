@@ -5,7 +5,10 @@ from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Term
 from zprof.model.tenants import Tenant
 
-_SHAPE = ("the model's layers are not known", "state --layers and --hidden, or --preset")
+_SHAPE = (
+    "the model's layers are not known",
+    "state --layers and --hidden, or --preset, in place of --params",
+)
 _BATCH = ("the batch is not known", "state --micro-batch and --sequence")
 #: Of a model that was counted.
 _UNITS = (

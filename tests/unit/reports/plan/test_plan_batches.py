@@ -72,6 +72,13 @@ def test_a_pipeline_says_whose_compute_it_has() -> None:
     assert not grid.notes
 
 
+def test_frozen_parameters_are_shown() -> None:
+    plan = plans.full()
+    assert "frozen" not in dict(facts(plan))["model"]
+    frozen = replace(plan, job=replace(plan.job, frozen_parameters=1_500_000_000))
+    assert "7,500,000,000 parameters, 1,500,000,000 of them frozen: 36" in dict(facts(frozen))["model"]
+
+
 def test_what_does_not_fit_is_not_tight() -> None:
     plan = plans.full()
     rows = tuple(replace(row, fits=False, tight=False) for row in plan.rows)
