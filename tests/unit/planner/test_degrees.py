@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Degrees, Job, Shape, Unit
+from zprof.model.planning.job import Batch, Degrees, Job, Shape, Unit
 from zprof.model.planning.plan import ZERO_STAGES, Scheme
 from zprof.planner.degrees import spread
 from zprof.planner.hardware.presets import V100
@@ -79,3 +79,22 @@ def test_devices_stay_as_many(dp: int, mp: int, pp: int, scheme: Scheme, shape: 
         assert shape.hidden % made.degrees.mp == 0
     if shape is not None and pp == 1:
         assert shape.layers % made.degrees.pp == 0
+
+
+@pytest.mark.parametrize(
+    ("stated", "micro_batches", "scheme", "expected"),
+    [
+        (Degrees(dp=8, pp=4), 8, Scheme.ZERO_3, 2),
+        (Degrees(dp=8, pp=4), 8, Scheme.GPIPE, 8),
+        (Degrees(dp=8, pp=4), 2, Scheme.ZERO_3, 1),  # not less than one each
+        (Degrees(dp=64), 3, Scheme.MODEL_PARALLEL, 24),
+        (Degrees(dp=64), 3, Scheme.PIPEDREAM, 24),
+        (Degrees(dp=64), 3, Scheme.ZERO_1, 3),
+    ],
+)
+def test_every_scheme_works_off_the_same_global_batch(
+    stated: Degrees, micro_batches: int, scheme: Scheme, expected: int
+) -> None:
+    batch = Batch(samples=5, sequence=7, micro_batches=micro_batches)
+    made = spread(Job(parameters=10**9, degrees=stated, batch=batch), scheme)
+    assert made.batch == Batch(samples=5, sequence=7, micro_batches=expected)

@@ -70,9 +70,9 @@ def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
     yield (
         f"With the most samples of a micro-batch that fit{bound}, {first.samples:,} on {first.devices:,} "
         f"devices and {last.samples:,} on {last.devices:,}, a device's throughput changes by "
-        f"{last.whole_ratio:.2f} ({kind}): {last.equal_batch_ratio:.2f} with {first.samples:,} on both, times "
-        f"{last.larger_batch_ratio:.2f} by {last.samples:,} instead. What kernels gain from larger matrices "
-        "is not in it; the table of world sizes keeps the job's own batch."
+        f"{last.whole_ratio:.2f} ({kind}): {last.equal_batch_ratio:.2f} with {first.samples:,} on both, "
+        f"times {last.larger_batch_ratio:.2f} by {last.samples:,} instead. What kernels gain from larger "
+        "matrices is not in it; the table of world sizes keeps the job's own batch."
     )
 
 

@@ -59,8 +59,9 @@ STEP: Mapping[str, Assumption] = {
     "step.stage_3_kept": Assumption(
         formula="AG_1 + sum max(c_u, AG_(u+1)) + c_U; b_U + sum max(b_u, RS_(u+1) + AG) + RS_1",
         source=f"{_PAPER}, section 7.2.2; arXiv 2304.11277, section 3.3",
-        deviation="the last unit stays gathered: psi less its elements; the gather that could run beside b_U "
-        f"is counted last, at most b_U more than by events; {_DEEPER}",
+        deviation="the last unit stays gathered: psi less its elements; with units alike the gather that "
+        "could run beside b_U is counted last, at most b_U more than by events; units that differ are by "
+        f"events; {_DEEPER}",
     ),
     "step.stage_3_waits": Assumption(
         formula="without prefetch every gather and every reduction is exposed",

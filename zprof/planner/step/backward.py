@@ -11,7 +11,10 @@ reference engine.
 
 "Last kept" (the last unit stays gathered since its forward) is the usual formula: it counts the gather of
 unit U-1 in the last phase, not beside b_U, where it could run.  With units alike that is longer than the
-schedule by events by at most b_U.
+schedule by events by at most b_U.  With units that differ it may be shorter than that schedule, where the
+last phase has room for a gather; so for those it is the schedule by events:
+
+    units differ   max(b_U, AG_{U-1}) + sum_{1<u<U} max(b_u, RS_{u+1} + AG_{u-1}) + max(b_1, RS_2) + RS_1
 
 A root that encloses the others is gathered again, computes (its head) first, and is reduced last.
 """
@@ -55,10 +58,12 @@ def gathered_backward(times: StackTimes) -> tuple[Phase, ...]:
 
 
 def kept_backward(times: StackTimes) -> tuple[Phase, ...]:
-    """Stage 3, the last unit kept: the root only where it is alone."""
+    """Stage 3, the last unit kept: the root only where it is alone.  Units alike are one run."""
     rows = _rows(times.units)
     if not rows:
         return reduced_backward(times)
+    if len(times.units) > 1:
+        return (*_begin(times, 0), *_overlapped(rows), _end(times))
     moved = rows[0].gather_ns
     rows[0] = replace(rows[0], gather_ns=0)
     rows[-1] = replace(rows[-1], gather_ns=rows[-1].gather_ns + moved)

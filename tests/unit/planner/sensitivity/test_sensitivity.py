@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.planned_jobs import trillion
 from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Overlap, Residual, Shape
+from zprof.model.planning.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
 from zprof.model.planning.plan import Scheme
 from zprof.planner.hardware.presets import A100, H100, PRESETS, V100
 from zprof.planner.sensitivity.break_even import KEPT_RATIO, holds_from, kept_of
@@ -49,6 +49,21 @@ def test_break_even_of_each_kind() -> None:
     assert all(row.backward_tokens == pytest.approx(row.forward_tokens * 2 / 3) for row in found)
     plain = sensitivity_of(replace(open_question(), residual=Residual())).break_even
     assert all(row.backward_tokens == pytest.approx(row.forward_tokens) for row in plain)
+
+
+def test_the_backward_gathers_and_reduces_each_in_its_own_type() -> None:
+    wide = replace(
+        open_question(H100), element_bytes=ElementBytes(gathered=2, reduced=4), residual=Residual()
+    )
+    [whole, *_] = sensitivity_of(wide).break_even
+    assert whole.backward_tokens == pytest.approx(whole.forward_tokens * (2 + 4) / (2 * 2))
+
+
+def test_stages_of_a_pipeline_are_data_parallel_ranks_of_zero() -> None:
+    """ZeRO-3 has no stages: what is stated as 8 x 4 devices is 32 ranks, in the points as in the answers."""
+    stated = replace(open_question(H100, 512), degrees=Degrees(dp=8, pp=4))
+    flat = replace(stated, degrees=Degrees(dp=32))
+    assert sensitivity_of(stated) == sensitivity_of(flat)
 
 
 @pytest.mark.parametrize(("hardware", "about"), [(V100, 750), (A100, 1400), (H100, 2200)])

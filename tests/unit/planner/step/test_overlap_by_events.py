@@ -63,6 +63,16 @@ def test_stage_3_with_the_last_unit_kept(unit: events.Unit, count: int) -> None:
     assert by_events <= found <= by_events + unit.backward
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(UNIT, st.integers(1, 5)), min_size=2, max_size=5), ROOT)
+def test_stage_3_with_the_last_of_units_that_differ_kept(
+    runs: list[tuple[events.Unit, int]], root: events.Unit | None
+) -> None:
+    times = times_of(runs, root)
+    found = wall((*gathered_forward(times), *kept_backward(times)))
+    assert found == events.sharded(single(runs), root, keep_last=True)
+
+
 @settings(max_examples=60, deadline=None)
 @given(RUNS, ROOT)
 def test_keeping_the_last_unit_saves_its_gather_on_the_link(

@@ -178,6 +178,16 @@ def test_pipedream_waits_for_a_slow_link() -> None:
     assert (flow.idle_ns, flow.exposed_ns, flow.moved_ns) == (0, 100, 250)
 
 
+def test_reductions_of_pipedream_run_beside_its_transfers() -> None:
+    """Where two transfers are longer than a micro-batch with its reductions, they alone set the pace."""
+    units = tuple(Unit(name=f"b{i}", elements=1000) for i in range(16))
+    made = job(pp=4, dp=4, units=units, parameters=16_000)
+    made = replace(made, batch=Batch(samples=32, sequence=1024, micro_batches=8))
+    alone = replace(made, degrees=Degrees(pp=4))
+    assert step(made, Scheme.PIPEDREAM).collective_ns > step(alone, Scheme.PIPEDREAM).collective_ns
+    assert step(made, Scheme.PIPEDREAM).wall_ns == 2 * 8 * transfer_ns(made, V100, TENSOR)
+
+
 def test_what_passes_between_stages() -> None:
     made = job(pp=4, batch=Batch(samples=32, sequence=1024, micro_batches=8))
     link = along(made, Scheme.GPIPE, Axis.PIPELINE)
