@@ -94,3 +94,11 @@ def test_what_cannot_be_is_refused_in_a_line(
 def test_no_run_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", str(tmp_path / "none.zprof")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_more_units_merged_than_there_are_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(RUNS / "zero3"), "--merge-units", "100"]) != 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "units merged 100: the run has" in said.err
+    assert said.err.count("\n") == 1

@@ -7,7 +7,8 @@ import numpy as np
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Calibration
-from zprof.planner.whatif.habits import Costs, Habits, costs_of, habits_of
+from zprof.planner.whatif.costs import Costs, costs_of
+from zprof.planner.whatif.habits import Habits, habits_of
 from zprof.planner.whatif.links import Link, link_of
 from zprof.planner.whatif.messages import GATHER, Messages, messages_of
 from zprof.planner.whatif.order import Order, launched_ns, order_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.planner.whatif.habits import Costs
+from zprof.planner.whatif.costs import Costs
 from zprof.planner.whatif.links import Link
 from zprof.planner.whatif.program import HEAD, TAIL, Await, Compute, Launch, Op
 from zprof.planner.whatif.skeleton import Floats, Work

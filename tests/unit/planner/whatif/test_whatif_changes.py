@@ -10,7 +10,8 @@ from zprof.model.planning.whatif import Calibration, Change
 from zprof.planner.whatif.calibrate import Calibrated
 from zprof.planner.whatif.change_words import refuse, words_of
 from zprof.planner.whatif.changes import changed_habits, changed_skeleton, usual_of
-from zprof.planner.whatif.habits import IN_FLIGHT, Costs, Habits
+from zprof.planner.whatif.costs import Costs
+from zprof.planner.whatif.habits import IN_FLIGHT, Habits
 from zprof.planner.whatif.links import Link
 from zprof.planner.whatif.skeleton import Phase, Skeleton, UnitSize, Work, passes_of
 

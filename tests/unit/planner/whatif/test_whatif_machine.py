@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.planning.whatif import Change
-from zprof.planner.whatif.habits import Costs, Habits
+from zprof.planner.whatif.costs import Costs
+from zprof.planner.whatif.habits import Habits
 from zprof.planner.whatif.links import Line, Link
 from zprof.planner.whatif.machine import Played, play
 from zprof.planner.whatif.program import Await, Compute, Launch, program_of
@@ -131,7 +132,7 @@ def _play(job: tuple[Skeleton, Habits, Link]) -> Played:
     return play(program_of(skeleton, habits), skeleton.work, over, FREE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(jobs())
 def test_a_step_is_never_shorter_than_its_work_and_sums(job: tuple[Skeleton, Habits, Link]) -> None:
     played = _play(job)
@@ -140,7 +141,7 @@ def test_a_step_is_never_shorter_than_its_work_and_sums(job: tuple[Skeleton, Hab
     assert np.allclose(whole, played.wall_ns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(jobs())
 def test_a_link_that_takes_no_time_exposes_no_transfer(job: tuple[Skeleton, Habits, Link]) -> None:
     skeleton, habits, _ = job
@@ -148,7 +149,7 @@ def test_a_link_that_takes_no_time_exposes_no_transfer(job: tuple[Skeleton, Habi
     assert not played.transfer_ns.any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(jobs())
 def test_a_slower_link_never_makes_the_run_shorter(job: tuple[Skeleton, Habits, Link]) -> None:
     skeleton, habits, over = job
