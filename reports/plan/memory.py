@@ -117,8 +117,10 @@ def fit_word(row: PlanRow) -> str:
 
 
 def largest(row: PlanRow) -> str:
-    """The largest model that fits; an upper bound where only states are known."""
-    bound = "≤" if row.peak_bytes is None and row.largest_parameters is not None else ""
+    """The largest model that fits; an upper bound where only states are known; none is no model of size 0."""
+    if not row.largest_parameters:
+        return UNKNOWN
+    bound = "≤" if row.peak_bytes is None else ""
     return f"{bound}{count_words(row.largest_parameters)}"
 
 
@@ -135,6 +137,13 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield f"the peak is at: {said}"
     if any(row.peak_bytes is None for row in plan.rows):
         yield f"{UNKNOWN} is not known and {AT_LEAST} is what is known of it: why stands under Not known"
+    if any(row.largest_parameters for row in plan.rows) and plan.job.shape is not None:
+        yield (
+            "largest model: the larger of two that fit with this batch, of the job's width with other "
+            "layers, of its layers with another width"
+        )
+    if any(row.largest_parameters == 0 for row in plan.rows):
+        yield f"largest model {UNKNOWN}: with this batch not even the smallest fits"
     if any(largest(row).startswith("≤") for row in plan.rows):
         yield "≤: the largest model by its states alone, what else it needs makes it smaller"
     early = [SCHEMES[row.scheme] for row in plan.rows if not row.tenants.get(Tenant.GRADIENTS)]

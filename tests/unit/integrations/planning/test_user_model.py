@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.planning.fake.user_model import builder
+from zprof.integrations.planning.fake.user_model import builder, said
 from zprof.model.errors import BadInput
 
 CODE = """
@@ -53,7 +53,7 @@ def test_a_function_without_arguments_builds_a_model(spec: str) -> None:
         ("its_model:number", "number is a int, not a function"),
         ("its_model:needs", "needs arguments (width, depth)"),
         ("its_model:nothing", "returned a NoneType, not a torch.nn.Module"),
-        ("its_model:raises", "building the model failed: ValueError: first  [31mline"),
+        ("its_model:raises", "building the model failed: ValueError: first line"),
         ("its_model:quits", "building the model failed: SystemExit: 4"),
         ("its_model:stops", "building the model failed: KeyboardInterrupt"),
         ("its_broken:f", "importing its_broken failed: ModuleNotFoundError: No module named"),
@@ -74,3 +74,27 @@ def test_a_long_message_is_cut() -> None:
     with pytest.raises(BadInput) as caught:
         builder("x" * 5000)
     assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "steering",
+    [
+        "\x1b[31m",
+        "\x1b[1;38;5;9m",
+        "\x9b0K",
+        "\x1b]0;title\x07",
+        "\x1b]8;;http://x\x1b\\",
+        "\x1bc",
+        "\x1b(B",
+        "\x9d0;t\x9c",
+    ],
+)
+def test_nothing_is_left_of_a_sequence_that_steers_a_terminal(steering: str) -> None:
+    assert said(f"red{steering} apple{steering}") == "red apple"
+
+
+def test_a_name_that_steers_is_said_without_it() -> None:
+    with pytest.raises(BadInput) as refused:
+        builder("no\x1b[31msuch:thing")
+    assert "nosuch" in refused.value.message
+    assert "[31m" not in refused.value.message + refused.value.hint

@@ -72,6 +72,16 @@ def test_a_pipeline_says_whose_compute_it_has() -> None:
     assert not grid.notes
 
 
+def test_no_model_that_fits_is_no_model_of_size_0() -> None:
+    plan = plans.full()
+    rows = tuple(replace(row, largest_parameters=0 if row.stage == 0 else 10**9) for row in plan.rows)
+    grid = memory_grid(replace(plan, rows=rows))
+    assert cells(grid, "largest")[:2] == ("-", "1.0B")
+    assert any("with this batch not even the smallest fits" in note for note in grid.notes)
+    assert any("of its layers with another" in note for note in grid.notes)
+    assert not any("not even the smallest" in note for note in memory_grid(plan).notes)
+
+
 def test_frozen_parameters_are_shown() -> None:
     plan = plans.full()
     assert "frozen" not in dict(facts(plan))["model"]

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,12 @@ from torch import nn
 from zprof.model.errors import BadInput
 
 _LONGEST = 200
+#: Sequences as ECMA-48 has them, in 7 or 8 bits: titles and such up to their end, colours, two letters.
+_STEERING = re.compile(
+    r"(?:\x1b[\]P^_X]|[\x9d\x90\x9e\x9f\x98])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|\x1b[ -/]*[0-~]?"
+)
 _HINT = "name a function without arguments that returns a torch.nn.Module, as in train:make_model"
 
 
@@ -22,10 +29,11 @@ def builder(spec: str) -> Callable[[], nn.Module]:
     module_name, colon, name = spec.partition(":")
     if not (colon and module_name and name):
         raise BadInput(f"--model is {said(spec)}; it must be module:function", hint=_HINT)
+    spec = said(spec)
     function: Any = _module(spec, module_name)
     for part in name.split("."):
         if not hasattr(function, part):
-            raise BadInput(f"--model {spec}: module {module_name} has no function {name}", hint=_HINT)
+            raise BadInput(f"--model {spec}: module {module_name} has no function {said(name)}", hint=_HINT)
         function = getattr(function, part)
     if not callable(function):
         kind = type(function).__name__
@@ -41,8 +49,8 @@ def first_line(error: BaseException) -> str:
 
 
 def said(text: str) -> str:
-    """A text of somebody else's, short and without what steers a terminal."""
-    printable = "".join(sign if sign.isprintable() else " " for sign in text)
+    """A text of somebody else's, short and without what steers a terminal, all of each such sequence."""
+    printable = "".join(sign if sign.isprintable() else " " for sign in _STEERING.sub("", text))
     return printable if len(printable) <= _LONGEST else printable[: _LONGEST - 1] + "…"
 
 
@@ -52,12 +60,13 @@ def _module(spec: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise BadInput(
-                f"--model {spec}: there is no module {error.name} in this folder or among installed packages",
+                f"--model {spec}: there is no module {said(error.name)} in this folder or among installed "
+                "packages",
                 hint=_HINT,
             ) from None
-        raise _failed(spec, f"importing {name}", error) from None
+        raise _failed(spec, f"importing {said(name)}", error) from None
     except BaseException as error:  # sys.exit() too
-        raise _failed(spec, f"importing {name}", error) from None
+        raise _failed(spec, f"importing {said(name)}", error) from None
 
 
 def _check_arguments(spec: str, name: str, function: Any) -> None:
