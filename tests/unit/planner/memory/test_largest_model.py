@@ -219,9 +219,17 @@ def test_another_width_is_one_that_heads_and_model_parallel_ranks_divide(walked:
     job = shaped(10**6, 2, 4096, 1)
     assert job.shape is not None
     odd = replace(job, shape=replace(job.shape, heads=6), degrees=Degrees(mp=4))
-    found = largest_parameters(odd, Scheme.MODEL_PARALLEL)
-    hidden = next(h for h in range(1, 4096) if 24 * h * h + 100 * h == found)
-    assert hidden % 12 == 0
+    for memory in (10**6, 2 * 10**6, 3 * 10**6, 5 * 10**6):
+        there = replace(odd, hardware=machine(memory))
+        found = largest_parameters(there, Scheme.MODEL_PARALLEL)
+        hidden = next(h for h in range(1, 4096) if 24 * h * h + 100 * h == found)
+        assert hidden % 12 == 0
+
+
+def test_the_larger_of_both_also_where_a_layer_of_its_width_fits(walked: None) -> None:
+    job = shaped(10**6, 40, 64, 1)
+    assert largest._by_layers(job, Scheme.DATA_PARALLEL, 10**6) == 12 * 64**2 + 100 * 64
+    assert largest_parameters(job, Scheme.DATA_PARALLEL) == 40 * 12 * 11**2 + 100 * 11
 
 
 GRID = [

@@ -11,6 +11,7 @@ from zprof.planner.models.presets import preset
 from zprof.planner.models.units import with_units
 from zprof.planner.plan import plan
 from zprof.planner.sensitivity.answers import speed_up_answers
+from zprof.planner.sensitivity.series import sensitivity_of
 from zprof.planner.sensitivity.speed_up import MostSamples, most_samples, speed_up_of
 from zprof.planner.sensitivity.states import activation_bytes, state_bytes
 from zprof.planner.step.ledger import step_with
@@ -132,6 +133,23 @@ def test_the_samples_fit_by_the_plan_and_one_more_does_not(dp: int, mp: int, res
 
     assert fits(found.count)
     assert not fits(found.count + 1)
+
+
+def test_the_speed_up_of_a_named_model_is_no_upper_bound() -> None:
+    named = preset("7.5b")
+    job = Job(
+        parameters=named.parameters,
+        shape=named.shape,
+        degrees=Degrees(dp=64),
+        batch=Batch(samples=1, sequence=1024),
+        residual=Residual(checkpointing=True),
+        hardware=H100,
+    )
+    found = sensitivity_of(job).speed_up
+    assert len(found) > 2
+    assert not any(row.at_most for row in found)
+    [stated] = [row for row in found if row.devices == 64]
+    assert stated.samples == most_samples(job, Scheme.ZERO_3).count
 
 
 def test_samples_whose_checkpoints_are_elsewhere_still_need_a_block_s_work() -> None:
