@@ -11,6 +11,7 @@ from benchmarks.steps.plan import FLOAT32, pairs_of
 pytestmark = pytest.mark.ranks
 
 
+@pytest.mark.slow
 def test_the_quick_benchmark_gives_the_whole_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

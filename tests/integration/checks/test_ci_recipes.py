@@ -91,6 +91,7 @@ def test_the_github_workflow(repository: Path, tmp_path: Path) -> None:
     assert (repository / "zprof.sarif").is_file()
 
 
+@pytest.mark.slow
 def test_the_gitlab_job(repository: Path) -> None:
     (repository / "zprof.xml").unlink()
     for command in gitlab_commands():

@@ -74,11 +74,12 @@ def base(folder: Path) -> Path:
     ("planted", "gates", "gate", "says"),
     [
         (("--batch", "16"), {"peak_memory"}, "peak_memory", "; activations grew most, +"),
-        (
+        pytest.param(
             ("--constant-buffers", "262144"),
             {"peak_memory"},
             "peak_memory",
             "; communication buffers grew most, +",
+            marks=pytest.mark.slow,
         ),
         (
             ("--accumulate", "2"),
@@ -86,11 +87,12 @@ def base(folder: Path) -> Path:
             "collective_bytes",
             " is 100.0 % above the baseline's ",
         ),
-        (
+        pytest.param(
             ("--units", "layers"),
             {"collective_count"},
             "collective_count",
             "; all_gather of float32 over 2 ranks",
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["larger micro-batch", "larger buffers", "reduced each micro-batch", "smaller units"],

@@ -76,7 +76,8 @@ def test_another_late_rank_in_each_step(tmp_path: Path) -> None:
     assert holds(found, LATE_NS)
 
 
-@pytest.mark.parametrize("program", ["sick_ddp", pytest.param("sick_fsdp2", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("program", ["sick_ddp", "sick_fsdp2"])
 def test_a_slow_loader(program: str, tmp_path: Path) -> None:
     found = first(diagnosed(program, "data_loader", tmp_path), beside=("ZP3",))
     assert found["cause"] == "data_loader"
@@ -97,7 +98,7 @@ def test_reductions_of_each_micro_batch(program: str, tmp_path: Path) -> None:
         pytest.param("accumulation_regathers", "for 5 units and 4 micro-batches", marks=SLOW),
         pytest.param("needless_reshard_after_forward", "units are dropped after their forward", marks=SLOW),
         ("checkpoint_regathers", "4 units are gathered three times a step"),
-        ("units_too_small", "each block is 6 units"),
+        pytest.param("units_too_small", "each block is 6 units", marks=SLOW),
         pytest.param("single_unit", "the model is one unit", marks=SLOW),
     ],
 )

@@ -24,7 +24,7 @@ TIED = SIZES | {"tied": True}
 STEPS, BATCH = 20, 8
 LINK = {"bandwidth_bytes_per_s": 1e9, "latency_s": 1e-4}
 OPTIONAL_STEPS = 5
-RANKS = (1, 2, 4)
+RANKS = (1, pytest.param(2, marks=pytest.mark.slow), 4)
 STAGES = range(4)
 DTYPES = ("float32", "bfloat16")
 

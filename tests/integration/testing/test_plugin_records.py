@@ -148,6 +148,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_training_in_the_process_of_the_test(suite: Suite) -> None:
     suite.write(HERE.replace("WIDTH", "64"))
     first = suite.alone("--zprof-update-baseline", "-k", "step or whole")

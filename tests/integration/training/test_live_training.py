@@ -50,6 +50,7 @@ def without_view(arguments: Sequence[str]) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.ranks
 def test_steps_are_seen_before_the_job_ends_and_the_run_is_the_same(tmp_path: Path) -> None:
     with terminal(

@@ -47,7 +47,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("healthy"), "healthy", *HEALTHY)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_straggler_is_named_with_its_delay(tmp_path: Path, rank: int) -> None:
     planted = ("--plant", "straggler_rank", "--straggler-rank", str(rank), "--straggler-ms", str(PLANTED_MS))
     found = report(recorded(tmp_path, "straggler", *planted))
@@ -85,6 +85,7 @@ def test_a_slow_link_is_found_against_the_healthy_run(tmp_path: Path, healthy: P
         assert row["busbw_bytes_per_s"] == pytest.approx(0.4e9 / 8 / 5, rel=0.15)
 
 
+@pytest.mark.slow
 def test_the_cure_of_a_missing_prefetch_wins_what_the_finding_says(tmp_path: Path) -> None:
     sick = report(recorded(tmp_path, "sick", "--plant", "no_prefetch"))
     well = report(recorded(tmp_path, "well", "--plant", "no_prefetch", "--cured"))

@@ -34,9 +34,9 @@ def peak_bytes(found: Report) -> int:
     ("cause", "least_ratio", "status"),
     [
         (Cause.BUFFERS_DOMINATE, 0.5, VerdictStatus.RISK),
-        (Cause.ACTIVATIONS_DOMINATE, 0.3, VerdictStatus.RISK),
-        (Cause.LOGITS_DOMINATE, 0.5, VerdictStatus.RISK),
-        (Cause.REPLICATED_STATE, 0.0, VerdictStatus.RISK),
+        pytest.param(Cause.ACTIVATIONS_DOMINATE, 0.3, VerdictStatus.RISK, marks=pytest.mark.slow),
+        pytest.param(Cause.LOGITS_DOMINATE, 0.5, VerdictStatus.RISK, marks=pytest.mark.slow),
+        pytest.param(Cause.REPLICATED_STATE, 0.0, VerdictStatus.RISK, marks=pytest.mark.slow),
         (Cause.RETAINED_GRADIENTS, 0.0, VerdictStatus.OK),  # a twelfth of a small peak
     ],
 )
