@@ -1,7 +1,6 @@
 """``zprof report``: a run in, its report out."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from zprof.cli.options.training_facts import add_training_options, stated
 from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from zprof.analysis.analysis import RunAnalysis
     from zprof.model.report import Report
 
 
@@ -62,6 +60,7 @@ class ReportCommand:
 
 def _diagnosed(arguments: argparse.Namespace) -> "Report":
     from zprof.analysis.analysis import analyse, analyse_time_alone
+    from zprof.planner.whatif.outlook import with_outlook
     from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
 
     if arguments.hta and arguments.only == "memory":
@@ -78,16 +77,8 @@ def _diagnosed(arguments: argparse.Namespace) -> "Report":
     else:
         analysis = analyse(run, asked["policy"])
         report = diagnose(analysis, baseline, **asked)
-    report = _with_outlook(report, analysis)
+    report = with_outlook(report, analysis)
     return _with_hta(report, run.path) if arguments.hta else report
-
-
-def _with_outlook(report: "Report", analysis: "RunAnalysis") -> "Report":
-    """What the usual changes would make of the run; why they would make nothing of it says zprof whatif."""
-    from zprof.planner.whatif.outlook import outlook
-
-    found = outlook(analysis)
-    return replace(report, outlook=found) if found.predictions else report
 
 
 def _with_hta(report: "Report", run: Path) -> "Report":

@@ -66,11 +66,14 @@ def _theme(name: str | None) -> str | None:
 
 
 def _printed(arguments: argparse.Namespace, options: Measuring) -> int:
+    from zprof.analysis.analysis import analyse
+    from zprof.planner.whatif.outlook import with_outlook
     from zprof.reports.text.report import render
     from zprof.rules.diagnose import diagnose
 
     run, baseline = _given(arguments)
-    console.data(render(diagnose(run, baseline, **options)))
+    analysis = analyse(run, options["policy"])
+    console.data(render(with_outlook(diagnose(analysis, baseline, **options), analysis)))
     return 0
 
 

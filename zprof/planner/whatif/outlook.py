@@ -6,6 +6,7 @@ from dataclasses import replace
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change, Outlook, Predicted, Prediction
+from zprof.model.report import Report
 from zprof.planner.whatif.assumptions import ASSUMPTIONS
 from zprof.planner.whatif.calibrate import Calibrated, calibrated
 from zprof.planner.whatif.change_words import refuse, words_of
@@ -37,6 +38,12 @@ def outlook(analysis: RunAnalysis, changes: Sequence[Change] | None = None) -> O
     gaps += [*_doubts(base), *gaps_of(model, asked)]
     predictions = tuple(_prediction(analysis, base, memory, change) for change in asked)
     return _outlook(predictions, base, gaps)
+
+
+def with_outlook(report: Report, analysis: RunAnalysis) -> Report:
+    """The report with what the usual changes would make of its run; as it is where nothing is predicted."""
+    found = outlook(analysis)
+    return replace(report, outlook=found) if found.predictions else report
 
 
 def _outlook(predictions: tuple[Prediction, ...], base: Base | None, gaps: Sequence[Gap]) -> Outlook:

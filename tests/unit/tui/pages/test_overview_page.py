@@ -128,7 +128,7 @@ def test_every_report_can_be_shown(name: str) -> None:
 def test_findings_say_their_saving_in_one_cell(loaded: Loaded) -> None:
     table = findings_table(loaded)
     first = table.lines[0].cells
-    assert [cell.text for cell in first[:3]] == ["ZP401", "31.9..125.8 ms", "high"]
+    assert [cell.text for cell in first[:3]] == ["ZP401", "36.4..125.8 ms", "high"]
     assert isinstance(first[1], Figure)
     assert [part.leaves for part in first[1].in_report()] == [
         ("findings[0].saving_ns[0]",),
