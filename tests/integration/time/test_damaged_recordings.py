@@ -72,7 +72,7 @@ def damaged(plan: Plan, damage: str) -> Plan:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("planted", [None, _SLOW])
+@pytest.mark.parametrize("planted", [pytest.param(None, marks=pytest.mark.slow), _SLOW])
 def test_damage_names_nobody_who_was_not_late(name: str, planted: int | None, tmp_path: Path) -> None:
     plan = PLANS[name] if planted is None else replace(PLANS[name], speed={planted: 0.6})
     named = set()
