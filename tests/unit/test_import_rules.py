@@ -30,7 +30,7 @@ ALLOWED = {
     "model": {"model"},
     "run": {"run", "model"},
     "analysis": {"analysis", "run", "model"},
-    "planner": {"planner", "simulator", "analysis", "run", "model"},
+    "planner": {"planner", "analysis", "run", "model"},
     "rules": {"rules", "planner", "analysis", "run", "model"},
     "checks": {"checks", "rules", "analysis", "run", "model"},
     "simulator": {"simulator", "model"},

@@ -92,7 +92,7 @@ def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
         Unit(
             name=unit.name,
             elements=ceil_div(unit.elements, mp),
-            frozen_elements=-(-unit.frozen_elements // mp),
+            frozen_elements=ceil_div(unit.frozen_elements, mp),
             encloses=unit.encloses,
         )
         for unit in units

@@ -7,6 +7,8 @@ bytes after each operator, when what it reads and what it made are both there: t
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from zprof.planner.rounding import ceil_div
+
 #: The name of a gradient that waits for another one of the same parameters.
 HELD = "held"
 
@@ -84,8 +86,8 @@ def with_gradients(moments: Moments, part: int, whole: int) -> Moments:
         return tuple(
             replace(
                 moment,
-                gradient_elements=-(-moment.gradient_elements * part // whole),
-                fresh_elements=-(-moment.fresh_elements * part // whole),
+                gradient_elements=ceil_div(moment.gradient_elements * part, whole),
+                fresh_elements=ceil_div(moment.fresh_elements * part, whole),
             )
             for moment in passed
         )

@@ -12,9 +12,9 @@ from zprof.model.planning.plan import Scheme
 from zprof.model.planning.sensitivity import BreakEven, SpeedUp
 from zprof.planner.memory.residual import gathered_bytes
 from zprof.planner.memory.rows import memory_of
+from zprof.planner.memory.states import law_bytes
 from zprof.planner.sensitivity.break_even import kept_of
 from zprof.planner.sensitivity.conditions import in_parts, with_bandwidth, with_latency
-from zprof.planner.sensitivity.states import state_bytes
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.placement import data_group
 from zprof.planner.step.runs import Stack
@@ -146,7 +146,7 @@ def _fits(start: str, job: Job, hardware: Hardware) -> str:
 
 
 def _holds_at_least(start: str, job: Job, hardware: Hardware) -> str:
-    states, gathered = state_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
+    states, gathered = law_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
     rest = hardware.memory_bytes - states - gathered
     verdict = f"{_size(rest)} is left for the rest" if rest >= 0 else f"does not fit, {_size(-rest)} short"
     return (

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import Scheme
 from zprof.model.planning.sensitivity import BreakEven, Point
+from zprof.planner.memory.states import law_bytes
 from zprof.planner.sensitivity.break_even import BANDWIDTHS
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, with_ranks, with_tokens
-from zprof.planner.sensitivity.states import state_bytes
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.runs import Stack
 
@@ -18,13 +18,13 @@ _MOST_DEVICES = 1024
 
 def bandwidth_points(job: Job, stack: Stack) -> tuple[Point, ...]:
     """At 100, 75 and 50 % of what the group gets of the network."""
-    states = state_bytes(job, Scheme.ZERO_3)
+    states = law_bytes(job, Scheme.ZERO_3)
     return _made(_point(job, stack, states, ratio) for ratio in BANDWIDTHS)
 
 
 def latency_points(job: Job, stack: Stack) -> tuple[Point, ...]:
     """At 5 to 100 µs a hop between nodes."""
-    states = state_bytes(job, Scheme.ZERO_3)
+    states = law_bytes(job, Scheme.ZERO_3)
     return _made(_point(with_latency(job, latency), stack, states) for latency in LATENCIES_NS)
 
 
@@ -32,7 +32,7 @@ def token_points(job: Job, stack: Stack, break_even: Iterable[BreakEven]) -> tup
     """At powers of two around the job's tokens and the break-even, at each bandwidth."""
     tokens = [even.forward_tokens for even in break_even] + [float(job.batch.tokens or 1)]
     counts = list(_powers(min(tokens) / 2, max(tokens) * 2))
-    states = state_bytes(job, Scheme.ZERO_3)
+    states = law_bytes(job, Scheme.ZERO_3)
     return _made(
         _point(with_tokens(job, count), stack, states, ratio) for ratio in BANDWIDTHS for count in counts
     )
@@ -41,7 +41,7 @@ def token_points(job: Job, stack: Stack, break_even: Iterable[BreakEven]) -> tup
 def world_points(job: Job, stack: Stack) -> tuple[Point, ...]:
     """From one node on, twice as many data-parallel ranks each time; a device keeps its batch."""
     sized = [with_ranks(job, dp) for dp in worlds(job)]
-    return _made(_point(there, stack, state_bytes(there, Scheme.ZERO_3)) for there in sized)
+    return _made(_point(there, stack, law_bytes(there, Scheme.ZERO_3)) for there in sized)
 
 
 def worlds(job: Job) -> tuple[int, ...]:

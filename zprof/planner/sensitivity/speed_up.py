@@ -22,9 +22,10 @@ from zprof.planner.memory.moments import known_bytes
 from zprof.planner.memory.residual import gathered_bytes, working_set_bytes
 from zprof.planner.memory.rows import memory_of
 from zprof.planner.memory.searching import largest_that_fits
+from zprof.planner.memory.states import law_bytes
 from zprof.planner.models.units import with_units
 from zprof.planner.sensitivity.conditions import with_ranks, with_samples
-from zprof.planner.sensitivity.states import activation_bytes, state_bytes
+from zprof.planner.sensitivity.states import activation_bytes
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.runs import Stack
 
@@ -83,7 +84,7 @@ def _peak(job: Job, scheme: Scheme, samples: int) -> int:
 
 def _by_formula(job: Job, shape: Shape, scheme: Scheme, memory: int) -> int:
     there = with_units(job)
-    left = memory - state_bytes(there, scheme) - (gathered_bytes(there) if scheme is Scheme.ZERO_3 else 0)
+    left = memory - law_bytes(there, scheme) - (gathered_bytes(there) if scheme is Scheme.ZERO_3 else 0)
     sample = activation_bytes(job, 1) or 0
     if job.residual.checkpointing:
         sequence, size = job.batch.sequence or 0, job.element_bytes.parameter
@@ -96,7 +97,7 @@ def _fitting(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_W
         there = with_ranks(job, dp)
         most = most_samples(there, scheme)
         if most.count:
-            yield _World(job=there, most=most, state_bytes=state_bytes(with_units(there), scheme))
+            yield _World(job=there, most=most, state_bytes=law_bytes(with_units(there), scheme))
 
 
 def _against(first: _World, world: _World, stack: Stack, scheme: Scheme) -> SpeedUp | None:

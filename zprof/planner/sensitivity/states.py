@@ -1,16 +1,10 @@
-"""Bytes of a device that the series compare: model states, activations of a micro-batch.
+"""Bytes of a device that the series compare: activations of a micro-batch.
 
 Formulas are those of ``zprof.planner.memory``; work buffers and the optimizer's copies are left out.
 """
 
 from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Scheme
-from zprof.planner.memory import residual, states
-
-
-def state_bytes(job: Job, scheme: Scheme) -> int:
-    """Parameters, gradients and optimizer state."""
-    return sum(states.state_bytes(job, scheme).values())
+from zprof.planner.memory import residual
 
 
 def activation_bytes(job: Job, samples: int) -> int | None:

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from zprof.analysis.analysis import RunAnalysis
-from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
-from zprof.planner.whatif.calibrate import Calibrated, calibrated
+from zprof.planner.whatif.calibrate import Calibrated
 from zprof.planner.whatif.habits import IN_FLIGHT, Habits
 from zprof.planner.whatif.skeleton import Floats, Pass, Phase, Skeleton, UnitSize, Work
 
@@ -142,14 +140,8 @@ def _even(work: Work) -> Work:
     )
 
 
-def usual_changes(analysis: RunAnalysis) -> tuple[Change, ...]:
-    """What is asked first of a run: each other stage, prefetch, the link, even ranks, what stays gathered."""
-    model = calibrated(analysis)
-    return () if isinstance(model, Gap) else usual_of(model)
-
-
 def usual_of(model: Calibrated) -> tuple[Change, ...]:
-    """The same, of a run that is calibrated already."""
+    """What is asked first of a run: each other stage, prefetch, the link, even ranks, what stays gathered."""
     habits, summary = model.habits, model.summary
     found = [Change(stage=stage) for stage in range(4) if stage != habits.stage]
     if habits.stage == 3:

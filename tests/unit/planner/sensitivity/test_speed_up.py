@@ -7,13 +7,14 @@ import pytest
 from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape, Unit
 from zprof.model.planning.plan import Scheme
 from zprof.planner.hardware.presets import H100, V100
+from zprof.planner.memory.states import law_bytes
 from zprof.planner.models.presets import preset
 from zprof.planner.models.units import with_units
 from zprof.planner.plan import plan
 from zprof.planner.sensitivity.answers import speed_up_answers
 from zprof.planner.sensitivity.series import sensitivity_of
 from zprof.planner.sensitivity.speed_up import MostSamples, most_samples, speed_up_of
-from zprof.planner.sensitivity.states import activation_bytes, state_bytes
+from zprof.planner.sensitivity.states import activation_bytes
 from zprof.planner.step.ledger import step_with
 from zprof.planner.step.runs import Stack, stack_of
 
@@ -47,7 +48,7 @@ def test_states_shrink_and_checkpoints_grow(dp: int, samples: int, states: str, 
     job = sixty_billion(dp)
     kept = activation_bytes(job, samples)
     assert kept is not None
-    assert f"{state_bytes(job, Scheme.ZERO_2) / 1e9:.2f}" == states
+    assert f"{law_bytes(job, Scheme.ZERO_2) / 1e9:.2f}" == states
     assert f"{kept / 1e9:.2f}" == checkpoints
     assert samples <= most_samples(job, Scheme.ZERO_2).count
 
@@ -100,7 +101,7 @@ def test_gathered_units_take_their_place_in_stage_3() -> None:
     sample = activation_bytes(job, 1)
     assert sample is not None
     sample += 2 * (8192 * 1024 + 11 * 8192 * 1024 // 16)  # the block that is computed again
-    left = V100.memory_bytes - state_bytes(job, Scheme.ZERO_3) - 2 * 2 * BLOCK // 16
+    left = V100.memory_bytes - law_bytes(job, Scheme.ZERO_3) - 2 * 2 * BLOCK // 16
     assert most_samples(job, Scheme.ZERO_3) == MostSamples(count=left // sample, at_most=True)
 
 

@@ -11,6 +11,7 @@ arXiv 1910.02054, section 6.1 and 6.3; the reference engine keeps them in this w
 from dataclasses import dataclass
 
 from zprof.model.planning.job import Job, Unit
+from zprof.planner.rounding import ceil_div
 
 _PLACE_BYTES = 256
 
@@ -33,7 +34,7 @@ class Kept:
 def kept_of(unit: Unit, job: Job) -> Kept:
     """What is kept of a unit's checkpoint."""
     residual, whole = job.residual, unit.checkpoint_bytes or 0
-    part = -(-whole // job.degrees.mp) if residual.partition else whole
+    part = ceil_div(whole, job.degrees.mp) if residual.partition else whole
     if residual.offload:
         return Kept(
             stays_bytes=0,
@@ -54,5 +55,5 @@ def chunk_bytes(job: Job) -> int:
         return 0
     share = job.degrees.mp if residual.partition else 1
     inner = [unit.checkpoint_bytes or 0 for unit in job.units if not unit.encloses]
-    largest = -(-max(inner, default=0) // share)
-    return len(inner) * (-(-largest // _PLACE_BYTES) * _PLACE_BYTES)
+    largest = ceil_div(max(inner, default=0), share)
+    return len(inner) * ceil_div(largest, _PLACE_BYTES) * _PLACE_BYTES

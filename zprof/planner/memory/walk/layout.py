@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 
 from zprof.model.planning.job import Job, Unit
+from zprof.planner.rounding import ceil_div
 
 #: All of a unit but its name.
 _KIND = attrgetter(*(field.name for field in fields(Unit) if field.name != "name"))
@@ -40,7 +41,7 @@ def trained_elements(unit: Unit, job: Job) -> int:
         return unit.elements - unit.frozen_elements
     if any(other.frozen_elements for other in job.units):
         return unit.elements
-    return -(-unit.elements * (job.parameters - job.frozen_parameters) // job.parameters)
+    return ceil_div(unit.elements * (job.parameters - job.frozen_parameters), job.parameters)
 
 
 def has_backward(unit: Unit, job: Job) -> bool:
@@ -88,7 +89,7 @@ def _sum(job: Job, size_of: Callable[[Unit, Job], int]) -> int:
 
 def _padded(elements: int, job: Job) -> int:
     block = block_elements(job)
-    return -(-elements // block) * block
+    return ceil_div(elements, block) * block
 
 
 def in_runs(units: Sequence[Unit], ends: int) -> tuple[Run, ...]:
