@@ -1,3 +1,21 @@
-"""For the tests of zprof's pytest plugin: pytest within pytest."""
+"""For all tests: properties without a stop-watch, one worker for each file, and pytest within pytest."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
+
+# No test judges absolute times: a busy machine makes any example slow once.
+settings.register_profile("zprof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("zprof")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file on one worker of ``--dist loadgroup``: what its fixtures made is made once."""
+    root = Path(__file__).parent
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(root).as_posix()))

@@ -39,10 +39,12 @@ def play(app: ZprofApp, act: Act, size: tuple[int, int] = SMALL, *, notification
 
 
 async def settled(app: ZprofApp, pilot: Pilot[int]) -> None:
-    """Until the screen in front is there and filled."""
+    """Until the screen in front is there and filled; a run that is still measured fills none."""
     for _ in range(_MOST_PAUSES):
         await pilot.pause()
         screen = app.screen
+        if app.loaded is None:
+            break
         if getattr(screen, "is_reading", False):
             await app.workers.wait_for_complete()
             await pilot.pause(_WHILE_READING_S)

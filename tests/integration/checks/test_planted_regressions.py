@@ -23,7 +23,7 @@ from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 TINY = (
     "--stage 3 --layers 2 --hidden 64 --heads 4 --vocabulary 64 --context 32 --batch 8 "
     "--keep-after-forward last --checkpoint --skip-steps 1 --memory-steps 1 --time-steps 2"

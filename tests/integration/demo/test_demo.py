@@ -11,7 +11,7 @@ import pytest
 
 from zprof.model.time import LEDGER_TERMS
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 
 
 def zprof(*arguments: str) -> str:

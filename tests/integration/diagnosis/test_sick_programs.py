@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 PROGRAMS = Path(__file__).parent / "programs"
 STEPS = 11
 #: What the programs sleep in each step, late or loading, and how far beyond it a busy machine makes that.

@@ -13,7 +13,7 @@ from zprof.model.tenants import Tenant
 if TYPE_CHECKING:
     from conftest import Recorded
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("memory")]
 
 #: Elements of the transformer; the engine needs no padding for it.  One step counter for each of 5 units.
 PSI, COUNTERS = 3_421_696, 5 * 4

@@ -16,7 +16,7 @@ from zprof.model.tenants import Tenant
 if TYPE_CHECKING:
     from conftest import Recorded
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("memory")]
 
 #: The parameters of the transformer in bytes (fp32), and its tensors.
 P, TENSORS = 13_686_784, 52

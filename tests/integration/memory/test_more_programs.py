@@ -15,7 +15,7 @@ from zprof.model.tenants import Tenant
 if TYPE_CHECKING:
     from conftest import Recorded
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("memory")]
 
 #: Bytes of the transformer's and of the small model's parameters (fp32), and the number of their tensors.
 P, TENSORS = 13_686_784, 52

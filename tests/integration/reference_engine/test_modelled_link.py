@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from engine_ranks import run_ranks
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 
 RANKS = 3
 LATENCY_S, BANDWIDTH = 2e-3, 20e6

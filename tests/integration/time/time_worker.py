@@ -8,6 +8,7 @@ import queue
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -36,19 +37,29 @@ def plain(rank: int, run: Path) -> None:
             recording.step()
 
 
+@dataclass(frozen=True)
+class Started:
+    """A collective on its way."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+
+
 class Link:
     """A communication thread that says itself how long a collective takes."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[str, threading.Event] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[str, Started] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def launch(self, text: str) -> threading.Event:
-        done = threading.Event()
+    def launch(self, text: str) -> Started:
+        """Returns when the collective has begun: what is computed after it is hidden behind it."""
+        started = Started()
         with record_function(f"own::launch {text}"):
-            self._queue.put((text, done))
-        return done
+            self._queue.put((text, started))
+        started.begun.wait()
+        return started
 
     def close(self) -> None:
         self._queue.put(None)
@@ -56,11 +67,12 @@ class Link:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            text, done = item
+            text, started = item
             with record_function(f"own::comm {text}"):
+                started.begun.set()
                 dist.all_reduce(torch.ones(64))
                 time.sleep(SLEEP_S)
-            done.set()
+            started.done.set()
 
 
 def carried(rank: int, run: Path) -> None:
@@ -69,11 +81,11 @@ def carried(rank: int, run: Path) -> None:
     with zprof.record(run, steps=zprof.steps(skip=1, memory=0, time=STEPS)) as recording:
         for step in range(1 + STEPS):
             text = f"all_reduce pg=0 seq={step} unit=u bytes=256 dtype=float32"
-            done = link.launch(text)
+            started = link.launch(text)
             with record_function("own::compute forward unit=u"):
                 time.sleep(SLEEP_S / 4)
             with record_function(f"own::wait all_reduce pg=0 seq={step} unit=u"):
-                done.wait()
+                started.done.wait()
             recording.step()
     link.close()
 

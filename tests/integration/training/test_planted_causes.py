@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 PLANTED_MS = 40.0
 OPTIONS = (
     "--layers 4 --hidden 128 --heads 4 --vocabulary 64 --context 16 --batch 4 --stage 3 "

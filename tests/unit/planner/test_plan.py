@@ -171,7 +171,7 @@ jobs = st.builds(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(jobs)
 def test_rows_are_consistent(job: Job) -> None:
     try:

@@ -46,7 +46,7 @@ def store_of(kind: tuple[bool, bool, bool], mp: ThreadComm, places: int = 4) -> 
 KINDS = list(product([False, True], repeat=3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shapes=st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3), min_size=1, max_size=5),
     dtype=st.sampled_from(list(BITS)),

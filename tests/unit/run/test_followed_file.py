@@ -16,7 +16,7 @@ def followed(path: Path, restarts: list[int] | None = None) -> FollowedFile:
     return FollowedFile(path, LONGEST, lambda: told.append(1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     content=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"x")), max_size=8),
     cuts=st.lists(st.integers(0, 200), max_size=12),

@@ -150,7 +150,7 @@ def test_hostile_files_never_hold_it_up(tmp_path: Path, name: str, kind: str) ->
     assert bool(state.problem) == (name == MANIFEST_NAME)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(cuts=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 400)), max_size=30))
 def test_steps_come_in_order_however_the_logs_are_cut(cuts: list[tuple[int, int]]) -> None:
     whole = b"".join(line(step) for step in range(40))

@@ -68,7 +68,7 @@ def collectives(schedule: Schedule) -> list[Line]:
     return [line for line in schedule.lines if isinstance(line.instruction, Collective)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(plans())
 def test_nobody_leaves_a_collective_before_all_are_there(plan: Plan) -> None:
     for line in collectives(run(plan)):
@@ -82,7 +82,7 @@ def test_nobody_leaves_a_collective_before_all_are_there(plan: Plan) -> None:
             assert line.end[members].max() - line.end[members].min() <= spread
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(plans())
 def test_streams_run_in_order_and_nothing_begins_before_it_is_launched(plan: Plan) -> None:
     schedule = run(plan)
@@ -99,7 +99,7 @@ def test_streams_run_in_order_and_nothing_begins_before_it_is_launched(plan: Pla
             lanes[line.lane] = line.end
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plans())
 def test_work_waits_for_what_it_depends_on(plan: Plan) -> None:
     done: dict[str, np.ndarray] = {}

@@ -44,7 +44,7 @@ def cells(page: HeatPage) -> list[Cursor]:
     ]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 1100), st.integers(-2, 60), st.integers(0, 1099), st.booleans())
 def test_edges_leave_nobody_out(count: int, room: int, at: int, folded: bool) -> None:
     at = min(at, count - 1)
@@ -62,7 +62,7 @@ def test_edges_leave_nobody_out(count: int, room: int, at: int, folded: bool) ->
         assert shown == max(1, room)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(tables(), st.integers(1, 10), st.integers(1, 6), st.booleans())
 def test_a_cell_is_the_worst_of_those_that_share_it(
     values: np.ndarray, height: int, width: int, folded: bool
@@ -83,7 +83,7 @@ def test_a_cell_is_the_worst_of_those_that_share_it(
                 assert math.isnan(shown[row, column])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(tables())
 def test_levels_keep_the_order_and_unknown_is_none_of_them(values: np.ndarray) -> None:
     known = values[np.isfinite(values)]
@@ -95,7 +95,7 @@ def test_levels_keep_the_order_and_unknown_is_none_of_them(values: np.ndarray) -
         assert (ordered[0], ordered[-1]) == (0, 9)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(tables(), st.integers(1, 10), st.booleans())
 def test_every_rank_is_reached_by_moving_down(values: np.ndarray, height: int, folded: bool) -> None:
     made, cursor, seen = grid(values), Cursor(), set()

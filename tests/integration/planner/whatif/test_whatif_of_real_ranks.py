@@ -13,7 +13,7 @@ from zprof.model.planning.whatif import Change
 from zprof.planner.whatif.outlook import outlook
 from zprof.run.reader import load
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 #: Two ranks; what the blocks take is long beside what the machine adds.
 JOB = (
     "--ranks 2 --layers 3 --hidden 64 --vocabulary 64 --context 16 --batch 4 --steps 9 --skip-steps 1 "

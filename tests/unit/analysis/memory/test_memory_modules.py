@@ -67,7 +67,7 @@ def test_a_name_of_ten_thousand_levels_counts_for_the_ones_above() -> None:
     assert len(peaks) < 50
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(TABLES)
 def test_modules_are_what_counting_each_by_itself_gives(tables: Tables) -> None:
     lives = tables.lives(end_us=64)

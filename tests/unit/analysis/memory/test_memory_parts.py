@@ -41,7 +41,7 @@ def test_more_kinds_than_can_be_shown_are_one_kind_of_their_tenant() -> None:
     assert sum(part.bytes for part in parts) == tables.lives().peak().bytes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(TABLES)
 def test_parts_sum_to_the_peak_and_so_does_what_they_rest_on(tables: Tables) -> None:
     lives = tables.lives(end_us=64)

@@ -69,7 +69,7 @@ def test_a_phase_of_a_newer_version_counts_as_other() -> None:
     assert peaks_of(tables) == {"other": 8}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(TABLES)
 def test_the_largest_phase_is_the_peak_and_each_sums(tables: Tables) -> None:
     lives = tables.lives(end_us=64)
@@ -81,7 +81,7 @@ def test_the_largest_phase_is_the_peak_and_each_sums(tables: Tables) -> None:
         assert entry.peak_bytes == sum(entry.tenants.values()) + entry.untagged_bytes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(TABLES)
 def test_each_phase_is_what_looking_at_every_event_gives(tables: Tables) -> None:
     lives = tables.lives(end_us=100)

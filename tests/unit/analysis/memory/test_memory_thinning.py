@@ -22,7 +22,7 @@ def live_at(lives: RankLives, time_ns: int) -> int:
     return int(lives.live_bytes[index]) if index >= 0 else 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(TABLES, st.integers(1, 40))
 def test_points_sum_to_the_live_bytes_and_hold_the_peak(tables: Tables, points: int) -> None:
     lives = tables.lives(end_us=64)

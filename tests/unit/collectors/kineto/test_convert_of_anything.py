@@ -89,7 +89,7 @@ GROUPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(events(), max_size=12), GROUPS, st.sampled_from([None, 0, -1, 3, 1 << 50]), st.booleans())
 def test_any_trace(spans, groups, world_size, named):
     names = [thread_name(30, "thread 30 (pt_gloo_runloop)")] if named else []

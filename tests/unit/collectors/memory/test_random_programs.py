@@ -47,7 +47,7 @@ def pieces(segments: Segments) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
-@settings(max_examples=EXAMPLES, deadline=None, phases=WITHOUT_SHRINKING)
+@settings(max_examples=EXAMPLES, phases=WITHOUT_SHRINKING)
 @given(plans, st.integers(0, 1 << 30))
 def test_whatever_a_program_does(plan: Plan, seed: int) -> None:
     program = Program(plan)

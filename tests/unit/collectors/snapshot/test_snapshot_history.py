@@ -88,7 +88,7 @@ def _freed_first(allocator: Allocator) -> set[int]:
     return {address for address, action in first.items() if action != "alloc"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9), steps=st.integers(1, 60), ring=st.one_of(st.none(), st.integers(1, 40)))
 def test_every_entry_leaves_what_the_allocator_had(seed: int, steps: int, ring: int | None) -> None:
     first = random_history(seed, steps, ring=ring)

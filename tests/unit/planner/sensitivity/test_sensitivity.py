@@ -74,7 +74,7 @@ def test_tokens_from_which_it_holds_at_half_the_bandwidth(hardware: Hardware, ab
     assert half.holds_from_tokens == pytest.approx(about, rel=0.02)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from(list(PRESETS.values())), st.floats(0.1, 1.0), st.sampled_from((8, 32, 1024)))
 def test_it_holds_from_there_on_and_not_before(hardware: Hardware, ratio: float, dp: int) -> None:
     job = with_bandwidth(replace(open_question(hardware), degrees=Degrees(dp=dp)), ratio)

@@ -44,7 +44,7 @@ def wall(phases: tuple[Phase, ...]) -> int:
     return total(phases).wall_ns
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RUNS, ROOT)
 def test_stage_3(runs: list[tuple[events.Unit, int]], root: events.Unit | None) -> None:
     times = times_of(runs, root)
@@ -52,7 +52,7 @@ def test_stage_3(runs: list[tuple[events.Unit, int]], root: events.Unit | None) 
     assert found == events.sharded(single(runs), root, keep_last=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(UNIT, st.integers(2, 40))
 def test_stage_3_with_the_last_unit_kept(unit: events.Unit, count: int) -> None:
     """The usual formula counts one gather late: never below the events, by one backward at the most."""
@@ -63,7 +63,7 @@ def test_stage_3_with_the_last_unit_kept(unit: events.Unit, count: int) -> None:
     assert by_events <= found <= by_events + unit.backward
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(UNIT, st.integers(1, 5)), min_size=2, max_size=5), ROOT)
 def test_stage_3_with_the_last_of_units_that_differ_kept(
     runs: list[tuple[events.Unit, int]], root: events.Unit | None
@@ -73,7 +73,7 @@ def test_stage_3_with_the_last_of_units_that_differ_kept(
     assert found == events.sharded(single(runs), root, keep_last=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RUNS, ROOT)
 def test_keeping_the_last_unit_saves_its_gather_on_the_link(
     runs: list[tuple[events.Unit, int]], root: events.Unit | None
@@ -83,7 +83,7 @@ def test_keeping_the_last_unit_saves_its_gather_on_the_link(
     assert again.collective_ns - kept.collective_ns == runs[-1][0].gather
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(UNIT, st.integers(1, 40))
 def test_keeping_the_last_unit_is_no_slower(unit: events.Unit, count: int) -> None:
     alike = events.Unit(unit.forward, unit.backward, unit.gather, unit.gather)
@@ -91,19 +91,19 @@ def test_keeping_the_last_unit_is_no_slower(unit: events.Unit, count: int) -> No
     assert wall(kept_backward(times)) <= wall(gathered_backward(times))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RUNS, ROOT)
 def test_reductions_of_stages_0_to_2(runs: list[tuple[events.Unit, int]], root: events.Unit | None) -> None:
     assert wall(reduced_backward(times_of(runs, root))) == events.reduced(single(runs), root)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RUNS, ROOT)
 def test_the_gather_of_new_parameters(runs: list[tuple[events.Unit, int]], root: events.Unit | None) -> None:
     assert wall(refreshed_forward(times_of(runs, root))) == events.refreshed(single(runs), root)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RUNS, ROOT, st.booleans())
 def test_without_prefetch_all_is_exposed(
     runs: list[tuple[events.Unit, int]], root: events.Unit | None, keep_last: bool
@@ -115,7 +115,7 @@ def test_without_prefetch_all_is_exposed(
     assert passes.wall_ns >= hidden.wall_ns
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RUNS, ROOT, st.integers(0, 3), st.integers(1, 4), st.integers(0, 2), st.booleans())
 def test_terms_sum_to_wall_and_nothing_is_below_its_parts(
     runs: list[tuple[events.Unit, int]],
@@ -136,7 +136,7 @@ def test_terms_sum_to_wall_and_nothing_is_below_its_parts(
     assert found.wall_ns >= max(found.compute_ns, found.collective_ns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RUNS, ROOT, st.integers(0, 3), st.integers(1, 4))
 def test_runs_are_as_units_one_by_one(
     runs: list[tuple[events.Unit, int]], root: events.Unit | None, stage: int, micro_batches: int

@@ -57,7 +57,7 @@ def step(job: Job, scheme: Scheme) -> PlannedStep:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(jobs(), SCHEMES)
 def test_terms_sum_to_wall(job: Job, scheme: Scheme) -> None:
     found = step(job, scheme)
@@ -84,7 +84,7 @@ def test_a_step_of_less_than_a_nanosecond_loses_nothing(scheme: Scheme) -> None:
     assert (step(job, scheme).wall_ns, step(job, scheme).efficiency_ratio) == (0, 1.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(jobs(), SCHEMES, st.floats(0.05, 1.0))
 def test_a_slower_network_never_helps(job: Job, scheme: Scheme, ratio: float) -> None:
     fast, slow = step(job, scheme), step(with_bandwidth(job, ratio), scheme)
@@ -94,7 +94,7 @@ def test_a_slower_network_never_helps(job: Job, scheme: Scheme, ratio: float) ->
     assert late.exposed_transfer_ns >= fast.exposed_transfer_ns
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(jobs(), SCHEMES, st.integers(2, 50))
 def test_more_tokens_never_lower_the_efficiency(job: Job, scheme: Scheme, times: int) -> None:
     """By more samples: a gather stays as it is.  Whole nanoseconds may round the other way."""

@@ -100,7 +100,6 @@ def test_checkpoints_on_the_host_go_out_and_in() -> None:
     )
 
 
-@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 200), st.integers(1, 1000), st.integers(1, 1000))
 def test_bubble_of_gpipe(stages: int, count: int, forward: int, backward: int) -> None:
     flow = gpipe(stages=stages, micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=0)
@@ -125,7 +124,7 @@ def by_events(stages: int, count: int, lengths: tuple[int, ...], transfer: int) 
     return end
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 6), st.integers(1, 8), st.integers(1, 100), st.integers(1, 100), st.integers(0, 200))
 def test_gpipe_by_events(stages: int, count: int, forward: int, backward: int, transfer: int) -> None:
     flow = gpipe(

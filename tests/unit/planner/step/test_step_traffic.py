@@ -18,7 +18,7 @@ from zprof.planner.step.traffic import ASSUMPTIONS, links_of
 STAGES = {0: Scheme.DATA_PARALLEL, 1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 3),
     st.integers(1, 10**12),

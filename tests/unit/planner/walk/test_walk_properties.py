@@ -49,7 +49,7 @@ def jobs(draw: st.DrawFn) -> Job:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(jobs(), STAGES)
 def test_no_term_is_negative_and_states_are_below_the_peak(job: Job, stage: int) -> None:
     found = terms(job, stage)
@@ -60,7 +60,7 @@ def test_no_term_is_negative_and_states_are_below_the_peak(job: Job, stage: int)
     assert peak_bytes(job, stage) >= sum(states.values())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(jobs(), STAGES)
 def test_checkpointing_never_raises_the_peak_by_more_than_a_recomputation_needs(job: Job, stage: int) -> None:
     """It keeps inputs instead of all; what it adds is the gradient that waits, and places in a chunk."""
@@ -84,7 +84,7 @@ def _all_of_one(job: Job) -> int:
     return around + checkpoints + max(unit.saved_bytes or 0 for unit in inner)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(jobs(), st.integers(1, 4))
 def test_more_ranks_never_raise_the_peak_of_stage_3(job: Job, times: int) -> None:
     """Padding apart: the alignment is that of elements, and shards are rounded up to it."""
@@ -95,7 +95,7 @@ def test_more_ranks_never_raise_the_peak_of_stage_3(job: Job, times: int) -> Non
     assert peak_bytes(more, 3) <= peak_bytes(fewer, 3) + wider + buffers
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(jobs())
 def test_more_units_ahead_never_lower_the_peak(job: Job) -> None:
     """Copies of gloo apart, which come earlier then."""
@@ -104,21 +104,21 @@ def test_more_units_ahead_never_lower_the_peak(job: Job) -> None:
     assert peaks == sorted(peaks)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(jobs(), st.sampled_from([0, 1, 2]))
 def test_prefetch_is_of_stage_3_alone(job: Job, stage: int) -> None:
     peaks = {peak_bytes(with_overlap(job, prefetch=ahead), stage) for ahead in (0, 3)}
     assert len(peaks) == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(jobs(), STAGES)
 def test_nccl_needs_no_more_than_gloo(job: Job, stage: int) -> None:
     nccl, gloo = (replace(job, backend=backend) for backend in (Backend.NCCL, Backend.GLOO))
     assert peak_bytes(nccl, stage) <= peak_bytes(gloo, stage)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(jobs(), STAGES, st.integers(20, 60))
 def test_units_left_out_of_a_long_row_change_nothing(job: Job, stage: int, layers: int) -> None:
     """The same step with every unit walked through."""

@@ -132,7 +132,7 @@ def _play(job: tuple[Skeleton, Habits, Link]) -> Played:
     return play(program_of(skeleton, habits), skeleton.work, over, FREE)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(jobs())
 def test_a_step_is_never_shorter_than_its_work_and_sums(job: tuple[Skeleton, Habits, Link]) -> None:
     played = _play(job)
@@ -141,7 +141,7 @@ def test_a_step_is_never_shorter_than_its_work_and_sums(job: tuple[Skeleton, Hab
     assert np.allclose(whole, played.wall_ns)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(jobs())
 def test_a_link_that_takes_no_time_exposes_no_transfer(job: tuple[Skeleton, Habits, Link]) -> None:
     skeleton, habits, _ = job
@@ -149,7 +149,7 @@ def test_a_link_that_takes_no_time_exposes_no_transfer(job: tuple[Skeleton, Habi
     assert not played.transfer_ns.any()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(jobs())
 def test_a_slower_link_never_makes_the_run_shorter(job: tuple[Skeleton, Habits, Link]) -> None:
     skeleton, habits, over = job

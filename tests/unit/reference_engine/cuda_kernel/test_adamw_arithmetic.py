@@ -143,7 +143,7 @@ def test_small_and_large_gradients_keep_their_squares(kernel):
     assert float(state.exp_avg_sq[2]) > 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_equals_float64_for_any_numbers(shim_library, data):
     gradient, low = data.draw(st.sampled_from(TYPES))

@@ -63,7 +63,7 @@ def test_floats_of_every_exponent_round_as_torchs_do(kernel, half):
 
 
 @pytest.mark.parametrize("half", HALVES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(value=st.floats(width=32), offset=st.integers(0, 8))
 def test_any_float_rounds_as_torchs_does(shim_library, half, value, offset):
     kernel = CudaAdamW(torch.device("cpu"), ShimRuntime(shim_library, threads=1, resident=1))

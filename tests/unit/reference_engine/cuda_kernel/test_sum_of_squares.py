@@ -70,7 +70,7 @@ def test_a_gradient_is_not_changed(kernel):
     assert same_bits(gradient, before)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(numbers=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=40))
 def test_equals_the_exact_sum_of_any_numbers(shim_library, numbers):
     kernel = CudaAdamW(torch.device("cpu"), ShimRuntime(shim_library, threads=2))

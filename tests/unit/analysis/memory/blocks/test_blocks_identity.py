@@ -29,7 +29,7 @@ def check(terms: Terms) -> None:
     assert sum(used + free_terms(terms)) == terms.reserved_bytes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), ring=st.sampled_from([None, 25]))
 def test_the_identity_holds_at_every_event(seed: int, ring: int | None) -> None:
     allocator = random_history(seed, 60, ring=ring)
@@ -47,7 +47,7 @@ def test_the_identity_holds_at_every_event(seed: int, ring: int | None) -> None:
         assert terms.awaiting_free_bytes > 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000))
 def test_the_peaks_are_the_highest_points(seed: int) -> None:
     allocator = random_history(seed, 60)

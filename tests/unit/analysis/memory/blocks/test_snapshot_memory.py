@@ -121,7 +121,7 @@ def test_a_snapshot_without_blocks_says_so(tmp_path: Path) -> None:
     assert "no block" in answer.gaps[0].reason
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000))
 def test_tenants_and_untagged_sum_to_live_bytes_at_each_point(seed: int) -> None:
     allocator = random_history(seed, 60)

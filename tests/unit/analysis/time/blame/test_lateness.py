@@ -25,7 +25,7 @@ def found(*collectives):
     return lateness(judged(*collectives))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 3), begins), min_size=1, max_size=9))
 def test_it_is_the_mean_over_the_collectives_of_a_step(drawn):
     expected = defaultdict(list)

@@ -55,7 +55,7 @@ drawn = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(drawn, min_size=1, max_size=8))
 def test_the_parts_sum_to_all_exposed_wait(given_rows):
     collectives = [

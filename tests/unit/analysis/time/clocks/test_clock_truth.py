@@ -42,7 +42,7 @@ def test_without_short_collectives_the_doubt_is_stated():
     late=st.integers(0, 20 * MS),
     seed=st.integers(0, 999),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_true_offset_lies_within_what_causality_allows(offsets, late, seed):
     world = World(offsets=dict(enumerate(offsets, 1)), late={2: late}, seed=seed, stated=True)
     seen = synchronised(world)

@@ -28,7 +28,7 @@ drawn = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 60)), max_size=8)
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(drawn, drawn, drawn, st.fixed_dictionaries(dict.fromkeys(
     ("allocator", "sync", "loader", "limiter", "optimizer", "collective"), drawn
 )))  # fmt: skip

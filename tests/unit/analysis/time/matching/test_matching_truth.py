@@ -76,9 +76,7 @@ def test_one_event_dropped_anywhere_makes_no_instance_wrong(name):
     name=st.sampled_from(sorted(WORLDS)),
     seed=st.integers(0, 1000),
 )
-@settings(
-    max_examples=60, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.reuse, Phase.generate]
-)
+@settings(max_examples=60, derandomize=True, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 def test_no_wrong_pair_whatever_is_missing(drops, begins, ends, offsets, name, seed):
     world = WORLDS[name]
     if not world.hosts:

@@ -89,7 +89,7 @@ def traces(draw):
     return json.dumps(top, cls=Encoder, **layout).encode()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(traces(), st.integers(1, 700))
 def test_random_traces(text, block):
     trace = read_text(io.BytesIO(text), block_bytes=block)
@@ -99,7 +99,7 @@ def test_random_traces(text, block):
     assert (trace.report.dropped, trace.report.cut_short) == (0, False)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(traces(), st.data())
 def test_random_cuts_and_damage_end_cleanly(text, data):
     damaged = bytearray(text[: data.draw(st.integers(0, len(text)))])
@@ -115,14 +115,14 @@ def test_random_cuts_and_damage_end_cleanly(text, data):
     assert len(trace) + trace.report.timeless <= trace.report.events
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(content):
     with pytest.raises(BadInput):
         read_text(io.BytesIO(content), block_bytes=16)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(VALUES, st.integers(0, 3))
 def test_brackets_against_a_walk_over_each_byte(value, indent):
     text = bytearray(json.dumps([value, {"a": value}, '[{\\"', 3, {}], indent=indent or None).encode())

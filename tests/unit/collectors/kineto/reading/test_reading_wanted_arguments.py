@@ -40,7 +40,7 @@ def kept(event):
     return named or (event["cat"] == "kernel" and "Process Group Name" in event["args"])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(st.lists(EVENTS, max_size=12), st.sampled_from(LAYOUTS), st.integers(60, 4000), st.booleans())
 def test_arguments_of_random_collectives(events, layout, block, unusual):
     """``unusual``: an event of a kind that the cheapest decoding does not know."""
