@@ -107,7 +107,9 @@ def test_nothing_beside_collectives_or_no_kernels_is_no_finding() -> None:
     assert comm_slows_compute(beside(0.05, 4.0, kernels=1), None) is None
 
 
-@pytest.mark.parametrize(("vendor", "strength"), [(Vendor.NVIDIA, 0.5), (Vendor.GLOO, 2.0)])
+@pytest.mark.parametrize(
+    ("vendor", "strength"), [(Vendor.NVIDIA, 0.5), pytest.param(Vendor.GLOO, 2.0, marks=pytest.mark.slow)]
+)
 def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
     cause, plan = Planted.COMM_SLOWS_COMPUTE, base(3, vendor)
     job = planted(cause, plan, tmp_path / "run", strength)

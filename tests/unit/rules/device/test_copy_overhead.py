@@ -77,7 +77,9 @@ def test_mostly_copies_of_gradients_are_more_likely_padding(share: float, sure: 
     assert finding.confidence is sure
 
 
-@pytest.mark.parametrize(("vendor", "strength"), [(Vendor.NVIDIA, 2.0), (Vendor.GLOO, 0.5)])
+@pytest.mark.parametrize(
+    ("vendor", "strength"), [pytest.param(Vendor.NVIDIA, 2.0, marks=pytest.mark.slow), (Vendor.GLOO, 0.5)]
+)
 def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
     cause, plan = Planted.COPY_OVERHEAD, base(2, vendor)
     job = planted(cause, plan, tmp_path / "run", strength)

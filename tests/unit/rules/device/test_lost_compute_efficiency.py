@@ -107,7 +107,9 @@ def test_needs_a_baseline() -> None:
     assert lost_compute_efficiency(healthy(4), run(100)) is None
 
 
-@pytest.mark.parametrize(("vendor", "strength"), [(Vendor.NVIDIA, 0.5), (Vendor.GLOO, 2.0)])
+@pytest.mark.parametrize(
+    ("vendor", "strength"), [(Vendor.NVIDIA, 0.5), pytest.param(Vendor.GLOO, 2.0, marks=pytest.mark.slow)]
+)
 def test_planted(vendor: Vendor, strength: float, tmp_path: Path) -> None:
     cause, plan = Planted.LOST_COMPUTE_EFFICIENCY, base(2, vendor)
     job = planted_beside_healthy(cause, plan, tmp_path / "run", strength)

@@ -16,11 +16,11 @@ MINE = {Named.NO_PREFETCH, Named.RATE_LIMITED_PREFETCH}
 @pytest.mark.parametrize(
     ("cause", "vendor", "strength", "seed"),
     [
-        (Cause.NO_PREFETCH, Vendor.NVIDIA, 0.5, 1),
+        pytest.param(Cause.NO_PREFETCH, Vendor.NVIDIA, 0.5, 1, marks=pytest.mark.slow),
         (Cause.NO_PREFETCH, Vendor.AMD, 1.0, 2),
         (Cause.NO_PREFETCH, Vendor.GLOO, 2.0, 3),
         (Cause.RATE_LIMITED_PREFETCH, Vendor.NVIDIA, 0.5, 1),
-        (Cause.RATE_LIMITED_PREFETCH, Vendor.AMD, 2.0, 2),
+        pytest.param(Cause.RATE_LIMITED_PREFETCH, Vendor.AMD, 2.0, 2, marks=pytest.mark.slow),
     ],
 )
 def test_is_first_and_holds_the_true_saving(
@@ -36,7 +36,7 @@ def test_is_first_and_holds_the_true_saving(
     ("cause", "vendor"),
     [
         (Cause.TIGHT, Vendor.NVIDIA),
-        (Cause.TIGHT, Vendor.GLOO),
+        pytest.param(Cause.TIGHT, Vendor.GLOO, marks=pytest.mark.slow),
         (Cause.COMPUTE_BLOCKS_COMM, Vendor.NVIDIA),
         (Cause.LOW_BUS_BANDWIDTH, Vendor.NVIDIA),
         (Cause.SINGLE_UNIT, Vendor.NVIDIA),

@@ -27,13 +27,13 @@ def job(seed: int, vendor: Vendor) -> Plan:
     ("cause", "vendor", "strength"),
     [
         (Cause.LATENCY_BOUND_COLLECTIVES, Vendor.NVIDIA, 1.0),
-        (Cause.LATENCY_BOUND_COLLECTIVES, Vendor.GLOO, 2.0),
         (Cause.UNITS_TOO_SMALL, Vendor.AMD, 1.0),
-        (Cause.UNITS_TOO_SMALL, Vendor.GLOO, 2.0),
-        (Cause.SINGLE_UNIT, Vendor.NVIDIA, 2.0),
         (Cause.SINGLE_UNIT, Vendor.GLOO, 1.0),
-        (Cause.SHARDING_SPANS_NODES, Vendor.NVIDIA, 1.0),
         (Cause.SHARDING_SPANS_NODES, Vendor.GLOO, 2.0),
+        pytest.param(Cause.LATENCY_BOUND_COLLECTIVES, Vendor.GLOO, 2.0, marks=pytest.mark.slow),
+        pytest.param(Cause.UNITS_TOO_SMALL, Vendor.GLOO, 2.0, marks=pytest.mark.slow),
+        pytest.param(Cause.SINGLE_UNIT, Vendor.NVIDIA, 2.0, marks=pytest.mark.slow),
+        pytest.param(Cause.SHARDING_SPANS_NODES, Vendor.NVIDIA, 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_the_cause_is_first_and_its_price_is_true(
@@ -44,7 +44,7 @@ def test_the_cause_is_first_and_its_price_is_true(
     assert_first_and_priced(found, cause, plan, tmp_path / "cured", strength, widest=4)
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+@pytest.mark.parametrize("vendor", [pytest.param(Vendor.NVIDIA, marks=pytest.mark.slow), Vendor.GLOO])
 def test_a_slow_network_is_seen_beside_the_healthy_run(vendor: Vendor, tmp_path: Path) -> None:
     plan = job(4, vendor)
     healthy = diagnosed(plan, tmp_path / "healthy").analysis
@@ -61,8 +61,19 @@ def test_the_link_of_one_rank_is_named_without_a_baseline(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
-@pytest.mark.parametrize("cause", [Cause.NONE, Cause.TIGHT, Cause.NO_PREFETCH, Cause.STRAGGLER_RANK])
+@pytest.mark.parametrize(
+    ("cause", "vendor"),
+    [
+        (Cause.NONE, Vendor.GLOO),
+        (Cause.TIGHT, Vendor.NVIDIA),
+        (Cause.NO_PREFETCH, Vendor.GLOO),
+        (Cause.STRAGGLER_RANK, Vendor.NVIDIA),
+        pytest.param(Cause.NONE, Vendor.NVIDIA, marks=pytest.mark.slow),
+        pytest.param(Cause.TIGHT, Vendor.GLOO, marks=pytest.mark.slow),
+        pytest.param(Cause.NO_PREFETCH, Vendor.NVIDIA, marks=pytest.mark.slow),
+        pytest.param(Cause.STRAGGLER_RANK, Vendor.GLOO, marks=pytest.mark.slow),
+    ],
+)
 def test_other_jobs_have_no_fault_of_size_or_link(cause: Cause, vendor: Vendor, tmp_path: Path) -> None:
     found = planted(cause, job(6, vendor), tmp_path).sure
     assert not [f.cause for f in found if f.cause in OURS]

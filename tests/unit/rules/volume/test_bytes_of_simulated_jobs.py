@@ -22,16 +22,19 @@ from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Vendor
 
 MINE = {Named.FP32_REDUCE, Named.FP32_GATHER, Named.UNHIDDEN_OPTIMIZER_GATHER, Named.UNEVEN_SHAPES}
+#: Each cause once, on GPUs or on CPUs.
 CASES = [
     (Cause.FP32_REDUCE, Vendor.NVIDIA, 0.5, 0),
+    (Cause.FP32_GATHER, Vendor.GLOO, 2.0, 4),
+    (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.GLOO, 1.0, 6),
+    (Cause.UNEVEN_SHAPES, Vendor.NVIDIA, 1.0, 8),
+]
+MORE = [
     (Cause.FP32_REDUCE, Vendor.GLOO, 1.0, 1),
     (Cause.FP32_REDUCE, Vendor.AMD, 2.0, 2),
     (Cause.FP32_GATHER, Vendor.NVIDIA, 1.0, 3),
-    (Cause.FP32_GATHER, Vendor.GLOO, 2.0, 4),
     (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.NVIDIA, 0.5, 5),
-    (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.GLOO, 1.0, 6),
     (Cause.UNHIDDEN_OPTIMIZER_GATHER, Vendor.NVIDIA, 2.0, 7),
-    (Cause.UNEVEN_SHAPES, Vendor.NVIDIA, 1.0, 8),
 ]
 
 
@@ -43,7 +46,10 @@ def sure(job: Diagnosed) -> set[Named]:
     return {finding.cause for finding in job.sure}
 
 
-@pytest.mark.parametrize(("cause", "vendor", "strength", "seed"), CASES)
+@pytest.mark.parametrize(
+    ("cause", "vendor", "strength", "seed"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+)
 def test_planted_is_first_and_its_saving_holds_the_true_one(
     tmp_path: Path, cause: Cause, vendor: Vendor, strength: float, seed: int
 ) -> None:
@@ -52,7 +58,14 @@ def test_planted_is_first_and_its_saving_holds_the_true_one(
     assert_first_and_priced(job, cause, plan, tmp_path, strength, widest=3)
 
 
-@pytest.mark.parametrize("cause", [Cause.FP32_REDUCE, Cause.FP32_GATHER, Cause.UNHIDDEN_OPTIMIZER_GATHER])
+@pytest.mark.parametrize(
+    "cause",
+    [
+        Cause.FP32_GATHER,
+        Cause.UNHIDDEN_OPTIMIZER_GATHER,
+        pytest.param(Cause.FP32_REDUCE, marks=pytest.mark.slow),
+    ],
+)
 def test_one_rank_of_four_proves_it(tmp_path: Path, cause: Cause) -> None:
     """Its clock tells nothing of the others': the range is as wide as that needs, and holds the truth."""
     plan = base(1)
@@ -78,8 +91,19 @@ def test_on_a_cpu_padding_is_found_beside_a_baseline_only(tmp_path: Path) -> Non
     assert any(Cause.UNEVEN_SHAPES.value in gap.what for gap in alone.gaps)
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
-@pytest.mark.parametrize("cause", [Cause.NONE, Cause.TIGHT, Cause.LOW_BUS_BANDWIDTH, Cause.STRAGGLER_RANK])
+@pytest.mark.parametrize(
+    ("cause", "vendor"),
+    [
+        (Cause.NONE, Vendor.GLOO),
+        (Cause.TIGHT, Vendor.NVIDIA),
+        (Cause.LOW_BUS_BANDWIDTH, Vendor.GLOO),
+        (Cause.STRAGGLER_RANK, Vendor.NVIDIA),
+        pytest.param(Cause.NONE, Vendor.NVIDIA, marks=pytest.mark.slow),
+        pytest.param(Cause.TIGHT, Vendor.GLOO, marks=pytest.mark.slow),
+        pytest.param(Cause.LOW_BUS_BANDWIDTH, Vendor.NVIDIA, marks=pytest.mark.slow),
+        pytest.param(Cause.STRAGGLER_RANK, Vendor.GLOO, marks=pytest.mark.slow),
+    ],
+)
 def test_healthy_jobs_and_those_of_neighbours_have_none(tmp_path: Path, cause: Cause, vendor: Vendor) -> None:
     assert not MINE & sure(planted(cause, base(3, vendor), tmp_path))
 

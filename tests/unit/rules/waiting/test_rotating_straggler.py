@@ -46,7 +46,9 @@ def test_finds_hosts_that_stall_in_turn(ranks: int, order: list[int]) -> None:
     assert f"{ranks} of {ranks} in turn" in finding.sentence
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(s, marks=pytest.mark.slow) for s in range(3, 10))]
+)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("noise_ms", [0.3, 3.0])
 def test_noise_is_no_stall(seed: int, ranks: int, noise_ms: float) -> None:

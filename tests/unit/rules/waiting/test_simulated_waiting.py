@@ -27,14 +27,22 @@ def small(seed: int, vendor: Vendor, ranks: int = 4, *, tight: bool = False) -> 
     return plant(plan, Cause.TIGHT) if tight else plan
 
 
-@pytest.mark.parametrize("cause", [Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER])
+JOBS = [
+    (0, Vendor.GLOO, 4, 0.5, True),
+    (1, Vendor.NVIDIA, 4, 0.5, True),
+    (2, Vendor.NVIDIA, 2, 1.0, False),
+    (3, Vendor.GLOO, 2, 2.0, False),
+]
+#: By cause: two of the jobs, of two vendors, tight and not, of four ranks and two.
+FAST = {Cause.STRAGGLER_RANK: (0, 2), Cause.ROTATING_STRAGGLER: (1, 3)}
+
+
 @pytest.mark.parametrize(
-    ("seed", "vendor", "ranks", "strength", "tight"),
+    ("cause", "seed", "vendor", "ranks", "strength", "tight"),
     [
-        (0, Vendor.GLOO, 4, 0.5, True),
-        (1, Vendor.NVIDIA, 4, 0.5, True),
-        (2, Vendor.NVIDIA, 2, 1.0, False),
-        (3, Vendor.GLOO, 2, 2.0, False),
+        pytest.param(cause, *job, marks=[] if job[0] in fast else pytest.mark.slow)
+        for cause, fast in FAST.items()
+        for job in JOBS
     ],
 )
 def test_the_late_rank_is_first_and_its_price_is_true(
@@ -45,9 +53,19 @@ def test_the_late_rank_is_first_and_its_price_is_true(
     assert_first_and_priced(job, cause, plan, tmp_path / "cured", strength, widest=3)
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
-@pytest.mark.parametrize("tight", [False, True])
-@pytest.mark.parametrize("ranks", [2, 5])
+@pytest.mark.parametrize(
+    ("vendor", "tight", "ranks"),
+    [
+        (Vendor.NVIDIA, True, 2),
+        (Vendor.NVIDIA, False, 5),
+        (Vendor.GLOO, True, 5),
+        (Vendor.GLOO, False, 2),
+        pytest.param(Vendor.NVIDIA, True, 5, marks=pytest.mark.slow),
+        pytest.param(Vendor.NVIDIA, False, 2, marks=pytest.mark.slow),
+        pytest.param(Vendor.GLOO, True, 2, marks=pytest.mark.slow),
+        pytest.param(Vendor.GLOO, False, 5, marks=pytest.mark.slow),
+    ],
+)
 def test_healthy_jobs_accuse_nobody(vendor: Vendor, tight: bool, ranks: int, tmp_path: Path) -> None:
     job = diagnosed(small(10 + ranks, vendor, ranks, tight=tight), tmp_path)
     assert not [finding for finding in job.sure if finding.cause in WAITING]
@@ -100,13 +118,13 @@ def test_two_late_ranks_are_named_together(tmp_path: Path) -> None:
 
 
 def test_of_many_groups_most_wait_for_ranks_that_the_late_one_made_late(tmp_path: Path) -> None:
-    """Of four groups that shard, one has the late rank, and of four that replicate one."""
-    plan = Plan(seed=3, ranks=16, shard=4, steps=4, units=3)
+    """Of three groups that shard, one has the late rank, and of three that replicate one."""
+    plan = Plan(seed=3, ranks=9, shard=3, steps=4, units=3)
     job = planted(Cause.STRAGGLER_RANK, plan, tmp_path)
     assert_first_and_priced(job, Cause.STRAGGLER_RANK, plan, tmp_path / "cured", widest=4)
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+@pytest.mark.parametrize("vendor", [pytest.param(Vendor.NVIDIA, marks=pytest.mark.slow), Vendor.GLOO])
 def test_profilers_that_start_apart_are_no_late_ranks(vendor: Vendor, tmp_path: Path) -> None:
     job = planted(Cause.MEASUREMENT_ARTIFACT, small(0, vendor), tmp_path)
     assert job.first is not None

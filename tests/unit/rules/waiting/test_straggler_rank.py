@@ -62,7 +62,9 @@ def test_finds_a_delay_that_hides_under_the_others_compute() -> None:
     assert finding.saving_ns[1] > 0
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 12))]
+)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("noise_ms", [0.3, 3.0])
 def test_noise_accuses_nobody(seed: int, ranks: int, noise_ms: float) -> None:

@@ -25,7 +25,7 @@ OURS = {
         (Cause.ACCUMULATION_REGATHERS, Vendor.GLOO, 2, 0.5),
         (Cause.NEEDLESS_RESHARD_AFTER_FORWARD, Vendor.NVIDIA, 3, 1.0),
         (Cause.LAST_UNIT_REGATHERED, Vendor.GLOO, 4, 1.0),
-        (Cause.LAST_UNIT_REGATHERED, Vendor.NVIDIA, 5, 0.5),
+        pytest.param(Cause.LAST_UNIT_REGATHERED, Vendor.NVIDIA, 5, 0.5, marks=pytest.mark.slow),
         (Cause.CHECKPOINT_REGATHERS, Vendor.NVIDIA, 1, 1.0),
     ],
 )
@@ -35,7 +35,7 @@ def test_planted(cause: Cause, vendor: Vendor, seed: int, strength: float, tmp_p
     assert_first_and_priced(job, cause, plan, tmp_path / "true", strength, widest=3)
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, pytest.param(Vendor.GLOO, marks=pytest.mark.slow)])
 def test_a_healthy_job_repeats_nothing_that_costs(vendor: Vendor, tmp_path: Path) -> None:
     loud = {f.cause for f in planted(Cause.TIGHT, base(6, vendor), tmp_path).sure}
     assert not loud & OURS
