@@ -1,11 +1,15 @@
-"""For all tests: properties without a stop-watch, one worker for each file, and pytest within pytest."""
+"""For all tests: one thread, no stop-watch, one worker for each file, and pytest within pytest."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
+
+# Tensors of tests are small, and tests run beside each other: a second thread only spins.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No test judges absolute times: a busy machine makes any example slow once.
 settings.register_profile("zprof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
