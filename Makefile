@@ -22,7 +22,7 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not timed and not slow"
-	$(BIN)/python -m pytest -m "timed and not slow"
+	$(BIN)/python -m pytest tests/integration -m "timed and not slow"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.engine

@@ -23,7 +23,7 @@ from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timed]
+pytestmark = pytest.mark.ranks
 TINY = (
     "--stage 3 --layers 2 --hidden 64 --heads 4 --vocabulary 64 --context 32 --batch 8 "
     "--keep-after-forward last --checkpoint --skip-steps 1 --memory-steps 1 --time-steps 2"
@@ -116,6 +116,7 @@ def test_an_equal_run_passes_to_the_byte(folder: Path, base: Path) -> None:
     assert found.outcome == "passed", [result.sentence for result in found.results]
 
 
+@pytest.mark.timed
 def test_lost_overlap_fails_through_its_interval(folder: Path) -> None:
     limits = [
         parse_limit(gate, said, origin="zprof.toml")

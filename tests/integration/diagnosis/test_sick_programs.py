@@ -85,7 +85,8 @@ def test_a_slow_loader(program: str, tmp_path: Path) -> None:
     assert holds(found, LOADING_NS)
 
 
-@pytest.mark.parametrize("program", ["sick_ddp", pytest.param("sick_fsdp2", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("program", ["sick_ddp", "sick_fsdp2"])
 def test_reductions_of_each_micro_batch(program: str, tmp_path: Path) -> None:
     found = first(diagnosed(program, "accumulation_syncs", tmp_path), beside=BUSY)
     assert found["cause"] == "accumulation_syncs"

@@ -87,7 +87,12 @@ def most_communication_buffers(rank: RankLives) -> int:
 
 @pytest.mark.parametrize(
     ("switches", "kept"),
-    [("md", CHECKPOINTS), ("pa", CHECKPOINTS // RANKS), ("pa+md", CHECKPOINTS // RANKS), ("pa+cpu", 0)],
+    [
+        ("md", CHECKPOINTS),
+        ("pa", CHECKPOINTS // RANKS),
+        pytest.param("pa+md", CHECKPOINTS // RANKS, marks=pytest.mark.slow),
+        ("pa+cpu", 0),
+    ],
 )
 def test_checkpoints_between_forward_and_backward(lives: Lives, switches: str, kept: int) -> None:
     for whole, other in zip(lives("whole"), lives(switches), strict=True):

@@ -1,22 +1,32 @@
-"""Starts real ranks, each a process, and collects what they saw."""
+"""Starts real ranks, each a process, and collects what they saw.
+
+A rank is forked off a server that has imported torch already, which takes most of the time of a small one.
+"""
 
 import json
+import multiprocessing
+import multiprocessing.forkserver
 import os
+import runpy
 import socket
-import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 WORKER = Path(__file__).with_name("engine_worker.py")
+_SHARED = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+_IMPORTED = ["torch", "torch.distributed", "zprof.reference_engine.train"]
 
 
 @dataclass(frozen=True)
 class Ended:
     """How a rank ended: exit code, the last line that it wrote, and its results by case."""
 
-    code: int
+    code: int | None
     error: str
     results: dict[str, Any]
 
@@ -26,38 +36,53 @@ def run_ranks(
 ) -> list[Ended]:
     """Run the cases on every rank; the ranks are ended if they take longer than ``timeout_s``."""
     (folder / "cases.json").write_text(json.dumps(cases))
-    port = _free_port()
-    ranks = [_start(rank, world_size, port, folder, worker) for rank in range(world_size)]
+    context, port = _server(), _free_port()
+    ranks = []
+    for rank in range(world_size):
+        place = {"RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = _SHARED | {name: str(value) for name, value in place.items()}
+        ranks.append(context.Process(target=_be_rank, args=(worker, folder, rank, environment)))
     try:
-        return [_ended(process, folder / f"rank{rank}.json", timeout_s) for rank, process in enumerate(ranks)]
+        for process in ranks:
+            process.start()
+        deadline = time.monotonic() + timeout_s
+        for process in ranks:
+            process.join(max(0.0, deadline - time.monotonic()))
+        late = [rank for rank, process in enumerate(ranks) if process.is_alive()]
+        assert not late, f"ranks {late} took longer than {timeout_s} s"
+        return [_ended(process.exitcode, folder, rank) for rank, process in enumerate(ranks)]
     finally:
         for process in ranks:
-            if process.poll() is None:
+            if process.is_alive():
                 process.kill()
-                process.communicate()
+                process.join()
 
 
-def _start(rank: int, world_size: int, port: int, folder: Path, worker: Path) -> subprocess.Popen[str]:
-    environment = os.environ | {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    command = [sys.executable, str(worker), str(folder / "cases.json"), str(folder / f"rank{rank}.json")]
-    root = Path(__file__).parents[3]
-    return subprocess.Popen(
-        command, env=environment, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+def _server() -> multiprocessing.context.ForkServerContext:
+    """The one of this process; its threads are counted when it imports torch."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    with mock.patch.dict(os.environ, _SHARED):
+        multiprocessing.forkserver.ensure_running()
+    return context
 
 
-def _ended(process: subprocess.Popen[str], result: Path, timeout_s: float) -> Ended:
-    output, _ = process.communicate(timeout=timeout_s)
-    lines = [line for line in output.splitlines() if line.strip()]
+def _be_rank(worker: Path, folder: Path, rank: int, environment: Mapping[str, str]) -> None:
+    """Become the program of a rank: what it writes goes to a file."""
+    with (folder / f"rank{rank}.log").open("w") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.environ.update(environment)
+    sys.argv = [str(worker), str(folder / "cases.json"), str(folder / f"rank{rank}.json")]
+    sys.path.insert(0, str(worker.parent))
+    runpy.run_path(str(worker), run_name="__main__")
+
+
+def _ended(code: int | None, folder: Path, rank: int) -> Ended:
+    lines = [line for line in (folder / f"rank{rank}.log").read_text().splitlines() if line.strip()]
+    result = folder / f"rank{rank}.json"
     results = json.loads(result.read_text()) if result.exists() else {}
-    return Ended(code=process.returncode, error=lines[-1] if lines else "", results=results)
+    return Ended(code=code, error=lines[-1] if lines else "", results=results)
 
 
 def _free_port() -> int:

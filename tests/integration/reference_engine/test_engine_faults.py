@@ -28,7 +28,12 @@ def faulty_case(stage: int, link: dict[str, float] | None, fault: str) -> dict[s
 
 @pytest.mark.parametrize(
     ("stage", "link", "fault"),
-    [(0, None, "kill"), (3, None, "raise"), (3, LINK, "kill"), (2, LINK, "raise")],
+    [
+        (0, None, "kill"),
+        pytest.param(3, None, "raise", marks=pytest.mark.slow),
+        pytest.param(3, LINK, "kill", marks=pytest.mark.slow),
+        (2, LINK, "raise"),
+    ],
     ids=["stage 0 killed", "stage 3 raised", "modelled link killed", "modelled link raised"],
 )
 def test_the_others_end_with_an_error(tmp_path: Path, stage: int, link: dict[str, float] | None, fault: str):

@@ -28,8 +28,8 @@ BY_HAND = {
 #: Real traces on which HTA finds every figure as zprof does; all that the two disagree on is elsewhere.
 AGREED = (
     "hta_nccl_data.json.gz",
-    "hta_trace_filter_2of128/sampled_rank-1.json.gz",
-    "tracelens_h100_qwen_0.5b.json.gz",
+    pytest.param("hta_trace_filter_2of128/sampled_rank-1.json.gz", marks=pytest.mark.slow),
+    pytest.param("tracelens_h100_qwen_0.5b.json.gz", marks=pytest.mark.slow),
 )
 
 
@@ -81,7 +81,10 @@ def test_what_hta_cannot_parse_is_a_gap_with_its_words(tmp_path):
     assert len(gap.reason.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("vendor", "missing"), [(Vendor.NVIDIA, ()), (Vendor.AMD, (0,))])
+@pytest.mark.parametrize(
+    ("vendor", "missing"),
+    [pytest.param(Vendor.NVIDIA, (), marks=pytest.mark.slow), (Vendor.AMD, (0,))],
+)
 def test_simulated_ranks_differ_by_waits_alone(tmp_path, vendor, missing):
     simulate(Plan(ranks=2, steps=2, units=3, vendor=vendor, missing=missing, seed=7), tmp_path / "traces")
     found = verify(tmp_path / "traces")

@@ -75,6 +75,7 @@ def test_a_healthy_run_accuses_nobody(healthy: Path, tmp_path: Path) -> None:
     pytest.fail(f"each recording accuses somebody: {found}")
 
 
+@pytest.mark.slow
 def test_a_slow_link_is_found_against_the_healthy_run(tmp_path: Path, healthy: Path) -> None:
     slow = recorded(tmp_path, "slow", "--plant", "low_bus_bandwidth")
     found = report(slow, "--baseline", str(healthy))

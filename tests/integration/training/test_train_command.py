@@ -18,11 +18,11 @@ def train(*options: str) -> subprocess.CompletedProcess[str]:
     "options",
     [
         "--batch 3",
-        "--steps 0",
-        "--stage 7",
+        pytest.param("--steps 0", marks=pytest.mark.slow),
+        pytest.param("--stage 7", marks=pytest.mark.slow),
         "--ranks 0",
         "--straggler-rank 5 --straggler-ms 40",
-        "--link-latency-us 5",
+        pytest.param("--link-latency-us 5", marks=pytest.mark.slow),
         "--colour blue",
     ],
 )

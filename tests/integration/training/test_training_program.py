@@ -46,6 +46,7 @@ def test_losses_do_not_depend_on_ranks_stage_and_accumulation(alone: tuple[float
     assert "step 4/4" in done.stderr
 
 
+@pytest.mark.slow
 def test_nor_on_tensor_parallelism_and_partitioned_checkpoints(alone: tuple[float, float]) -> None:
     done = torchrun("--stage 1 --mp 2 --pa-cpu --clip 1.0 --accumulate 2 --defragment")
     assert losses(done) == pytest.approx(alone, abs=2e-5)
