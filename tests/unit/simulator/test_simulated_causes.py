@@ -81,10 +81,16 @@ EFFECTS: dict[Cause, tuple[Callable[[Ledger, Ledger], bool], Cause]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[Cause, Ledger]:
+    names = {name for _, name in EFFECTS.values()}
+    return {name: ledger(plant(BASE, name), tmp_path_factory.mktemp("healthy")) for name in names}
+
+
 @pytest.mark.parametrize("cause", EFFECTS)
-def test_a_cause_shows_where_it_should(cause: Cause, tmp_path: Path) -> None:
-    effect, healthy = EFFECTS[cause]
-    before, after = (ledger(plant(BASE, name), tmp_path) for name in (healthy, cause))
+def test_a_cause_shows_where_it_should(cause: Cause, healthy: dict[Cause, Ledger], tmp_path: Path) -> None:
+    effect, without = EFFECTS[cause]
+    before, after = healthy[without], ledger(plant(BASE, cause), tmp_path)
     assert effect(before, after), f"{before} -> {after}"
     assert not effect(before, before)
 

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,18 @@ PLANS = {
     "gloo": Plan(ranks=3, units=3, steps=2, vendor=Vendor.GLOO, network=SLOW, speed={2: 0.6}),
     "pipelined": Plan(ranks=2, units=2, stage=1, steps=3, hide_optimizer_gather=True, network=SLOW),
 }
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Truth, Path]]:
+    """By name, the truth of a plan and the folder of its traces: several tests read the same ones."""
+
+    @cache
+    def simulated(name: str) -> tuple[Truth, Path]:
+        folder = tmp_path_factory.mktemp("traces")
+        return simulate(PLANS[name], folder), folder
+
+    return simulated
 
 
 def events(folder: Path, rank: int) -> list[dict[str, Any]]:
@@ -70,10 +84,13 @@ def spans(found: list[dict[str, Any]], *categories: str, name: str = "") -> Span
 
 
 @pytest.mark.parametrize("name", [name for name, plan in PLANS.items() if plan.vendor is not Vendor.GLOO])
-def test_unions_are_those_of_the_written_device_events(name: str, tmp_path: Path) -> None:
-    truth = simulate(PLANS[name], tmp_path)
+def test_unions_are_those_of_the_written_device_events(
+    name: str, written: Callable[[str], tuple[Truth, Path]]
+) -> None:
+    truth, folder = written(name)
+    traces = [events(folder, rank) for rank in range(truth.ranks)]
     for step in truth.per_step:
-        found = events(tmp_path, step.rank)
+        found = traces[step.rank]
         kernels = spans(found, "kernel")
         running = spans(found, "kernel", name="nccl")
         compute = [span for span in kernels if span not in set(running)]
@@ -91,10 +108,13 @@ def test_unions_are_those_of_the_written_device_events(name: str, tmp_path: Path
         assert step.wall_ns == step.compute_ns + exposed + step.exposed_memcpy_ns + step.idle_ns
 
 
-def test_unions_are_those_of_the_written_events_of_gloo(tmp_path: Path) -> None:
-    truth = simulate(PLANS["gloo"], tmp_path)
+def test_unions_are_those_of_the_written_events_of_gloo(
+    written: Callable[[str], tuple[Truth, Path]],
+) -> None:
+    truth, folder = written("gloo")
+    traces = [events(folder, rank) for rank in range(truth.ranks)]
     for step in truth.per_step:
-        found = events(tmp_path, step.rank)
+        found = traces[step.rank]
         running = spans(found, "user_annotation", name="gloo:")
         waits = spans(found, "user_annotation", name="zprof::wait")
         bounds = step.begin_ns, step.end_ns
@@ -104,8 +124,10 @@ def test_unions_are_those_of_the_written_events_of_gloo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_waits_and_transfers_follow_from_when_the_others_came(name: str, tmp_path: Path) -> None:
-    truth = simulate(PLANS[name], tmp_path)
+def test_waits_and_transfers_follow_from_when_the_others_came(
+    name: str, written: Callable[[str], tuple[Truth, Path]]
+) -> None:
+    truth, _ = written(name)
     starts: dict[tuple[object, ...], dict[int, int]] = {}
     for row in truth.collectives:
         starts.setdefault((row.ranks, row.sequence), {})[row.rank] = row.start_ns
@@ -120,8 +142,10 @@ def test_waits_and_transfers_follow_from_when_the_others_came(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_exposed_parts_of_collectives_sum_to_those_of_steps(name: str, tmp_path: Path) -> None:
-    truth = simulate(PLANS[name], tmp_path)
+def test_exposed_parts_of_collectives_sum_to_those_of_steps(
+    name: str, written: Callable[[str], tuple[Truth, Path]]
+) -> None:
+    truth, _ = written(name)
     for rank in range(truth.ranks):
         steps = [step for step in truth.per_step if step.rank == rank]
         rows = [row for row in truth.collectives if row.rank == rank]

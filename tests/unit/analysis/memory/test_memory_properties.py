@@ -35,7 +35,7 @@ _crowded = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(_crowded, st.randoms(use_true_random=False))
 def test_the_order_of_role_rows_means_nothing(crowded: list[Any], random: Random) -> None:
     """Many of them on one block at one time, gained and given up."""
@@ -54,7 +54,7 @@ _stay = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.bo
 _addresses = st.lists(st.lists(_stay, min_size=1, max_size=5), min_size=1, max_size=4)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(_addresses)
 def test_each_free_ends_its_own_block(addresses: list[list[tuple[int, int, int, bool]]]) -> None:
     """One address after the other: a block, a pause, the next block; some frees left no event."""
@@ -98,7 +98,7 @@ def analysed(folder: Path, *ranks: dict[str, list[dict[str, Any]]]) -> Memory:
     return analyse_memory(load(write(folder, list(ranks)))).memory
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(_rank, _rank)
 def test_two_ranks_may_change_places(first: Any, second: Any) -> None:
     with TemporaryDirectory() as folder:

@@ -41,8 +41,15 @@ def of(path: CriticalPath, what: PathKind | None = None, rank: int | None = None
     )
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
-@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize(
+    ("vendor", "tight"),
+    [
+        (Vendor.NVIDIA, True),
+        (Vendor.GLOO, False),
+        pytest.param(Vendor.NVIDIA, False, marks=pytest.mark.slow),
+        pytest.param(Vendor.GLOO, True, marks=pytest.mark.slow),
+    ],
+)
 def test_it_lies_on_the_late_rank(vendor: Vendor, tight: bool, tmp_path: Path) -> None:
     plan = plant(small(vendor), Cause.TIGHT) if tight else small(vendor)
     path = path_of(replace(plan, speed={2: 0.8}), tmp_path)
@@ -50,7 +57,7 @@ def test_it_lies_on_the_late_rank(vendor: Vendor, tight: bool, tmp_path: Path) -
     assert of(path, PathKind.COMPUTE) - of(path, PathKind.COMPUTE, 2) < 0.03 * path.wall_ns
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+@pytest.mark.parametrize("vendor", [pytest.param(Vendor.NVIDIA, marks=pytest.mark.slow), Vendor.GLOO])
 def test_a_slow_link_is_most_of_it(vendor: Vendor, tmp_path: Path) -> None:
     path = path_of(plant(small(vendor), Cause.LOW_BUS_BANDWIDTH), tmp_path)
     assert of(path, PathKind.TRANSFER) > 0.9 * path.wall_ns
@@ -71,7 +78,7 @@ def test_what_one_host_lost_is_on_it(what: PathKind, tmp_path: Path) -> None:
     assert of(path, what) - of(path, what, 1) < 1 * MS
 
 
-@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
+@pytest.mark.parametrize("vendor", [Vendor.NVIDIA, pytest.param(Vendor.GLOO, marks=pytest.mark.slow)])
 def test_it_goes_from_rank_to_rank_where_another_is_late_each_step(vendor: Vendor, tmp_path: Path) -> None:
     path = path_of(plant(small(vendor), Cause.ROTATING_STRAGGLER), tmp_path)
     assert of(path, PathKind.HOST) > 7.5 * MS

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.support.diagnoses import base, diagnosed
+from tests.support.diagnoses import base
+from tests.support.simulations import simulated
 from zprof.analysis.time.passes.moves import of_parameters
 from zprof.simulator.knobs import Gathering
 from zprof.simulator.plan import Plan, Vendor
@@ -20,7 +21,7 @@ def job(vendor: Vendor, **changes: object) -> Plan:
 
 
 def passes_of(plan: Plan, folder: Path) -> pd.DataFrame:
-    return diagnosed(plan, folder).analysis.passes
+    return simulated(plan, folder).analysis.passes
 
 
 @pytest.mark.parametrize("vendor", [Vendor.NVIDIA, Vendor.GLOO])
