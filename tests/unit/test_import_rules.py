@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,7 @@ def imports_of(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
+@cache
 def all_imports() -> list[tuple[str, Path, str]]:
     return [
         (part, path, name)

@@ -12,6 +12,8 @@ from zprof.checks.baseline import read_baseline
 from zprof.cli import main
 from zprof.cli.options.check_baseline import Measured
 
+pytestmark = pytest.mark.usefixtures("diagnosed_once")
+
 
 def recorded(path: Path, spec: Spec) -> Path:
     return write(path, spec, play(spec))

@@ -13,6 +13,7 @@ from tests.support.schedules import MS, Spec, play, write
 from zprof.cli import main
 from zprof.cli.options.check_baseline import is_saved
 
+pytestmark = pytest.mark.usefixtures("diagnosed_once")
 STEPS = 8
 
 

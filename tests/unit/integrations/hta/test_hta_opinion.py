@@ -1,6 +1,7 @@
 """HTA's answers as leaves of the report, its failures as gaps, and both as text."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,8 +102,9 @@ def test_a_report_of_a_trace_has_it_as_leaves_and_as_text(answers, imported):
     assert json.loads(json_report.render(report))["second_opinion"] is None
 
 
-@pytest.mark.parametrize("report", [trace(), memory_only()], ids=["trace", "recording"])
-def test_where_no_trace_is_at_hand_it_is_one_gap(report: Report, tmp_path, imported):
+@pytest.mark.parametrize("make", [trace, memory_only], ids=["trace", "recording"])
+def test_where_no_trace_is_at_hand_it_is_one_gap(make: Callable[[], Report], tmp_path, imported):
+    report = make()
     run = tmp_path / "run.zprof" if report.run.source == "trace" else imported
     found = with_second_opinion(report, run)
     assert found.second_opinion is None

@@ -5,6 +5,7 @@
 
 import os
 import unicodedata
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,12 +103,12 @@ def _hostile_finding(name: str) -> Finding:
     )
 
 
-HOSTILE_REPORTS = [hostile(), hostile_memory(), hostile_trace()]
+HOSTILE_REPORTS = (hostile, hostile_memory, hostile_trace)
 
 
-@pytest.mark.parametrize("report", [*[make() for make in SITUATIONS.values()], *HOSTILE_REPORTS])
-def test_fits_80_columns_and_steers_no_terminal(report: Report) -> None:
-    text = render(report)
+@pytest.mark.parametrize("make", [*SITUATIONS.values(), *HOSTILE_REPORTS], ids=lambda make: make.__name__)
+def test_fits_80_columns_and_steers_no_terminal(make: Callable[[], Report]) -> None:
+    text = render(make())
     for line in text.removesuffix("\n").split("\n"):
         assert display_width(line) <= 80, line
         bad = [c for c in line if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]

@@ -5,6 +5,7 @@
 
 import os
 import unicodedata
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,9 +52,9 @@ def hostile() -> Report:
     )
 
 
-@pytest.mark.parametrize("report", [*[make() for make in DIAGNOSES.values()], hostile()])
-def test_fits_80_columns_and_steers_no_terminal(report: Report) -> None:
-    for line in render(report).removesuffix("\n").split("\n"):
+@pytest.mark.parametrize("make", [*DIAGNOSES.values(), hostile], ids=lambda make: make.__name__)
+def test_fits_80_columns_and_steers_no_terminal(make: Callable[[], Report]) -> None:
+    for line in render(make()).removesuffix("\n").split("\n"):
         assert display_width(line) <= 80, line
         assert not [c for c in line if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}], line
 
