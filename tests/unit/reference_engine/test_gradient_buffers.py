@@ -8,6 +8,7 @@ import pytest
 import torch
 from engine_helpers import law, loss_of, storage_bytes, tiny_gpt
 from fake_comm import FakeComm
+from fast_pairs import pairs_fast
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -93,10 +94,9 @@ def test_constant_buffers_do_not_grow_with_the_layers(stage, dtype, reduce_dtype
     settings = {"stage": stage, "dtype": dtype, "reduce_dtype": reduce_dtype, "constant_buffers": CONSTANT}
     in_place = stage == 0 and reduce_dtype is None
     wire = (reduce_dtype or dtype).itemsize
-    for buckets in (1, 3):
+    for buckets, layers in ((1, 2), (1, 4), (3, 4)):
         expected = 0 if in_place else buckets * CONSTANT * wire
-        for layers in (2, 4):
-            assert kept_beside_the_law(layers, reduce_buckets=buckets, **settings) == expected
+        assert kept_beside_the_law(layers, reduce_buckets=buckets, **settings) == expected
 
 
 def test_stage_1_that_reduces_each_micro_batch_keeps_the_sum_of_its_part():
@@ -190,11 +190,22 @@ def give(unit, gradients, produced) -> None:  # type: ignore[no-untyped-def]
         gradients.take(index)
 
 
-@pytest.mark.parametrize("buckets", [1, 2])
-@pytest.mark.parametrize(("dtype", "reduce_dtype"), WIRES)
-@pytest.mark.parametrize("constant", [None, CONSTANT])
-@pytest.mark.parametrize("each", [None, False])
-@pytest.mark.parametrize("stage", range(4))
+FACTORS = {
+    "stage": range(4),
+    "each": [None, False],
+    "constant": [None, CONSTANT],
+    "wire": WIRES,
+    "buckets": [1, 2],
+}
+
+
+@pytest.mark.parametrize(
+    ("stage", "each", "constant", "dtype", "reduce_dtype", "buckets"),
+    [
+        pytest.param(stage, each, constant, *wire, buckets, marks=marks)
+        for (stage, each, constant, wire, buckets), marks in pairs_fast(FACTORS)
+    ],
+)
 def test_with_defragment_a_backward_allocates_nothing(stage, each, constant, dtype, reduce_dtype, buckets):
     made = made_by_a_backward(
         stage=stage,

@@ -43,7 +43,9 @@ def pytest_run(
     """As somebody runs it who installed zprof: the plugin comes by its entry point."""
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
     monkeypatch.setenv("PYTHONPATH", f"{installed(suite.folder / 'site')}:{ROOT}")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers", *options]
+    # These plugins of others import for seconds.
+    without = ("-p", "no:cacheprovider", "-p", "no:textual-snapshot", "-p", "no:hypothesispytest")
+    command = [sys.executable, "-m", "pytest", *without, "--strict-markers", *options]
     return subprocess.run(command, cwd=suite.folder, capture_output=True, text=True, check=False, timeout=100)
 
 
@@ -54,8 +56,7 @@ def test_the_entry_point_is_the_plugin() -> None:
 
 def test_who_does_not_use_it_pays_nothing(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.write(USES_NOTHING + ORDINARY)
-    # That plugin imports textual itself.
-    done = pytest_run(suite, monkeypatch, "-v", "-p", "no:textual-snapshot")
+    done = pytest_run(suite, monkeypatch, "-v")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed, 1 skipped" in done.stdout
     assert not [line for line in done.stdout.splitlines() if "zprof" in line and "plugins:" not in line]

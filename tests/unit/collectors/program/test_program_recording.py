@@ -54,11 +54,14 @@ class Outside:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Outside]:
-    gc.collect()  # optimizers that other tests left behind would be waited for
+    # Optimizers that other tests left behind would be waited for, and their objects looked through.
+    gc.collect()
+    gc.freeze()
     outside = Outside(tmp_path / "run.zprof")
     yield outside
     for recording in outside.recordings:
         recording.finish()
+    gc.unfreeze()
 
 
 def test_it_ends_with_its_schedule_and_leaves_torch_alone(outside: Outside) -> None:
