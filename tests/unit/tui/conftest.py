@@ -3,6 +3,8 @@
 Both are recordings of ``zprof train`` (``--plant no_prefetch``; ``--stage 0``), kept in ``tests/data/tui``.
 """
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,18 @@ import pytest
 from zprof.run.reader import load as open_run
 from zprof.tui.session import Asked, Loaded, load
 
+#: Objects that come to be before Python looks for garbage; its own 700 make a sixth of the time of an app.
+_BEFORE_GARBAGE = 50_000
 DATA = Path(__file__).parents[2] / "data" / "tui"
+
+
+@pytest.fixture(autouse=True)
+def _garbage_is_looked_for_seldom() -> Iterator[None]:
+    """Screens make many objects that live for long, and the measured runs are looked through each time."""
+    before = gc.get_threshold()
+    gc.set_threshold(_BEFORE_GARBAGE, *before[1:])
+    yield
+    gc.set_threshold(*before)
 
 
 @pytest.fixture(scope="session")

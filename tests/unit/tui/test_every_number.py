@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from tests.support.tui_app import SIZES, app_on, play, screen_text, settled
+from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, screen_text, settled
 from zprof.reports.json_report import render
 from zprof.tui.app import ZprofApp
 from zprof.tui.figures import Figure, How, Unit
@@ -68,18 +68,18 @@ def hold(tree: Any, figures: list[Figure]) -> None:
             assert figure.value == pytest.approx(expected, abs=ROUNDING)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("name", SCREENS)
-def test_numbers_are_leaves(loaded: Loaded, name: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [SMALL, pytest.param(MIDDLE, marks=pytest.mark.slow), LARGE], ids=str)
+def test_numbers_are_leaves(loaded: Loaded, size: tuple[int, int]) -> None:
     tree = json.loads(render(loaded.report))
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        app.action_show(name)
-        await settled(app, pilot)
-        figures = shown_figures(app)
-        assert figures
-        hold(tree, figures)
-        text = screen_text(app)
-        assert any(figure.text in text for figure in figures), text
+        for name in SCREENS:
+            app.action_show(name)
+            await settled(app, pilot)
+            figures = shown_figures(app)
+            assert figures, name
+            hold(tree, figures)
+            text = screen_text(app)
+            assert any(figure.text in text for figure in figures), text
 
     play(app_on(loaded), act, size)

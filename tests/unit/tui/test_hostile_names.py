@@ -20,7 +20,10 @@ from zprof.tui.tables import Column, Line, Table, Word
 from zprof.tui.widgets.fact_table import FactTable
 
 NAME = "run[bold]\x1b[2J\u202e[@click=app.quit]q[/].zprof"
-_MOST_ROWS = 4
+#: Rows of a part are made by the same code, and each has such names: slowly more of them, at the other size.
+_MOST_ROWS = {SMALL: 2, LARGE: 4}
+#: What these open is of the run and not of the screen in front; a screen's own words are.
+_EVERYWHERE = ("g", "r", "e", "b")
 _STEERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -46,11 +49,11 @@ def hold(app: ZprofApp) -> None:
             assert "quit" not in action
 
 
-async def open_rows(app: ZprofApp, pilot: Pilot[int]) -> None:
+async def open_rows(app: ZprofApp, pilot: Pilot[int], most: int) -> None:
     """Open some rows of each part that has the focus."""
     for part in list(focusable(app)):
         app.screen.set_focus(part)
-        for _ in range(_MOST_ROWS):
+        for _ in range(most):
             await pressed(app, pilot, "enter")
             hold(app)
             await closed(app, pilot)
@@ -63,11 +66,12 @@ def test_a_screen_and_what_it_opens(hostile: Loaded, name: str, size: tuple[int,
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await shown(app, pilot, name)
         hold(app)
-        for key in ("question_mark", "g", "r", "e", "b") if size == SMALL else ():
+        opened = ("question_mark", *(_EVERYWHERE if name == "overview" else ()))
+        for key in opened if size == SMALL else ():
             await pressed(app, pilot, key)
             hold(app)
             await closed(app, pilot)
-        await open_rows(app, pilot)
+        await open_rows(app, pilot, _MOST_ROWS[size])
         assert app.return_code is None
 
     play(app_on(hostile), act, size)
@@ -78,7 +82,7 @@ def test_what_is_copied_is_inert(hostile: Loaded) -> None:
         for name in SCREENS:
             await shown(app, pilot, name)
             for table in app.screen.query(FactTable):
-                for line in table._lines[:_MOST_ROWS] if table.table else ():
+                for line in table._lines[: _MOST_ROWS[LARGE]] if table.table else ():
                     for form in (as_markdown, as_json):
                         assert table.table is not None
                         assert not steering(form(table.table, line, line.cells[0]))

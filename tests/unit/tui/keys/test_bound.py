@@ -4,10 +4,21 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
-from tests.support.tui_app import app_on, play, settled
-from tests.support.tui_keys import MOVES, SCREEN_OF, bound, documented, focusable, plain, pressed, shown
+from tests.support.tui_app import app_on, play
+from tests.support.tui_keys import (
+    MOVES,
+    SCREEN_OF,
+    bound,
+    closed,
+    documented,
+    focusable,
+    plain,
+    pressed,
+    shown,
+)
 from zprof.tui.app import ZprofApp
 from zprof.tui.keys import KEYS, Key, Where
+from zprof.tui.popups.popup import Popup
 from zprof.tui.screens.registry import SCREENS
 from zprof.tui.session import Loaded
 from zprof.tui.widgets.fact_table import FactTable
@@ -60,23 +71,24 @@ def test_what_is_documented_is_bound(
     assert plain(key.action) in actions
 
 
-@pytest.mark.parametrize("opener", ["question_mark", "r", "e"])
-def test_above_what_is_opened(loaded: Loaded, opener: str) -> None:
+def test_above_what_is_opened(loaded: Loaded) -> None:
     """Popups have the keys of the app; where a line is typed, letters and digits are text."""
     known = documented([Where.EVERYWHERE, Where.POPUP])
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        await pressed(app, pilot, opener)
-        for part in list(focusable(app)):
-            app.screen.set_focus(part)
-            await pilot.pause()
-            keys = bound(app)
-            own = EDITS if isinstance(part, Input) else MOVES
-            unknown = {key: action for key, action in keys.items() if action not in known.get(key, ())}
-            assert set(unknown) <= own | MOVES, unknown
-            assert keys["escape"] == "close"
-            assert ("q" in keys) == (not isinstance(part, Input))
-            assert isinstance(part, Input | OptionList) or keys["q"] == "quit"
-        await settled(app, pilot)
+        for opener in ("question_mark", "r", "e"):
+            await pressed(app, pilot, opener)
+            assert isinstance(app.screen, Popup), opener
+            for part in list(focusable(app)):
+                app.screen.set_focus(part)
+                await pilot.pause()
+                keys = bound(app)
+                own = EDITS if isinstance(part, Input) else MOVES
+                unknown = {key: action for key, action in keys.items() if action not in known.get(key, ())}
+                assert set(unknown) <= own | MOVES, unknown
+                assert keys["escape"] == "close"
+                assert ("q" in keys) == (not isinstance(part, Input))
+                assert isinstance(part, Input | OptionList) or keys["q"] == "quit"
+            await closed(app, pilot)
 
     play(app_on(loaded), act)

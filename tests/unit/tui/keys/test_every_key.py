@@ -11,7 +11,7 @@ import pytest
 from textual.command import CommandPalette
 from textual.pilot import Pilot
 
-from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, settled
+from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, screen_text, settled
 from tests.support.tui_keys import (
     SCREEN_OF,
     bound,
@@ -222,7 +222,14 @@ async def focus_for(app: ZprofApp, pilot: Pilot[int], key: str, action: str) -> 
 
 
 @pytest.mark.parametrize(
-    "keys", [["q"], ["ctrl+c"], ["question_mark", "q"], ["r", "tab", "q"], ["e", "ctrl+c"]]
+    "keys",
+    [
+        ["q"],
+        ["ctrl+c"],
+        ["question_mark", "q"],
+        pytest.param(["r", "tab", "q"], marks=pytest.mark.slow),
+        ["e", "ctrl+c"],
+    ],
 )
 def test_leaving(loaded: Loaded, keys: list[str]) -> None:
     """From a screen, from what is opened above it, and by ctrl+c from a line that is typed."""
@@ -281,10 +288,14 @@ def test_the_keys_of_the_screen_in_front_are_listed_first(loaded: Loaded) -> Non
 def test_f1_is_in_the_footer_where_there_is_room(
     loaded: Loaded, size: tuple[int, int], is_there: bool
 ) -> None:
-    for keys in ((), ("4",), ("5",), ("6",)):
-        last = press(app_on(loaded), *keys, size=size).split("\n")[-1]
-        assert ("F1 keys" in last) == is_there, last
-        assert last.endswith("q quit")
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for name in ("overview", "timeline", "ranks", "compare"):
+            await shown(app, pilot, name)
+            last = screen_text(app).split("\n")[-1]
+            assert ("F1 keys" in last) == is_there, last
+            assert last.endswith("q quit")
+
+    play(app_on(loaded), act, size)
 
 
 def test_all_commands_are_in_the_palette(loaded: Loaded) -> None:

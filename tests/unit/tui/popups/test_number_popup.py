@@ -6,8 +6,8 @@ from itertools import accumulate, pairwise
 import pytest
 from textual.pilot import Pilot
 
-from tests.support.tui_app import LARGE, SIZES, app_on, play, press, screen_text
-from tests.support.tui_keys import pressed
+from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, screen_text, settled
+from tests.support.tui_keys import closed, pressed
 from zprof.tui.app import ZprofApp
 from zprof.tui.figures import Unit, figure
 from zprof.tui.pages.rows import rows_table
@@ -17,7 +17,7 @@ from zprof.tui.units import word_of
 from zprof.tui.widgets.paged_table import PagedTable, paged
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [SMALL, pytest.param(MIDDLE, marks=pytest.mark.slow), LARGE], ids=str)
 def test_the_only_row_is_not_hidden_by_a_bar(alone: Loaded, size: tuple[int, int]) -> None:
     """A step of a rank is one row, with more columns than there is room for in 80."""
 
@@ -36,7 +36,11 @@ def test_the_only_row_is_not_hidden_by_a_bar(alone: Loaded, size: tuple[int, int
     play(app_on(alone), act, size)
 
 
-@pytest.mark.parametrize("keys", [("5", "m", "space"), ("6", "right", "right", "enter")])
+@pytest.mark.parametrize(
+    "keys",
+    [("5", "m", "space"), pytest.param(("6", "right", "right", "enter"), marks=pytest.mark.slow)],
+    ids=["ranks", "compare"],
+)
 def test_no_column_is_seen_in_part(loaded: Loaded, keys: tuple[str, ...]) -> None:
     """Whatever column the cursor is on, each value has its unit."""
 
@@ -88,17 +92,21 @@ def test_the_last_column_of_a_page_fills_it(widths: list[int], room: int, found:
     assert paged(widths, room) == found
 
 
-@pytest.mark.parametrize(
-    ("keys", "title"),
-    [
-        (("4", "tab", "right", "enter"), "─ █ compute: "),
-        (("5", "tab", "right", "right", "enter"), ", compute: "),
-        (("6", "right", "right", "enter"), "─ step time, B: "),
-        (("shift+tab", "enter"), "─ exposed transfer: "),
-        (("shift+tab", "right", "right", "enter"), "─ exposed transfer, of step: "),
-    ],
-)
-def test_its_title_says_which_number_of_the_row_it_is(
-    loaded: Loaded, keys: tuple[str, ...], title: str
-) -> None:
-    assert title in press(app_on(loaded), *keys)
+def test_its_title_says_which_number_of_the_row_it_is(loaded: Loaded) -> None:
+    titles = {
+        ("4", "tab", "right", "enter"): "─ █ compute: ",
+        ("5", "tab", "right", "right", "enter"): ", compute: ",
+        ("6", "right", "right", "enter"): "─ step time, B: ",
+        ("1", "shift+tab", "enter"): "─ exposed transfer: ",
+        ("right", "right", "enter"): "─ exposed transfer, of step: ",  # of the same row
+    }
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for keys, title in titles.items():
+            for key in keys:
+                await pilot.press(key)
+                await settled(app, pilot)
+            assert title in screen_text(app), keys
+            await closed(app, pilot)
+
+    play(app_on(loaded), act)

@@ -125,7 +125,7 @@ def test_a_baseline_is_named_measured_and_shown(
     play(app_on(alone), act)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)], ids=str)
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((120, 36), marks=pytest.mark.slow)], ids=str)
 def test_a_long_verdict_says_that_it_is_cut_and_help_has_it_all(
     loaded: Loaded, size: tuple[int, int]
 ) -> None:
@@ -150,7 +150,7 @@ def test_letters_instead_of_glyphs(loaded: Loaded) -> None:
     assert "x worse" in text
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.slow)])
 def test_the_verdict_is_never_cut(loaded: Loaded, width: int) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for keys in (("6",), ("d",), ("n",)):

@@ -7,7 +7,8 @@ from textual.pilot import Pilot
 
 from tests.support.full_memories import full_memory
 from tests.support.memories import HOSTILE
-from tests.support.tui_app import LARGE, MIDDLE, SIZES, SMALL, app_on, play, press, screen_text, settled
+from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, screen_text, settled
+from tests.support.tui_keys import shown
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
 from zprof.model.memory import Memory
 from zprof.tui.app import ZprofApp
@@ -112,7 +113,7 @@ def test_large_terminals_show_all_tables(alone: Loaded) -> None:
         assert title in text
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", [SMALL, pytest.param(MIDDLE, marks=pytest.mark.slow), LARGE], ids=str)
 def test_no_line_is_longer_and_no_part_lower_than_the_terminal(alone: Loaded, size: tuple[int, int]) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("2")
@@ -157,8 +158,7 @@ def test_a_name_from_the_run_does_not_steer(alone: Loaded) -> None:
 
 
 def test_the_keys_below_say_that_enter_opens_what_is_under_the_cursor_of_a_picture(alone: Loaded) -> None:
-    for keys in (("2",), ("2", "tab"), ("2", "tab", "tab")):
-        text = press(app_on(alone), *keys)
+    for text in seen(alone, ("2",), ("tab",), ("tab",)):
         assert "enter open" in text.splitlines()[-1]
 
 
@@ -179,6 +179,14 @@ def test_the_window_that_memory_is_of_is_said(alone: Loaded) -> None:
         (3,): "memory window (step 3)",
         (): "each rank at its own",
     }
-    for kept, said in windows.items():
-        run = replace(alone.report.run, memory_steps=kept)
-        assert said in press(app_on(replace(alone, report=replace(alone.report, run=run))), "2")
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        await shown(app, pilot, "memory")
+        for kept, said in windows.items():
+            run = replace(alone.report.run, memory_steps=kept)
+            app.loaded = replace(alone, report=replace(alone.report, run=run))
+            app.refill()
+            await settled(app, pilot)
+            assert said in screen_text(app)
+
+    play(app_on(alone), act)

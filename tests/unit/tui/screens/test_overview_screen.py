@@ -57,7 +57,10 @@ def test_all_of_a_finding_where_there_is_room(loaded: Loaded) -> None:
         assert part in text
 
 
-def test_where_there_is_room_evidence_and_the_worst_units_are_seen(loaded: Loaded) -> None:
+@pytest.mark.parametrize("size", [(160, 45), pytest.param(LARGE, marks=pytest.mark.slow), MIDDLE], ids=str)
+def test_where_there_is_room_evidence_and_the_worst_units_are_seen(
+    loaded: Loaded, size: tuple[int, int]
+) -> None:
     """Not empty lines: of the focused finding what it rests on, all of it openable."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -72,8 +75,7 @@ def test_where_there_is_room_evidence_and_the_worst_units_are_seen(loaded: Loade
         text = await press_on(app, pilot, "tab", "enter")
         assert "findings[1].evidence[0].value" in text
 
-    for size in ((160, 45), LARGE, MIDDLE):
-        play(app_on(loaded), act, size)
+    play(app_on(loaded), act, size)
 
 
 def test_without_units_or_evidence_there_is_no_empty_table(loaded: Loaded) -> None:
@@ -159,6 +161,9 @@ def test_a_long_verdict_cuts_nothing_off_but_its_own_end(loaded: Loaded, size: t
     if size == (80, 24):
         assert "… (?)" in text
     assert "why, and what to change" in text
+
+
+def test_help_has_all_of_a_long_verdict(loaded: Loaded) -> None:
     assert "cause 11 of this" in press(app_on(with_much(loaded)), "?", "pagedown", size=(120, 36))
 
 

@@ -83,7 +83,9 @@ def test_shared_rows_show_the_worst_and_f_gives_each_its_own(many: Loaded) -> No
     assert "the most of ranks 42-50" in above
 
 
-@pytest.mark.parametrize(("size", "count"), [(SMALL, 7), (MIDDLE, 13), (LARGE, 20)], ids=str)
+@pytest.mark.parametrize(
+    ("size", "count"), [(SMALL, 7), pytest.param(MIDDLE, 13, marks=pytest.mark.slow), (LARGE, 20)], ids=str
+)
 def test_half_of_the_body_is_left_to_the_table(many: Loaded, size: tuple[int, int], count: int) -> None:
     text = press(app_on(many), "5", size=size)
     assert len(rows(text)) == count
@@ -118,26 +120,41 @@ def test_a_rank_of_the_table_leaves_the_cursor_on_its_step(alone: Loaded) -> Non
     assert "rank 0 step 7" in texts[4], "what all screens show"
 
 
-def test_reasons_are_read_in_full_and_no_wait_stands_twice(alone: Loaded) -> None:
+@pytest.mark.parametrize("size", [SMALL, MIDDLE, pytest.param(LARGE, marks=pytest.mark.slow)], ids=str)
+def test_reasons_are_read_in_full_and_no_wait_stands_twice(alone: Loaded, size: tuple[int, int]) -> None:
     blame = alone.report.time.blame
     assert blame is not None
     reason = {LateReason.PREVIOUS_COLLECTIVE: 5}
     ranks = tuple(replace(entry, reasons=reason) for entry in blame.per_rank)
     time = replace(alone.report.time, blame=replace(blame, per_rank=ranks))
     loaded = replace(alone, report=replace(alone.report, time=time))
-    for size in (SMALL, MIDDLE, LARGE):
-        text = press(app_on(loaded), "5", size=size)
-        assert text.count("previous collective") == 2
-        titles = next(line for line in text.splitlines() if "because" in line).split()
-        assert titles.count("wait") == 1
-        assert ("idle" in titles) == (size != SMALL)
+    text = press(app_on(loaded), "5", size=size)
+    assert text.count("previous collective") == 2
+    titles = next(line for line in text.splitlines() if "because" in line).split()
+    assert titles.count("wait") == 1
+    assert ("idle" in titles) == (size != SMALL)
 
 
-@pytest.mark.parametrize(("key", "begins"), [("y", "| rank |"), ("Y", '{"rank": "r')])
-def test_a_row_of_the_table_is_copied(alone: Loaded, key: str, begins: str) -> None:
-    press(app := app_on(alone), "5", "tab", "down", key)
-    assert app.clipboard.startswith(begins)
-    assert "r1" in app.clipboard
+def copied(app: ZprofApp, *keys: str) -> list[str]:
+    """What is on the clipboard after these keys and ``y``, and after ``Y``."""
+    found: list[str] = []
+
+    async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
+        for key in (*keys, "y", "Y"):
+            await pilot.press(key)
+            await settled(app, pilot)
+            found.append(app.clipboard)
+
+    play(app, act)
+    return found[-2:]
+
+
+def test_a_row_of_the_table_is_copied(alone: Loaded) -> None:
+    for text, begins in zip(
+        copied(app_on(alone), "5", "tab", "down"), ("| rank |", '{"rank": "r'), strict=True
+    ):
+        assert text.startswith(begins)
+        assert "r1" in text
 
 
 def test_ranks_are_searched_and_sorted(many: Loaded) -> None:
@@ -187,11 +204,9 @@ def test_space_opens_the_number(alone: Loaded) -> None:
 
 
 def test_the_focused_number_is_what_y_copies(alone: Loaded) -> None:
-    app = app_on(alone)
-    press(app, "5", "y")
-    assert app.clipboard == "| rank | step | lateness |\n| --- | --- | --- |\n| 1 | 7 | 324.1 µs |"
-    press(app := app_on(alone), "5", "Y")
-    assert '"time.lateness[9].mean_ns"' in app.clipboard
+    as_markdown, as_json = copied(app_on(alone), "5")
+    assert as_markdown == "| rank | step | lateness |\n| --- | --- | --- |\n| 1 | 7 | 324.1 µs |"
+    assert '"time.lateness[9].mean_ns"' in as_json
 
 
 def test_without_colours_glyphs_say_it(many: Loaded) -> None:
