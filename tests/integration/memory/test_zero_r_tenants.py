@@ -91,7 +91,7 @@ def most_communication_buffers(rank: RankLives) -> int:
         ("md", CHECKPOINTS),
         ("pa", CHECKPOINTS // RANKS),
         pytest.param("pa+md", CHECKPOINTS // RANKS, marks=pytest.mark.slow),
-        ("pa+cpu", 0),
+        pytest.param("pa+cpu", 0, marks=pytest.mark.slow),
     ],
 )
 def test_checkpoints_between_forward_and_backward(lives: Lives, switches: str, kept: int) -> None:

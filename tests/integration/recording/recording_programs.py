@@ -61,26 +61,30 @@ class Ended:
 
 
 class Recorded:
-    """The programs as they are, and recorded."""
+    """The programs as they are, and recorded; each is run when it is first asked for."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._pool = ThreadPoolExecutor(max_workers=2)
-        self._started: dict[tuple[str, bool], Future[Ended]] = {
-            (name, recorded): self._pool.submit(
-                run_case, CASES[name], folder / f"{name.replace(' ', '_')}.{recorded}", recorded
-            )
-            for name in CASES
-            for recorded in (False, True)
-        }
+        self._started: dict[str, tuple[Future[Ended], Future[Ended]]] = {}
 
     def plain(self, name: str) -> Ended:
-        return self._started[name, False].result()
+        return self._both(name)[0].result()
 
     def recorded(self, name: str) -> Ended:
-        return self._started[name, True].result()
+        return self._both(name)[1].result()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+    def _both(self, name: str) -> tuple[Future[Ended], Future[Ended]]:
+        if name not in self._started:
+            self._started[name] = self._start(name, recorded=False), self._start(name, recorded=True)
+        return self._started[name]
+
+    def _start(self, name: str, *, recorded: bool) -> Future[Ended]:
+        folder = self._folder / f"{name.replace(' ', '_')}.{recorded}"
+        return self._pool.submit(run_case, CASES[name], folder, recorded)
 
 
 def run_case(case: Case, folder: Path, recorded: bool) -> Ended:

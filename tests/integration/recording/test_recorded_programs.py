@@ -12,9 +12,12 @@ from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 pytestmark = pytest.mark.ranks
+#: Other ends, another way to start, and what faster tests hold of compiled models and of children.
+SLOW = ("exit3", "arguments here", "spawning", "ddp")
+FAST_AND_SLOW = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FAST_AND_SLOW)
 def test_it_prints_and_ends_as_it_does_alone(programs: Recorded, name: str) -> None:
     plain, recorded = programs.plain(name), programs.recorded(name)
     assert plain.stdout, plain.stderr.decode()[-2000:]
@@ -23,9 +26,17 @@ def test_it_prints_and_ends_as_it_does_alone(programs: Recorded, name: str) -> N
     assert recorded.code == (plain.code if plain.code >= 0 else 128 - plain.code)
 
 
-def test_the_ends_are_those_that_were_meant(programs: Recorded) -> None:
-    codes = {name: programs.plain(name).code for name in ("exit3", "raise", "kill", "gan")}
-    assert codes == {"exit3": 3, "raise": 1, "kill": -signal.SIGTERM, "gan": 0}
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        pytest.param("exit3", 3, marks=pytest.mark.slow),
+        ("raise", 1),
+        ("kill", -signal.SIGTERM),
+        ("gan", 0),
+    ],
+)
+def test_the_ends_are_those_that_were_meant(programs: Recorded, name: str, code: int) -> None:
+    assert programs.plain(name).code == code
 
 
 def test_a_traceback_shows_the_program_alone(programs: Recorded) -> None:
@@ -67,6 +78,7 @@ def test_memory_before_the_first_step_has_the_full_model(programs: Recorded) -> 
     assert alloc["allocated_ns"].between(begin_ns - 1e9, end_ns).all()
 
 
+@pytest.mark.slow
 def test_ddp_with_a_compiled_model_in_light_mode(programs: Recorded) -> None:
     run = programs.recorded("ddp").loaded()
     assert (run.manifest.world_size, run.ranks) == (2, (0, 1))
@@ -104,11 +116,11 @@ def test_a_killed_program_leaves_what_was_over(programs: Recorded) -> None:
     assert "rank 0 was ended before it could write the rest" in ended.notes()[0]
 
 
-def test_a_program_that_trains_nothing_is_not_recorded(programs: Recorded) -> None:
-    for name in ("arguments", "arguments here"):
-        ended = programs.recorded(name)
-        assert ended.notes() == ["zprof: nothing was recorded: no optimizer of torch has stepped"]
-        assert not ended.run.exists()
+@pytest.mark.parametrize("name", ["arguments", pytest.param("arguments here", marks=pytest.mark.slow)])
+def test_a_program_that_trains_nothing_is_not_recorded(programs: Recorded, name: str) -> None:
+    ended = programs.recorded(name)
+    assert ended.notes() == ["zprof: nothing was recorded: no optimizer of torch has stepped"]
+    assert not ended.run.exists()
 
 
 def test_a_program_that_records_itself_is_recorded_once(programs: Recorded) -> None:
@@ -121,7 +133,7 @@ def test_a_program_that_records_itself_is_recorded_once(programs: Recorded) -> N
     assert "records itself" in note
 
 
-def test_no_process_leaves_anything_behind(programs: Recorded) -> None:
-    for name in CASES:
-        folder: Path = programs.recorded(name).run.parent
-        assert not list(folder.glob("zprof-record-*")), name
+@pytest.mark.parametrize("name", FAST_AND_SLOW)
+def test_no_process_leaves_anything_behind(programs: Recorded, name: str) -> None:
+    folder: Path = programs.recorded(name).run.parent
+    assert not list(folder.glob("zprof-record-*"))
