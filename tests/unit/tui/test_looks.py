@@ -1,5 +1,7 @@
 """No colour at all, nothing but ASCII, light and dark: what is drawn, segment by segment."""
 
+from collections.abc import Callable
+
 import pytest
 from rich.segment import Segment
 from rich.style import Style
@@ -24,77 +26,81 @@ def segments(app: ZprofApp) -> list[Segment]:
     return [segment for strip in app.screen._compositor.render_strips() for segment in strip]
 
 
-async def everything(app: ZprofApp, pilot: Pilot[int], name: str, hold: object) -> None:
-    assert callable(hold)
+async def everything(app: ZprofApp, pilot: Pilot[int], name: str, hold: Callable[[str], None]) -> None:
     await shown(app, pilot, name)
-    hold(app)
+    hold(name)
     if name == "overview":
         app.notify("said", markup=False)
         for key in OPENED:
             await pressed(app, pilot, key)
-            hold(app)
+            hold(f"{name} {key}")
             await pressed(app, pilot, "escape")
         await closed(app, pilot)
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "ansi-light"])
-@pytest.mark.parametrize("name", SCREENS)
-def test_without_colours_nothing_has_one(loaded: Loaded, name: str, theme: str) -> None:
-    def hold(app: ZprofApp) -> None:
+@pytest.mark.parametrize(
+    ("theme", "names"), [("textual-dark", tuple(SCREENS)), ("ansi-light", ("overview",))]
+)
+def test_without_colours_nothing_has_one(loaded: Loaded, theme: str, names: tuple[str, ...]) -> None:
+    app = app_on(loaded, mono=True)
+
+    def hold(where: str) -> None:
         styles = [segment.style for segment in segments(app) if segment.style]
-        assert not [style for style in styles if style.color or style.bgcolor]
-        assert any(style.reverse for style in styles)
+        assert not [style for style in styles if style.color or style.bgcolor], where
+        assert any(style.reverse for style in styles), where
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         app.theme = theme
-        await everything(app, pilot, name, hold)
+        for name in names:
+            await everything(app, pilot, name, hold)
 
-    if theme == "textual-dark" or name == "overview":
-        play(app_on(loaded, mono=True), act, notifications=True)
+    play(app, act, notifications=True)
 
 
-@pytest.mark.parametrize("name", SCREENS)
-def test_in_ascii_nothing_is_above(loaded: Loaded, name: str) -> None:
-    def hold(app: ZprofApp) -> None:
+def test_in_ascii_nothing_is_above(loaded: Loaded) -> None:
+    app = app_on(loaded, ascii_only=True)
+
+    def hold(where: str) -> None:
         text = screen_text(app)
-        assert text.isascii(), {sign for sign in text if not sign.isascii()}
-        assert name != "overview" or "+-" in text
+        assert text.isascii(), (where, {sign for sign in text if not sign.isascii()})
+        assert not where.startswith("overview") or "+-" in text
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        await everything(app, pilot, name, hold)
+        for name in SCREENS:
+            await everything(app, pilot, name, hold)
 
-    play(app_on(loaded, ascii_only=True), act, LARGE, notifications=True)
+    play(app, act, LARGE, notifications=True)
 
 
-@pytest.mark.parametrize("name", SCREENS)
-def test_another_theme_is_drawn_at_once(loaded: Loaded, name: str) -> None:
+def test_another_theme_is_drawn_at_once(loaded: Loaded) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        await shown(app, pilot, name)
-        dark, text = drawn(app), screen_text(app)
-        app.theme = "textual-light"
-        await settled(app, pilot)
-        light = drawn(app)
-        assert light != dark
-        assert screen_text(app) == text
-        app.theme = "textual-dark"
-        await settled(app, pilot)
-        assert drawn(app) == dark
+        for name in SCREENS:
+            await shown(app, pilot, name)
+            dark, text = drawn(app), screen_text(app)
+            app.theme = "textual-light"
+            await settled(app, pilot)
+            light = drawn(app)
+            assert light != dark, name
+            assert screen_text(app) == text, name
+            app.theme = "textual-dark"
+            await settled(app, pilot)
+            assert drawn(app) == dark, name
 
     play(app_on(loaded), act)
 
 
 @pytest.mark.parametrize("size", [SMALL, MIDDLE])
-@pytest.mark.parametrize("name", SCREENS)
-def test_the_footer_fits(loaded: Loaded, name: str, size: tuple[int, int]) -> None:
+def test_the_footer_fits(loaded: Loaded, size: tuple[int, int]) -> None:
     """With all its keys but the one of the list of keys, for which there is room in wide terminals alone."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
-        await shown(app, pilot, name)
-        footer = screen_text(app).splitlines()[-1]
-        for one in app.screen.active_bindings.values():
-            if one.binding.show and (size != SMALL or one.binding.action not in ("app.help", "help")):
-                assert f"{one.binding.key_display} {one.binding.description}" in footer
-        assert "q quit" in footer
+        for name in SCREENS:
+            await shown(app, pilot, name)
+            footer = screen_text(app).splitlines()[-1]
+            for one in app.screen.active_bindings.values():
+                if one.binding.show and (size != SMALL or one.binding.action not in ("app.help", "help")):
+                    assert f"{one.binding.key_display} {one.binding.description}" in footer, name
+            assert "q quit" in footer, name
 
     play(app_on(loaded), act, size)
 
