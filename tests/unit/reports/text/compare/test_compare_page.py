@@ -2,6 +2,7 @@
 
 import os
 import unicodedata
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,9 +64,9 @@ def hostile() -> SideBySide:
 
 
 @pytest.mark.parametrize("everything", [False, True])
-@pytest.mark.parametrize("page", [both(), hostile()])
-def test_fits_80_columns_and_steers_no_terminal(page: SideBySide, everything: bool) -> None:
-    for line in render(page, everything=everything).removesuffix("\n").split("\n"):
+@pytest.mark.parametrize("make", [both, hostile], ids=lambda make: make.__name__)
+def test_fits_80_columns_and_steers_no_terminal(make: Callable[[], SideBySide], everything: bool) -> None:
+    for line in render(make(), everything=everything).removesuffix("\n").split("\n"):
         assert display_width(line) <= 80, line
         assert not [c for c in line if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}], line
 
