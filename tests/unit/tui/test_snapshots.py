@@ -5,20 +5,30 @@ Rich draws other pictures: then they are not compared.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from textual.pilot import Pilot
 
-from tests.support.tui_app import SIZES, app_on, settled
+from tests.support.tui_app import LARGE, MIDDLE, SIZES, SMALL, app_on, settled
 from zprof.tui.app import ZprofApp
 from zprof.tui.screens.registry import SCREENS
 from zprof.tui.session import Loaded
 
 LOOKS = {"dark": "textual-dark", "light": "textual-light", "mono": "textual-dark"}
+#: The default look from the smallest to the largest, the others each at one size; slowly all of them.
+FAST = {("dark", SMALL), ("dark", LARGE), ("light", MIDDLE), ("mono", SMALL)}
 CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
+
+
+def pictured() -> Iterator[ParameterSet]:
+    for look, size in product(LOOKS, SIZES):
+        marks = () if (look, size) in FAST else pytest.mark.slow
+        yield pytest.param(size, look, marks=marks, id=f"{size[0]}x{size[1]}-{look}")
 
 
 def is_pinned(package: str) -> bool:
@@ -29,8 +39,7 @@ def is_pinned(package: str) -> bool:
     not (is_pinned("textual") and is_pinned("rich")),
     reason="pictures are those of the versions of textual and rich in constraints.txt",
 )
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(("size", "look"), pictured())
 @pytest.mark.parametrize("name", SCREENS)
 def test_picture(
     loaded: Loaded, snap_compare: Callable[..., bool], name: str, size: tuple[int, int], look: str
@@ -51,7 +60,11 @@ def test_picture(
     not (is_pinned("textual") and is_pinned("rich")),
     reason="pictures are those of the versions of textual and rich in constraints.txt",
 )
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    "size",
+    [(80, 24), pytest.param((120, 40), marks=pytest.mark.slow)],
+    ids=lambda size: f"{size[0]}x{size[1]}",
+)
 def test_turned_knobs(loaded: Loaded, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
     app = app_on(loaded)
 
