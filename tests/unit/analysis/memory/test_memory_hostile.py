@@ -188,7 +188,7 @@ def _rows(good: list[dict[str, Any]]) -> st.SearchStrategy[list[dict[str, Any]]]
     )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(_rows(full()["alloc"]), _rows([role(0, "parameters"), role(1, "gradients")]), _rows(marks()))
 def test_any_damage_is_refused_or_sums(tmp_path: Path, allocs: Any, roles: Any, marked: Any) -> None:
     path = write(tmp_path / "a.zprof", [full()])

@@ -195,7 +195,7 @@ def random_tables(storages: list, blocks: list, claims: list) -> Tables:
     return tables
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(_storages, _blocks, _claims)
 def test_tenants_sum_to_the_live_bytes_at_every_event(storages: list, blocks: list, claims: list) -> None:
     tables = random_tables(storages, blocks, claims)

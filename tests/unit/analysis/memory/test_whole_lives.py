@@ -44,7 +44,7 @@ def nothing_whole(blocks: object, claims: Claims, generation: object) -> Whole:
     return Whole(block=none, tenant=none, sub=none.astype(object), others=claims)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(_claims)
 def test_both_ways_agree(claims: list) -> None:
     tables = tables_with(claims)

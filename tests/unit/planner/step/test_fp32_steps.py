@@ -22,7 +22,14 @@ HALF = Job(
 )
 
 
-@pytest.mark.parametrize(("hardware", "ratio"), [(V100, 125 / 15.7), (A100, 312 / 19.5), (H100, 989 / 67)])
+@pytest.mark.parametrize(
+    ("hardware", "ratio"),
+    [
+        (V100, 125 / 15.7),
+        pytest.param(A100, 312 / 19.5, marks=pytest.mark.slow),
+        pytest.param(H100, 989 / 67, marks=pytest.mark.slow),
+    ],
+)
 def test_compute_is_slower_by_the_ratio_of_the_peaks(hardware: Hardware, ratio: float) -> None:
     half = replace(HALF, hardware=hardware)
     for there, whole in zip(plan(half).rows, plan(replace(half, element_bytes=FP32)).rows, strict=True):
