@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.launch import launch
+from tests.support.forked_ranks import run_forked
 
 PROGRAM = """
 import json, os, sys, time
@@ -45,7 +45,8 @@ def play(
     program = folder / "program.py"
     program.write_text(PROGRAM)
     arguments = [str(folder), json.dumps(recording), str(rounds), json.dumps(schedules), end]
-    launch([str(program), *arguments], world_size=2)
+    ranks = run_forked([str(program), *arguments], 2, folder)
+    assert [rank.code for rank in ranks] == [0, 0], ranks
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.launch import launch
+from tests.support.forked_ranks import run_forked
 
 PROGRAM = """
 import json, sys
@@ -25,7 +25,8 @@ dist.destroy_process_group()
 def test_all_ranks_share_a_name_and_each_recording_has_its_own(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    launch([str(program), str(tmp_path)], world_size=3)
+    ranks = run_forked([str(program), str(tmp_path)], 3, tmp_path)
+    assert [rank.code for rank in ranks] == [0] * 3, ranks
     first, *others = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     assert others == [first, first]
     assert len(set(first)) == 3

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import zprof
+from tests.support.forked_ranks import run_forked
 from zprof.analysis.memory.rank.curve import composition, live_curve, peak_of
 from zprof.analysis.memory.rank.lives import CODES
 from zprof.analysis.memory.rank.rank_lives import RankLives, devices_of, rank_lives
 from zprof.analysis.memory.rank.timeline import timeline_of
-from zprof.integrations.reference_job import ReferenceJob, train
+from zprof.integrations.reference_job import ReferenceJob
 from zprof.model.tenants import Tenant
 
 pytestmark = pytest.mark.ranks
@@ -60,7 +61,10 @@ def recorded(options: dict[str, Any], path: Path) -> list[RankLives]:
         memory_steps=1,
         time_steps=0,
     )
-    train(job)
+    log = path.with_suffix(".logs")
+    log.mkdir()
+    for rank in run_forked(["-m", "zprof.integrations.reference_rank", job.to_json()], RANKS, log):
+        assert rank.code == 0, rank.lines[-20:]
     run = zprof.load(path)
     return [rank_of(run, rank) for rank in run.ranks]
 

@@ -1,6 +1,6 @@
 """One rank: saves, loads and trains on, as a JSON file says, one case after the other.
 
-python checkpoint_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
+python checkpoint_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
 import os

@@ -1,6 +1,6 @@
 """One rank that clips, scales and overflows, and writes what became of its weights and its scale.
 
-python clip_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
+python clip_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """One rank: trains the cases that a JSON file names, one after the other, and writes what it saw.
 
-python engine_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
+python engine_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
 import json

@@ -1,6 +1,6 @@
 """One rank: accumulates the cases that a JSON file names over micro-batches, and writes gradients and bytes.
 
-python gradient_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
+python gradient_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """One rank of the pitfalls in which ranks must agree: CASE.json in, RESULT.json out.
 
-python pitfall_worker.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
+python pitfall_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """What every program of a rank does: run the cases of a file in one process group, and write what it saw.
 
-python PROGRAM.py CASES.json RESULT.json        (RANK, WORLD_SIZE and MASTER_* in the environment)
+python PROGRAM.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
 import json
@@ -16,11 +16,12 @@ import torch.distributed as dist
 
 def run_cases(run: Callable[[dict[str, Any]], Any]) -> None:
     """``run`` gets one case after the other, on all ranks in the same order; its results are JSON."""
-    cases = json.loads(Path(sys.argv[1]).read_text())
+    folder = Path(sys.argv[1])
+    cases = json.loads((folder / "cases.json").read_text())
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     try:
         results = {name: run(case) for name, case in cases.items()}
-        Path(sys.argv[2]).write_text(json.dumps(results))
+        (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(results))
     finally:
         dist.destroy_process_group()

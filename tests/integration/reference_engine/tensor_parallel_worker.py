@@ -1,6 +1,6 @@
 """One rank of a mesh: trains the cases that a JSON file names, and writes losses, bytes and digests.
 
-python tensor_parallel_worker.py CASES.json RESULT.json     (RANK, WORLD_SIZE and MASTER_* in the environment)
+python tensor_parallel_worker.py FOLDER        (RANK, WORLD_SIZE and MASTER_* in the environment)
 """
 
 import hashlib
