@@ -89,7 +89,8 @@ def assert_first_and_priced(
     assert first is not None
     assert first.cause.value == cause.value
     low, high = first.saving_ns
-    true = true_saving_ns(cause, plan, folder, strength)
+    assert job.plan == plant(plan, cause, strength), "it is the sick one of which the cure is priced"
+    true = step_ns(job.truth) - step_ns(simulate(cured(plan, cause, strength), folder / "well"))
     assert low <= true <= high, (low, true, high)
     assert widest is None or high <= widest * low, (low, high)
     return first
