@@ -31,7 +31,7 @@ class Ended:
 def run_forked(
     arguments: Sequence[str], world_size: int, folder: Path, *, timeout_s: float = 120
 ) -> list[Ended]:
-    """Run ``python ARGUMENTS`` on every rank; ``arguments`` begin with a program's path, or ``-m`` and a module.
+    """Run ``python ARGUMENTS`` on every rank: a program's path or ``-m`` and a module, and what it is given.
 
     Ranks that take longer than ``timeout_s`` are ended, and fail the test.
     """

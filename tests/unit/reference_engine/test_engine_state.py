@@ -1,7 +1,6 @@
 """What a rank keeps, against the law of ZeRO, at every moment; and that nothing else is kept."""
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -55,10 +54,8 @@ def test_state_bytes_equal_the_law_at_every_moment(stage, ranks, dtype):
 
 
 @pytest.fixture
-def _only_new_objects_are_counted() -> Iterator[None]:
+def _only_new_objects_are_counted() -> None:
     gc.freeze()  # what thousands of other tests left need not be looked through
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("_only_new_objects_are_counted")

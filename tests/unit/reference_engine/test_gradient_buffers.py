@@ -39,11 +39,9 @@ class SilentComm(FakeComm):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _only_new_objects_are_counted() -> Iterator[None]:
+def _only_new_objects_are_counted() -> None:
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def all_bytes() -> int:

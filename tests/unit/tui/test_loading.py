@@ -81,6 +81,7 @@ def test_what_was_measured_is_not_looked_through_for_garbage(alone: Loaded, slow
         assert not any(one is alone for one in gc.get_objects())
 
     play(ZprofApp(Asked(path=slow_run, opener=open_run), loader=gate), act)
+    gc.freeze()
 
 
 def test_another_baseline_stops_the_measuring_before(alone: Loaded, loaded: Loaded, slow_run: Path) -> None:

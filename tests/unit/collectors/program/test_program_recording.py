@@ -61,7 +61,6 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
     yield outside
     for recording in outside.recordings:
         recording.finish()
-    gc.unfreeze()
 
 
 def test_it_ends_with_its_schedule_and_leaves_torch_alone(outside: Outside) -> None:
