@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: Of a hosted machine; the environment of the tests has zprof already.
 _INSTALLS = "pip install"
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.timed]
 
 
 def section(page: str, title: str) -> str:

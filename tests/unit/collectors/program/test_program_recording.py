@@ -1,6 +1,5 @@
 """The recording of a program from outside: opened, begun and ended by the program's own steps."""
 
-import gc
 import os
 import time
 from collections.abc import Iterator
@@ -54,9 +53,6 @@ class Outside:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Outside]:
-    # Optimizers that other tests left behind would be waited for, and their objects looked through.
-    gc.collect()
-    gc.freeze()
     outside = Outside(tmp_path / "run.zprof")
     yield outside
     for recording in outside.recordings:
