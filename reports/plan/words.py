@@ -84,11 +84,6 @@ def with_unit(value: float | None, scale: Scale) -> str:
     return UNKNOWN if value is None else f"{scaled(value, scale)} {scale.unit}"
 
 
-def size_words(size_bytes: int | None) -> str:
-    """A size alone."""
-    return with_unit(size_bytes, size_scale([size_bytes]))
-
-
 def round_size(size_bytes: int) -> str:
     """What a device is sold with: ``32 GB``, ``40.5 GB``."""
     scale = size_scale([size_bytes])

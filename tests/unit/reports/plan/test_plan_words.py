@@ -10,9 +10,9 @@ from zprof.reports.plan.words import (
     scaled,
     signed_percent,
     size_scale,
-    size_words,
     time_scale,
     time_words,
+    with_unit,
 )
 
 GB = Scale(of=1e9, unit="GB")
@@ -74,8 +74,8 @@ def test_counts(count: float | None, written: str) -> None:
 
 
 def test_what_stands_alone_has_its_unit() -> None:
-    assert size_words(31_406_250_000) == "31.4 GB"
-    assert size_words(None) == time_words(None) == "-"
+    assert with_unit(31_406_250_000, GB) == "31.4 GB"
+    assert with_unit(None, GB) == time_words(None) == "-"
     assert [round_size(size) for size in (32 * 10**9, 40_500_000_000)] == ["32 GB", "40.5 GB"]
 
 
