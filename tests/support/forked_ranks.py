@@ -35,7 +35,7 @@ def run_forked(
 
     Ranks that take longer than ``timeout_s`` are ended, and fail the test.
     """
-    context, port = _server(), _free_port()
+    context, port = _server(), free_port()
     ranks = []
     for rank in range(world_size):
         place = {"RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -93,7 +93,8 @@ def _ended(code: int | None, log: Path) -> Ended:
     return Ended(code=code, lines=tuple(line for line in lines if line.strip()))
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

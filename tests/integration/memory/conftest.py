@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from functools import cache
@@ -12,6 +11,7 @@ import pytest
 from case_names import FOUR_RANKS, HIDING, ONE_RANK, TWO_RANKS
 
 from tests.support import exact_counter
+from tests.support.forked_ranks import free_port
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.memory.rank.rank_lives import RankLives, devices_of, rank_lives
 from zprof.analysis.memory.rank.timeline import timeline_of
@@ -78,7 +78,7 @@ def _train(folder: Path, library: Path, cases: list[str], *, ranks: int) -> None
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(ranks),
     }
     command = [sys.executable, str(WORKER), str(folder), *cases]
@@ -94,9 +94,3 @@ def _train(folder: Path, library: Path, cases: list[str], *, ranks: int) -> None
         for process in started:
             process.kill()
     assert codes == [0] * ranks, "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

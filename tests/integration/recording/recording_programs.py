@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.forked_ranks import free_port
 from zprof.run.reader import Run, load
 
 ROOT = Path(__file__).parents[3]
@@ -98,7 +98,7 @@ def run_case(case: Case, folder: Path, recorded: bool) -> Ended:
         "-m",
         "torch.distributed.run",
         f"--nproc-per-node={case.ranks}",
-        f"--master-port={_free_port()}",
+        f"--master-port={free_port()}",
     ]
     python = [sys.executable]
     ranks = launch if case.ranks else []
@@ -128,9 +128,3 @@ def run_process(command: Sequence[str], folder: Path, run: Path) -> Ended:
         timeout=TIME_LIMIT_S,
     )
     return Ended(done.stdout, done.stderr, done.returncode, run)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

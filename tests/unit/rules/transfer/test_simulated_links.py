@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.diagnoses import assert_first_and_priced, diagnosed, planted
+from tests.support.slow_halves import on_one_vendor
 from zprof.model.causes import Cause as Found
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Network, Plan, Vendor
@@ -63,16 +64,7 @@ def test_the_link_of_one_rank_is_named_without_a_baseline(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("cause", "vendor"),
-    [
-        (Cause.NONE, Vendor.GLOO),
-        (Cause.TIGHT, Vendor.NVIDIA),
-        (Cause.NO_PREFETCH, Vendor.GLOO),
-        (Cause.STRAGGLER_RANK, Vendor.NVIDIA),
-        pytest.param(Cause.NONE, Vendor.NVIDIA, marks=pytest.mark.slow),
-        pytest.param(Cause.TIGHT, Vendor.GLOO, marks=pytest.mark.slow),
-        pytest.param(Cause.NO_PREFETCH, Vendor.NVIDIA, marks=pytest.mark.slow),
-        pytest.param(Cause.STRAGGLER_RANK, Vendor.GLOO, marks=pytest.mark.slow),
-    ],
+    on_one_vendor(Cause.NONE, Cause.TIGHT, Cause.NO_PREFETCH, Cause.STRAGGLER_RANK),
 )
 def test_other_jobs_have_no_fault_of_size_or_link(cause: Cause, vendor: Vendor, tmp_path: Path) -> None:
     found = planted(cause, job(6, vendor), tmp_path).sure

@@ -14,6 +14,7 @@ from tests.support.diagnoses import (
     planted_beside_healthy,
     true_saving_ns,
 )
+from tests.support.slow_halves import on_one_vendor
 from zprof.model.causes import Cause as Named
 from zprof.model.findings import Confidence, Finding
 from zprof.model.report import Report
@@ -93,16 +94,7 @@ def test_on_a_cpu_padding_is_found_beside_a_baseline_only(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("cause", "vendor"),
-    [
-        (Cause.NONE, Vendor.GLOO),
-        (Cause.TIGHT, Vendor.NVIDIA),
-        (Cause.LOW_BUS_BANDWIDTH, Vendor.GLOO),
-        (Cause.STRAGGLER_RANK, Vendor.NVIDIA),
-        pytest.param(Cause.NONE, Vendor.NVIDIA, marks=pytest.mark.slow),
-        pytest.param(Cause.TIGHT, Vendor.GLOO, marks=pytest.mark.slow),
-        pytest.param(Cause.LOW_BUS_BANDWIDTH, Vendor.NVIDIA, marks=pytest.mark.slow),
-        pytest.param(Cause.STRAGGLER_RANK, Vendor.GLOO, marks=pytest.mark.slow),
-    ],
+    on_one_vendor(Cause.NONE, Cause.TIGHT, Cause.LOW_BUS_BANDWIDTH, Cause.STRAGGLER_RANK),
 )
 def test_healthy_jobs_and_those_of_neighbours_have_none(tmp_path: Path, cause: Cause, vendor: Vendor) -> None:
     assert not MINE & sure(planted(cause, base(3, vendor), tmp_path))
