@@ -18,6 +18,14 @@ settings.register_profile("zprof", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("zprof")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
+    """Import into a folder of this session, and never into that of the user who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is collected stays: to look through it for garbage takes a third of the time, and then some."""

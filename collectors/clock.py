@@ -22,6 +22,7 @@ from zprof.model.gaps import Gap
 
 PINGS = 3
 _TIMEOUT = timedelta(seconds=5)
+_LOOK_S = 0.02
 GO, STAY, UNEQUAL = "go", "stay", "unequal"
 _LEFT = "a rank ended its recording before the last scheduled step"
 _REASONS = {
@@ -121,11 +122,19 @@ def agree(store: Any, rank: int, world_size: int, schedule: str, agree_s: float)
     if store.add(f"{prefix}/arrived", 1) == world_size:
         schedules = {bytes(store.get(f"{prefix}/schedule/{other}")) for other in range(world_size)}
         return _propose(store, prefix, GO if len(schedules) == 1 else UNEQUAL)
-    try:
-        store.wait([f"{prefix}/verdict"], timedelta(seconds=agree_s))
-    except RuntimeError:
+    if not _appears(store, f"{prefix}/verdict", agree_s):
         return _propose(store, prefix, STAY)
     return bytes(store.get(f"{prefix}/verdict")).decode()
+
+
+def _appears(store: Any, key: str, limit_s: float) -> bool:
+    """Look for a key until the time is over: torch's own wait sees no Ctrl-C, and warns where it runs out."""
+    deadline = time.monotonic() + limit_s
+    while not store.check([key]):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True
 
 
 def _propose(store: Any, prefix: str, verdict: str) -> str:

@@ -1,13 +1,17 @@
 """The boundary between recording and training: a fault on this side becomes a gap, never an exception."""
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from zprof.model.gaps import Gap
+from zprof.model.gaps import DISK_FULL, Gap
 
 _log = logging.getLogger("zprof")
 _T = TypeVar("_T")
+#: No space, quota used up, larger than a file may be.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class FaultGuard:
@@ -22,8 +26,7 @@ class FaultGuard:
             return action()
         except Exception as error:
             reason = first_line(error)
-            remedy = "please report this; training was not touched"
-            self.gaps.append(Gap(what=what, reason=reason, remedy=remedy))
+            self.gaps.append(_gap(what, reason, error))
             _log.warning("zprof: %s failed, training goes on: %s", what, reason)
             return None
 
@@ -32,6 +35,16 @@ class FaultGuard:
         before = len(self.gaps)
         self.run(what, action)
         return len(self.gaps) == before
+
+
+def _gap(what: str, reason: str, error: Exception) -> Gap:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return Gap(
+            what=DISK_FULL,
+            reason=f"{what} could not be written: {os.strerror(error.errno or 0)}",
+            remedy="free space where the run is written, or raise the quota; then record again",
+        )
+    return Gap(what=what, reason=reason, remedy="please report this; training was not touched")
 
 
 def first_line(error: BaseException) -> str:

@@ -8,7 +8,7 @@ for batch in batches:
     optimizer.step()
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from zprof.reference_engine.facts import ZeroFacts, facts_of
 from zprof.reference_engine.gradients.assembly import Gradients, constant_elements
 from zprof.reference_engine.gradients.reducer import GradientReducer
 from zprof.reference_engine.optimizer.choose import choose_update
+from zprof.reference_engine.optimizer.groups import ParameterGroups, resolve_groups
 from zprof.reference_engine.optimizer.loss_scale import DynamicLossScale
 from zprof.reference_engine.optimizer.update import Update
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
@@ -41,6 +42,7 @@ def zero(
     config: ZeroConfig,
     comm: Comm | None = None,
     *,
+    groups: Iterable[Mapping[str, Any]] | None = None,
     units: Iterable[nn.Module | type[nn.Module]] | None = None,
     mp: Comm | None = None,
 ) -> tuple["ZeroModel", ZeroOptimizer]:
@@ -49,6 +51,10 @@ def zero(
     Weights become those of rank 0.  ``comm`` is the native transport on the default group if not given.
     ``mp`` joins the ranks that share a model by tensor parallelism; ``comm`` is then that of the ranks that
     hold the same part of it.
+    ``groups`` are parameter groups as ``torch.optim.AdamW`` takes them, each with its own ``lr``, ``betas``,
+    ``eps`` and ``weight_decay`` where they differ from the config's; each trainable parameter must be in one.
+    A parameter without a gradient on any rank in a step is left alone by it, as by torch's optimizers; one
+    that has a gradient on some ranks only gets the mean in which the others count as zero.
     ``units`` are the modules that are gathered and reduced as a whole, or their classes: ``units=[Block]``;
     by default the children of every ``nn.ModuleList``; ``[]`` makes the whole model one unit.  In stage 3
     each must be called as a module: parameters at rest have no memory.  All ranks must then call the same
@@ -60,6 +66,7 @@ def zero(
     """
     chosen = None if units is None else chosen_modules(model, units)
     check_model(model, chosen)
+    grouping = resolve_groups(model, groups, config)
     update = choose_update(config, next(model.parameters()).device)
     comm = NativeComm() if comm is None else comm
     constant_elements(config, comm.world_size)  # refuses before anything is changed
@@ -70,26 +77,33 @@ def zero(
             spec.name,
             spec.module,
             tuple(
-                FlatUnit(name, parameters, config=config, comm=comm)
-                for name, parameters in by_dtype(spec.parameters, spec.name)
+                FlatUnit(
+                    name,
+                    parameters,
+                    config=config,
+                    comm=comm,
+                    group=grouping.index.get(parameters[0][1], 0),
+                )
+                for name, parameters in by_dtype(spec.parameters, spec.name, grouping.index)
             ),
         )
         for spec in split(model, chosen)
     ]
-    return _assemble(model, module_units, config, update, comm, mp)
+    return _assemble(model, module_units, config, grouping, update, comm, mp)
 
 
 def _assemble(
     model: nn.Module,
     module_units: Sequence[ModuleUnit],
     config: ZeroConfig,
+    grouping: ParameterGroups,
     update: Update,
     comm: Comm,
     mp: Comm | None,
 ) -> tuple["ZeroModel", ZeroOptimizer]:
     flat = [unit for module_unit in module_units for unit in module_unit.flat]
     gradients = Gradients(module_units, config, comm)
-    backward = BackwardPass()
+    backward = BackwardPass([parameter for unit in flat if unit.trainable for parameter in unit.parameters])
     reducer = GradientReducer(
         gradients.by_unit,
         micro_batches=config.micro_batches,
@@ -105,7 +119,14 @@ def _assemble(
     facts = facts_of(flat, config, comm.world_size)
     wrapped = ZeroModel(model, flat, reducer, facts, comm, mp, schedule=schedule, loss_scale=loss_scale)
     optimizer = ZeroOptimizer(
-        gradients.by_unit, reducer, config, update=update, comm=comm, mp=mp, loss_scale=loss_scale
+        gradients.by_unit,
+        reducer,
+        config,
+        groups=grouping.numbers,
+        update=update,
+        comm=comm,
+        mp=mp,
+        loss_scale=loss_scale,
     )
     optimizer.register_step_post_hook(EngineHook(wrapped._changed))
     return wrapped, optimizer
@@ -182,13 +203,15 @@ class ZeroModel(nn.Module):
         return self._units
 
     def synchronize(self) -> None:
-        """Wait for gathers that the last step left under way."""
+        """Wait for gathers that the last step left under way, and take over weights that were edited."""
         for unit in self._units:
             unit.wait()
+            if not unit.policy.shard_parameters:
+                unit.take_edits()
 
     @contextmanager
     def gathered(self) -> Iterator[nn.Module]:
-        """All parameters in memory, on all ranks at once; for reading, changes are lost in stage 3."""
+        """All parameters in memory, to be read or edited, on all ranks at once and in the same way."""
         for unit in self._units:
             unit.gather()
         self.synchronize()
@@ -196,19 +219,52 @@ class ZeroModel(nn.Module):
             yield self.module
         finally:
             for unit in self._units:
+                unit.take_edits()
                 unit.release()
 
-    def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The whole module's weights, copied, on every rank (collective); names are the module's own."""
+    def state_dict(self, *arguments: Any, fp32: bool = False, **named: Any) -> dict[str, Any]:  # type: ignore[override]
+        """The whole module's weights, copied, on every rank (collective); names are the module's own.
+
+        ``fp32`` gives the master weights, where parameters have 16 bits.
+        """
         with self.gathered() as module, torch.no_grad():
             whole = module.state_dict(*arguments, **named)
-            return {name: value.clone() for name, value in whole.items() if isinstance(value, torch.Tensor)}
+            copies = {name: value.clone() for name, value in whole.items() if isinstance(value, torch.Tensor)}
+            if fp32:
+                prefix, names = named.get("prefix", ""), self._names()
+                for unit in self._units:
+                    for parameter, value in zip(unit.parameters, unit.master_weights(), strict=True):
+                        keys = [key for name in names[parameter] if (key := prefix + name) in copies]
+                        copies |= {key: value.clone() for key in keys}
+        return copies
 
-    def load_state_dict(self, *arguments: Any, **named: Any) -> Any:
-        """Refused: the flat units would not notice."""
-        raise RuntimeError(
-            "use load_checkpoint(), or load the weights into the module before zero() takes it over"
-        )
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load the module's weights, the same on all ranks at once; fp32 ones reach master weights unrounded.
+
+        Raises:
+            ValueError: ``assign`` is set, by which the module would get other memory.
+        """
+        if assign:
+            raise ValueError("assign=True would take the parameters out of the engine; leave it out")
+        with self.gathered() as module:
+            result = module.load_state_dict(state_dict, strict=strict)
+            names = self._names()
+            for unit in self._units:
+                unit.take_edits()
+                for index, parameter in enumerate(unit.parameters):
+                    for name in names[parameter]:
+                        value = state_dict.get(name)
+                        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                            unit.set_master_weights(index, value)
+        return result
+
+    def _names(self) -> dict[nn.Parameter, list[str]]:
+        names: dict[nn.Parameter, list[str]] = {}
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            names.setdefault(parameter, []).append(name)
+        return names
 
     def _changed(self, *_: object) -> None:
         for unit in self._units:

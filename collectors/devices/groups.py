@@ -15,7 +15,9 @@ import torch.distributed as dist
 
 from zprof.collectors.collectives import COLLECTIVE_METHODS
 from zprof.collectors.devices.rows import Reason
+from zprof.collectors.faults import first_line
 from zprof.collectors.kineto.collectives.groups import ranks_name
+from zprof.model.gaps import Gap
 
 #: Takes a sample of a device, reason and group; False: there is nothing to sample with.
 Read = Callable[[int, Reason, str], bool]
@@ -34,6 +36,7 @@ class GroupWatch:
         self._seen_before = 0
         self._process_id = os.getpid()
         self._active = False
+        self._gaps: list[Gap] = []
 
     def install(self) -> None:
         """Put the wrappers in place, where torch was built with distributed."""
@@ -79,15 +82,29 @@ class GroupWatch:
         """The device to watch, once sampled; None where this call is not the first of an NCCL group."""
         try:
             return None if group.group_name in self._seen else self._first(group, args)
-        except Exception:  # not the program's fault or business; without rows nothing is claimed
-            self._active = False
+        except Exception as error:  # not the program's fault or business; without rows nothing is claimed
+            self._fail(error)
             return None
 
     def _after(self, group: Any, index: int) -> None:
         try:
             self._read(index, Reason.AFTER_GROUP, self._names[group.group_name])
-        except Exception:
-            self._active = False
+        except Exception as error:
+            self._fail(error)
+
+    def gaps(self) -> list[Gap]:
+        """What kept first collectives from being watched."""
+        return list(self._gaps)
+
+    def _fail(self, error: Exception) -> None:
+        self._active = False
+        self._gaps.append(
+            Gap(
+                what="device memory of process groups",
+                reason=f"first collectives were no longer watched: {first_line(error)}",
+                remedy="please report this; training was not touched",
+            )
+        )
 
     def _first(self, group: Any, args: tuple[Any, ...] | None) -> int | None:
         if self._process_id != os.getpid():  # a fork: it is not recorded

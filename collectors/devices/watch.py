@@ -99,7 +99,7 @@ class DeviceWatch:
         """Nothing where the program never used a GPU."""
         if not self._used:
             return []
-        return self._sampler.gaps() if self._started else [no_driver()]
+        return [*self._sampler.gaps(), *self._groups.gaps()] if self._started else [no_driver()]
 
     def _read_now(self, index: int, reason: Reason, group: str, only: list[str]) -> bool:
         return self._sampler.read_now(index, reason, group, only)

@@ -5,6 +5,7 @@ thread written in Python is seen too.  Memory is not: it would slow the steps, a
 ``profile_memory`` and ``profile_all_threads``.
 """
 
+import errno
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.convert import convert, report_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.kineto.waits import WaitRanges
 from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
@@ -87,7 +88,11 @@ def _export(profile: torch.profiler.profile) -> tuple[Mapping[str, Mapping[str, 
     with tempfile.TemporaryDirectory(prefix="zprof-") as folder:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
-        return convert(read_trace(path))
+        if not path.is_file():  # torch reports nothing when it cannot write
+            raise OSError(errno.ENOSPC, f"torch's profiler could not write its trace to {folder}")
+        trace = read_trace(path)
+    tables, gaps = convert(trace)
+    return tables, report_gaps(trace.report) + gaps
 
 
 def _no_waits(error: Exception) -> Gap:

@@ -68,24 +68,28 @@ class TraceHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReport:
-    """How reading went.  Counts that are not 0 are told to the user.
+    """How reading went.  Each count that is not 0 becomes a gap (``zprof.collectors.kineto.convert``).
 
     ``events``: all objects of ``traceEvents`` that could be read, of any ``ph``.  ``repaired``: those of them
     that were not JSON as it should be and were mended; ``dropped``: pieces that could not be.  ``timeless``:
     events that should have a duration, but have no place in time, and so are in no column: ``ts`` or ``dur``
     is missing, negative or beyond any clock, or both are 0, as for work whose times the device never gave.
+    ``nameless``: events that do not say what they are: their name, category or ``ph`` is missing or no text.
+    Those with a duration are in the columns, with an empty text.
     ``unkept_names``, ``unkept_arguments``: events whose name or arguments were beyond all measure.
-    ``cut_short``: the file ends early or its packing is damaged.  ``resolution_ns``: 1, or more where the
-    file's own times are coarser.
+    ``cut_short``: the file ends early or its packing is damaged.  ``trailing_bytes``: after the last gzip
+    member, left out.  ``resolution_ns``: 1, or more where the file's own times are coarser.
     """
 
     events: int = 0
     repaired: int = 0
     dropped: int = 0
     timeless: int = 0
+    nameless: int = 0
     unkept_names: int = 0
     unkept_arguments: int = 0
     cut_short: bool = False
+    trailing_bytes: int = 0
     resolution_ns: int = 1
 
 

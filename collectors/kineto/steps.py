@@ -1,5 +1,8 @@
-"""The steps of a trace as marks: the ranges that ``prof.step()`` leaves, or the whole trace as one step."""
+"""The steps of a trace as marks: the ranges that ``prof.step()`` leaves, what lies between the ends of two
+optimizer steps, or the whole trace as one step.
+"""
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,18 +12,28 @@ import numpy as np
 
 from zprof.collectors.kineto.columns import ABSENT, Int64s, Trace
 from zprof.model.gaps import Gap
+from zprof.model.printable import shorten
 
-WHOLE_TRACE = "whole trace"
+WHOLE_TRACE, BY_OPTIMIZER = "whole trace", "Optimizer.step"
 #: torch's own, and what loops that mark their own steps tend to call them; the first that is there is taken.
 _STEP_NAMES = ("ProfilerStep", "Iteration")
 _STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
+_OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+_BACKWARD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*")
 #: Old traces have the ranges of the user among the operators.
 _HOST = frozenset({"user_annotation", "cpu_op"})
 _DEVICE = frozenset({"gpu_user_annotation"})
 _WORK = frozenset({"cpu_op", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset"})
+_CALLS = frozenset({"cuda_runtime", "cuda_driver"})
+_DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+#: What a step is compared by in a file that ends early, and from which share of the fullest on it is whole.
+_RECORDS = (frozenset({"cpu_op"}), _CALLS, _DEVICE_WORK)
+_WHOLE_RATIO = 0.99
+_MOST_TEXT = 80
 _BOOKKEEPING = frozenset({"Trace", ""})
 #: Steps follow each other without a break: their clock ticks may overlap.
 _TICKS_NS = 2_000
+_PROF_STEP = "call prof.step() at the end of each step (torch.profiler.profile(schedule=...))"
 _REMEDY = "call prof.step() once at the end of each step, on one thread"
 
 
@@ -49,8 +62,9 @@ def step_marks(trace: Trace) -> StepMarks:
                 steps = list(_apart(_once(found)))
                 left_out = len(found) - len(steps) + elsewhere
                 steps, unused = _without_unused(trace, steps)
-                return _marks(name, steps, (*unused, *_oddities(left_out, of_device)))
-    return _whole(trace)
+                steps, cut = _without_cut(trace, steps)
+                return _marks(name, steps, (*unused, *cut, *_oddities(left_out, of_device)))
+    return _by_optimizer(trace) or _whole(trace)
 
 
 def _on_one_thread(trace: Trace, name: str, categories: frozenset[str]) -> tuple[list[_Step], int]:
@@ -111,6 +125,46 @@ def _without_unused(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tupl
     return steps[:-1], (Gap(what="steps", reason=reason, remedy="stop the profiler within prof.step()"),)
 
 
+def _without_cut(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
+    """Leave out the steps that a file that ends early does not wholly hold.
+
+    A file has its host's operators first, and then what the device and its driver did, thread by thread: what
+    is missing may be of any step.  A step is whole where it holds as much as the fullest one, and another
+    holds as much too.  Idle time of any other may be time of which the file lacks the events.
+    """
+    if not trace.report.cut_short or not steps:
+        return steps, ()
+    held = np.array([_records(trace, kinds, steps) for kinds in _RECORDS])
+    most = held.max(axis=1, keepdims=True)
+    alike = held >= _WHOLE_RATIO * most
+    whole = (alike & (alike.sum(axis=1, keepdims=True) > 1)).all(axis=0)
+    if whole.all():
+        return steps, ()
+    left_out = ", ".join(str(step.number) for step, good in zip(steps, whole, strict=True) if not good)
+    gap = Gap(
+        what="steps",
+        reason=f"the file ends early, and not all of step {shorten(left_out, _MOST_TEXT)} is in it: what the "
+        "device did then is not known, and the step is left out",
+        remedy="copy the file again, or export the trace again",
+    )
+    return [step for step, good in zip(steps, whole, strict=True) if good], (gap,)
+
+
+def _records(trace: Trace, categories: frozenset[str], steps: Sequence[_Step]) -> Int64s:
+    """Count the events of some categories in each step; work of a device by the call that launched it."""
+    begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
+    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    rows = np.flatnonzero(trace.category.where(categories.__contains__))
+    times = trace.start_ns[rows]
+    if categories is _DEVICE_WORK:
+        calls = np.flatnonzero(trace.category.where(_CALLS.__contains__) & (trace.correlation > 0))
+        calls = calls[np.isin(trace.correlation[calls], trace.correlation[rows])]
+        times = trace.start_ns[calls]
+    index = np.searchsorted(begins, times, side="right") - 1
+    inside = (index >= 0) & (times < ends[np.maximum(index, 0)])
+    return np.bincount(index[inside], minlength=len(steps)).astype(np.int64)
+
+
 def _works_in(trace: Trace, step: _Step) -> bool:
     within = (trace.start_ns >= step.begin_ns) & (trace.start_ns < step.end_ns)
     return bool((within & trace.category.where(lambda category: category in _WORK)).any())
@@ -127,13 +181,55 @@ def _oddities(left_out: int, of_device: bool) -> tuple[Gap, ...]:
     return tuple(gaps)
 
 
+def _by_optimizer(trace: Trace) -> StepMarks | None:
+    """Mark steps from the end of one optimizer step to that of the next; None where there are fewer than two.
+
+    What comes before the first end may be part of a step, and has the start of the profiler in it.
+    """
+    ends = _optimizer_ends(trace)
+    if len(ends) < 2:
+        return None
+    steps = [
+        _Step(number=number, begin_ns=begin, end_ns=end)
+        for number, (begin, end) in enumerate(itertools.pairwise(ends))
+    ]
+    steps, cut = _without_cut(trace, steps)
+    reason = (
+        f"the trace marks no step: what lies between the ends of its {len(ends)} optimizer steps counts as "
+        f"{len(ends) - 1}, and the rest is left out"
+    )
+    return _marks(BY_OPTIMIZER, steps, (Gap(what="steps", reason=reason, remedy=_PROF_STEP), *cut))
+
+
+def _optimizer_ends(trace: Trace) -> list[int]:
+    """Return when optimizer steps end.  Optimizers (or parameter groups) with no backward between are one."""
+    host = trace.category.where(_HOST.__contains__)
+    rows = np.flatnonzero(host & trace.name.where(lambda name: _OPTIMIZER.fullmatch(name) is not None))
+    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
+    nodes = host & trace.name.where(lambda name: _BACKWARD.fullmatch(name) is not None)
+    backward = np.sort(trace.start_ns[nodes])
+    ends: list[int] = []
+    names: set[str] = set()
+    for row, before in zip(rows.tolist(), np.searchsorted(backward, trace.start_ns[rows]), strict=True):
+        name, end = trace.name[row], int(trace.start_ns[row] + trace.duration_ns[row])
+        since = np.searchsorted(backward, ends[-1]) if ends else 0
+        again = before > since if len(backward) else name in names
+        if ends and not again:
+            ends[-1] = max(ends[-1], end)
+        else:
+            ends.append(end)
+            names.clear()
+        names.add(name)
+    return ends
+
+
 def _whole(trace: Trace) -> StepMarks:
     """One step over everything; without anything in the trace, none."""
     begin_ns, end_ns = _extent(trace)
     gap = Gap(
         what="steps",
         reason="the trace marks no step: all of it counts as one",
-        remedy="call prof.step() at the end of each step (torch.profiler.profile(schedule=...))",
+        remedy=_PROF_STEP,
     )
     steps = [_Step(number=0, begin_ns=begin_ns, end_ns=end_ns)] if end_ns > begin_ns else []
     return _marks(WHOLE_TRACE, steps, (gap,))

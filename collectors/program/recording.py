@@ -6,6 +6,7 @@ A fault in here ends the recording, with a warning; it never reaches the program
 """
 
 import atexit
+import multiprocessing.util
 import os
 import weakref
 from collections.abc import Callable, Hashable
@@ -64,6 +65,7 @@ class ProgramRecording(StandsDown):
         self._began = False
         self._patience = PATIENCE
         self._process_id = 0
+        self._is_fork = False
 
     def arm(self) -> None:
         """Watch the program from here on."""
@@ -148,6 +150,9 @@ class ProgramRecording(StandsDown):
             return None
         atexit.unregister(self.finish)
         atexit.register(self.finish)  # before the recorder's own, which knows less
+        if self._is_fork:
+            multiprocessing.util.Finalize(None, self.finish, exitpriority=0)  # it ends without atexit
+            recorder.add({}, [_FORKED])
         if self._init is not None:
             recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
         self._init = None
@@ -195,13 +200,30 @@ class ProgramRecording(StandsDown):
         self._guard.run("device counters", self._devices.stop)
 
     def _forked(self) -> None:
-        """In a fork: nothing of this process's recording goes on there."""
-        if self._process_id:
+        """Leave what the parent records alone; before its first step, watch this process as a new one.
+
+        A launcher that forks its ranks (a notebook's) imports torch and never trains itself.
+        """
+        if not self._process_id:
+            return
+        if self._init is not None:
+            self._init.abandon()
+            self._init = None
+        if self._recorder is not None:
             self._steps.remove()
-            if self._init is not None:
-                self._init.abandon()
-            if self._recorder is not None:
-                self._recorder.abandon()
+            self._recorder.abandon()
+            return
+        self._process_id = os.getpid()
+        os.environ[MARK] = str(self._process_id)
+        self._is_fork = True
+        self._devices = DeviceWatch()  # the parent's thread is not in this process
+
+
+_FORKED = Gap(
+    what="memory before the first step",
+    reason="this process was forked from one that had begun to make the model: what came before is not seen",
+    remedy="start the ranks with torchrun or by spawn to see it",
+)
 
 
 def _found_by_size(trained: Trained) -> Gap:

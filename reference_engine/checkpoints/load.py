@@ -64,10 +64,10 @@ def load_checkpoint(
 
 def _open(folder: CheckpointFolder, ranks: Ranks, model: Engine, optimizer: Numbers) -> Manifest:
     manifest = read_manifest(folder.path)
-    check_fits(manifest, model)
     groups, here = len(manifest.optimizer["groups"]), len(optimizer.param_groups)
     if groups != here:
         raise ValueError(f"it has {groups} parameter groups, the optimizer {here}")
+    check_fits(manifest, model)
     for name in sorted(manifest.files)[ranks.rank :: ranks.size]:  # each file is checked by one rank
         check_file(folder.path, name, manifest.files[name])
     return manifest

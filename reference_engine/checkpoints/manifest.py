@@ -2,12 +2,15 @@
 
     {"format": "zero.checkpoint", "version": 1, "crc32": <of content>, "content": {
         "stage", "data_parallel", "model_parallel"   of the engine that saved
-        "optimizer"    step count, loss scale, the groups' numbers
+        "optimizer"    step count, loss scale, the groups' numbers; in "steps" the counts of parameters that
+                       lacked a gradient in some steps: {name: count}
         "progress"     the caller's
-        "parameters"   {name: {"shape", "trainable", "split"}}
+        "parameters"   {name: {"shape", "trainable", "split", "group"}}
         "buffers"      {name: {"shape", "dtype"}}
         "files"        {name: {"bytes", "crc32"}}
     }}
+
+Without "group" all trainable parameters are in the first, without "steps" all have one count.
 
 It is written last: a folder without it is no checkpoint.  The checksums find damage, not malice.
 """
@@ -34,7 +37,7 @@ class Manifest:
     model_parallel: int
     optimizer: Mapping[str, Any]
     progress: Mapping[str, int | float | str]
-    parameters: Mapping[str, Mapping[str, Any]]
+    parameters: Mapping[str, dict[str, Any]]
     buffers: Mapping[str, Mapping[str, Any]]
     files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -94,8 +97,11 @@ def _content(whole: Mapping[str, Any]) -> Manifest:
     if whole.get("crc32") != _crc32_of(whole.get("content")):
         raise ValueError(f"its {MANIFEST} is damaged: the checksum differs")
     try:
-        return Manifest(**whole["content"])
-    except TypeError as error:
+        manifest = Manifest(**whole["content"])
+        for record in manifest.parameters.values():
+            record.setdefault("group", 0 if record["trainable"] else None)
+        return manifest
+    except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"its {MANIFEST} is damaged: {error}") from None
 
 

@@ -80,11 +80,13 @@ def _write(
     writer = FileSystemWriter(folder.draft, overwrite=False)
     ranks.call(lambda: _dcp_save(writer, planner, ranks))
     written = ranks.collect(lambda: _written(folder, ranks.rank))
+    numbers = optimizer.scalar_state()
+    steps = ranks.collect(lambda: numbers["steps"])  # a rank knows those of the parameters that it updates
     manifest = Manifest(
         stage=_stage(model),
         data_parallel=model.comm.world_size,
         model_parallel=1 if model.mp is None else model.mp.world_size,
-        optimizer=optimizer.scalar_state(),
+        optimizer={**numbers, "steps": {name: count for own in steps for name, count in own.items()}},
         progress=dict(progress),
         parameters=parameters_table(model),
         buffers=buffers_table(model),

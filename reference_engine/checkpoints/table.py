@@ -15,6 +15,7 @@ def parameters_table(engine: Engine) -> dict[str, dict[str, Any]]:
             "shape": list(slot.shape),
             "trainable": unit.trainable,
             "split": is_split(unit, slot.name),
+            "group": unit.group if unit.trainable else None,
         }
         for unit in engine.units
         for slot in unit.layout.slots

@@ -21,6 +21,7 @@ from zprof.reference_engine import ranges
 from zprof.reference_engine.collective import Collective, Kind, ring_factor
 from zprof.reference_engine.comm.base import Handle
 from zprof.reference_engine.comm.native import NativeComm, failure
+from zprof.reference_engine.comm.order import POLL_S, CollectiveOrder
 
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -77,6 +78,8 @@ class ModelledComm(NativeComm):
             self._queue.put(None)
             self._thread.join(_CLOSE_TIMEOUT_S)
             self._meeting.close()
+            if self.order is not None:
+                self.order.close()
 
     def _start(
         self, kind: Kind, full: torch.Tensor, unit: str, launch: Callable[[], dist.Work | None]
@@ -85,10 +88,10 @@ class ModelledComm(NativeComm):
             raise ValueError(f"unit {unit} is on {full.device}; a modelled link carries CPU tensors only")
         return super()._start(kind, full, unit, launch)
 
-    def _carry(self, collective: Collective, work: dist.Work) -> Handle:
+    def _carry(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
         if self._closed:
             raise RuntimeError("the link is closed")
-        transfer = _Transfer(collective, work, self._link.seconds(collective, self.world_size))
+        transfer = _Transfer(collective, work, self._link.seconds(collective, self.world_size), self.order)
         self._queue.put(transfer)
         return transfer
 
@@ -118,8 +121,11 @@ class _Meeting:
 class _Transfer:
     """One collective on the link; carried on the link's thread, waited for on the caller's."""
 
-    def __init__(self, collective: Collective, work: dist.Work, seconds: float) -> None:
+    def __init__(
+        self, collective: Collective, work: dist.Work, seconds: float, order: CollectiveOrder | None
+    ) -> None:
         self._collective = collective
+        self._order = order
         self._work: dist.Work | None = work
         self._seconds = seconds
         self._done = threading.Event()
@@ -147,7 +153,11 @@ class _Transfer:
         """Block until the link has carried the collective."""
         if not self._waited:
             self._waited = True
+            if self._order is not None:
+                self._order.check_agreed()
             with ranges.wait(self._collective):
-                self._done.wait()
+                while not self._done.wait(POLL_S):
+                    if self._order is not None:
+                        self._order.look()
         if self._error is not None:
             raise failure(self._collective, self._error) from self._error

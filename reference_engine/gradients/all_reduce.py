@@ -14,6 +14,7 @@ from zprof.reference_engine.comm import Comm, Handle
 from zprof.reference_engine.gradients.buckets import BucketPool
 from zprof.reference_engine.gradients.handles import AllOf, Then
 from zprof.reference_engine.gradients.pieces import Cut
+from zprof.reference_engine.gradients.presence import Presence
 from zprof.reference_engine.gradients.protocol import Turn
 from zprof.reference_engine.gradients.whole import FlatWhole
 
@@ -22,10 +23,18 @@ class AllReduceInPlace:
     """The flat gradient itself goes over the network, in one piece or in several."""
 
     def __init__(
-        self, whole: FlatWhole, comm: Comm, name: str, *, micro_batches: int, pieces: Sequence[Cut]
+        self,
+        whole: FlatWhole,
+        presence: Presence,
+        comm: Comm,
+        name: str,
+        *,
+        micro_batches: int,
+        pieces: Sequence[Cut],
     ) -> None:
         """``pieces`` are of the whole flat tensor."""
         self._whole = whole
+        self._presence = presence
         self._comm = comm
         self._name = name
         self._micro_batches = micro_batches
@@ -34,7 +43,8 @@ class AllReduceInPlace:
     def start(self, turn: Turn) -> Handle:
         """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
         flat = self._whole.flat
-        flat.div_(_divisor(self._comm, self._micro_batches, turn))
+        divisor = _divisor(self._comm, self._micro_batches, turn)
+        self._presence.average(flat, divisor, first_sum=turn.first)
         return AllOf([self._comm.all_reduce(flat[cut.slice], self._name) for cut in self._pieces])
 
 
@@ -44,6 +54,7 @@ class AllReduceThroughBuffers:
     def __init__(
         self,
         whole: FlatWhole,
+        presence: Presence,
         comm: Comm,
         name: str,
         *,
@@ -53,6 +64,7 @@ class AllReduceThroughBuffers:
     ) -> None:
         """``pieces`` are of every shard."""
         self._whole = whole
+        self._presence = presence
         self._comm = comm
         self._name = name
         self._micro_batches = micro_batches
@@ -66,7 +78,8 @@ class AllReduceThroughBuffers:
     def _piece(self, cut: Cut, turn: Turn) -> Handle:
         buffer = self._pool.take(cut.elements * self._comm.world_size)
         self._whole.read(cut, buffer)
-        buffer.div_(_divisor(self._comm, self._micro_batches, turn))
+        divisor = _divisor(self._comm, self._micro_batches, turn)
+        self._presence.average(buffer, divisor, cut, first_sum=turn.first)
         launched = self._comm.all_reduce(buffer, self._name)
         handle = Then(launched, partial(self._write_back, cut, buffer))
         self._pool.lend(buffer, handle)
@@ -75,6 +88,7 @@ class AllReduceThroughBuffers:
     def _write_back(self, cut: Cut, buffer: torch.Tensor) -> None:
         part = self._whole.part(cut)
         part.copy_(buffer.view(part.shape))
+        self._presence.keep_signs(self._whole.flat, buffer, cut, shard=None)
 
 
 def _divisor(comm: Comm, micro_batches: int, turn: Turn) -> int:

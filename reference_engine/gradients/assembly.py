@@ -23,6 +23,7 @@ from zprof.reference_engine.gradients.all_reduce import AllReduceInPlace, AllRed
 from zprof.reference_engine.gradients.buckets import BucketPool, FreshMemory, KeptMemory, Memory
 from zprof.reference_engine.gradients.owned import FreshOwned, KeptOwned, kept_shard
 from zprof.reference_engine.gradients.pieces import Cut, buffer_elements, cuts
+from zprof.reference_engine.gradients.presence import Presence, keeps_sign_of_zero
 from zprof.reference_engine.gradients.protocol import Bucketed, Owned, Readable, Reduction, Whole
 from zprof.reference_engine.gradients.reduce_scatter import (
     ReduceScatterBucket,
@@ -53,6 +54,9 @@ class Gradients:
         self._pools: list[BucketPool] = []
         flat = [unit for module_unit in module_units for unit in module_unit.flat if unit.trainable]
         self._trainable = flat
+        # gloo is known to add by IEEE rules (a test holds it to that).
+        on_gpus = flat[0].full.device.type == "cuda" and comm.world_size > 1
+        self._sign_kept = not on_gpus or keeps_sign_of_zero(flat, config.wire_dtype, comm)
         self.by_unit = {unit: self._make(unit) for unit in flat}
 
     def settle(self) -> None:
@@ -77,43 +81,48 @@ class Gradients:
         return self._sharded(unit)
 
     def _replicated(self, unit: FlatUnit) -> UnitGradients:
-        whole = FlatWhole(unit)
+        whole, presence = FlatWhole(unit), self._presence(unit)
         padded, count = unit.layout.padded, self._config.micro_batches
         reduction: Reduction
         if self._same_dtype(unit):
             pieces = cuts(padded, self._constant or max(padded, 1))
-            reduction = AllReduceInPlace(whole, self._comm, unit.name, micro_batches=count, pieces=pieces)
+            reduction = AllReduceInPlace(
+                whole, presence, self._comm, unit.name, micro_batches=count, pieces=pieces
+            )
         else:
             pieces, pool = self._pieces(unit), self._buffers
             reduction = AllReduceThroughBuffers(
-                whole, self._comm, unit.name, micro_batches=count, pieces=pieces, pool=pool
+                whole, presence, self._comm, unit.name, micro_batches=count, pieces=pieces, pool=pool
             )
-        return UnitGradients(whole, reduction, KeptOwned(whole.flat))
+        return UnitGradients(whole, reduction, KeptOwned(whole.flat), presence)
 
     def _partly_reduced(self, unit: FlatUnit) -> UnitGradients:
-        whole = FlatWhole(unit)
+        whole, presence = FlatWhole(unit), self._presence(unit)
         owned = KeptOwned(whole.flat[unit.owned_range])
-        reduction = self._scatter_flat(unit, whole, owned)
+        reduction = self._scatter_flat(unit, whole, owned, presence)
         if self._reduces_each:
             reduction = SumOfTurns(reduction, whole, owned)
-        return UnitGradients(whole, reduction, owned)
+        return UnitGradients(whole, reduction, owned, presence)
 
     def _sharded(self, unit: FlatUnit) -> UnitGradients:
-        owned = self._owned(unit)
+        owned, presence = self._owned(unit), self._presence(unit)
         whole: Whole
         reduction: Reduction
         if self._keeps_whole and self._config.defragment:
             whole = flat = FlatWhole(unit)
-            reduction = self._scatter_flat(unit, flat, owned)
+            reduction = self._scatter_flat(unit, flat, owned, presence)
         elif self._constant is not None:
             whole = waiting = self._waiting(unit)
-            reduction = self._scatter_pieces(unit, waiting, owned)
+            reduction = self._scatter_pieces(unit, waiting, owned, presence)
         else:
             whole = bucketed = self._bucketed(unit)
             reduction = ReduceScatterBucket(
-                bucketed, owned, self._comm, unit, divisor=self._divisor, pool=self._buckets
+                bucketed, presence, owned, self._comm, unit, divisor=self._divisor, pool=self._buckets
             )
-        return UnitGradients(whole, reduction, owned)
+        return UnitGradients(whole, reduction, owned, presence)
+
+    def _presence(self, unit: FlatUnit) -> Presence:
+        return Presence(unit, sign_kept=self._sign_kept)
 
     def _owned(self, unit: FlatUnit) -> Owned:
         make = kept_shard if self._config.defragment else FreshOwned
@@ -128,14 +137,15 @@ class Gradients:
             return BucketWhole(unit, self._buckets)
         return LooseWhole(unit, self._pieces(unit))
 
-    def _scatter_flat(self, unit: FlatUnit, whole: FlatWhole, owned: Owned) -> Reduction:
+    def _scatter_flat(self, unit: FlatUnit, whole: FlatWhole, owned: Owned, presence: Presence) -> Reduction:
         if self._constant is None and self._same_dtype(unit):
-            return ReduceScatterInPlace(whole, owned, self._comm, unit.name, divisor=self._divisor)
-        return self._scatter_pieces(unit, whole, owned)
+            return ReduceScatterInPlace(whole, presence, owned, self._comm, unit.name, divisor=self._divisor)
+        return self._scatter_pieces(unit, whole, owned, presence)
 
-    def _scatter_pieces(self, unit: FlatUnit, whole: Readable, owned: Owned) -> Reduction:
+    def _scatter_pieces(self, unit: FlatUnit, whole: Readable, owned: Owned, presence: Presence) -> Reduction:
         return ReduceScatterThroughBuffers(
             whole,
+            presence,
             owned,
             self._comm,
             unit.name,

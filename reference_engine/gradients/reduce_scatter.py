@@ -12,6 +12,7 @@ from zprof.reference_engine.comm import Comm, Handle
 from zprof.reference_engine.gradients.buckets import BucketPool
 from zprof.reference_engine.gradients.handles import AllOf, Then
 from zprof.reference_engine.gradients.pieces import Cut
+from zprof.reference_engine.gradients.presence import Presence
 from zprof.reference_engine.gradients.protocol import Bucketed, Owned, Readable, Reduction, Turn
 from zprof.reference_engine.gradients.whole import FlatWhole
 from zprof.reference_engine.units.flat_unit import FlatUnit
@@ -20,9 +21,12 @@ from zprof.reference_engine.units.flat_unit import FlatUnit
 class ReduceScatterInPlace:
     """A flat gradient that stays goes over the network itself; once a step."""
 
-    def __init__(self, whole: FlatWhole, owned: Owned, comm: Comm, name: str, *, divisor: int) -> None:
+    def __init__(
+        self, whole: FlatWhole, presence: Presence, owned: Owned, comm: Comm, name: str, *, divisor: int
+    ) -> None:
         """``owned`` may lie in the flat gradient, as this rank's part."""
         self._whole = whole
+        self._presence = presence
         self._owned = owned
         self._comm = comm
         self._name = name
@@ -31,7 +35,7 @@ class ReduceScatterInPlace:
     def start(self, turn: Turn) -> Handle:
         """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
         flat = self._whole.flat
-        flat.div_(self._divisor)
+        self._presence.average(flat, self._divisor)
         return self._comm.reduce_scatter(self._owned.tensor, flat, self._name)
 
 
@@ -41,6 +45,7 @@ class ReduceScatterBucket:
     def __init__(
         self,
         whole: Bucketed,
+        presence: Presence,
         owned: Owned,
         comm: Comm,
         unit: FlatUnit,
@@ -49,6 +54,7 @@ class ReduceScatterBucket:
         pool: BucketPool,
     ) -> None:
         self._whole = whole
+        self._presence = presence
         self._owned = owned
         self._comm = comm
         self._unit = unit
@@ -58,7 +64,7 @@ class ReduceScatterBucket:
     def start(self, turn: Turn) -> Handle:
         """See :class:`~zprof.reference_engine.gradients.protocol.Reduction`."""
         bucket = self._whole.hand_over()
-        bucket.div_(self._divisor)
+        self._presence.average(bucket, self._divisor)
         handle = self._first(bucket) if turn.first else self._later(bucket)
         self._pool.lend(bucket, handle)
         return handle
@@ -78,6 +84,7 @@ class ReduceScatterThroughBuffers:
     def __init__(
         self,
         whole: Readable,
+        presence: Presence,
         owned: Owned,
         comm: Comm,
         name: str,
@@ -88,6 +95,7 @@ class ReduceScatterThroughBuffers:
     ) -> None:
         """``pieces`` are of every shard."""
         self._whole = whole
+        self._presence = presence
         self._owned = owned
         self._comm = comm
         self._name = name
@@ -104,13 +112,19 @@ class ReduceScatterThroughBuffers:
     def _piece(self, cut: Cut, turn: Turn) -> Handle:
         buffer = self._pool.take(cut.elements * self._comm.world_size)
         self._whole.read(cut, buffer)
-        buffer.div_(self._divisor)
+        self._presence.average(buffer, self._divisor, cut)
         mean = buffer[self._comm.rank * cut.elements : (self._comm.rank + 1) * cut.elements]
         launched = self._comm.reduce_scatter(mean, buffer, self._name)
-        part = self._owned.tensor[cut.slice]
-        handle = Then(launched, partial(part.copy_ if turn.first else part.add_, mean))
+        handle = Then(launched, partial(self._account, mean, self._owned.tensor, cut, turn))
         self._pool.lend(buffer, handle)
         return handle
+
+    def _account(self, mean: torch.Tensor, owned: torch.Tensor, cut: Cut, turn: Turn) -> None:
+        if turn.first:
+            owned[cut.slice].copy_(mean)
+            self._presence.keep_signs(owned, mean, cut, shard=self._comm.rank)
+        else:
+            owned[cut.slice].add_(mean)
 
 
 class SumOfTurns:

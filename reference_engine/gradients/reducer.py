@@ -5,6 +5,7 @@ when the gradient of its input is there, or at the end.  It goes with zeros.  So
 collectives in the same order, also where a parameter was used on one rank and not on another.
 
 A step is ``micro_batches`` backward passes.  All of them reduce, or the last alone.
+``torch.autograd.grad()`` is none of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +85,7 @@ class GradientReducer:
                 f"parameter {unit.layout.slots[index].name} has a second gradient in one backward(), as by "
                 "reentrant checkpointing of several functions that use it; pass use_reentrant=False there"
             )
+        self._gradients[unit].presence.add(index)
         if self._turn is not None:
             self._gradients[unit].take(index)
         self._missing[unit].discard(index)
@@ -93,6 +95,8 @@ class GradientReducer:
     def unit_over(self, module_unit: ModuleUnit) -> None:
         """The backward of a unit is over: parameters without a gradient were not used in it."""
         module_unit.release()
+        if not self._backward.accumulates:
+            return
         for unit in module_unit.flat:
             if unit.trainable and unit not in self._complete and not self._comes_later(unit):
                 self._complete_unit(unit)
@@ -115,6 +119,8 @@ class GradientReducer:
         return any(will_have_gradient(unit.parameters[index]) for index in self._missing[unit])
 
     def _begin(self) -> None:
+        if not self._backward.accumulates:
+            return
         self._check_begin()
         self._under_way = True
         last = self._done + 1 == self._micro_batches
@@ -150,6 +156,8 @@ class GradientReducer:
             handle.wait()
 
     def _end(self) -> None:
+        if not self._backward.accumulates:
+            return
         while self._turn is not None and self._launched < len(self._order):
             self._launch_next(self._turn)
         self._wait()

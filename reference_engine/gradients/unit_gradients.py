@@ -9,13 +9,15 @@ from collections.abc import Iterable
 import torch
 
 from zprof.reference_engine.comm import Handle
+from zprof.reference_engine.gradients.presence import Presence
 from zprof.reference_engine.gradients.protocol import Owned, Reduction, Turn, Whole
 
 
 class UnitGradients:
     """``owned`` is what this rank's optimizer reads, after the last reduction of a step."""
 
-    def __init__(self, whole: Whole, reduction: Reduction, owned: Owned) -> None:
+    def __init__(self, whole: Whole, reduction: Reduction, owned: Owned, presence: Presence) -> None:
+        self.presence = presence
         self._whole = whole
         self._reduction = reduction
         self._owned = owned
@@ -38,3 +40,4 @@ class UnitGradients:
         """All gradients count as zero."""
         self._whole.zero()
         self._owned.zero()
+        self.presence.clear()

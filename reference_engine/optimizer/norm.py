@@ -44,11 +44,11 @@ class SquaresOverRanks:
 
     def sum(self) -> torch.Tensor:
         """One float64 element, equal on all ranks."""
-        parts = [torch.zeros(1, dtype=torch.float64, device=self._device)]
-        for unit_gradients, ranges in self._counted:
-            owned = unit_gradients.owned
-            parts += [self._update.sum_of_squares(owned[part]).reshape(1) for part in ranges]
-        total = torch.cat(parts).sum()
+        parts = [unit_gradients.owned[part] for unit_gradients, ranges in self._counted for part in ranges]
+        if parts:
+            total = self._update.sum_of_squares(parts)
+        else:
+            total = torch.zeros((), dtype=torch.float64, device=self._device)
         for group in self._groups:
             group.all_reduce(total, NORM_UNIT).wait()
         return total

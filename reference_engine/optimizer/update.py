@@ -8,7 +8,8 @@ Everything that depends on the gradients stays on the device: the divisor (loss 
 flag that skips the step, and the step count t, which a skipped step does not advance.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -44,6 +45,7 @@ class Shard:
     ``weights``, ``exp_avg`` and ``exp_avg_sq`` are float32; ``gradient`` is float32, bfloat16 or float16 and
     is not changed; ``low_precision`` gets the rounded weights, None where the weights are the parameters.
     ``step`` is the count t, a float32 tensor of one element that the caller has already advanced.
+    ``skip`` is a float32 tensor of one element: where it is not 0 this shard is left alone; None: it is not.
     """
 
     weights: torch.Tensor
@@ -52,13 +54,30 @@ class Shard:
     exp_avg_sq: torch.Tensor
     low_precision: torch.Tensor | None
     step: torch.Tensor
+    skip: torch.Tensor | None = None
+
+
+def control_with_skip(control: StepControl | None, skip: torch.Tensor | None) -> StepControl | None:
+    """Return the control of a part of the weights that ``skip`` may leave out of the step."""
+    if skip is None:
+        return control
+    if control is None:
+        return StepControl(divisor=torch.ones_like(skip), found_inf=skip)
+    return replace(control, found_inf=torch.maximum(control.found_inf, skip))
 
 
 class Update(Protocol):
     """Computes on shards; asynchronous on a GPU, on torch's current stream."""
 
-    def sum_of_squares(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Of a gradient of any supported type, in one float64 element; inf or nan where an element is."""
+    @property
+    def joins_units(self) -> bool:
+        """Tell if one call for several units is cheaper than a call for each of them."""
 
-    def adamw(self, shard: Shard, numbers: AdamWNumbers, control: StepControl | None) -> None:
-        """Update a shard in place.  No ``control`` means divisor 1 and no skipping."""
+    def sum_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Add the squares of all gradients, of any supported types; there must be at least one.
+
+        Returns one float64 element; inf or nan where an element is.
+        """
+
+    def adamw(self, shards: Sequence[Shard], numbers: AdamWNumbers, control: StepControl | None) -> None:
+        """Update shards in place.  No ``control`` means divisor 1 and no skipping."""

@@ -43,9 +43,10 @@ class InputWatch:
     def call_over(self, call: "_Call") -> None:
         """One call of a unit has had its backward."""
         self._backward.enter()
-        self._open[call.unit].discard(call)
+        if self._backward.accumulates:  # after autograd.grad() the backward of the same graph may still come
+            self._open[call.unit].discard(call)
         self._tell(call.unit)
-        others = any(other.forward == call.forward for other in self._open[call.unit])
+        others = any(other.forward == call.forward for other in self._open[call.unit] if other is not call)
         if not others and not self._silent[call.unit]:
             self._on_over(self._units[call.unit])
 
@@ -71,6 +72,8 @@ class InputWatch:
         self._tell(name)
 
     def _forget(self) -> None:
+        if not self._backward.accumulates:
+            return
         self._silent.clear()
         for name in self._open:
             self._tell(name)

@@ -25,7 +25,7 @@ from zprof.reference_engine.units.layout import layout_of
 
 
 class FlatUnit:
-    """Parameters that are gathered and reduced together: one module, one dtype, one ``requires_grad``.
+    """Parameters that are gathered and reduced together: one module, dtype, ``requires_grad`` and group.
 
     ``full``     all parameters, ``layout.padded`` elements; storage empty at rest in stage 3
     ``shard``    this rank's part in the dtype of the parameters: its own memory in stage 3, else a view
@@ -33,10 +33,20 @@ class FlatUnit:
     """
 
     def __init__(
-        self, name: str, parameters: Sequence[tuple[str, nn.Parameter]], *, config: ZeroConfig, comm: Comm
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, nn.Parameter]],
+        *,
+        config: ZeroConfig,
+        comm: Comm,
+        group: int = 0,
     ) -> None:
-        """Take over the parameters; their values become those of rank 0 (collective)."""
+        """Take over the parameters; their values become those of rank 0 (collective).
+
+        ``group`` is the index of the parameter group; without a meaning if they are frozen.
+        """
         self.name = name
+        self.group = group
         self.policy = policy_of(config.stage)
         self.parameters = tuple(parameter for _, parameter in parameters)
         self.trainable = self.parameters[0].requires_grad
@@ -58,6 +68,7 @@ class FlatUnit:
         self._point_parameters()
         self.shard = self._make_shard()
         self.weights = self._make_weights(values) if self.trainable else None
+        self._versions = self._current_versions()
         self.release()
 
     @property
@@ -125,11 +136,54 @@ class FlatUnit:
         """The optimizer has new values: a graph of the old ones must not be used any more."""
         if self.trainable:
             increment_version(self.parameters)
+            self._versions = self._current_versions()
+
+    def take_edits(self) -> None:
+        """Take over what the user has written into the parameters, which must be here.
+
+        In 16 bits the master weights of elements that were written become their values; the others keep their
+        fp32 ones.  A change through ``.data`` has no version and is not seen.
+        """
+        versions = self._current_versions()
+        if versions == self._versions or not self._present:
+            return
+        self._versions = versions
+        if self.policy.shard_parameters:
+            self.shard.detach().copy_(self.full[self.shard_range])
+        if self.weights is not None and self.low_precision is not None:
+            weights, low = self.weights.detach(), self.low_precision
+            weights.copy_(torch.where(weights.to(low.dtype) == low, weights, low.float()))
+
+    def set_master_weights(self, index: int, values: torch.Tensor) -> None:
+        """Give a parameter's fp32 values to this rank's master weights where they round to what it has."""
+        slot, owned = self.layout.slots[index], self.owned_range
+        first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
+        if self.weights is None or self.low_precision is None or first >= last:
+            return
+        part = slice(first - owned.start, last - owned.start)
+        weights, low = self.weights.detach()[part], self.low_precision[part]
+        new = values.detach().reshape(-1)[first - slot.offset : last - slot.offset].to(weights)
+        weights.copy_(torch.where(new.to(low.dtype) == low, new, weights))
+
+    def master_weights(self) -> Iterator[torch.Tensor]:
+        """Yield all parameters in fp32, on all ranks at once."""
+        if self.weights is None or self.low_precision is None:
+            yield from self.views(self.full.float())
+            return
+        if not self.policy.shard_optimizer:
+            yield from self.views(self.weights.detach())
+            return
+        whole = torch.empty(self.layout.padded, dtype=torch.float32, device=self.full.device)
+        self._comm.all_gather(whole, self.weights.detach(), self.name).wait()
+        yield from self.views(whole)
 
     def store_weights(self) -> None:
         """Round fp32 master weights that were set from outside into the parameters."""
         if self.weights is not None and self.low_precision is not None:
             self.low_precision.copy_(self.weights.detach())
+
+    def _current_versions(self) -> list[int]:
+        return [parameter._version for parameter in self.parameters]
 
     def _start_gather(self, shard: torch.Tensor) -> None:
         with torch.no_grad(), _unsafe_preserve_version_counter(self.full):

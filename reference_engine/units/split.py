@@ -6,7 +6,7 @@ the whole model is one unit.  A parameter belongs to the nearest unit above it; 
 (tied weights) belongs to the root, so that it is stored and reduced once.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -73,16 +73,25 @@ def split(model: nn.Module, unit_modules: Iterable[nn.Module] | None = None) -> 
 
 
 def by_dtype(
-    parameters: Iterable[tuple[str, nn.Parameter]], name: str
+    parameters: Iterable[tuple[str, nn.Parameter]],
+    name: str,
+    groups: Mapping[nn.Parameter, int] | None = None,
 ) -> Iterator[tuple[str, list[tuple[str, nn.Parameter]]]]:
-    """Split a unit's parameters into flat units: one dtype and one ``requires_grad`` each, named."""
-    kinds: dict[tuple[torch.dtype, bool], list[tuple[str, nn.Parameter]]] = {}
+    """Split a unit's parameters into flat units: one dtype, ``requires_grad`` and group each, named.
+
+    ``groups`` is the group of each trainable parameter; None: all are in one.
+    """
+    kinds: dict[tuple[torch.dtype, bool, int], list[tuple[str, nn.Parameter]]] = {}
     for parameter_name, parameter in parameters:
-        kinds.setdefault((parameter.dtype, parameter.requires_grad), []).append((parameter_name, parameter))
-    for (dtype, trainable), members in kinds.items():
+        group = groups[parameter] if groups is not None and parameter.requires_grad else 0
+        kind = (parameter.dtype, parameter.requires_grad, group)
+        kinds.setdefault(kind, []).append((parameter_name, parameter))
+    for (dtype, trainable, group), members in kinds.items():
         suffix = "" if trainable else ".frozen"
-        if sum(1 for _, other in kinds if other == trainable) > 1:
+        if len({other for other, kind_trainable, _ in kinds if kind_trainable == trainable}) > 1:
             suffix += f".{str(dtype).removeprefix('torch.')}"
+        if trainable and len({other for _, kind_trainable, other in kinds if kind_trainable}) > 1:
+            suffix += f".group{group}"
         yield name + suffix, members
 
 

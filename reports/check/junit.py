@@ -13,6 +13,7 @@ from zprof.reports.junit_suite import Case, State, Suite, document
 _STATES = {
     Outcome.PASSED: State.PASSED,
     Outcome.WARNED: State.PASSED,
+    Outcome.WITHIN_NOISE: State.PASSED,
     Outcome.FAILED: State.FAILED,
     Outcome.SKIPPED: State.SKIPPED,
     Outcome.UNKNOWN: State.ERROR,

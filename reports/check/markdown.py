@@ -12,6 +12,7 @@ from zprof.reports.check.words import (
     explained,
     gate_line,
     interval,
+    is_noisy,
     outcome_sentence,
 )
 from zprof.reports.escape_markdown import code, prose
@@ -24,7 +25,7 @@ from zprof.reports.markdown.time import ledger_blocks
 
 _HEAD = ["", "gate", "before", "now", "change", "allowed", "outcome"]
 _WORDS = (0, 1, 6)
-_WHY = (Outcome.FAILED, Outcome.UNKNOWN, Outcome.WARNED, Outcome.SKIPPED)
+_WHY = (Outcome.FAILED, Outcome.UNKNOWN, Outcome.WARNED, Outcome.WITHIN_NOISE, Outcome.SKIPPED)
 _MOST_GATES = 60
 
 
@@ -76,7 +77,7 @@ def _row(result: GateResult) -> list[str]:
         _cell(line.value),
         change,
         allowed,
-        result.outcome.value,
+        result.outcome.value.replace("_", " "),
     ]
 
 
@@ -87,6 +88,8 @@ def _cell(figure: str) -> str:
 def _why(check: Check) -> list[str]:
     """The sentence of each gate that is not fine, with its remedy."""
     found = [(outcome, ended(check, outcome)) for outcome in _WHY]
+    noisy = tuple(gate for gate in ended(check, Outcome.PASSED) if is_noisy(gate))
+    found += [(Outcome.PASSED, noisy)] if noisy else []
     items = [
         f"{prose(MARKS[outcome])} {_said(lines)}"
         for outcome, results in found

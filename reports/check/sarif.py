@@ -12,7 +12,12 @@ from zprof.reports.check.words import by_weight, details, limit_said, outcome_se
 from zprof.reports.sarif import finding_result, finding_rules, gap_notes
 from zprof.reports.sarif_log import Log, Result, Rule, document
 
-_LEVELS = {Outcome.FAILED: "error", Outcome.UNKNOWN: "error", Outcome.WARNED: "warning"}
+_LEVELS = {
+    Outcome.FAILED: "error",
+    Outcome.UNKNOWN: "error",
+    Outcome.WARNED: "warning",
+    Outcome.WITHIN_NOISE: "note",
+}
 _NUMBERS = ("outcome", "value", "baseline", "allowed", "interval", "leaf", "subject")
 
 

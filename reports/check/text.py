@@ -1,6 +1,7 @@
 """A check as plain text in 80 columns: a line a gate, then why, then how it ended."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.printable import display_width, printable, shorten
@@ -13,16 +14,19 @@ from zprof.reports.check.words import (
     ended,
     explained,
     gate_line,
+    is_noisy,
     limit_said,
     outcome_sentence,
+    spread_change,
 )
 from zprof.reports.escape_log import log_line
-from zprof.reports.text.layout import INDENT, WIDTH, heading, table, wrap
+from zprof.reports.text.layout import INDENT, heading, page_width, table, wrap
 
 _PARTS = (
     (Outcome.FAILED, "FAILED"),
     (Outcome.UNKNOWN, "NOT JUDGED"),
     (Outcome.WARNED, "WARNED"),
+    (Outcome.WITHIN_NOISE, "WITHIN NOISE"),
     (Outcome.SKIPPED, "SKIPPED"),
 )
 _NAME, _ROOM = 16, 40
@@ -34,23 +38,29 @@ def render(check: Check, report: Report) -> str:
     lines = [heading(title, printable(against(check))), *_table(check)]
     for outcome, name in _PARTS:
         lines += _part(name, ended(check, outcome))
+    noisy = [result for result in check.results if is_noisy(result) and result.outcome is Outcome.PASSED]
+    lines += _part("PASSED, TOO NOISY TO FAIL", noisy)
     lines += _notices(check.notices)
     lines += ["", *wrap(printable(outcome_sentence(check)), first=f"{MARKS[check.outcome]} ")]
     return "\n".join(log_line(printable(line)) for line in lines) + "\n"
 
 
 def _table(check: Check) -> list[str]:
-    found = [gate_line(result) for result in by_weight(check)]
+    found = [replace(gate_line(result), change=spread_change(result)) for result in by_weight(check)]
     if not found:
         return []
     rows = [["  gate", "value", "baseline", "allowed", "change"], *(_cells(line) for line in found)]
-    room = WIDTH - len(INDENT) - sum(2 + max(display_width(row[at]) for row in rows) for at in range(1, 5))
+    room = (
+        page_width()
+        - len(INDENT)
+        - sum(2 + max(display_width(row[at]) for row in rows) for at in range(1, 5))
+    )
     long = {at for at, row in enumerate(rows) if display_width(row[0]) > max(_NAME, room)}
     lines = table([["", *row[1:]] if at in long else row for at, row in enumerate(rows)])
     return [
         text
         for at, line in enumerate(lines)
-        for text in ([shorten(INDENT + rows[at][0], WIDTH), line] if at in long else [line])
+        for text in ([shorten(INDENT + rows[at][0], page_width()), line] if at in long else [line])
     ]
 
 

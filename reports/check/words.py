@@ -10,6 +10,7 @@ MARKS = {
     Outcome.FAILED: "✗",
     Outcome.UNKNOWN: "?",
     Outcome.WARNED: "!",
+    Outcome.WITHIN_NOISE: "~",
     Outcome.SKIPPED: "-",
     Outcome.PASSED: "✓",
 }
@@ -17,6 +18,7 @@ _SAID = {
     Outcome.FAILED: "failed",
     Outcome.UNKNOWN: "could not be judged",
     Outcome.WARNED: "warned",
+    Outcome.WITHIN_NOISE: "within noise",
     Outcome.SKIPPED: "had nothing to be held against",
     Outcome.PASSED: "passed",
 }
@@ -99,6 +101,24 @@ def change(result: GateResult) -> str:
     return f"{(value / before - 1) * 100:+.1f} %"
 
 
+def spread_change(result: GateResult) -> str:
+    """The change with half the width of its interval, for faces that have no room for both ends."""
+    value, before, unit = result.value, result.baseline, result.limit.unit
+    if result.interval is None or value is None or before is None:
+        return change(result)
+    half = (result.interval[1] - result.interval[0]) / 2
+    if unit == "ratio":
+        return f"{(value - before) * 100:+.1f} ±{half * 100:.1f} pt"
+    if before == 0:
+        return f"{_signed(value - before, unit)} ±{figure(half, unit)}"
+    return f"{(value / before - 1) * 100:+.1f} ±{half / before * 100:.1f} %"
+
+
+def is_noisy(result: GateResult) -> bool:
+    """Whether it passed, or is within noise, and could not have failed for a change as large as its limit."""
+    return result.noise is not None and result.outcome in (Outcome.PASSED, Outcome.WITHIN_NOISE)
+
+
 def interval(result: GateResult) -> str:
     """Of the difference to the baseline, with its confidence; empty where there is none."""
     if result.interval is None:
@@ -149,11 +169,15 @@ def outcome_sentence(check: Check) -> str:
     if check.outcome is Outcome.PASSED and len(ended(check, Outcome.SKIPPED)) == count:
         return f"PASSED, nothing was held: {gates} {_SAID[Outcome.SKIPPED]}"
     if all(result.outcome is check.outcome for result in check.results):
-        return f"{check.outcome.value.upper()}: {'' if count == 1 else 'all '}{gates} {_SAID[check.outcome]}"
+        return f"{_head(check)}: {'' if count == 1 else 'all '}{gates} {_SAID[check.outcome]}"
     same, others = len(ended(check, check.outcome)), [kind for kind in MARKS if kind is not check.outcome]
     parts = [f"{len(found)} {_SAID[kind]}" for kind in others if (found := ended(check, kind))]
     head = f"{same} of {gates} {_SAID[check.outcome]}" if same else gates
-    return ", ".join([f"{check.outcome.value.upper()}: {head}", *parts])
+    return ", ".join([f"{_head(check)}: {head}", *parts])
+
+
+def _head(check: Check) -> str:
+    return check.outcome.value.upper().replace("_", " ")
 
 
 def against(check: Check) -> str:

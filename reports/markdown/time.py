@@ -97,15 +97,20 @@ def _late(report: Report) -> list[str]:
         [
             str(entry.blame.rank),
             _because(entry),
-            format_ms(entry.blame.wait_ns),
-            format_ms(entry.blame.exposed_wait_ns),
+            format_ms(entry.blame.exposed_wait_per_rank_ns),
+            format_ms(entry.blame.wait_per_rank_ns),
+            str(entry.blame.waiting_ranks),
             format_percent(entry.blame.last_ratio),
         ]
         for entry in found
     ]
     return [
-        f"Who the others waited for, in ms {per(report.time)}, summed over the ranks that wait:",
-        table(["rank", "because of", "others wait", "of it exposed", "came last"], rows, words=(0, 1)),
+        f"Who the others waited for, in ms {per(report.time)}, per waiting rank:",
+        table(
+            ["rank", "because of", "wait caused", "with hidden", "waiting ranks", "came last"],
+            rows,
+            words=(0, 1),
+        ),
     ]
 
 

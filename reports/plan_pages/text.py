@@ -17,7 +17,7 @@ from zprof.reports.plan.outlook import outlook_answers, outlook_chapters
 from zprof.reports.shown.presenter import grouped_gaps
 from zprof.reports.shown.run_words import describe_run, steps_text
 from zprof.reports.text.grid import grid_lines
-from zprof.reports.text.layout import WIDTH, heading, wrap
+from zprof.reports.text.layout import heading, page_width, wrap
 from zprof.reports.text.summary import modelled_in
 
 _FACT = 10
@@ -54,7 +54,7 @@ def basis_lines(found: Sequence[Basis], *, everything: bool) -> list[str]:
     for entry in found:
         said = printable(f"{entry.key}: {entry.assumption.formula}")
         if not everything:
-            lines.append(shorten(f"  - {said}", WIDTH))
+            lines.append(shorten(f"  - {said}", page_width()))
             continue
         lines += wrap(said, first="  - ", rest="    ")
         lines += [line for name, text in _full(entry) for line in wrap(printable(text), first=name)]

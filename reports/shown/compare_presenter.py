@@ -24,6 +24,7 @@ _NAMES = {
     "algbw_bytes_per_s": "algorithm bandwidth",
     "last_ratio": "came last",
     "own_wait_ns": "its own wait",
+    "waiting_ranks": "waiting ranks",
     "unsplit_ns": "wait or transfer unknown",
     "first_wait_ns": "wait of the first",
 }

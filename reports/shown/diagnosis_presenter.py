@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.report import Report
-from zprof.model.time import RankTime
 from zprof.reports.shown.presenter import LEDGER, LedgerRow, ledger
 
 #: A term that is 0.0 in milliseconds with one decimal.
@@ -25,7 +24,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """A term of what is lost and no finding claims; its share of the longest rank's step."""
+    """A term of what one rank loses and no finding explains; its share of that rank's step."""
 
     name: str
     left_ns: int
@@ -55,7 +54,7 @@ def decisive(finding: Finding) -> tuple[Evidence, ...]:
 
 def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
     """What is lost and not claimed, the largest first."""
-    names, whole = dict(LEDGER), max(1, longest_step_ns(report.time.per_rank))
+    names, whole = dict(LEDGER), max(1, unclaimed_step_ns(report))
     rows = [
         Unclaimed(name=names.get(term, term), left_ns=left, share=left / whole)
         for term, left in report.unclaimed.items()
@@ -65,10 +64,17 @@ def unclaimed_terms(report: Report) -> tuple[Unclaimed, ...]:
 
 
 def unclaimed_ns(report: Report) -> int:
-    """All of it: at most so much, for each term is that of the rank which loses most of it."""
+    """All of it: the terms of one rank, so that they add up."""
     return sum(max(0, left) for left in report.unclaimed.values())
 
 
-def longest_step_ns(ranks: Sequence[RankTime]) -> int:
-    """The mean step of the rank that takes longest."""
-    return max((rank.wall_ns for rank in ranks), default=0)
+def unclaimed_step_ns(report: Report) -> int:
+    """The mean step of the rank whose unexplained loss is shown; of the longest one where none is named."""
+    ranks = report.time.per_rank
+    named = (rank.wall_ns for rank in ranks if rank.rank == report.unclaimed_rank)
+    return next(named, max((rank.wall_ns for rank in ranks), default=0))
+
+
+def on_unclaimed_rank(report: Report) -> str:
+    """`` on rank 2``; empty where no rank is named."""
+    return "" if report.unclaimed_rank is None else f" on rank {report.unclaimed_rank}"

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from zprof.model.findings import Evidence, Finding
 from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
 
-#: From here on the fraction of a count means nothing; factors are counts too.
+#: From here on the fraction of a count means nothing.
 _WHOLE_FROM = 1e4
 _UNITS: dict[str, Callable[[float], str]] = {
     "ns": format_ns,
     "bytes": format_bytes,
     "ratio": format_percent,
     "bytes_per_s": format_rate,
+    "times": lambda factor: f"{factor:.2f}x",
     "count": lambda count: f"{count:.4g}" if abs(count) < _WHOLE_FROM else f"{count:.0f}",
 }
 

@@ -9,7 +9,7 @@ from zprof.model.units import format_bytes, format_ms, format_rate
 from zprof.reports.shown.groups import group_name
 from zprof.reports.shown.time_presenter import is_unknown_size, per
 from zprof.reports.shown.time_words import aligned_words, mean_count, repair_words, split_marks, volume_words
-from zprof.reports.text.layout import WIDTH, heading, table, wrap
+from zprof.reports.text.layout import heading, page_width, table, wrap
 
 _MOST = 24
 
@@ -30,7 +30,7 @@ def _table(time: Time) -> list[str]:
     rows += [[printable(entry.kind), *_cells(entry)] for entry in ordered]
     head, *lines = table(rows)
     title = heading(
-        shorten(f"COLLECTIVES ({places[0]})" if len(places) == 1 else "COLLECTIVES", WIDTH - 42),
+        shorten(f"COLLECTIVES ({places[0]})" if len(places) == 1 else "COLLECTIVES", page_width() - 42),
         f"{per(time)}, mean of the ranks; times in ms",
     )
     body = lines if len(places) == 1 else _by_place(ordered, lines)
@@ -57,7 +57,7 @@ def _by_place(found: Sequence[CollectiveTime], lines: Sequence[str]) -> list[str
     for entry, line in zip(found, lines, strict=True):
         if _place(entry) != place:
             place = _place(entry)
-            out.append(shorten(f"  {place}", WIDTH))
+            out.append(shorten(f"  {place}", page_width()))
         out.append(line)
     return out
 

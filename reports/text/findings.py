@@ -7,7 +7,7 @@ from zprof.model.printable import display_width, printable, printable_lines, sho
 from zprof.model.report import Report
 from zprof.reports.shown.evidence import evidence_name, evidence_value, worth
 from zprof.reports.shown.presenter import GapGroup, grouped_gaps
-from zprof.reports.text.layout import heading, wrap
+from zprof.reports.text.layout import code_or_text, heading, headings, wrap
 
 _LABEL = 10
 
@@ -24,7 +24,7 @@ def findings(report: Report) -> list[str]:
 
 def _basis(report: Report) -> str:
     timed = any(entry.saving_ns[1] > 0 for entry in report.findings)
-    return "savings are a step, and share no time" if timed else "bytes are those of the largest rank"
+    return "savings per step, each fix on its own" if timed else "bytes are those of the largest rank"
 
 
 def gaps(report: Report) -> list[str]:
@@ -37,10 +37,10 @@ def gaps(report: Report) -> list[str]:
 
 def _finding(number: int, entry: Finding) -> list[str]:
     head = f"{number} {shorten(printable(entry.id), 12)} {entry.cause.value}"
-    lines = [heading(f"  {head}", worth(entry))]
+    lines = headings(f"  {head}", worth(entry))
     lines += wrap(printable(entry.sentence), first="    ")
     lines += labelled("evidence", facts(entry.evidence))
-    lines += labelled("fix", printable_lines(entry.fix))
+    lines += labelled("fix", printable_lines(entry.fix), code=True)
     lines += labelled("disprove", [printable(entry.disprove)])
     return lines + labelled("read", [printable(entry.doc)])
 
@@ -55,13 +55,14 @@ def facts(rows: Sequence[Evidence]) -> list[str]:
     ]
 
 
-def labelled(label: str, texts: Sequence[str]) -> list[str]:
-    """Lines under a label."""
+def labelled(label: str, texts: Sequence[str], *, code: bool = False) -> list[str]:
+    """Lines under a label; with ``code`` those that are code are not wrapped."""
+    lay = code_or_text if code else wrap
     lines: list[str] = []
     for number, text in enumerate(texts):
         first = f"    {label if number == 0 else '':<{_LABEL}}"
         indent = len(text) - len(text.lstrip(" "))
-        lines += wrap(text.lstrip(" "), first=first + " " * indent)
+        lines += lay(text.lstrip(" "), first=first + " " * indent)
     return lines
 
 

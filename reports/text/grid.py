@@ -4,17 +4,16 @@ from collections.abc import Iterator, Sequence
 
 from zprof.model.printable import display_width, printable, shorten
 from zprof.reports.plan.grid import Grid, GridColumn
-from zprof.reports.text.layout import INDENT, WIDTH, heading, wrap
+from zprof.reports.text.layout import INDENT, heading, page_width, wrap
 
 _LEAST_NAME = 12
-_ROOM = WIDTH - len(INDENT)
 _CELL = 48
 
 
 def grid_lines(grid: Grid) -> list[str]:
     """Heading, rows, notes."""
     said = ", ".join(part for part in (grid.unit, printable(grid.note)) if part)
-    title = shorten(printable(grid.title).upper(), WIDTH - 16)
+    title = shorten(printable(grid.title).upper(), page_width() - 16)
     return [
         "",
         heading(title, said),
@@ -29,11 +28,11 @@ def _parts(grid: Grid, shown: Sequence[int]) -> list[str]:
     widths = [max(display_width(row[place]) for row in cells) for place in range(len(shown))]
     wanted = max(map(display_width, names))
     for gap in (2, 1):
-        spare = _ROOM - sum(widths) - gap * len(widths)
+        spare = _room() - sum(widths) - gap * len(widths)
         if spare >= wanted or (gap == 1 and spare >= min(wanted, _LEAST_NAME)):
             return list(_drawn(grid, shown, min(wanted, spare), widths, gap))
     if len(shown) == 1:
-        return list(_drawn(grid, shown, _LEAST_NAME, [_ROOM - _LEAST_NAME - 1], 1))
+        return list(_drawn(grid, shown, _LEAST_NAME, [_room() - _LEAST_NAME - 1], 1))
     half = (len(shown) + 1) // 2
     return [*_parts(grid, shown[:half]), *_parts(grid, shown[half:])]
 
@@ -66,3 +65,7 @@ def _drawn(grid: Grid, shown: Sequence[int], name: int, widths: Sequence[int], g
             space = " " * (width - display_width(text))
             line += " " * gap + (text + space if left else space + text)
         yield line.rstrip()
+
+
+def _room() -> int:
+    return page_width() - len(INDENT)

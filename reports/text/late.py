@@ -8,7 +8,7 @@ from zprof.reports.text.layout import heading, table, wrap
 
 _MOST = 4
 _REASONS = 2
-_WIDEST = 28
+_WIDEST = 24
 
 
 def late(report: Report) -> list[str]:
@@ -19,9 +19,9 @@ def late(report: Report) -> list[str]:
     found = late_ranks(shares, _MOST)
     if not found:
         return []
-    rows = [["rank", "others wait", "exposed", "last in", "own wait", "because of"]]
+    rows = [["rank", "caused", "with hidden", "ranks", "last in", "own wait", "because of"]]
     rows += [_row(entry) for entry in found]
-    title = heading("LATE RANKS", f"ms {per(report.time)}, summed over the ranks that wait")
+    title = heading("LATE RANKS", f"ms {per(report.time)}, per waiting rank")
     return ["", title, *table(rows), *_rest(shares.tied_ns, shares.unjudged_ns)]
 
 
@@ -29,8 +29,9 @@ def _row(entry: LateRank) -> list[str]:
     blame = entry.blame
     return [
         str(blame.rank),
-        format_ms(blame.wait_ns),
-        format_ms(blame.exposed_wait_ns),
+        format_ms(blame.exposed_wait_per_rank_ns),
+        format_ms(blame.wait_per_rank_ns),
+        str(blame.waiting_ranks),
         format_percent(blame.last_ratio),
         format_ms(blame.own_wait_ns),
         _because(entry),

@@ -1,22 +1,83 @@
-"""Plain text in 80 columns: headings, tables, bars, wrapped lines."""
+"""Plain text in the columns of a terminal, or 80: headings, tables, bars, wrapped lines, code."""
 
-from collections.abc import Sequence
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from zprof.model.printable import display_width, shorten
 
+#: In a file and a pipe; and what tables need at least, and lines that can still be read have at most.
 WIDTH = 80
+_LEAST_WIDTH, _MOST_WIDTH = 60, 120
 INDENT = "  "
+_WIDTH: ContextVar[int] = ContextVar("page_width", default=WIDTH)
+_COMMENT = re.compile(r"^(.*\S)\s+# (.*)$")
+#: Longer lines are not looked at: Python's parser takes its time for them.
+_LONGEST_CODE = 500
+
+
+def page_width() -> int:
+    """The columns that a line may have."""
+    return _WIDTH.get()
+
+
+@contextmanager
+def page_columns(columns: int) -> Iterator[None]:
+    """Lay out for a terminal of so many columns, within reason."""
+    token = _WIDTH.set(max(_LEAST_WIDTH, min(columns, _MOST_WIDTH)))
+    try:
+        yield
+    finally:
+        _WIDTH.reset(token)
 
 
 def heading(title: str, note: str = "") -> str:
     """A title on the left, what the numbers under it mean on the right, shortened where it has no room."""
-    note = shorten(note, max(0, WIDTH - display_width(title) - 2))
-    space = WIDTH - display_width(title) - display_width(note)
+    note = shorten(note, max(0, page_width() - display_width(title) - 2))
+    space = page_width() - display_width(title) - display_width(note)
     return f"{title}{' ' * max(2, space)}{note}".rstrip()
 
 
-def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int = WIDTH) -> list[str]:
-    """Words of ``text`` in lines of so many columns at most; ``rest`` begins the lines after the first."""
+def headings(title: str, note: str) -> list[str]:
+    """The same, with the whole note: on a line of its own where it has no room."""
+    if display_width(title) + 2 + display_width(note) <= page_width():
+        return [heading(title, note)]
+    return [title, " " * max(0, page_width() - display_width(note)) + note]
+
+
+def code_or_text(text: str, *, first: str, rest: str | None = None) -> list[str]:
+    """Lines of a fix: text is wrapped, code never; its comment stands above it where it has no room."""
+    if display_width(first) + display_width(text) <= page_width():
+        return [f"{first}{text}".rstrip()]
+    if not is_code(text):
+        return wrap(text, first=first, rest=rest)
+    said = _COMMENT.match(text)
+    if said is None:
+        return [f"{first}{text}"]
+    rest = " " * display_width(first) if rest is None else rest
+    return [*wrap(said.group(2), first=f"{first}# ", rest=f"{rest}# "), f"{rest}{said.group(1)}"]
+
+
+def is_code(text: str) -> bool:
+    """Whether a line is one of Python or of a JSON object, and not words; a comment may follow."""
+    if len(text) > _LONGEST_CODE:
+        return False
+    said = _COMMENT.match(text)
+    line = (said.group(1) if said else text).strip()
+    for candidate in (line, f"{line} pass", f"{{{line.rstrip(',')}}}"):
+        try:
+            ast.parse(candidate)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return True
+    return False
+
+
+def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int | None = None) -> list[str]:
+    """Words of ``text`` in lines of a width (the page's); ``rest`` begins the lines after the first."""
+    width = width or page_width()
     rest = " " * display_width(first) if rest is None else rest
     lines, line = [], first
     empty = True
@@ -36,7 +97,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """
     columns = range(len(rows[0]))
     widths = [max(display_width(row[column]) for row in rows) for column in columns]
-    spare = WIDTH - len(INDENT) - sum(widths[1:]) - 2 * (len(widths) - 1)
+    spare = page_width() - len(INDENT) - sum(widths[1:]) - 2 * (len(widths) - 1)
     widths[0] = min(widths[0], spare)
     return [_line(row, widths) for row in rows]
 

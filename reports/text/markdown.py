@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from zprof.model.printable import display_width, printable, shorten
-from zprof.reports.text.layout import WIDTH, wrap
+from zprof.reports.text.layout import page_width, wrap
 
 _FENCE = "```"
 _ITEM = re.compile(r"^(\s*)([-*]|\d+\.)\s+(.*)$")
@@ -16,9 +16,9 @@ _HEADING = re.compile(r"^(#{1,6})\s+(.*)$")
 _CODE_INDENT = "    "
 
 
-def as_text(markdown: str, width: int = WIDTH) -> str:
+def as_text(markdown: str, width: int | None = None) -> str:
     """The page as plain text of so many columns."""
-    lines = list(_blocks([printable(line) for line in markdown.splitlines()], width))
+    lines = list(_blocks([printable(line) for line in markdown.splitlines()], width or page_width()))
     return "\n".join(_without_double_gaps(lines)).strip("\n") + "\n"
 
 

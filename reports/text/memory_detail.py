@@ -32,7 +32,7 @@ def memory_details(memory: Memory) -> list[str]:
         *_kinds(rank),
         *_phases(memory, rank),
         *_modules(memory, rank),
-        *_largest(of_largest_rank(memory.top, memory)),
+        *_largest(of_largest_rank(memory.top, memory), rank.peak_bytes),
         *_laws(memory.laws),
         *_spread(memory.spread),
     ]
@@ -82,14 +82,20 @@ def _modules(memory: Memory, rank: RankMemory) -> list[str]:
     return ["", heading("WHO ALLOCATED IT", f"rank {rank.rank}"), *table(rows)]
 
 
-def _largest(top: Sequence[Allocation]) -> list[str]:
+def _largest(top: Sequence[Allocation], peak_bytes: int) -> list[str]:
+    """What is live at the peak, by where it was made; equal ones in one line, with their count and share."""
     if not top:
         return []
     lines = ["", heading("LARGEST LIVE AT THE PEAK", f"rank {top[0].rank}")]
     for entry in top[:_LARGEST]:
         mark = BY_RULE if entry.basis == "rule" else ""
         name = ": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part)
-        rows = [[printable(f"{mark}{name}  {entry.module}".rstrip()), format_bytes(entry.bytes)]]
+        row = [printable(f"{mark}{name}  {entry.module}".rstrip()), format_bytes(entry.bytes)]
+        if entry.total_bytes is not None and entry.count > 1:
+            share = format_percent(entry.total_bytes / max(1, peak_bytes))
+            largest = f"{entry.count} of at most {format_bytes(entry.bytes)}"
+            row = [row[0], format_bytes(entry.total_bytes), share, largest]
+        rows = [row]
         lines += table(rows)
         if entry.operator:
             lines += wrap(printable(entry.operator), first="      ")

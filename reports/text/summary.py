@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from zprof.model.findings import Confidence
-from zprof.model.printable import printable, printable_lines
+from zprof.model.printable import display_width, printable, printable_lines
 from zprof.model.report import Report, RunFacts, VerdictStatus
 from zprof.model.units import format_percent
 from zprof.reports.shown.memory_names import largest_peak
 from zprof.reports.shown.presenter import peak_change_ratio
 from zprof.reports.shown.run_words import describe_run, reported_steps
-from zprof.reports.text.layout import wrap
+from zprof.reports.text.layout import code_or_text, is_code, page_width, wrap
 
 _MARK = {
     VerdictStatus.OK: "✓",
@@ -39,7 +39,10 @@ def _try(report: Report) -> list[str]:
     if first.endswith(":"):  # a fix for each of several engines
         return [f"  try: see the fix of {name} below"]
     note = f"  (all of it: {name} below)" if more else ""
-    return wrap(f"{first}{note}", first="  try: ", rest="       ")
+    if not is_code(first) or display_width(f"  try: {first}{note}") <= page_width():
+        return wrap(f"{first}{note}", first="  try: ", rest="       ")
+    lines = code_or_text(first, first="  try: ")
+    return [*lines, *wrap(note.strip(), first="       ")] if note else lines
 
 
 def peak(report: Report) -> list[str]:

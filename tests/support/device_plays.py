@@ -78,7 +78,12 @@ class Drain:
     name: str = "cudaStreamSynchronize"
 
 
-Op = Kernel | Host | Copy | Collect | Join | Drain
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The program begins a step here; where no rank has any, the window is cut into equal ones."""
+
+
+Op = Kernel | Host | Copy | Collect | Join | Drain | Step
 
 
 @dataclass
@@ -92,6 +97,7 @@ class Rank:
     streams: dict[str, int] = field(default_factory=dict)
     spans: list[tuple[int, int, str, str, int | None, int]] = field(default_factory=list)
     starts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    begins: list[int] = field(default_factory=list)
 
 
 def play(programs: Mapping[int, Sequence[Op]]) -> dict[int, Rank]:
@@ -127,6 +133,8 @@ def _advance(rank: Rank, members: Mapping[str, Collect], ends: Mapping[str, int]
             ready = [launch + _START_NS, rank.streams.get(op.stream, 0)]
             rank.starts[op.key] = (launch, max([*ready, rank.compute] if op.after_compute else ready))
             rank.spans.append((number, 0, "collective", op.key, None, number))
+        elif isinstance(op, Step):
+            rank.begins.append(rank.host)
         else:
             _do(rank, op)
         rank.at += 1
@@ -163,7 +171,7 @@ def _call(rank: Rank, name: str) -> tuple[int, int]:
 def write(
     path: Path, programs: Mapping[int, Sequence[Op]], *, skip_ranks: Sequence[int] = (), steps: int = 1
 ) -> Path:
-    """Play, and write the run: one window of ``steps`` equal steps, all ranks on one host's clock."""
+    """Play, and write the run, all ranks on one host's clock: the steps of the programs, else equal ones."""
     ranks = play(programs)
     members = {op.key: op for program in programs.values() for op in program if isinstance(op, Collect)}
     manifest = RunManifest(
@@ -203,8 +211,9 @@ def _write_rank(
     writer.write_table(
         "collectives", {name: [row.get(name) for row in rows] for name in TABLES["collectives"].names}
     )
-    writer.write_table("mark", _marks(rank.host, last, steps))
-    writer.finish(memory_steps=(), time_steps=range(steps), gaps=(), status="complete")
+    edges = rank.begins or [rank.host * step // steps for step in range(steps)]
+    writer.write_table("mark", _marks([*edges, max(rank.host, last) + MS]))
+    writer.finish(memory_steps=(), time_steps=range(len(edges)), gaps=(), status="complete")
 
 
 def _row(op: Collect, launch: int, start: int, end: int, stream: int, sequence: int) -> dict[str, object]:
@@ -237,10 +246,9 @@ def _events(spans: Sequence[tuple[int, int, str, str, int | None, int]]) -> dict
     }
 
 
-def _marks(host_end: int, last: int, steps: int) -> dict[str, list[object]]:
-    edges = [host_end * number // steps for number in range(steps)] + [max(host_end, last) + MS]
+def _marks(edges: Sequence[int]) -> dict[str, list[object]]:
     rows = []
-    for number in range(steps):
+    for number in range(len(edges) - 1):
         rows.append((BASE_NS + edges[number], "step_begin", number, ""))
         rows.append((BASE_NS + edges[number + 1], "step_end", number, ""))
     return {

@@ -1,12 +1,13 @@
 """Simulated jobs with a planted cause, diagnosed as a user's would be, and what the cause truly costs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
 from zprof.integrations.importing import import_paths
 from zprof.model.findings import Confidence, Finding
+from zprof.model.memory import DeviceMemory, Memory
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run, load
@@ -15,6 +16,9 @@ from zprof.simulator.cures import cured
 from zprof.simulator.plan import Gathering, Plan, Vendor
 from zprof.simulator.simulate import simulate
 from zprof.simulator.truth.model import Truth
+
+#: On a device: more than any simulated model has parameters.
+_ROOM_BYTES = 1 << 40
 
 
 def base(seed: int, vendor: Vendor = Vendor.NVIDIA) -> Plan:
@@ -44,19 +48,41 @@ class Diagnosed:
         return next(iter(self.sure), None)
 
 
-def diagnosed(plan: Plan, folder: Path, baseline: RunAnalysis | None = None) -> Diagnosed:
-    """Simulate, import the traces in this process, analyse, ask all rules."""
+def diagnosed(
+    plan: Plan, folder: Path, baseline: RunAnalysis | None = None, *, free_bytes: int | None = None
+) -> Diagnosed:
+    """Simulate, import the traces in this process, analyse, ask all rules.
+
+    ``free_bytes``: of each device at its peak, as far as somebody sampled it; traces do not say it.
+    """
     truth = simulate(plan, folder / "traces")
     import_paths([folder / "traces"], folder / "run.zprof")
     run = load(folder / "run.zprof")
     analysis = analyse_time_alone(run)
+    if free_bytes is not None:
+        devices = tuple(device_with_room(rank, free_bytes) for rank in run.ranks)
+        analysis = replace(analysis, memory=Memory(devices=devices))
     report = diagnose(analysis, baseline)
     return Diagnosed(plan=plan, truth=truth, run=run, analysis=analysis, report=report)
 
 
+def device_with_room(rank: int, free_bytes: int) -> DeviceMemory:
+    """Return what a sample of an empty device of that size says at the peak."""
+    return DeviceMemory(
+        rank=rank,
+        device=f"cuda:{rank}",
+        moment="allocated peak",
+        live_bytes=0,
+        tenants={},
+        device_used_bytes=0,
+        device_total_bytes=free_bytes,
+    )
+
+
 def planted(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:
-    """The job with a cause in it, by itself."""
-    return diagnosed(plant(plan, cause, strength), folder)
+    """The job with a cause in it, by itself; dropping units is needless only where there is room for them."""
+    room = _ROOM_BYTES if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD else None
+    return diagnosed(plant(plan, cause, strength), folder, free_bytes=room)
 
 
 def planted_beside_healthy(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> Diagnosed:

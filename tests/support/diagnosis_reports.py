@@ -58,7 +58,9 @@ def against_baseline() -> Report:
         sentence=f"SLOWER 431.4 ms vs 243.9 ms a step, +77 % [+76.6, +77.2], because {LATE.sentence}",
     )
     rest = {"exposed_transfer_ns": 31 * MS, "idle_ns": 0, "exposed_wait_ns": 2 * MS}
-    return replace(report, verdict=verdict, findings=(LATE, FULL, GUESS), gaps=GAPS, unclaimed=rest)
+    return replace(
+        report, verdict=verdict, findings=(LATE, FULL, GUESS), gaps=GAPS, unclaimed=rest, unclaimed_rank=1
+    )
 
 
 def larger_batch() -> Report:
@@ -90,7 +92,8 @@ def alone() -> Report:
         status=VerdictStatus.INCONCLUSIVE, sentence="INCONCLUSIVE 200.0 ms a step: not tested: x"
     )
     report = replace(straggler(), verdict=verdict, findings=(GUESS,), gaps=())
-    return replace(report, unclaimed={"exposed_wait_ns": 40 * MS, "exposed_transfer_ns": 1 * MS})
+    rest = {"exposed_wait_ns": 40 * MS, "exposed_transfer_ns": 1 * MS}
+    return replace(report, unclaimed=rest, unclaimed_rank=3)
 
 
 def untimed() -> Report:

@@ -129,4 +129,7 @@ def _blame(rank: int, reason: str) -> Blame:
         own_wait_ns=400 * US,
         reasons={reason: 28 * MS, f"{reason}2": 3 * MS},
         origins={rank: 31 * MS},
+        waiting_ranks=3,
+        wait_per_rank_ns=35 * MS // 3,
+        exposed_wait_per_rank_ns=31 * MS // 3,
     )

@@ -62,4 +62,7 @@ def _blame(rank: int, late: bool) -> Blame:
         own_wait_ns=MS,
         reasons=reasons,
         origins={rank: 26 * MS} if late else {},
+        waiting_ranks=3 * late,
+        wait_per_rank_ns=10 * MS * late,
+        exposed_wait_per_rank_ns=26 * MS // 3 * late,
     )

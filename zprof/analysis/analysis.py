@@ -30,7 +30,8 @@ class RunAnalysis:
     sums the kernels of a device by name; ``passes`` says to which pass of which unit a gather belongs.
     ``limiter`` has a row for each time that the host held a gather back.
     They are empty where the recording does not show it.  ``hosts``: each rank's, where it is known.
-    ``tracks``: the instants behind the sums of each timed rank, for those who draw them.
+    ``tracks``: the instants behind the sums of each timed rank, for those who draw them.  ``source``: the run
+    itself, for those who need single events.
     """
 
     run: RunFacts
@@ -47,6 +48,7 @@ class RunAnalysis:
     limiter: pd.DataFrame = field(default_factory=pd.DataFrame)
     hosts: Mapping[int, str] = field(default_factory=dict)
     tracks: tuple[RankTracks, ...] = ()
+    source: Run | None = None
 
 
 def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
@@ -71,6 +73,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
         limiter=time.limiter,
         hosts=_hosts(run),
         tracks=time.tracks,
+        source=run,
     )
 
 
@@ -115,6 +118,7 @@ def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Ru
         limiter=time.limiter,
         hosts=_hosts(run),
         tracks=time.tracks,
+        source=run,
     )
 
 

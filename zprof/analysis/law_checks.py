@@ -35,8 +35,11 @@ def check_laws(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tupl
     """One check a rank and state whose law is known, in the order of the ranks."""
     laws = tenant_laws(facts)
     checks = [_check(difference, states.rank) for states in measured for difference in _all(laws, states)]
-    together = _held_together(laws, checks)
-    return tuple(_uneven(check) if check.tenant in together else check for check in checks)
+    found = _uneven_shards(laws, checks)
+    counters = {states.rank: states.counter_bytes for states in measured}
+    counted = [_with_counters(check, counters[check.rank]) for check in checks]
+    own = _uneven_shards(laws, counted)
+    return tuple(found.get(key) or own.get(key) or check for key, check in enumerate(checks))
 
 
 def law_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[Gap, ...]:
@@ -123,19 +126,27 @@ def _check(state: Difference, rank: int) -> LawCheck:
     )
 
 
-def _held_together(laws: Mapping[Tenant, TenantLaw], checks: Sequence[LawCheck]) -> frozenset[Tenant]:
-    """Sharded states of which all ranks are there, too much on some and too little on others.
+def _uneven_shards(laws: Mapping[Tenant, TenantLaw], checks: Sequence[LawCheck]) -> dict[int, LawCheck]:
+    """Return the checks, by place, of sharded states that are uneven and together hold the formula.
 
     A rank's share is rounded up to a byte, so that the shares are up to a byte a rank above the whole.
     """
-    found = set()
+    found = {}
     for tenant, law in laws.items():
-        rests = [check.unexplained_bytes for check in checks if check.tenant is tenant]
+        mine = {place: check for place, check in enumerate(checks) if check.tenant is tenant}
+        rests = [check.unexplained_bytes for check in mine.values()]
         if law.sharded and len(rests) == law.ranks and any(rests) and abs(sum(rests)) < law.ranks:
-            found.add(tenant)
-    return frozenset(found)
+            uneven = {place: replace(check, cause=_UNEVEN) for place, check in mine.items()}
+            found.update({place: check for place, check in uneven.items() if check.unexplained_bytes})
+    return found
 
 
-def _uneven(check: LawCheck) -> LawCheck:
-    """The sum over all ranks says more than what fits one rank alone."""
-    return replace(check, cause=_UNEVEN) if check.unexplained_bytes else check
+def _with_counters(check: LawCheck, counter_bytes: int) -> LawCheck:
+    """The check with the step counters that this rank itself holds.
+
+    The stated number is that of one rank; where whole parameters are dealt out, each has its own.
+    """
+    if check.tenant is not Tenant.OPTIMIZER_STATE or not counter_bytes:
+        return check
+    rest = check.unexplained_bytes + check.scalar_bytes - counter_bytes
+    return replace(check, scalar_bytes=counter_bytes, unexplained_bytes=rest)

@@ -82,7 +82,7 @@ def _show(arguments: argparse.Namespace) -> None:
     if arguments.format == "json":
         console.data(to_json(baseline))
     else:
-        console.data(render_baseline(baseline.name, rows(baseline, baseline)))
+        console.page(render_baseline(baseline.name, rows(baseline, baseline)))
 
 
 def _update(arguments: argparse.Namespace) -> None:
@@ -101,7 +101,7 @@ def _update(arguments: argparse.Namespace) -> None:
             f"{file}: recorded under other conditions than {arguments.run}: {'; '.join(apart)}",
             hint="--any-conditions updates it all the same",
         )
-    console.data(render_changes(changed(before, after)))
+    console.page(render_changes(changed(before, after)))
     deliver(to_json(after), file, force=True)
     _say_doubts(after)
 

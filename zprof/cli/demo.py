@@ -56,10 +56,10 @@ class DemoCommand:
         console.data(_INTRODUCTION)
         _record(folder, (BASELINE, SLOWER))
         slower = _report(folder, SLOWER, BASELINE)
-        console.data(text.render(slower) + "\n")
+        console.page(text.render(slower) + "\n")
         _record(folder, (FIXED,))
         reports = (_report(folder, BASELINE), slower, _report(folder, FIXED))
-        console.data("\n".join(_outcome((BASELINE, SLOWER, FIXED), reports)) + "\n")
+        console.page("\n".join(_outcome((BASELINE, SLOWER, FIXED), reports)) + "\n")
         console.data(_next_commands(folder))
         return 0
 

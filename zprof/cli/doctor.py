@@ -35,5 +35,8 @@ class DoctorCommand:
         from zprof.reports.text.doctor import render
 
         found = examine()
-        console.data(to_json(found) if arguments.format == "json" else render(found))
+        if arguments.format == "json":
+            console.data(to_json(found))
+        else:
+            console.page(render(found))
         return 0 if found.is_well else CheckFailed.exit_code

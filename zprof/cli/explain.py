@@ -31,7 +31,7 @@ class ExplainCommand:
         if arguments.list == (arguments.finding is not None):
             raise BadInput("name one finding, or --list", hint="zprof explain ZP301")
         if arguments.list:
-            console.data(finding_list())
+            console.page(finding_list())
         else:
-            console.data(as_text(page(cause_of(arguments.finding))))
+            console.page(as_text(page(cause_of(arguments.finding))))
         return 0

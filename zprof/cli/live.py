@@ -6,6 +6,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from zprof.model.interrupts import python_interrupts
+
 #: A view gives way to the job that it shows.
 _NICENESS = 10
 
@@ -39,7 +41,8 @@ def show_live(arguments: argparse.Namespace, theme: str | None) -> tuple[int, bo
     if theme is not None:
         app.theme = theme
     try:
-        code = app.run()
+        with python_interrupts():
+            code = app.run()
     finally:
         watcher.close()
     return code or app.return_code or 0, app.opens

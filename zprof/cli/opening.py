@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def open_run(path: Path) -> "Run":
     """The run at ``path``, with at least one rank that can be read.
 
-    A Kineto trace or a CUDA memory snapshot, or a folder of them, is imported into a cache beside it.
+    A Kineto trace or a CUDA memory snapshot, or a folder of them, is imported into the user's cache folder.
 
     Raises:
         BadInput: there is no run and nothing to make one of, or it is damaged.

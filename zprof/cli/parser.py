@@ -3,10 +3,11 @@
 import argparse
 import inspect
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from zprof.cli.command import Command
 from zprof.cli.registry import COMMANDS, Entry
+from zprof.cli.terminal import console
 from zprof.model.errors import BadInput
 from zprof.version import __version__
 
@@ -20,6 +21,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print."""
         raise BadInput(message, hint=f"{self.prog} --help shows how")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help and version, which argparse would drop where stdout cannot be written."""
+        console.data(message)
 
 
 def parse(

@@ -12,6 +12,7 @@ from zprof.cli.opening import open_run
 from zprof.cli.options.measuring import Measuring, add_measuring_options, measuring
 from zprof.cli.options.training_facts import add_work_options, stated_work
 from zprof.cli.terminal import console
+from zprof.model.interrupts import python_interrupts
 
 if TYPE_CHECKING:
     from zprof.run.reader import Run
@@ -73,7 +74,7 @@ def _printed(arguments: argparse.Namespace, options: Measuring) -> int:
 
     run, baseline = _given(arguments)
     analysis = analyse(run, options["policy"])
-    console.data(render(with_outlook(diagnose(analysis, baseline, **options), analysis)))
+    console.page(render(with_outlook(diagnose(analysis, baseline, **options), analysis)))
     return 0
 
 
@@ -103,7 +104,8 @@ def _shown(arguments: argparse.Namespace, options: Measuring, theme: str | None)
     app = ZprofApp(asked, ascii_only=arguments.ascii, mono=wants_no_colour())
     if theme is not None:
         app.theme = theme
-    code = app.run() or app.return_code or 0
+    with python_interrupts():
+        code = app.run() or app.return_code or 0
     if app.has_threads:
         raise Handover(lambda: _end(code))
     return code

@@ -53,7 +53,10 @@ class VerifyCommand:
             wall_s=arguments.hta_seconds,
             note=lambda text: console.note(f"zprof: {printable(text)}"),
         )
-        console.data(to_json(found) if arguments.format == "json" else render(found))
+        if arguments.format == "json":
+            console.data(to_json(found))
+        else:
+            console.page(render(found))
         if found.status is FigureStatus.UNKNOWN:
             return MissingData.exit_code
         return int(found.status is FigureStatus.DIFFERS)

@@ -1,22 +1,25 @@
-"""Runs made of raw files that were given in place of a run, kept beside them.
+"""Runs made of raw files that were given in place of a run, kept in the user's cache folder.
 
-``.NAME.zprof-cache/`` holds the run and ``key.json``: the files with their sizes and times, and what wrote
-it.  A cache of another key is made anew.  Beside the files nothing is trusted that somebody else could have
-put there; where nothing can be written there, the user's cache folder is used.
+``$XDG_CACHE_HOME/zprof/imports/DIGEST.zprof-cache/`` (``~/.cache`` where that is not set; the digest is of
+the path) holds the run and ``key.json``: the files with their sizes and times, and what wrote it.  A cache of
+another key is made anew, in a work folder beside it that takes its place at the end.  A work folder whose
+process was killed is removed by the next import.  Nothing is written beside the user's files.
 """
 
+import atexit
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zprof.integrations.importing import import_paths
-from zprof.integrations.imports.origin import write_origin
+from zprof.integrations.imports.origin import CACHE_ENDING, cache_root, write_origin
 from zprof.integrations.imports.sources import Sources, holds_sources, sources_at
 from zprof.integrations.imports.watch import ImportWatch
 from zprof.model.errors import BadInput
@@ -24,6 +27,7 @@ from zprof.run.manifest import MANIFEST_NAME, RUN_SCHEMA, read_run_manifest
 from zprof.version import __version__
 
 _KEY = "key.json"
+_LOCK = "lock"
 _ENDINGS = (".gz", ".zst", ".json", ".trace", ".pt", ".pickle", ".pkl")
 #: Counts up when the same file gives other tables.
 _CONVERSION = 2
@@ -48,22 +52,28 @@ def cached_import(path: Path, note: Callable[[str], None], watch: ImportWatch) -
     sources = sources_at([path])
     key = _key(path, sources.files)
     name = f"{_plain_name(path) or sources.kind}.zprof"
-    for cache in _places(path):
-        if _is_ours(cache) and _holds(cache, name, key):
-            note(f"{path}: {_said(sources)}, imported before into {cache / name}")
-            return cache / name
+    root = cache_root()
+    cache = (
+        root / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}{CACHE_ENDING}"
+        if root
+        else None
+    )
+    if cache is not None and _is_ours(cache) and _holds(cache, name, key):
+        note(f"{path}: {_said(sources)}, imported before into {cache / name}")
+        return cache / name
     note(f"{path}: {_said(sources)}, importing")
-    for cache in _places(path):
-        made = _made(cache)
-        if made is not None:
-            try:
-                _fill(made, path, name, key, note, watch)
-                _swap(made, cache)
-                note(f"{path}: imported into {cache / name}")
-                return cache / name
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
-    raise BadInput(f"{path}: no place to import it to", hint="zprof import PATH -o RUN names one")
+    why_not = _why_not_writable(cache)
+    if cache is None or why_not:
+        note(f"{why_not}: the import is kept only while this command runs")
+        folder = _folder_of_this_process()
+        _fill(folder, path, name, key, note, watch)
+        return folder / name
+    _remove_leftovers(cache.parent)
+    with _work_folder(cache) as made:
+        _fill(made, path, name, key, note, watch)
+        _swap(made, cache)
+    note(f"{path}: imported into {cache / name}")
+    return cache / name
 
 
 def _plain_name(path: Path) -> str:
@@ -79,15 +89,67 @@ def _said(sources: Sources) -> str:
     return f"a {sources.kind}" if count == 1 else f"{count} {sources.kind}s"
 
 
-def _made(cache: Path) -> Path | None:
-    """A folder beside ``cache`` to fill; None where nothing of ours can be written there."""
+def _why_not_writable(cache: Path | None) -> str:
+    """Empty where a cache can be made; else a line that says why not."""
+    if cache is None:
+        return "there is no home folder for a cache"
     if os.path.lexists(cache) and not _is_ours(cache):
-        return None
+        return f"{cache}: is not this user's own"
     try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
-    except OSError:
-        return None
+        cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _work_folder(cache):
+            return ""
+    except OSError as error:
+        return f"{cache.parent}: cannot be written ({error.strerror})"
+
+
+def _folder_of_this_process() -> Path:
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="zprof-import-", suffix=CACHE_ENDING))
+    except OSError as error:
+        raise BadInput(
+            f"no folder for temporary files ({error.strerror})", hint="zprof import PATH -o RUN names a place"
+        ) from None
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _work_folder(cache: Path) -> Iterator[Path]:
+    """A folder beside ``cache``, removed at the end; its lock says meanwhile that it is no leftover."""
+    with _locked(cache.parent):
+        folder = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
+        lock = (folder / _LOCK).open("wb")
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        with lock:
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove the work folders that nobody holds a lock on: their processes were killed."""
+    with suppress(OSError), _locked(root):
+        for folder in root.glob(f"*{CACHE_ENDING}.*"):
+            if not _is_ours(folder):
+                continue
+            with suppress(FileNotFoundError), (folder / _LOCK).open("rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    continue
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Between the making of a work folder and its lock nobody looks for leftovers."""
+    with (root / _LOCK).open("wb") as lock:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _fill(
@@ -104,18 +166,16 @@ def _fill(
 
 def _swap(made: Path, cache: Path) -> None:
     """Put the new cache where the old one is; who reads the old one meanwhile keeps its files."""
-    aside = Path(tempfile.mkdtemp(prefix=f"{cache.name}.", dir=cache.parent))
     try:
-        for attempt in range(_MOST_SWAPS):
-            with suppress(FileNotFoundError):
-                cache.rename(aside / str(attempt))
-            if _is_placed(made, cache):
-                return
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        with _work_folder(cache) as aside:
+            for attempt in range(_MOST_SWAPS):
+                with suppress(FileNotFoundError):
+                    cache.rename(aside / str(attempt))
+                if _is_placed(made, cache):
+                    return
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
     except OSError as error:
         raise BadInput(f"{cache}: cannot be written ({error.strerror})", hint="remove it") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _is_placed(made: Path, cache: Path) -> bool:
@@ -127,15 +187,6 @@ def _is_placed(made: Path, cache: Path) -> bool:
             return False
         raise
     return True
-
-
-def _places(path: Path) -> Iterator[Path]:
-    whole = path.resolve()
-    yield whole.parent / f".{whole.name}.zprof-cache"
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    user = Path(root) if root else Path.home() / ".cache"
-    digest = hashlib.sha256(os.fsencode(whole)).hexdigest()[:32]
-    yield user / "zprof" / "imports" / f"{digest}.zprof-cache"
 
 
 def _is_ours(cache: Path) -> bool:

@@ -9,14 +9,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from zprof.model.errors import ZprofError
+from zprof.model.interrupts import interrupts_deferred, raise_lost_interrupt
 
 _POLL_S = 0.05
+#: When a rank has failed: for the others to notice and to write what they recorded.
 _GRACE_S = 15.0
+#: From SIGTERM to SIGKILL, for all ranks together.
+_END_S = 5.0
 
 
 class RankFailed(ZprofError):
@@ -43,17 +47,27 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="zprof-ranks-") as folder:
         logs = [(Path(folder) / f"rank{rank}.log").open("w+b") for rank in range(world_size)]
         port = _free_port()
-        ranks = [_start(arguments, rank, world_size, port, logs[rank]) for rank in range(world_size)]
+        ranks: list[subprocess.Popen[bytes]] = []
+        raise_lost_interrupt()
         try:
+            # An interrupt within Popen() would leave a rank that nobody knows of.
+            with interrupts_deferred():
+                ranks.extend(
+                    _start(arguments, rank, world_size, port, folder, logs[rank])
+                    for rank in range(world_size)
+                )
             on_start([process.pid for process in ranks])
             _wait(ranks, on_poll)
+            failed = {rank: code for rank, process in enumerate(ranks) if (code := process.poll())}
         finally:
-            _end(ranks)
-        _raise_for_failure(ranks, logs)
+            with interrupts_deferred():
+                _end(ranks)
+        if failed:
+            _raise_failure(failed, logs)
 
 
 def _start(
-    arguments: Sequence[str], rank: int, world_size: int, port: int, log: IO[bytes]
+    arguments: Sequence[str], rank: int, world_size: int, port: int, folder: str, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         "RANK": str(rank),
@@ -62,6 +76,8 @@ def _start(
         "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        # A rank that is ended cannot clear up what it keeps for a moment.
+        "TMPDIR": folder,
         # One thread a rank, as torchrun does: ranks on one machine would fight for its cores.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
@@ -79,38 +95,42 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], on_poll: Callable[[], None])
         if deadline is not None and time.monotonic() > deadline:
             return
         on_poll()
+        raise_lost_interrupt()
         time.sleep(_POLL_S)
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End the ranks that still run; none is left, whatever it does with SIGTERM."""
     for process in ranks:
         if process.poll() is None:
             process.terminate()
+    deadline = time.monotonic() + _END_S
     for process in ranks:
         try:
-            process.wait(timeout=_GRACE_S)
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
-def _raise_for_failure(ranks: Sequence[subprocess.Popen[bytes]], logs: Sequence[IO[bytes]]) -> None:
-    failed = [rank for rank, process in enumerate(ranks) if process.returncode != 0]
-    if not failed:
-        return
+def _raise_failure(failed: Mapping[int, int], logs: Sequence[IO[bytes]]) -> NoReturn:
     # A rank that was killed from outside is the origin; the others fail because it is gone.
-    rank = next((r for r in failed if ranks[r].returncode < 0), failed[0])
-    code = ranks[rank].returncode
+    rank = next((rank for rank, code in failed.items() if code < 0), min(failed))
+    code = failed[rank]
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     raise RankFailed(
-        f"rank {rank} {how}: {_last_line(logs[rank])}", hint="what the other ranks recorded is kept"
+        f"rank {rank} {how}: {_reason(logs[rank])}", hint="what the other ranks recorded is kept"
     )
 
 
-def _last_line(log: IO[bytes]) -> str:
+def _reason(log: IO[bytes]) -> str:
+    """The error under the last traceback, whose message may go on for many lines; else the last line."""
     log.seek(0)
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip()[:300] if lines else "it wrote nothing"
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]
+    after = lines[starts[-1] + 1 :] if starts else []
+    line = next((line for line in after if not line[0].isspace()), lines[-1] if lines else "it wrote nothing")
+    return line.strip()[:300]
 
 
 def _free_port() -> int:

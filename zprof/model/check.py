@@ -14,10 +14,13 @@ DEFAULT = "default"
 class Outcome(StrEnum):
     """How a gate ended.  ``skipped``: there was nothing to hold it against, which is no failure.
 
-    ``unknown``: what it asks for should have been measured and was not, or too rarely: never green.
+    ``within_noise``: the value is beyond the limit, and by no more than its steps vary: it fails nothing, and
+    it does not say that the limit holds.  ``unknown``: what it asks for should have been measured and was
+    not, or too rarely: never green.
     """
 
     PASSED = "passed"
+    WITHIN_NOISE = "within_noise"
     WARNED = "warned"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -63,8 +66,9 @@ class GateResult:
     ``value`` is the leaf ``leaf`` of the report of this run, ``baseline`` the same of the baseline,
     ``allowed`` the limit in ``unit``; None where it is not known or there is none.  ``interval``: of value -
     baseline.  ``subject``: whose it is: the rank, tenant or collective.  ``grew``: what grew most below it,
-    in words.  ``sentence`` says all of that in one line; ``remedy`` what to do where it is unknown or
-    skipped.
+    in words.  ``noise``: half the width of that interval where it is more than the limit leaves room for: a
+    change as large as the limit then never fails.  ``sentence`` says all of that in one line; ``remedy`` what
+    to do where it is unknown or skipped.
     """
 
     limit: Limit
@@ -76,6 +80,7 @@ class GateResult:
     interval: tuple[float, float] | None = None
     leaf: str = ""
     grew: str = ""
+    noise: float | None = None
     sentence: str
     remedy: str = ""
 

@@ -24,7 +24,7 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One measured fact behind a claim.  ``unit`` is ns, bytes, ratio, count or bytes_per_s."""
+    """One measured fact behind a claim.  ``unit``: ns, bytes, bytes_per_s, count, ratio, times (a factor)."""
 
     what: str
     value: float

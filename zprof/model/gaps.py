@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 
+#: What gaps are about that others look for.
+MEMORY = "memory"
+RANK_MISSING = "rank missing"
+RANK_CUT_SHORT = "rank cut short"
+DISK_FULL = "disk full"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:

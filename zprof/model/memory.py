@@ -73,7 +73,11 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One of the largest live allocations at a rank's peak; ``stack`` is innermost first."""
+    """One of the largest live allocations at a rank's peak; ``stack`` is innermost first.
+
+    Of a snapshot, those of one tenant and stack are one entry: ``bytes`` is the largest of them, ``count``
+    how many there are, ``total_bytes`` their sum (None: of one alone).
+    """
 
     rank: int
     bytes: int
@@ -83,6 +87,8 @@ class Allocation:
     stack: tuple[str, ...] = ()
     operator: str = ""
     basis: Basis = Basis.TAGGED
+    count: int = 1
+    total_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,10 @@ class VerdictStatus(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
+#: Of the bytes of the ZeRO formula: padding, norms and losses are less.
+_BESIDE_RATIO = 0.1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The answer in one word and one sentence."""
@@ -69,6 +73,11 @@ class Volume:
     ratio: float
     parameter_bytes: int | None = None
 
+    @property
+    def exceeds_formula(self) -> bool:
+        """Whether more is moved than padding, norms and losses can add to the formula."""
+        return self.ratio > 1 + _BESIDE_RATIO
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeChange:
@@ -105,7 +114,8 @@ class Comparison:
 class Report:
     """Everything that zprof says about one run.
 
-    ``unclaimed``: what the largest rank loses in a step and no finding claims, by ledger term.
+    ``unclaimed``: what one rank loses in its mean step and no finding explains, by ledger term, so that the
+    terms add up; ``unclaimed_rank`` is that rank, the one that has most of it.
     ``outlook``: what single changes would make of the run; None where nobody asked, or nothing is
     predicted.
     """
@@ -122,4 +132,5 @@ class Report:
     gaps: tuple[Gap, ...] = ()
     second_opinion: SecondOpinion | None = None
     unclaimed: Mapping[str, int] = field(default_factory=dict)
+    unclaimed_rank: int | None = None
     outlook: Outlook | None = None

@@ -75,8 +75,9 @@ class RankTime:
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained.
     ``overlapped_ns`` is the part of ``collective_ns`` that is hidden: collective = overlapped +
     exposed_wait + exposed_transfer.  ``memcpy_ns`` are all copies and fills of the device, hidden or not.
-    ``first_wait_ns``: the part of exposed_wait that lies in the first collective of each group, which
-    carries the start of the profiler.  ``unsplit_ns``: the part of the exposed time that lies in collectives
+    ``first_wait_ns``: the part of exposed_wait that carries the start of the profiler: the first collective
+    of each group, in a window of one step those that waited for a rank whose recording started later.
+    ``unsplit_ns``: the part of the exposed time that lies in collectives
     of which not all ranks were seen; there waiting is the least and transfer the most that it can be.
     ``overlap_ratio`` is None where the rank ran no collective.  ``method`` says how exposure was
     found, ``noise_floor_ns`` below which size a term means nothing.  ``upper_bound`` is true where the
@@ -215,12 +216,16 @@ class LinkFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """Waiting that a late rank caused on the other ranks: sums of a step over all waiting ranks.
+    """Waiting that a late rank caused on the other ranks, in a step.
 
-    ``last_ratio``: of the judged collectives that this rank took part in, ties among them, the share to which
-    it came last, beyond the doubt of the clocks.  ``own_wait_ns``: its own exposed wait of a step.
-    ``reasons``: the exposed wait by why the rank was late (values of :class:`LateReason`).  ``origins``: the
-    exposed wait by the rank where the delay began, which another rank may have passed on.
+    ``exposed_wait_per_rank_ns`` is what zprof calls *wait caused*: exposed wait in collectives to which this
+    rank came last, the mean of the ``waiting_ranks`` that waited for it.  That is about what each of them
+    would win without it, where the sums, ``wait_ns`` and ``exposed_wait_ns``, grow with the number of ranks.
+    ``wait_per_rank_ns`` is the same with the waiting that compute hides.  ``last_ratio``: of the judged
+    collectives that this rank took part in, ties among them, the share to which it came last, beyond the
+    doubt of the clocks.  ``own_wait_ns``: its own exposed wait of a step.  ``reasons``: the exposed wait,
+    summed over the waiting ranks, by why the rank was late (values of :class:`LateReason`).  ``origins``: the
+    same by the rank where the delay began, which another rank may have passed on.
     """
 
     rank: int
@@ -230,6 +235,9 @@ class Blame:
     own_wait_ns: int
     reasons: Mapping[str, int]
     origins: Mapping[int, int]
+    waiting_ranks: int = 0
+    wait_per_rank_ns: int = 0
+    exposed_wait_per_rank_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

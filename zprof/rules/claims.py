@@ -1,14 +1,15 @@
-"""Savings share no time: each finding takes what it claims from the ledger, what explains others first.
+"""Savings share no time: each finding takes what it claims from the ledger, what is surest first.
 
 Two findings can see the same exposed transfer (no prefetch on a slow link); its time can be won once.  One
 cause can make the signal of another (a single unit leaves nothing to prefetch): what explains another
-finding, and is sure, takes its time before that.  Among the rest the largest saving takes first.
+finding, and is sure, takes its time before that.  Among the rest those of high confidence claim before those
+of medium and low confidence, and among equals the largest saving claims first.
 A ledger term holds the largest rank's mean a step, because a wait lies on the ranks that do not cause it;
 where single steps are known, the mean of each step's largest rank, for another rank may wait in each.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -41,7 +42,7 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
             not spoils(finding),
             not timed,
             timed and low,
-            -finding.saving_ns[1],
+            -sum(finding.saving_ns),
             bytes_freed is None,
             bytes_freed is not None and low,
             -bytes_freed[1] if bytes_freed else 0,
@@ -56,19 +57,23 @@ def disjoint(
     rules: Sequence[Rule],
     ranks: Sequence[RankTime],
     steps: Sequence[StepTime] = (),
+    replayed: Collection[Cause] = (),
 ) -> tuple[Finding, ...]:
-    """``findings`` with no nanosecond of a ledger term claimed twice.
+    """Return ``findings`` with no nanosecond of a ledger term claimed twice.
 
     A finding about time of which others, that explain it, leave nothing is dropped: it is their signal.
+    ``replayed``: the ranges of these are what a replay of the step wins by that fix alone, and stay.
     """
     claims = {rule.cause: rule.claims for rule in rules}
     causes = _explained(findings, rules)
     left = _terms({term for rule in rules for term in rule.claims}, ranks, steps)
     kept = []
-    for finding in _explaining_first(ordered(findings), causes):
+    for finding in _in_order_of_claims(ordered(findings), causes):
         high = _take(left, claims.get(finding.cause, ()), finding.saving_ns[1])
         nothing_left = finding.saving_ns[1] > 0 and high == 0
-        if not (nothing_left and finding.cause in causes):
+        if finding.cause in replayed:
+            kept.append(finding)
+        elif not (nothing_left and finding.cause in causes):
             kept.append(replace(finding, saving_ns=(min(finding.saving_ns[0], high), high)))
     return tuple(_behind_what_explains(ordered(kept), rules))
 
@@ -111,8 +116,9 @@ def _behind_what_explains(findings: Sequence[Finding], rules: Sequence[Rule]) ->
     return placed
 
 
-def _explaining_first(findings: Sequence[Finding], explained: frozenset[Cause]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: finding.cause in explained)
+def _in_order_of_claims(findings: Sequence[Finding], explained: frozenset[Cause]) -> list[Finding]:
+    """Sort what explains others first, then by confidence; what is equal in both keeps its order."""
+    return sorted(findings, key=lambda f: (f.cause in explained, -_SURENESS[f.confidence]))
 
 
 def _terms(terms: Iterable[str], ranks: Sequence[RankTime], steps: Sequence[StepTime]) -> dict[str, int]:

@@ -9,10 +9,13 @@ from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
-from zprof.rules.claims import disjoint, unclaimed
+from zprof.rules.claims import disjoint
 from zprof.rules.noise import widened
+from zprof.rules.pricing import Replay, drop_explained, price
 from zprof.rules.registry import memory_rules, rules, time_rules
+from zprof.rules.replayed import replayed_findings
 from zprof.rules.rule import Rule, grouped
+from zprof.rules.unexplained import unexplained_loss
 from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
 from zprof.version import __version__
@@ -62,7 +65,7 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
     findings, gaps = _ask(asked, analysis, before)
     gaps += comparison_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
-    rest = unclaimed(findings, asked, analysis.time.per_rank)
+    rest = unexplained_loss(findings, asked, analysis.time.per_rank, analysis.time.collectives)
     verdict = judge(
         analysis.run,
         analysis.time,
@@ -71,10 +74,11 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
         gaps=gaps,
         memory=analysis.memory,
         asked=asked,
-        unclaimed=rest,
+        unexplained=rest,
+        volume=analysis.volume,
     )
     report = _report(analysis, verdict, comparison, findings, gaps)
-    return replace(report, unclaimed=rest)
+    return replace(report, unclaimed=rest.terms, unclaimed_rank=rest.rank)
 
 
 def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
@@ -121,12 +125,16 @@ def _ask(
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
     answers = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
-    findings = [
-        widened(answer, analysis.time.step_noise_ns) for answer in answers if isinstance(answer, Finding)
-    ]
+    replay = Replay(analysis=analysis)
+    priced = [price(replay, answer) for answer in answers if isinstance(answer, Finding)]
+    more = replayed_findings(analysis, replay, priced)
+    found = {finding.cause for finding in more}
+    kept = [finding for finding in priced if finding.cause not in found]
+    left = drop_explained(replay, [*kept, *more], asked)
+    findings = [widened(finding, analysis.time.step_noise_ns) for finding in left]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
-    return disjoint(findings, asked, time.per_rank, time.steps), [*analysis.gaps, *untested]
+    return disjoint(findings, asked, time.per_rank, time.steps, replay.causes), [*analysis.gaps, *untested]
 
 
 def _askable(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:

@@ -53,3 +53,8 @@ def clock_uncertainty_ns(analysis: RunAnalysis) -> int:
 def has_no_collectives(analysis: RunAnalysis) -> bool:
     """Whether several ranks ran and none of their collectives was recorded."""
     return analysis.run.world_size > 1 and analysis.collectives.empty
+
+
+def can_replay(analysis: RunAnalysis) -> bool:
+    """Return whether the measured step can be replayed: then what a rule proposes is decided there."""
+    return analysis.source is not None and analysis.run.device != "cpu"

@@ -2,25 +2,28 @@
 
 Against a baseline: what :mod:`~zprof.rules.compared` says, and ``inconclusive`` where the times of the two
 are not of the same thing.  Alone: ``risk`` where a finding is sure enough, ``ok`` where the causes that need
-no baseline were tested and none found, else ``inconclusive``.  An ``ok`` says how much of the step is exposed
-where that is a tenth or more: none of it may be lost by a fault, and it is what a faster link would win.
+no baseline were tested and none found, else ``inconclusive``: so is a run of which a tenth of the step or
+more is exposed and no finding says why.  Time that is lost is added up on one rank, never across ranks.  An
+``ok`` also says where more is moved than the ZeRO formula has, hidden or not.
 Without any timed step: what :mod:`~zprof.rules.memory.verdict` says of the peak.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from zprof.analysis.comparison import NOT_COMPARED
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding
-from zprof.model.gaps import Gap
+from zprof.model.gaps import DISK_FULL, RANK_CUT_SHORT, RANK_MISSING, Gap
 from zprof.model.memory import Memory
-from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus
+from zprof.model.printable import printable, shorten
+from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
 from zprof.model.time import Time, WindowPolicy
-from zprof.model.units import format_ns, format_percent
+from zprof.model.units import format_bytes, format_ns, format_percent
 from zprof.rules.claims import spoils
 from zprof.rules.compared import compared
 from zprof.rules.memory.verdict import of_memory
 from zprof.rules.rule import Rule, untested
+from zprof.rules.unexplained import ExposedGroup, Unexplained
 
 #: Causes that a run by itself must have been tested for before it is called ok.
 _NEEDED = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
@@ -28,6 +31,7 @@ _NEEDED = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
 _IDLE = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
 
 _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns")
+_COMMUNICATION = _EXPOSED[:2]
 _LOST = {
     "exposed_wait_ns": "exposed wait",
     "exposed_transfer_ns": "exposed transfer",
@@ -38,6 +42,19 @@ _LOST = {
 _HALF = 0.5
 #: Of the step: from here on a loss is named.
 _WORTH_RATIO = 0.1
+#: Groups that are named, and of the largest one how much the others must have.
+_MOST_GROUPS = 3
+_WORTH_GROUP_RATIO = 0.1
+_NAME = 40
+#: Ranks that are named.
+_MOST_NAMED = 4
+
+#: Gaps by which a verdict on the rest is none on the run, and how they are said.
+_LOST_RANKS = {
+    RANK_MISSING: "recorded nothing",
+    RANK_CUT_SHORT: "ended before the recording did",
+    DISK_FULL: "ran out of disk space",
+}
 
 
 def judge(
@@ -49,11 +66,55 @@ def judge(
     gaps: Sequence[Gap],
     memory: Memory | None = None,
     asked: Sequence[Rule] = (),
-    unclaimed: Mapping[str, int] | None = None,
+    unexplained: Unexplained | None = None,
+    volume: Volume | None = None,
+) -> Verdict:
+    """Return the verdict on a run; never ok where ranks were killed or could not write, and it says which."""
+    verdict = _judge(
+        run,
+        time,
+        comparison,
+        findings=findings,
+        gaps=gaps,
+        memory=memory,
+        asked=asked,
+        unexplained=unexplained,
+        volume=volume,
+    )
+    lost = _lost_ranks(gaps)
+    if not lost or verdict.status not in (VerdictStatus.OK, VerdictStatus.INCONCLUSIVE):
+        return verdict
+    rest = verdict.sentence.removeprefix(f"{verdict.status.value.upper()} ")
+    return _verdict(VerdictStatus.INCONCLUSIVE, f"{lost}; of what was recorded: {rest}")
+
+
+def _lost_ranks(gaps: Sequence[Gap]) -> str:
+    """Which ranks a verdict cannot speak for: "rank 1 ended before the recording did"."""
+    said = []
+    for what, verb in _LOST_RANKS.items():
+        ranks = sorted({gap.rank for gap in gaps if gap.what == what and gap.rank is not None})
+        if ranks:
+            shown = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED])
+            more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+            said.append(f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{more} {verb}")
+    return ", ".join(said)
+
+
+def _judge(
+    run: RunFacts,
+    time: Time,
+    comparison: Comparison | None,
+    *,
+    findings: Sequence[Finding],
+    gaps: Sequence[Gap],
+    memory: Memory | None = None,
+    asked: Sequence[Rule] = (),
+    unexplained: Unexplained | None = None,
+    volume: Volume | None = None,
 ) -> Verdict:
     """The verdict on a run; ``gaps`` are searched for causes that the ``asked`` rules could not test.
 
-    ``unclaimed``: what is lost and no finding claims, by ledger term.
+    ``unexplained``: what is lost and no finding explains.
     """
     if not time.per_rank and memory is not None and memory.per_rank:
         status, sentence = _peak(run, memory, findings)
@@ -69,11 +130,13 @@ def judge(
         return _not_compared(f"{_step(time)}{_loaded(run)}", apart, sure)
     if comparison and comparison.step_time:
         status, sentence = compared(comparison, sure, gaps, asked, loaded=_loaded(run), of=_of(time))
-        return _verdict(status, f"{sentence}{_still_exposed(time) if status is VerdictStatus.OK else ''}")
+        more = _still_exposed(time) + _beyond(volume) if status is VerdictStatus.OK else ""
+        return _verdict(status, f"{sentence}{more}")
     if sure:
-        more = _more(sure, unclaimed or {}, time) + _unsplit(run, time)
+        more = _more(sure, unexplained or Unexplained(), time) + _unsplit(run, time)
         return _verdict(VerdictStatus.RISK, f"{_step(time)}{_loaded(run)}: {sure[0].sentence}{more}")
-    return _guessed(run, time, findings) or _alone(run, time, gaps, asked)
+    rest = unexplained or Unexplained()
+    return _guessed(run, time, findings) or _alone(run, time, gaps, asked, rest, volume)
 
 
 def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:
@@ -96,12 +159,17 @@ def _peak(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> tuple[V
     return status, f"{sentence}{_loaded(run)}"
 
 
-def _more(sure: Sequence[Finding], unclaimed: Mapping[str, int], time: Time) -> str:
-    """That more is lost than the findings can save, where that is worth a word."""
-    rest, saved = sum(unclaimed.values()), sum(finding.saving_ns[1] for finding in sure)
-    if rest <= saved or rest < _WORTH_RATIO * max(rank.wall_ns for rank in time.per_rank):
+def _more(sure: Sequence[Finding], unexplained: Unexplained, time: Time) -> str:
+    """That one rank loses more than the findings can save, where that is worth a word."""
+    rest, saved = unexplained.total_ns, sum(finding.saving_ns[1] for finding in sure)
+    wall = next((rank.wall_ns for rank in time.per_rank if rank.rank == unexplained.rank), 0)
+    if rest <= saved or rest < _WORTH_RATIO * wall:
         return ""
-    return f"; up to {format_ns(rest)} more is lost, and nothing found explains it"
+    most = max(unexplained.terms, key=lambda term: unexplained.terms[term])
+    mostly = f", mostly {_LOST[most]}" if most in _LOST else ""
+    if most in _COMMUNICATION and unexplained.groups:
+        mostly += f" in {_named(unexplained.groups[0])}"
+    return f"; rank {unexplained.rank} loses {format_ns(rest)} more{mostly}, and no finding explains it"
 
 
 def _guessed(run: RunFacts, time: Time, findings: Sequence[Finding]) -> Verdict | None:
@@ -113,7 +181,14 @@ def _guessed(run: RunFacts, time: Time, findings: Sequence[Finding]) -> Verdict 
     return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}{_loaded(run)}: perhaps {guess.sentence}")
 
 
-def _alone(run: RunFacts, time: Time, gaps: Sequence[Gap], asked: Sequence[Rule]) -> Verdict:
+def _alone(
+    run: RunFacts,
+    time: Time,
+    gaps: Sequence[Gap],
+    asked: Sequence[Rule],
+    unexplained: Unexplained,
+    volume: Volume | None,
+) -> Verdict:
     """Where nothing is sure enough."""
     head = f"{_step(time)}{_loaded(run)}"
     missing = untested(_NEEDED, gaps)
@@ -125,12 +200,29 @@ def _alone(run: RunFacts, time: Time, gaps: Sequence[Gap], asked: Sequence[Rule]
     if idle is not None:
         return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {_why(gaps, asked)}")
     exposed = _exposed_ratio(time)
-    if exposed > _HALF:
-        what = f"{format_percent(exposed)} of it is exposed communication and copies"
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {what}, and no cause of that was found")
+    if exposed >= _WORTH_RATIO:
+        most = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
+        what = f"{most}{format_percent(exposed)} of it is exposed communication and copies"
+        said = f"{head}: {what}{_by_group(unexplained)}, and no finding explains it"
+        return _verdict(VerdictStatus.INCONCLUSIVE, said)
     whole = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if whole else VerdictStatus.INCONCLUSIVE
-    return _verdict(status, f"{head}: no cause of lost time found{_exposure(time)}{_still_exposed(time)}")
+    more = f"{_exposure(time)}{_beyond(volume)}"
+    return _verdict(status, f"{head}: no cause of lost time found{more}")
+
+
+def _by_group(unexplained: Unexplained) -> str:
+    """The groups of collectives in which most of it lies, means of their ranks."""
+    named = [
+        f"{format_ns(entry.ns)} in {_named(entry)}"
+        for entry in unexplained.groups[:_MOST_GROUPS]
+        if entry.ns >= _WORTH_GROUP_RATIO * unexplained.groups[0].ns
+    ]
+    return f" ({', '.join(named)})" if named else ""
+
+
+def _named(entry: ExposedGroup) -> str:
+    return f"{entry.kind} of group {shorten(printable(entry.group), _NAME)}"
 
 
 def _why(gaps: Sequence[Gap], asked: Sequence[Rule]) -> str:
@@ -181,6 +273,14 @@ def _still_exposed(time: Time) -> str:
     most = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
     of = "the time" if _of(time) == "in all" else "the step"
     return f"; {most}{format_percent(exposed)} of {of} is exposed communication and copies"
+
+
+def _beyond(volume: Volume | None) -> str:
+    """Say that more is moved than the formula has, though all of it may be hidden."""
+    if volume is None or not volume.exceeds_formula:
+        return ""
+    seen, formula = format_bytes(volume.seen_bytes), format_bytes(volume.expected_bytes)
+    return f"; a rank moves {seen} a step, {format_percent(volume.ratio)} of the ZeRO formula ({formula})"
 
 
 def _lost(time: Time) -> str:

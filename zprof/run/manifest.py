@@ -90,6 +90,11 @@ def rank_folder(run: Path, rank: int) -> Path:
     return run / f"rank{rank:05d}"
 
 
+def staged_path(table: Path) -> Path:
+    """Where a new version of a table waits until the manifest names it."""
+    return table.with_name(f".{table.name}.new")
+
+
 def to_json(manifest: RunManifest | RankManifest) -> str:
     """The manifest as indented JSON."""
     return json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.model.errors import BadInput
-from zprof.model.gaps import Gap
+from zprof.model.gaps import RANK_CUT_SHORT, RANK_MISSING, Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import (
     STEPS_NAME,
@@ -160,7 +160,7 @@ class Run:
             when = "before its first step" if last is None else f"after step {last}"
             reason = f"it was killed, or is still running: its recording ends {when}"
         return Gap(
-            what="rank missing",
+            what=RANK_MISSING,
             rank=rank,
             reason=reason,
             remedy="look at this rank's own log; record again with all ranks alive",
@@ -169,7 +169,7 @@ class Run:
     def _cut_short(self, rank: int) -> Gap:
         last = self.last_step(rank)
         return Gap(
-            what="rank cut short",
+            what=RANK_CUT_SHORT,
             rank=rank,
             reason=f"it was killed, or is still running: its recording ends after step {last}",
             remedy="look at this rank's own log; what it had written before is used",

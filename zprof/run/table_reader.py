@@ -6,6 +6,7 @@ table that would not fit in memory is refused by its declared size.
 
 import hashlib
 from collections.abc import Sequence
+from io import BufferedReader
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zprof.model.errors import BadInput
-from zprof.run.manifest import TableFile
+from zprof.run.manifest import TableFile, staged_path
 from zprof.run.plain_file import open_plain
 from zprof.run.schema import TABLES
 
@@ -30,10 +31,10 @@ def read_table(path: Path, name: str, file: TableFile, columns: Sequence[str] | 
         BadInput: it is not there, damaged, or not what the manifest says.
     """
     try:
-        _check_digest(path, file)
-        parquet = pq.ParquetFile(path)
-        _check_table(path, parquet, name, file)
-        return _read(parquet, name, columns)
+        with _open_checked(path, file) as content:
+            parquet = pq.ParquetFile(content)
+            _check_table(path, parquet, name, file)
+            return _read(parquet, name, columns)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0][:120]
         raise BadInput(f"{path}: cannot be read ({reason})", hint="record the run again") from None
@@ -48,14 +49,26 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
     return pd.DataFrame(frame[table.column_names])
 
 
-def _check_digest(path: Path, file: TableFile) -> None:
-    with open_plain(path) as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    if digest != file.sha256:
-        raise BadInput(
-            f"{path}: damaged, its checksum is not the one that was written",
-            hint="copy the run again, or record it again",
-        )
+def _open_checked(path: Path, file: TableFile) -> BufferedReader:
+    """Open the table that the manifest names.
+
+    A writer names a table before it puts it in its place, and may have been killed in between, or be about
+    to do it now: hence the staged file, and then the place again.
+    """
+    for candidate in (path, staged_path(path), path):
+        try:
+            content = open_plain(candidate)
+        except FileNotFoundError:
+            continue
+        if hashlib.file_digest(content, "sha256").hexdigest() == file.sha256:
+            content.seek(0)
+            return content
+        content.close()
+    open_plain(path).close()  # raises where there is none
+    raise BadInput(
+        f"{path}: damaged, its checksum is not the one that was written",
+        hint="copy the run again, or record it again",
+    )
 
 
 def _check_table(path: Path, parquet: pq.ParquetFile, name: str, file: TableFile) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zprof.run.manifest import TableFile
+from zprof.run.manifest import TableFile, staged_path
 from zprof.run.schema import TABLES
 
 #: In the order of the table, so that they ascend.
@@ -23,16 +23,29 @@ _FEW_VALUES = frozenset({"thread", "stream", "bytes", "peer_rank"})
 _OF_TRACES = frozenset({"events", "collectives", "mark"})
 
 
-def write_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
-    """Write ``folder/name.parquet``; columns must match its schema, but those that may be null.
+def stage_table(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:
+    """Write a table beside its place: columns must match its schema, but those that may be null.
+
+    The manifest that names it is written next, and :func:`place_table` follows.  A kill in between leaves
+    either the older manifest with the older tables, or the new one whose tables a reader finds here.
 
     Raises:
         OSError: it cannot be written.
     """
-    target = folder / f"{name}.parquet"
-    temporary = temporary_of(target)
+    staged = staged_path(folder / f"{name}.parquet")
+    temporary = temporary_of(staged)
     rows = _write(temporary, name, columns)
-    return TableFile(rows=rows, sha256=sync_and_rename(temporary, target))
+    return TableFile(rows=rows, sha256=sync_and_rename(temporary, staged))
+
+
+def place_table(folder: Path, name: str) -> None:
+    """Replace the table with the one that was staged.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    target = folder / f"{name}.parquet"
+    staged_path(target).rename(target)
 
 
 def write_provisional(folder: Path, name: str, columns: Mapping[str, Sequence[Any]] | pa.Table) -> TableFile:

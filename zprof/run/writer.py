@@ -25,7 +25,7 @@ from zprof.run.manifest import (
     to_json,
 )
 from zprof.run.step_log import StepLine, to_line
-from zprof.run.tables import write_atomically, write_table
+from zprof.run.tables import place_table, stage_table, write_atomically
 
 
 class RankWriter:
@@ -40,6 +40,7 @@ class RankWriter:
         self._manifest = RankManifest(
             rank=rank, status="recording", host=socket.gethostname(), run_id=manifest.run_id
         )
+        self._staged: set[str] = set()
         _refuse_foreign(run, self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         if rank == 0:
@@ -59,8 +60,9 @@ class RankWriter:
 
     def write_table(self, name: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """Write a whole table of ``zprof.run.schema``; columns must match it, but those that may be null."""
-        files = self._manifest.files | {name: write_table(self.folder, name, columns)}
+        files = self._manifest.files | {name: stage_table(self.folder, name, columns)}
         self._manifest = replace(self._manifest, files=files)
+        self._staged.add(name)
 
     def finish(
         self,
@@ -81,6 +83,8 @@ class RankWriter:
             memory_mode=memory_mode,
         )
         self._write_manifest()
+        while self._staged:
+            place_table(self.folder, self._staged.pop())
 
     def _write_manifest(self) -> None:
         write_atomically(self.folder / RANK_NAME, to_json(self._manifest).encode())

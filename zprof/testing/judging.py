@@ -16,6 +16,7 @@ from zprof.testing.recorded_run import RecordedRun
 
 #: Beyond these a test is red: what could not be measured is no success.
 _RED = (Outcome.FAILED, Outcome.UNKNOWN)
+_AMBER = (Outcome.WARNED, Outcome.WITHIN_NOISE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,9 @@ def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool
     first = compared and before is None
     return Judged(
         failures=failures,
-        warnings=tuple(_line(gate) for gate in result.results if gate.outcome is Outcome.WARNED),
+        warnings=tuple(
+            _line(gate) for gate in result.results if gate.outcome in _AMBER or gate.noise is not None
+        ),
         notices=() if first else tuple(_notices(result, before)),
         first_run=_first_run(file, limits) if first else "",
         properties=tuple(_properties(result)),

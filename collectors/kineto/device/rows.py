@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from zprof.collectors.kineto.collectives.groups import GroupNames
 from zprof.collectors.kineto.collectives.rows import CollectiveRow
 from zprof.collectors.kineto.collectives.spans import RangeSpan
-from zprof.collectors.kineto.columns import ABSENT, Group, Trace
+from zprof.collectors.kineto.columns import ABSENT, Group, Int64s, Trace
 from zprof.collectors.kineto.device.copies import find_copies
 from zprof.collectors.kineto.device.gaps import gaps_of, without_device_work
 from zprof.collectors.kineto.device.kernels import BY_NAME, Found, find_kernels, kernel_rows
@@ -43,18 +45,51 @@ class DeviceCollectives:
 
 
 def find_device_collectives(trace: Trace, spans: Sequence[RangeSpan]) -> DeviceCollectives:
-    """All kernels and copies that are collectives, by start."""
+    """Find all kernels and copies that are collectives, in the order in which the host launched them."""
     host = Host(trace)
     links = host.links(kernel_rows(trace))
     found = [*find_kernels(trace, links), *find_copies(trace, host, links)]
-    found.sort(key=lambda collective: int(trace.start_ns[collective.rows[0]]))
+    found = _by_launch(trace, found)
     return DeviceCollectives(found=found, places=places_of(trace, found, spans))
+
+
+def _by_launch(trace: Trace, found: Sequence[Found]) -> list[Found]:
+    """Sort by launch: all ranks of a group launch its collectives in one order, whatever streams they run on.
+
+    Kernels of different streams may start in another order on each rank.  A stream runs its work in the order
+    of the launches, so a collective whose launch is not in the trace goes right before the next one of its
+    stream whose launch is known, else right behind the last such one.  Streams without any known launch were
+    filled before the window: they come first, one after the other.
+    """
+    start = np.array([trace.start_ns[each.rows[0]] for each in found], dtype=np.int64)
+    stream = np.array([_stream(trace, each.rows[0]) for each in found], dtype=np.int64)
+    launch = np.array(
+        [min((int(trace.start_ns[call]) for call in each.calls), default=ABSENT) for each in found],
+        dtype=np.int64,
+    )
+    order = np.lexsort((start, stream))
+    neighbour, side = _neighbouring_launches(launch[order], stream[order])
+    placed = np.lexsort((start[order], stream[order], side, neighbour))
+    return [found[row] for row in order[placed].tolist()]
+
+
+def _neighbouring_launches(launch: Int64s, stream: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the launch to sort each piece of work by, given by stream and start, and on which side of it."""
+    rows = np.arange(len(launch))
+    known = launch != ABSENT
+    following = np.minimum.accumulate(np.where(known, rows, len(rows))[::-1])[::-1]
+    before = np.maximum.accumulate(np.where(known, rows, -1))
+    has_following = (following < len(rows)) & (stream[np.minimum(following, len(rows) - 1)] == stream)
+    has_before = (before >= 0) & (stream[before] == stream)
+    near = np.where(has_following, following, np.where(has_before, before, rows))
+    side = np.where(known, 0, np.where(has_following, -1, 1))
+    return launch[near], side.astype(np.int64)
 
 
 def device_rows(
     trace: Trace, collectives: DeviceCollectives, groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
-    """A row for each collective, by start, and what is not known of them."""
+    """Make a row for each collective, by launch, and gaps for what is not known of them."""
     ordinals: dict[tuple[str, object], int] = defaultdict(int)
     rows: list[CollectiveRow] = []
     for found, place in zip(collectives.found, collectives.places, strict=True):
@@ -66,7 +101,7 @@ def device_rows(
 
 
 def _numbered(row: CollectiveRow, found: Found, place: Place, ordinal: int) -> CollectiveRow:
-    """With the sequence that is stated, else with the order within the group.
+    """Add the sequence that is stated, else the order within the group.
 
     Sends and receives are numbered per peer: torch counts them per process, so that the two sides differ.
     """

@@ -8,7 +8,7 @@ from zprof.collectors.kineto.arguments import Arguments, elements
 from zprof.collectors.kineto.collectives.element_types import element_type
 from zprof.collectors.kineto.collectives.finding import rows_of
 from zprof.collectors.kineto.columns import Int64s, Trace
-from zprof.collectors.kineto.gloo.operators import WITHOUT_TENSOR, GlooKey
+from zprof.collectors.kineto.gloo.operators import MESSAGES, WITHOUT_TENSOR, GlooKey
 
 _WORKER = "pt_gloo_runloop"
 _NOTHING = Arguments()
@@ -65,4 +65,4 @@ def _workers(trace: Trace, executions: Int64s) -> frozenset[int]:
 
 
 def _is_execution(name: str) -> bool:
-    return name.startswith("gloo:")
+    return name.startswith("gloo:") and name not in MESSAGES

@@ -21,7 +21,9 @@ from zprof.collectors.kineto.gloo.alone import rows_of_executions
 from zprof.collectors.kineto.gloo.executions import Execution, find_executions
 from zprof.collectors.kineto.gloo.gaps import gaps_of_rows, unmatched
 from zprof.collectors.kineto.gloo.launches import Launch, find_launches
+from zprof.collectors.kineto.gloo.messages import message_rows
 from zprof.collectors.kineto.gloo.operators import GlooKey
+from zprof.collectors.kineto.gloo.peers import Peers
 from zprof.collectors.kineto.gloo.threads import with_groups_of_threads
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
@@ -35,6 +37,14 @@ def gloo_rows(
     trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """A row for each execution of gloo that no ``::comm`` range stands for."""
+    messages, message_gaps = message_rows(trace, spans, groups)
+    collectives, gaps = _collective_rows(trace, spans, groups)
+    return collectives + messages, gaps + message_gaps
+
+
+def _collective_rows(
+    trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
+) -> tuple[list[CollectiveRow], list[Gap]]:
     executions = find_executions(trace)
     if not executions and trace.category.where("kernel".__eq__).any():
         return [], []  # the collectives of this trace ran on a device
@@ -44,7 +54,8 @@ def gloo_rows(
     launches = with_groups_of_threads(launches, executions)
     pairs, gaps = _join(launches, executions, by_identity(spans, RangeVerb.WAIT))
     numbers = _ordinals(launches)
-    rows = [_row(launch, execution, numbers) for launch, execution in pairs if not launch.covered]
+    peers = Peers(trace.header)
+    rows = [_row(launch, execution, numbers, peers) for launch, execution in pairs if not launch.covered]
     return _merge(rows), gaps + gaps_of_rows(rows)
 
 
@@ -104,7 +115,7 @@ def _pair(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs 
     return pairs if in_order else None
 
 
-def _row(launch: Launch, execution: Execution, ordinals: Mapping[int, int]) -> CollectiveRow:
+def _row(launch: Launch, execution: Execution, ordinals: Mapping[int, int], peers: Peers) -> CollectiveRow:
     stated = launch.stated
     count = execution.elements or 0
     full = count * max(1, launch.group_size) if launch.operator.gathers else count
@@ -124,6 +135,7 @@ def _row(launch: Launch, execution: Execution, ordinals: Mapping[int, int]) -> C
         wait_start_ns=launch.wait.start_ns if launch.wait else None,
         wait_end_ns=launch.wait.end_ns if launch.wait else None,
         unit=launch.unit,
+        peer_rank=peers.find(launch.group, launch.root, other=False),
         method=METHOD if stated else METHOD_BY_ORDER,
     )
 

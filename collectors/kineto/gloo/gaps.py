@@ -43,6 +43,37 @@ def without_launches(executions: int) -> Gap:
     )
 
 
+def unwaited(posts: int) -> Gap:
+    """Return the gap for messages that were posted and not waited for within the window."""
+    return Gap(
+        what="point-to-point messages",
+        reason=f"{posts} sends or receives were posted and not waited for within the window: "
+        "when they ended is unknown, and they are not counted",
+        remedy="wait for every isend and irecv before the step ends",
+    )
+
+
+def unposted(messages: int, rows: int) -> Gap:
+    """Return the gap for messages whose operators the trace lacks."""
+    return Gap(
+        what="point-to-point messages",
+        reason=f"the operators that posted {messages} of {rows} messages are not in the trace: their other "
+        "side is unknown, and they are not compared with it",
+        remedy="profile with CPU operators and all threads (profile_all_threads=True)",
+    )
+
+
+def unknown_peers(messages: int, rows: int) -> Gap:
+    """Return the gap for messages that do not say, or not unambiguously, to or from which rank they go."""
+    return Gap(
+        what="point-to-point messages",
+        reason=f"the other side of {messages} of {rows} messages is unknown (any source, shapes not "
+        "recorded, or several process groups that it can be of): they are not compared with it",
+        remedy="record shapes, name the source of each receive, and write a ::launch range with pg=… around "
+        "each message (docs/recording.md) where groups differ",
+    )
+
+
 def _unknown_bytes(unknown: int, rows: int) -> Gap:
     return Gap(
         what="bytes of collectives",

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zprof.collectors.kineto.arguments import Arguments, elements
@@ -12,6 +12,7 @@ from zprof.collectors.kineto.collectives.spans import RangeSpan, identity
 from zprof.collectors.kineto.collectives.units import units_at
 from zprof.collectors.kineto.columns import Trace
 from zprof.collectors.kineto.gloo.operators import OPERATORS, GlooKey, GlooOperator
+from zprof.collectors.kineto.gloo.peers import place_in_group
 from zprof.run.ranges import EngineRange, RangeVerb
 
 _NOTHING = Arguments()
@@ -27,6 +28,7 @@ class Launch:
     ``stated``: what the ``::launch`` range around it says.  ``covered``: a ``::comm`` range stands for
     the collective, because it encloses this operator or because its engine writes such ranges.
     ``unit``: as the range says, or another annotation around it.
+    ``root``: its place in the group, of operators that have one.
     ``wait``: a synchronous call blocks right behind its launch, so the next wait of the thread is its own.
     """
 
@@ -41,12 +43,13 @@ class Launch:
     group_size: int
     index: int
     key: GlooKey
+    root: int | None
 
 
 def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
     """All launches by start, without those that went to another backend."""
     find = _Launches(trace, spans, groups)
-    rows = _launch_rows(trace)
+    rows = launch_rows(trace, OPERATORS.__contains__)
     units = units_at(trace, trace.thread[rows], trace.start_ns[rows])
     return [
         launch
@@ -60,7 +63,7 @@ class _Launches:
 
     def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
         self._trace, self._groups = trace, groups
-        self._enclosing, self._waits = _Enclosing(spans), _NextWaits(spans)
+        self._enclosing, self._waits = EnclosingRanges(spans), _NextWaits(spans)
         self._carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
 
     def of(self, row: int, index: int, unit: str | None) -> list[Launch]:
@@ -83,6 +86,7 @@ class _Launches:
             group_size=size,
             index=index,
             key=_launch_key(operator, arguments),
+            root=place_in_group(arguments, operator.root),
         )
         return [launch] * (max(1, min(size, _MOST_REPEATS)) if operator.repeats else 1)
 
@@ -94,9 +98,12 @@ class _Launches:
         return self._groups.of_size(_ranks_by_shape(operator, arguments))
 
 
-def _launch_rows(trace: Trace) -> list[int]:
-    """Rows of operators; what encloses a ``record_param_comms`` went to NCCL or RCCL."""
-    rows = rows_of(trace, ("cpu_op",), OPERATORS.__contains__)
+def launch_rows(trace: Trace, named: Callable[[str], bool]) -> list[int]:
+    """Return the rows of operators by start, without those that enclose a ``record_param_comms``.
+
+    Those went to NCCL or RCCL.
+    """
+    rows = rows_of(trace, ("cpu_op",), named)
     elsewhere = rows_of(trace, ("cpu_op",), "record_param_comms".__eq__)
     taken = Enclosing(trace, rows).at(trace.thread[elsewhere], trace.start_ns[elsewhere])
     gone = set(taken.tolist())
@@ -111,8 +118,8 @@ def _ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int | None:
     return parts // part if parts and part and not parts % part else None
 
 
-class _Enclosing:
-    """Finds the launch or comm range that encloses an operator on its thread."""
+class EnclosingRanges:
+    """The launch and comm ranges of a trace, to find the one that encloses an operator on its thread."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
         self._spans: dict[int, list[RangeSpan]] = defaultdict(list)
@@ -121,6 +128,7 @@ class _Enclosing:
                 self._spans[span.thread].append(span)
 
     def find(self, thread: int, start_ns: int, end_ns: int) -> RangeSpan | None:
+        """Return the range around an operator, None where there is none."""
         spans = self._spans.get(thread, [])
         index = bisect_right(spans, start_ns, key=lambda span: span.start_ns) - 1
         return spans[index] if index >= 0 and spans[index].end_ns >= end_ns else None

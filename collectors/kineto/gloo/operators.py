@@ -20,6 +20,7 @@ class GlooOperator:
     launch; None where it shows none that all ranks have.  ``repeats``: it executes once for each rank of
     the group.  ``gathers``: the full tensor is as many times larger as the group has ranks.  ``shards``: the
     arguments that hold the full tensor and this rank's part, which tell how many ranks there are.
+    ``root``: the argument of one-sided operators that names the root by its place in the group.
     """
 
     kind: CollectiveKind
@@ -28,6 +29,7 @@ class GlooOperator:
     repeats: bool = False
     gathers: bool = False
     shards: tuple[int, int] | None = None
+    root: int | None = None
 
 
 OPERATORS: dict[str, GlooOperator] = {
@@ -44,14 +46,23 @@ OPERATORS: dict[str, GlooOperator] = {
         kind=CollectiveKind.REDUCE_SCATTER, executed="all_reduce", argument=0, repeats=True
     ),
     "c10d::allreduce_": GlooOperator(kind=CollectiveKind.ALL_REDUCE, executed="all_reduce", argument=0),
-    "c10d::broadcast_": GlooOperator(kind=CollectiveKind.BROADCAST, executed="broadcast", argument=0),
+    "c10d::broadcast_": GlooOperator(kind=CollectiveKind.BROADCAST, executed="broadcast", argument=0, root=2),
     "c10d::alltoall_base_": GlooOperator(kind=CollectiveKind.ALL_TO_ALL, executed="all_to_all", argument=1),
     "c10d::alltoall_": GlooOperator(kind=CollectiveKind.ALL_TO_ALL, executed="all_to_all", argument=1),
-    "c10d::reduce_": GlooOperator(kind=CollectiveKind.REDUCE, executed="reduce", argument=0),
-    "c10d::gather_": GlooOperator(kind=CollectiveKind.GATHER, executed="gather", argument=1, gathers=True),
-    "c10d::scatter_": GlooOperator(kind=CollectiveKind.SCATTER, executed="scatter", argument=None),
+    "c10d::reduce_": GlooOperator(kind=CollectiveKind.REDUCE, executed="reduce", argument=0, root=3),
+    "c10d::gather_": GlooOperator(
+        kind=CollectiveKind.GATHER, executed="gather", argument=1, gathers=True, root=3
+    ),
+    "c10d::scatter_": GlooOperator(kind=CollectiveKind.SCATTER, executed="scatter", argument=None, root=3),
     "c10d::barrier": GlooOperator(kind=CollectiveKind.BARRIER, executed="barrier", argument=None),
 }
 
 #: Executions that show no tensor which a launch on every rank has.
 WITHOUT_TENSOR = frozenset(o.executed for o in OPERATORS.values() if o.argument is None)
+
+#: Executions of point-to-point messages: the caller's thread carries them (see ``messages``).
+MESSAGES = {
+    "gloo:send": CollectiveKind.SEND,
+    "gloo:recv": CollectiveKind.RECV,
+    "gloo:recvAnySource": CollectiveKind.RECV,
+}

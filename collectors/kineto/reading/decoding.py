@@ -25,7 +25,7 @@ from zprof.collectors.kineto.reading.separators import Separators
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """Events by kind.  ``number``: of all kinds.  ``phased``: one of them at least says its kind.
+    """Events by kind.  ``number``: of all kinds.  ``phased``: so many of them say their kind.
 
     ``usual``: their spans have not all of their arguments.
     """
@@ -33,7 +33,7 @@ class Decoded:
     number: int
     spans: Sequence[Any]
     named: Sequence[Any]
-    phased: bool
+    phased: int
     usual: bool
 
 
@@ -42,7 +42,7 @@ def _by_kind(events: Sequence[Event | ExactEvent]) -> Decoded:
         number=len(events),
         spans=[event for event in events if event.ph == "X"],
         named=[event for event in events if event.ph == "M"],
-        phased=any(event.ph is not None for event in events),
+        phased=sum(bool(event.ph) for event in events),
         usual=False,
     )
 
@@ -53,7 +53,7 @@ def _by_type(events: Sequence[Usual]) -> Decoded:
         number=len(events),
         spans=[event for event in events if type(event) is Span],
         named=[event for event in events if type(event) is Named] if has_named else [],
-        phased=bool(events),
+        phased=len(events),
         usual=True,
     )
 

@@ -5,11 +5,13 @@ exact to the nanosecond.  ``displayTimeUnit`` says how viewers show times, not h
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from zprof.collectors.kineto.columns import ReadReport, Trace, Words
+from zprof.collectors.kineto.columns import Mask, ReadReport, Trace, Words
 from zprof.collectors.kineto.reading.array import EventArray
 from zprof.collectors.kineto.reading.document import Document, refuse_without_events
 from zprof.collectors.kineto.reading.header import ASKED, header
@@ -17,6 +19,7 @@ from zprof.collectors.kineto.reading.numbers import LIMIT
 from zprof.collectors.kineto.reading.refusals import refusing
 from zprof.collectors.kineto.reading.rows import Rows
 from zprof.collectors.kineto.reading.text import TraceText
+from zprof.collectors.kineto.reading.texts import Texts
 from zprof.collectors.kineto.reading.window import Text, Window
 from zprof.model.errors import BadInput
 from zprof.run.plain_file import open_plain
@@ -34,7 +37,8 @@ def read_trace(path: Path, on_bytes: Callable[[int], None] | None = None) -> Tra
     """
     with refusing(path), open_plain(path) as file:
         text = TraceText(file, on_bytes)
-        return read_text(text, lambda: text.damaged)
+        trace = read_text(text, lambda: text.damaged)
+        return replace(trace, report=replace(trace.report, trailing_bytes=text.trailing_bytes))
 
 
 def read_text(text: Text, damaged: Callable[[], bool] = lambda: False, block_bytes: int = 512 << 10) -> Trace:
@@ -71,7 +75,7 @@ class _Reading:
     def trace(self, *, damaged: bool) -> Trace:
         refuse_without_events(self.document)
         rows, array, complete = self._rows, self._array, self.document.complete
-        if not rows.phases and not (array.empty and complete):
+        if not rows.phased and not (array.empty and complete):
             raise BadInput("none of its entries is an event")
         return _trace(rows, self.document, array.dropped, cut_short=damaged or not complete)
 
@@ -83,6 +87,7 @@ def _trace(rows: Rows, document: Document, dropped: int, *, cut_short: bool) -> 
     columns["start"] += top.base_ns
     placed = (columns["start"] >= 0) & (columns["start"] < LIMIT - columns["duration"])
     arguments = rows.wanted.rows
+    nameless = _empty(rows.names, codes["name"]) | _empty(rows.categories.texts, codes["category"])
     lost = len(placed) - int(placed.sum())
     if lost:
         columns = {name: column[placed] for name, column in columns.items()}
@@ -108,8 +113,15 @@ def _trace(rows: Rows, document: Document, dropped: int, *, cut_short: bool) -> 
             repaired=rows.repaired,
             dropped=dropped,
             timeless=rows.timeless + lost,
+            nameless=rows.events - rows.phased + int(nameless.sum()),
             unkept_names=rows.names.unkept + rows.categories.texts.unkept,
             unkept_arguments=rows.wanted.unkept,
             cut_short=cut_short,
         ),
     )
+
+
+def _empty(texts: Texts, codes: npt.NDArray[np.int32]) -> Mask:
+    """Mark the rows whose text is empty or missing."""
+    mask: Mask = codes == texts.texts.index("") if "" in texts.texts else np.zeros(len(codes), dtype=np.bool_)
+    return mask

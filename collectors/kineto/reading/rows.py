@@ -36,11 +36,13 @@ _FewArguments = SpanArguments | FewArguments
 
 
 class Rows:
-    """``events``: objects read, of any kind.  ``timeless``: with a duration, but not at a place in time."""
+    """``events``: objects read, of any kind.  ``phased``: those that say which kind.
+
+    ``timeless``: with a duration, but not at a place in time.
+    """
 
     def __init__(self) -> None:
-        self.events = self.timeless = self.repaired = 0
-        self.phases = False
+        self.events = self.phased = self.timeless = self.repaired = 0
         self.names, self.categories, self.wanted = Texts(), Categories(), Wanted()
         self.thread_names: dict[int, set[str]] = {}
         self._thread_names = 0
@@ -63,7 +65,7 @@ class Rows:
         if decoded.spans:
             self._add_spans(decoded, piece, *times)
         self.events += decoded.number
-        self.phases = self.phases or decoded.phased
+        self.phased += decoded.phased
         self._note_threads(decoded.named)
 
     def _decode(self, piece: Piece | MendedPiece) -> Decoded:
@@ -173,10 +175,10 @@ def _from_digits(numbers: Sequence[Any]) -> Int64s:
 
 
 def _placed(start: Int64s, duration: Int64s) -> Mask:
-    """Those that have a place in time.
+    """Mark those that have a place in time; the profiler itself writes no time below 0.
 
     Work whose times the device never reported is written as ``ts: 0, dur: 0``: it is no work of no length
     at the begin of the trace.
     """
-    found: Mask = (start != ABSENT) & (duration >= 0) & ((start != 0) | (duration != 0))
+    found: Mask = (start >= 0) & (duration >= 0) & ((start != 0) | (duration != 0))
     return found

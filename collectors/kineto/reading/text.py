@@ -1,8 +1,10 @@
 """The text of a trace file, whatever it is packed in: plain, gzip or zstd, told apart by content.
 
-A compressed file that ends early or is damaged gives what there is, to the last byte before the damage.
+A compressed file that ends early or is damaged gives what there is, to the last byte before the damage.  What
+follows the last member of a gzip file (padding of a tape or a download) is left out, as gzip does.
 """
 
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,6 +22,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, IsalError)  # type: ignore[assignment]
 #: Read and unpacked at a time where a file is damaged.
 _SMALL_BYTES = 4096
+_CHUNK_BYTES = 1 << 20
 #: Real traces shrink by 10 to 60; a file of a few kilobytes that becomes gigabytes is no trace.
 _LEAST_LIMIT_BYTES, _MOST_EXPANSION = 256 << 20, 128
 
@@ -31,7 +34,8 @@ class _Unpacked(Protocol):
 class TraceText:
     """Unpacks into a buffer of the caller.
 
-    ``packed``: it is compressed; ``damaged``: not all of it could be unpacked.
+    ``packed``: it is compressed; ``damaged``: not all of it could be unpacked; ``trailing_bytes``: after the
+    last gzip member, left out.
 
     Args:
         file: Open at its begin.
@@ -40,6 +44,7 @@ class TraceText:
 
     def __init__(self, file: BufferedReader, on_bytes: Callable[[int], None] | None = None) -> None:
         self.damaged = False
+        self.trailing_bytes = 0
         self._magic = file.peek(4)[:4]
         self.packed = self._magic.startswith((_GZIP, _ZSTD))
         self._file = file
@@ -57,7 +62,7 @@ class TraceText:
         try:
             size = self._unpacked.readinto(target)
         except _DAMAGE as error:
-            if self.damaged or not self.packed:
+            if self.damaged or self.trailing_bytes or not self.packed:
                 raise OSError(getattr(error, "errno", None), str(error)) from None
             size = self._go_on_slowly(target)
         self._given_bytes += size
@@ -68,15 +73,16 @@ class TraceText:
 
     def _go_on_slowly(self, target: memoryview) -> int:
         """The fast readers lose what they have unpacked of the block with the damage."""
-        self.damaged = True
+        if self._magic.startswith(_GZIP):
+            self.trailing_bytes = _trailing_bytes(self._file)
+        self.damaged = not self.trailing_bytes
         self._file.seek(0)
         pieces = _zstd_pieces(self._file) if self._magic.startswith(_ZSTD) else _gzip_pieces(self._file)
         self._unpacked = _Pieces(_without(pieces, self._given_bytes))
         return self._unpacked.readinto(target)
 
     def _bound(self) -> None:
-        limit = max(_LEAST_LIMIT_BYTES, _MOST_EXPANSION * self._file.tell())
-        if self.packed and self._given_bytes > limit:
+        if self.packed and self._given_bytes > _most_bytes(self._file):
             raise BadInput(
                 f"it unpacks to more than {_MOST_EXPANSION} times its size", hint="unpack it and look inside"
             )
@@ -125,10 +131,34 @@ class _Lent:
         """Not ours to close."""
 
 
+def _trailing_bytes(file: BufferedReader) -> int:
+    """How many bytes follow the last gzip member and are none; 0 where a member itself is damaged."""
+    file.seek(0)
+    packed, unpacked_bytes = file.read(_CHUNK_BYTES), 0
+    while packed.startswith(_GZIP):
+        member = zlib.decompressobj(wbits=31)
+        while not member.eof:
+            try:
+                unpacked_bytes += len(member.decompress(packed, _CHUNK_BYTES))
+            except zlib.error:
+                return 0
+            packed = member.unconsumed_tail or (b"" if member.eof else file.read(_CHUNK_BYTES))
+            if unpacked_bytes > _most_bytes(file) or not (packed or member.eof):
+                return 0
+        packed = member.unused_data.lstrip(b"\0")
+        while len(packed) < len(_GZIP) and (more := file.read(_CHUNK_BYTES)):
+            packed = (packed + more).lstrip(b"\0")
+    return len(packed) + os.fstat(file.fileno()).st_size - file.tell()
+
+
+def _most_bytes(file: BufferedReader) -> int:
+    return max(_LEAST_LIMIT_BYTES, _MOST_EXPANSION * file.tell())
+
+
 def _gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
     """All members, up to the damage; what follows the last member is none."""
     packed = file.read(_SMALL_BYTES)
-    while packed.startswith(b"\x1f"):
+    while packed.startswith(_GZIP[:1]):
         member = zlib.decompressobj(wbits=31)
         while packed and not member.eof:
             before = member.copy()

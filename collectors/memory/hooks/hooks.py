@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,9 @@ class Hooks:
             self._hook_gradient(reference())
         self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
         self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
-        self._saving = SavedTensors(self._save, self._watched)
+        self._saving = SavedTensors(
+            self._save, self._watched, partial(self._log.miss, "parameters that custom functions saved")
+        )
         self._saving.install()
 
     def remove(self) -> None:

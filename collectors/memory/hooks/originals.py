@@ -17,9 +17,12 @@ _NAME = "saved_tensors"
 class SavedOriginals:
     """Stands before ``ctx.saved_tensors`` while installed."""
 
-    def __init__(self, unpack: Callable[..., torch.Tensor]) -> None:
-        """``unpack`` is the hook of those tensors whose originals are known."""
-        self._unpack = unpack
+    def __init__(self, unpack: Callable[..., torch.Tensor], missed: Callable[[Exception], None]) -> None:
+        """``unpack`` is the hook of those tensors whose originals are known.
+
+        ``missed`` gets the error where this torch does not say what a context keeps.
+        """
+        self._unpack, self._missed = unpack, missed
         self._patch: Any = None
 
     def install(self) -> None:
@@ -48,7 +51,8 @@ class SavedOriginals:
                 tensor if tensor is None or not tensor.requires_grad else self._original(kept, tensor)
                 for kept, tensor in zip(saved, found, strict=True)
             )
-        except Exception:  # this torch does not tell what it keeps: they stay as they are
+        except Exception as error:  # this torch does not tell what it keeps: they stay as they are
+            self._missed(error)
             return found
 
     def _original(self, kept: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -22,12 +22,17 @@ class SavedTensors:
     torch.func (grad, vjp, jacrev) forbids saved-tensor hooks while it runs, and raises where there are some.
     """
 
-    def __init__(self, pack: Pack, watched: Callable[[AnyPack], AnyPack]) -> None:
-        """``watched`` gets each pack hook that the program puts on top of ours; its result replaces it."""
+    def __init__(
+        self, pack: Pack, watched: Callable[[AnyPack], AnyPack], missed: Callable[[Exception], None]
+    ) -> None:
+        """``watched`` gets each pack hook that the program puts on top of ours; its result replaces it.
+
+        ``missed`` gets what keeps custom functions from finding their own parameters again.
+        """
         self._pack = pack
         self._watched = watched
         self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-        self._saved_originals = SavedOriginals(unpack)
+        self._saved_originals = SavedOriginals(unpack, missed)
         self._suspended: set[int] = set()
         self._originals: tuple[Any, Any, Any] | None = None
 

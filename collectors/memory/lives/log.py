@@ -95,6 +95,13 @@ class MemoryLog:
         if self.active:
             self.deaths.append((generation, time.time_ns()))
 
+    def miss(self, what: str, error: BaseException) -> None:
+        """Note that something could not be read, once for each kind of thing; the recording goes on."""
+        what = f"memory: {what}"
+        if all(gap.what != what for gap in self.gaps):
+            remedy = "see the reason; the rest of the recording and training are not touched"
+            self.gaps.append(Gap(what=what, reason=first_line(error), remedy=remedy))
+
     def fail(self, what: str, error: BaseException) -> None:
         """Stop recording after a fault of our own: training goes on, the rest of the window is unknown."""
         if not self.active:

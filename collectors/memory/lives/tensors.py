@@ -1,8 +1,7 @@
 """Finds the plain tensors that hold bytes: in tensor subclasses (DTensor) and in an optimizer's state."""
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,10 +42,17 @@ def nested_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from nested_tensors(item, depth + 1)
 
 
-def collected_tensors() -> Iterable[torch.Tensor]:
-    """Every plain tensor that a Python object of this process holds."""
+def collected_tensors(refused: Callable[[Exception], None]) -> Iterable[torch.Tensor]:
+    """Every plain tensor that a Python object of this process holds.
+
+    ``refused`` gets the error of each subclass that cannot be asked.
+    """
     for value in gc.get_objects():
         # type(), not isinstance(): a lazy proxy must not be woken by a look at its class.
         if issubclass(type(value), torch.Tensor):
-            with suppress(Exception):  # somebody's subclass may refuse to be asked
-                yield from plain_tensors(value)
+            try:
+                found = plain_tensors(value)
+            except Exception as error:  # somebody's subclass may refuse to be asked
+                refused(error)
+            else:
+                yield from found

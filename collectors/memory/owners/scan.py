@@ -7,7 +7,6 @@ the time of a forward or backward is a communication buffer, also if a parameter
 import time
 import weakref
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 
 import torch
 from torch import nn
@@ -59,9 +58,11 @@ class Scanner:
         self.gradients(*self._optimizers, first=first)
         self.states(*self._optimizers, first=first)
         if first:
-            for tensor in collected_tensors():
-                with suppress(Exception):  # somebody's subclass may refuse to be asked
+            for tensor in collected_tensors(self._missed_old):
+                try:
                     self._note_old(tensor)
+                except Exception as error:  # somebody's subclass may refuse to be asked
+                    self._missed_old(error)
 
     def begin_forward(self) -> None:
         """The model is called: what was dropped since the last scan is no gradient or state any more."""
@@ -208,6 +209,9 @@ class Scanner:
         for entry in entries:
             if entry.generation >= 0:
                 self.module_of.setdefault(entry.generation, module)
+
+    def _missed_old(self, error: Exception) -> None:
+        self._log.miss("tensors from before the window", error)
 
     def _note_old(self, tensor: torch.Tensor) -> None:
         """A tensor that was there before; a parameter without bytes is filled when it is gathered."""

@@ -1,30 +1,67 @@
 """The update by the engine's own CUDA kernel: 28 bytes a parameter with 16-bit gradients and parameters.
 
 One kernel reads g, w, m, v and writes w, m, v and the low-precision copy; a second one, for the norm, reads g
-once (2 bytes).  Nothing here waits for the GPU.
+once (2 bytes).  One launch takes all shards of a call that have the same types.  Nothing waits for the GPU.
 """
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
 
 import torch
 
-from zprof.reference_engine.optimizer.cuda.runtime import THREADS, CudaRuntime, Runtime
+from zprof.reference_engine.optimizer.cuda.runtime import CudaRuntime, Runtime
 from zprof.reference_engine.optimizer.update import AdamWNumbers, Shard, StepControl
 
-#: Elements that a thread takes at a time: what ``PACK`` says in the source.
-PACK = 8
-#: Of the first pass of a sum.  A constant, so that the order of the sum is the same on every GPU.
-MAX_PARTIALS = 1024
+#: Elements that a thread takes at a time: what ``PACKS`` and ``PACK`` say in the source.
+THREAD_ELEMENTS = 2 * 4
+#: Squares that a thread adds in fp32: the error of their sum is at most 2^-17 of it.  A constant, so that the
+#: order of the sum is the same on every GPU.
+MAX_SQUARES = 128
+#: Tiles whose squares a block adds: each is ``THREAD_ELEMENTS`` squares of a thread and, in an array's first,
+#: one of those that no pack covers.
+MAX_SUM_TILES = MAX_SQUARES // (THREAD_ELEMENTS + 1)
+#: Tables that are kept.  An optimizer needs one for each list of shards that it updates together, and one for
+#: the norm.
+MAX_TABLES = 1024
 
 _TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _STATE_TYPES = {torch.float32: "float32"}
 _LOW_TYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
+#: Pointers of an array, and its length, as the source's ``Shard`` and ``GradientPart`` have them.
+_Row = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """What one launch is to work on, in device memory: rows, and the row in which each block begins."""
+
+    rows: tuple[_Row, ...]
+    stream: int
+    memory: torch.Tensor
+    tiles: int
+    blocks: int
+
+    @property
+    def arguments(self) -> tuple[int, int, int]:
+        """Return the kernel's first ones: rows, the row of each block, and how many tiles there are."""
+        start = self.memory.data_ptr()
+        return start, start + (self.memory.numel() - self.blocks) * self.memory.element_size(), self.tiles
+
 
 class CudaAdamW:
     """See :class:`~zprof.reference_engine.optimizer.update.Update`.
 
+    Keeps a table for each list of shards, 80 bytes a shard and 8 a block, and makes it again when the list
+    changes.
+
     Raises:
         KernelError: the kernels cannot be compiled or loaded for the device.
     """
+
+    joins_units = True
 
     def __init__(self, device: torch.device, runtime: Runtime | None = None) -> None:
         """``runtime`` stands in for the GPU; None: ``device`` itself."""
@@ -33,48 +70,83 @@ class CudaAdamW:
         self._device = device
         self._runtime = CudaRuntime(device) if runtime is None else runtime
         self._resident: dict[str, int] = {}
+        self._tables: dict[tuple[str, int], _Table] = {}
 
-    def sum_of_squares(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Of a gradient of any supported type, in one float64 element; inf or nan where an element is.
+    def sum_of_squares(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Add the squares of all gradients; one float64 element, inf or nan where an element is.
 
-        Squares and sum are float64, in an order that depends on length and alignment only.
+        A thread adds at most ``MAX_SQUARES`` in fp32, what follows is float64, in an order that depends on
+        lengths and alignments only.
         """
-        kernel = f"sum_of_squares_{_name(gradient, _TYPES, 'gradient')}"
-        self._check(gradient, "gradient", gradient.numel())
-        blocks = min(_blocks_of(gradient.numel()), MAX_PARTIALS)
+        rows: dict[str, list[_Row]] = {}
+        for gradient in gradients:
+            kernel = f"sum_of_squares_{_name(gradient, _TYPES, 'gradient')}"
+            self._check(gradient, "gradient", gradient.numel())
+            if gradient.numel() > 0:
+                rows.setdefault(kernel, []).append((gradient.data_ptr(), gradient.numel()))
+        if not rows:
+            return torch.zeros((), dtype=torch.float64, device=self._device)
+        # Gradients are often in other memory in the next step: one table for each type, whatever it lists.
+        tables = {kernel: self._table((kernel, 0), of_type) for kernel, of_type in rows.items()}
+        blocks = sum(table.blocks for table in tables.values())
         partials = torch.empty(blocks, dtype=torch.float64, device=self._device)
         result = torch.empty((), dtype=torch.float64, device=self._device)
-        self._runtime.launch(kernel, blocks, gradient.data_ptr(), gradient.numel(), partials.data_ptr())
+        done = 0
+        for kernel, table in tables.items():
+            self._runtime.launch(kernel, table.blocks, *table.arguments, partials[done:].data_ptr())
+            done += table.blocks
         self._runtime.launch("sum_partials", 1, partials.data_ptr(), blocks, result.data_ptr())
         return result
 
-    def adamw(self, shard: Shard, numbers: AdamWNumbers, control: StepControl | None) -> None:
-        """Update a shard in place.  No ``control`` means divisor 1 and no skipping."""
-        kernel = self._kernel_for(shard)
+    def adamw(self, shards: Sequence[Shard], numbers: AdamWNumbers, control: StepControl | None) -> None:
+        """Update shards in place.  No ``control`` means divisor 1 and no skipping."""
         if control is not None:
             self._check_scalar(control.divisor, "divisor")
             self._check_scalar(control.found_inf, "found_inf")
-        elements = shard.weights.numel()
-        if elements == 0:
-            return
-        self._runtime.launch(
-            kernel,
-            min(_blocks_of(elements), self._resident_blocks(kernel)),
-            shard.weights.data_ptr(),
-            shard.gradient.data_ptr(),
-            shard.exp_avg.data_ptr(),
-            shard.exp_avg_sq.data_ptr(),
-            0 if shard.low_precision is None else shard.low_precision.data_ptr(),
-            elements,
-            float(numbers.learning_rate),
-            float(numbers.beta1),
-            float(numbers.beta2),
-            float(numbers.eps),
-            float(numbers.weight_decay),
-            0 if control is None else control.divisor.data_ptr(),
-            0 if control is None else control.found_inf.data_ptr(),
-            shard.step.data_ptr(),
-        )
+        rows: dict[str, list[_Row]] = {}
+        for shard in shards:
+            kernel = self._kernel_for(shard)
+            if shard.weights.numel() > 0:
+                rows.setdefault(kernel, []).append(_row_of(shard))
+        for kernel, of_types in rows.items():
+            # Weights stay where they are, so that the first ones tell one list of an optimizer from another.
+            table = self._table((kernel, of_types[0][0]), of_types, self._resident_blocks(kernel))
+            self._runtime.launch(
+                kernel,
+                table.blocks,
+                *table.arguments,
+                float(numbers.learning_rate),
+                float(numbers.beta1),
+                float(numbers.beta2),
+                float(numbers.eps),
+                float(numbers.weight_decay),
+                0 if control is None else control.divisor.data_ptr(),
+                0 if control is None else control.found_inf.data_ptr(),
+            )
+
+    def _table(self, key: tuple[str, int], rows: Sequence[_Row], max_blocks: int | None = None) -> _Table:
+        """Return the table of ``rows``, made again if it was of others; no ``max_blocks``: as for a sum."""
+        listed, stream = tuple(rows), self._runtime.stream()
+        found = self._tables.get(key)
+        if found is None or found.rows != listed or found.stream != stream:
+            if len(self._tables) >= MAX_TABLES:
+                self._tables.clear()
+            found = self._tables[key] = self._make_table(listed, stream, max_blocks)
+        return found
+
+    def _make_table(self, rows: tuple[_Row, ...], stream: int, max_blocks: int | None) -> _Table:
+        tile = self._runtime.threads * THREAD_ELEMENTS
+        ends = list(accumulate(-(-row[-1] // tile) for row in rows))
+        firsts, tiles = [0, *ends[:-1]], ends[-1]
+        blocks = -(-tiles // MAX_SUM_TILES) if max_blocks is None else min(tiles, max_blocks)
+        starts = (bisect_right(ends, tiles * block // blocks) for block in range(blocks))
+        placed = ((*row, first, end) for row, first, end in zip(rows, firsts, ends, strict=True))
+        # Pinned, so that the copy does not wait; torch keeps the memory for the next table of its size,
+        # and does not reuse it before the copy is done.  Only the first allocation may wait for the GPU.
+        pin = self._device.type == "cuda"
+        values = torch.tensor([*chain.from_iterable(placed), *starts], dtype=torch.int64, pin_memory=pin)
+        memory = values.to(self._device, non_blocking=True)
+        return _Table(rows=rows, stream=stream, memory=memory, tiles=tiles, blocks=blocks)
 
     def _kernel_for(self, shard: Shard) -> str:
         elements = shard.weights.numel()
@@ -83,6 +155,8 @@ class CudaAdamW:
         for name in ("weights", "exp_avg", "exp_avg_sq"):
             _name(getattr(shard, name), _STATE_TYPES, name)
         self._check_scalar(shard.step, "step")
+        if shard.skip is not None:
+            self._check_scalar(shard.skip, "skip")
         low = "none"
         if shard.low_precision is not None:
             self._check(shard.low_precision, "low_precision", elements)
@@ -105,8 +179,17 @@ class CudaAdamW:
         return self._resident[kernel]
 
 
-def _blocks_of(elements: int) -> int:
-    return max(1, -(-elements // (THREADS * PACK)))
+def _row_of(shard: Shard) -> _Row:
+    return (
+        shard.weights.data_ptr(),
+        shard.gradient.data_ptr(),
+        shard.exp_avg.data_ptr(),
+        shard.exp_avg_sq.data_ptr(),
+        0 if shard.low_precision is None else shard.low_precision.data_ptr(),
+        shard.step.data_ptr(),
+        0 if shard.skip is None else shard.skip.data_ptr(),
+        shard.weights.numel(),
+    )
 
 
 def _name(tensor: torch.Tensor, names: dict[torch.dtype, str], what: str) -> str:

@@ -12,7 +12,15 @@ THREADS = 256
 
 
 class Runtime(Protocol):
-    """Runs kernels by name.  Arguments: ``int`` for a pointer or a 64-bit count, ``float`` for a double."""
+    """Runs kernels by name.  Arguments: ``int`` for a pointer or a 64-bit count, ``float`` for a double.
+
+    ``threads``  of a block
+    """
+
+    threads: int
+
+    def stream(self) -> int:
+        """Return what identifies torch's current stream."""
 
     def resident_blocks(self, kernel: str) -> int:
         """Blocks that run at the same time."""
@@ -27,6 +35,8 @@ class CudaRuntime:
     Raises:
         KernelError: the kernels cannot be compiled or loaded for the device.
     """
+
+    threads = THREADS
 
     def __init__(self, device: torch.device) -> None:
         """Compile, or find in the cache, for ``device``."""
@@ -44,6 +54,10 @@ class CudaRuntime:
                 self._code = ObjectCode.from_cubin(code, name="adamw")
             except Exception as error:  # cuda.core's own types
                 raise KernelError(f"the kernel cannot be loaded on {device}: {first_line(error)}") from error
+
+    def stream(self) -> int:
+        """Return what identifies torch's current stream."""
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
 
     def resident_blocks(self, kernel: str) -> int:
         """Blocks that run at the same time: so many are one wave, and each does its start-up work once."""

@@ -23,7 +23,7 @@ def findings(report: Report) -> Sequence[Block]:
 
 def _basis(report: Report) -> str:
     timed = any(entry.saving_ns[1] > 0 for entry in report.findings)
-    return "savings are a step, and share no time" if timed else "bytes are those of the largest rank"
+    return "savings per step, each fix on its own" if timed else "bytes are those of the largest rank"
 
 
 def _card(number: int, entry: Finding) -> FindingCard:

@@ -79,11 +79,10 @@ def _time(report: Report) -> Iterator[KeyFigure]:
 def _late(report: Report, of: str) -> Iterator[KeyFigure]:
     found = late_ranks(report.time.blame, 1) if report.time.blame else ()
     for entry in found:
-        wait = format_ns(entry.blame.exposed_wait_ns)
         yield KeyFigure(
-            name=f"exposed waiting that rank {entry.blame.rank} causes",
-            value=format_percent(entry.share),
-            note=f"{wait} {of}, summed over the ranks that wait",
+            name=f"wait caused by rank {entry.blame.rank}",
+            value=format_ns(entry.blame.exposed_wait_per_rank_ns),
+            note=f"{of}, per waiting rank; {format_percent(entry.share)} of all exposed waiting",
         )
 
 

@@ -8,7 +8,7 @@ from zprof.model.time import StepTime
 from zprof.model.units import format_ms, format_percent
 from zprof.reports.html import words
 from zprof.reports.html.blocks import Bar, Block, Column, Notes, Row, Table
-from zprof.reports.shown.diagnosis_presenter import unclaimed_terms
+from zprof.reports.shown.diagnosis_presenter import on_unclaimed_rank, unclaimed_terms
 from zprof.reports.shown.presenter import LEDGER, LedgerRow, step_change_ns, step_ns
 from zprof.reports.shown.presenter import ledger as terms
 from zprof.reports.shown.time_presenter import per, unsplit_ns, worst_steps
@@ -126,9 +126,9 @@ def _unclaimed(report: Report) -> Sequence[Block]:
         for row in unclaimed_terms(report)
     ]
     columns = (
-        Column(title="term"), *words.numbers(("not claimed",), "ms"), *words.numbers(("of the step",), "%")
+        Column(title="term"), *words.numbers(("not explained",), "ms"), *words.numbers(("of the step",), "%")
     )  # fmt: skip
-    return words.table("Lost on the largest rank, and claimed by no finding", columns, rows)
+    return words.table(f"Lost{on_unclaimed_rank(report)}, and explained by no finding", columns, rows)
 
 
 def _by_step(report: Report) -> Sequence[Block]:

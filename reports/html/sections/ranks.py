@@ -44,7 +44,8 @@ def _late(report: Report) -> Sequence[Block]:
     found = late_ranks(shares, _LATE)
     columns = (
         Column(title="rank"),
-        *words.numbers(("others wait", "of it exposed"), "ms"),
+        *words.numbers(("wait caused", "with hidden"), "ms"),
+        Column(title="waiting ranks", numeric=True),
         *words.numbers(("of all exposed waiting", "came last in"), "%"),
         *words.numbers(("its own wait",), "ms"),
         Column(title="because of", unit="% of what it caused"),
@@ -58,7 +59,8 @@ def _late(report: Report) -> Sequence[Block]:
         )
     said = [f"nobody is blamed for {note}" for note in notes]
     said += words.left_out(len(found), len(shares.per_rank), "ranks, those that others wait for most")
-    title = f"Late ranks {per(report.time)}, summed over the ranks that wait"
+    said.append(f"wait caused: exposed, {per(report.time)}, per waiting rank")
+    title = f"Late ranks {per(report.time)}, per waiting rank"
     return words.table(title, columns, [_late_row(entry) for entry in found], said)
 
 
@@ -69,8 +71,9 @@ def _late_row(entry: LateRank) -> tuple[str, ...]:
     ]
     return (
         str(blame.rank),
-        format_ms(blame.wait_ns),
-        format_ms(blame.exposed_wait_ns),
+        format_ms(blame.exposed_wait_per_rank_ns),
+        format_ms(blame.wait_per_rank_ns),
+        str(blame.waiting_ranks),
         format_percent(entry.share),
         format_percent(blame.last_ratio),
         format_ms(blame.own_wait_ns),

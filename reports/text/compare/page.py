@@ -14,11 +14,10 @@ from zprof.reports.shown.compare_presenter import (
     shown_settings,
 )
 from zprof.reports.shown.run_words import describe_run, steps_text
-from zprof.reports.text.layout import INDENT, WIDTH, heading, wrap
+from zprof.reports.text.layout import INDENT, heading, page_width, wrap
 from zprof.reports.text.summary import modelled_in
 
 _CELL, _CHANGE = 16, 9
-_NAME = WIDTH - 2 * len(INDENT) - 2 * (_CELL + 2) - (_CHANGE + 2)
 _WIDE_CELL = 20
 #: Sections of many rows: kernels.
 _MOST_ROWS = 12
@@ -63,10 +62,14 @@ def _setting(setting: Setting) -> list[str]:
     word = setting.name if setting.where == "environment" else setting.name.replace("_", " ")
     name = printable(f"{setting.where}: {word}")
     before, after = (printable(UNKNOWN if value is None else value) for value in (setting.a, setting.b))
-    width = WIDTH - len(INDENT) - 2 * (_WIDE_CELL + 2)
+    width = page_width() - len(INDENT) - 2 * (_WIDE_CELL + 2)
     if max(display_width(before), display_width(after)) <= _WIDE_CELL and display_width(name) <= width:
         return [f"{INDENT}{_left(name, width)}  {_left(before, _WIDE_CELL)}  {after}"]
-    return [shorten(f"{INDENT}{name}", WIDTH), *wrap(before, first="    A  "), *wrap(after, first="    B  ")]
+    return [
+        shorten(f"{INDENT}{name}", page_width()),
+        *wrap(before, first="    A  "),
+        *wrap(after, first="    B  "),
+    ]
 
 
 def _section(section: Section, *, everything: bool) -> list[str]:
@@ -74,7 +77,7 @@ def _section(section: Section, *, everything: bool) -> list[str]:
     if not rows:
         return []
     shown = rows if everything else rows[:_MOST_ROWS]
-    title = shorten(printable(section.title).upper(), WIDTH - display_width(section.note) - 2)
+    title = shorten(printable(section.title).upper(), page_width() - display_width(section.note) - 2)
     lines = ["", heading(title, section.note)]
     for row in shown:
         lines += _row(row)
@@ -91,9 +94,9 @@ def _row(row: Row) -> list[str]:
         sides = [
             line for side, cell in zip("AB", cells, strict=True) for line in wrap(cell, first=f"    {side}  ")
         ]
-        return [shorten(f"{INDENT}{name}", WIDTH), *sides]
-    head = [shorten(f"{INDENT}{name}", WIDTH)] if display_width(name) > _NAME else []
-    first = _left("" if head else name, _NAME)
+        return [shorten(f"{INDENT}{name}", page_width()), *sides]
+    head = [shorten(f"{INDENT}{name}", page_width())] if display_width(name) > _name_width() else []
+    first = _left("" if head else name, _name_width())
     numbers = "  ".join(_right(shorten(cell, _CELL), _CELL) for cell in cells)
     return [*head, f"{INDENT}{first}  {numbers}  {_right(change(row), _CHANGE)}".rstrip()]
 
@@ -104,3 +107,7 @@ def _left(text: str, width: int) -> str:
 
 def _right(text: str, width: int) -> str:
     return " " * max(0, width - display_width(text)) + text
+
+
+def _name_width() -> int:
+    return page_width() - 2 * len(INDENT) - 2 * (_CELL + 2) - (_CHANGE + 2)

@@ -8,7 +8,7 @@ from zprof.model.report import Report
 from zprof.reports.shown.diagnosis_presenter import decisive, told
 from zprof.reports.shown.evidence import worth
 from zprof.reports.text.findings import facts, labelled
-from zprof.reports.text.layout import heading, wrap
+from zprof.reports.text.layout import heading, headings, wrap
 
 _FULL = 3
 _SHORT = 6
@@ -32,17 +32,17 @@ def changes(report: Report) -> list[str]:
 
 def _basis(report: Report) -> str:
     timed = any(entry.saving_ns[1] > 0 for entry in report.findings)
-    return "savings are a step, and share no time" if timed else "bytes are those of the largest rank"
+    return "savings per step, each fix on its own" if timed else "bytes are those of the largest rank"
 
 
 def _full(number: int, entry: Finding, *, said: str) -> list[str]:
     """All of a finding; its sentence only where the verdict is not that already."""
     name = shorten(printable(entry.id), 12)
-    lines = [heading(f"  {number} {name} {entry.cause.value}", worth(entry))]
+    lines = headings(f"  {number} {name} {entry.cause.value}", worth(entry))
     if entry.sentence not in said:
         lines += wrap(printable(entry.sentence), first="    ")
     lines += labelled("evidence", facts(decisive(entry)))
-    lines += labelled("fix", _fix(entry, _FIX_LINES[number > 1]))
+    lines += labelled("fix", _fix(entry, _FIX_LINES[number > 1]), code=True)
     return lines + labelled("more", [f"zprof explain {name}"])
 
 
@@ -57,9 +57,7 @@ def _listed(label: str, found: Sequence[Finding]) -> list[str]:
         return []
     lines = [""]
     for entry in found[:_SHORT]:
-        lines.append(
-            heading(f"  {label} {shorten(printable(entry.id), 12)} {entry.cause.value}", worth(entry))
-        )
+        lines += headings(f"  {label} {shorten(printable(entry.id), 12)} {entry.cause.value}", worth(entry))
         lines += wrap(printable(entry.sentence), first="    ")
     if len(found) > _SHORT:
         lines += wrap(f"and {len(found) - _SHORT} more: zprof report")

@@ -3,10 +3,15 @@
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
 from zprof.model.units import format_ns, format_percent
-from zprof.reports.shown.diagnosis_presenter import longest_step_ns, unclaimed_ns, unclaimed_terms
+from zprof.reports.shown.diagnosis_presenter import (
+    on_unclaimed_rank,
+    unclaimed_ns,
+    unclaimed_step_ns,
+    unclaimed_terms,
+)
 from zprof.reports.shown.presenter import GapGroup, grouped_gaps
 from zprof.reports.shown.time_presenter import per
-from zprof.reports.text.layout import WIDTH, heading, table, wrap
+from zprof.reports.text.layout import heading, page_width, table, wrap
 
 _MOST = 8
 #: Of each gap.
@@ -17,8 +22,8 @@ def unexplained(report: Report) -> list[str]:
     """What is lost and not claimed, by ledger term; its size also where it is small."""
     if not report.time.per_rank or not report.unclaimed:
         return []
-    rest, whole = unclaimed_ns(report), longest_step_ns(report.time.per_rank)
-    title = heading("UNEXPLAINED", "lost, and no finding claims it; each on the rank that loses most")
+    rest, whole = unclaimed_ns(report), unclaimed_step_ns(report)
+    title = heading("UNEXPLAINED", f"lost{on_unclaimed_rank(report)}, and no finding explains it")
     share = f" ({format_percent(rest / whole)})" if whole else ""
     of = f"{format_ns(whole)} {per(report.time)}{share}"
     if not rest:
@@ -27,7 +32,7 @@ def unexplained(report: Report) -> list[str]:
         [printable(row.name), format_ns(row.left_ns), format_percent(row.share)]
         for row in unclaimed_terms(report)
     ]
-    return ["", title, *wrap(f"at most {format_ns(rest)} of {of}"), *table(rows)]
+    return ["", title, *wrap(f"{format_ns(rest)} of {of}"), *table(rows)]
 
 
 def untested(report: Report) -> list[str]:
@@ -47,7 +52,7 @@ def _two(lines: list[str]) -> list[str]:
     """The first lines, the last of them with a mark that something is missing."""
     if len(lines) <= _LINES:
         return lines
-    last = shorten(lines[_LINES - 1], WIDTH - 2)
+    last = shorten(lines[_LINES - 1], page_width() - 2)
     return [*lines[: _LINES - 1], last if last.endswith("…") else f"{last} …"]
 
 

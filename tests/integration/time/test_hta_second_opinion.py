@@ -114,7 +114,7 @@ def test_the_report_has_hta_beside_its_own(tmp_path, capsys, monkeypatch):
         assert sum(waits) == 900_000 - 360_000 - 20_000
         assert sum(rank["critical_path"]["shares"].values()) == pytest.approx(1.0)
     # The run in the cache names no path, and without its traces says so.
-    run = next(tmp_path.glob(".traces.zprof-cache/*.zprof"))
+    run = next(tmp_path.glob("cache/zprof/imports/*.zprof-cache/*.zprof"))
     assert str(tmp_path).encode() not in b"".join(p.read_bytes() for p in run.rglob("*.json"))
     moved = shutil.copytree(run, tmp_path / "moved.zprof")
     assert main(["report", str(moved), "--hta", "-f", "json"]) == 0

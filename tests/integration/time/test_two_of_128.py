@@ -39,7 +39,9 @@ def test_what_they_do_not_prove_is_a_bound_or_a_gap(report: Report) -> None:
     assert report.time.blame is not None
     assert sum(entry.exposed_wait_ns for entry in report.time.blame.per_rank) == 0
     sure = {finding.cause for finding in report.findings if finding.confidence is not Confidence.LOW}
-    assert sure == {Cause.CPU_BOUND_LAUNCH, Cause.UNHIDDEN_OPTIMIZER_GATHER}  # what one rank proves by itself
+    # One rank proves it by itself.  Its gather behind the optimizer is exposed too, but hiding it may win
+    # nothing: the replayed host is late for the next forward anyway.
+    assert sure == {Cause.CPU_BOUND_LAUNCH}
     assert report.verdict.status is VerdictStatus.RISK
     said = {gap.what for gap in report.gaps}
     assert {"ranks missing", "matching of collectives", "exposed wait", "clock alignment"} <= said

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,9 @@ def test_settings_that_the_ranks_refuse_are_one_line_and_code_2(tmp_path: Path) 
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_ends_all_ranks_with_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to_all", [True, False], ids=["from a terminal", "to the parent alone"])
+@pytest.mark.parametrize("moment", ["first rank starts", "steady"])
+def test_ctrl_c_ends_all_ranks_with_one_line(tmp_path: Path, moment: str, to_all: bool) -> None:
     command = ["-m", "zprof", "train", "-o", str(tmp_path / "x.zprof"), *TINY.split(), "--steps", "100000"]
     process = subprocess.Popen(
         [sys.executable, *command],
@@ -70,30 +73,40 @@ def test_ctrl_c_ends_all_ranks_with_one_line(tmp_path: Path) -> None:
         cwd=ROOT,
         env=ENVIRONMENT,
         start_new_session=True,
+        # The children of a shell's background job ignore it, and so would all ranks.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        wait_for(tmp_path / "x.zprof/rank00000/steps.jsonl", process)
+        if moment == "steady":
+            wait_for(lambda: has_text(tmp_path / "x.zprof/rank00000/steps.jsonl"), process)
+        else:
+            wait_for(lambda: len(group_of(process.pid)) >= 2, process)
         ranks = group_of(process.pid)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+        (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
         out, error = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    assert len(ranks) == 3
+    assert len(ranks) == 3 or moment != "steady"
     assert process.returncode == 130
     assert out == ""
     assert error.splitlines()[-1] == "zprof: interrupted"
     assert "Traceback" not in error
     assert not [pid for pid in ranks if is_there(pid)]
+    assert not group_of(process.pid)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 60
-    while not path.exists() or not path.stat().st_size:
+    while not reached():
         assert process.poll() is None, process.stderr
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def has_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def group_of(leader: int) -> list[int]:

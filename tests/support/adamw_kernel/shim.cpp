@@ -61,7 +61,8 @@ using std::sqrt;
 #define __device__
 #define __global__
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
+#define __builtin_assume(condition)
 
 #include "adamw.cu"
 
@@ -86,19 +87,19 @@ static void run(void (*kernel)(Arguments...), int blocks, int threads, Arguments
 }
 
 extern "C" void run_adamw(
-    decltype(&adamw_float32_none) kernel, int blocks, int threads, float* w, const void* g, float* m,
-    float* v, void* low, long long elements, double rate, double beta1, double beta2, double eps,
-    double weight_decay, const float* divisor, const float* found_inf, const float* step
+    decltype(&adamw_float32_none) kernel, int blocks, int threads, const Shard* shards, const long long* starts,
+    long long tiles, double rate, double beta1, double beta2, double eps, double weight_decay,
+    const float* divisor, const float* found_inf
 ) {
-    run(kernel, blocks, threads, w, g, m, v, low, elements, rate, beta1, beta2, eps, weight_decay, divisor,
-        found_inf, step);
+    run(kernel, blocks, threads, shards, starts, tiles, rate, beta1, beta2, eps, weight_decay, divisor,
+        found_inf);
 }
 
 extern "C" void run_squares(
-    decltype(&sum_of_squares_float32) kernel, int blocks, int threads, const void* g, long long elements,
-    double* partials
+    decltype(&sum_of_squares_float32) kernel, int blocks, int threads, const GradientPart* gradients,
+    const long long* starts, long long tiles, double* partials
 ) {
-    run(kernel, blocks, threads, g, elements, partials);
+    run(kernel, blocks, threads, gradients, starts, tiles, partials);
 }
 
 extern "C" void run_partials(
@@ -106,4 +107,11 @@ extern "C" void run_partials(
     double* result
 ) {
     run(kernel, blocks, threads, partials, count, result);
+}
+
+// Where a thread's pack lies in arrays without a head.
+extern "C" long long first_element(int threads, int thread, long long tile, int pack) {
+    blockDim.x = static_cast<unsigned>(threads);
+    threadIdx.x = static_cast<unsigned>(thread);
+    return element_of({0, 0}, pack_of(tile) + pack * threads);
 }

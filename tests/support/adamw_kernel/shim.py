@@ -13,8 +13,8 @@ FLAGS = ["-std=c++17", "-O2", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-st
 CHECKS = ["-fsanitize=alignment"]
 POINTER, COUNT, DOUBLE, INT = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_double, ctypes.c_int
 RUN = {
-    "adamw": ("run_adamw", [*[POINTER] * 5, COUNT, *[DOUBLE] * 5, *[POINTER] * 3]),
-    "sum_of_squares": ("run_squares", [POINTER, COUNT, POINTER]),
+    "adamw": ("run_adamw", [POINTER, POINTER, COUNT, *[DOUBLE] * 5, POINTER, POINTER]),
+    "sum_of_squares": ("run_squares", [POINTER, POINTER, COUNT, POINTER]),
     "sum_partials": ("run_partials", [POINTER, COUNT, POINTER]),
 }
 
@@ -40,9 +40,12 @@ class ShimRuntime:
 
     def __init__(self, library: Path, *, threads: int = 16, resident: int = 2) -> None:
         self._library = ctypes.CDLL(str(library))
-        self._threads = threads
+        self.threads = threads
         self._resident = resident
         self.launched: list[tuple[str, int]] = []
+
+    def stream(self) -> int:
+        return 0
 
     def resident_blocks(self, kernel: str) -> int:
         getattr(self._library, kernel)
@@ -58,5 +61,5 @@ class ShimRuntime:
         function.argtypes = [POINTER, INT, INT, *types]
         function.restype = None
         address = ctypes.cast(getattr(self._library, kernel), POINTER)
-        function(address, blocks, self._threads, *arguments)
+        function(address, blocks, self.threads, *arguments)
         assert self._library.misaligned_accesses() == 0, f"{kernel}: an access that a GPU would refuse"

@@ -90,6 +90,20 @@ def test_shards_of_unequal_size_hold_the_law_together() -> None:
     assert causes[0, Tenant.GRADIENTS] == ""
 
 
+def test_ranks_that_own_whole_parameters_hold_as_many_step_counters() -> None:
+    """ZeroRedundancyOptimizer: one large parameter on rank 0, five small ones on rank 1."""
+    facts = replace(FACTS, stage=1, step_counters=5)
+    measured = [
+        states(0, 4_000, 4_000, 6_404, counter_bytes=4),
+        states(1, 4_000, 4_000, 1_620, counter_bytes=20),
+    ]
+    rows = {
+        check.rank: check for check in check_laws(facts, measured) if check.tenant is Tenant.OPTIMIZER_STATE
+    }
+    assert [(rows[r].scalar_bytes, rows[r].unexplained_bytes) for r in (0, 1)] == [(4, 2_400), (20, -2_400)]
+    assert {row.cause for row in rows.values()} == {"shards of unequal size: all ranks together hold the law"}
+
+
 def test_padded_parameters_beside_states_of_unequal_size() -> None:
     """FSDP2: each rank's parameter is padded to the largest shard, the optimizer's states are not."""
     checks = check_laws(FACTS, [states(0, 2_024, 2_024, 4_048), states(1, 2_024, 2_024, 3_952)])

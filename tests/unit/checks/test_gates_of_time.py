@@ -42,7 +42,7 @@ STEADY = replace(BASE, walls=walls(100, 1))
         (100, 1, "passed"),
         (103, 0, "passed"),  # equal to the limit
         (106, 1, "failed"),
-        (106, 30, "passed"),  # as much, and no more than the steps vary by
+        (106, 30, "within_noise"),  # as much, and no more than the steps vary by
         (90, 1, "passed"),
     ],
 )
@@ -74,10 +74,10 @@ def test_the_interval_is_that_of_compare() -> None:
 def test_a_value_with_a_confidence_needs_no_baseline() -> None:
     run = replace(BASE, walls=walls(106, 1))
     assert result(limit("step_time", value=100e6, **SURE), run, None).outcome == "failed"
-    assert result(limit("step_time", value=105.9e6, **SURE), run, None).outcome == "passed"
+    assert result(limit("step_time", value=105.9e6, **SURE), run, None).outcome == "within_noise"
     assert result(
         limit("step_time", value=100e6, **SURE), replace(BASE, walls=walls(106, 60)), None
-    ).outcome == ("passed")
+    ).outcome == ("within_noise")
 
 
 @pytest.mark.parametrize("origin", ["default", "zprof.toml"])
@@ -136,11 +136,32 @@ def test_an_interval_of_no_points_has_no_side() -> None:
     assert found.sentence.endswith("interval of the change ±0.0 points to ±0.0 points")
 
 
-def test_a_noisy_share_passes_and_a_steady_one_fails() -> None:
+def test_a_gate_whose_steps_vary_by_more_than_its_limit_says_that_it_cannot_fail() -> None:
+    """Whether its value is within the limit or beyond it; a limit wider than the noise says nothing."""
+    steady, noisy = (limit("step_time", change_ratio=ratio, **SURE) for ratio in (0.5, 0.03))
+    for mean, outcome in ((100, "passed"), (106, "within_noise")):
+        found = result(noisy, replace(BASE, walls=walls(mean, 30)), STEADY)
+        assert found.outcome == outcome
+        assert found.noise is not None
+        assert found.interval is not None
+        assert found.noise == (found.interval[1] - found.interval[0]) / 2 > 0.03 * 100 * MS
+        assert found.remedy
+        assert result(steady, replace(BASE, walls=walls(mean, 30)), STEADY).noise is None
+    assert result(noisy, replace(BASE, walls=walls(160, 30)), STEADY).noise is None
+
+
+def test_a_run_within_noise_ends_as_one_that_passed_does() -> None:
+    held = [limit("step_time", change_ratio=0.03, **SURE)]
+    run = replace(BASE, walls=walls(106, 30))
+    found = check(run.report, held, STEADY.baseline, environment=ENVIRONMENT)
+    assert (found.outcome, found.exit_code) == ("within_noise", 0)
+
+
+def test_a_noisy_share_is_within_noise_and_a_steady_one_fails() -> None:
     noisy = replace(BASE, exposed=tuple(ms * MS for ms in (5, 60, 10, 50, 5, 60, 10, 50)))
     held = limit("exposed_ratio", change_points=0.03, **SURE)
     found = result(held, noisy)
-    assert (found.outcome, found.value) == ("passed", 0.3125)
+    assert (found.outcome, found.value) == ("within_noise", 0.3125)
     assert result(limit("exposed_ratio", change_points=0.03), noisy).outcome == "failed"
 
 

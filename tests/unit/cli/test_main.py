@@ -1,9 +1,15 @@
 """main(): what it prints where, and which exit code it returns."""
 
+import errno
 import io
 import json
+import os
+import resource
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,7 +119,12 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (MissingData("no steps", hint="record"), 3),
         (ValueError("x\ny\x1b[2J"), 70),
         (RecursionError(), 70),
-        (MemoryError(), 70),
+        (MemoryError(), 2),
+        (OSError(errno.ENOMEM, "x"), 2),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 2),
+        (ImportError("no such name"), 70),
+        (OSError(errno.ENOSPC, "x", "run.zprof/\x1b[2J"), 2),
+        (BrokenPipeError(errno.EPIPE, "x"), 2),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -145,3 +156,72 @@ def test_a_terminal_without_glyphs_gets_stand_ins(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     console.data("✗ SLOWER 5 µs ██▍ 層\n")
     assert raw.getvalue() == b"x SLOWER 5 us ##| \\u5c64\n"
+
+
+def called(run: Path, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "zprof", *arguments, *([str(run)] if arguments[0] == "report" else [])]
+    root = str(Path(entry.__file__).parents[2])
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    environment = os.environ | {"PYTHONPATH": root, "PYTHONUNBUFFERED": ""}
+    return subprocess.run(command, text=True, check=False, env=environment, **streams)
+
+
+@pytest.mark.parametrize("arguments", [["report"], ["report", "-f", "json"], ["--help"], ["plan", "--help"]])
+def test_stdout_that_cannot_be_written_is_one_line_and_code_2(run: Path, arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = called(run, *arguments, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.startswith("zprof: stdout: ")
+    assert done.stderr.count("\n") == 1
+    closed = called(run, *arguments, stdout=None, preexec_fn=lambda: os.close(1))
+    assert closed.returncode == 2
+    assert closed.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(run: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = called(run, "report", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_stderr_that_cannot_be_written_changes_nothing(run: Path, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = called(run, "report", "-o", str(tmp_path / "a.json"), stderr=full)
+    assert (done.returncode, done.stdout) == (0, "")
+    closed = called(
+        run, "report", "-o", str(tmp_path / "b.json"), stderr=None, preexec_fn=lambda: os.close(2)
+    )
+    assert closed.returncode == 0
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+@pytest.mark.parametrize("mebibytes", [32, 100, 180, 260])
+def test_a_limited_address_space_is_one_line_and_code_2(run: Path, mebibytes: int) -> None:
+    """None of these is enough for pandas and pyarrow; at some of them OpenBLAS or the loader would crash."""
+    limit = mebibytes << 20
+    done = called(run, "report", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f" {mebibytes} MiB" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_that_was_turned_into_another_error_is_an_interrupt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(arguments: object) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("a module written in C") from None
+        return 0
+
+    monkeypatch.setattr(entry, "_run", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code, _, err = outcome(capsys, "report")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (code, err) == (130, "zprof: interrupted\n")

@@ -31,6 +31,13 @@ def sized(blocks: int) -> dict[str, object]:
     return snapshot_of(allocator)
 
 
+@pytest.fixture
+def user_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    return home / "zprof" / "imports"
+
+
 def test_a_folder_becomes_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "snapshots"
     folder.mkdir()
@@ -81,7 +88,7 @@ def report(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 
 
 def test_a_snapshot_is_taken_where_a_run_is_and_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], user_cache: Path
 ) -> None:
     path = write_snapshot(tmp_path / "snapshot.pickle", good())
     source, err = report(path, capsys)
@@ -92,9 +99,9 @@ def test_a_snapshot_is_taken_where_a_run_is_and_kept(
     write_snapshot(path, sized(9))
     _, err = report(path, capsys)
     assert "imported into" in err, "a file that has changed is imported anew"
-    cache = tmp_path / ".snapshot.pickle.zprof-cache"
-    assert len(load(cache / "snapshot.zprof").frame(0, "block")) == 9
-    assert sorted(os.listdir(tmp_path)) == [cache.name, "snapshot.pickle"]
+    (run,) = user_cache.glob("*.zprof-cache/snapshot.zprof")
+    assert len(load(run).frame(0, "block")) == 9
+    assert os.listdir(tmp_path) == ["snapshot.pickle"]
 
 
 def test_a_folder_of_snapshots_is_taken_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,32 +116,28 @@ def test_a_folder_of_snapshots_is_taken_too(tmp_path: Path, capsys: pytest.Captu
     assert "imported into" in err, "one more file makes another run"
 
 
-def test_the_users_cache_stands_in_and_a_planted_cache_is_not_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_cache_that_is_a_link_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], user_cache: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    path = write_snapshot(shared / "snapshot.pickle", good())
-    report(path, capsys)
-    (shared / ".snapshot.pickle.zprof-cache").rename(tmp_path / "planted")
-    (shared / ".snapshot.pickle.zprof-cache").symlink_to(tmp_path / "planted")
-    _, err = report(path, capsys)
-    assert f"imported into {tmp_path / 'home' / 'zprof' / 'imports'}" in err
-    _, err = report(path, capsys)
-    assert "imported before" in err
-    (tmp_path / "planted").rename(tmp_path / "gone")
-    write_snapshot(path, sized(2))
-    _, err = report(path, capsys)
-    assert "imported into" in err
-    assert not (tmp_path / "planted").exists(), "nothing is written where a stranger's link leads"
-    assert (shared / ".snapshot.pickle.zprof-cache").is_symlink()
-
-
-def test_a_damaged_cache_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_snapshot(tmp_path / "snapshot.pickle", good())
     report(path, capsys)
-    (tmp_path / ".snapshot.pickle.zprof-cache/snapshot.zprof/manifest.json").write_text("{")
+    (cache,) = user_cache.glob("*.zprof-cache")
+    cache.rename(tmp_path / "planted")
+    cache.symlink_to(tmp_path / "planted")
+    before = sorted((tmp_path / "planted").rglob("*"))
+    _, err = report(path, capsys)
+    assert "imported before" not in err
+    assert cache.is_symlink()
+    assert sorted((tmp_path / "planted").rglob("*")) == before, "nothing is written where it leads"
+
+
+def test_a_damaged_cache_is_made_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], user_cache: Path
+) -> None:
+    path = write_snapshot(tmp_path / "snapshot.pickle", good())
+    report(path, capsys)
+    (manifest,) = user_cache.glob("*.zprof-cache/snapshot.zprof/manifest.json")
+    manifest.write_text("{")
     _, err = report(path, capsys)
     assert "imported into" in err
 

@@ -115,6 +115,60 @@ def test_a_second_backward_through_a_graph_that_was_kept(stage):
     check_training(lambda: Layers(Layer), stage, step=step, micro_batches=2)
 
 
+def gradient_of_input(loss: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(loss, x, retain_graph=True)[0]
+
+
+def backward_to_input(loss: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    loss.backward(inputs=[x], retain_graph=True)
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.parametrize("take", [gradient_of_input, backward_to_input])
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_gradient_of_an_input_is_no_backward_of_the_step(stage, take):
+    taken: list[torch.Tensor] = []
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> float:
+        optimizer.zero_grad()
+        taken.append(take(model(x := inputs(number + 7).requires_grad_()), x))  # of a graph of its own
+        loss = model(x := inputs(number).requires_grad_())
+        taken.append(take(loss, x))  # of the same graph
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    check_training(lambda: Layers(Layer), stage, step=step)
+    half = len(taken) // 2
+    theirs, mine = taken[0::4] + taken[1::4], taken[2::4] + taken[3::4]
+    assert len(mine) == half
+    for got, want in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_gradient_of_an_input_reduces_nothing_and_gives_memory_back(stage):
+    model, optimizer, comm = in_engine(Layers(Layer), stage, 2)
+    train(model, optimizer)
+    optimizer.zero_grad()
+    comm.take_events()
+    gradient_of_input(model(x := inputs(1).requires_grad_()), x)
+    assert comm.launches("reduce_scatter") == comm.launches("all_reduce") == []
+    assert stage < 3 or gathered_bytes(model) == 0
+    with pytest.raises(RuntimeError, match="backward"):
+        optimizer.step()
+
+
+def test_a_backward_that_uses_no_parameter_of_the_engine_counts():
+    module = nn.Sequential(nn.Identity(), nn.ModuleList([Layer()]))
+    module.forward = lambda x: x.square().sum()  # type: ignore[method-assign]
+    model, optimizer, comm = in_engine(module, 2, 2)
+    model(inputs(0).requires_grad_()).backward()
+    assert len(comm.launches("reduce_scatter")) == 1
+    optimizer.step()
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_graph_that_was_kept_is_too_old_after_the_step(stage):
     model, optimizer, _ = in_engine(Layers(Layer), stage)

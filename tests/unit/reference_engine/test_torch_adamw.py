@@ -61,7 +61,7 @@ def test_ten_steps_equal_float64_adamw(dtype, divisor, pieces):
         shard.gradient.copy_(random(100 + step) * (divisor or 1.0))
         shard.step.add_(1)
         truth.step(shard.gradient.double() / (divisor or 1.0))
-        update.adamw(shard, NUMBERS, None if divisor is None else control(divisor))
+        update.adamw([shard], NUMBERS, None if divisor is None else control(divisor))
     torch.testing.assert_close(shard.weights.double(), truth.weights, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(shard.exp_avg.double(), truth.first, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(shard.exp_avg_sq.double(), truth.second, rtol=1e-5, atol=1e-7)
@@ -75,7 +75,7 @@ def test_the_gradient_is_not_changed(dtype, divisor):
     shard = shard_of(dtype)
     shard.gradient.copy_(random(2))
     before = shard.gradient.clone()
-    TorchAdamW().adamw(shard, NUMBERS, None if divisor is None else control(divisor))
+    TorchAdamW().adamw([shard], NUMBERS, None if divisor is None else control(divisor))
     assert torch.equal(shard.gradient, before)
 
 
@@ -86,10 +86,10 @@ def test_a_skipped_step_changes_nothing(dtype, value, pieces):
     shard, update = shard_of(dtype), TorchAdamW(pieces)
     shard.gradient.copy_(random(3))
     shard.step.add_(1)
-    update.adamw(shard, NUMBERS, control(1.0))
+    update.adamw([shard], NUMBERS, control(1.0))
     before = state_of(shard)
     shard.gradient[500] = value
-    update.adamw(shard, NUMBERS, control(1.0, found_inf=1.0))
+    update.adamw([shard], NUMBERS, control(1.0, found_inf=1.0))
     assert all(torch.equal(*pair) for pair in zip(before, state_of(shard), strict=True))
 
 
@@ -103,8 +103,8 @@ def state_of(shard: Shard) -> list[torch.Tensor]:
 def test_copies_are_no_larger_than_a_piece():
     shard = shard_of(torch.bfloat16)
     with Seen() as seen:
-        TorchAdamW(77).adamw(shard, NUMBERS, control(2.0))
-        TorchAdamW(77).sum_of_squares(shard.gradient)
+        TorchAdamW(77).adamw([shard], NUMBERS, control(2.0))
+        TorchAdamW(77).sum_of_squares([shard.gradient])
     assert seen.elements["_fused_adamw_"] == 77
     assert seen.elements["_to_copy"] == 77
     assert seen.elements["linalg_vector_norm"] == 77
@@ -113,14 +113,14 @@ def test_copies_are_no_larger_than_a_piece():
 def test_a_float32_gradient_without_control_is_one_kernel_and_no_copy():
     shard = shard_of(torch.float32)
     with Seen() as seen:
-        TorchAdamW().adamw(shard, NUMBERS, None)
+        TorchAdamW().adamw([shard], NUMBERS, None)
     views = {"slice", "detach", "alias"}
     assert set(seen.elements) - views == {"_fused_adamw_"}
 
 
 def test_the_norm_never_makes_a_large_float64_copy():
     with Seen() as seen:
-        TorchAdamW().sum_of_squares(torch.ones(3 * NORM_PIECE_ELEMENTS + 1))
+        TorchAdamW().sum_of_squares([torch.ones(3 * NORM_PIECE_ELEMENTS + 1)])
     assert seen.elements["linalg_vector_norm"] == NORM_PIECE_ELEMENTS
 
 
@@ -128,7 +128,7 @@ def test_the_norm_never_makes_a_large_float64_copy():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_sum_of_squares_is_that_of_float64(dtype, pieces):
     gradient = random(4).to(dtype)
-    total = TorchAdamW(pieces).sum_of_squares(gradient)
+    total = TorchAdamW(pieces).sum_of_squares([gradient])
     assert total.dtype == torch.float64
     assert total.numel() == 1
     assert float(total) == pytest.approx(float(gradient.double().square().sum()), rel=1e-12)
@@ -136,7 +136,7 @@ def test_the_sum_of_squares_is_that_of_float64(dtype, pieces):
 
 @pytest.mark.parametrize("value", [1e25, 1e-25, torch.finfo(torch.float32).max])
 def test_the_sum_of_squares_neither_overflows_nor_underflows(value):
-    total = TorchAdamW(400).sum_of_squares(torch.full((ELEMENTS,), value))
+    total = TorchAdamW(400).sum_of_squares([torch.full((ELEMENTS,), value)])
     assert float(total) == pytest.approx(ELEMENTS * value**2, rel=1e-6)
 
 
@@ -146,9 +146,9 @@ def test_the_sum_of_squares_neither_overflows_nor_underflows(value):
 def test_one_inf_or_nan_anywhere_is_seen(dtype, value, place):
     gradient = torch.ones(ELEMENTS, dtype=dtype)
     gradient[place] = value
-    assert not TorchAdamW(77).sum_of_squares(gradient).isfinite()
+    assert not TorchAdamW(77).sum_of_squares([gradient]).isfinite()
 
 
 def test_an_empty_gradient_has_norm_zero():
-    assert float(TorchAdamW().sum_of_squares(torch.zeros(0))) == 0
-    assert float(TorchAdamW(7).sum_of_squares(torch.zeros(0))) == 0
+    assert float(TorchAdamW().sum_of_squares([torch.zeros(0)])) == 0
+    assert float(TorchAdamW(7).sum_of_squares([torch.zeros(0)])) == 0

@@ -77,7 +77,7 @@ def test_while_others_wait_the_late_rank_stands_idle_and_that_is_one_loss() -> N
 def test_order_is_by_saving_and_what_spoils_comes_first() -> None:
     note = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0, Severity.LOW)
     spoiling = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0)
-    big, small = claim(Cause.LOW_BUS_BANDWIDTH, 1, 9), claim(Cause.NO_PREFETCH, 2, 8)
+    big, small = claim(Cause.LOW_BUS_BANDWIDTH, 1, 9), claim(Cause.NO_PREFETCH, 2, 6)
     assert ordered([note, small, big]) == [big, small, note]
     assert ordered([small, big, spoiling]) == [spoiling, big, small]
     assert spoils(spoiling)
@@ -111,6 +111,17 @@ def test_an_explained_finding_of_which_nothing_is_left_was_only_a_signal() -> No
     unexplained = (claim(Cause.LOW_BUS_BANDWIDTH, 50, 90), claim(Cause.FP32_REDUCE, 30, 60))
     left = savings(*unexplained, ranks=[rank(exposed_transfer_ns=90)])
     assert left[Cause.FP32_REDUCE] == (0, 0)
+
+
+def test_the_surer_finding_claims_first_though_it_saves_less() -> None:
+    likely = replace(claim(Cause.ACCUMULATION_SYNCS, 50, 90), confidence=Confidence.MEDIUM)
+    guess = replace(claim(Cause.LAST_UNIT_REGATHERED, 60, 95), confidence=Confidence.LOW)
+    sure = claim(Cause.UNHIDDEN_OPTIMIZER_GATHER, 30, 60)
+    assert savings(guess, likely, sure, ranks=[rank(exposed_transfer_ns=100, compute_ns=0)]) == {
+        Cause.UNHIDDEN_OPTIMIZER_GATHER: (30, 60),
+        Cause.ACCUMULATION_SYNCS: (40, 40),
+        Cause.LAST_UNIT_REGATHERED: (0, 0),
+    }
 
 
 def test_a_guess_explains_nothing() -> None:

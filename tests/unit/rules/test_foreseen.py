@@ -3,13 +3,15 @@
 from dataclasses import replace
 from functools import cache
 
+import pytest
+
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.whatif_pairs import analysed, true_step_ns
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.findings import Finding
+from zprof.model.findings import Confidence, Finding
 from zprof.model.planning.whatif import Change
 from zprof.planner.whatif.saving import predicted_saving_ns
-from zprof.rules.foreseen import foreseen_ns
+from zprof.rules.foreseen import Foreseen, foreseen, foreseen_ns
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.simulator.plan import Gathering, Network, Plan, Vendor
 
@@ -45,10 +47,22 @@ def test_both_ranges_hold() -> None:
     assert foreseen_ns(run(), AHEAD, (0.0, middle)) == (low, middle)
 
 
-def test_a_rule_that_the_model_contradicts_keeps_its_own() -> None:
+@pytest.mark.parametrize(
+    ("sure", "left"),
+    [
+        (Confidence.HIGH, Confidence.MEDIUM),
+        (Confidence.MEDIUM, Confidence.LOW),
+        (Confidence.LOW, Confidence.LOW),
+    ],
+)
+def test_where_rule_and_model_disagree_the_range_holds_both_and_confidence_falls(
+    sure: Confidence, left: Confidence
+) -> None:
     low, high = known()
-    for own in ((high + 1.0, high + 2.0), (low - 2.0, low - 1.0)):
-        assert foreseen_ns(run(), AHEAD, own) == own
+    above, below = (high + 1.0, high + 2.0), (low - 2.0, low - 1.0)
+    assert foreseen(run(), AHEAD, above, sure) == Foreseen(saving_ns=(low, high + 2.0), confidence=left)
+    assert foreseen(run(), AHEAD, below, sure) == Foreseen(saving_ns=(low - 2.0, high), confidence=left)
+    assert foreseen(run(), AHEAD, (0.0, 10.0 * high), sure).confidence is sure
 
 
 def test_without_a_model_a_rule_keeps_its_own() -> None:

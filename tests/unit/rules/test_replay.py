@@ -20,6 +20,7 @@ def step(*rows: Row, wait: float = 0.0, exposed_wait: float = 0.0) -> RunAnalysi
         {
             "rank": 0,
             "step": 0,
+            "group": "0,1",
             "start_ns": [ORIGIN + int(start * MS) for _, start, _, _ in rows],
             "end_ns": [ORIGIN + int(end * MS) for _, _, end, _ in rows],
             "launch_start_ns": pd.array([ORIGIN + int(launch * MS) for launch, *_ in rows], dtype="Int64"),
@@ -66,15 +67,44 @@ def test_what_is_won_moves_all_that_comes_after() -> None:
     assert halving(step((0, 0, 10, 10), (15, 15, 25, 10))) == pytest.approx(10)
 
 
+def apart(analysis: RunAnalysis) -> RunAnalysis:
+    """The first collective within a host, the others over the network."""
+    groups = ["0,1" if index == 0 else "0,2" for index in analysis.collectives.index]
+    hosts = {0: "a", 1: "a", 2: "b"}
+    return replace(analysis, collectives=analysis.collectives.assign(group=groups), hosts=hosts)
+
+
 def test_a_link_that_stays_busy_gives_back_what_was_won() -> None:
     """Five ms won before it, but the second one had been moving bytes since before: it ends when it ended."""
     late = step((0, 0, 10, 5), (0, 2, 25, 5))
-    assert halving(late, 0) == 0
+    assert halving(apart(late), 0) == 0
+
+
+def test_one_that_shared_the_link_ends_earlier_by_what_the_other_moves_less() -> None:
+    """From 2 to 10 both had half of the link: the first moved for 6 ms, and three of them are gone."""
+    shared = step((0, 0, 10, 5), (0, 2, 25, 5))
+    assert halving(shared, 0) == pytest.approx(3)
+    groups = ["0,1", "0,1#gathers"]
+    both = replace(shared, collectives=shared.collectives.assign(group=groups))
+    assert halving(both, 0) == pytest.approx(3)
+
+
+def test_half_of_a_reduction_frees_the_link_for_gathers_of_another_group() -> None:
+    """Reductions of 8 ms beside gathers of 4, three times: each gather took 8 ms, and takes 6 then.
+
+    Alone a reduction takes 4 ms when halved: the thread waits for the gather, which shares the link with it
+    for as long as both last, and then for what is left of the reduction.
+    """
+    rows = [row for at in (0, 20, 40) for row in ((at, at, at + 8, 8), (at, at, at + 12, 4))]
+    groups = ["0,1#gathers", "0,1#reductions"] * 3
+    analysis = step(*rows)
+    analysis = replace(analysis, collectives=analysis.collectives.assign(group=groups))
+    assert halving(analysis, 1, 3, 5) == pytest.approx(3 * 4)
 
 
 def test_what_hid_may_show_once_it_is_asked_for_earlier() -> None:
     """Its wait began when it was done, a ms later; the rank comes five earlier, and loses four."""
-    analysis = step((0, 0, 10, 10), (0, 2, 24, 0))
+    analysis = apart(step((0, 0, 10, 10), (0, 2, 24, 0)))
     asked = analysis.collectives.assign(wait_start_ns=pd.array([pd.NA, ORIGIN + 25 * MS], dtype="Int64"))
     assert halving(replace(analysis, collectives=asked), 0) == pytest.approx(1)
 

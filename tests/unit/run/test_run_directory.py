@@ -134,11 +134,47 @@ def test_a_rank_killed_after_a_window_is_loaded_and_named(tmp_path: Path) -> Non
     assert "after step 1" in next(gap for gap in run.gaps() if gap.what == "rank cut short").reason
 
 
+class Killed(Exception):
+    """Stands for SIGKILL: nothing that the writer would do after it happens."""
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3, 4, 5])
+def test_a_rank_killed_while_it_writes_again_keeps_the_last_tables_it_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Both tables are of before the kill, or both of after: at each rename of the second flush."""
+    writer = RankWriter(tmp_path, 0, manifest())
+
+    def flush(number: int, status: str) -> None:
+        writer.write_table("mark", MARKS | {"number": [number]})
+        writer.write_table("collectives", COLLECTIVE | {"sequence": [number]})
+        writer.finish(memory_steps=[], time_steps=[number], gaps=[], status=status)
+
+    flush(1, "partial")
+    renames, rename = [], Path.rename
+
+    def killed_at(self: Path, target: Path) -> Path:
+        renames.append(target)
+        if len(renames) == moment:
+            raise Killed
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", killed_at)
+    with pytest.raises(Killed):
+        flush(2, "complete")
+    run = load(tmp_path)
+    (step,) = run.rank_manifests[0].time_steps
+    assert step == (1 if moment <= 3 else 2)
+    assert list(run.frame(0, "mark")["number"]) == [step]
+    assert list(run.frame(0, "collectives")["sequence"]) == [step]
+
+
 def test_no_part_of_a_table_is_ever_seen(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, 0, manifest())
     with pytest.raises(Exception, match=r"link|int|convert"):
         writer.write_table("mark", MARKS | {"number": ["link"]})
-    assert not list(tmp_path.rglob("mark.parquet"))
+    writer.finish(memory_steps=[], time_steps=[], gaps=[], status="complete")
+    assert not load(tmp_path).has_table(0, "mark")
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -4])

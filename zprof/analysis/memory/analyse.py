@@ -9,7 +9,7 @@ from zprof.analysis.memory.blocks.snapshot import snapshot_memory
 from zprof.analysis.memory.leaves.spread import spread_of
 from zprof.analysis.memory.live import live_memory
 from zprof.analysis.memory.rank.answer import RankAnswer
-from zprof.model.gaps import Gap
+from zprof.model.gaps import MEMORY, Gap
 from zprof.model.memory import Memory, MemoryTimeline, RankMemory
 from zprof.model.training import TrainingFacts
 from zprof.run.reader import Run
@@ -46,7 +46,7 @@ def _answer(run: Run, rank: int) -> RankAnswer:
 
 def _only_time() -> Gap:
     return Gap(
-        what="memory",
+        what=MEMORY,
         reason="a trace has the times of a job and not its memory",
         remedy="zprof record -o RUN -- COMMAND, or a CUDA memory snapshot of the same job",
     )

@@ -19,7 +19,13 @@ _BESIDE = (
 _SUMMED = ("count", "bytes", "total_ns", "exposed_ns", "wait_ns", "transfer_ns")
 _RATES = ("launch_delay_ns", "busbw_bytes_per_s", "algbw_bytes_per_s")
 _FIT = ("latency_ns", "busbw_bytes_per_s", "messages")
-_LATE = ("wait_ns", "exposed_wait_ns", "last_ratio", "own_wait_ns")
+_LATE = (
+    "exposed_wait_per_rank_ns",
+    "wait_per_rank_ns",
+    "waiting_ranks",
+    "last_ratio",
+    "own_wait_ns",
+)
 _CLOCKS = ("uncertainty_ns", "matched", "unmatched")
 _VOLUME = ("seen_bytes", "expected_bytes", "ratio")
 _ALL = "all ranks"
@@ -150,7 +156,7 @@ def _late(a: Time, b: Time) -> Iterable[Section]:
     pairs = paired(before, after, lambda entry: (entry.rank,))
     for (rank,), one, other in sorted(pairs, key=lambda pair: pair[0]):
         yield Section(
-            title=f"rank {rank} as the late one", note="what the others wait for it a step, summed",
+            title=f"rank {rank} as the late one", note="what others wait for it a step, per waiting rank",
             rows=rows_of(one, other, _LATE),
         )  # fmt: skip
 

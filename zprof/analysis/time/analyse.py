@@ -1,8 +1,9 @@
 """Measures the time side of a run: tables in, frozen values out."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pandas as pd
 
 from zprof.analysis.time.activity.missing import no_collectives, not_split
@@ -12,13 +13,14 @@ from zprof.analysis.time.blame.lateness import lateness
 from zprof.analysis.time.blame.shares import wait_shares
 from zprof.analysis.time.critical_path.path import critical_path
 from zprof.analysis.time.host.calls import read_host_calls
+from zprof.analysis.time.host.pace import with_host_pace
 from zprof.analysis.time.host.table import host_rows
 from zprof.analysis.time.kernels.sums import kernel_frame
 from zprof.analysis.time.ledger import STEP_COLUMNS, step_times
 from zprof.analysis.time.noise import step_noise_ns
-from zprof.analysis.time.passes.evidence import read_evidence
+from zprof.analysis.time.passes.evidence import Evidence, read_evidence
 from zprof.analysis.time.passes.table import find_passes
-from zprof.analysis.time.rank import analyse_rank, unsplit_ns
+from zprof.analysis.time.rank import analyse_rank, started_ns, unsplit_ns
 from zprof.analysis.time.synchronise import Synchronised, synchronise
 from zprof.analysis.time.tracks import RankTracks, rank_tracks
 from zprof.analysis.time.transfer.bandwidth import collective_times
@@ -59,6 +61,7 @@ COLLECTIVE_COLUMNS = (
     "compute_before_wait_ns",
     "dependency_ns",
     "blocked_ns",
+    "host_ns",
     "free_compute_ns",
     "queued_exposed_ns",
     "intrinsic_ns",
@@ -107,14 +110,21 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
     frame = decompose(seen.collectives, clocks)
     mine = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
-    ranks = [analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns) for t in timelines]
+    started = {timeline.rank: started_ns(timeline) for timeline in timelines}
+    ranks = [
+        analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns, started) for t in timelines
+    ]
     calls = {t.rank: read_host_calls(run, t.rank).on(clocks.of(t.rank)) for t in timelines}
     limiter = [
         limiter_rows(t.rank, calls[t.rank].limiter, t.activity, t.host_steps, rank.collectives)
         for t, rank in zip(timelines, ranks, strict=True)
     ]
+    paced = [
+        with_host_pace(rank.collectives, calls[t.rank], rank.work.blocked, rank.work.begin_ns)
+        for t, rank in zip(timelines, ranks, strict=True)
+    ]
     collectives = judge(
-        pd.concat([rank.collectives for rank in ranks], ignore_index=True),
+        pd.concat(paced, ignore_index=True),
         {rank.time.rank: rank.work for rank in ranks},
         calls.__getitem__,
     )
@@ -163,8 +173,35 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
             ignore_index=True,
         ),
         limiter=pd.concat(limiter, ignore_index=True),
-        passes=find_passes(collectives, timelines, lambda rank: read_evidence(run, rank, clocks.of(rank))),
+        passes=_passes(collectives, timelines, lambda rank: read_evidence(run, rank, clocks.of(rank))),
     )
+
+
+def _passes(
+    collectives: pd.DataFrame, timelines: Sequence[RankTimeline], evidence_of: Callable[[int], Evidence]
+) -> pd.DataFrame:
+    """Find the passes of the program's own steps, which a window over several of them holds apart.
+
+    Where nothing marks a step, not even an optimizer, several forwards may be micro-batches or steps: then no
+    micro-batch is known.
+    """
+    step = collectives["step"].to_numpy(np.int64).copy()
+    rank = collectives["rank"].to_numpy(np.int64)
+    by_program = []
+    for timeline in timelines:
+        if timeline.holds_several_steps:
+            timeline = replace(timeline, host_steps=timeline.program_steps or timeline.host_steps)
+            mine = np.flatnonzero(rank == timeline.rank)
+            rows = collectives.iloc[mine]
+            launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
+            step[mine] = timeline.host_steps.step_at(launched)
+        by_program.append(timeline)
+    found = find_passes(collectives.assign(step=step)[step >= 0], by_program, evidence_of)
+    unmarked = {timeline.rank for timeline in timelines if timeline.program_steps is None}
+    several = found.loc[found["rank"].isin(unmarked) & (found["micro_batch"] > 0).fillna(False), "rank"]
+    unknown = [rank for rank in several.unique().tolist() if not len(evidence_of(rank).optimizer)]
+    numbers = ["micro_batch", "in_micro_batch"]
+    return found.assign(**{name: found[name].mask(found["rank"].isin(unknown)) for name in numbers})
 
 
 def _window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) -> Window:

@@ -1,5 +1,6 @@
 """One rank: when communication blocked it, which collective that was, and the ledger of its steps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from zprof.analysis.time.ledger import idle_spans, noise_floor, rank_time, step_
 from zprof.analysis.time.transfer.blocked import blocked_ns
 from zprof.analysis.time.transfer.instances import Mask
 from zprof.analysis.time.transfer.launch import find_launch
+from zprof.analysis.time.transfer.members import group_ranks
 from zprof.analysis.time.transfer.prefetch import prefetch_columns
 from zprof.analysis.time.transfer.texts import codes_of
 from zprof.model.gaps import Gap
@@ -40,10 +42,19 @@ class RankResult:
     gaps: list[Gap]
 
 
-def analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: int) -> RankResult:
-    """Exposure and ledger of one rank on the common clock, from its decomposed collectives."""
+def analyse_rank(
+    timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: int, started_ns: Mapping[int, int]
+) -> RankResult:
+    """Return exposure and ledger of one rank on the common clock.
+
+    Args:
+        timeline: The rank's.
+        frame: Its collectives, decomposed.
+        uncertainty_ns: Of the clocks.
+        started_ns: When the recording of each loaded rank had started.
+    """
     order = np.lexsort((frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy()))
-    frame = _with_steps(timeline, frame.iloc[order])
+    frame = _with_steps(timeline, frame.iloc[order], started_ns)
     activity = timeline.activity
     blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, frame)
     exposure = expose(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
@@ -73,13 +84,52 @@ def analyse_rank(timeline: RankTimeline, frame: pd.DataFrame, uncertainty_ns: in
     )
 
 
-def _with_steps(timeline: RankTimeline, frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the step that launched each collective, and whether it is the first of its group in a window."""
+def _with_steps(timeline: RankTimeline, frame: pd.DataFrame, started_ns: Mapping[int, int]) -> pd.DataFrame:
+    """Add the step that launched each collective, and whether the start of the profiler is in its waiting.
+
+    Of several steps that is taken from the first of each group: the other steps have the same without it.  Of
+    a single step only what was waited before all ranks were recorded is set apart.
+    """
     launched = frame["launch_start_ns"].fillna(NOTHING_NS).to_numpy(dtype=np.int64)
     by_start = timeline.steps.step_at(frame["start_ns"].to_numpy(dtype=np.int64))
     by_launch = timeline.host_steps.step_at(launched)
     step = np.where(launched == NOTHING_NS, by_start, by_launch)
-    return frame.assign(step=step, first_of_window=_first_of_groups(frame, step))
+    several = len(timeline.steps) > 1
+    first = _first_of_groups(frame, step) if several else _before_all_started(frame, step, started_ns)
+    return frame.assign(step=step, first_of_window=first)
+
+
+def _before_all_started(frame: pd.DataFrame, step: Int64s, started_ns: Mapping[int, int]) -> Mask:
+    """Mark collectives most of whose waiting lies before the recording of all of their ranks had started.
+
+    What a rank did before its recording started is not in the trace; what made it late after that is.
+    """
+    every = max(started_ns.values())
+    started = {
+        group: max((started_ns[rank] for rank in group_ranks(group) if rank in started_ns), default=every)
+        for group in frame["group"].unique().tolist()
+    }
+    until = frame["group"].map(started).to_numpy(np.int64) if len(frame) else np.empty(0, dtype=np.int64)
+    arrival = frame["arrival_ns"].to_numpy(np.int64)
+    first = frame["start_ns"].to_numpy(np.int64) - frame["lateness_ns"].to_numpy(np.int64)
+    waited = arrival - first
+    before = (np.minimum(arrival, until) - first).clip(min=0)
+    found: Mask = (step >= 0) & (waited > 0) & (2 * before > waited)
+    return found
+
+
+def started_ns(timeline: RankTimeline) -> int:
+    """Return when the recording of a rank had started: from its first event on, and after its first call.
+
+    The first call into a driver that is being profiled may take a third of a second, with nothing on the
+    device.
+    """
+    activity = timeline.activity
+    if not len(activity.coverage):
+        return int(timeline.host_steps.begin_ns.min())
+    call = activity.first_call
+    alone = int((call[:, 1] - call[:, 0]).sum()) - int(covered(activity.work, call[:, 0], call[:, 1]).sum())
+    return int(activity.coverage[0, 0]) + alone
 
 
 def _first_of_groups(frame: pd.DataFrame, step: Int64s) -> Mask:

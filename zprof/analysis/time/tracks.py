@@ -14,13 +14,15 @@ class RankTracks:
     """One rank, all on the common clock; ``clock`` brings its other times there.
 
     ``waiting`` and ``moving``: when it was held up by a collective, before and after the last rank's
-    arrival.  Cut to ``steps`` they are the exposed wait and transfer of the ledger.
+    arrival.  Cut to ``steps`` they are the exposed wait and transfer of the ledger.  ``host_steps``: the same
+    steps by the host's marks.
     """
 
     rank: int
     host: str
     clock: RankClock
     steps: StepWindows
+    host_steps: StepWindows
     coverage: Intervals
     waiting: Intervals
     moving: Intervals
@@ -33,6 +35,7 @@ def rank_tracks(timeline: RankTimeline, clock: RankClock, exposure: Exposure) ->
         host=timeline.host,
         clock=clock,
         steps=timeline.steps,
+        host_steps=timeline.host_steps,
         coverage=timeline.activity.coverage,
         waiting=exposure.waiting,
         moving=exposure.moving,

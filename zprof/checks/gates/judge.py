@@ -10,6 +10,10 @@ a bound cannot decide                   unknown; a default that the baseline's b
                                         where what was seen is beyond the limit, else skipped
 within it, a sum of other things        a warning
 beyond the limit                        failed, or warned where the limit or the gate says so
+beyond it, by no more than steps vary   within noise
+
+Where half of the interval is more than the limit leaves room for, a change as large as the limit never fails:
+the result says so, whatever its outcome.
 """
 
 from dataclasses import replace
@@ -35,6 +39,7 @@ _UPDATE = "save the baseline again from a whole run: zprof baseline update"
 _GUARD = "state a limit that a value can break, such as >=0.7 or 10%, or turn the gate off"
 _BASELINE = "the baseline"
 _MORE_STEPS = "record more steps (--time-steps), and save the baseline from as many"
+_QUIETER = "record more steps, on a quieter machine, or state a limit that is wider than the noise"
 _EXACT = "see the gaps of the report (zprof report RUN): they say what was not seen, and what helps"
 
 
@@ -59,18 +64,23 @@ def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
 
 def _judged(limit: Limit, reading: Reading, now: Figure) -> GateResult:
     allowed = allowed_of(limit, reading.before)
-    interval, held = None, holds(now, allowed, limit.sense)
+    interval, noise, held = None, None, holds(now, allowed, limit.sense)
     if limit.confidence is not None:
         beside = reading.before if is_relative(limit) and reading.before is not None else allowed
         interval = _interval(limit, reading, allowed)
         held = holds_surely(interval, now, beside.value, allowed, limit.sense)
+        room = float(abs(allowed.value - beside.value))
+        noise = _too_noisy(interval, room) if held and is_relative(limit) else None
     outcome = _outcome(limit, reading, now, allowed, held)
     result = replace(
         _bare(limit, reading, outcome),
         allowed=float(allowed.value),
         interval=interval if reading.before is not None and is_relative(limit) else None,
+        noise=noise,
     )
     remedy = _EXACT if held is None else ""
+    if noise is not None and outcome in (Outcome.PASSED, Outcome.WITHIN_NOISE):
+        remedy = _QUIETER
     said = sentence(result, reading, allowed, held=held, interval=interval)
     return replace(result, sentence=said, remedy=remedy)
 
@@ -80,9 +90,17 @@ def _outcome(limit: Limit, reading: Reading, now: Figure, allowed: Figure, held:
         return Outcome.UNKNOWN
     if held is None:
         return _heard(limit) if is_beyond(now, allowed, limit.sense) else _quiet(limit)
+    if held and reading.other_sort and is_relative(limit):
+        return Outcome.WARNED
     if held:
-        return Outcome.WARNED if reading.other_sort and is_relative(limit) else Outcome.PASSED
+        return Outcome.WITHIN_NOISE if is_beyond(now, allowed, limit.sense) else Outcome.PASSED
     return Outcome.WARNED if limit.warns or reading.only_warns else Outcome.FAILED
+
+
+def _too_noisy(interval: tuple[float, float], room: float) -> float | None:
+    """Half the width of the interval where that is more than the limit allows; else None."""
+    half = (interval[1] - interval[0]) / 2
+    return half if half > room else None
 
 
 def _interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, float]:

@@ -70,6 +70,13 @@ def sentence(
     parts.append(_beyond(value, float(allowed.value), shown, held=held))
     if interval is not None:
         parts.append(_spread(limit, interval, shown))
+    if result.outcome is Outcome.WITHIN_NOISE:
+        parts.append("; beyond the limit, by no more than the steps vary")
+    if result.noise is not None:
+        parts.append(
+            f"; the noise of ±{_plain(limit, result.noise, shown)} is wider than the limit: a change of less "
+            f"than both together cannot fail"
+        )
     if held is None:
         parts.append(f"; {_doubt(reading)}: what was seen cannot decide it")
     elif not held and reading.only_warns:
@@ -113,6 +120,10 @@ def _spread(limit: Limit, interval: tuple[float, float], shown: Shown) -> str:
     of = "of the change" if is_relative(limit) else "of the distance to it"
     low, high = (_signed_points(end) if limit.unit == "ratio" else signed(end, shown) for end in interval)
     return f", {100 * (limit.confidence or 0.0):g} % interval {of} {low} to {high}"
+
+
+def _plain(limit: Limit, change: float, shown: Shown) -> str:
+    return shown_points(change) if limit.unit == "ratio" else shown(change)
 
 
 def _signed_points(change: float) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +32,7 @@ def render_to(
         BadInput: no such format, or the file cannot be written.
     """
     from zprof.reports.registry import by_name, by_path
+    from zprof.reports.text.layout import WIDTH, page_columns
 
     output: Path | None = arguments.output
     if arguments.format or output is None:
@@ -39,4 +41,7 @@ def render_to(
         chosen = by_path(output, formats)
     if output is not None:
         check_target(output, force=arguments.force)
-    deliver(chosen.render(make()), output, force=arguments.force)
+    page = chosen.name == "text"
+    with page_columns(WIDTH) if output else nullcontext():
+        document = chosen.render(make())
+    deliver(document, output, force=arguments.force, page=page)

@@ -28,14 +28,14 @@ def _check(path: Path, *, force: bool) -> None:
         raise BadInput(f"{path.parent}: no such folder", hint="make it, or name another file")
 
 
-def deliver(document: str, path: Path | None, *, force: bool = False) -> None:
-    """Write to ``path``, or to stdout where there is none.
+def deliver(document: str, path: Path | None, *, force: bool = False, page: bool = False) -> None:
+    """Write to ``path``, or to stdout where there is none; ``page``: it is text for a reader.
 
     Raises:
         BadInput: the file exists and ``force`` is not given, or it cannot be written.
     """
     if path is None:
-        console.data(document)
+        (console.page if page else console.data)(document)
         return
     check_target(path, force=force)
     try:

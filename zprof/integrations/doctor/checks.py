@@ -4,9 +4,12 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from zprof.integrations.doctor.probe import Answer, ask
+from zprof.integrations.imports.origin import cache_root
 from zprof.model.doctor import Check, CheckStatus, Doctor
 from zprof.model.units import format_bytes
 from zprof.version import __version__
@@ -56,7 +59,7 @@ _LEAST_FREE_BYTES = 1 << 30
 def examine(asked: Asked = ask) -> Doctor:
     """Look at everything; each library in a process of its own."""
     checks = [_python(), *_packages(), *_torch(asked(_TORCH)), _nvml(asked(_NVML))]
-    checks += [_hta(asked(_HTA)), _kernel(asked(_KERNEL)), _dask(), _disk()]
+    checks += [_hta(asked(_HTA)), _kernel(asked(_KERNEL)), _dask(), _disk(), _cache()]
     return Doctor(zprof_version=__version__, checks=tuple(checks))
 
 
@@ -149,3 +152,17 @@ def _absent(name: str, found: str, without: str, remedy: str) -> Check:
 
 def _broken(name: str, found: str, without: str, remedy: str) -> Check:
     return Check(name=name, status=CheckStatus.BROKEN, found=found, without=without, remedy=remedy)
+
+
+def _cache() -> Check:
+    """What imports of traces left: nothing empties it, for only the user knows what is looked at again."""
+    root = cache_root()
+    if root is None:
+        remedy = "set HOME or XDG_CACHE_HOME"
+        return _absent("cache", "no home folder", "traces are imported each time", remedy)
+    files = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
+    size = 0
+    for file in files:
+        with suppress(OSError):  # another command replaces it right now
+            size += file.lstat().st_size
+    return Check(name="cache", status=CheckStatus.OK, found=f"{format_bytes(size)} of imports in {root}")

@@ -1,7 +1,7 @@
-"""Which file each rank of a cached import was made of.
+"""Where imports are cached, and which file each rank of one was made of.
 
-It stands beside the run in the cache, which belongs to this machine, and never in the run, which may be
-given away: a path tells more of a machine than its owner wants to say.
+The list of files stands beside the run in the cache, which belongs to this machine, and never in the run,
+which may be given away: a path tells more of a machine than its owner wants to say.
 """
 
 import json
@@ -12,8 +12,16 @@ from pathlib import Path
 from zprof.integrations.imports.names import RankedFile
 
 ORIGIN_NAME = "files.json"
-_CACHE_ENDING = ".zprof-cache"
+CACHE_ENDING = ".zprof-cache"
 _MOST_BYTES = 64 << 20
+
+
+def cache_root() -> Path | None:
+    """The folder of all imports; None where the user has no home."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored; without HOME a user may be in no list either.
+    base = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~")) / ".cache"
+    return base / "zprof" / "imports" if base.is_absolute() else None
 
 
 def write_origin(cache: Path, files: Sequence[RankedFile]) -> None:
@@ -27,7 +35,7 @@ def read_origin(run: Path) -> Mapping[int, Path] | None:
     cache = run.parent
     path = cache / ORIGIN_NAME
     try:
-        if not cache.name.endswith(_CACHE_ENDING) or cache.stat().st_uid != os.geteuid():
+        if not cache.name.endswith(CACHE_ENDING) or cache.stat().st_uid != os.geteuid():
             return None
         if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
             return None

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zprof.collectors.kineto.columns import ReadReport, Trace
-from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.columns import Trace
+from zprof.collectors.kineto.convert import COPY_AGAIN, convert, report_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.collectors.kineto.steps import step_marks
 from zprof.model.errors import BadInput
@@ -22,7 +22,6 @@ from zprof.version import __version__
 
 _MOST_GAPS = 200
 _MOST_TEXT = 120
-_COPY = "copy the file again, or export the trace again"
 _GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 
 
@@ -70,7 +69,7 @@ def import_trace(job: TraceJob, on_bytes: Callable[[int], None] | None = None) -
     try:
         trace = read_trace(Path(job.path), on_bytes)
         if not len(trace):
-            return Refusal(reason="no event with a duration in it", hint=_COPY)
+            return Refusal(reason="no event with a duration in it", hint=COPY_AGAIN)
         return _written(trace, Path(job.folder))
     except BadInput as error:
         return Refusal(reason=error.message.removeprefix(f"{job.path}: "), hint=error.hint)
@@ -97,7 +96,7 @@ def _written(trace: Trace, folder: Path) -> RankFacts:
         files=files,
         steps=steps.numbers,
         collectives=files["collectives"].rows,
-        gaps=(*_report_gaps(trace.report), *steps.gaps, *gaps)[:_MOST_GAPS],
+        gaps=(*report_gaps(trace.report), *steps.gaps, *gaps)[:_MOST_GAPS],
     )
 
 
@@ -108,21 +107,6 @@ def _device(trace: Trace) -> str:
         return "mtia" if any(category.startswith("mtia_") for category in categories) else "cpu"
     of_amd = any("AMD" in name or "Instinct" in name for name in trace.header.devices)
     return "hip" if of_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
-
-
-def _report_gaps(report: ReadReport) -> list[Gap]:
-    """What reading met, in words."""
-    met: list[tuple[str, str]] = []
-    if report.cut_short:
-        met.append(("the file ends within its events: what is there is used", _COPY))
-    if report.repaired:
-        met.append((f"{report.repaired} of {report.events} events were not sound JSON: mended", _COPY))
-    if report.dropped:
-        met.append((f"{report.dropped} of {report.events} events could not be read: left out", _COPY))
-    if report.resolution_ns > 1:
-        remedy = "record with torch 2.4 or newer, which writes nanoseconds"
-        met.append((f"its times are {report.resolution_ns} ns apart at best", remedy))
-    return [Gap(what="trace file", reason=reason, remedy=remedy) for reason, remedy in met]
 
 
 def _short(text: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 from zprof.integrations.planning.answering import Tell
 from zprof.integrations.planning.child_process import ANSWERS, TASK
 from zprof.model.errors import ZprofError
+from zprof.model.memory_limit import is_memory_shortage
 
 
 def start(folder: str) -> None:
@@ -29,8 +30,13 @@ def start(folder: str) -> None:
 
 
 def _do(task: dict[str, Any], tell: Tell) -> None:
-    from zprof.integrations.planning.fake import counting, verifying
-
+    try:
+        from zprof.integrations.planning.fake import counting, verifying
+    except Exception as error:
+        if not is_memory_shortage(error):
+            raise
+        tell({"refused": "there is not enough memory to import torch", "hint": "raise ulimit -v"})
+        return
     tasks = {"count": counting.count, "verify": verifying.verify}
     logging.getLogger("torch").setLevel(logging.CRITICAL)  # it writes tracebacks of what is caught here
     _limit_memory(task["limits"]["memory_bytes"])

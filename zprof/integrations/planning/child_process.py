@@ -19,6 +19,7 @@ import msgspec
 
 import zprof
 from zprof.model.errors import BadInput
+from zprof.model.memory_limit import check_room_for
 
 TASK, ANSWERS = "task.json", "answers.jsonl"
 #: The child's search path: the standard library, then the zprof that runs here; the user's folder later.
@@ -53,7 +54,9 @@ def ask(task: Mapping[str, Any], limits: Limits) -> Answers:
 
     Raises:
         BadInput: the child refuses the task.
+        MemoryError: the child could not import torch within the limit of this process, which is its own, too.
     """
+    check_room_for("torch")
     with tempfile.TemporaryDirectory(prefix="zprof-plan-") as room:
         folder = Path(room)
         (folder / TASK).write_bytes(msgspec.json.encode({**task, "limits": asdict(limits)}))

@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 class Here:
     """The recording of this process, from the import of torch to the end of the program."""
 
-    def __init__(self, settings: ProgramSettings, session: Session | None = None) -> None:
+    def __init__(self, settings: ProgramSettings, session: Session) -> None:
         self._settings, self._session = settings, session
         self._recording: ProgramRecording | None = None
-        self.notes: list[str] = []
 
     def begin(self) -> None:
         """Watch this process; a fault of ours is a note, and never reaches the program."""
         try:
             self._recording = self._armed()
         except Exception as error:
-            self._say(f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})")
+            self._session.say(
+                f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})"
+            )
 
     def finish(self) -> None:
         """The program is over."""
@@ -44,7 +45,7 @@ class Here:
             memory_mode=MemoryMode(settings.memory_mode),
             init=settings.init,
             may_record=self._may_record,
-            say=self._say,
+            say=self._session.say,
         )
         recording = ProgramRecording(plan)
         recording.arm()
@@ -52,12 +53,7 @@ class Here:
 
     def _may_record(self, rank: int) -> bool:
         forget(os.environ)
-        return self._session is None or self._session.claim(rank)
-
-    def _say(self, note: str) -> None:
-        self.notes.append(note)
-        if self._session is not None:
-            self._session.say(note)
+        return self._session.claim(rank)
 
 
 def begin_in_child() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Protocol
 
 from zprof.model.errors import BadInput
+from zprof.model.interrupts import raise_lost_interrupt
 
 #: Passed on to the child.  One from the terminal reaches the child by itself: it is in the same group.
 _PASSED_ON = (
@@ -71,6 +72,7 @@ def run_command(
 def _run(
     command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None, beside: Beside | None
 ) -> int:
+    raise_lost_interrupt()
     watched = {*_PASSED_ON, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:

@@ -1,6 +1,7 @@
 """``zprof record``: a command recorded in its Python children, or a script recorded in this process."""
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -76,15 +77,19 @@ def record_here(
 
 
 def _record(command: Sequence[str], settings: ProgramSettings, say: Say) -> None:
-    began_ns = launched_ns()
-    here = Here(settings)
+    began_ns, process_id = launched_ns(), os.getpid()
+    folder = Path(tempfile.mkdtemp(prefix="zprof-record-"))
+    session = Session(folder)  # ranks may be forks of this process
+    here = Here(settings, session)
     watch(here.begin)
     try:
         in_process.run_program(command)
     finally:
         here.finish()
-        if os.environ.get("RANK", "0") == "0":
-            _say_all(lambda: all_notes(here.notes, Path(settings.run), began_ns), say)
+        if os.getpid() == process_id:  # a fork that ends with an exception comes here too
+            if os.environ.get("RANK", "0") == "0":
+                _say_all(lambda: all_notes(session.notes(), Path(settings.run), began_ns), say)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _say_all(notes: Callable[[], Iterable[str]], say: Say) -> None:

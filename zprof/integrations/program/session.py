@@ -13,6 +13,7 @@ class Session:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._said = 0
 
     def claim(self, rank: int) -> bool:
         """Whether this process is the one that records the rank: the first one that trains as it.
@@ -29,7 +30,9 @@ class Session:
 
     def say(self, note: str) -> None:
         """Leave a line for the parent."""
-        (self._folder / f"note.{os.getpid()}").write_text(note, encoding="utf-8")
+        self._said += 1  # one file a note: a process may have several to leave
+        path = self._folder / f"note.{os.getpid()}.{self._said}"
+        path.write_text(note, encoding="utf-8")
 
     def notes(self) -> Iterator[str]:
         """Each different line once."""

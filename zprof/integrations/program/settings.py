@@ -26,11 +26,6 @@ class ProgramSettings:
     session: str = ""
     home: str = str(HOME)
 
-    @property
-    def scheduled_steps(self) -> int:
-        """Steps until all is recorded."""
-        return self.skip + self.memory + self.time
-
     def to_json(self) -> str:
         """As the variable holds it."""
         return json.dumps(asdict(self))

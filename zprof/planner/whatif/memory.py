@@ -51,7 +51,7 @@ def measured_memory(analysis: RunAnalysis) -> Measured | Gap:
         return Gap(
             what=what,
             reason="the run does not say its stage, its parameters or the bytes of its states",
-            remedy="record with zprof.record_training(...) facts, or with an engine that states them",
+            remedy="tell the recorder: zprof.record(..., training=zprof.TrainingFacts(...))",
         )
     rank = max(analysis.memory.per_rank, key=lambda each: each.peak_bytes)
     facts = analysis.training

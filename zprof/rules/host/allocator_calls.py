@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.host.lost import of_worst
+from zprof.rules.host.lost import of_worst, recurring
 from zprof.rules.rows import wall_ns
 
 #: What of the time is saved at least; at most, where the others then wait for the late rank.
@@ -50,7 +50,7 @@ def allocator_calls(analysis: RunAnalysis) -> AllocatorCalls | None:
         gives=float(mine["gives"].mean()),
         busy_ratio=float((mine["gives"] > 0).mean()),
         steps=len(mine),
-        lost_ns=float(mine["allocator_ns"].mean()),
-        exposed_ns=float(mine["allocator_exposed_ns"].mean()),
+        lost_ns=recurring(mine["allocator_ns"]),
+        exposed_ns=recurring(mine["allocator_exposed_ns"]),
         wall_ns=wall_ns(analysis),
     )

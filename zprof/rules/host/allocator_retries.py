@@ -6,8 +6,8 @@ memory; the first out-of-memory error is close.  Two inputs, whichever is there:
 * the allocator's own counters.  Any retry is reported, because a steady state has none; support cases saw
   steps slow down from one or two on.  High severity from one a step on.  Errors survived count too.
 * the trace: ``cudaFree`` or ``hipFree`` (or unmapping) on a thread that launches, within steps.  A steady
-  state has none; in fewer than half of the steps it may be the end of the warm-up, and is a note.  Without
-  a free, ``cudaMalloc`` alone only grows the cache: a note from 1 % of the step on.
+  state has none; in fewer than half of the steps, or in the only one, it may be the end of the warm-up, and
+  is a note.  Without a free, ``cudaMalloc`` alone only grows the cache: a note from 1 % of the step on.
 
 The trace prices it, on the rank that loses most, for all wait for that one:
 
@@ -89,7 +89,7 @@ def _seen(seen: AllocatorCalls, counted: AllocatorCounters | None) -> Finding:
 
 
 def _confidence(seen: AllocatorCalls, retries: int) -> Confidence:
-    steady = seen.busy_ratio >= _STEADY_RATIO
+    steady = seen.busy_ratio >= _STEADY_RATIO and seen.steps > 1
     if not steady and not retries:
         return Confidence.LOW
     return Confidence.HIGH if seen.lost_ratio >= _WORTH_RATIO and seen.steps > 1 else Confidence.MEDIUM

@@ -27,5 +27,11 @@ ASKED: tuple[Rule, ...] = (
         check=offload_on_critical_path,
         claims=("exposed_memcpy_ns", "idle_ns", "exposed_transfer_ns"),
     ),
-    Rule(cause=Cause.CPU_BOUND_LAUNCH, check=cpu_bound_launch, claims=("idle_ns", "exposed_transfer_ns")),
+    Rule(
+        cause=Cause.CPU_BOUND_LAUNCH,
+        check=cpu_bound_launch,
+        claims=("idle_ns", "exposed_transfer_ns"),
+        # while the device of one rank runs dry, the others wait for it
+        elsewhere=("exposed_wait_ns",),
+    ),
 )

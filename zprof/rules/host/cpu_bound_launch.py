@@ -2,9 +2,13 @@
 
 Signal: idle time that ends with work launched after the device had nothing left (the queue was empty), and
 that is no wait for the device, no allocator, no data loader and no optimizer on the CPU; on most ranks, in
-the typical step.  On a CPU rank: the main thread is in no operator, no wait, no launch of a collective.
+the typical step.  Where one host came later than the others and is as fast as they are, its rank alone is
+idle, and the others wait for it meanwhile: that is the pace of all hosts as well.
 From 10 % of the step on a finding (docs/thresholds.md), from 15 % on a sure one:
 of real CPU ranks that were healthy, with two ranks on two cores, up to 8 % was such time.
+
+On a CPU rank: the main thread is in no operator, no wait, no launch of a collective.  Whether it then runs
+Python or sleeps no recording tells, so the finding says no more than that, and is never sure.
 
     saving: half of (that idle time - collectives in the background that nothing else would hide)
          .. that idle time, exposed transfer that ran while nothing was queued behind it, and 15 %
@@ -16,14 +20,28 @@ instants wait for each other: hence the 15 %.  One late host is another finding.
 
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
+
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
-from zprof.model.findings import Evidence, Finding
+from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns
-from zprof.rules.host.lost import by_size, moves_state, no_host, of_most, on_device, typical
+from zprof.rules.host.lost import (
+    FEW_RATIO,
+    by_size,
+    is_inference,
+    moves_state,
+    no_host,
+    of_most,
+    on_device,
+    once_only,
+    typical,
+)
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, not_tested, severity_of
+from zprof.rules.waiting.own_time import own_time
 
 #: Of the step: from the first on a finding, from the second on a sure one.
 _WORTH_RATIO = 0.10
@@ -32,10 +50,9 @@ _SURE_RATIO = 0.15
 _LEAST_RATIO = 0.5
 _MOST_RATIO = 1.15
 
-_FIX = (
-    "model = torch.compile(model)  # or mode='reduce-overhead': CUDA graphs\n"
-    "optimizer = torch.optim.AdamW(parameters, fused=True)\n"
-    "larger micro-batches; fewer hooks, and fewer Python statements, in each layer"
+_FIX_OF_INFERENCE = (
+    "model = torch.compile(model, mode='reduce-overhead')  # or CUDA graphs of the decoding step\n"
+    "larger batches; fewer hooks, and fewer Python statements, in each layer"
 )
 
 
@@ -62,15 +79,37 @@ def cpu_bound_launch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fin
         return missing
     # an optimizer on the CPU is offload; one that only takes long to launch is not
     columns = ["launch_ns"] if moves_state(analysis) else ["launch_ns", "optimizer_ns"]
+    shared = _waited_for(analysis, columns)
     seen = _Behind(
         wall_ns=wall_ns(analysis),
-        idle_ns=of_most(analysis, *columns),
+        idle_ns=max(of_most(analysis, *columns), float(shared.mean()) if len(shared) else 0.0),
         exposed_ns=of_most(analysis, "launch_exposed_ns"),
         unhidden_ns=_unhidden_ns(analysis),
     )
-    if min(seen.idle_ns, typical(analysis, *columns)) < _WORTH_RATIO * seen.wall_ns:
-        return None
+    usual = max(typical(analysis, *columns), float(shared.median()) if len(shared) else 0.0)
+    if min(seen.idle_ns, usual) < _WORTH_RATIO * seen.wall_ns:
+        return once_only(analysis, Cause.CPU_BOUND_LAUNCH, _WORTH_RATIO, *columns)
     return _finding(analysis, seen)
+
+
+def _waited_for(analysis: RunAnalysis, columns: list[str]) -> "pd.Series[float]":
+    """Of each step, what the host of one rank lost on a device, at the pace of all hosts, and others waited.
+
+    Empty where that is not known: on CPU ranks, and where nobody can say whether the hosts differ.
+    """
+    own = own_time(analysis) if on_device(analysis) and analysis.run.world_size > 1 else None
+    if own is None or not own.is_host_known or not len(own.numbers):
+        return pd.Series(dtype=np.float64)
+    lost = analysis.host.assign(lost=analysis.host[columns].sum(axis=1)).pivot_table(
+        index="step", columns="rank", values="lost", aggfunc="first"
+    )
+    waited = analysis.steps.pivot_table(
+        index="step", columns="rank", values="exposed_wait_ns", aggfunc="first"
+    )
+    lost, waited = (table.loc[list(own.numbers), list(own.ranks)] for table in (lost, waited))
+    alike = np.clip(lost.to_numpy(np.float64) - np.clip(own.idle, 0.0, None), 0.0, None).max(axis=1)
+    held_up = (lost + waited).quantile(FEW_RATIO, axis=1, interpolation="lower").to_numpy(np.float64)
+    return pd.Series(np.minimum(alike, held_up), index=lost.index)
 
 
 def _no_operators(analysis: RunAnalysis) -> Gap | None:
@@ -96,7 +135,7 @@ def _finding(analysis: RunAnalysis, seen: _Behind) -> Finding:
     says = (
         f"the host is behind the device: nothing is queued for {format_ns(seen.idle_ns)} of each step"
         if on_device(analysis)
-        else f"the main thread is busy outside of operators for {format_ns(seen.idle_ns)} of each step"
+        else f"the main thread did nothing that was recorded for {format_ns(seen.idle_ns)} of each step"
     )
     return finding(
         Cause.CPU_BOUND_LAUNCH,
@@ -109,8 +148,35 @@ def _finding(analysis: RunAnalysis, seen: _Behind) -> Finding:
         ],
         saving_ns=seen.saving_ns,
         severity=severity_of(seen.saving_ns[1], seen.wall_ns),
-        confidence=by_size(analysis, share, _SURE_RATIO, _WORTH_RATIO),
-        fix=_FIX,
+        confidence=_confidence(analysis, share),
+        fix=fix_of_launches(analysis),
         disprove="double the micro-batch and record again: kernels take longer and launches do not, so the "
         "idle time of a step stays as it is or shrinks; if it doubles, launching is not the cause",
     )
+
+
+def _confidence(analysis: RunAnalysis, share: float) -> Confidence:
+    """One step lower on a CPU, where a thread that sleeps looks like one that is busy."""
+    if on_device(analysis):
+        return by_size(analysis, share, _SURE_RATIO, _WORTH_RATIO)
+    return Confidence.MEDIUM if share >= _SURE_RATIO else Confidence.LOW
+
+
+def fix_of_launches(analysis: RunAnalysis) -> str:
+    """What fits: graphs of kernels only on devices, torch.compile only where it is not in use."""
+    if is_inference(analysis):
+        return _FIX_OF_INFERENCE
+    is_compiled = bool(analysis.host["is_compiled"].astype(bool).any())
+    lines = ["optimizer = torch.optim.AdamW(parameters, fused=True)"]
+    if on_device(analysis) and is_compiled:
+        lines.insert(0, "model = torch.compile(model, mode='reduce-overhead')  # adds CUDA graphs")
+    elif on_device(analysis):
+        lines.insert(0, "model = torch.compile(model)  # or mode='reduce-overhead': CUDA graphs")
+    else:
+        lines.insert(0, "py-spy record --native -- python train.py  # what the main thread does meanwhile")
+    if not on_device(analysis) and not is_compiled:
+        lines.append("model = torch.compile(model)  # if that is Python between operators")
+    if is_compiled:
+        lines.append("TORCH_LOGS=graph_breaks python train.py  # what runs outside of compiled regions")
+    lines.append("larger micro-batches; fewer hooks, and fewer Python statements, in each layer")
+    return "\n".join(lines)

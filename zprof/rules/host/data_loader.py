@@ -7,6 +7,7 @@ healthy loaders that we measured take 0.3 to 0.7 %), from 5 % on a sure one.
     saving: 0.6 of (idle in the loader - collectives that ran meanwhile) .. idle in the loader, and exposed
     transfer with an empty queue meanwhile
 
+A first batch that is late (workers start, caches are cold) is no finding where the others are not.
 A loader that keeps up still takes a moment for each batch, and on a CPU rank a collective in the background
 loses the time that it hid in.  A batch that is late on one rank alone is the business of ZP301 and ZP302.
 """
@@ -16,7 +17,7 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns
-from zprof.rules.host.lost import by_size, no_host, of_most, typical
+from zprof.rules.host.lost import by_size, no_host, of_most, once_only, typical
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, not_tested, severity_of
 
@@ -26,7 +27,7 @@ _SURE_RATIO = 0.05
 #: What is saved of it at least.
 _LEAST_RATIO = 0.6
 
-_FIX = (
+FIX = (
     "DataLoader(..., num_workers=8, prefetch_factor=4, pin_memory=True, persistent_workers=True)\n"
     "and batch.to(device, non_blocking=True); move decoding and tokenizing out of the loop"
 )
@@ -39,7 +40,7 @@ def data_loader(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
         return missing
     wall, lost = wall_ns(analysis), of_most(analysis, "loader_ns")
     if min(lost, typical(analysis, "loader_ns")) < _WORTH_RATIO * wall:
-        return None
+        return once_only(analysis, Cause.DATA_LOADER, _WORTH_RATIO, "loader_ns")
     return _finding(analysis, lost, wall)
 
 
@@ -69,7 +70,7 @@ def _finding(analysis: RunAnalysis, lost: float, wall: float) -> Finding:
         saving_ns=(_LEAST_RATIO * max(0.0, lost - under), high),
         severity=severity_of(high, wall),
         confidence=by_size(analysis, lost / wall, _SURE_RATIO, _WORTH_RATIO),
-        fix=_FIX,
-        disprove="train on one batch that is kept in memory and record again: if the step stays as long, "
+        fix=FIX,
+        disprove="run on one batch that is kept in memory and record again: if the step stays as long, "
         "the loader is not what it waits for",
     )

@@ -1,5 +1,7 @@
 """What the hosts of most ranks did with the idle time of a step: the table ``host``, summed up for rules.
 
+What happened once is not what happens per step: each number is what recurs, and that is decided here.
+
 One late host is the business of the rules about late ranks.  So a number is what at least three quarters of
 the ranks lose in the same step (of up to four ranks: what all of them lose), as the mean over the steps.
 """
@@ -13,31 +15,70 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence
 from zprof.model.gaps import Gap
+from zprof.model.units import format_ns
+from zprof.rules.rows import wall_ns
 from zprof.rules.rule import not_tested
 
 #: Share of the ranks that may lose less.
-_FEW_RATIO = 0.25
+FEW_RATIO = 0.25
+#: Times the typical step: beyond it a mean is made of few steps.
+_MOST_OF_TYPICAL = 2.0
+#: Waits that are counted: the longest is one of them.
+_COUNTED = ("dry_syncs", "held_reads")
 #: In each direction, of a step; less is no state that was moved out.
 _LEAST_BYTES = 1 << 20
 
 
 def of_most(analysis: RunAnalysis, *columns: str) -> float:
-    """The sum of ``columns`` that most ranks have in a step: mean over the steps."""
-    each = _of_each_step(analysis, columns)
-    return float(each.mean()) if len(each) else 0.0
+    """Return the sum of ``columns`` that most ranks have in a step, the mean of what recurs."""
+    return recurring(_of_each_step(analysis, columns))
+
+
+def recurring(each: "pd.Series[float]") -> float:
+    """Return the mean over the steps of a cost, without what happened once.
+
+    A profiler that starts, a first batch, a first call into a library: the largest of the steps may be that,
+    and counts as much as the second largest.  What is not in most of the steps, or far less in the typical
+    one, does not recur.
+    """
+    if len(each) < 2:
+        return float(each.sum())
+    second = each.nlargest(2).iloc[1]
+    return min(float(each.clip(upper=second).mean()), _MOST_OF_TYPICAL * float(each.median()))
+
+
+def once_ns(analysis: RunAnalysis, column: str) -> float:
+    """Return the mean of a step of what most ranks have in ``column`` and does not recur."""
+    rows = analysis.host
+    each = rows[column].groupby(rows["step"]).quantile(FEW_RATIO, interpolation="lower")
+    return max(0.0, float(each.mean()) - of_most(analysis, column)) if len(each) else 0.0
 
 
 def typical(analysis: RunAnalysis, *columns: str) -> float:
-    """The same of the step in the middle: what happens once in a while is not in it."""
+    """Return the same of the step in the middle: what happens once in a while is not in it."""
     each = _of_each_step(analysis, columns)
     return float(each.median()) if len(each) else 0.0
 
 
 def _of_each_step(analysis: RunAnalysis, columns: Sequence[str]) -> "pd.Series[float]":
+    """Return what most ranks have; of a single step without its longest occurrence, which may be all of it.
+
+    One step cannot show that something recurs from step to step, only that it recurs within the step.
+    """
     rows = analysis.host
     summed = rows[list(columns)].sum(axis=1)
+    if rows["step"].nunique() == 1:
+        summed -= _longest(rows, columns)
     by_step = summed.groupby(rows["step"])
-    return by_step.quantile(_FEW_RATIO, interpolation="lower").astype(np.float64)
+    return by_step.quantile(FEW_RATIO, interpolation="lower").astype(np.float64)
+
+
+def _longest(rows: pd.DataFrame, columns: Sequence[str]) -> "pd.Series[float]":
+    """Return the longest occurrence of any of these parts; of counted waits it is one."""
+    parts = [name.removesuffix("_ns") + "_largest_ns" for name in columns]
+    known = rows[[name for name in parts if name in rows]].max(axis=1).fillna(0)
+    counted = sum((rows[name] > 0).astype(np.int64) for name in columns if name in _COUNTED)
+    return known + counted
 
 
 def of_worst(analysis: RunAnalysis, *columns: str) -> tuple[int, float]:
@@ -52,9 +93,27 @@ def on_device(analysis: RunAnalysis) -> bool:
     return bool(analysis.host["on_device"].any())
 
 
+def is_inference(analysis: RunAnalysis) -> bool:
+    """Whether no rank shows a backward or an optimizer, so that advice about training does not apply."""
+    return bool(analysis.host["is_inference"].all())
+
+
 def moves_state(analysis: RunAnalysis) -> bool:
     """Whether devices send their host as much as a shard in a step, and get as much back."""
     return all(of_most(analysis, name) >= _LEAST_BYTES for name in ("to_host_bytes", "to_device_bytes"))
+
+
+def once_only(analysis: RunAnalysis, cause: Cause, worth_ratio: float, *columns: str) -> Gap | None:
+    """Return the gap of a rule whose cost stands once in a window of one step; None where it is too small."""
+    lost = sum(once_ns(analysis, column) for column in columns)
+    if analysis.host["step"].nunique() > 1 or lost < worth_ratio * wall_ns(analysis):
+        return None
+    return not_tested(
+        cause,
+        f"the window has one step, and {format_ns(lost)} of its idle time is one occurrence: whether that "
+        "comes back in each step is not known",
+        "time three steps or more",
+    )
 
 
 def by_size(analysis: RunAnalysis, share: float, sure: float, likely: float) -> Confidence:

@@ -1,7 +1,8 @@
 """ZP101 measurement_artifact: the recording itself made part of what it shows.
 
-Four signs.  The first collective of the window carries more than a fifth of all waiting, beyond what the
-first one of any other step has: profilers open up to several milliseconds apart.  The clocks of the ranks
+Four signs.  The first collective of the window carries more than a fifth of all exposed waiting, beyond what
+the first one of any other step has: profilers open up to several milliseconds apart.  Waiting that compute
+hides costs nothing, and counts on neither side.  The clocks of the ranks
 are less certain than the waits that they time.  The ranks' windows hold different steps.  Of the collectives
 of ranks that are all there, fewer than half could be matched.  A sign that spoils the answer has high
 severity.
@@ -74,7 +75,7 @@ def _windows_differ(analysis: RunAnalysis) -> _Sign | None:
             Evidence(what="steps timed on any rank", value=len(every), unit="count"),
         ),
         severity=Severity.LOW if common else Severity.HIGH,
-        confidence=Confidence.HIGH,
+        confidence=Confidence.LOW,
         fix="give every rank the same zprof.steps(...), and call .step() once a step on each",
     )
 
@@ -104,18 +105,24 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     rows = analysis.collectives
     if rows.empty:
         return None
-    total = float(rows["wait_ns"].sum())
+    total = float(rows["exposed_wait_ns"].sum())
     first = _beyond_other_steps(rows)
     a_step = mean_per_step(analysis, first)
     if first <= _FIRST_RATIO * total or first <= noise_floor_ns(analysis):
         return None
     matters = a_step > _MATTERS_RATIO * wall_ns(analysis)
     return _Sign(
-        sentence=f"the window's first collective carries {format_percent(first / total)} of all waiting: "
-        f"the ranks' profilers started apart ({format_ns(a_step)} a step of the means)",
+        sentence=f"the window's first collective carries {format_percent(first / total)} of all exposed "
+        f"waiting: the ranks' profilers started apart ({format_ns(a_step)} in the mean step of a rank)",
         evidence=(
-            Evidence(what="waiting in the window's first collective", value=first, unit="ns"),
-            Evidence(what="waiting in all collectives, ranks and steps", value=total, unit="ns"),
+            Evidence(
+                what="exposed wait in the window's first collective, summed over ranks",
+                value=first,
+                unit="ns",
+            ),
+            Evidence(
+                what="exposed wait in all collectives, summed over ranks and steps", value=total, unit="ns"
+            ),
         ),
         severity=Severity.MEDIUM if matters else Severity.LOW,
         confidence=Confidence.MEDIUM if matters else Confidence.LOW,
@@ -124,12 +131,18 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
 
 
 def _beyond_other_steps(rows: pd.DataFrame) -> float:
-    """Waiting in the window's first collective, without what the first one of any step has."""
-    opening = rows[rows["first_of_window"].astype(bool)]
+    """Exposed wait in the window's first collective, without what the first one of any step has.
+
+    Only one that is the first on all of its ranks: where an event of a rank is lost, what that rank has in
+    its place is a later collective, and its waiting is no start.
+    """
+    first = rows["first_of_window"].astype(bool)
+    is_first = first.groupby(rows["instance"]).transform("all") & rows["matched"].astype(bool)
+    opening = rows[is_first]
     of_steps = rows.loc[rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()]
-    later = of_steps[~of_steps["step"].isin(opening["step"])].groupby("step")["wait_ns"].sum()
+    later = of_steps[~of_steps["step"].isin(opening["step"])].groupby("step")["exposed_wait_ns"].sum()
     usual = float(later.median()) if len(later) else 0.0
-    return max(0.0, float(opening["wait_ns"].sum()) - usual)
+    return max(0.0, float(opening["exposed_wait_ns"].sum()) - usual)
 
 
 def _do_not_fit(analysis: RunAnalysis) -> _Sign | None:
@@ -149,7 +162,7 @@ def _do_not_fit(analysis: RunAnalysis) -> _Sign | None:
             Evidence(what="collectives of all ranks", value=len(rows), unit="count"),
         ),
         severity=Severity.HIGH,
-        confidence=Confidence.HIGH,
+        confidence=Confidence.LOW,
         fix="open the window in the same step on all ranks, after a barrier, and skip its first steps: "
         "zprof.steps(skip=3)",
     )

@@ -31,15 +31,15 @@ _OFTEN_RATIO = 0.25
 _SURE_COUNT = 10
 _SAVING_RATIOS = (0.7, 1.1)
 
-_FIX = (
+FIX = (
     "CUDA_DEVICE_MAX_CONNECTIONS unset, or 8 and more: with 1 all streams share one hardware queue\n"
     "a communication stream of high priority: ProcessGroupNCCL.Options(is_high_priority_stream=True)\n"
 )
 _FIXES = {
-    "FSDP2": _FIX
+    "FSDP2": FIX
     + "launch gathers before the unit's kernels: block.set_modules_to_forward_prefetch([following])",
-    "DeepSpeed": _FIX + '"zero_optimization": {"stage": 3, "overlap_comm": true}',
-    "reference": _FIX + "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
+    "DeepSpeed": FIX + '"zero_optimization": {"stage": 3, "overlap_comm": true}',
+    "reference": FIX + "ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)",
 }
 
 

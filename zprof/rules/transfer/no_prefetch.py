@@ -35,7 +35,7 @@ from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
 from zprof.model.units import format_ns
-from zprof.rules.foreseen import foreseen_ns
+from zprof.rules.foreseen import Foreseen, foreseen
 from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, steady, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 
@@ -171,24 +171,26 @@ def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
     # with ranks missing the exposed time may be waiting for one of them, which no launch makes shorter
     low = 0.0 if seen.bound or _waits_at_once(analysis) else _SURE_RATIO * seen.hideable_ns
     high = max(seen.hideable_ns, seen.most_ns)
+    expected = _foreseen(analysis, seen, (low, high))
     return finding(
         Cause.NO_PREFETCH,
         sentence="all_gathers begin only when the compute that could have hidden them is done "
         f"(exposed {format_ns(seen.exposed_ns)} of {format_ns(seen.transfer_ns)} a step)",
         evidence=_evidence(seen),
-        saving_ns=_foreseen(analysis, seen, (low, high)),
+        saving_ns=expected.saving_ns,
         severity=severity_of(high, wall_ns(analysis)),
-        confidence=_confidence(analysis, seen),
+        confidence=expected.confidence,
         fix=fix_for(analysis.training.engine, _FIXES),
         disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
         "the launch is not what delays them",
     )
 
 
-def _foreseen(analysis: RunAnalysis, seen: _Gathers, own: tuple[float, float]) -> tuple[float, float]:
+def _foreseen(analysis: RunAnalysis, seen: _Gathers, own: tuple[float, float]) -> Foreseen:
+    confidence = _confidence(analysis, seen)
     if seen.bound or _waits_at_once(analysis):
-        return own
-    return foreseen_ns(analysis, Change(prefetch=1), own)
+        return Foreseen(saving_ns=own, confidence=confidence)
+    return foreseen(analysis, Change(prefetch=1), own, confidence)
 
 
 def _evidence(seen: _Gathers) -> list[Evidence]:

@@ -24,7 +24,13 @@ ASKED: tuple[Rule, ...] = (
         # reductions that take twice as long hold up the gathers of the backward behind them
         explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
     ),
-    Rule(cause=Cause.FP32_GATHER, check=fp32_gather, claims=_TRANSFER),
+    Rule(
+        cause=Cause.FP32_GATHER,
+        check=fp32_gather,
+        claims=_TRANSFER,
+        # gathers of twice the bytes come late, those of the backward among them
+        explains=(Cause.NEEDLESS_RESHARD_AFTER_FORWARD,),
+    ),
     Rule(cause=Cause.UNHIDDEN_OPTIMIZER_GATHER, check=unhidden_optimizer_gather, claims=_TRANSFER),
     Rule(
         cause=Cause.UNEVEN_SHAPES,

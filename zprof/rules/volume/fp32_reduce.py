@@ -19,7 +19,7 @@ from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
 from zprof.model.units import format_bytes, format_ns
-from zprof.rules.foreseen import foreseen_ns
+from zprof.rules.foreseen import foreseen
 from zprof.rules.rows import has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.volume.compute_type import compute_type, says_full
@@ -78,6 +78,8 @@ def _finding(
     analysis: RunAnalysis, reductions: Direction, priced: Halved, proof: str, confidence: Confidence
 ) -> Finding:
     unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
+    change = Change(element_bytes_reduced=_HALF_BYTES)
+    expected = foreseen(analysis, change, priced.saving_ns, confidence)
     return finding(
         Cause.FP32_REDUCE,
         sentence=f"gradients travel in float32 ({format_bytes(int(priced.bytes))} a step) although {proof}: "
@@ -89,9 +91,9 @@ def _finding(
             Evidence(what="their transfer, a step", value=priced.transfer_ns, unit="ns"),
             Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],
-        saving_ns=foreseen_ns(analysis, Change(element_bytes_reduced=_HALF_BYTES), priced.saving_ns),
+        saving_ns=expected.saving_ns,
         severity=severity_of(priced.saving_ns[1], wall_ns(analysis)),
-        confidence=confidence,
+        confidence=expected.confidence,
         fix=fix_for(analysis.training.engine, _FIXES) + _NUMERICS,
         disprove="reduce in bfloat16 for some steps and record again: if the step stays as long, the bytes "
         "of gradients are not what it waits for",

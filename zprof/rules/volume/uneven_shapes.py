@@ -127,7 +127,7 @@ def _padding_found(
         evidence.append(Evidence(what="padding that travels, a step", value=wasted, unit="bytes"))
     if filled is not None and filled.slower is not None:
         evidence.append(
-            Evidence(what="time for a byte over that of a plain copy", value=filled.slower, unit="count")
+            Evidence(what="time for a byte over that of a plain copy", value=filled.slower, unit="times")
         )
     return finding(
         Cause.UNEVEN_SHAPES,
@@ -177,10 +177,10 @@ def _how_much(seen: LongerInputs) -> str:
 def _evidence(seen: LongerInputs) -> list[Evidence]:
     rank = seen.rank
     rows = [
-        Evidence(what="compute over the median of the others", value=seen.longer, unit="count", rank=rank),
+        Evidence(what="compute over the median of the others", value=seen.longer, unit="times", rank=rank),
         Evidence(what="computes longer than they, a step", value=seen.excess_ns, unit="ns", rank=rank),
         Evidence(what="longer than the mean of all", value=seen.mean_excess_ns, unit="ns", rank=rank),
     ]
     if seen.activations is not None:
-        rows.append(Evidence(what="activations over theirs", value=seen.activations, unit="count", rank=rank))
+        rows.append(Evidence(what="activations over theirs", value=seen.activations, unit="times", rank=rank))
     return rows

@@ -1,30 +1,44 @@
 """How long each rank is busy with itself in a step, and how much longer than the others.
 
-    own = wall - exposed wait - exposed transfer          longer = own - median own of the other ranks
+    own = compute + copies + stalls of its host          longer = own - median own of the other ranks
 
 Ranks that meet in collectives end a step together: what one of them is busy longer, the others are held up,
 as wait, or as transfer where the waiting hides under their compute.  The sum says it either way, and needs
 no common clock.
+
+On a CPU rank the main thread is the host, and all of its idle time is a stall.  A device is idle whenever
+its host is behind, and that need not be the rank's own doing: where all hosts are as slow, the rank that
+comes last is idle, and the others spend the same time waiting for it.  So idle time of a device counts as
+far as its host took longer than the other hosts for the same pieces of the program (``host_ns`` of
+:mod:`zprof.analysis.time.host.pace`).  A rank that only started late, or that others made late, has none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.host.pace import HOST_NS
 from zprof.analysis.time.transfer.instances import Instances
 
 Table = npt.NDArray[np.float64]
 _HELD_UP = ["exposed_wait_ns", "exposed_transfer_ns"]
+#: A launch that all ranks make: which of its kind it is in its step.
+_LAUNCH = ["step", "kind", "group_size"]
+#: Deviations (MAD) from which on a piece of the program is longer by more than the jitter of a host: three
+#: standard deviations.
+_JITTER_DEVIATIONS = 3 * 1.48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTime:
     """Tables of steps by ``ranks``: own time, and how much longer that is than the median of the others.
 
-    ``compute``, ``copies``, ``idle``: the part of ``longer`` that is each; they sum to about that.
+    ``numbers`` are those of the steps.  ``compute``, ``copies``, ``idle``: the part of ``longer`` that is
+    each; they sum to about that.  ``is_host_known``: false where devices were idle and nobody can say whether
+    their hosts differ; idle time is then in none of the tables.
     """
 
     ranks: tuple[int, ...]
@@ -33,11 +47,19 @@ class OwnTime:
     compute: Table
     copies: Table
     idle: Table
+    numbers: tuple[int, ...] = ()
+    is_host_known: bool = True
 
     @property
     def steps(self) -> int:
         """Steps that all ranks have."""
         return len(self.own)
+
+    def without(self, part: Table, chosen: "npt.NDArray[np.bool_]") -> Table:
+        """Of each step, by how much its longest rank is longer than without ``part`` of the chosen ranks."""
+        less = self.own - np.where(chosen, np.clip(part, 0.0, None), 0.0)
+        gained: Table = np.clip(self.own.max(axis=1) - less.max(axis=1), 0.0, None)
+        return gained
 
     def beyond(self, chosen: "npt.NDArray[np.bool_]") -> Table:
         """Of each step the longest of the chosen ranks minus the longest of all others; at least 0."""
@@ -48,19 +70,101 @@ class OwnTime:
 
 def own_time(analysis: RunAnalysis) -> OwnTime:
     """Own time in the steps that all ranks have."""
-    rows = analysis.steps.assign(own_ns=analysis.steps["wall_ns"] - analysis.steps[_HELD_UP].sum(axis=1))
+    rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
+    if not _on_device(analysis):
+        return _tables(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
+    stalls = _host_stalls(analysis, rows)
+    known = stalls.notna().groupby(rows["step"]).transform("all")
+    is_known = 2 * int(known.sum()) >= len(rows)
+    rows["rest_ns"] = np.minimum(rows["rest_ns"], stalls) if is_known else 0.0
+    rows["own_ns"] = rows[["compute_ns", "exposed_memcpy_ns", "rest_ns"]].sum(axis=1)
+    return replace(_tables(rows[known] if is_known else rows), is_host_known=is_known)
+
+
+def idle_counted(analysis: RunAnalysis) -> OwnTime:
+    """Own time with all idle time in it, whoever it is due to: what there is to explain."""
+    rows = _whole_steps(analysis)
+    rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
+    return _tables(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
+
+
+def _whole_steps(analysis: RunAnalysis) -> pd.DataFrame:
+    """The steps that all ranks have, by step and rank."""
+    rows = analysis.steps
+    whole = rows.groupby("step")["rank"].transform("nunique") == rows["rank"].nunique()
+    return rows[whole].sort_values(["step", "rank"], kind="stable").reset_index(drop=True)
+
+
+def _on_device(analysis: RunAnalysis) -> bool:
+    return not analysis.host.empty and bool(analysis.host["on_device"].any())
+
+
+def _tables(rows: pd.DataFrame) -> OwnTime:
     ranks = np.unique(rows["rank"].to_numpy(np.int64))
-    whole = rows.groupby("step")["rank"].transform("nunique") == len(ranks)
-    rows = rows[whole].sort_values(["step", "rank"], kind="stable")
     return OwnTime(
         ranks=tuple(ranks.tolist()),
+        numbers=tuple(np.unique(rows["step"].to_numpy(np.int64)).tolist()),
         own=_table(rows["own_ns"], len(ranks)),
         longer=_longer(rows, "own_ns", len(ranks)),
         compute=_longer(rows, "compute_ns", len(ranks)),
         copies=_longer(rows, "exposed_memcpy_ns", len(ranks)),
         idle=_longer(rows, "rest_ns", len(ranks)),
     )
+
+
+def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float]":
+    """How much longer each host took than the others, for each row of ``steps``; NaN where nobody can say.
+
+    Other hosts also stand still where the program does not show it (a full queue of launches), so that a
+    shorter piece makes good for no longer one.  Counted is the larger of: the run of pieces in which the host
+    falls behind most, and all pieces that are longer by more than jitter.
+    """
+    pieces = _pieces(analysis)
+    if pieces is None:
+        return pd.Series(np.nan, index=steps.index)
+    values = pieces.to_numpy(np.float64)
+    behind = np.column_stack(
+        [values[:, at] - np.median(np.delete(values, at, axis=1), axis=1) for at in range(values.shape[1])]
+    )
+    jitter = _JITTER_DEVIATIONS * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
+    clear = pd.DataFrame(np.where(behind > jitter, behind, 0.0), index=pieces.index, columns=pieces.columns)
+    runs = pd.DataFrame(behind, index=pieces.index, columns=pieces.columns).groupby(level=0).agg(_largest_run)
+    stalls = clear.groupby(level=0).sum().combine(runs, np.maximum).stack()
+    wanted = pd.MultiIndex.from_arrays([steps["step"], steps["rank"]])
+    return pd.Series(stalls.reindex(wanted).to_numpy(np.float64), index=steps.index)
+
+
+def _pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
+    """Time of each host between launches that all ranks make, by step and in program order, a column a rank.
+
+    None where launches were not recorded, or ranks launched different numbers of collectives throughout.
+    """
+    rows = analysis.collectives
+    ranks = sorted(analysis.steps["rank"].unique().tolist())
+    if HOST_NS not in rows or not len(rows):
+        return None
+    rows = rows[rows[HOST_NS].notna() & rows["rank"].isin(ranks)]
+    rows = rows.assign(kind=rows["kind"].astype(str), launch=rows["launch_start_ns"].astype("int64"))
+    rows = rows.sort_values(["rank", "launch"], kind="stable")
+    at = rows.groupby("rank")[HOST_NS].cumsum().astype("float64")
+    which = rows.groupby(["rank", *_LAUNCH]).cumcount()
+    table = rows.assign(at=at, which=which).pivot_table(
+        index=[*_LAUNCH, "which"], columns="rank", values="at", aggfunc="first"
+    )
+    # a rank that lacks a launch has all later ones of that kind numbered too low
+    table = table[table.notna().all(axis=1).groupby(level=_LAUNCH).transform("all")]
+    if table.empty or table.shape[1] != len(ranks):
+        return None
+    table = table.iloc[np.argsort(table.median(axis=1).to_numpy(), kind="stable")]
+    table = table.droplevel([name for name in table.index.names if name != "step"])
+    return table.diff().fillna(table.iloc[[0]])
+
+
+def _largest_run(values: "pd.Series[float]") -> float:
+    """The largest sum of neighbours; at least 0."""
+    sums = np.concatenate(([0.0], np.cumsum(values.to_numpy(np.float64))))
+    return float((sums - np.minimum.accumulate(sums)).max())
 
 
 def _longer(rows: pd.DataFrame, column: str, ranks: int) -> Table:

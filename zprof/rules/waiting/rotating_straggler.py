@@ -152,8 +152,8 @@ def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
     return finding(
         Cause.ROTATING_STRAGGLER,
         sentence=f"in {round(turns.late_ratio * turns.steps)} of {turns.steps} steps some rank is late, "
-        f"{len(ranks)} of {turns.ranks} in turn, because {_SAYS.get(reason, 'its host stalls')}: the others "
-        f"wait {format_ns(turns.cost_ns)} a step, {format_percent(turns.cost_ns / wall)} of it",
+        f"{len(ranks)} of {turns.ranks} in turn, because {_SAYS.get(reason, 'its host stalls')}: by "
+        f"{format_ns(turns.cost_ns)} in the mean step, {format_percent(turns.cost_ns / wall)} of it",
         evidence=_evidence(turns),
         saving_ns=saving,
         severity=severity_of(saving[1], wall),

@@ -5,6 +5,10 @@ Signal: the rank's *delay*, how much longer than the median of the others it is 
 wait alone is not the cost: where communication only just fits under compute, the others' waits hide there
 (a 12 % slower rank cost 9 % of the step with 1 % of exposed wait).  The delay sees both.
 
+Where compute swings from step to step the sum of it and idle time says nothing, and each is looked at by
+itself (:mod:`zprof.rules.waiting.suspect`).  What may be chance, and swings in which a costly delay would not
+show, are said as a gap: nobody was cleared.
+
 The delay must stand out from the noise floor, from the clocks' uncertainty and on a CPU from the turns of
 the scheduler, be the largest in more steps than chance makes likely, and cost something.  Above low
 confidence it is also well beyond three standard errors of its median.
@@ -16,6 +20,7 @@ for another.  A late host also leaves less of its own transfers hidden, which ad
 is won: the range held the true saving in all simulated jobs of ``benchmarks.diagnosis``.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +35,8 @@ from zprof.model.units import format_ns
 from zprof.rules.foreseen import foreseen_ns
 from zprof.rules.rows import has_no_collectives, steady, wall_ns
 from zprof.rules.rule import finding, not_tested, severity_of
-from zprof.rules.waiting.own_time import OwnTime, own_time
-from zprof.rules.waiting.suspect import Suspect, suspect_of
+from zprof.rules.waiting.own_time import OwnTime, idle_counted, own_time
+from zprof.rules.waiting.suspect import Suspect, suspect_of, suspects_by_part
 from zprof.rules.waiting.waits import Waits, waits_for
 from zprof.rules.waiting.why import FIXES, SAYS, disprove_of, reason_of
 
@@ -45,6 +50,8 @@ _LIKELY = (_MAX_CHANCE, 2.0)
 #: Of the step: below the first no finding, below the second one of low confidence.
 _WORTH_RATIO = 0.02
 _COST_RATIO = 0.05
+#: Of the step: where a delay of so much would not show in the noise, a run is not called free of late ranks.
+_UNSEEN_RATIO = 0.10
 #: Of the upper bound, what is left at least where the link is nearly the limit.
 _SURE_RATIO = 0.5
 #: What means over steps and edges of intervals add to the upper bound.
@@ -52,6 +59,8 @@ _SLACK_RATIO = 1.03
 #: Reasons in which the rank's device stands idle, so that less of its own transfers is hidden.
 _IDLE = frozenset({LateReason.HOST, LateReason.ALLOCATOR, LateReason.SYNC})
 _MOST_NAMED = 4
+#: Of the exposed wait caused, how much hidden one is worth a word.
+_WORTH_SAYING = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +85,47 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     if missing:
         return missing
     own = own_time(analysis)
-    late = _measure(analysis, own, suspect_of(analysis, own))
-    if not _is_seen(late):
-        return None
-    if late.suspect.chance >= _MAX_CHANCE:
-        return _too_few_steps(late.suspect)
+    seen = [late for late in _candidates(analysis, own) if _is_seen(late)]
+    decided = [late for late in seen if late.suspect.chance < _MAX_CHANCE]
+    if not decided:
+        return _undecided(analysis, own, seen)
+    late = decided[0]
     if _passed_on(analysis, late.suspect.named):
         reason = f"rank {late.suspect.rank} is late because of another rank, which few were compared with"
         return not_tested(Cause.STRAGGLER_RANK, reason, "record again, and see what was not matched")
     return _finding(late)
+
+
+def _candidates(analysis: RunAnalysis, own: OwnTime) -> Iterator[_Late]:
+    """The latest rank by all of its own time, then by each part of that."""
+    for suspect in (suspect_of(analysis, own), *suspects_by_part(analysis, own)):
+        yield _measure(analysis, own, suspect)
+
+
+def _undecided(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_Late]) -> Gap | None:
+    """Why nobody can be cleared; None where a late rank that is worth more than a note would have shown."""
+    doubtful = [late.suspect for late in seen if _cost_ns(late) >= _COST_RATIO * late.wall_ns]
+    if doubtful:
+        suspect = doubtful[0]
+        what = f"{suspect.part} alone " if suspect.part else ""
+        reason = (
+            f"rank {suspect.rank} is {what}{format_ns(suspect.delay_ns)} late in the median step, which in "
+        )
+        return not_tested(
+            Cause.STRAGGLER_RANK, f"{reason}{suspect.steps} steps may be chance", "record more steps"
+        )
+    idle = idle_counted(analysis)
+    if not own.is_host_known and _is_seen(_measure(analysis, idle, suspect_of(analysis, idle))):
+        reason = (
+            "a rank is idle while others wait for it, and whether its host is slower than theirs is not known"
+        )
+        remedy = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on all ranks"
+        return not_tested(Cause.STRAGGLER_RANK, reason, remedy)
+    unseen = suspect_of(analysis, own).error_ns
+    if unseen <= _UNSEEN_RATIO * wall_ns(analysis):
+        return None
+    reason = f"steps differ so much that a rank late by less than {format_ns(unseen)} would not show"
+    return not_tested(Cause.STRAGGLER_RANK, reason, "record more steps, or on a quieter machine")
 
 
 def missing_input(analysis: RunAnalysis, cause: Cause) -> Gap | None:
@@ -143,8 +184,8 @@ def _saving(analysis: RunAnalysis, suspect: Suspect, waits: Waits, reason: LateR
     unhidden = next(
         (rank.exposed_transfer_ns for rank in analysis.time.per_rank if rank.rank == suspect.rank), 0
     )
-    most = min(waits.wait_ns, delay + (unhidden if reason in _IDLE else 0))
-    least = min(waits.wait_ns, suspect.beyond_ns, delay)
+    most = min(waits.bound_ns, delay + (unhidden if reason in _IDLE else 0))
+    least = min(waits.bound_ns, suspect.beyond_ns, delay)
     return (_SURE_RATIO * least, _SLACK_RATIO * most)
 
 
@@ -158,16 +199,10 @@ def _is_seen(late: _Late) -> bool:
     )
 
 
-def _too_few_steps(suspect: Suspect) -> Gap | None:
-    """Three steps of two ranks never tell more than chance: what was not found was not tested either."""
-    if suspect.least_chance < _MAX_CHANCE:
-        return None
-    reason = f"rank {suspect.rank} is {format_ns(suspect.delay_ns)} late, which in {suspect.steps} steps"
-    return not_tested(Cause.STRAGGLER_RANK, f"{reason} may be chance", "record more steps")
-
-
 def _cost_ns(late: _Late) -> float:
-    return min(late.suspect.delay_ns, late.waits.wait_ns)
+    """What the others pay; of a part of the own time only what the step is longer for it."""
+    cost = min(late.suspect.delay_ns, late.waits.bound_ns)
+    return min(cost, late.suspect.beyond_ns) if late.suspect.part else cost
 
 
 def _finding(late: _Late) -> Finding:
@@ -176,8 +211,7 @@ def _finding(late: _Late) -> Finding:
     return finding(
         Cause.STRAGGLER_RANK,
         sentence=f"{_who(suspect.named)} {format_ns(suspect.delay_ns)} late in {share} of {suspect.steps} "
-        f"steps because {SAYS[late.reason]}: the others wait {format_ns(waits.exposed_ns)} a step exposed, "
-        f"{format_ns(waits.wait_ns)} in all",
+        f"steps because {SAYS[late.reason]}: {_they_wait(waits)}",
         evidence=_evidence(suspect, waits),
         saving_ns=late.saving_ns,
         severity=severity_of(late.saving_ns[1], late.wall_ns),
@@ -185,6 +219,14 @@ def _finding(late: _Late) -> Finding:
         fix=FIXES[late.reason],
         disprove=disprove_of(late.reason),
     )
+
+
+def _they_wait(waits: Waits) -> str:
+    """The wait caused, per waiting rank; with what compute hides where that is more."""
+    who = "the other rank waits" if waits.ranks == 1 else f"each of {waits.ranks} ranks waits"
+    hidden = waits.caused_hidden_too_ns - waits.caused_ns
+    more = f", and {format_ns(hidden)} more under compute" if hidden > _WORTH_SAYING * waits.caused_ns else ""
+    return f"{who} {format_ns(waits.caused_ns)} a step for it, exposed{more}"
 
 
 def _who(ranks: tuple[int, ...]) -> str:
@@ -210,8 +252,9 @@ def _evidence(suspect: Suspect, waits: Waits) -> list[Evidence]:
         ),
         Evidence(what="steps in which it is the latest", value=suspect.last_ratio, unit="ratio", rank=rank),
         Evidence(what="chance that noise does this", value=suspect.chance, unit="ratio"),
-        Evidence(what="others wait for it a step, hidden too", value=waits.wait_ns, unit="ns"),
-        Evidence(what="others wait for it a step, exposed", value=waits.exposed_ns, unit="ns"),
+        Evidence(what="wait caused a step, per waiting rank", value=waits.caused_ns, unit="ns"),
+        Evidence(what="with what compute hides", value=waits.caused_hidden_too_ns, unit="ns"),
+        Evidence(what="ranks that wait for it", value=waits.ranks, unit="count"),
     ]
 
 

@@ -1,6 +1,11 @@
-"""The rank, or the few ranks, that are busy longer than the others, and how far that is from noise."""
+"""The rank, or the few ranks, that are busy longer than the others, and how far that is from noise.
 
-from dataclasses import dataclass
+The sum of compute, copies and idle time says what a delay costs, but where one of them swings from step to
+step it hides the others: a host that sleeps 40 ms in each step does not show in a sum of which the compute
+swings by 100 ms.  So each part is looked at by itself, too; its chance counts as often as there are parts.
+"""
+
+from dataclasses import dataclass, replace
 from math import comb, exp, lgamma, log, log1p
 
 import numpy as np
@@ -8,8 +13,9 @@ import numpy.typing as npt
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.rows import clock_uncertainty_ns, noise_floor_ns
-from zprof.rules.waiting.own_time import OwnTime
+from zprof.rules.waiting.own_time import OwnTime, Table
 
+_PARTS = ("compute", "copies", "idle")
 _ABOVE_NOISE = 3
 _ABOVE_CLOCK = 10
 #: Of the delay of the latest rank: who has as much is late with it (a host, a switch).
@@ -30,7 +36,8 @@ class Suspect:
     ``delay_ns``: of a step, the median over steps of how much longer ``rank`` is busy than the others;
     ``mean_ns`` the mean; ``error_ns`` what chance can make of the median.  ``beyond_ns``: how much longer
     than the longest of those not chosen, mean.  ``last_ratio``: steps in which a chosen rank is the longest.
-    ``chance``: that ranks that are all alike look like this.
+    ``chance``: that ranks that are all alike look like this.  ``part``: what of the own time that is; empty:
+    all of it.
     """
 
     rank: int
@@ -44,17 +51,12 @@ class Suspect:
     floor_ns: float
     last_ratio: float
     chance: float
+    part: str = ""
 
     @property
     def named(self) -> tuple[int, ...]:
         """The late ranks."""
         return tuple(rank for rank, mine in zip(self.ranks, self.chosen.tolist(), strict=True) if mine)
-
-    @property
-    def least_chance(self) -> float:
-        """What ``chance`` is at least, with so many steps and ranks, however late the rank is."""
-        always = np.ones(self.steps, np.bool_)
-        return min(_by_steps(always, self.chosen), _in_order(self.chosen, self.steps))
 
 
 def floor_of(analysis: RunAnalysis) -> float:
@@ -74,13 +76,38 @@ def _scheduler_ns(analysis: RunAnalysis) -> float:
 
 
 def suspect_of(analysis: RunAnalysis, own: OwnTime) -> Suspect:
-    """The latest rank of at least two, in at least one step."""
-    medians, floor = np.median(own.longer, axis=0), floor_of(analysis)
+    """The latest rank of at least two, in at least one step, by all of its own time."""
+    found = _latest(own, own.longer, floor_of(analysis))
+    return replace(
+        found,
+        beyond_ns=float(own.beyond(found.chosen).mean()),
+        chance=min(found.chance, _by_order(own, found.chosen)),
+    )
+
+
+def suspects_by_part(analysis: RunAnalysis, own: OwnTime) -> tuple[Suspect, ...]:
+    """The latest rank by compute, by copies and by idle time, the latest of them first.
+
+    What a part costs is by how much the step's longest rank is longer for it.
+    """
+    tables = {name: getattr(own, name) for name in _PARTS}
+    tables = {name: table for name, table in tables.items() if table.any()}
+    found = []
+    for name, table in tables.items():
+        one = _latest(own, table, floor_of(analysis))
+        beyond = float(own.without(table, one.chosen).mean())
+        chance = min(1.0, one.chance * len(tables))
+        found.append(replace(one, part=name, beyond_ns=beyond, chance=chance))
+    return tuple(sorted(found, key=lambda suspect: -suspect.delay_ns))
+
+
+def _latest(own: OwnTime, longer: Table, floor: float) -> Suspect:
+    medians = np.median(longer, axis=0)
     place = int(np.argmax(medians))
     chosen = medians >= max(_WITH_IT_RATIO * medians[place], floor)
     chosen = chosen if 0 < chosen.sum() <= len(medians) / 2 else np.arange(len(medians)) == place
-    mine = own.longer[:, place]
-    late = chosen[np.argmax(own.longer, axis=1)] & (own.longer.max(axis=1) > floor)
+    mine = longer[:, place]
+    late = chosen[np.argmax(longer, axis=1)] & (longer.max(axis=1) > floor)
     return Suspect(
         rank=own.ranks[place],
         chosen=chosen,
@@ -89,10 +116,10 @@ def suspect_of(analysis: RunAnalysis, own: OwnTime) -> Suspect:
         delay_ns=float(medians[place]),
         mean_ns=float(mine.mean()),
         error_ns=_STANDARD_ERRORS * _deviation(mine) / float(np.sqrt(own.steps)),
-        beyond_ns=float(own.beyond(chosen).mean()),
+        beyond_ns=0.0,
         floor_ns=floor,
         last_ratio=float(late.mean()),
-        chance=min(_by_steps(late, chosen), _by_order(own, chosen)),
+        chance=_by_steps(late, chosen),
     )
 
 
@@ -126,9 +153,5 @@ def _by_order(own: OwnTime, chosen: npt.NDArray[np.bool_]) -> float:
     """
     if own.own[:, chosen].min() <= own.own[:, ~chosen].max():
         return 1.0
-    return _in_order(chosen, own.steps)
-
-
-def _in_order(chosen: npt.NDArray[np.bool_], steps: int) -> float:
-    late = int(chosen.sum())
+    late, steps = int(chosen.sum()), own.steps
     return min(1.0, comb(len(chosen), late) / comb(len(chosen) * steps, late * steps))

@@ -8,19 +8,21 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.rules.rows import INSTANCE
 
-_SUMS = ["wait_ns", "exposed_wait_ns"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """Of a step, the median of the ranks that wait.
+    """``bound_ns``: the most that the median waiting rank can win a step without the late ones.
 
-    ``wait_ns`` is hidden waiting, too: the median over steps, or their mean without the first collective of
-    the window if that is more.  ``exposed_ns``: the part of that mean which holds them up.
+    That is hidden waiting, too: the median over steps, or their mean without the first collective of the
+    window if that is more.  ``caused_ns``: wait caused, as everywhere in the report (``Blame`` of
+    :mod:`zprof.model.time`): exposed, of a step, the mean of the ``ranks`` that waited;
+    ``caused_hidden_too_ns`` with what compute hid.
     """
 
-    wait_ns: float
-    exposed_ns: float
+    bound_ns: float
+    caused_ns: float
+    caused_hidden_too_ns: float
+    ranks: int
 
 
 def waits_for(analysis: RunAnalysis, late: tuple[int, ...]) -> Waits:
@@ -37,14 +39,19 @@ def waits_for(analysis: RunAnalysis, late: tuple[int, ...]) -> Waits:
     waiting = rows[(rows[INSTANCE].isin(blamed) | passed_on) & ~rows["rank"].isin(late)]
     steady = waiting[~waiting["first_of_window"].astype(bool)]
     steps = max(1, analysis.steps["step"].nunique())
-    each, rest = _of_step(waiting)["wait_ns"], _of_step(steady)
+    each, rest = _of_step(waiting), _of_step(steady)
     typical = float(np.median([*each, *[0.0] * (steps - len(each))])) if len(each) else 0.0
+    caused = analysis.collectives
+    caused = caused[caused["blamed_rank"].isin(late) & ~caused["rank"].isin(late) & (caused["wait_ns"] > 0)]
+    ranks = caused["rank"].nunique()
     return Waits(
-        wait_ns=max(typical, float(rest["wait_ns"].sum()) / steps),
-        exposed_ns=float(rest["exposed_wait_ns"].sum()) / steps,
+        bound_ns=max(typical, float(rest.sum()) / steps),
+        caused_ns=float(caused["exposed_wait_ns"].sum()) / (steps * max(1, ranks)),
+        caused_hidden_too_ns=float(caused["wait_ns"].sum()) / (steps * max(1, ranks)),
+        ranks=ranks,
     )
 
 
-def _of_step(rows: pd.DataFrame) -> pd.DataFrame:
+def _of_step(rows: pd.DataFrame) -> "pd.Series[float]":
     """By step the median of the ranks that wait."""
-    return rows.groupby(["step", "rank"])[_SUMS].sum().groupby("step").median()
+    return rows.groupby(["step", "rank"])["wait_ns"].sum().groupby("step").median()

@@ -36,7 +36,9 @@ _FINDINGS = (
         "profiler: their counts and times are a little smaller than those of the communication screen.",
     ),
 )
-_UNCLAIMED = "What the rank that loses most of it loses in a step, and no finding claims. Compute is no loss."
+_UNCLAIMED = (
+    "What one rank, the one with most of it, loses in a step and no finding explains. Compute is no loss."
+)
 
 
 def _unclaimed() -> tuple[Meaning, ...]:
@@ -45,8 +47,8 @@ def _unclaimed() -> tuple[Meaning, ...]:
             leaf=f"unclaimed.{term}",
             title="lost and not claimed",
             says=_UNCLAIMED,
-            formula="the term on its largest rank, minus the most that findings save of it, at least 0",
-            inputs=(f"/time.per_rank[*].{term}",),
+            formula="the term on that rank, minus the most that findings save of it, at least 0",
+            inputs=("/unclaimed_rank", f"/time.per_rank[*].{term}"),
             rows=host_rows if term == "idle_ns" else steps_by(term),
         )
         for term in LEDGER_TERMS
@@ -55,7 +57,7 @@ def _unclaimed() -> tuple[Meaning, ...]:
     every = Meaning(
         leaf="unclaimed[]",
         title="lost and not claimed",
-        says=f"{_UNCLAIMED} All terms together: at most so much, for each is of its own largest rank.",
+        says=f"{_UNCLAIMED} All terms together: they are of one rank, and add up.",
     )
     return (every, *each)
 

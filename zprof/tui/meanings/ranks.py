@@ -66,7 +66,8 @@ _BLAMES = (
     Meaning(
         leaf=f"{_BLAME}.wait_ns",
         title="waiting that a rank causes",
-        says="How long all other ranks wait in collectives to which this one came last, sum of a step.",
+        says="How long all other ranks wait in collectives to which this one came last, in a step, summed "
+        "over the ranks that wait.",
         formula="sum of min(last start, end) - start over the waiting ranks",
         inputs=("rank", "exposed_wait_ns", "last_ratio"),
         rows=_charged,
@@ -74,10 +75,33 @@ _BLAMES = (
     Meaning(
         leaf=f"{_BLAME}.exposed_wait_ns",
         title="exposed waiting that a rank causes",
-        says="The part of the waiting that it causes in which the waiting ranks compute nothing: sum of a "
-        "step over all of them. It came last beyond the doubt of the clocks, or it is not charged.",
+        says="The part of the waiting that it causes in which the waiting ranks compute nothing, in a step, "
+        "summed over them. It came last beyond the doubt of the clocks, or it is not charged.",
         formula="blamed + tied + unjudged = all exposed waiting",
         inputs=("rank", "wait_ns", "last_ratio", "own_wait_ns"),
+        rows=_charged,
+    ),
+    Meaning(
+        leaf=f"{_BLAME}.exposed_wait_per_rank_ns",
+        title="wait caused, per waiting rank",
+        says="Exposed waiting that this rank causes, in a step, the mean of the ranks that waited for it: "
+        "about what each of them would win without it.",
+        formula="exposed waiting in collectives to which it came last / ranks that waited",
+        inputs=("rank", "exposed_wait_ns", "waiting_ranks", "wait_per_rank_ns"),
+        rows=_charged,
+    ),
+    Meaning(
+        leaf=f"{_BLAME}.wait_per_rank_ns",
+        title="wait caused, per waiting rank, with what compute hides",
+        says="The same with the waiting under which the waiting ranks compute.",
+        inputs=("rank", "wait_ns", "waiting_ranks", "exposed_wait_per_rank_ns"),
+        rows=_charged,
+    ),
+    Meaning(
+        leaf=f"{_BLAME}.waiting_ranks",
+        title="ranks that waited for a rank",
+        says="How many ranks waited in a collective to which this one came last.",
+        inputs=("rank", "wait_ns"),
         rows=_charged,
     ),
     Meaning(

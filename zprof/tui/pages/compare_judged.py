@@ -15,11 +15,15 @@ from zprof.tui.pages.compare_verdict import Doubt, Interval, Judgement, doubt_of
 from zprof.tui.session import Loaded
 
 _NO_TIMES = Doubt(times_ns=None, why_not="no interval is known of these times")
-_EXPOSED = frozenset({"exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "exposed_ns"})
+_EXPOSED = frozenset({
+    "exposed_wait_ns", "exposed_wait_per_rank_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "exposed_ns",
+})  # fmt: skip
 #: What waiting and moving take apart: bounds where collectives were not seen on all ranks.
 _SPLIT = {
     "exposed_wait_ns": AT_LEAST,
+    "exposed_wait_per_rank_ns": AT_LEAST,
     "wait_ns": AT_LEAST,
+    "wait_per_rank_ns": AT_LEAST,
     "exposed_transfer_ns": AT_MOST,
     "transfer_ns": AT_MOST,
 }

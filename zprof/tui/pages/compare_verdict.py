@@ -55,10 +55,10 @@ _LESS = frozenset({
 #: Shares of which more is better.
 _MORE = frozenset({"overlap_ratio"})
 _NEITHER_BYTES = frozenset({"expected_bytes"})
-#: No interval is known of these: medians of launches, fits, clocks, samples of a device.
+#: No interval is known of these: medians of launches, fits, what rests on clocks, samples of a device.
 _UNSURE = frozenset({
     "launch_delay_ns", "latency_ns", "uncertainty_ns", "noise_floor_ns", "first_wait_ns", "unsplit_ns",
-    "own_wait_ns", "reserved_unused_bytes", "non_pytorch_bytes",
+    "own_wait_ns", "waiting_ranks", "reserved_unused_bytes", "non_pytorch_bytes",
 })  # fmt: skip
 _SIGNS = {
     Judgement.BETTER: ("✓", Mark.GOOD),

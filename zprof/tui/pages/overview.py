@@ -182,9 +182,13 @@ def _unclaimed(loaded: Loaded) -> list[Line]:
     if not left or not loaded.report.time.per_rank:
         return []
     most = max(left, key=lambda term: left[term])
-    says = f"of a step, by no finding; mostly {dict(LEDGER).get(most, most)}"
+    ranks = [entry.rank for entry in loaded.report.time.per_rank]
+    rank = loaded.report.unclaimed_rank
+    on = "" if rank is None else f" on rank {rank}"
+    says = f"of a step{on}, by no finding; mostly {dict(LEDGER).get(most, most)}"
     lost = figure(loaded.tree, Unit.NS, "unclaimed[*]", how=How.SUM)
-    step = figure(loaded.tree, Unit.NS, "time.per_rank[*].wall_ns", how=How.LARGEST)
+    whole = f"time.per_rank[{ranks.index(rank)}].wall_ns" if rank in ranks else "time.per_rank[*].wall_ns"
+    step = figure(loaded.tree, Unit.NS, whole, how=How.LARGEST)
     return [_line("unclaimed", "unclaimed", lost, "of", step, says)]
 
 

@@ -60,7 +60,7 @@ def _chosen(report: Report, order: Sequence[int]) -> Sequence[int]:
 def _by_column(report: Report) -> Iterator[Mapping[int, float]]:
     for name in _TIMES:
         yield {entry.rank: getattr(entry, name) for entry in report.time.per_rank}
-    for name in ("exposed_wait_ns", "last_ratio"):
+    for name in ("exposed_wait_per_rank_ns", "last_ratio"):
         yield {entry.rank: getattr(entry, name) for entry in _blames(report)}
     yield {entry.rank: entry.peak_bytes for entry in report.memory.per_rank}
     path: dict[int, float] = defaultdict(float)
@@ -95,7 +95,7 @@ def _columns() -> tuple[Column, ...]:
         numeric("wait", "Exposed waiting: for other ranks, with nothing beside it."),
         numeric("transfer", "Exposed transfer: bytes on their way, with nothing beside them."),
         numeric("idle", "Nothing runs, and nothing is waited for.", from_width=_ROOM),
-        numeric("caused", "Exposed waiting of all other ranks that is charged to this one."),
+        numeric("caused", "Wait caused: exposed, of a step, per rank that waited for this one."),
         numeric("last", "Of the collectives that could be judged, the share to which it came last."),
         Column(
             title="because",
@@ -120,7 +120,7 @@ def _line(loaded: Loaded, rank: int, places: _Places) -> Line:
     cells: list[Cell] = [
         Word(f"r{rank}"),
         *times,
-        of(_BLAME, places.judged, "exposed_wait_ns"),
+        of(_BLAME, places.judged, "exposed_wait_per_rank_ns"),
         of(_BLAME, places.judged, "last_ratio", Unit.RATIO),
         _because(places, rank),
         of("memory.per_rank", places.memory, "peak_bytes", Unit.BYTES),

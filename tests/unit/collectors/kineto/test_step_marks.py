@@ -130,3 +130,72 @@ def test_a_last_step_that_nothing_was_done_in_is_left_out_and_told() -> None:
     worked = ranged("aten::mm", 211, 1, cat="cpu_op")
     assert steps(*work, *marked, ranged("ProfilerStep#6", 210, 2), worked).numbers == (4, 5, 6)
     assert steps(*marked).numbers == (4, 5), "where operators were not recorded at all nothing tells"
+
+
+def _worked(number: int, launches: int, kernels: int) -> list[dict]:
+    begin = 1_000 * number
+    events = [ranged(f"ProfilerStep#{number}", begin, 1_000)]
+    for index in range(20):
+        events.append(ranged("aten::mm", begin + 40 * index, 20, cat="cpu_op"))
+        ids = {"args": {"correlation": 100 * number + index}}
+        if index < launches:
+            events.append(ranged("cudaLaunchKernel", begin + 40 * index, 9, cat="cuda_runtime") | ids)
+        if index < kernels:
+            events.append(ranged("gemm", begin + 40 * index + 10, 9, tid=7, cat="kernel") | ids)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("held", "whole"),
+    [
+        ([(20, 20), (20, 20), (20, 20)], (1, 2, 3)),
+        ([(20, 20), (20, 20), (12, 12)], (1, 2)),
+        ([(20, 20), (20, 20), (20, 12)], (1, 2)),
+        ([(20, 20), (20, 20), (0, 0)], (1, 2)),
+        ([(14, 14), (15, 15), (16, 16), (0, 0)], ()),
+        ([(20, 20), (3, 3)], ()),
+    ],
+)
+def test_of_a_file_that_ends_early_only_whole_steps_count(
+    held: list[tuple[int, int]], whole: tuple[int, ...]
+) -> None:
+    trace = trace_of(event for index, counts in enumerate(held) for event in _worked(index + 1, *counts))
+    every = tuple(range(1, len(held) + 1))
+    assert step_marks(trace).numbers == every
+    marks = step_marks(replace(trace, report=replace(trace.report, cut_short=True)))
+    assert marks.numbers == whole
+    assert [gap.what for gap in marks.gaps] == ["steps"] * (whole != every)
+
+
+def _optimized(index: int, *names: str, backward: bool = True) -> list[dict]:
+    """A forward, a backward on another thread, and the steps of optimizers."""
+    begin = 1_000 * index
+    events = [ranged("aten::mm", begin, 400, cat="cpu_op")]
+    if backward:
+        node = "autograd::engine::evaluate_function: MmBackward0"
+        events.append(ranged(node, begin + 400, 300, tid=2, cat="cpu_op"))
+    for place, name in enumerate(names):
+        events.append(ranged(f"Optimizer.step#{name}.step", begin + 700 + 100 * place, 90))
+    return events
+
+
+def test_steps_that_nothing_marks_lie_between_the_ends_of_optimizer_steps() -> None:
+    marks = steps(*(event for index in range(4) for event in _optimized(index, "SGD")))
+    assert spans(marks) == [(0, 790, 1_790), (1, 1_790, 2_790), (2, 2_790, 3_790)]
+    assert set(marks.columns["name"]) == {"Optimizer.step"}
+    assert "4 optimizer steps" in marks.gaps[0].reason
+
+
+def test_optimizers_without_a_backward_between_them_end_one_step() -> None:
+    two = ("Shampoo", "EMA")
+    assert len(steps(*(event for i in range(3) for event in _optimized(i, *two))).numbers) == 2
+    groups = ("Adam", "Adam")
+    assert len(steps(*(event for i in range(3) for event in _optimized(i, *groups))).numbers) == 2
+    alone = steps(*(event for i in range(3) for event in _optimized(i, *two, backward=False)))
+    assert spans(alone) == [(0, 890, 1_890), (1, 1_890, 2_890)]
+
+
+def test_one_optimizer_step_is_one_step_of_the_whole_trace() -> None:
+    """Micro-batches before it have no end of their own."""
+    marks = steps(*_optimized(0), *_optimized(1), *_optimized(2, "SGD"))
+    assert set(marks.columns["name"]) == {WHOLE_TRACE}

@@ -316,10 +316,12 @@ class Unwilling(torch.Tensor):
         raise RuntimeError("do not ask")
 
 
-def test_a_subclass_that_refuses_questions_is_passed_over() -> None:
+def test_a_subclass_that_refuses_questions_is_a_gap_and_no_more() -> None:
     held = [torch.ones(10).as_subclass(Unwilling)]
-    window = record(lambda: None, small_model())
-    assert window.gaps == []
+    model = small_model()
+    window = record(lambda: None, model)
+    assert [gap.reason for gap in window.gaps] == ["do not ask"]
+    assert window.lives.peak().tenants[Tenant.PARAMETERS] == sum(p.nbytes for p in model.parameters())
     assert held
 
 

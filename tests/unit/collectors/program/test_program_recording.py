@@ -1,5 +1,6 @@
 """The recording of a program from outside: opened, begun and ended by the program's own steps."""
 
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -164,6 +165,21 @@ def test_a_fork_does_not_record(outside: Outside) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     program.train(3)
     assert load(outside.path).rank_manifests[0].status == "complete"
+
+
+@pytest.mark.parametrize("steps", [7, 3])  # the whole schedule, and an end that atexit does not see
+def test_a_rank_that_a_launcher_forks_is_recorded(outside: Outside, steps: int) -> None:
+    """As accelerate's notebook_launcher does: the parent imports torch, and never trains."""
+    parent = outside.record()
+    rank = multiprocessing.get_context("fork").Process(target=lambda: Program().train(steps))
+    rank.start()
+    rank.join()
+    assert rank.exitcode == 0
+    parent.finish()
+    run = load(outside.path)
+    assert run.rank_manifests[0].status == ("complete" if steps == 7 else "failed")
+    assert run.has_table(0, "alloc")
+    assert "memory before the first step" in {gap.what for gap in run.gaps()}
 
 
 def test_what_takes_time_is_done_before_the_first_recorded_step(

@@ -53,6 +53,15 @@ def test_nothing_of_a_traces_metadata_is_copied(tmp_path: Path) -> None:
         assert file.is_dir() or b"hunter2" not in file.read_bytes()
 
 
+def test_events_without_a_possible_time_are_a_gap_of_the_run(tmp_path: Path) -> None:
+    document = trace_document(0)
+    document["traceEvents"][-1]["dur"] = -(10**400)
+    write_trace(tmp_path / "t/rank0.json", document)
+    _, run = imported(tmp_path / "t", tmp_path / "r.zprof")
+    (gap,) = [gap for gap in run.gaps() if gap.what == "trace file"]
+    assert gap.reason.startswith(f"1 of {len(document['traceEvents'])} events")
+
+
 def test_ranks_without_a_file_are_one_gap(tmp_path: Path) -> None:
     for rank in (0, 5):
         write_trace(tmp_path / f"t/x{rank}.json", trace_document(rank, 128))

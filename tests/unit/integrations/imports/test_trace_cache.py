@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,7 +62,8 @@ def test_another_file_makes_another_run(change: Callable[[Path], None], folder: 
     assert opened(folder)[1] is False
     run, again = opened(folder)
     assert again is True
-    assert run == folder.parent / ".t.zprof-cache/t.zprof"
+    assert run.name == "t.zprof"
+    assert run.parent.parent == folder.parent / "home/zprof/imports"
     change(folder)
     assert opened(folder)[1] is False
     assert opened(folder)[1] is True
@@ -79,28 +82,68 @@ def test_another_place_makes_another_run(folder: Path) -> None:
     assert opened(folder.parent / "moved/t")[1] is False
 
 
-def test_the_cache_beside_the_files_is_not_taken_for_one_of_them(folder: Path) -> None:
+def test_nothing_is_written_beside_the_files(folder: Path) -> None:
     opened(folder)
     opened(folder / "rank0.json")
-    assert sorted(os.listdir(folder)) == [".rank0.json.zprof-cache", "rank0.json"]
+    assert os.listdir(folder) == ["rank0.json"]
+    assert set(os.listdir(folder.parent)) == {"home", "t"}
     assert opened(folder)[1] is True
 
 
-def test_where_nothing_can_be_written_the_users_cache_serves(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["a file is there", "no home"])
+def test_without_a_cache_the_import_is_kept_while_the_command_runs(
+    place: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = import_cache.tempfile.mkdtemp
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    if place == "no home":
+        monkeypatch.setenv("XDG_CACHE_HOME", "relative/paths/are/ignored")
+        monkeypatch.setenv("HOME", "")
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    else:
+        (tmp_path / "home").write_text("")
+    code = (
+        "import sys; from pathlib import Path; from zprof.integrations.import_cache import cached_import\n"
+        "from zprof.integrations.imports.watch import Unwatched\n"
+        "from zprof.run.reader import load\n"
+        "notes = []; run = cached_import(Path(sys.argv[1]), notes.append, Unwatched())\n"
+        "assert load(run).ranks == (0,); assert 'while this command runs' in ' '.join(notes), notes\n"
+        "assert run.is_relative_to(sys.argv[2]), run\n"
+    )
+    if place == "no home":
+        code = "import os.path; os.path.expanduser = lambda path: path\n" + code
+    environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[4])}
+    subprocess.run([sys.executable, "-c", code, str(folder), str(temporary)], check=True, env=environment)
+    assert not list(temporary.iterdir())
 
-    def refusing(*arguments: object, **options: object) -> str:
-        if options.get("dir") == tmp_path:
-            raise PermissionError(13, "Permission denied")
-        return real(*arguments, **options)
 
-    monkeypatch.setattr(import_cache.tempfile, "mkdtemp", refusing)
-    run, _ = opened(folder)
-    assert run.is_relative_to(tmp_path / "home/zprof/imports")
-    assert opened(folder) == (run, True)
-    assert set(os.listdir(tmp_path)) == {"home", "t"}
+def test_what_a_killed_import_left_is_removed_by_the_next_one(folder: Path) -> None:
+    """And what another import works in right now is not."""
+    root = folder.parent / "home/zprof/imports"
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from zprof.integrations import import_cache\n"
+        "from zprof.integrations.imports.watch import Unwatched\n"
+        "def work(*_):\n"
+        "    print('there', flush=True); signal.pause()\n"
+        "import_cache._fill = work\n"
+        "import_cache.cached_import(Path(sys.argv[1]), lambda note: None, Unwatched())\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])}
+    command = [sys.executable, "-c", code, str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        (left,) = root.glob("*.zprof-cache.*")
+        opened(folder)
+        assert left.exists()
+    finally:
+        process.kill()
+        process.communicate()
+    touched(folder)
+    opened(folder)
+    assert not list(root.glob("*.zprof-cache.*"))
 
 
 def test_a_reader_that_was_killed_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +186,7 @@ def test_another_process_may_put_its_cache_there_first(
     rename, others = Path.rename, list(range(faster))
 
     def late(self: Path, target: Path) -> Path:
-        if target.name == ".t.zprof-cache" and others:
+        if target.name.endswith(".zprof-cache") and others:
             others.pop()
             (target / "t.zprof").mkdir(parents=True)
         return rename(self, target)
@@ -154,7 +197,7 @@ def test_another_process_may_put_its_cache_there_first(
             opened(folder)
     else:
         assert load(opened(folder)[0]).ranks
-    assert [path.name for path in folder.parent.iterdir() if ".zprof-cache." in path.name] == []
+    assert not list((folder.parent / "home/zprof/imports").glob("*.zprof-cache.*"))
 
 
 @pytest.mark.parametrize(

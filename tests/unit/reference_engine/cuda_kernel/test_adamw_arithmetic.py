@@ -1,6 +1,8 @@
 """The CUDA kernel's arithmetic, run on the CPU: against float64 and torch, and where nothing may change."""
 
+import ctypes
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from tests.support.adamw_kernel.cases import (
 )
 from tests.support.adamw_kernel.shim import ShimRuntime
 from zprof.reference_engine.optimizer.cuda import CudaAdamW
+from zprof.reference_engine.optimizer.cuda.runtime import THREADS
 from zprof.reference_engine.optimizer.torch_adamw import TorchAdamW
 
 TYPES = list(itertools.product(GRADIENT_TYPES, LOW_TYPES))
@@ -43,7 +46,7 @@ def test_equals_float64_for_every_type(kernel, gradient, low):
         state = shard(elements, gradient, low, offsets=offsets, step=3)
         gradients = state.gradient.clone()
         want = wanted(state, numbers(), 4.0)
-        kernel.adamw(state, numbers(), control(4.0))
+        kernel.adamw([state], numbers(), control(4.0))
         check(state, want)
         assert same_bits(state.gradient, gradients)
         if low is not None:
@@ -54,11 +57,33 @@ def test_equals_float64_for_every_type(kernel, gradient, low):
 def test_writes_nothing_outside_the_shard(kernel, gradient, low):
     for elements, offsets in itertools.product((1, 7, 9, 100), OFFSETS):
         state = shard(elements, gradient, low, offsets=offsets)
-        kernel.adamw(state, numbers(), None)
+        kernel.adamw([state], numbers(), None)
         for tensor, offset in zip(tensors(state), offsets, strict=False):
             memory = around(tensor)
             assert bool((memory[:offset] == 7).all())
             assert bool((memory[offset + elements :] == 7).all())
+
+
+@pytest.mark.parametrize(("gradient", "low"), TYPES)
+@pytest.mark.parametrize(("threads", "resident"), [(16, 2), (4, 7), (16, 100)])
+def test_many_shards_with_counts_of_their_own_equal_float64(make_kernel, gradient, low, threads, resident):
+    kernel = make_kernel(threads=threads, resident=resident)
+    shards = [
+        replace(
+            shard(elements, gradient, low, offsets=offsets, step=1 + index, seed=index),
+            skip=(None, torch.zeros(()), torch.ones(()))[index % 3],
+        )
+        for index, (elements, offsets) in enumerate(itertools.product((1, 5, 130, 0, 1003), OFFSETS))
+    ]
+    wants = [wanted(state, numbers(), 4.0) for state in shards]
+    before = [[around(tensor).clone() for tensor in tensors(state)] for state in shards]
+    kernel.adamw(shards, numbers(), control(4.0))
+    for index, (state, want) in enumerate(zip(shards, wants, strict=True)):
+        if index % 3 == 2:
+            assert all(map(same_bits, map(around, tensors(state)), before[index]))
+            continue
+        check(state, want)
+        assert low is None or same_bits(state.low_precision, state.weights.to(low))
 
 
 @pytest.mark.parametrize("offset", [0, 3])
@@ -70,7 +95,7 @@ def test_equals_torchs_fused_kernel_over_steps(kernel, offset):
         for state, update in ((mine, kernel), (theirs, TorchAdamW())):
             state.gradient.copy_(gradient)
             state.step.fill_(step)
-            update.adamw(state, numbers(), None)
+            update.adamw([state], numbers(), None)
     for name in ("exp_avg", "exp_avg_sq", "weights"):
         torch.testing.assert_close(getattr(mine, name), getattr(theirs, name), rtol=2e-6, atol=2e-7)
 
@@ -78,8 +103,8 @@ def test_equals_torchs_fused_kernel_over_steps(kernel, offset):
 @pytest.mark.parametrize(("gradient", "low"), TYPES)
 def test_equals_torchs_fused_kernel_with_a_divisor(kernel, gradient, low):
     mine, theirs = (shard(1003, gradient, low, step=7) for _ in range(2))
-    kernel.adamw(mine, numbers(), control(1024.0))
-    TorchAdamW().adamw(theirs, numbers(), control(1024.0))
+    kernel.adamw([mine], numbers(), control(1024.0))
+    TorchAdamW().adamw([theirs], numbers(), control(1024.0))
     for name in ("exp_avg", "exp_avg_sq", "weights"):
         torch.testing.assert_close(getattr(mine, name), getattr(theirs, name), rtol=1e-6, atol=1e-7)
 
@@ -91,7 +116,7 @@ def test_a_skipped_step_changes_no_bit(kernel, gradient, low, found_inf):
     state.gradient[5] = float("inf")
     state.exp_avg[3] = float("nan")
     before = [around(tensor).clone() for tensor in tensors(state)]
-    kernel.adamw(state, numbers(), control(0.0, found_inf))
+    kernel.adamw([state], numbers(), control(0.0, found_inf))
     for tensor, was in zip(tensors(state), before, strict=True):
         assert same_bits(around(tensor), was)
 
@@ -101,7 +126,7 @@ def test_bias_corrections_hold_at_any_step(kernel, step):
     for changes in ({}, {"beta1": 0.0, "beta2": 0.0}, {"beta1": 0.999, "beta2": 0.9999999}):
         state = shard(100, torch.float32, None, step=step)
         want = wanted(state, numbers(**changes), 1.0)
-        kernel.adamw(state, numbers(**changes), None)
+        kernel.adamw([state], numbers(**changes), None)
         check(state, want)
 
 
@@ -110,7 +135,7 @@ def test_one_step_in_figures(kernel):
     state = shard(1, torch.float32, None, step=1)
     for tensor, value in zip(tensors(state), (1.0, 2.0, 0.0, 0.0), strict=True):
         tensor.fill_(value)
-    kernel.adamw(state, numbers(learning_rate=0.5, weight_decay=0.1, eps=2.0), None)
+    kernel.adamw([state], numbers(learning_rate=0.5, weight_decay=0.1, eps=2.0), None)
     assert state.weights.item() == pytest.approx(0.95 - 0.25, rel=1e-6)
     assert state.exp_avg.item() == pytest.approx(0.2, rel=1e-6)
     assert state.exp_avg_sq.item() == pytest.approx(0.004, rel=1e-6)
@@ -122,7 +147,7 @@ def test_inf_and_nan_go_through_and_stay_where_they_are(kernel, low, special):
     state = shard(40, torch.float32, low)
     want = wanted(state, numbers())
     state.gradient[13] = special
-    kernel.adamw(state, numbers(), None)
+    kernel.adamw([state], numbers(), None)
     assert not bool(state.exp_avg[13].isfinite())
     assert bool(state.weights[13].isnan())
     assert bool(state.low_precision[13].isnan())
@@ -137,7 +162,7 @@ def test_small_and_large_gradients_keep_their_squares(kernel):
     state.exp_avg.zero_()
     state.exp_avg_sq.zero_()
     want = wanted(state, numbers())
-    kernel.adamw(state, numbers(), None)
+    kernel.adamw([state], numbers(), None)
     check(state, want)
     assert bool(state.exp_avg_sq[5].isfinite())
     assert float(state.exp_avg_sq[2]) > 0
@@ -166,7 +191,21 @@ def test_equals_float64_for_any_numbers(shim_library, data):
     )
     divisor = float(torch.tensor(data.draw(st.floats(2.0**-10, 2.0**24)), dtype=torch.float32))
     want = wanted(state, by, divisor)
-    kernel.adamw(state, by, control(divisor))
+    kernel.adamw([state], by, control(divisor))
     check(state, want)
     if low is not None:
         assert same_numbers(state.low_precision, state.weights.to(low))
+
+
+def test_adjacent_threads_access_adjacent_packs(shim_library):
+    # One access of a warp is 32 packs side by side: whole sectors, each touched once.
+    first_element = ctypes.CDLL(str(shim_library)).first_element
+    first_element.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_int]
+    first_element.restype = ctypes.c_longlong
+    accesses = [
+        [first_element(THREADS, thread, tile, pack) for thread in range(THREADS)]
+        for tile in range(3)
+        for pack in range(2)
+    ]
+    assert all(access == [access[0] + 4 * thread for thread in range(THREADS)] for access in accesses)
+    assert [element for access in accesses for element in access] == list(range(0, 24 * THREADS, 4))

@@ -19,7 +19,7 @@ def rounded(kernel, values: torch.Tensor, low: torch.dtype, offset: int = 0) -> 
     state.weights.copy_(values)
     state.gradient.zero_()
     state.exp_avg.zero_()  # not even the sign of a zero changes
-    kernel.adamw(state, numbers(learning_rate=0.0), None)
+    kernel.adamw([state], numbers(learning_rate=0.0), None)
     finite = ~values.isnan()
     assert same_bits(state.weights[finite], values[finite])
     return state.low_precision
@@ -31,7 +31,7 @@ def test_every_pattern_is_read_as_torch_reads_it(kernel, half):
     state = shard(gradient.numel(), half, None)
     state.gradient.copy_(gradient)
     state.exp_avg.zero_()
-    kernel.adamw(state, numbers(beta1=0.0), None)
+    kernel.adamw([state], numbers(beta1=0.0), None)
     got, want = state.exp_avg, gradient.float()
     assert bool((got.isnan() == want.isnan()).all())
     assert bool((got == want)[~want.isnan()].all())

@@ -93,6 +93,10 @@ def test_it_launches_on_torchs_stream_with_its_device_current(core):
     assert core.done[3] == ("launch", (0, 4001), (7, runtime.THREADS), "kernel", (11, 0.5))
 
 
+def test_a_stream_is_told_from_another_by_what_torch_says(core):
+    assert runtime.CudaRuntime(GPU).stream() == 4001
+
+
 def test_one_wave_is_what_fits_all_multiprocessors(core):
     assert runtime.CudaRuntime(GPU).resident_blocks("kernel") == 3 * 132
 

@@ -15,8 +15,7 @@ GRADIENTS = {"float32": 4, "bfloat16": 2, "float16": 2}
 LOWS = {"none": 0, "bfloat16": 2, "float16": 2}
 ADAMW = {f"adamw_{g}_{low}": (GRADIENTS[g], LOWS[low]) for g, low in itertools.product(GRADIENTS, LOWS)}
 SUMS = {f"sum_of_squares_{name}": size for name, size in GRADIENTS.items()}
-PACK_BYTES = 16
-PACK_ELEMENTS = 8
+THREAD_ELEMENTS = 8  # two packs of four
 
 
 @pytest.fixture(scope="module", params=ARCHS)
@@ -48,12 +47,13 @@ def test_three_blocks_fit_a_multiprocessor(assembler_log):
     assert max(registers) * 256 * 3 <= 65536
 
 
-@pytest.fixture(scope="module")
-def functions() -> dict[str, str]:
+@pytest.fixture(scope="module", params=ARCHS)
+def functions(request: pytest.FixtureRequest) -> dict[str, str]:
     """PTX by kernel.  cuda.core wants a driver for PTX, so NVRTC is asked directly."""
     from cuda.bindings import nvrtc
 
-    options = core.ProgramOptions(name=program.SOURCE_NAME, arch="compute_90", **program.OPTIONS)
+    arch = request.param.replace("sm_", "compute_")
+    options = core.ProgramOptions(name=program.SOURCE_NAME, arch=arch, **program.OPTIONS)
     flags = options.as_bytes("nvrtc")
     error, handle = nvrtc.nvrtcCreateProgram(program.source().encode(), b"adamw.cu", 0, [], [])
     assert int(error) == 0
@@ -67,43 +67,60 @@ def functions() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def accesses(function: str, kind: str) -> tuple[int, list[int]]:
-    """Of ``ld`` or ``st``: 16-byte accesses, and the bytes of each narrower one."""
-    wide, narrow = 0, []
-    for vector, bits in re.findall(rf"\b{kind}\.global(?:\.nc)?(?:\.v(\d))?\.[a-z](\d+)", function):
-        size = int(vector or 1) * int(bits) // 8
-        if size == PACK_BYTES:
-            wide += 1
-        else:
-            narrow.append(size)
-    return wide, sorted(narrow)
+def accesses(body: str, kind: str) -> list[int]:
+    """Return the bytes of each access to device memory, of ``ld`` or ``st``."""
+    found = re.findall(rf"\b{kind}\.global(?:\.nc)?(?:\.v(\d))?\.[a-z](\d+)", body)
+    return sorted(int(vector or 1) * int(bits) // 8 for vector, bits in found)
+
+
+def element_loops(function: str) -> tuple[str, str, str]:
+    """Return the loops over full tiles, the packs of the last one, and elements outside packs.
+
+    Each is one basic block of PTX that ends in a branch to itself.
+    """
+    blocks = re.split(r"\n(\$L\w+):", function)
+    bodies = dict(zip(blocks[1::2], blocks[2::2], strict=True))
+    loops = [body for label, body in bodies.items() if re.search(rf"bra\S*\s+\{label};", body)]
+    tiles, packs, singles = (body for body in loops if "ld.global" in body)
+    return tiles, packs, singles
 
 
 @pytest.mark.parametrize("name", ADAMW)
-def test_the_loop_over_packs_moves_each_array_once(functions, name):
+def test_each_loop_moves_each_array_once_a_pack_at_a_time(functions, name):
     gradient, low = ADAMW[name]
-    loads, narrow_loads = accesses(functions[name], "ld")
-    stores, narrow_stores = accesses(functions[name], "st")
-    assert loads * PACK_BYTES == PACK_ELEMENTS * (gradient + 12)
-    assert stores * PACK_BYTES == PACK_ELEMENTS * (12 + low)
-    # the loop over single elements does the same, and the start reads found_inf, divisor and step
-    assert narrow_loads == sorted([4, 4, 4, gradient, 4, 4, 4])
-    assert narrow_stores == sorted([4, 4, 4] + [low] * (low > 0))
+    for body, packs, elements in zip(element_loops(functions[name]), (2, 1, 1), (4, 4, 1), strict=True):
+        size = 4 * elements  # a pack is 128 bits of the 32-bit types
+        assert accesses(body, "ld") == sorted(packs * [elements * gradient, size, size, size])
+        assert accesses(body, "st") == sorted(packs * [size, size, size, *[elements * low] * (low > 0)])
+        assert not re.search(r"\b(ld|st)\.(?!global)", body)  # generic ones, or of the stack
     assert ".local" not in functions[name]
+
+
+def test_all_loads_of_a_tile_come_before_its_first_store(functions):
+    for name in ADAMW:
+        tiles, *_ = element_loops(functions[name])
+        assert "ld.global" not in tiles[tiles.index("st.global") :]
 
 
 def test_sixteen_bits_are_28_bytes_a_parameter_and_2_more_for_the_norm(functions):
     for half in ("bfloat16", "float16"):
-        update = functions[f"adamw_{half}_{half}"]
-        wide = accesses(update, "ld")[0] + accesses(update, "st")[0]
-        assert wide * PACK_BYTES / PACK_ELEMENTS == 28
-        assert accesses(functions[f"sum_of_squares_{half}"], "ld")[0] * PACK_BYTES / PACK_ELEMENTS == 2
+        tiles, *_ = element_loops(functions[f"adamw_{half}_{half}"])
+        assert sum(accesses(tiles, "ld") + accesses(tiles, "st")) / THREAD_ELEMENTS == 28
+        tiles, *_ = element_loops(functions[f"sum_of_squares_{half}"])
+        assert sum(accesses(tiles, "ld")) / THREAD_ELEMENTS == 2
 
 
 @pytest.mark.parametrize("name", SUMS)
 def test_a_sum_reads_once_and_writes_its_partials_alone(functions, name):
-    assert accesses(functions[name], "ld") == (SUMS[name] * PACK_ELEMENTS // PACK_BYTES, [SUMS[name]])
-    assert accesses(functions[name], "st") == (0, [8])
+    size = SUMS[name]
+    loops = element_loops(functions[name])
+    assert [accesses(body, "ld") for body in loops] == [[4 * size] * 2, [4 * size], [size]]
+    assert accesses(functions[name], "st") == [8]
+
+
+@pytest.mark.parametrize("name", [*ADAMW, *SUMS])
+def test_no_loop_over_elements_computes_in_float64(functions, name):
+    assert not [body for body in element_loops(functions[name]) if ".f64" in body]
 
 
 def test_the_cache_gives_back_what_nvrtc_made(tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ from tests.support.adamw_kernel.cases import GRADIENT_TYPES, same_bits
 from tests.support.adamw_kernel.shim import ShimRuntime
 from zprof.reference_engine.optimizer.cuda import CudaAdamW
 
+#: Of what is added in fp32: half a last bit for each of the squares of a thread, and for each of their sums.
+ERROR = (512 + 2) * 2.0**-24
 LENGTHS = (0, 1, 7, 8, 9, 255, 256, 5003)
 
 
@@ -26,23 +28,39 @@ def values(elements: int, dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
 def test_equals_the_exact_sum(kernel, dtype, offset):
     for elements in LENGTHS:
         gradient = values(elements, dtype, offset)
-        got = kernel.sum_of_squares(gradient)
+        got = kernel.sum_of_squares([gradient])
         assert got.dtype == torch.float64
         assert got.shape == ()
         exact = math.fsum(x * x for x in gradient.double().tolist())
-        assert got.item() == pytest.approx(exact, rel=1e-14)
+        assert got.item() == pytest.approx(exact, rel=ERROR)
+
+
+def test_gradients_of_any_lengths_and_types_are_one_sum(make_kernel):
+    gradients = [
+        values(elements, dtype, offset)
+        for dtype in GRADIENT_TYPES
+        for elements, offset in zip((0, 1, 5003, 3, 129, 257), (0, 1, 3, 4, 8, 5), strict=True)
+    ]
+    exact = math.fsum(x * x for gradient in gradients for x in gradient.double().tolist())
+    kernels = [make_kernel(threads=16, resident=resident) for resident in (1, 7)]
+    sums = [kernel.sum_of_squares(gradients) for kernel in kernels]
+    assert sums[0].item() == pytest.approx(exact, rel=ERROR)
+    assert float(sums[0]).hex() == float(sums[1]).hex()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 64, 256])
 def test_every_thread_and_block_counts(make_kernel, threads):
     kernel = make_kernel(threads=threads)
     gradient = values(50_003, torch.bfloat16)
-    assert kernel.sum_of_squares(gradient).item() == pytest.approx(gradient.double().square().sum().item())
+    exact = gradient.double().square().sum().item()
+    assert kernel.sum_of_squares([gradient]).item() == pytest.approx(exact, rel=50_003 / threads * 2.0**-24)
 
 
 def test_the_same_bits_each_time_and_on_a_gpu_of_any_size(make_kernel):
     gradient = values(30_001, torch.float32, 3)
-    sums = [make_kernel(threads=64, resident=resident).sum_of_squares(gradient) for resident in (1, 2, 7, 7)]
+    sums = [
+        make_kernel(threads=64, resident=resident).sum_of_squares([gradient]) for resident in (1, 2, 7, 7)
+    ]
     assert len({float(total).hex() for total in sums}) == 1
 
 
@@ -52,7 +70,7 @@ def test_the_same_bits_each_time_and_on_a_gpu_of_any_size(make_kernel):
 def test_inf_and_nan_show(kernel, dtype, special, place):
     gradient = values(1003, dtype, 1)
     gradient[place] = special
-    got = kernel.sum_of_squares(gradient)
+    got = kernel.sum_of_squares([gradient])
     assert not bool(got.isfinite())
     assert bool(got.isnan()) == math.isnan(special)
 
@@ -60,13 +78,13 @@ def test_inf_and_nan_show(kernel, dtype, special, place):
 @pytest.mark.parametrize("value", [3.4e38, 1e-45, -1e30])
 def test_no_finite_gradient_overflows_and_none_vanishes(kernel, value):
     gradient = torch.full((100,), value)
-    assert kernel.sum_of_squares(gradient).item() == pytest.approx(100 * gradient[0].item() ** 2, rel=1e-14)
+    assert kernel.sum_of_squares([gradient]).item() == pytest.approx(100 * gradient[0].item() ** 2, rel=ERROR)
 
 
 def test_a_gradient_is_not_changed(kernel):
     gradient = values(1003, torch.float16)
     before = gradient.clone()
-    kernel.sum_of_squares(gradient)
+    kernel.sum_of_squares([gradient])
     assert same_bits(gradient, before)
 
 
@@ -75,5 +93,5 @@ def test_a_gradient_is_not_changed(kernel):
 def test_equals_the_exact_sum_of_any_numbers(shim_library, numbers):
     kernel = CudaAdamW(torch.device("cpu"), ShimRuntime(shim_library, threads=2))
     gradient = torch.tensor(numbers, dtype=torch.float32)
-    got = kernel.sum_of_squares(gradient).item()
-    assert got == pytest.approx(math.fsum(x * x for x in numbers), rel=1e-14, abs=1e-300)
+    got = kernel.sum_of_squares([gradient]).item()
+    assert got == pytest.approx(math.fsum(x * x for x in numbers), rel=ERROR, abs=1e-300)

@@ -16,7 +16,7 @@ from zprof.model.errors import BadInput
 from zprof.model.printable import display_width
 from zprof.reports.check import github, junit, markdown, sarif, text
 from zprof.reports.check.registry import check_format, check_format_names, check_format_of
-from zprof.reports.check.words import change, figure, gate_line, interval, outcome_sentence
+from zprof.reports.check.words import MARKS, change, figure, gate_line, interval, outcome_sentence
 
 
 def names_in(document: str) -> list[str]:
@@ -46,12 +46,13 @@ def test_text_fits_80_columns_and_ends_with_the_outcome(name: str) -> None:
     assert all(display_width(line) <= 80 for line in lines)
     last = lines[max(at for at, line in enumerate(lines) if not line) + 1 :]
     assert " ".join(" ".join(last).split())[2:] == outcome_sentence(found)
-    assert last[0].startswith(("✗ FAILED", "? UNKNOWN", "! WARNED", "✓ PASSED"))
+    assert last[0].startswith(("✗ FAILED", "? UNKNOWN", "! WARNED", "~ WITHIN NOISE", "✓ PASSED"))
 
 
 def test_text_has_a_line_a_gate_and_failures_come_first() -> None:
     page = text.render(CHECKS["failed"], slower())
-    rows = [line for line in page[: page.index("FAILED (2)")].splitlines()[2:] if line]
+    lines = page[: page.index("FAILED (2)")].splitlines()[2:]
+    rows = [line for line in lines if line and line.split()[0] in MARKS.values()]
     assert [line.split()[0] for line in rows] == ["✗", "✗", "?", "!", "-", "✓", "✓", "✓"]
     assert rows[0].split()[1:] == [
         "peak_memory",
@@ -217,11 +218,12 @@ def test_all_faces_agree_on_how_a_gate_ended(outcome: Outcome) -> None:
         Outcome.FAILED: ("failure", "error", "::error"),
         Outcome.UNKNOWN: ("error", "error", "::error"),
         Outcome.WARNED: ("passed", "warning", "::warning"),
+        Outcome.WITHIN_NOISE: ("passed", "note", "::warning"),
         Outcome.SKIPPED: ("skipped", None, "::notice"),
         Outcome.PASSED: ("passed", None, "::notice"),
     }
     assert (state, level, command) == expected[outcome]
-    assert f"| {outcome.value} |" in markdown.render(found, slower())
+    assert f"| {outcome.value.replace('_', ' ')} |" in markdown.render(found, slower())
 
 
 @pytest.mark.parametrize(

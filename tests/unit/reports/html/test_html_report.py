@@ -21,7 +21,7 @@ from zprof.reports.text import report as text_report
 GOLDEN = Path(__file__).parents[3] / "golden/html"
 GOLDEN_ONES = ("slower", "trace", "memory_only", "nothing_timed")
 WITH_TIMELINE = frozenset({"memory_only", "snapshot"})
-UNITLESS = frozenset({"rank", "in step", "stream"})
+UNITLESS = frozenset({"rank", "waiting ranks", "in step", "stream"})
 #: A figure with its unit, as the text report writes it.
 FIGURE = re.compile(r"\d+\.\d (?:ns|µs|ms|s|KiB|MiB|GiB|%|GB/s|MB/s)(?![A-Za-z])")
 

@@ -131,6 +131,16 @@ def test_not_tested_where_nothing_tells_the_latency(size: int, *, tested: bool) 
         assert tested or isinstance(answer, Gap)
 
 
+def test_the_norm_may_be_of_another_group_of_the_same_ranks() -> None:
+    """Programs often reduce the loss in the default group, and shard in one of their own."""
+    analysis = run(450 * US, 500 * US)
+    rows = analysis.collectives
+    own = rows["group"].astype(str).where(rows["bytes"] > 64, rows["group"].astype(str) + "#default_pg")
+    assert causes(replace(analysis, collectives=rows.assign(group=own))) == causes(analysis) != []
+    others = rows["group"].astype(str).where(rows["bytes"] > 64, "4,5")
+    assert causes(replace(analysis, collectives=rows.assign(group=others))) == []
+
+
 def test_a_message_is_tiny_from_a_64th_down() -> None:
     small = replace(norm(450 * US), bytes=4 * MIB // 64)
     messages = (gathers(32, 4 * MIB, 500 * US), reduces(16, 4 * MIB, 500 * US))

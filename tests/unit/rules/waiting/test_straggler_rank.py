@@ -93,10 +93,10 @@ def test_one_bad_step_is_no_straggler() -> None:
     assert straggler_rank(mixed(Scenario(), Scenario(delay_ms={1: 80}), {4}), None) is None
 
 
-def test_ranks_that_are_late_in_turn_are_no_straggler() -> None:
+def test_ranks_that_are_late_in_turn_accuse_and_clear_nobody() -> None:
     """Rank 1 in five of eight steps, rank 0 in three: chance makes that in three of four recordings."""
     turns = mixed(Scenario(delay_ms={1: 40}), Scenario(delay_ms={0: 40}), {1, 4, 6})
-    assert straggler_rank(turns, None) is None
+    assert isinstance(straggler_rank(turns, None), Gap)
 
 
 @pytest.mark.parametrize(("steps", "named"), [(5, False), (6, True)])
@@ -152,6 +152,37 @@ def test_an_early_rank_makes_no_late_one() -> None:
     """Three of four ranks come nearly together, one comes early: the last of the three is not late."""
     plan = Scenario(ranks=4, delay_ms={1: 40, 2: 40, 3: 42}, noise_ms=0.05)
     assert straggler_rank(analysis_of(plan), None) is None
+
+
+def swinging(compute_ms: float, *, sleep_ms: float, steps: int = 8) -> RunAnalysis:
+    """Two ranks whose compute swings by so much from step to step, in turn; rank 1 also sleeps in each."""
+    made = analysis_of(Scenario(ranks=2, steps=steps, units=3, delay_ms={1: sleep_ms} if sleep_ms else {}))
+    table = made.steps
+    # seen from rank 1: +1, -1, -0.7, +0.7, ... of the swing, nothing in the sum of four steps
+    turns = np.array([1.0, -1.0, -0.7, 0.7])[table["step"] % 4] * np.where(table["rank"] == 1, 1, -1)
+    swing = np.rint(turns * compute_ms / 2 * MS).astype(np.int64)
+    wall = table["wall_ns"] + np.rint(compute_ms * MS).astype(np.int64)
+    return replace(
+        made,
+        steps=table.assign(
+            wall_ns=wall,
+            compute_ns=table["compute_ns"] + swing + np.rint(compute_ms / 2 * MS).astype(np.int64),
+            exposed_wait_ns=table["exposed_wait_ns"] - swing + np.rint(compute_ms / 2 * MS).astype(np.int64),
+        ),
+    )
+
+
+def test_a_host_that_sleeps_is_named_though_compute_swings_by_more() -> None:
+    """In each of eight steps it is idle 40 ms longer; by the sum it is the latest in half of them."""
+    finding = found(swinging(200, sleep_ms=40))
+    assert delay(finding).rank == 1
+    assert delay(finding).value == pytest.approx(40 * MS, rel=0.05)
+    assert finding.confidence is not Confidence.LOW
+
+
+def test_swings_in_which_a_costly_delay_would_not_show_clear_nobody() -> None:
+    assert isinstance(straggler_rank(swinging(200, sleep_ms=0), None), Gap)
+    assert straggler_rank(swinging(2, sleep_ms=0), None) is None
 
 
 def shifted(analysis: RunAnalysis, rank: int) -> RunAnalysis:

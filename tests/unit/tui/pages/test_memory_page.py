@@ -5,12 +5,13 @@ from dataclasses import replace
 from tests.support.full_memories import by_rule, full_memory
 from tests.support.memories import MIB
 from tests.support.tui_memory import NO_MEMORY, of_ranks, on_a_device, with_memory
+from zprof.model.gaps import RANK_CUT_SHORT, Gap
 from zprof.model.memory import Memory, RankSpread
 from zprof.model.tenants import Tenant
 from zprof.tui.figures import Figure
 from zprof.tui.meanings.registry import meaning_of
 from zprof.tui.pages.memory import MOST_BARS, Stacks, stacks, telling
-from zprof.tui.pages.memory_missing import missing_memory
+from zprof.tui.pages.memory_missing import missing_memory, said_of_rank
 from zprof.tui.session import Loaded, Selected
 
 
@@ -126,3 +127,14 @@ def test_the_difference_says_which_tenant_and_by_how_much(alone: Loaded) -> None
     assert "rank 1 holds 1.0 KiB more than rank 0 · temporary buffers +1.0 KiB" in said
     leaf = "memory.spread.delta_bytes.temporary_buffers"
     assert meaning_of(leaf) is not None
+
+
+def test_a_gap_about_something_else_is_no_reason_for_missing_memory(alone: Loaded) -> None:
+    """Names of gaps that begin alike: memory before the first step, ranks of the files."""
+    alike = ("memory before the first step", "ranks of the files", "rule memory not tested")
+    gaps = [Gap(what=what, reason="another thing", remedy="") for what in alike]
+    report = replace(with_memory(alone, Memory()).report, gaps=tuple(gaps))
+    assert "another thing" not in " ".join(missing_memory(report))
+    assert "another thing" not in said_of_rank(report, 0)
+    own = Gap(what=RANK_CUT_SHORT, reason="it was killed", remedy="", rank=0)
+    assert "it was killed" in said_of_rank(replace(report, gaps=(*gaps, own)), 0)

@@ -176,7 +176,7 @@ def test_what_is_left_over(loaded: Loaded) -> None:
     assert rows["not tested"][4] == "reserved and non-PyTorch memory"
     rows = {row[0]: row for row in texts(rest_table(shown(REPORTS["against_baseline"]())))}
     assert rows["unclaimed"][1:3] == ["33.0 ms", "of"]
-    assert rows["unclaimed"][4] == "of a step, by no finding; mostly exposed transfer"
+    assert rows["unclaimed"][4] == "of a step on rank 1, by no finding; mostly exposed transfer"
     assert "headroom" not in rows
 
 

@@ -27,7 +27,7 @@ def test_the_answer_is_seen_at_once(loaded: Loaded) -> None:
     assert "! not the same job: modelled · MODELLED, not measured: link of 50.0 MB/s" in text
     assert "exposed transfer  110.0   34.0 %    19.2   +90.8  ━━━" in text
     assert "= step            323.5  100.0 %   200.3  +123.2" in text
-    assert "ZP401    36.4..125.8 ms  high    all_gathers begin only" in text
+    assert "ZP401    36.4..125.8 ms  high  all_gathers begin only" in text
     assert "fix: ZeroConfig(stage=3, forward_prefetch=1, backward_prefetch=1)" in text
     assert "peak memory  9.9 MiB  was  13.7 MiB  in the baseline" in text
     assert "evidence of" not in text, "there is no room for it"

@@ -112,8 +112,22 @@ def _parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
 
 
 def _top(device: SnapshotDevice) -> tuple[Allocation, ...]:
-    blocks, names = device.history.blocks, device.names
-    order = np.argsort(-blocks.requested_bytes[device.rows], kind="stable")[:TOP]
+    """Group what is live at the peak by tenant and stack; the groups that hold most."""
+    blocks, names, rows = device.history.blocks, device.names, device.rows
+    if not len(rows):
+        return ()
+    size = blocks.requested_bytes[rows]
+    keys = np.stack(
+        [names.tenant[rows], names.sub[rows], np.minimum(names.rule[rows], 0), blocks.stack[rows]], axis=1
+    )
+    groups, which = np.unique(keys, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    total, count, largest = (np.zeros(len(groups), dtype=np.int64) for _ in range(3))
+    np.add.at(total, which, size)
+    np.add.at(count, which, 1)
+    by_size = np.argsort(size, kind="stable")
+    largest[which[by_size]] = rows[by_size]  # the last one written is the largest
+    order = np.lexsort((largest, -total))[:TOP].tolist()
     return tuple(
         Allocation(
             rank=device.rank,
@@ -123,8 +137,10 @@ def _top(device: SnapshotDevice) -> tuple[Allocation, ...]:
             module="",
             stack=device.stacks.shown(int(blocks.stack[row])),
             basis=names.basis_of(row),
+            count=int(count[group]),
+            total_bytes=int(total[group]),
         )
-        for row in device.rows[order].tolist()
+        for group, row in ((group, int(largest[group])) for group in order)
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zprof.analysis.law_checks import MeasuredStates
-from zprof.model.gaps import Gap
+from zprof.model.gaps import MEMORY, Gap
 from zprof.model.memory import (
     Allocation,
     AllocatorCounters,
@@ -39,7 +39,7 @@ class RankAnswer:
 
 def no_memory(rank: int, reason: str, remedy: str) -> RankAnswer:
     """A rank of which nothing is known, and why."""
-    return RankAnswer(gaps=(Gap(what="memory", rank=rank, reason=reason, remedy=remedy),))
+    return RankAnswer(gaps=(Gap(what=MEMORY, rank=rank, reason=reason, remedy=remedy),))
 
 
 def gaps_of(answers: Sequence[RankAnswer]) -> tuple[Gap, ...]:

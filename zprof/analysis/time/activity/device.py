@@ -61,12 +61,18 @@ def device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
         nameless=union(view.spans[roles.nameless]),
         unlaunched=launches.unknown,
         unlaunched_stream=launches.unknown_stream,
+        lost_launches=launches.lost_ns,
+        first_call=_first(view.spans[view.category_is(*CALLS)]),
         steps=_steps(view),
         awaits_until=_awaits_until(view, merged, compute, work, launches),
         kernels=_kernels(view, compute, launches.call_ns[compute[work]]),
         kernel_stream=view.stream[compute],
         named=_named(view, roles, launches),
     )
+
+
+def _first(spans: Intervals) -> Intervals:
+    return spans[np.argsort(spans[:, 0], kind="stable")[:1]]
 
 
 def _kernels(view: EventView, compute: Mask, call_ns: Int64s) -> Int64s:

@@ -43,6 +43,8 @@ class Activity:
     On a device: ``work`` is all that it ran, ``nameless`` the communication kernels that no collective
     stands for.  ``launched`` is launch and end of all work whose call is in the trace; for the rest
     ``unlaunched`` is when it ran and ``unlaunched_stream`` where, ``steps`` what the device says of steps.
+    ``lost_launches``: when kernels were launched that the trace does not hold, because it ends before them.
+    ``first_call``: the first call of the host into the device's driver, if any.
     ``awaits_until``, for each interval of ``compute``: it can only have waited for collectives that were
     launched before this.  ``kernels``: launch, start and end of each compute kernel, in place of an unseen
     launch the start; ``kernel_stream`` its stream.  ``named``: the same, or on a CPU the operators, by name.
@@ -59,6 +61,8 @@ class Activity:
     nameless: Intervals = field(default_factory=_no_spans)
     unlaunched: Intervals = field(default_factory=_no_spans)
     unlaunched_stream: Int64s = field(default_factory=_no_times)
+    lost_launches: Int64s = field(default_factory=_no_times)
+    first_call: Intervals = field(default_factory=_no_spans)
     steps: DeviceSteps = field(default_factory=DeviceSteps)
     awaits_until: Int64s = field(default_factory=_no_times)
     kernels: Int64s = field(default_factory=_no_kernels)
@@ -78,6 +82,8 @@ class Activity:
             work=clock.common(self.work),
             nameless=clock.common(self.nameless),
             unlaunched=clock.common(self.unlaunched),
+            lost_launches=clock.common(self.lost_launches),
+            first_call=clock.common(self.first_call),
             steps=replace(self.steps, spans=clock.common(self.steps.spans)),
             awaits_until=clock.common(self.awaits_until),
             kernels=clock.common(self.kernels),

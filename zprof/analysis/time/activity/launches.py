@@ -1,5 +1,6 @@
 """When the host launched the work of a device, and to which step work belongs whose launch is not seen."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,8 @@ from zprof.analysis.time.activity.events import Activity
 from zprof.analysis.time.activity.steps import StepWindows
 from zprof.analysis.time.activity.view import EventView, Mask
 
+#: Calls that launch kernels; copies and fills of no bytes leave no work.
+_LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch", re.ASCII)
 #: In place of a launch that the trace does not have; before all steps, as a time.
 UNKNOWN_NS = -(1 << 62)
 
@@ -18,17 +21,20 @@ class Launches:
     """``call_ns``: the launch of each row of work, ``UNKNOWN_NS`` where it is not in the trace.
 
     ``known``: launch and end of the others; ``unknown`` and ``unknown_stream``: when and where those ran.
+    ``lost_ns``: launches behind the last one whose work is in the trace.
     """
 
     call_ns: Int64s
     known: Intervals
     unknown: Intervals
     unknown_stream: Int64s
+    lost_ns: Int64s
 
 
 def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
     """Find the host's call of each row of ``work`` by its correlation."""
-    call_ns = _call_ns(view, work, calls & (view.correlation > 0))
+    calls = calls & (view.correlation > 0)
+    call_ns = _call_ns(view, work, calls)
     seen = call_ns != UNKNOWN_NS
     spans, streams = view.spans[work], view.stream[work]
     return Launches(
@@ -36,7 +42,24 @@ def find_launches(view: EventView, work: Mask, calls: Mask) -> Launches:
         known=intervals(call_ns[seen], spans[seen, 1]),
         unknown=spans[~seen],
         unknown_stream=streams[~seen],
+        lost_ns=_lost_ns(view, work, view.name_is(calls, lambda name: _LAUNCH.match(name) is not None)),
     )
+
+
+def _lost_ns(view: EventView, work: Mask, launches: Mask) -> Int64s:
+    """Return the launches of kernels that the recording, or its file, ended before.
+
+    In the middle of a trace a launch may have no kernel by nature: it was captured into a graph.  And calls
+    that never have one, as those of host functions, say nothing.
+    """
+    rows = np.flatnonzero(launches)
+    has_work = np.isin(view.correlation[rows], view.correlation[work])
+    if not has_work.any():
+        return np.empty(0, dtype=np.int64)
+    names = np.array(view.names(launches), dtype=object)
+    start = view.spans[rows, 0]
+    behind = start > start[has_work].max()
+    return np.sort(start[behind & np.isin(names, np.unique(names[has_work]))])
 
 
 def assigned(activity: Activity, host: StepWindows) -> Intervals:

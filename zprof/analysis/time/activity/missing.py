@@ -33,6 +33,19 @@ def missing_steps(run: Run, rank: int, found: int, policy: WindowPolicy) -> list
     return [Gap(what="steps", rank=rank, reason=reason, remedy="record again")]
 
 
+def unknown_steps(rank: int, steps: Sequence[int]) -> list[Gap]:
+    """Steps that launched kernels of which the trace holds nothing: what the device did then is not known."""
+    if not steps:
+        return []
+    named = ", ".join(str(step) for step in steps[:8]) + (" …" if len(steps) > 8 else "")
+    reason = (
+        f"the recording or its file ends before kernels that step {named} launched: "
+        "what the device did then is not known, and the step is left out"
+    )
+    remedy = "let the device finish before the window closes (prof.step() once more), and copy the whole file"
+    return [Gap(what="steps", rank=rank, reason=reason, remedy=remedy)]
+
+
 def unequal_steps(steps: Mapping[int, Sequence[int]]) -> list[Gap]:
     """Ranks whose windows are of different steps: each is measured over its own."""
     common = set.intersection(*map(set, steps.values())) if steps else set()

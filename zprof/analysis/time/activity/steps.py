@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, intervals
+from zprof.analysis.time.activity.view import Mask
 from zprof.analysis.time.clocks.offsets import RankClock
 
 
@@ -29,6 +30,14 @@ class StepWindows:
     def on(self, clock: RankClock) -> "StepWindows":
         """The same steps on the common clock."""
         return replace(self, begin_ns=clock.common(self.begin_ns), end_ns=clock.common(self.end_ns))
+
+    def where(self, mask: Mask) -> "StepWindows":
+        """Return some of the steps."""
+        return StepWindows(number=self.number[mask], begin_ns=self.begin_ns[mask], end_ns=self.end_ns[mask])
+
+    def only(self, numbers: Sequence[int]) -> "StepWindows":
+        """Return the steps with these numbers."""
+        return self.where(np.isin(self.number, numbers))
 
     def step_at(self, times_ns: Int64s) -> Int64s:
         """The step that holds each instant; -1 outside all of them."""

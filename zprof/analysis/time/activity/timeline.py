@@ -10,9 +10,15 @@ from zprof.analysis.intervals import measure, subtract
 from zprof.analysis.time.activity.device import device_activity, feeds_a_device, has_device_work
 from zprof.analysis.time.activity.events import Activity
 from zprof.analysis.time.activity.host import host_activity
-from zprof.analysis.time.activity.missing import missing_rank, missing_steps, no_work, unequal_steps
+from zprof.analysis.time.activity.missing import (
+    missing_rank,
+    missing_steps,
+    no_work,
+    unequal_steps,
+    unknown_steps,
+)
 from zprof.analysis.time.activity.steps import StepWindows, mark_times
-from zprof.analysis.time.activity.windows import Windows, step_windows_of, trace_windows_of
+from zprof.analysis.time.activity.windows import Windows, program_steps_of, step_windows_of, trace_windows_of
 from zprof.analysis.time.clocks.offsets import RankClock
 from zprof.model.gaps import Gap
 from zprof.model.time import WindowPolicy
@@ -29,6 +35,8 @@ class RankTimeline:
 
     ``host_steps`` are the steps by the host's marks, to which launches belong; ``steps`` those that the
     ledger splits, on a device moved behind the work of each step.  ``source``: what marked them.
+    ``program_steps``: those of the program, also where the window is one stretch; None where none is marked.
+    ``unknown_steps``: those left out because the trace ends before what they launched.
     ``pings``: begin and end of each clock ping by its index.
     """
 
@@ -39,6 +47,8 @@ class RankTimeline:
     activity: Activity
     pings: dict[int, tuple[int, int]]
     source: str = ""
+    program_steps: StepWindows | None = None
+    unknown_steps: tuple[int, ...] = ()
 
     def on(self, clock: RankClock) -> "RankTimeline":
         """The same on the common clock; pings stay as they were stamped."""
@@ -46,8 +56,15 @@ class RankTimeline:
             self,
             steps=self.steps.on(clock),
             host_steps=self.host_steps.on(clock),
+            program_steps=self.program_steps.on(clock) if self.program_steps is not None else None,
             activity=self.activity.on(clock),
         )
+
+    @property
+    def holds_several_steps(self) -> bool:
+        """Whether the window is one stretch over steps that the program marked."""
+        steps = self.program_steps
+        return steps is not None and not np.array_equal(steps.begin_ns, self.host_steps.begin_ns)
 
     @property
     def outside_ns(self) -> int:
@@ -69,11 +86,14 @@ def load_timelines(
         timeline = None if absent else _load(run, rank, policy)
         if isinstance(timeline, Gap):
             gaps.append(timeline)
-        elif timeline is None or not len(timeline.steps):
-            gaps.extend(missing_rank(run, rank, absent))
-        else:
+            continue
+        unknown = timeline.unknown_steps if timeline is not None else ()
+        gaps.extend(unknown_steps(rank, unknown))
+        if timeline is not None and len(timeline.steps):
             timelines.append(timeline)
-            gaps.extend(missing_steps(run, rank, len(timeline.steps), policy))
+            gaps.extend(missing_steps(run, rank, len(timeline.steps) + len(unknown), policy))
+        elif not unknown:
+            gaps.extend(missing_rank(run, rank, absent))
     gaps.extend(unequal_steps({t.rank: t.steps.number.tolist() for t in timelines}))
     return timelines, gaps
 
@@ -109,6 +129,8 @@ def _load(run: Run, rank: int, policy: WindowPolicy) -> RankTimeline | Gap:
         activity=activity,
         pings={n: (begins[n], ends[n]) for n in begins.keys() & ends.keys() if ends[n] >= begins[n]},
         source=windows.source,
+        program_steps=windows.program,
+        unknown_steps=windows.unknown,
     )
 
 
@@ -120,6 +142,7 @@ def _activity(run: Run, rank: int, events: pa.Table) -> Activity | None:
 
 
 def _windows(run: Run, rank: int, policy: WindowPolicy, marks: pd.DataFrame, activity: Activity) -> Windows:
+    steps = run.rank_manifests[rank].time_steps
     if policy is WindowPolicy.TRACE:
-        return trace_windows_of(activity)
-    return step_windows_of(marks, run.rank_manifests[rank].time_steps, activity)
+        return replace(trace_windows_of(activity), program=program_steps_of(marks, steps))
+    return step_windows_of(marks, steps, activity)

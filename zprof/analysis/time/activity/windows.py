@@ -18,11 +18,18 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """``steps`` are what the ledger splits, ``host_steps`` when what belongs to them was launched."""
+    """``steps`` are what the ledger splits, ``host_steps`` when what belongs to them was launched.
+
+    ``program``: the steps of the program by its host's marks, also where the window is one stretch over
+    several of them; None where nothing marks them.
+    ``unknown``: steps left out of both, for the trace ends before what they launched.
+    """
 
     steps: StepWindows
     host_steps: StepWindows
     source: str
+    program: StepWindows | None = None
+    unknown: tuple[int, ...] = ()
 
 
 def step_windows_of(marks: pd.DataFrame, steps: Sequence[int], activity: Activity) -> Windows:
@@ -31,8 +38,18 @@ def step_windows_of(marks: pd.DataFrame, steps: Sequence[int], activity: Activit
     if activity.on_device and source == WHOLE_TRACE:
         return trace_windows_of(activity)
     host = step_windows(marks, steps)
-    moved = device_windows(host, *assigned(activity, host).T) if activity.on_device else host
-    return Windows(steps=moved, host_steps=host, source=source)
+    if not activity.on_device:
+        program = None if source == WHOLE_TRACE else host
+        return Windows(steps=host, host_steps=host, source=source, program=program)
+    moved = device_windows(host, *assigned(activity, host).T)
+    unknown = np.isin(host.number, host.step_at(activity.lost_launches))
+    return Windows(
+        steps=moved.where(~unknown),
+        host_steps=host.where(~unknown),
+        source=source,
+        program=host.where(~unknown),
+        unknown=tuple(host.number[unknown].tolist()),
+    )
 
 
 def trace_windows_of(activity: Activity) -> Windows:
@@ -40,6 +57,11 @@ def trace_windows_of(activity: Activity) -> Windows:
     ran = activity.work if activity.on_device else activity.coverage
     steps = _over(ran)
     return Windows(steps=steps, host_steps=_over(activity.coverage), source=WHOLE_TRACE)
+
+
+def program_steps_of(marks: pd.DataFrame, steps: Sequence[int]) -> StepWindows | None:
+    """Return the steps that the program marked, or None where it marked none."""
+    return None if _source(marks) == WHOLE_TRACE else step_windows(marks, steps)
 
 
 def _over(spans: Intervals) -> StepWindows:

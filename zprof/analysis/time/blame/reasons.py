@@ -5,7 +5,9 @@ Over the stretch since all were in step (:mod:`...stretches`) its excess is foun
     compute             of the kernels that the program launched in it, whenever these ran
     memcpy              copies of the device under nothing else
     previous collective time held up by other collectives, or the stream still busy with the one before
-    host                idle time; of a rank whose launch itself came late, the lateness of that
+    host                idle time; of a rank whose launch itself came late, the lateness of that; either
+                        as far as the host took longer than the others for the same piece of the program:
+                        one that only started late is as far behind at its begin, and has no reason in it
 
 and the largest of the first three names the reason where it explains half of the lateness, else the host.
 A host that was slow because its device was is not to blame, hence the order.  Of the host it is then
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.analysis.intervals import Int64s
+from zprof.analysis.intervals import Int64s, covered, intersect, union
 from zprof.analysis.time.blame.cases import Cases, Rows
 from zprof.analysis.time.blame.excess import Excess, by_rank
 from zprof.analysis.time.blame.host_reasons import CallsOf, Texts, reasons_of_host
@@ -56,6 +58,7 @@ def find_reasons(
     compute = np.where((queue >= most) & ~_after_compute(rows, cases), -np.inf, excess.of(done["compute"]))
     deep = np.column_stack((compute, excess.of(done["copies"]), np.maximum(held_up, queue)))
     host = np.maximum(idle, _launch(rows, cases, stretches, excess, work))
+    host = np.minimum(host, _slower_host(cases, stretches, excess, work, calls))
     reason = np.where(host >= most, LateReason.HOST, LateReason.UNKNOWN).astype(object)
     deepest = np.array(_DEEP, dtype=object)[np.argmax(deep, axis=1)]
     reason = np.where(deep.max(axis=1) >= most, deepest, reason)
@@ -120,6 +123,25 @@ def _launch(
     known &= np.array([work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
     known &= cases.start - rows.launch[cases.row] <= _RIGHT_BEFORE * cases.late_ns
     return np.where(known, excess.of(_from_start(stretches.launched_to, cases, stretches)), -np.inf)
+
+
+def _slower_host(
+    cases: Cases, stretches: Stretches, excess: Excess, work: Mapping[int, RankWork], calls: CallsOf
+) -> Floats:
+    """How much longer the host took for the stretch, waits for others aside; inf where that is unknown."""
+    took = stretches.launched_to - stretches.launched_from
+    is_known = stretches.launch_known.copy()
+    for rank, mine in by_rank(stretches.rank):
+        is_known[mine] &= work[rank].on_device
+        if is_known[mine].any():
+            called = calls(rank)
+            waits = intersect(union(called.sync, called.allocator), work[rank].blocked)
+            until = np.maximum(stretches.launched_from[mine], stretches.launched_to[mine])
+            took[mine] -= covered(waits, stretches.launched_from[mine], until)
+    unknown = np.zeros(len(cases), dtype=np.bool_)
+    unknown[stretches.case[~is_known]] = True
+    slower: Floats = np.where(unknown, np.inf, excess.of(took))
+    return slower
 
 
 def _from_start(times: Int64s, cases: Cases, stretches: Stretches) -> Int64s:

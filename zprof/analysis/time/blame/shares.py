@@ -41,6 +41,8 @@ def wait_shares(frame: pd.DataFrame, ranks: Sequence[int], steps: int) -> WaitSh
 
 def _blame(rank: int, rows: pd.DataFrame, took_part: int, own_ns: int, steps: int) -> Blame:
     exposed = rows[rows["exposed_wait_ns"] > 0]
+    waiting = int(rows.loc[rows["wait_ns"] > 0, "rank"].nunique())
+    shared = steps * max(1, waiting)
     return Blame(
         rank=rank,
         wait_ns=int(rows["wait_ns"].sum()) // steps,
@@ -48,6 +50,9 @@ def _blame(rank: int, rows: pd.DataFrame, took_part: int, own_ns: int, steps: in
         last_ratio=min(1.0, rows["instance"].nunique() / took_part) if took_part else 0.0,
         own_wait_ns=own_ns // steps,
         reasons={str(reason): value for reason, value in _sums(exposed, "late_reason", steps)},
+        waiting_ranks=waiting,
+        wait_per_rank_ns=int(rows["wait_ns"].sum()) // shared,
+        exposed_wait_per_rank_ns=int(rows["exposed_wait_ns"].sum()) // shared,
         origins={int(str(origin)): value for origin, value in _sums(exposed, "origin_rank", steps)},
     )
 

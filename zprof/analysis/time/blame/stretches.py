@@ -43,7 +43,8 @@ def stretches_of(rows: Rows, cases: Cases, lag: Floats, begins: Mapping[int, int
     Args:
         rows, cases: As elsewhere.
         lag: Of each row.
-        begins: Begin of each rank's window; where a group has no such collective all begin with the last.
+        begins: Begin of each rank's window; where a group has no such collective all begin with the last, and
+            the program of each with its own.
     """
     earlier, exhausted = _in_step(rows, cases, lag)
     row = np.flatnonzero(cases.of_row >= 0)
@@ -53,13 +54,14 @@ def stretches_of(rows: Rows, cases: Cases, lag: Floats, begins: Mapping[int, int
     kept = (theirs >= 0) | from_begin
     row, origin, theirs, from_begin = row[kept], origin[kept], theirs[kept], from_begin[kept]
     begin = max(begins.values(), default=0)
+    own_begin = np.array([begins.get(rank, begin) for rank in rows.rank[row].tolist()], dtype=np.int64)
     return Stretches(
         row=row,
         case=cases.of_row[row],
         rank=rows.rank[row],
         begin=np.where(from_begin, begin, rows.arrival[origin]),
         end=rows.start[row],
-        launched_from=np.where(from_begin, begin, rows.launch[theirs]),
+        launched_from=np.where(from_begin, own_begin, rows.launch[theirs]),
         launched_to=rows.launch[row],
         launch_known=(rows.launch_known[theirs] | from_begin) & rows.launch_known[row],
     )

@@ -34,6 +34,13 @@ _LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
 _LIMITER = re.compile(r"(FullyShardedDataParallel|FSDP\w*)\.rate_limiter")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
 _LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch\w*")
+_BACKWARD = re.compile(
+    r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|FSDP::(root_)?(pre|post)_backward.*"
+    r"|FullyShardedDataParallel\._?(pre|post)_backward_hook\w*"
+)
+_COMPILED = re.compile(
+    r"Torch-Compiled Region.*|CompiledFunction(Backward)?|#* ?Call CompiledFxGraph.*|(\w+::)?triton_\w+"
+)
 _COLLECTIVE = re.compile(r"_?c10d(_functional)?::\w+|\w{1,64}::launch\b.*", re.ASCII | re.DOTALL)
 
 
@@ -50,8 +57,10 @@ class HostCalls:
     """When the host of one rank was in such calls, each a disjoint set.
 
     ``limiter``: FSDP1's rate limiter.  ``optimizer``: an optimizer's step.  ``collective``: the launch of a
-    collective.  ``read``: a scalar was read back.  ``takes``, ``gives``: when calls began that take memory
-    from the device, or give it back.  ``copies``: between host and device.
+    collective.  ``read``: a scalar was read back.  ``compiled``: in code that torch.compile made.  ``takes``,
+    ``gives``: when calls began that take memory from the device, or give it back.  ``copies``: between host
+    and device.  ``is_inference``: operators were recorded, and neither a backward nor an optimizer's step is
+    among them.
     """
 
     allocator: Intervals
@@ -61,9 +70,11 @@ class HostCalls:
     optimizer: Intervals = field(default_factory=_none)
     collective: Intervals = field(default_factory=_none)
     read: Intervals = field(default_factory=_none)
+    compiled: Intervals = field(default_factory=_none)
     takes: Int64s = field(default_factory=_never)
     gives: Int64s = field(default_factory=_never)
     copies: HostCopies = field(default_factory=HostCopies)
+    is_inference: bool = False
 
     def on(self, clock: RankClock) -> "HostCalls":
         """The same on the common clock."""
@@ -75,9 +86,11 @@ class HostCalls:
             optimizer=clock.common(self.optimizer),
             collective=clock.common(self.collective),
             read=clock.common(self.read),
+            compiled=clock.common(self.compiled),
             takes=clock.common(self.takes),
             gives=clock.common(self.gives),
             copies=self.copies.on(clock),
+            is_inference=self.is_inference,
         )
 
 
@@ -101,10 +114,18 @@ def host_calls(events: pa.Table) -> HostCalls:
         optimizer=_spans(_with(rows, "name", _is(_OPTIMIZER))),
         collective=_spans(_with(rows, "name", _is(_COLLECTIVE))),
         read=_spans(_with(rows, "name", _is(_READ))),
+        compiled=_spans(_with(rows, "name", _is(_COMPILED))),
         takes=_with(fed, "name", _is(_TAKES)).column("start_ns").to_numpy(),
         gives=_with(fed, "name", _is(_GIVES)).column("start_ns").to_numpy(),
         copies=copies,
+        is_inference=_is_inference(rows),
     )
+
+
+def _is_inference(rows: pa.Table) -> bool:
+    operators = _with(rows, "category", lambda text: text == "cpu_op").num_rows
+    trains = _with(rows, "name", lambda text: bool(_BACKWARD.fullmatch(text) or _OPTIMIZER.fullmatch(text)))
+    return operators > 0 and not trains.num_rows
 
 
 def _is(pattern: re.Pattern[str]) -> Callable[[str], bool]:

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
 from zprof.analysis.time.host.calls import HostCalls
 
 #: A wait leaves the queue empty: no longer than this after it the empty queue is its doing.
@@ -40,10 +40,31 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """``idle``: the parts of the idle time.  ``exposed``: those of exposed transfer with an empty queue."""
+    """``idle``: the parts of the idle time.  ``exposed``: those of exposed transfer with an empty queue.
+
+    ``calls``: for parts that are calls of the host, these.
+    """
 
     idle: Mapping[Part, Intervals]
     exposed: Mapping[Part, Intervals]
+    calls: Mapping[Part, Intervals]
+
+    def largest_ns(self, part: Part, begin_ns: Int64s) -> Int64s:
+        """Return the idle time of the longest occurrence of a part in each step, given by its begin.
+
+        That is what one call lost, the gap behind it included, or else one unbroken stretch.
+        """
+        spans = self.idle.get(part, EMPTY)
+        events = spans
+        if part in self.calls:
+            until = self.calls[part][:, 1] + AFTER_NS
+            following = np.append(self.calls[part][1:, 0], np.iinfo(np.int64).max)
+            events = intervals(self.calls[part][:, 0], np.minimum(until, following))
+        lost = covered(spans, events[:, 0], events[:, 1])
+        step = np.searchsorted(begin_ns, events[:, 1], side="left") - 1
+        found = np.zeros(len(begin_ns), dtype=np.int64)
+        np.maximum.at(found, step[step >= 0], lost[step >= 0])
+        return found
 
 
 def of_device(idle: Intervals, moving: Intervals, pending: Intervals, calls: HostCalls) -> Shares:
@@ -67,7 +88,17 @@ def of_device(idle: Intervals, moving: Intervals, pending: Intervals, calls: Hos
         Part.LAUNCH: behind,
     }
     empty = {**ordered, Part.OPTIMIZER: calls.optimizer, Part.LAUNCH: moving}
-    return Shares(idle=_shared_out(idle, ordered), exposed=_shared_out(subtract(moving, pending), empty))
+    return Shares(
+        idle=_shared_out(idle, ordered),
+        exposed=_shared_out(subtract(moving, pending), empty),
+        calls={
+            Part.LOADER: calls.loader,
+            Part.ALLOCATOR: calls.allocator,
+            Part.OPTIMIZER: calls.optimizer,
+            Part.LIMITER: calls.sync[limited],
+            Part.SYNC: calls.sync[~limited],
+        },
+    )
 
 
 def of_cpu(idle: Intervals, copies: Intervals, calls: HostCalls) -> Shares:
@@ -78,7 +109,7 @@ def of_cpu(idle: Intervals, copies: Intervals, calls: HostCalls) -> Shares:
         Part.OTHER: calls.collective,
         Part.LAUNCH: idle,
     }
-    return Shares(idle=_shared_out(idle, ordered), exposed={})
+    return Shares(idle=_shared_out(idle, ordered), exposed={}, calls={Part.LOADER: calls.loader})
 
 
 def _shared_out(whole: Intervals, ordered: Mapping[Part, Intervals]) -> dict[Part, Intervals]:

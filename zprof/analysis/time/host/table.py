@@ -1,15 +1,17 @@
 """The table ``host``: what the host did while its device had nothing to run, a row a rank and step.
 
 ``idle_ns`` is the ledger's, and the columns ``<part>_ns`` sum to it (see :mod:`parts`).  Beside each part:
-``<part>_exposed_ns`` is exposed transfer with an empty queue meanwhile, ``<part>_under_ns`` the part of it
-under which a collective ran (on a CPU rank, where a collective in the background holds nothing up).
+``<part>_largest_ns`` is what its longest occurrence lost alone; ``<part>_exposed_ns`` is exposed transfer
+with an empty queue meanwhile; ``<part>_under_ns`` the part of it under which a collective ran (on a CPU rank,
+where a collective in the background holds nothing up).
 
 ``syncs`` are waits for the device, ``dry_syncs`` those that left it idle; ``takes`` and ``gives`` calls that
 take memory from the device and give it back; ``loads`` batches asked of the loader.  ``read_exposed_ns``:
 exposed transfer that a CPU rank waited for right after it read a scalar, as it did ``held_reads`` times.
 ``host_copy_ns``: exposed copies between host and device of 1 MiB or more, ``to_host_bytes`` and
 ``to_device_bytes`` what those moved.  ``launches_seen``: whether the recording shows when the host launched;
-without that the queue is not known, and nothing is LAUNCH.
+without that the queue is not known, and nothing is LAUNCH.  ``is_inference``: the recording has operators,
+and neither a backward nor an optimizer.  ``is_compiled``: whether torch.compile made some of the code.
 """
 
 import numpy as np
@@ -34,8 +36,10 @@ HOST_COLUMNS = (
     "step",
     "on_device",
     "launches_seen",
+    "is_inference",
+    "is_compiled",
     "idle_ns",
-    *(f"{part}{suffix}" for part in Part for suffix in ("_ns", "_exposed_ns", "_under_ns")),
+    *(f"{part}{suffix}" for part in Part for suffix in ("_ns", "_largest_ns", "_exposed_ns", "_under_ns")),
     *_COUNTED,
     *_COPIED,
 )
@@ -55,6 +59,8 @@ def host_rows(timeline: RankTimeline, result: RankResult, calls: HostCalls) -> p
         "step": steps.number,
         "on_device": activity.on_device,
         "launches_seen": not activity.on_device or len(pending) > 0,
+        "is_inference": calls.is_inference,
+        "is_compiled": len(calls.compiled) > 0,
         "idle_ns": covered(result.idle, steps.begin_ns, steps.end_ns),
         **_parts(shares, result.ran, steps),
         **_calls(shares, calls, timeline),
@@ -78,6 +84,7 @@ def _parts(shares: Shares, ran: Intervals, steps: StepWindows) -> Columns:
         spans = shares.idle.get(part, EMPTY)
         behind = shares.exposed.get(part, EMPTY)
         columns[f"{part}_ns"] = covered(spans, steps.begin_ns, steps.end_ns)
+        columns[f"{part}_largest_ns"] = shares.largest_ns(part, steps.begin_ns)
         columns[f"{part}_exposed_ns"] = covered(behind, steps.begin_ns, steps.end_ns)
         columns[f"{part}_under_ns"] = covered(intersect(spans, ran), steps.begin_ns, steps.end_ns)
     return columns

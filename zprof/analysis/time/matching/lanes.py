@@ -16,6 +16,8 @@ from zprof.analysis.time.matching.rows import Rows
 from zprof.model.collectives import CollectiveKind
 
 _STREAM = "stream:"
+#: What a lane is called whose ranks nothing states.
+UNKNOWN_RANKS = "of unknown ranks"
 _SEND, _RECV = str(CollectiveKind.SEND), str(CollectiveKind.RECV)
 
 
@@ -36,12 +38,11 @@ class Lane:
 
 
 def lanes_of(frame: pd.DataFrame, rows: Rows, ranks: Sequence[int], world_size: int | None) -> list[Lane]:
-    """All lanes of groups whose ranks are known, and one of the streams where each rank has just one."""
+    """All lanes of groups whose ranks are known, and of the streams that all ranks have."""
     message = frame["kind"].isin([_SEND, _RECV]).to_numpy()
     found = _groups(frame, rows, np.flatnonzero(~message), ranks)
     found += _messages(frame, rows, np.flatnonzero(message), ranks)
-    streams = _streams(frame, rows, ranks, world_size)
-    return found + ([streams] if streams else [])
+    return found + _streams(frame, rows, ranks, world_size)
 
 
 def members_of(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
@@ -96,26 +97,36 @@ def _messages(frame: pd.DataFrame, rows: Rows, where: Int64s, ranks: Sequence[in
     return found
 
 
-def _streams(frame: pd.DataFrame, rows: Rows, ranks: Sequence[int], world_size: int | None) -> Lane | None:
-    """The streams of collectives without a group, where every loaded rank has exactly one of them."""
+def _streams(frame: pd.DataFrame, rows: Rows, ranks: Sequence[int], world_size: int | None) -> list[Lane]:
+    """Return a lane for each stream of collectives without a group, if all ranks have the same streams.
+
+    A rank with one such stream needs no name for it; of several, those with one name belong together.
+    Several mean several groups, and which ranks are in them is known only where all ranks are there: two
+    ranks of many may have no group in common.
+    """
     first = np.unique(rows.group, return_index=True)[1]
     streams = [int(rows.group[row]) for row in first if str(frame["group"].iat[row]).startswith(_STREAM)]
     where = np.flatnonzero(np.isin(rows.group, streams))
     if not len(where) or len(ranks) < 2:
-        return None
-    of_rank = pd.Series(rows.group[where]).groupby(rows.rank[where]).nunique()
-    if set(of_rank.index) != set(ranks) or (of_rank != 1).any():
-        return None
-    known = world_size if world_size == len(ranks) else 0
-    name = "of unknown ranks"
-    return Lane(
-        group=name,
-        members=tuple(sorted(ranks)),
-        size=known or 0,
-        stated=False,
-        rows=_ordered(where, rows),
-        stream=True,
-    )
+        return []
+    of_rank = {rank: set(rows.group[where[rows.rank[where] == rank]].tolist()) for rank in ranks}
+    if all(len(groups) == 1 for groups in of_rank.values()):
+        parts = [where]
+    elif len(ranks) == world_size and all(groups == set(streams) for groups in of_rank.values()):
+        parts = _split(where, rows.group[where])
+    else:
+        return []
+    return [
+        Lane(
+            group=UNKNOWN_RANKS if len(parts) == 1 else f"{UNKNOWN_RANKS} ({frame['group'].iat[mine[0]]})",
+            members=tuple(sorted(ranks)),
+            size=world_size if world_size == len(ranks) else 0,
+            stated=False,
+            rows=_ordered(mine, rows),
+            stream=True,
+        )
+        for mine in parts
+    ]
 
 
 def _ordered(where: Int64s, rows: Rows) -> Int64s:

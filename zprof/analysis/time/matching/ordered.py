@@ -31,7 +31,8 @@ _NEXT_TO_NOTHING_TOGETHER, _LITTLE = 0.08, 0.1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """``little_together``: share of the rows that may have less than half of the shorter one in common with
-    their partner.  ``touching``: all have more than a row has with the neighbour of its partner.
+    their partner.  ``touching``: a row that has less in common is not matched, for it may have as much in
+    common with the neighbour of its partner.
     """
 
     little_together: float
@@ -91,7 +92,7 @@ def _givers(lines: Mapping[int, Line]) -> list[int]:
 def _on(fixed: int, lines: Mapping[int, Line], hints: Hints) -> dict[int, Int64s]:
     """Slots by rank for those that fit onto ``fixed``."""
     slots = np.arange(len(lines[fixed]), dtype=np.int64)
-    found = {fixed: slots} | {rank: slots for rank in _alike(fixed, lines, hints)}
+    found = {fixed: slots} | _alike(fixed, lines, hints)
     for rank, line in lines.items():
         if rank not in found:
             partner = register(lines[fixed], line, hints(fixed, rank))
@@ -100,8 +101,8 @@ def _on(fixed: int, lines: Mapping[int, Line], hints: Hints) -> dict[int, Int64s
     return found
 
 
-def _alike(fixed: int, lines: Mapping[int, Line], hints: Hints) -> list[int]:
-    """Ranks with the same rows in the same steps, whose times agree too.
+def _alike(fixed: int, lines: Mapping[int, Line], hints: Hints) -> dict[int, Int64s]:
+    """Slots of the ranks with the same rows in the same steps, whose times agree too.
 
     By the clock of their host, where they share one: pings that processors hold up are 0.7 ms apart there.
     Else by what was measured, or by the votes of the rows.
@@ -112,27 +113,30 @@ def _alike(fixed: int, lines: Mapping[int, Line], hints: Hints) -> list[int]:
     known = {rank: hints(fixed, rank) for rank in ranks}
     ranks = [rank for rank in ranks if anchored or known[rank].measured is not None]
     if not ranks or not first.sync.any():
-        return ranks if anchored else []
+        slots = np.arange(len(first), dtype=np.int64)
+        return dict.fromkeys(ranks, slots) if anchored else {}
     still = {rank: _STILL for rank in ranks if known[rank].one_host}
     mates = _agreeing(first, lines, still, BY_HOST)
     others = {rank: known[rank].measured for rank in ranks if rank not in mates}
-    return mates + _agreeing(first, lines, others, BY_VOTE)
+    return mates | _agreeing(first, lines, others, BY_VOTE)
 
 
 def _agreeing(
     first: Line, lines: Mapping[int, Line], clocks: Mapping[int, Measured | None], limits: Limits
-) -> list[int]:
-    """Those of the ranks of ``clocks`` whose times agree by them; None: as the rows vote."""
+) -> dict[int, Int64s]:
+    """Slots of those ranks of ``clocks`` whose times agree by them; None: as the rows vote."""
     if not clocks:
-        return []
+        return {}
     moved = [lines[rank].moved(0.0, clock.drift if clock else 0.0) for rank, clock in clocks.items()]
     start, end = np.array([line.start for line in moved]), np.array([line.end for line in moved])
     shorter = np.minimum(end - start, first.end - first.start).clip(min=1.0)
     voted = weighted_medians(end - first.end, np.where(first.sync, 1.0 / shorter, 0.0))
     offset = np.array([c.offset if c else vote for c, vote in zip(clocks.values(), voted, strict=True)])
     doubt = np.array([clock.doubt_ns if clock else 0.0 for clock in clocks.values()])
-    fits = fits_together(first, start - offset[:, None], end - offset[:, None], doubt, limits)
-    return [rank for rank, good in zip(clocks, fits, strict=True) if good]
+    moved_start, moved_end = start - offset[:, None], end - offset[:, None]
+    fits, refused = fits_together(first, moved_start, moved_end, doubt, limits)
+    slots = np.where(refused, ALONE, np.arange(len(first), dtype=np.int64))
+    return {rank: slots[row] for row, rank in enumerate(clocks) if fits[row]}
 
 
 def _equal(one: Line, other: Line) -> bool:
@@ -143,11 +147,16 @@ def _equal(one: Line, other: Line) -> bool:
     )
 
 
-def fits_together(first: Line, start: Floats, end: Floats, doubt: Floats, limits: Limits) -> Bools:
-    """Ranks whose rows each share enough of their time with their partner.
+def fits_together(
+    first: Line, start: Floats, end: Floats, doubt: Floats, limits: Limits
+) -> tuple[Bools, Bools]:
+    """Return which ranks fit, one entry per rank, and which of their rows do not (ranks x rows).
 
     Where processors are short, gloo's thread may leave a collective late on one rank, and enter the next one
-    late.  So some rows may share little, and few next to nothing; what was paired wrongly shares nothing.
+    late.  So some rows may share little, and few next to nothing.  A row that shares no more than it would
+    with the neighbour of its partner is not matched, and neither are the rows beside it that share little:
+    where each rank lost another event, the rows between the two are paired with neighbours.  It takes more
+    than a few such rows to refuse the rank.
     """
     moved = Line(signature=first.signature, start=start, end=end, step=first.step, sync=first.sync)
     enough, little, more = (
@@ -156,7 +165,15 @@ def fits_together(first: Line, start: Floats, end: Floats, doubt: Floats, limits
     )
     some = (~enough).sum(axis=1) <= limits.little_together * first.sync.sum()
     few = (~little).sum(axis=1) <= _NEXT_TO_NOTHING_TOGETHER * first.sync.sum()
-    return np.asarray(more.all(axis=1) & some & few, dtype=bool)
+    refused = np.array([_stretches(*pair) for pair in zip(~enough, ~more, strict=True)], dtype=bool)
+    return np.asarray(some & few, dtype=bool), refused
+
+
+def _stretches(rows: Bools, around: Bools) -> Bools:
+    """Return the unbroken stretches of ``rows`` that hold one of ``around`` (a subset of them)."""
+    stretch = np.cumsum(np.diff(rows.astype(np.int8), prepend=0) == 1)
+    found: Bools = rows & np.isin(stretch, stretch[around])
+    return found
 
 
 def _placement(lane: Lane, rows: Rows, lines: Mapping[int, Line], found: Mapping[int, Int64s]) -> Placement:
@@ -178,7 +195,7 @@ def _placement(lane: Lane, rows: Rows, lines: Mapping[int, Line], found: Mapping
 
 
 def _moved(slots: Int64s) -> bool:
-    return bool((slots != np.arange(len(slots))).any())
+    return bool(_moves(slots).any())
 
 
 def _moves(slots: Int64s) -> Int64s:

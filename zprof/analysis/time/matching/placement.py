@@ -57,11 +57,11 @@ def slots_of(placement: Placement) -> Int64s:
 
 
 def _first(start: Floats) -> Bools:
-    """The first of each rank carries the start of that rank's profiler."""
+    """Mark what each rank entered first: it carries the start of that rank's profiler."""
     found = np.zeros(start.shape[1], dtype=bool)
     if start.shape[1]:
         known = ~np.isnan(start)
-        found[known.argmax(axis=1)[known.any(axis=1)]] = True
+        found[np.where(known, start, np.inf).argmin(axis=1)[known.any(axis=1)]] = True
     return found
 
 

@@ -4,6 +4,9 @@ Ranges of the program say it best: FSDP2's and FSDP1's hooks, DDP's forward, the
 Below them, autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, also the
 hooks that launch collectives from it.  What is outside of it, and is no optimizer, belongs to a forward as
 soon as the program's thread runs operators there.
+
+A forward is recomputation where it runs on a thread of autograd, or where it passes only some of the units
+that the forward before it passed: every micro-batch passes all of them.
 """
 
 import re
@@ -25,6 +28,8 @@ _FSDP1 = r"FullyShardedDataParallel\._?"
 _FORWARD = re.compile(
     rf"FSDP::(root_)?(pre|post)_forward\b.*|{_FSDP1}(root_)?(pre|post)_forward|DistributedDataParallel\.forward"
 )
+#: FSDP2 says which unit it is; only the beginning of a forward tells a new one.
+_UNIT_FORWARD = re.compile(r"FSDP::(root_)?pre_forward\b.*\(.+\).*")
 _BACKWARD = re.compile(
     rf"FSDP::(root_)?(pre|post)_backward.*|{_FSDP1}(pre|post)_backward_hook(_reshard_only)?"
 )
@@ -44,11 +49,14 @@ class Evidence:
     """Spans of one rank's host, on the common clock.
 
     ``forward`` and ``backward`` are what the program itself calls so, ``ahead_*`` prefetches for these
-    passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps.  ``operators``: what the
-    program's thread runs outside of autograd and of the optimizer.  Disjoint sets, except the named ones.
+    passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps.  ``recompute``: forwards that
+    a backward repeats, as far as threads and units tell them; ``forward`` is without them.  ``operators``:
+    what the program's thread runs outside of autograd and of the optimizer.  Disjoint sets, except the named
+    ones.
     """
 
     forward: Intervals = field(default_factory=_nothing)
+    recompute: Intervals = field(default_factory=_nothing)
     backward: Intervals = field(default_factory=_nothing)
     ahead_forward: Intervals = field(default_factory=_nothing)
     ahead_backward: Intervals = field(default_factory=_nothing)
@@ -77,18 +85,58 @@ def evidence_of(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> Evid
     def spans(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
         return clock.common(view.spans[view.name_is(rows, _is(pattern))])
 
-    autograd = union(spans(operators | named, _AUTOGRAD))
-    optimizer = union(spans(named, _OPTIMIZER), clock.common(marked[Phase.OPTIMIZER]))
-    mine = operators & (view.thread == program_thread(view))
+    program = program_thread(view)
+    nodes, backwards = view.name_is(operators | named, _is(_AUTOGRAD)), view.name_is(named, _is(_BACKWARD))
+    forwards, optimizers = view.name_is(named, _is(_FORWARD)), view.name_is(named, _is(_OPTIMIZER))
+    repeated = forwards & np.isin(view.thread, _autograd_threads(view, forwards, nodes | backwards))
+    repeated |= _partial_forwards(view, forwards & ~repeated, nodes | backwards, optimizers)
+    autograd = union(clock.common(view.spans[nodes]))
+    optimizer = union(clock.common(view.spans[optimizers]), clock.common(marked[Phase.OPTIMIZER]))
+    mine = operators & (view.thread == program)
     return Evidence(
-        forward=_rows(spans(named, _FORWARD), clock.common(marked[Phase.FORWARD])),
-        backward=_rows(spans(named, _BACKWARD), clock.common(marked[Phase.BACKWARD])),
+        forward=_rows(clock.common(view.spans[forwards & ~repeated]), clock.common(marked[Phase.FORWARD])),
+        recompute=_rows(clock.common(view.spans[repeated])),
+        backward=_rows(clock.common(view.spans[backwards]), clock.common(marked[Phase.BACKWARD])),
         ahead_forward=spans(named, _FORWARD_AHEAD),
         ahead_backward=spans(named, _BACKWARD_AHEAD),
         autograd=autograd,
         optimizer=optimizer,
         operators=subtract(spans(mine, _OPERATOR), union(autograd, optimizer)),
     )
+
+
+def _autograd_threads(view: EventView, forwards: Mask, backwards: Mask) -> Int64s:
+    """Return the threads of backwards, without the program's own: a CPU rank runs backwards there too."""
+    rows = np.flatnonzero(forwards)
+    first = view.thread[rows[np.argsort(view.spans[rows, 0], kind="stable")][:1]]
+    return np.setdiff1d(view.thread[backwards], [program_thread(view), *first.tolist()])
+
+
+def _partial_forwards(view: EventView, forwards: Mask, backwards: Mask, optimizers: Mask) -> Mask:
+    """Find forwards behind a backward that pass a part of the units of the forward before.
+
+    A run of forwards ends where a backward or an optimizer step begins.  Behind an optimizer step there is
+    nothing to recompute.
+    """
+    found = np.zeros(len(forwards), dtype=np.bool_)
+    rows = np.flatnonzero(forwards)
+    rows = rows[np.argsort(view.spans[rows, 0], kind="stable")]
+    begins = view.spans[rows, 0]
+    run = np.searchsorted(np.sort(view.spans[backwards | optimizers, 0]), begins)
+    step = np.searchsorted(np.sort(view.spans[optimizers, 0]), begins)
+    names, code = view.coded(rows)
+    told = np.array([_UNIT_FORWARD.fullmatch(name) is not None for name in names], dtype=np.bool_)
+    rows, run, step, code = (each[told[code]] for each in (rows, run, step, code))
+    whole, of_step = frozenset[int](), -1
+    for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(run)) + 1):
+        if not len(part):
+            continue
+        units = frozenset(code[part].tolist())
+        if units < whole and step[part[0]] == of_step:
+            found[rows[part]] = True
+        else:
+            whole, of_step = units, step[part[0]]
+    return found
 
 
 def _is(pattern: re.Pattern[str]) -> Callable[[str], bool]:

@@ -1,4 +1,4 @@
-"""Phases and micro-batches from the order of the units alone.
+"""What the order of gathers alone tells: phases and micro-batches of named units, units of known phases.
 
 A forward gathers units in the order of their first gather of the step, a backward in the reverse one, some
 of them not at all (they were kept) or twice (a recomputation gathers, too).  So a gather belongs to a
@@ -30,3 +30,29 @@ def passes_by_order(units: Sequence[str]) -> list[tuple[str, int]] | None:
             forward = False
         found.append(((Phase.FORWARD if forward else Phase.BACKWARD).value, micro_batch))
     return found
+
+
+def units_by_order(phases: Sequence[str], sizes_bytes: Sequence[int]) -> list[str | None]:
+    """Name the unit of each gather of a micro-batch, where nothing but its phase and size is known.
+
+    A backward goes through the units of the forward in reverse, and so does the recomputation in it: each of
+    their gathers is of the last unit of that size which it has not come to yet.  A gather that fits no unit
+    stays without a name.
+    """
+    forward = [size for phase, size in zip(phases, sizes_bytes, strict=True) if phase == Phase.FORWARD.value]
+    left = {phase: list(range(len(forward))) for phase in (Phase.BACKWARD.value, Phase.RECOMPUTE.value)}
+    names: list[str | None] = []
+    count = 0
+    for phase, size in zip(phases, sizes_bytes, strict=True):
+        if phase == Phase.FORWARD.value:
+            names.append(f"gather {count}")
+            count += 1
+            continue
+        mine = left.get(phase, [])
+        place = next((place for place in reversed(mine) if forward[place] == size), None)
+        if place is None:
+            names.append(None)
+            continue
+        del mine[mine.index(place) :]
+        names.append(f"gather {place}")
+    return names

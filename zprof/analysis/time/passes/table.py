@@ -7,6 +7,10 @@ the step, from 1; null without a unit), ``in_micro_batch`` (the same within the 
 ``compute_between_ns`` (compute of the rank from the end of the previous gather of that unit in the step to
 the start of this one, the pass that the previous one served included; null for the first), and ``method``
 (ranges, autograd, order, unknown).
+
+A unit may be gathered in pieces, a message each: between their launches nothing is computed.  The pieces of
+one gather have one number.  Gathers of a forward without a backward (an evaluation) are no part of a training
+step: they have neither micro-batch nor number.
 """
 
 import itertools
@@ -20,8 +24,9 @@ from zprof.analysis.intervals import Int64s, Intervals, covered
 from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.passes.evidence import Evidence
 from zprof.analysis.time.passes.moves import GATHER, candidates, of_parameters
-from zprof.analysis.time.passes.order import passes_by_order
+from zprof.analysis.time.passes.order import passes_by_order, units_by_order
 from zprof.analysis.time.passes.where import UNKNOWN, where
+from zprof.model.phases import Phase
 
 PASS_COLUMNS = (
     "row", "rank", "step", "kind", "unit", "bytes", "micro_batch", "phase", "number", "in_micro_batch",
@@ -33,6 +38,14 @@ Part = tuple[RankTimeline, slice]
 _NULLABLE = ("micro_batch", "number", "in_micro_batch", "compute_between_ns")
 #: What FSDP1 and DDP call a pass, not a unit.
 _NO_UNIT = re.compile(r"(FSDP|DDP)\.\w+")
+#: Kernels and operators that allocate, view, fill or copy: what stands between two pieces of a gather.
+_MOVES = re.compile(
+    r".*(?:copy|fill|CatArray|chunk_cat).*|aten::(?:empty|zeros|as_strided|view|_unsafe_view|reshape|narrow|slice|"
+    r"select|split|chunk|detach|alias|to|_to_copy|cat|set_|resize_|flatten|t|transpose|expand|zero_)\w*",
+    re.ASCII | re.IGNORECASE,
+)
+_LONGEST = 2_000
+_UNIT_OF_STEP = ["rank", "step", "kind", "unit"]
 
 
 def find_passes(
@@ -45,7 +58,8 @@ def find_passes(
     if not len(table):
         return pd.DataFrame(columns=list(PASS_COLUMNS))
     parts = [(t, slice(*span)) for t, span in zip(timelines, bounds, strict=True) if span[0] < span[1]]
-    table = _by_order(_placed(table, parts, evidence_of))
+    table = _with_units(_placed(table, parts, evidence_of))
+    table = _without_evaluations(_with_pieces(_by_order(table), parts))
     return of_parameters(_numbered(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
 
 
@@ -86,6 +100,18 @@ def _placed(
     )
 
 
+def _with_units(table: pd.DataFrame) -> pd.DataFrame:
+    """Name the units of gathers by their place in the forward, if no gather of the job names its own."""
+    gathers = table[(table["kind"] == GATHER) & table["micro_batch"].notna()]
+    if gathers.empty or table.loc[table["kind"] == GATHER, "unit"].notna().any():
+        return table
+    units = table["unit"].copy()
+    for _, rows in gathers.groupby(["rank", "step", "micro_batch"], sort=False):
+        units.loc[rows.index] = units_by_order(rows["phase"].tolist(), rows["bytes"].tolist())
+    inferred = units.notna() & table["unit"].isna()
+    return table.assign(unit=units, method=table["method"].mask(inferred, BY_ORDER))
+
+
 def _unit(unit: object) -> str | None:
     return unit if isinstance(unit, str) and unit and not _NO_UNIT.fullmatch(unit) else None
 
@@ -111,18 +137,79 @@ def _by_order(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def _with_pieces(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
+    """Add ``piece``: the gather goes on with the one before it of the same unit and micro-batch."""
+    launched_ns = table["launched_ns"].astype("Int64")  # a float of these counts in steps of 256 ns
+    before = launched_ns.groupby([table[name] for name in (*_UNIT_OF_STEP, "micro_batch")]).shift()
+    likely = (before.notna() & (table["kind"] == GATHER) & table["known"]).to_numpy(bool)
+    since, until = before.fillna(0).to_numpy(np.int64), table["launched_ns"].to_numpy(np.int64)
+    piece = np.zeros(len(table), dtype=np.bool_)
+    for timeline, mine in parts:
+        launched = _compute_launches(timeline)
+        if len(launched):
+            computed = np.searchsorted(launched, until[mine]) - np.searchsorted(launched, since[mine])
+            piece[mine] = likely[mine] & (computed == 0)
+    return table.assign(piece=piece)
+
+
+def _compute_launches(timeline: RankTimeline) -> Int64s:
+    """When a rank launched what computes, in order."""
+    work = timeline.activity.named
+    moves = np.array([_MOVES.fullmatch(name[:_LONGEST]) is not None for name in work.names], dtype=np.bool_)
+    chosen = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
+    return np.sort(work.times[chosen, 0])
+
+
+def _without_evaluations(table: pd.DataFrame) -> pd.DataFrame:
+    """Take the micro-batch from gathers of forwards that no backward follows.
+
+    Such a forward ends the step, or stands before the forward of a micro-batch and gathers the same units.
+    """
+    step = [table["rank"], table["step"]]
+    forward = (
+        (table["kind"] == GATHER) & (table["phase"] == Phase.FORWARD.value) & table["micro_batch"].notna()
+    )
+    backward = table["phase"].isin([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
+    backward |= (table["phase"] == UNKNOWN) & (table["kind"] != GATHER)
+    last = table["launched_ns"].astype("Int64").where(backward).groupby(step).transform("max")
+    behind = forward & (table["launched_ns"] > last).fillna(False).astype(bool)
+    rows = table[forward & ~behind & ~table["piece"] & table["unit"].notna()]
+    keys = [rows["rank"], rows["step"], rows["micro_batch"]]
+    place = pd.Series(np.arange(len(rows)), index=rows.index)
+    last_of_unit = place.groupby([*keys, rows["unit"]]).transform("max")
+    begin = last_of_unit.groupby(keys).transform("min")
+    units = rows["unit"].groupby(keys).transform("nunique")
+    repeated = rows["unit"].where(place < begin).groupby(keys).transform("nunique") == units
+    gone = behind.copy()
+    gone.loc[rows.index] |= repeated & (place < begin)
+    # pieces go with their gather
+    number = (~table["piece"]).groupby([table[name] for name in _UNIT_OF_STEP]).cumsum()
+    gather = [*(table[name] for name in _UNIT_OF_STEP), number]
+    gone |= (gone & ~table["piece"]).groupby(gather, dropna=False).transform("max")
+    return table.assign(micro_batch=table["micro_batch"].mask(gone), trains=~gone)
+
+
 def _numbered(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
-    """Number the collectives of each kind and unit; how much was computed between two gathers of a unit."""
-    named = table["unit"].notna()
-    step = table.groupby(["rank", "step", "kind", "unit"])
-    part = table.groupby(["rank", "step", "kind", "unit", "micro_batch"])
-    last_end = step["end_ns"].shift()
-    again = last_end.notna() & (table["kind"] == GATHER)
-    since, until = last_end.where(again, table["start_ns"]).to_numpy(np.int64), table["start_ns"].to_numpy()
+    """Number the gathers and reductions of each unit; how much was computed between two gathers of a unit."""
+    rows = table[table["unit"].notna() & table["trains"]]
+    begins = (~rows["piece"]).astype("int64")
+    numbers = pd.DataFrame(
+        {
+            "number": begins.groupby([rows[name] for name in _UNIT_OF_STEP]).cumsum(),
+            "in_micro_batch": begins.groupby(
+                [rows[name] for name in (*_UNIT_OF_STEP, "micro_batch")]
+            ).cumsum(),
+            "last_end": rows["end_ns"].astype("Int64").groupby([rows[n] for n in _UNIT_OF_STEP]).shift(),
+        }
+    ).reindex(table.index)
+    again = (numbers["last_end"].notna() & ~table["piece"] & (table["kind"] == GATHER)).to_numpy(bool)
+    until = table["start_ns"].to_numpy(np.int64)
+    since = np.where(again, numbers["last_end"].fillna(0).to_numpy(np.int64), until)
     between = np.concatenate([covered(t.activity.compute, since[mine], until[mine]) for t, mine in parts])
     table = table.assign(
-        number=(step.cumcount() + 1).where(named),
-        in_micro_batch=(part.cumcount() + 1).where(named & table["micro_batch"].notna()),
+        number=numbers["number"],
+        in_micro_batch=numbers["in_micro_batch"].where(table["micro_batch"].notna()),
         compute_between_ns=pd.Series(between, index=table.index).where(again),
-    )
-    return table.astype(dict.fromkeys(_NULLABLE, "Int64"))
+    ).astype(dict.fromkeys(_NULLABLE, "Int64"))
+    pieces = table.groupby([*_UNIT_OF_STEP, "number"])["compute_between_ns"]
+    return table.assign(compute_between_ns=table["compute_between_ns"].fillna(pieces.transform("first")))

@@ -20,8 +20,8 @@ _NONE = np.iinfo(np.int64).min
 _ANSWERS = (
     (Phase.OPTIMIZER.value, BY_RANGES),
     (Phase.BACKWARD.value, BY_RANGES),
-    (Phase.FORWARD.value, BY_RANGES),
     (Phase.RECOMPUTE.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
     (Phase.BACKWARD.value, BY_RANGES),
     (Phase.FORWARD.value, BY_RANGES),
     (Phase.BACKWARD.value, BY_AUTOGRAD),
@@ -48,17 +48,18 @@ def where(evidence: Evidence, times_ns: Int64s, steps: Intervals) -> Where:
 
 def _phases(evidence: Evidence, times: Int64s, step_begins: Int64s) -> tuple[list[str], list[str]]:
     """The innermost range that says it; else autograd; else what ran last in the step."""
-    forward, backward = _around(evidence.forward, times), _around(evidence.backward, times)
+    backward = _around(evidence.backward, times)
+    recomputing = _around(evidence.recompute, times)
+    forward = np.maximum(_around(evidence.forward, times), recomputing)
     in_forward, in_backward = forward != _NONE, backward != _NONE
     node = _holds(evidence.autograd, times)
-    behind = _last_begin(evidence.autograd, times) > np.maximum(
-        step_begins, _last_begin(evidence.operators, times)
-    )
+    since = np.maximum(_last_begin(evidence.operators, times), _last_begin(evidence.optimizer, times))
+    behind = _last_begin(evidence.autograd, times) > np.maximum(step_begins, since)
     asked = [
         _holds(evidence.optimizer, times),
         _holds(evidence.ahead_backward, times),
+        in_forward & (node | (recomputing == forward) | in_backward) & ~(backward > forward),
         _holds(evidence.ahead_forward, times),
-        in_forward & (node | (in_backward & (backward < forward))),
         in_backward,
         in_forward,
         node,

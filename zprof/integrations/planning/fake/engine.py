@@ -100,11 +100,13 @@ def _taken_over(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
 class _InPlace:
     """AdamW that reads the gradient as it is and makes nothing, as one kernel on a GPU does."""
 
-    def sum_of_squares(self, gradient: torch.Tensor) -> torch.Tensor:
+    joins_units = True
+
+    def sum_of_squares(self, gradients: object) -> torch.Tensor:
         """One element."""
         return torch.zeros((), dtype=torch.float64)
 
-    def adamw(self, shard: object, numbers: object, control: object) -> None:
+    def adamw(self, shards: object, numbers: object, control: object) -> None:
         """Only values would change."""
 
 

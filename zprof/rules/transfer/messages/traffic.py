@@ -195,7 +195,7 @@ def _messages(
     if not len(times):
         return None
     each = float(times.median())
-    latency = _latency(analysis, rows, mine, kind)
+    latency = _latency(analysis, mine, kind)
     return Messages(
         kind=kind,
         count=mean_per_step(analysis, len(mine)),
@@ -216,23 +216,31 @@ def intrinsic(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[float]":
     return times[times > max(1, 2 * clock_uncertainty_ns(analysis))]
 
 
-def _latency(
-    analysis: RunAnalysis, rows: pd.DataFrame, mine: pd.DataFrame, kind: CollectiveKind
-) -> float | None:
-    """Of a message without bytes: from the fit over sizes, else what tiny ones of the same group take."""
-    groups = set(mine["group"].astype(str))
+def _latency(analysis: RunAnalysis, mine: pd.DataFrame, kind: CollectiveKind) -> float | None:
+    """Of a message without bytes: from the fit over sizes, else what tiny ones between the same ranks take.
+
+    Groups of the same ranks use the same links: a norm or a loss often has a group of its own.
+    """
+    ranks = {_ranks_of(str(group)) for group in mine["group"].unique()}
     fits = [
         fit.latency_ns
         for fit in analysis.time.fits
-        if (fit.kind, fit.group in groups) == (kind.value, True)
+        if (fit.kind, _ranks_of(fit.group) in ranks) == (kind.value, True)
         and fit.residual_ratio <= _FIT_RESIDUAL_RATIO
         and fit.messages >= _FIT_MESSAGES
     ]
     if fits:
         return float(max(fits))
-    tiny = _of_kinds(rows, (*_GATHERS, *_REDUCES))
-    times = intrinsic(analysis, tiny[tiny["bytes"] <= _TINY_RATIO * mine["bytes"].median()])
+    rows = _of_kinds(analysis.collectives, (*_GATHERS, *_REDUCES))
+    rows = rows[rows["bytes"] <= _TINY_RATIO * mine["bytes"].median()]
+    same = {group: _ranks_of(str(group)) in ranks for group in rows["group"].unique()}
+    times = intrinsic(analysis, rows[rows["group"].map(same).astype(bool)])
     return float(times.median()) if len(times) else None
+
+
+def _ranks_of(group: str) -> str:
+    """The ranks of a group: behind them may stand what tells it from others of the same ranks."""
+    return group.split("#", 1)[0]
 
 
 def _launch_ns(analysis: RunAnalysis, rows: pd.DataFrame) -> float:

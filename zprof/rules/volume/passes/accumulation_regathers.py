@@ -3,8 +3,8 @@
 Parameters change once a step.  With k micro-batches and units that are dropped after each forward and
 backward, a step gathers each unit 2 k times (law of this schedule: all_gathers = 2 x units x k), although
 one gather would do for as long as there is memory to keep it.  Signal, from counts of one rank: more than
-one micro-batch, and units that are gathered more than once in the step.  What would vanish is every gather
-of a unit but its first.
+one micro-batch, and units that the forward of a later one gathers anew.  What would vanish is every gather of
+such a unit in the later micro-batches; a second gather within the first one is ZP413's.
 
 Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md).  A gather that is hidden
 costs nothing: k micro-batches with two hidden gathers each are no finding.
@@ -39,14 +39,21 @@ def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) 
     if not isinstance(again, Again):
         return again
     micro_batches = int(again.rows["micro_batches"].max())
-    units = mean_per_step(analysis, int((again.gathers["number"] == 1).sum()))
-    return _finding(analysis, again.price, micro_batches, units, headroom_of(analysis, again.gathers))
+    first = again.gathers[again.gathers["number"] == 1]
+    units = mean_per_step(analysis, len(first.drop_duplicates(["rank", "step", "unit"])))
+    gathers = mean_per_step(analysis, len(again.gathers))
+    headroom = headroom_of(analysis, again.gathers)
+    return _finding(analysis, again.price, micro_batches, (units, gathers), headroom)
 
 
 def _finding(
-    analysis: RunAnalysis, price: Price, micro_batches: int, units: float, headroom: Headroom
+    analysis: RunAnalysis,
+    price: Price,
+    micro_batches: int,
+    counted: tuple[float, float],
+    headroom: Headroom,
 ) -> Finding:
-    total = price.count + units
+    units, total = counted
     return finding(
         Cause.ACCUMULATION_REGATHERS,
         sentence=f"{total:.0f} all_gathers a step for {units:.0f} units and {micro_batches} micro-batches: "

@@ -5,22 +5,27 @@ Signal, from counts and bytes of one rank: reductions of gradients in more than 
 least half of the bytes of the last one's.  What would vanish are those of all but the last micro-batch.
 
 Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md; cosmos-framework #162 saw
-22 s become 89 s).  Sharded gradients (stages 2 and 3) can wait for the last micro-batch only if they stay
-whole until then: that costs the memory of all gradients, and the finding says so.
+22 s become 89 s).  Where less shows, and the step moves more than the ZeRO formula has or no formula is
+known, it is a note: a slower link, or less compute, will show them.  Sharded gradients (stages 2 and 3) can
+wait for the last micro-batch only if they stay whole until then: that costs the memory of all gradients, and
+the finding says so.
 """
+
+from dataclasses import replace
 
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Evidence, Finding
+from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes, format_ns
-from zprof.rules.rows import wall_ns
+from zprof.rules.rows import can_replay, wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.known import confidence_of, missing_of_reductions, passes_of
 from zprof.rules.volume.passes.price import Price, price_of
+from zprof.rules.volume.passes.regathers import PROPOSED_RATIO
 
 #: Of the step.
 _WORTH_RATIO = 0.03
@@ -44,17 +49,27 @@ def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     missing = missing_of_reductions(analysis, Cause.ACCUMULATION_SYNCS)
     if missing:
         return missing
-    early, micro_batches = _early(passes_of(analysis))
+    early, micro_batches = early_reductions(passes_of(analysis))
     if early.empty:
         return None
     price = price_of(analysis, early)
-    if price.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
+    worth = PROPOSED_RATIO if can_replay(analysis) else _WORTH_RATIO
+    if price.exposed_ns > worth * wall_ns(analysis):
+        return _finding(analysis, price, micro_batches)
+    if analysis.volume is not None and not analysis.volume.exceeds_formula:
         return None
-    return _finding(analysis, price, micro_batches)
+    hidden = _finding(analysis, price, micro_batches)
+    return replace(
+        hidden,
+        saving_ns=(0, int(price.exposed_ns)),
+        severity=Severity.LOW,
+        confidence=Confidence.LOW,
+        sentence=f"{hidden.sentence}; most of it is hidden under compute",
+    )
 
 
-def _early(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Reductions before the last micro-batch of their step, and how many micro-batches reduce."""
+def early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the reductions before the last micro-batch of their step, and how many micro-batches reduce."""
     rows = passes[(passes["kind"] != CollectiveKind.ALL_GATHER.value) & passes["micro_batch"].notna()]
     sums = rows.groupby([*_STEP, "micro_batch"])["bytes"].sum().rename("reduced_bytes").reset_index()
     last = sums.groupby(_STEP)["reduced_bytes"].transform("last")
@@ -79,6 +94,7 @@ def _finding(analysis: RunAnalysis, price: Price, micro_batches: int) -> Finding
             Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
             Evidence(what="their transfer a step", value=price.transfer_ns, unit="ns"),
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            *_volume(analysis),
         ],
         saving_ns=price.saving_ns,
         severity=severity_of(price.high_ns, wall),
@@ -88,3 +104,13 @@ def _finding(analysis: RunAnalysis, price: Price, micro_batches: int) -> Finding
         disprove="reduce in the last micro-batch only and record again: if the step stays as long, the "
         "reductions were hidden after all",
     )
+
+
+def _volume(analysis: RunAnalysis) -> list[Evidence]:
+    volume = analysis.volume
+    if volume is None:
+        return []
+    return [
+        Evidence(what="moved a step", value=volume.seen_bytes, unit="bytes"),
+        Evidence(what="by the ZeRO formula", value=volume.expected_bytes, unit="bytes"),
+    ]

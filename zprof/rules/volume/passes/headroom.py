@@ -55,7 +55,8 @@ class Headroom:
 
 def headroom_of(analysis: RunAnalysis, gathers: pd.DataFrame) -> Headroom:
     """The room for the units of ``gathers``, each counted once."""
-    once = gathers.groupby(["rank", "unit"])["bytes"].max().groupby("rank").sum()
+    each = gathers.groupby(["rank", "step", "unit", "number"])["bytes"].sum()  # its pieces together
+    once = each.groupby(["rank", "unit"]).max().groupby("rank").sum()
     free = [
         device.device_total_bytes - device.device_used_bytes
         for device in analysis.memory.devices

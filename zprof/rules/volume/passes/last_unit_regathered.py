@@ -16,7 +16,7 @@ from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
 from zprof.model.units import format_bytes, format_ns
-from zprof.rules.foreseen import foreseen_ns
+from zprof.rules.foreseen import foreseen
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.known import confidence_of
@@ -40,6 +40,9 @@ def last_unit_regathered(analysis: RunAnalysis, baseline: RunAnalysis | None) ->
 
 
 def _finding(analysis: RunAnalysis, price: Price, unit: str, between_ns: float) -> Finding:
+    expected = foreseen(
+        analysis, Change(keep_after_forward="last"), price.saving_ns, confidence_of(analysis, price)
+    )
     return finding(
         Cause.LAST_UNIT_REGATHERED,
         sentence=f"{unit}, the last unit of the forward, is dropped and gathered again at once: "
@@ -51,9 +54,9 @@ def _finding(analysis: RunAnalysis, price: Price, unit: str, between_ns: float) 
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
             Evidence(what="compute between its two gathers", value=between_ns, unit="ns"),
         ],
-        saving_ns=foreseen_ns(analysis, Change(keep_after_forward="last"), price.saving_ns),
+        saving_ns=expected.saving_ns,
         severity=severity_of(price.high_ns, wall_ns(analysis)),
-        confidence=confidence_of(analysis, price),
+        confidence=expected.confidence,
         fix=fix_for(analysis.training.engine, _FIXES),
         disprove="keep that one unit and record again: its second gather goes, and the step is shorter by "
         "what was exposed of it",

@@ -7,16 +7,17 @@ and is no finding.  Signal, from one rank: units that are gathered again in the 
     exposed time of these gathers > 2 % of the step                         (docs/thresholds.md)
     free memory of the device at the peak >= bytes of the unsharded units   where memory was recorded
 
-Where it was not, the finding says so and is of medium confidence: the time is sure, the room is not.
+Where memory was not recorded, nobody knows if the fix is possible at all: a note of low confidence, which
+claims time after all findings that are sure.
 """
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
-from zprof.model.findings import Evidence, Finding
+from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
 from zprof.model.units import format_bytes, format_ns
-from zprof.rules.foreseen import foreseen_ns
+from zprof.rules.foreseen import foreseen
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.headroom import Headroom, headroom_of
@@ -45,6 +46,9 @@ def needless_reshard_after_forward(
 
 
 def _finding(analysis: RunAnalysis, price: Price, units: int, headroom: Headroom) -> Finding:
+    expected = foreseen(
+        analysis, Change(keep_after_forward="all"), price.saving_ns, confidence_of(analysis, price)
+    )
     return finding(
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
         sentence=f"{units} units are dropped after their forward and gathered again for their backward: "
@@ -57,9 +61,9 @@ def _finding(analysis: RunAnalysis, price: Price, units: int, headroom: Headroom
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
             *headroom.evidence,
         ],
-        saving_ns=foreseen_ns(analysis, Change(keep_after_forward="all"), price.saving_ns),
+        saving_ns=expected.saving_ns,
         severity=severity_of(price.high_ns, wall_ns(analysis)),
-        confidence=headroom.at_most(confidence_of(analysis, price)),
+        confidence=expected.confidence if headroom.suffices else Confidence.LOW,
         fix=fix_for(analysis.training.engine, _FIXES),
         disprove="keep the units after their forward and record again: if the step stays as long, or memory "
         "runs out, dropping them was right",

@@ -1,6 +1,6 @@
 """Which rule names which gather of a unit that was gathered before in the same step: each has one.
 
-In this order: what a further micro-batch gathers again (ZP412), the third gather of a unit in a
+In this order: what a later micro-batch gathers although it was there (ZP412), the third gather of a unit in a
 micro-batch, which recomputation makes (ZP415), that of the last unit, whose forward has just ended (ZP414),
 and the rest, which a backward makes because its forward dropped the unit (ZP413).
 """
@@ -15,7 +15,7 @@ from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.model.phases import Phase
-from zprof.rules.rows import wall_ns
+from zprof.rules.rows import can_replay, wall_ns
 from zprof.rules.volume.passes.known import missing_of_gathers, passes_of
 from zprof.rules.volume.passes.price import Price, price_of
 
@@ -26,6 +26,9 @@ WORTH_RATIO: Mapping[Cause, float] = {
     Cause.LAST_UNIT_REGATHERED: 0.02,
     Cause.NEEDLESS_RESHARD_AFTER_FORWARD: 0.02,
 }
+
+#: Of the step: what must show of them for the replay to decide what they cost.
+PROPOSED_RATIO = 0.001
 
 #: Gathers of a unit in a micro-batch: one for its forward, one for its backward, and then recomputation's.
 _WITHOUT_RECOMPUTATION = 2
@@ -66,7 +69,8 @@ def _worth(analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause) -> Again 
     if rows.empty:
         return None
     price = price_of(analysis, rows)
-    if price.exposed_ns <= WORTH_RATIO[cause] * wall_ns(analysis):
+    worth = PROPOSED_RATIO if can_replay(analysis) else WORTH_RATIO[cause]
+    if price.exposed_ns <= worth * wall_ns(analysis):
         return None
     return Again(rows=rows, price=price, gathers=gathers)
 
@@ -87,7 +91,10 @@ def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
 
 def _causes(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
     again = rows["number"] > 1
-    further = again & (rows["micro_batches"] > 1)
+    # kept from the first micro-batch on, a unit would not be gathered in a later one at all
+    begins = (rows["in_micro_batch"] == 1) & (rows["phase"] == Phase.FORWARD.value)
+    begins = begins.groupby([rows[name] for name in (*_STEP, "unit", "micro_batch")]).transform("max")
+    further = again & (rows["micro_batch"] > 0) & begins
     third = again & ~further & (rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION)
     last = again & ~further & ~third & _of_last_unit(analysis, rows)
     cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from history_tables import Told, told
+from history_tables import Told, frames_of, told
 from training_history import (
     ALL_GATHER,
     BARE,
@@ -22,7 +22,8 @@ from training_history import (
     at,
 )
 
-from tests.support.snapshots import MIB
+from tests.support.snapshots import MIB, Allocator
+from zprof.analysis.memory.blocks.naming.stacks import Stacks
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 
@@ -367,3 +368,52 @@ def test_qualified_names_windows_paths_and_cpp_frames() -> None:
     assert seen.of_size(7 * MIB) == ("activations", "saved")
     assert seen.of(state) == ("optimizer_state", "state")
     assert seen.of_size(6 * MIB) == ("temporary_buffers", "act_grad")
+
+
+#: As C++ frames are written: no Python on the thread of the backward.
+PLUMBING = [
+    at("??", "torch::unwind::unwind()"),
+    at("??", "torch::CapturedTraceback::gather(bool, bool, bool)"),
+    at(
+        "CUDACachingAllocator.cpp",
+        "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)",
+    ),
+]
+NODE = [
+    at("??", "torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)"),
+    at("??", "__clone"),
+]
+
+
+@pytest.mark.parametrize(
+    "function", ["at::cuda::getCurrentCUDABlasHandle()", "at::cuda::blas::gemm<float>(char, char)"]
+)
+def test_a_workspace_is_temporary_on_whatever_thread_it_is_made(function: str) -> None:
+    """32 MiB that stay from a backward on, as a gradient does, and which cuBLAS asked for."""
+    program = trained(1)
+    gradients = program.backward(program.forward())
+    workspace = program.alloc(32 * MIB, [*PLUMBING, at("??", function), *NODE])
+    other = program.alloc(33 * MIB, [*PLUMBING, at("??", "at::native::mm(at::Tensor const&)"), *NODE])
+    program.optimize()
+    program.free(gradients)
+    program.step()
+    seen = told(program.allocator)
+    assert seen.of(workspace) == ("temporary_buffers", "workspace")
+    assert seen.of(other)[0] != "temporary_buffers"
+
+
+def test_shown_frames_are_somebody_s_code() -> None:
+    operator = at("??", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)")
+    interpreter = [at("??", "_PyEval_EvalFrameDefault"), at("??", "PyObject_Vectorcall")]
+    mine, theirs = at("/home/user/model.py", "forward"), at("kernel.cu", "flash::mha_forward(int)")
+    allocator = Allocator()
+    allocator.begin_history()
+    allocator.alloc(MIB, frames=[*PLUMBING, theirs, operator, *interpreter, mine, CALL, MAIN])
+    stacks = Stacks(frames_of(allocator)["stack"])
+    shown = stacks.shown(0)
+    assert [frame.rpartition(" ")[2] for frame in shown] == [
+        "flash::mha_forward",
+        "at::_ops::mm::call",
+        "forward",
+        MAIN["name"],
+    ]

@@ -75,6 +75,16 @@ def test_the_largest_allocations_carry_their_stacks_and_their_basis(tmp_path: Pa
     assert top[1].sub == "kept"
 
 
+def test_equal_allocations_are_one_entry_with_their_count(tmp_path: Path) -> None:
+    program = trained()
+    for size in (30, 40, 35):
+        program.alloc(size * MIB, [at("/home/user/cache.py", "keep"), MAIN])
+    program.alloc(90 * MIB, [at("/home/user/once.py", "keep"), MAIN])
+    first, second = imported(tmp_path, program.allocator).top[:2]
+    assert (first.count, first.bytes, first.total_bytes) == (3, 40 * MIB, 105 * MIB)
+    assert (second.count, second.bytes, second.total_bytes) == (1, 90 * MIB, 90 * MIB)
+
+
 def test_what_has_no_owner_is_a_gap_that_says_why(tmp_path: Path) -> None:
     program = Training()
     program.alloc(10 * MIB, [])

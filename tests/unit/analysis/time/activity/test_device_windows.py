@@ -156,3 +156,18 @@ def test_all_work_is_in_one_step_or_outside():
     inside = measure(activity.work) - measure(subtract(activity.work, windows.steps.spans))
     assert edges(windows) == [[100, 260], [260, 400]]
     assert inside == 10 + 30 + 120
+
+
+def test_a_step_that_launched_behind_the_last_kernel_of_the_trace_is_unknown():
+    rows = two_steps().call(250, 4).call(290, 5)
+    windows = windows_of(rows)
+    assert windows.unknown == (1,)
+    assert edges(windows) == [[100, 260]]
+    assert windows.host_steps.number.tolist() == [0]
+
+
+def test_launches_without_a_kernel_between_others_or_that_never_have_one_are_no_end():
+    rows = two_steps().call(150, 8)
+    rows.event(295, 296, "cuda_runtime", "cudaLaunchHostFunc", correlation=9)
+    rows.event(296, 297, "cuda_runtime", "cudaMemsetAsync", correlation=10)
+    assert windows_of(rows).unknown == ()

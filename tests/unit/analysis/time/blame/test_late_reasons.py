@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.device_plays import MS, US, Collect, Copy, Drain, Host, Join, Kernel, write
+from tests.support.device_plays import MS, US, Collect, Copy, Drain, Host, Join, Kernel, Step, write
 from zprof.analysis.time.analyse import analyse_time
 from zprof.run.reader import load
 
@@ -11,10 +11,13 @@ RANKS = (0, 1, 2, 3)
 
 
 def program(*planted, plant_at=3, units=6, prefetch=False):
-    """Gather, compute, gather, compute, ...; what is planted comes before the compute of one unit."""
+    """Gather, compute, gather, compute, ...; what is planted comes before the compute of one unit.
+
+    With ``prefetch`` each gather is launched before the compute of the unit ahead of it, and runs beside it.
+    """
     ops = [Collect(key="g0", group=RANKS)]
     for unit in range(units):
-        following = Collect(key=f"g{unit + 1}", group=RANKS, after_compute=not prefetch)
+        following = Collect(key=f"g{unit + 1}", group=RANKS)
         ops.append(Join(key=f"g{unit}"))
         ops += [following] if prefetch else []
         ops += planted if unit == plant_at else ()
@@ -75,11 +78,16 @@ def test_a_wait_for_the_device_that_only_one_rank_makes(tmp_path):
 
 
 def test_a_delay_that_others_had_compute_to_hide_is_told_by_where_it_began(tmp_path):
-    """With prefetch the lateness goes through collectives that nobody was held up by: look further back."""
-    programs = with_late([Kernel(ns=4 * MS)], prefetch=True, plant_at=2)
-    analysis = analysed(tmp_path, programs)
-    for entry in analysis.time.blame.per_rank:
-        assert set(entry.reasons) <= {"compute"}
+    """Prefetched gathers behind the delay come late too, without holding anybody up: look further back."""
+    unit_ns = 5 * MS
+    analysis = analysed(tmp_path, with_late([Kernel(ns=LATE)], prefetch=True, plant_at=2))
+    first, *others = analysis.time.blame.per_rank
+    assert (first.rank, first.exposed_wait_ns) == (1, 3 * (LATE - unit_ns))
+    assert first.reasons == {"compute": first.exposed_wait_ns}
+    assert all(not entry.reasons for entry in others)
+    blamed = analysis.collectives[analysis.collectives["blamed_rank"] == 1]
+    assert set(blamed["unit"]) == {"g4", "g5", "g6"}
+    assert set(blamed["late_reason"]) == {"compute"}
 
 
 def test_a_rank_whose_host_launches_late_while_its_device_is_busy(tmp_path):
@@ -105,7 +113,7 @@ def test_a_rank_whose_host_launches_late_while_its_device_is_busy(tmp_path):
 def test_a_healthy_run_accuses_nobody(tmp_path):
     analysis = analysed(tmp_path, with_late([]))
     assert all(entry.exposed_wait_ns == 0 for entry in analysis.time.blame.per_rank)
-    assert analysis.time.blame.judged == 6
+    assert analysis.time.blame.judged == 7
 
 
 def test_a_missing_rank_leaves_everything_unjudged(tmp_path):
@@ -142,3 +150,16 @@ def test_a_call_under_which_the_device_was_busy_is_not_why_it_ran_dry(tmp_path):
         late = [Host(ns=2 * LATE, name="cudaMalloc"), Drain(), Host(ns=LATE)] if rank == 1 else []
         programs[rank] = program(Kernel(ns=4 * LATE), *late)
     assert reason_at(analysed(tmp_path, programs), "g4") == "host"
+
+
+def test_a_rank_that_started_late_and_runs_alike_has_no_reason_in_its_pace(tmp_path):
+    """All hosts are slower than their devices; one is as far behind at the end as at the start."""
+    slow = [
+        op for op in program(units=8) for op in ((Host(ns=2 * MS), op) if isinstance(op, Kernel) else (op,))
+    ]
+    short = [Kernel(ns=MS) if isinstance(op, Kernel) else op for op in slow]
+    programs = {rank: [Host(ns=LATE), Step(), *short] if rank == 1 else [Step(), *short] for rank in RANKS}
+    first = analysed(tmp_path, programs).time.blame.per_rank[0]
+    assert first.rank == 1
+    assert first.exposed_wait_ns > 3 * MS
+    assert "host" not in first.reasons

@@ -132,7 +132,7 @@ def test_a_rank_that_is_often_last_by_little_is_charged_with_little(tmp_path):
     blame = analyse_time(load(write(tmp_path / "x.zprof", ops))).time.blame
     first = blame.per_rank[0]
     assert first.rank == 1
-    assert first.last_ratio == pytest.approx(0.6)
+    assert first.last_ratio == pytest.approx(12 / 21)  # with the first one, at which nobody is late
     assert first.exposed_wait_ns == 12 * 2 * 30 * US
     assert first.exposed_wait_ns < 0.01 * 20 * 4 * MS
 

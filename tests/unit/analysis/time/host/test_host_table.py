@@ -44,7 +44,38 @@ def test_calls_are_counted(tmp_path):
     assert rows["launches_seen"].all()
 
 
+@pytest.mark.parametrize(
+    ("name", "compiled"),
+    [
+        ("Torch-Compiled Region: 0/0", True),
+        ("CompiledFunction", True),
+        ("CompiledFunctionBackward", True),
+        ("## Call CompiledFxGraph fabc ##", True),
+        ("triton_poi_fused_add_0", True),
+        ("aten::add", False),
+        ("my.CompiledFunctions", False),
+    ],
+)
+def test_compiled_regions_are_seen(tmp_path, name, compiled):
+    rows = rows_of(tmp_path, [Host(ns=MS, name=name, category="cpu_op")])
+    assert set(rows["is_compiled"]) == {compiled}
+
+
 def test_a_wait_that_leaves_the_queue_empty(tmp_path):
     rows = rows_of(tmp_path, [op for _ in range(5) for op in (Kernel(ns=200 * US), Drain())])
     assert rows["dry_syncs"].tolist() == [6, 6]
     assert rows["sync_ns"].min() >= 5 * 3 * US
+
+
+@pytest.mark.parametrize(
+    ("names", "inference"),
+    [
+        (["aten::mm"], True),
+        (["aten::mm", "autograd::engine::evaluate_function: MmBackward0"], False),
+        (["aten::mm", "Optimizer.step#SGD.step"], False),
+        ([], False),
+    ],
+)
+def test_operators_without_backward_and_optimizer_are_inference(tmp_path, names, inference):
+    rows = rows_of(tmp_path, [Host(ns=MS, name=name, category="cpu_op") for name in names])
+    assert rows["is_inference"].tolist() == [inference] * 2

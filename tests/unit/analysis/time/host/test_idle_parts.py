@@ -91,3 +91,13 @@ def test_the_main_thread_of_a_cpu_rank():
     one = calls(loader=spans((0, 10)), collective=spans((20, 25)))
     shares = lengths(of_cpu(spans((5, 40)), spans((30, 33)), one).idle)
     assert shares == {Part.LOADER: 5, Part.OTHER: 5, Part.COPY: 3, Part.LAUNCH: 22}
+
+
+def test_the_longest_occurrence_of_a_part_is_that_of_one_call_with_its_gap():
+    """A wait of 5 ms in pieces, kernels between, is one; another step has a shorter one."""
+    idle = spans((0, 2 * MS), (3 * MS, 5 * MS), (20 * MS, 21 * MS), (100 * MS, 101 * MS))
+    waits = calls(sync=spans((0, 5 * MS), (20 * MS, 21 * MS), (100 * MS, 101 * MS)))
+    shares = of_device(idle, EMPTY, EMPTY, waits)
+    assert shares.largest_ns(Part.SYNC, np.array([0, 50 * MS])).tolist() == [4 * MS, MS]
+    shares = of_device(idle, EMPTY, EMPTY, calls())
+    assert shares.largest_ns(Part.LAUNCH, np.array([0, 50 * MS])).tolist() == [2 * MS, MS]

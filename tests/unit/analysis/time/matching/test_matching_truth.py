@@ -70,6 +70,25 @@ def test_one_event_dropped_anywhere_makes_no_instance_wrong(name, part):
             assert whole(seen) >= count - 2, (rank, place)
 
 
+@pytest.mark.parametrize("hosts", [(), ("a", "a")], ids=["free clocks", "one host"])
+def test_one_row_out_of_many_that_shares_nothing_costs_that_row(hosts):
+    """A held-up thread enters and leaves one of 200 collectives late: the others are matched in order."""
+    still = {"jitter": 0, "tail": lambda draw, rank, length: 0}
+    world = World(ranks=2, steps=50, ops=ALIKE, hosts=hosts, offsets={} if hosts else {1: 10**15}, **still)
+    frame, timelines = recorded(world)
+    odd = frame[(frame["rank"] == 1) & (frame["true"] == 100)].index
+    length = (frame.loc[odd, "end_ns"] - frame.loc[odd, "start_ns"]).item()
+    frame.loc[odd, ["start_ns", "end_ns"]] += length - length // 130
+    seen = synchronise(frame, timelines, 2)
+    assert not wrong_instances(seen)
+    assert not seen.excluded
+    assert whole(seen) == 50 * len(world.ops) - 1
+    assert set(seen.collectives.loc[seen.collectives["matched"], "rung"]) == {"order"}
+    gaps = [gap.reason for gap in seen.gaps if gap.what == "matching of collectives"]
+    assert gaps
+    assert all(reason.startswith("1 in group") for reason in gaps)
+
+
 @given(
     drops=st.sets(st.tuples(st.integers(0, 2), st.integers(0, 23)), max_size=8),
     begins=st.tuples(*[st.integers(0, 1)] * 3),
@@ -250,5 +269,17 @@ def test_one_stream_without_a_group_on_each_rank():
     assert set(seen.collectives["rung"]) == {"stream"}
     assert seen.collectives["matched"].all()
     assert not synchronise(frame, timelines, 8).collectives["matched"].any()
-    two = frame.assign(group=["stream:7", "stream:9"] * (len(frame) // 2))
-    assert (synchronise(two, timelines, 4).collectives["instance"] == -1).all()
+
+
+def test_streams_without_a_group_are_matched_by_name_if_all_ranks_have_the_same():
+    frame, timelines = recorded(World(offsets=OFFSETS))
+    two = frame.assign(group=["stream:7", "stream:9"] * (len(frame) // 2), group_size=0)
+    seen = synchronise(two, timelines, 4)
+    assert not wrong_instances(seen)
+    assert seen.collectives["matched"].all()
+    assert seen.collectives.groupby("instance")["group"].nunique().max() == 1
+    # Of a larger job these ranks may be in different groups, on streams of the same number.
+    assert (synchronise(two, timelines, 8).collectives["instance"] == -1).all()
+    other = (two["rank"] == 3) & (two["group"] == "stream:9")
+    unlike = two.assign(group=two["group"].mask(other, "stream:11"))
+    assert (synchronise(unlike, timelines, 4).collectives["instance"] == -1).all()

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
 from zprof.analysis.time.clocks.offsets import RankClock
@@ -90,6 +91,60 @@ def test_forward_ranges_within_a_backward_begin_no_micro_batch() -> None:
 
 def test_without_a_backward_micro_batches_are_not_known() -> None:
     assert at(Evidence(forward=spans((10, 20)), operators=EMPTY), 15).micro_batch.tolist() == [-1]
+
+
+def events_of(*rows: tuple[str, str, int, int, int]) -> pa.Table:
+    """Category, name, thread, begin and end of each."""
+    categories, names, threads, begins, ends = zip(*rows, strict=True)
+    return pa.table(
+        {
+            "start_ns": pa.array(begins, pa.int64()),
+            "duration_ns": pa.array([e - b for b, e in zip(begins, ends, strict=True)], pa.int64()),
+            "category": pa.array(categories).dictionary_encode(),
+            "name": pa.array(names).dictionary_encode(),
+            "thread": pa.array(threads, pa.int64()),
+            "stream": pa.nulls(len(rows), pa.int64()),
+            "correlation": pa.nulls(len(rows), pa.int64()),
+        }
+    )
+
+
+NO_MARKS = pd.DataFrame({"time_ns": [], "kind": [], "name": []})
+
+
+@pytest.mark.parametrize("autograd_thread", [1, 2])
+def test_recomputation_outside_of_the_nodes_of_autograd_is_no_micro_batch(autograd_thread: int) -> None:
+    """Each unit's forward runs again right before its backward: on autograd's thread, or on the only one."""
+
+    def span(name: str, begin: int, thread: int = 1) -> tuple[str, str, int, int, int]:
+        return ("user_annotation", name, thread, begin, begin + 5)
+
+    rows = [("user_annotation", "ProfilerStep#1", 1, 0, 1000)]
+    rows += [span(f"FSDP::pre_forward (layers.{unit})", 10 * unit) for unit in range(3)]
+    rows += [span("FSDP::pre_backward (root)", 90, autograd_thread)]
+    for place, unit in enumerate((2, 1, 0)):
+        rows += [
+            span(f"FSDP::pre_forward (layers.{unit})", 100 + 20 * place, autograd_thread),
+            span(f"FSDP::post_backward (layers.{unit})", 110 + 20 * place, autograd_thread),
+        ]
+    evidence = evidence_of(events_of(*rows), NO_MARKS, RankClock())
+    seen = at(evidence, 2, 22, 102, 112, 122, 142, 152)
+    assert list(seen.phase) == [
+        "forward", "forward", "recompute", "backward", "recompute", "recompute", "backward",
+    ]  # fmt: skip
+    assert set(seen.micro_batch.tolist()) == {0}
+
+
+def test_a_forward_of_some_units_behind_the_optimizer_recomputes_nothing() -> None:
+    rows = [
+        ("user_annotation", "FSDP::pre_forward (layers.0)", 1, 0, 5),
+        ("user_annotation", "FSDP::pre_forward (layers.1)", 1, 10, 15),
+        ("user_annotation", "FSDP::post_backward (layers.1)", 1, 20, 25),
+        ("user_annotation", "Optimizer.step#AdamW.step", 1, 30, 40),
+        ("user_annotation", "FSDP::pre_forward (layers.0)", 1, 50, 55),
+    ]
+    evidence = evidence_of(events_of(*rows), NO_MARKS, RankClock())
+    assert list(at(evidence, 52).phase) == ["forward"]
 
 
 def test_phases_that_a_recorder_marked_before_the_timed_steps_say_nothing_of_them() -> None:

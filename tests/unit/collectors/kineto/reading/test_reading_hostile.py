@@ -120,10 +120,32 @@ def test_a_wrong_checksum_is_damage(tmp_path):
     assert (len(trace), trace.report.cut_short) == (1, True)
 
 
-def test_garbage_behind_the_last_member_is_passed_over(tmp_path):
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize(
+    ("behind", "size"),
+    [
+        (b"\0" * 100, 0),
+        (b"\0" * 100 + b"junk", 4),
+        (b"junk", 4),
+        (b"\x1f\x8c" * 3_000_000, 6_000_000),
+        (b"\x1f", 1),
+    ],
+    ids=["padding", "padding and more", "garbage", "much that begins like a member", "one byte"],
+)
+def test_what_follows_the_last_member_is_left_out_and_no_damage(behind, size, members, tmp_path):
     path = tmp_path / "x.gz"
-    path.write_bytes(gzip.compress(f"[{SPAN}]".encode()) + b"\0" * 100 + b"junk")
-    assert len(read_trace(path)) == 1
+    text = f"[{SPAN}]".encode()
+    pieces = [text] if members == 1 else [text[:9], text[9:]]
+    path.write_bytes(b"".join(map(gzip.compress, pieces)) + behind)
+    trace = read_trace(path)
+    assert (len(trace), trace.report.cut_short, trace.report.trailing_bytes) == (1, False, size)
+
+
+def test_a_damaged_second_member_is_damage(tmp_path):
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(f"[{SPAN},".encode()) + gzip.compress(f"{SPAN}]".encode())[:-9] + b"junk")
+    report = read_trace(path).report
+    assert (report.cut_short, report.trailing_bytes) == (True, 0)
 
 
 def test_text_behind_the_end_is_told():

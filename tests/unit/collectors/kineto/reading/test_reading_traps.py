@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.collectors.kineto.columns import ABSENT
+from zprof.collectors.kineto.convert import report_gaps
 from zprof.collectors.kineto.reading.numbers import microseconds_to_ns, nanoseconds, whole_number
 from zprof.collectors.kineto.reading.reader import read_text
 
@@ -320,3 +321,24 @@ def test_header_keeps_only_what_is_asked_for():
     trace = read(head=json.dumps({**secret, "traceEvents": [json.loads(GOOD)], "more": secret}))
     assert trace.header.rank == 2
     assert "hunter2" not in repr(trace.header)
+
+
+@pytest.mark.parametrize("tail", ["", f',"baseTimeNanoseconds":{BASE}'], ids=["absolute", "from a base"])
+@pytest.mark.parametrize("bad", ["9" * 400, str(2**63), "-1", '"x"', "null"])
+def test_each_impossible_field_is_a_gap_with_its_count(bad, tail):
+    trace = read(GOOD, span(f',"ts":{bad}'), span(f',"dur":{bad}'), GOOD, tail=tail)
+    assert (len(trace), trace.report.timeless) == (2, 2)
+    (gap,) = report_gaps(trace.report)
+    assert "2 of 4" in gap.reason
+
+
+@pytest.mark.parametrize("bad", ["9" * 400, str(2**63), "-1", "null", "{}", '""'])
+def test_what_does_not_say_what_it_is_is_a_gap(bad):
+    trace = read(GOOD, span(f',"name":{bad}'), span(f',"cat":{bad}'), span(f',"ph":{bad}'), GOOD)
+    assert trace.report.nameless == 3
+    (gap,) = report_gaps(trace.report)
+    assert "3 of 5" in gap.reason
+
+
+def test_a_sound_trace_has_no_gap_of_its_reading():
+    assert report_gaps(read(GOOD, GOOD).report) == []

@@ -1,5 +1,7 @@
 """accumulation_syncs counts the micro-batches that reduce gradients, and prices all but the last."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.analyses import MS
@@ -37,6 +39,17 @@ def test_each_micro_batch_that_reduces_but_the_last_is_too_many() -> None:
 def test_threshold() -> None:
     assert accumulation_syncs(analysis_with(reductions(3.0, 9.0)), None) is None
     assert found(analysis_with(reductions(3.01, 9.0)))
+
+
+def test_hidden_reductions_beyond_the_formula_are_a_note_with_their_volume() -> None:
+    """Four micro-batches that reduce at stage 1: the links carry four times the bytes, all of it hidden."""
+    hidden = analysis_with(reductions(0.0, 0.0, 0.0, 0.0))
+    assert hidden.volume is not None
+    assert accumulation_syncs(hidden, None) is None, "the formula of stages 2 and 3 has them"
+    note = found(replace(hidden, volume=replace(hidden.volume, seen_bytes=48_000_000, ratio=4.0)))
+    assert (note.confidence, note.saving_ns) == (Confidence.LOW, (0, 0))
+    assert {48_000_000, hidden.volume.expected_bytes} <= {row.value for row in note.evidence}
+    assert found(replace(hidden, volume=None)).confidence is Confidence.LOW
 
 
 def test_one_reduction_a_step_is_what_it_takes() -> None:

@@ -109,7 +109,7 @@ def test_the_saving_is_around_the_exposed_time() -> None:
 def test_room_for_the_units() -> None:
     moves = [*forward(), *backward(exposed_ms=3.0)]
     unknown = found(needless_reshard_after_forward, analysis_with(moves))
-    assert unknown.confidence is Confidence.MEDIUM
+    assert unknown.confidence is Confidence.LOW, "whether the fix is possible is not known"
     assert "not known" in unknown.sentence
     enough = found(needless_reshard_after_forward, analysis_with(moves, free_bytes=3 * MEGABYTE))
     assert enough.confidence is Confidence.HIGH
@@ -131,7 +131,8 @@ def test_counts_are_evidence() -> None:
     )
     values = {row.what: row.value for row in finding.evidence}
     assert values["all_gathers a step"] == 2 * 3 * 2
-    assert values["of them gathered again, a step"] == 9
+    # the backward of the first micro-batch gathers again because its forward dropped the units: ZP413
+    assert values["of them gathered again, a step"] == 6
     assert values["micro-batches a step"] == 2
 
 

@@ -5,6 +5,7 @@ nothing: a program may call a function ``forward_and_step``.  Paths and function
 2.13, DeepSpeed, Apex and bitsandbytes.  They come from files of strangers and are only compared.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -33,6 +34,11 @@ class Origin(IntEnum):
     REDUCE = 14
     BUCKET = 15
     COLLECTIVE = 16
+    WORKSPACE = 17
+
+
+#: The template arguments of a C++ name come behind what it is called.
+_LONGEST_NAME = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,8 @@ class Frame:
 
 def frame_of(file: str, function: str) -> Frame:
     """A frame as the recorder wrote it."""
-    return Frame("/" + file.replace("\\", "/").lstrip("/"), function.rsplit(".", 1)[-1])
+    name = function if "::" in function else function.rsplit(".", 1)[-1]
+    return Frame("/" + file.replace("\\", "/").lstrip("/"), name)
 
 
 def origin_of(frame: Frame) -> Origin:
@@ -56,6 +63,41 @@ def origin_of(frame: Frame) -> Origin:
 def is_python(frame: Frame) -> bool:
     """Whether a frame is one of Python; those of C++ have no such file."""
     return frame.file.endswith(".py") or frame.file.startswith("/<")
+
+
+def is_nobodys(frame: Frame) -> bool:
+    """Return whether a frame is plumbing: allocator, unwinder, profiler, dispatcher, interpreter.
+
+    Of C++ the operators stay, the backward nodes, workspaces, NCCL, and what is of no library known here.
+    """
+    if is_python(frame):
+        return frame.file.endswith(_PLUMBING_FILES)
+    name = frame.function
+    if _OPERATOR.match(name) or _workspace(frame) or _nccl(frame):
+        return False
+    return name in ("", "?", "??") or _PLUMBING.match(name) is not None
+
+
+#: What C++ frames of torch say: an operator as called, a node of the backward pass.
+_OPERATOR = re.compile(r"at::_ops::\w+::call\b|torch::autograd::generated::\w+::apply\b", re.ASCII)
+_PLUMBING = re.compile(
+    r"(?:[\w:*&<> ]{1,40}\s)?(?:torch|c10|at|std|caffe2|pybind11)::"
+    r"|_?Py[A-Z_]|py(?:bind|eval)|_?_?(?:libc|clone|start|pthread|gthread)|_start$|main$|cfunction_|method_",
+    re.ASCII,
+)
+_PLUMBING_FILES = (
+    "/torch/nn/modules/module.py",
+    "/torch/_compile.py",
+    "/torch/_ops.py",
+    "/torch/profiler/profiler.py",
+)
+#: cuBLAS, hipBLAS and cuDNN take scratch of torch's allocator: once a thread and stream, or for one call.
+_WORKSPACE = re.compile(
+    r"cublas|hipblas|rocblas|BlasHandle|Blas(?:Lt)?Workspace|at::cuda::blas::"
+    r"|(?:cudnn|miopen)\w*workspace|\bWorkspace::Workspace|run_conv_plan|generate_and_filter_plans",
+    re.ASCII | re.IGNORECASE,
+)
+_NCCL = re.compile(r"(?:c10d::)?ProcessGroupNCCL::|ncclMemAlloc|c10d::ops::", re.ASCII)
 
 
 _OPTIMIZER_PATHS = (
@@ -148,6 +190,15 @@ def _constructor(frame: Frame) -> bool:
     return frame.function in _SETUP_FUNCTIONS and is_python(frame)
 
 
+def _workspace(frame: Frame) -> bool:
+    """Only C++ tells: a function of Python may be called anything."""
+    return not is_python(frame) and _WORKSPACE.search(frame.function[:_LONGEST_NAME]) is not None
+
+
+def _nccl(frame: Frame) -> bool:
+    return not is_python(frame) and _NCCL.search(frame.function[:_LONGEST_NAME]) is not None
+
+
 def _clip(frame: Frame) -> bool:
     return frame.file.endswith(("/torch/nn/utils/clip_grad.py", "/torch/amp/grad_scaler.py"))
 
@@ -164,6 +215,8 @@ def _listed(table: Mapping[str, tuple[str, ...]]) -> Callable[[Frame], bool]:
 
 
 _TELLERS: tuple[tuple[Origin, Callable[[Frame], bool]], ...] = (
+    (Origin.WORKSPACE, _workspace),
+    (Origin.COLLECTIVE, _nccl),
     (Origin.OPTIMIZER_INIT, _optimizer_init),
     (Origin.OPTIMIZER, _optimizer),
     (Origin.CLIP, _clip),

@@ -41,6 +41,11 @@ def _workspace(seen: Features) -> Bool:
     return mask
 
 
+def _stated_workspace(seen: Features) -> Bool:
+    """Go by the stack: cuBLAS is called on the thread of the backward too, and keeps one for each thread."""
+    return seen.made_by(Origin.WORKSPACE)
+
+
 def _gathered(seen: Features) -> Bool:
     return seen.made_by(Origin.GATHER)
 
@@ -162,6 +167,7 @@ _ACTIVATIONS, _TEMPORARY = Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS
 _COMMUNICATION = Tenant.COMMUNICATION_BUFFERS
 
 RULES: tuple[Rule, ...] = (
+    Rule("library_workspace", _TEMPORARY, "workspace", _HIGH, _stated_workspace),
     Rule("cublas_workspace", _TEMPORARY, "workspace", _MEDIUM, _workspace),
     Rule("sharding_gather", _COMMUNICATION, "gathered_param", _HIGH, _gathered),
     Rule("sharding_reduced_shard", _GRADIENTS, "shard", _MEDIUM, _reduced_shard),

@@ -11,7 +11,13 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.memory.blocks.history import codes_of
-from zprof.analysis.memory.blocks.naming.frames import Origin, frame_of, is_python, origin_of
+from zprof.analysis.memory.blocks.naming.frames import (
+    Origin,
+    frame_of,
+    is_nobodys,
+    is_python,
+    origin_of,
+)
 from zprof.analysis.memory.rank.lives import Bool, Int
 
 _WEAK = (Origin.FORWARD_NAME, Origin.BACKWARD_NAME, Origin.CONSTRUCTOR)
@@ -43,13 +49,18 @@ class Stacks:
         return found
 
     def shown(self, stack: int) -> tuple[str, ...]:
-        """The innermost frames of a stack as text, as they are in the file."""
+        """Return the innermost frames of a stack as text, without those that are nobody's code."""
         first = int(np.searchsorted(self._number, stack, side="left"))
         last = int(np.searchsorted(self._number, stack, side="right"))
-        return tuple(
-            f"{self._files[self._file[row]]}:{self._line[row]} {self._functions[self._function[row]]}"
-            for row in range(first, min(last, first + _SHOWN_FRAMES))
-        )
+        found: list[str] = []
+        for row in range(first, last):
+            file, function = self._files[self._file[row]], self._functions[self._function[row]]
+            text = _shown(file, int(self._line[row]), function)
+            if not is_nobodys(frame_of(file, function)) and found[-1:] != [text]:
+                found.append(text)
+            if len(found) == _SHOWN_FRAMES:
+                break
+        return tuple(found)
 
     def _classify(self) -> Int:
         """Each different frame is looked at once, then each stack."""
@@ -71,6 +82,14 @@ class Stacks:
             ],
             dtype=np.int64,
         )
+
+
+def _shown(file: str, line: int, function: str) -> str:
+    """One frame as text; of C++ the name says all, and its arguments nothing."""
+    if is_python(frame_of(file, function)):
+        return f"{file}:{line} {function}"
+    name = function.replace("(anonymous namespace)::", "").partition("(")[0]
+    return name if file in ("", "?", "??") else f"{file}:{line} {name}"
 
 
 def _origin(told: Int, python: Bool) -> Origin:

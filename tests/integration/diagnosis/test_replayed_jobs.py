@@ -1,0 +1,65 @@
+"""The replay of a measured step against the counterfactual of a simulator that knows nothing of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
+from zprof.integrations.importing import import_paths
+from zprof.model.findings import Confidence
+from zprof.replay.edits import even_out
+from zprof.replay.graph import Graph, build_graph
+from zprof.replay.play import play
+from zprof.rules.diagnose import diagnose
+from zprof.run.reader import load
+from zprof.simulator.jobs import Truth, draw_job, write_job
+
+#: What the replay may be off by, of the truth and of the step.
+OFF_RATIO, OFF_STEP_RATIO = 0.15, 0.003
+
+
+def simulated(folder: Path, seed: int, fault: str) -> tuple[RunAnalysis, Truth]:
+    truth = write_job(draw_job(seed, fault), folder / "job")
+    import_paths(sorted((folder / "job").glob("rank*")), folder / "run.zprof")
+    return analyse_time_alone(load(folder / "run.zprof")), truth
+
+
+def graph_of(analysis: RunAnalysis) -> Graph:
+    graph = build_graph(analysis)
+    assert isinstance(graph, Graph)
+    return graph
+
+
+def step_ns(ends: np.ndarray) -> float:
+    return float((ends[:, -1] - ends[:, 0]).mean()) / (ends.shape[1] - 1)
+
+
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_unchanged_step_takes_as_long_as_it_took(tmp_path: Path, seed: int) -> None:
+    analysis, truth = simulated(tmp_path, seed, "no_prefetch")
+    assert step_ns(play(graph_of(analysis))) == pytest.approx(truth.step_time_ns, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("seed", "fault"), [(0, "straggler_rank"), (0, "rotating_straggler"), (1, "rotating_straggler")]
+)
+def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, fault: str) -> None:
+    analysis, truth = simulated(tmp_path, seed, fault)
+    graph = graph_of(analysis)
+    won = step_ns(play(graph)) - step_ns(play(even_out(graph)))
+    slack = OFF_STEP_RATIO * truth.step_time_ns
+    assert won == pytest.approx(truth.saving_ns[fault], rel=OFF_RATIO, abs=slack)
+
+
+@pytest.mark.parametrize(
+    ("seed", "fault"), [(0, "no_prefetch"), (0, "rate_limited_prefetch"), (1, "data_loader")]
+)
+def test_a_planted_cause_is_sure_and_its_range_holds_what_it_costs(
+    tmp_path: Path, seed: int, fault: str
+) -> None:
+    analysis, truth = simulated(tmp_path, seed, fault)
+    found = {finding.cause: finding for finding in diagnose(analysis).findings}
+    assert found[fault].confidence is not Confidence.LOW
+    low, high = found[fault].saving_ns
+    assert low <= (truth.saving_ns[fault] or 0) <= high

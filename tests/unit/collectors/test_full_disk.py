@@ -1,0 +1,36 @@
+"""A disk that fills is said to be full: not a fault of the recorder that somebody should report."""
+
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zprof.collectors.faults import FaultGuard
+from zprof.model.gaps import DISK_FULL
+
+
+@pytest.fixture
+def _small_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, before)
+
+
+@pytest.mark.usefixtures("_small_files")
+def test_a_file_that_does_not_fit_is_a_full_disk(tmp_path: Path) -> None:
+    guard = FaultGuard()
+    assert guard.run("memory tables", lambda: (tmp_path / "x").write_bytes(bytes(1 << 20))) is None
+    (gap,) = guard.gaps
+    assert gap.what == DISK_FULL
+    assert gap.reason.startswith("memory tables")
+
+
+def test_another_fault_is_not() -> None:
+    guard = FaultGuard()
+    guard.run("memory tables", lambda: Path("/nowhere/at/all").read_bytes())
+    assert [gap.what for gap in guard.gaps] == ["memory tables"]

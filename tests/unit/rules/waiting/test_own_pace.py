@@ -1,0 +1,119 @@
+"""A rank is late only by what its own host or compute took longer; all hosts alike are no straggler.
+
+Played on ranks with a device: a collective, three kernels with a pause of the host before each, six times a
+step.  Where the pause is longer than the kernel the device runs dry.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, Op, Step, write
+from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.rules.diagnose import diagnose
+from zprof.rules.waiting.own_time import own_time
+from zprof.rules.waiting.rotating_straggler import rotating_straggler
+from zprof.rules.waiting.straggler_rank import straggler_rank
+from zprof.run.reader import load
+
+RANKS, LATE = (0, 1, 2, 3), 2
+STEPS, UNITS, KERNELS = 8, 6, 3
+Pause = Callable[[int], int]
+
+
+def program(rank: int, pause: Pause, kernel_ns: int, start_ns: int, planted: Sequence[Op]) -> list[Op]:
+    ops: list[Op] = [Host(ns=start_ns)] if start_ns and rank == LATE else []
+    for step in range(STEPS):
+        ops.append(Step())
+        for unit in range(UNITS):
+            key = f"{step}.{unit}"
+            ops += [Collect(key=key, group=RANKS, ns=100 * US), Join(key=key)]
+            for _ in range(KERNELS):
+                ops += [Host(ns=pause(rank)), Kernel(ns=kernel_ns)]
+            ops += planted if rank == LATE and unit == UNITS // 2 else ()
+    return ops
+
+
+def played(
+    folder: Path, pause: Pause, *, kernel_ns: int = 300 * US, start_ns: int = 0, planted: Sequence[Op] = ()
+) -> RunAnalysis:
+    programs = {rank: program(rank, pause, kernel_ns, start_ns, planted) for rank in RANKS}
+    return analyse_time_alone(load(write(folder / "x.zprof", programs)))
+
+
+def steady(rank: int) -> int:
+    return 900 * US
+
+
+def jittering(seed: int) -> Pause:
+    drawn = random.Random(seed)
+    return lambda rank: int(900 * US * drawn.uniform(0.8, 1.2))
+
+
+@pytest.mark.parametrize("pause", [steady, jittering(1)], ids=["steady", "jittering"])
+def test_hosts_that_are_all_slow_alike_are_no_straggler_where_one_started_late(
+    tmp_path: Path, pause: Pause
+) -> None:
+    """It keeps its 9 ms, idle for 10 ms of each step while the others wait: that is the pace of all hosts."""
+    analysis = played(tmp_path, pause, start_ns=9 * MS)
+    waits = {entry.rank: entry.exposed_wait_ns for entry in analysis.time.per_rank}
+    assert min(wait for rank, wait in waits.items() if rank != LATE) > 8 * MS
+    assert straggler_rank(analysis, None) is None
+    assert rotating_straggler(analysis, None) is None
+    (first,) = [f for f in diagnose(analysis).findings if f.confidence is not Confidence.LOW]
+    assert first.cause is Cause.CPU_BOUND_LAUNCH
+
+
+@pytest.mark.parametrize("start_ns", [0, 9 * MS])
+def test_a_slower_host_is_late_by_what_it_is_slower(tmp_path: Path, start_ns: int) -> None:
+    """15 % of 18 pauses of 0.9 ms, however long the others wait for it."""
+    slower = lambda rank: int(900 * US * (1.15 if rank == LATE else 1.0))  # noqa: E731
+    answer = straggler_rank(played(tmp_path, slower, start_ns=start_ns), None)
+    assert isinstance(answer, Finding)
+    assert answer.sentence.startswith(f"rank {LATE} is 2.4 ms late")
+    low, high = answer.saving_ns
+    assert low <= 0.15 * UNITS * KERNELS * 900 * US <= high
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param([Drain(), Host(ns=4 * MS)], id="stall"),
+        pytest.param([op for _ in range(40) for op in (Drain(), Host(ns=100 * US))], id="many"),
+    ],
+)
+def test_a_host_that_stalls_behind_its_own_device_is_late(tmp_path: Path, planted: Sequence[Op]) -> None:
+    """The host waits for its device before it stalls: that wait is for no other rank."""
+    analysis = played(tmp_path, lambda rank: 50 * US, kernel_ns=MS, planted=planted)
+    answer = straggler_rank(analysis, None)
+    assert isinstance(answer, Finding)
+    assert answer.sentence.startswith(f"rank {LATE} is 4.")
+
+
+def test_launches_that_were_not_recorded_accuse_and_clear_nobody(tmp_path: Path) -> None:
+    analysis = played(tmp_path, steady, start_ns=9 * MS)
+    analysis.collectives["host_ns"] = analysis.collectives["host_ns"].where(
+        analysis.collectives["rank"] != LATE
+    )
+    assert not own_time(analysis).is_host_known
+    assert isinstance(straggler_rank(analysis, None), Gap)
+
+
+def test_a_lost_launch_costs_one_step(tmp_path: Path) -> None:
+    """The rank without it has its later ones numbered too low: no host can be compared in that step."""
+    slower = lambda rank: int(900 * US * (1.15 if rank == LATE else 1.0))  # noqa: E731
+    analysis = played(tmp_path, slower)
+    rows = analysis.collectives
+    lost = (rows["rank"] == 1) & (rows["step"] == 3) & (rows["unit"] == "3.2")
+    assert lost.sum() == 1
+    own = own_time(replace(analysis, collectives=rows[~lost]))
+    assert own.is_host_known
+    assert 3 not in own.numbers
+    assert np.median(own.idle[:, LATE]) == pytest.approx(2.43 * MS, rel=0.02)

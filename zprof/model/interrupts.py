@@ -1,0 +1,89 @@
+"""Ctrl-C that is not lost: a SIGINT handler that remembers.
+
+The KeyboardInterrupt of Python's own handler is raised wherever the interpreter is, and C code that calls
+Python while it is imported may drop it (torch's and numpy's do); the command would then run to its end.
+"""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupts:
+    """As a SIGINT handler raises KeyboardInterrupt, at once or, while deferred, at the end of that."""
+
+    def __init__(self) -> None:
+        self.received = False
+        self.deferred = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal."""
+        self.received = True
+        if not self.deferred:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[Interrupts]:
+    """Install the handler where Python's own would be called: in the main thread, nothing else installed."""
+    before = signal.getsignal(signal.SIGINT)
+    interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield interrupts
+        return
+    signal.signal(signal.SIGINT, interrupts)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Raise the KeyboardInterrupt of a SIGINT at the end of the block instead of within it."""
+    with _installed() as interrupts:
+        before, interrupts.received = interrupts.received, False
+        interrupts.deferred += 1
+        try:
+            yield
+        finally:
+            interrupts.deferred -= 1
+            came, interrupts.received = interrupts.received, interrupts.received or before
+            if came and not interrupts.deferred:
+                raise KeyboardInterrupt
+
+
+def raise_lost_interrupt() -> None:
+    """Raise the KeyboardInterrupt that somebody dropped.
+
+    To be called before and while something is done that takes long.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, Interrupts) and handler.received:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def python_interrupts() -> Iterator[None]:
+    """Python's own handler again, for an event loop that puts its own in its place."""
+    before = signal.getsignal(signal.SIGINT)
+    if not isinstance(before, Interrupts):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _installed() -> Iterator[Interrupts]:
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, Interrupts) and threading.current_thread() is threading.main_thread():
+        yield handler
+        return
+    with interrupts_kept() as interrupts:
+        yield interrupts

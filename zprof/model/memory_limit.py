@@ -1,0 +1,106 @@
+"""Little memory: which errors say so, and what fits into a limited address space (``ulimit -v``).
+
+Libraries in C and C++ end the process where the loader, OpenBLAS or a thread gets no memory: nobody can turn
+that into a line.  So under a limit each of them is imported only where there is room for it.
+"""
+
+import errno
+import importlib.machinery
+import mmap
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+
+_MIB = 1 << 20
+#: Address space that the import of a library takes, as measured with one thread, and a quarter more.
+_LIBRARY_BYTES = {
+    "numpy": 112 * _MIB,
+    "pyarrow": 256 * _MIB,
+    "pandas": 96 * _MIB,
+    "torch": 768 * _MIB,
+}
+#: Of each thread and pool a limit counts what is reserved, used or not.
+_FRUGAL = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+#: With less than this to spare, whatever goes wrong goes wrong for that reason.
+_SPARE_BYTES = 16 * _MIB
+_WORDS = (
+    "failed to map segment",
+    "cannot allocate memory",
+    "can't allocate memory",
+    "can't start new thread",
+    "std::bad_alloc",
+    "not enough memory",
+)
+
+
+@contextmanager
+def within_memory_limit() -> Iterator[None]:
+    """Import within what a limit leaves: MemoryError instead of a crash."""
+    if memory_limit() is None:
+        yield
+        return
+    for name, value in _FRUGAL.items():
+        os.environ.setdefault(name, value)
+    finder = _RoomFirst()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def memory_limit() -> int | None:
+    """The bytes that this process may map; None where that has no limit."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
+
+
+def check_room_for(library: str) -> None:
+    """Raise MemoryError where the import of a library would exceed a limit."""
+    size = _LIBRARY_BYTES.get(library, 0)
+    if size and memory_limit() is not None and not _has_room(size):
+        raise MemoryError(f"{library} needs {size // _MIB} MiB of address space")
+
+
+def is_memory_shortage(error: BaseException) -> bool:
+    """Whether an error, or what it came of, says that there is no memory left."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
+            return True
+        if isinstance(cause, OSError | ImportError | RuntimeError) and _says_so(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return memory_limit() is not None and not _has_room(_SPARE_BYTES)
+
+
+def _says_so(error: BaseException) -> bool:
+    text = str(error).lower()
+    return any(word in text for word in _WORDS)
+
+
+def _has_room(size: int) -> bool:
+    try:
+        mmap.mmap(-1, size).close()
+    except (OSError, ValueError, MemoryError):
+        return False
+    return True
+
+
+class _RoomFirst:
+    """Finds no module; refuses to look for a library that would not fit."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Raise MemoryError where there is no room."""
+        check_room_for(name)
+        return None

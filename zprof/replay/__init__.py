@@ -1,0 +1,1 @@
+"""One discrete-event model of a measured step: what would it take if this were different?"""

@@ -1,0 +1,327 @@
+"""Changes of a measured step: each takes a graph and returns the graph of the step that would have run."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s, Intervals, covered, union
+from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.tasks import NONE, Bools, Floats
+
+#: What a call that blocks costs the host where there is nothing to block for.
+_CALL_NS = 5_000.0
+#: What a host does for longer before a call is not done for that call.
+_LONG_GAP_NS = 1_000_000.0
+
+
+def scale_transfers(graph: Graph, ratio_of_row: Mapping[int, float]) -> Graph:
+    """Let collectives transfer for a multiple of their time, by row of the analysis' collectives."""
+    transfer = graph.transfer_ns.copy()
+    ranks = []
+    for rank in graph.ranks:
+        work = rank.work_ns.copy()
+        for at in np.flatnonzero(rank.collective != NONE).tolist():
+            ratio = ratio_of_row.get(int(rank.tasks.row[at]), 1.0)
+            if ratio != 1.0:
+                number = int(rank.collective[at])
+                work[at] *= ratio
+                transfer[number] = graph.transfer_ns[number] * ratio
+        ranks.append(replace(rank, work_ns=work))
+    return replace(graph, ranks=tuple(ranks), transfer_ns=transfer)
+
+
+def drop_collectives(graph: Graph, rows: frozenset[int], copies: Collection[str] = ()) -> Graph:
+    """Take collectives out, with the calls that launch them; what waited for them goes on.
+
+    ``copies``: names of kernels that copy into and out of what is gathered: those beside a collective go too.
+    """
+    members = graph.members.copy()
+    ranks = []
+    for rank in graph.ranks:
+        dropped = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        np.subtract.at(members, rank.collective[dropped], 1)
+        gone = _with_copies(rank, dropped, copies)
+        ranks.append(
+            replace(
+                rank,
+                stream=np.where(gone, NONE, rank.stream),
+                collective=np.where(gone, NONE, rank.collective),
+                call_ns=np.where(gone, 0.0, rank.call_ns),
+                gap_ns=np.where(gone & (rank.gap_ns < _LONG_GAP_NS), 0.0, rank.gap_ns),
+            )
+        )
+    return replace(graph, ranks=tuple(ranks), members=members)
+
+
+def _with_copies(rank: RankGraph, dropped: Bools, copies: Collection[str]) -> Bools:
+    """Mark the copy launched next before each dropped collective and the one next behind it, too."""
+    gone = dropped.copy()
+    is_copy = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_) if copies else None
+    if is_copy is None:
+        return gone
+    works = np.flatnonzero(rank.stream != NONE)
+    for place in np.flatnonzero(dropped[works]).tolist():
+        for beside in (place - 1, place + 1):
+            if 0 <= beside < len(works) and is_copy[works[beside]]:
+                gone[works[beside]] = True
+    return gone
+
+
+def edit_ranks(graph: Graph, edit: Callable[[RankGraph], RankGraph]) -> Graph:
+    """Edit each rank by itself."""
+    return replace(graph, ranks=tuple(edit(rank) for rank in graph.ranks))
+
+
+def unblock(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
+    """Let chosen calls return at once instead of blocking until work is done."""
+
+    def edit(rank: RankGraph) -> RankGraph:
+        free = chosen(rank)
+        return replace(
+            rank,
+            blocks_on=np.where(free, NONE, rank.blocks_on),
+            call_ns=np.where(free, np.minimum(rank.call_ns, _CALL_NS), rank.call_ns),
+        )
+
+    return edit_ranks(graph, edit)
+
+
+def scale_host(graph: Graph, ratio: float, chosen: Callable[[RankGraph], Bools]) -> Graph:
+    """Let the host take a multiple of its time before and in chosen calls."""
+
+    def edit(rank: RankGraph) -> RankGraph:
+        factor = np.where(chosen(rank), ratio, 1.0)
+        return replace(rank, gap_ns=rank.gap_ns * factor, call_ns=rank.call_ns * factor)
+
+    return edit_ranks(graph, edit)
+
+
+def even_out(graph: Graph, late: Sequence[int] | None = None) -> Graph:
+    """Let ranks be no slower than the median of the ranks, task by task; only the ``late`` ones if given.
+
+    Ranks whose steps do not have the same tasks stay as they are.
+    """
+    counts = {len(rank.tasks) for rank in graph.ranks}
+    if len(counts) > 1:
+        return _even_out_sums(graph, late)
+    gap = _lower_median([rank.gap_ns for rank in graph.ranks])
+    call = _lower_median([rank.call_ns for rank in graph.ranks])
+    work = _lower_median([rank.work_ns for rank in graph.ranks])
+
+    def edit(rank: RankGraph) -> RankGraph:
+        if late is not None and rank.tasks.rank not in late:
+            return rank
+        alone = rank.collective == NONE
+        return replace(
+            rank,
+            gap_ns=np.minimum(rank.gap_ns, gap),
+            call_ns=np.minimum(rank.call_ns, call),
+            work_ns=np.where(alone, np.minimum(rank.work_ns, work), rank.work_ns),
+        )
+
+    return edit_ranks(graph, edit)
+
+
+def _lower_median(rows: Sequence[Floats]) -> Floats:
+    """Return the median of each column, of two ranks the faster one's."""
+    middle: Floats = np.sort(rows, axis=0)[(len(rows) - 1) // 2]
+    return middle
+
+
+def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
+    """Let chosen steps of ranks be as the median of the ranks, by the sums of host and device work.
+
+    ``chosen``: an array of [rank, step].
+    """
+    host = [_sums_of_steps(graph, rank, rank.gap_ns + rank.call_ns) for rank in graph.ranks]
+    work = [_sums_of_steps(graph, rank, _own_work(rank)) for rank in graph.ranks]
+    usual_host, usual_work = _lower_median(host), _lower_median(work)
+    ranks = []
+    for rank, own_host, own_work, mine in zip(graph.ranks, host, work, chosen, strict=True):
+        places = step_places(rank)
+        of_host = np.where(mine, np.minimum(1.0, usual_host / np.maximum(1.0, own_host)), 1.0)[places]
+        of_work = np.where(mine, np.minimum(1.0, usual_work / np.maximum(1.0, own_work)), 1.0)[places]
+        ranks.append(
+            replace(
+                rank,
+                gap_ns=rank.gap_ns * of_host,
+                call_ns=rank.call_ns * of_host,
+                work_ns=np.where(rank.collective == NONE, rank.work_ns * of_work, rank.work_ns),
+            )
+        )
+    return replace(graph, ranks=tuple(ranks))
+
+
+def _own_work(rank: RankGraph) -> Floats:
+    return np.where(rank.collective == NONE, rank.work_ns, 0.0)
+
+
+def _sums_of_steps(graph: Graph, rank: RankGraph, times: Floats) -> Floats:
+    sums: Floats = np.bincount(step_places(rank), weights=times, minlength=graph.steps).astype(np.float64)
+    return sums
+
+
+def shorten_gaps(graph: Graph, by_ns: Mapping[int, Floats]) -> Graph:
+    """Let the host take less time before its calls, by rank."""
+    return edit_ranks(
+        graph,
+        lambda rank: replace(rank, gap_ns=np.maximum(0.0, rank.gap_ns - by_ns[rank.tasks.rank])),
+    )
+
+
+def _even_out_sums(graph: Graph, late: Sequence[int] | None) -> Graph:
+    """The same by sums over the window, where single tasks cannot be compared."""
+    work = [float(rank.work_ns[rank.collective == NONE].sum()) for rank in graph.ranks]
+    host = [float(rank.gap_ns.sum() + rank.call_ns.sum()) for rank in graph.ranks]
+    usual = sorted(work)[(len(work) - 1) // 2], sorted(host)[(len(host) - 1) // 2]
+    ratios = {
+        rank.tasks.rank: (min(1.0, usual[0] / max(1.0, w)), min(1.0, usual[1] / max(1.0, h)))
+        for rank, w, h in zip(graph.ranks, work, host, strict=True)
+    }
+
+    def edit(rank: RankGraph) -> RankGraph:
+        if late is not None and rank.tasks.rank not in late:
+            return rank
+        of_work, of_host = ratios[rank.tasks.rank]
+        alone = rank.collective == NONE
+        return replace(
+            rank,
+            gap_ns=rank.gap_ns * of_host,
+            call_ns=rank.call_ns * of_host,
+            work_ns=np.where(alone, rank.work_ns * of_work, rank.work_ns),
+        )
+
+    return edit_ranks(graph, edit)
+
+
+def scale_work(graph: Graph, ratio: Callable[[RankGraph], Floats]) -> Graph:
+    """Let the device take a multiple of its time for each piece of work that is no collective."""
+
+    def edit(rank: RankGraph) -> RankGraph:
+        factor = np.where(rank.collective == NONE, ratio(rank), 1.0)
+        return replace(rank, work_ns=rank.work_ns * factor)
+
+    return edit_ranks(graph, edit)
+
+
+def release(graph: Graph, rows: frozenset[int]) -> Graph:
+    """Let collectives start as soon as their stream is free, whatever they waited for."""
+
+    def edit(rank: RankGraph) -> RankGraph:
+        free = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        waits = tuple(
+            () if is_free else each for is_free, each in zip(free.tolist(), rank.waits_on, strict=True)
+        )
+        return replace(rank, waits_on=waits, lag_ns=np.where(free, 0.0, rank.lag_ns))
+
+    return edit_ranks(graph, edit)
+
+
+def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
+    """Launch each of these collectives right behind the one before it among them, within its step.
+
+    The first of a step stays where it is.  What the moved ones waited for was due to their place.
+    """
+
+    def edit(rank: RankGraph) -> RankGraph:
+        mine = np.flatnonzero(np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE))
+        if len(mine) < 2:
+            return rank
+        place = np.arange(len(rank.tasks), dtype=np.float64)
+        for before, at in zip(mine[:-1].tolist(), mine[1:].tolist(), strict=True):
+            if rank.tasks.step[before] == rank.tasks.step[at]:
+                place[at] = before + 0.5
+        moved = np.isin(np.arange(len(place)), mine) & (place != np.arange(len(place)))
+        waits = tuple(
+            () if is_moved else each for is_moved, each in zip(moved.tolist(), rank.waits_on, strict=True)
+        )
+        freed = replace(rank, waits_on=waits, lag_ns=np.where(moved, 0.0, rank.lag_ns))
+        return _reordered(freed, np.argsort(place, kind="stable"))
+
+    return edit_ranks(graph, edit)
+
+
+def _reordered(rank: RankGraph, order: Int64s) -> RankGraph:
+    """The rank with its tasks in another order of the host."""
+    new_place = np.empty(len(order), dtype=np.int64)
+    new_place[order] = np.arange(len(order))
+    on = rank.blocks_on[order]
+    tasks = rank.tasks
+    return replace(
+        rank,
+        tasks=replace(
+            tasks,
+            thread=tasks.thread[order],
+            name=tuple(tasks.name[at] for at in order.tolist()),
+            blocks=tasks.blocks[order],
+            call=tasks.call[order],
+            work=tasks.work[order],
+            stream=tasks.stream[order],
+            kernel=tuple(tasks.kernel[at] for at in order.tolist()),
+            row=tasks.row[order],
+            step=tasks.step[order],
+        ),
+        gap_ns=rank.gap_ns[order],
+        call_ns=rank.call_ns[order],
+        blocks_on=np.where(on == NONE, NONE, new_place[np.maximum(on, 0)]),
+        returns_ns=rank.returns_ns[order],
+        stream=rank.stream[order],
+        work_ns=rank.work_ns[order],
+        waits_on=tuple(tuple(int(new_place[other]) for other in rank.waits_on[at]) for at in order.tolist()),
+        lag_ns=rank.lag_ns[order],
+        collective=rank.collective[order],
+    )
+
+
+def hide_under_next_step(graph: Graph, rows: frozenset[int], forward_ratio: float) -> Graph:
+    """Let the gathers that end a step run under the next forward, each needed where its part of that begins.
+
+    ``forward_ratio``: the share of a step's compute that is its forward.  The time of the gathers says where
+    in the forward each is needed.  Of the last step only the first gather is left: no forward follows.
+    """
+
+    def edit(rank: RankGraph) -> RankGraph:
+        mine = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        waits = [tuple(other for other in each if not mine[other]) for each in rank.waits_on]
+        on = np.where((rank.blocks_on != NONE) & mine[np.maximum(rank.blocks_on, 0)], NONE, rank.blocks_on)
+        computes = (rank.collective == NONE) & (rank.stream != NONE)
+        work = rank.work_ns.copy()
+        for step in range(graph.steps):
+            gathers = np.flatnonzero(mine & (step_places(rank) == step))
+            after = np.flatnonzero(computes & (step_places(rank) == step + 1))
+            if not len(after):
+                work[gathers[1:]] = 0.0
+                continue
+            done = np.cumsum(rank.work_ns[after])
+            moved = np.concatenate(([0.0], np.cumsum(rank.work_ns[gathers])[:-1]))
+            needed = moved / max(1.0, rank.work_ns[gathers].sum()) * forward_ratio * done[-1]
+            for gather, place in zip(
+                gathers.tolist(), np.searchsorted(done, needed, side="right").tolist(), strict=True
+            ):
+                waits[after[place]] = (*waits[after[place]], gather)
+        return replace(rank, waits_on=tuple(waits), blocks_on=on, work_ns=work)
+
+    return edit_ranks(graph, edit)
+
+
+def undo_slowdown(graph: Graph, factor: float) -> Graph:
+    """Let compute that ran beside collectives run as fast as alone, where it was ``factor`` times slower."""
+
+    def ratio(rank: RankGraph) -> Floats:
+        work, inside = rank.tasks.work, rank.collective != NONE
+        ran = union(np.rint(work[inside]).astype(np.int64))
+        done = np.nan_to_num(work)
+        length = np.maximum(1.0, done[:, 1] - done[:, 0])
+        beside = covered(ran, np.rint(done[:, 0]).astype(np.int64), np.rint(done[:, 1]).astype(np.int64))
+        return 1.0 - beside / length * (1.0 - 1.0 / factor)
+
+    return scale_work(graph, ratio)
+
+
+def share_before_calls(rank: RankGraph, spans: Intervals, origin_ns: int) -> Floats:
+    """How much of the host's time before each call lies within ``spans``."""
+    ends = rank.tasks.call[:, 0]
+    begins = ends - rank.gap_ns
+    moved = spans - origin_ns
+    return covered(moved, np.rint(begins).astype(np.int64), np.rint(ends).astype(np.int64)).astype(np.float64)

@@ -1,0 +1,472 @@
+"""Infer what waited for what in a measured step: the dependencies between the tasks of all ranks.
+
+The recording shows when work ran, not what it waited for:
+
+    start = max(launch + pick-up, end before it on its stream, end of what it waits for) + lag
+
+Work that starts later than its launch and its stream explain waited for the work of another stream that ended
+just before; what remains is its own lag.  That finds what did wait.  What would have waited a moment later is
+known from the program's structure: a reduction follows the compute launched before it, and compute follows
+the gather of its unit (:func:`_gather_consumers`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import Int64s
+from zprof.model.collectives import CollectiveKind
+from zprof.model.gaps import Gap
+from zprof.replay.tasks import NONE, Bools, Floats, RankTasks, read_tasks
+
+#: Work that starts so much later than its launch and stream explain waited for something.
+_STALL_NS = 4_000.0
+#: What follows an end may be stamped so much before it: times of old traces are microseconds, clocks drift.
+_RESOLUTION_NS = 1_000.0
+#: From the end of what was waited for to the start, or to the return of the call, that waited.
+_RELEASE_NS = 40_000.0
+#: What starts so soon after the end of a kernel was held by it.
+_HELD_NS = 5_000.0
+#: A call that took less blocked for nothing.
+_BLOCKED_NS = 20_000.0
+#: A launch that takes longer stood before a full queue.
+_QUEUE_FULL_NS = 100_000.0
+#: Work that a full queue holds: at least, and of the most that was ever pending.
+_MIN_QUEUE, _FULL_RATIO = 16, 0.75
+#: A replay rests on launches: with more of the device's time without one there is none.
+_MAX_UNLAUNCHED_RATIO = 0.10
+_MAX_TASKS = 240_000
+#: Of the gathers, so many must have ended before their consumer started.
+_CONSUMED_RATIO = 0.97
+_MAX_LAG_GATHERS = 4
+_REDUCES = frozenset(
+    {CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value, CollectiveKind.ALL_TO_ALL.value}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGraph:
+    """The tasks of one rank with what each costs and waits for; one entry per task.
+
+    Attributes:
+        gap_ns: What the host does between the call before and this one.
+        call_ns: What the call takes without what it blocks for.
+        blocks_on: The task whose work the call blocks for, ``NONE`` if none; ``returns_ns`` from its end on.
+        stream: The stream of the work, ``NONE`` without work; ``work_ns`` how long it runs.
+        waits_on: Tasks of other streams whose work this work waits for.
+        held: Collectives that started as a kernel of another stream ended on which they cannot depend: it
+            was launched later, or others of its stream were launched before them as well.
+        lag_ns: What passes before the work starts although nothing is missing.
+        collective: The instance of the collective, ``NONE`` for other work.
+        first_step: The number of the first replayed step.
+        begin_ns: When the first replayed step begins on the device, ``host_begin_ns`` on the host.
+        tail_ns: What the host does after its last call.
+        pick_up_ns: From the begin of a launch to the start of its work where nothing holds it.
+    """
+
+    tasks: RankTasks
+    gap_ns: Floats
+    call_ns: Floats
+    blocks_on: Int64s
+    returns_ns: Floats
+    stream: Int64s
+    work_ns: Floats
+    waits_on: tuple[tuple[int, ...], ...]
+    held: tuple[int, ...]
+    lag_ns: Floats
+    collective: Int64s
+    first_step: int
+    begin_ns: float
+    host_begin_ns: float
+    tail_ns: float
+    pick_up_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Ranks of a run and the collectives in which they meet.
+
+    Attributes:
+        transfer_ns: From the arrival of the last rank to the end, of each collective instance.
+        members: How many of the ranks take part in it.
+        lane: The communicator of each instance if that runs one operation at a time, else ``NONE``.
+        measured_ns: When each rank ended each step, as recorded: an array of [rank, step].
+        steps: How many steps are replayed.
+        origin_ns: The instant on the common clock that is 0 here.
+    """
+
+    ranks: tuple[RankGraph, ...]
+    transfer_ns: Floats
+    members: Int64s
+    lane: Int64s
+    measured_ns: Floats
+    steps: int
+    origin_ns: int
+
+
+def step_places(rank: RankGraph) -> Int64s:
+    """Return the place of each task's step among the replayed steps; it never falls along the tasks."""
+    return np.maximum.accumulate(rank.tasks.step - rank.first_step)
+
+
+def build_graph(analysis: RunAnalysis) -> Graph | Gap:
+    """Build the graph of a device run; a gap where the recording does not allow it."""
+    if analysis.source is None or not analysis.tracks or not len(analysis.steps):
+        return _gap("the recording is not at hand")
+    if analysis.run.device == "cpu":
+        return _gap("the ranks compute on their CPU")
+    steps = _common_steps(analysis)
+    if not steps:
+        return _gap("no step was recorded by all ranks")
+    for count in range(len(steps), 0, -1):
+        tasks = _read(analysis, steps[-count:])
+        if isinstance(tasks, Gap):
+            return tasks
+        if sum(len(each) for each in tasks) <= _MAX_TASKS:
+            return _connect(analysis, tasks, steps[-count:])
+    return _gap(f"a step has more than {_MAX_TASKS:,} calls")
+
+
+def _gap(reason: str) -> Gap:
+    return Gap(
+        what="replay of the step",
+        reason=reason,
+        remedy="record steps of all ranks with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    )
+
+
+def _common_steps(analysis: RunAnalysis) -> list[int]:
+    """The longest run of successive steps that all ranks have."""
+    of_rank = [set(tracks.host_steps.number.tolist()) for tracks in analysis.tracks]
+    common = sorted(set.intersection(*of_rank) & set(analysis.steps["step"].tolist()))
+    best: list[int] = []
+    current: list[int] = []
+    for number in common:
+        current = [*current, number] if current and number == current[-1] + 1 else [number]
+        best = current if len(current) > len(best) else best
+    return best
+
+
+def _read(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
+    assert analysis.source is not None
+    windows = [tracks.host_steps.only(steps) for tracks in analysis.tracks]
+    origin = min(int(window.begin_ns[0]) for window in windows)
+    rows = {rank: mine for rank, mine in analysis.collectives.groupby("rank")}
+    found = []
+    for tracks, window in zip(analysis.tracks, windows, strict=True):
+        mine = rows.get(tracks.rank, analysis.collectives.iloc[:0])
+        tasks, missing = read_tasks(analysis.source, tracks, mine, window, origin)
+        if missing > _MAX_UNLAUNCHED_RATIO:
+            return _gap(f"of {missing:.0%} of the work of rank {tracks.rank} no launch was recorded")
+        found.append(tasks)
+    return found
+
+
+def _connect(analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[int]) -> Graph:
+    rows = analysis.collectives
+    instance_of_row = dict(zip(rows.index.tolist(), rows["instance"].tolist(), strict=True))
+    matched = dict(zip(rows.index.tolist(), rows["matched"].tolist(), strict=True))
+    kinds = dict(zip(rows.index.tolist(), rows["kind"].astype(str).tolist(), strict=True))
+    numbers: dict[object, int] = {}
+    collective = []
+    for each in tasks:
+        mine = np.full(len(each), NONE, dtype=np.int64)
+        for at in np.flatnonzero(each.row != NONE).tolist():
+            row = int(each.row[at])
+            key = ("all", instance_of_row[row]) if matched[row] else (each.rank, row)
+            mine[at] = numbers.setdefault(key, len(numbers))
+        collective.append(mine)
+    starts: list[list[float]] = [[] for _ in numbers]
+    ends: list[list[float]] = [[] for _ in numbers]
+    for each, mine in zip(tasks, collective, strict=True):
+        for at in np.flatnonzero(mine != NONE).tolist():
+            starts[mine[at]].append(each.work[at, 0])
+            ends[mine[at]].append(each.work[at, 1])
+    arrival = np.array([max(times) for times in starts])
+    finish = np.array([min(times) for times in ends])
+    groups = {str(name): number for number, name in enumerate(sorted(set(rows["group"].astype(str))))}
+    group_of_row = dict(zip(rows.index.tolist(), rows["group"].astype(str).tolist(), strict=True))
+    lane = np.full(len(numbers), NONE, dtype=np.int64)
+    for each, mine in zip(tasks, collective, strict=True):
+        for at in np.flatnonzero(mine != NONE).tolist():
+            lane[mine[at]] = groups[group_of_row[int(each.row[at])]]
+    windows = {tracks.rank: tracks.host_steps.only(steps) for tracks in analysis.tracks}
+    origin = min(int(window.begin_ns[0]) for window in windows.values())
+    lanes_in_order = {
+        number for number in set(lane.tolist()) if _is_one_at_a_time(tasks, collective, lane, number)
+    }
+    lane = np.where(np.isin(lane, list(lanes_in_order)), lane, NONE)
+    device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}
+    ranks = tuple(
+        _rank_graph(
+            each,
+            mine,
+            arrival,
+            kinds,
+            (float(windows[each.rank].begin_ns[0] - origin), float(windows[each.rank].end_ns[-1] - origin)),
+            float(device_steps[each.rank].begin_ns[0] - origin),
+            steps[0],
+        )
+        for each, mine in zip(tasks, collective, strict=True)
+    )
+    return Graph(
+        ranks=ranks,
+        transfer_ns=np.maximum(0.0, finish - arrival),
+        members=np.array([len(times) for times in starts], dtype=np.int64),
+        lane=lane,
+        measured_ns=np.array(
+            [(device_steps[each.rank].end_ns - origin).astype(np.float64) for each in tasks]
+        ),
+        steps=len(steps),
+        origin_ns=origin,
+    )
+
+
+def _is_one_at_a_time(
+    tasks: Sequence[RankTasks], collective: Sequence[Int64s], lane: Int64s, number: int
+) -> bool:
+    """Return whether no two operations of a group ran at once on any rank, in the order of their launches."""
+    for each, mine in zip(tasks, collective, strict=True):
+        at = np.flatnonzero(mine != NONE)
+        at = at[lane[mine[at]] == number]
+        if len(at) > 1 and (each.work[at[1:], 0] < each.work[at[:-1], 1] - _STALL_NS).any():
+            return False
+    return True
+
+
+def _rank_graph(
+    tasks: RankTasks,
+    collective: Int64s,
+    arrival: Floats,
+    kinds: Mapping[int, str],
+    host: tuple[float, float],
+    device_begin: float,
+    first_step: int,
+) -> RankGraph:
+    pick_up = _pick_up(tasks)
+    gap, call, blocks_on, returns = _host_waits(tasks, *_host_times(tasks, host[0]))
+    lag, waits_on, held = _device_waits(tasks, collective, kinds, pick_up, device_begin)
+    work = np.where(np.isnan(tasks.work[:, 0]), 0.0, tasks.work[:, 1] - tasks.work[:, 0])
+    inside = collective != NONE
+    # of a collective the rank's own part is how much later than the first rank it ended
+    work[inside] = tasks.work[inside, 1] - np.maximum(tasks.work[inside, 0], arrival[collective[inside]])
+    return RankGraph(
+        tasks=tasks,
+        gap_ns=gap,
+        call_ns=call,
+        blocks_on=blocks_on,
+        returns_ns=returns,
+        stream=tasks.stream,
+        work_ns=work,
+        waits_on=waits_on,
+        held=held,
+        lag_ns=lag,
+        collective=collective,
+        first_step=first_step,
+        begin_ns=device_begin,
+        host_begin_ns=host[0],
+        tail_ns=max(0.0, host[1] - float(tasks.call[:, 1].max(initial=host[0]))),
+        pick_up_ns=pick_up,
+    )
+
+
+def _pick_up(tasks: RankTasks) -> float:
+    """From the begin of a launch to the start of its work where nothing else holds it: the shortest seen."""
+    launched = ~np.isnan(tasks.work[:, 0])
+    delay = tasks.work[launched, 0] - tasks.call[launched, 0]
+    delay = delay[delay > 0]
+    return float(delay.min()) if len(delay) else 0.0
+
+
+def _host_times(tasks: RankTasks, begin: float) -> tuple[Floats, Floats]:
+    """What the host does before each call, and in it, all threads taken as one."""
+    until = np.concatenate(([begin], np.maximum.accumulate(np.maximum(tasks.call[:-1, 1], begin))))
+    gap = np.maximum(0.0, tasks.call[:, 0] - until)
+    call = np.maximum(0.0, tasks.call[:, 1] - np.maximum(tasks.call[:, 0], until))
+    return gap, call
+
+
+def _host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats, Floats, Int64s, Floats]:
+    """Find where the host waited for work: gaps and calls without the waits, and what each call ends with.
+
+    Returns:
+        The host's own time before and in each call, the task whose work it waits for at the end of the call,
+        and how long after the end of that work it goes on.
+    """
+    gap, call = gap.copy(), call.copy()
+    on = np.full(len(tasks), NONE, dtype=np.int64)
+    returns = np.zeros(len(tasks))
+    done = np.flatnonzero(~np.isnan(tasks.work[:, 0]))
+    by_end = done[np.argsort(tasks.work[done, 1], kind="stable")]
+    ends = tasks.work[by_end, 1]
+
+    def awaited(at: int, since: float, until: float) -> int:
+        last = int(np.searchsorted(ends, until + _RESOLUTION_NS, side="right")) - 1
+        while last >= 0 and ends[last] > since:
+            if by_end[last] <= at:
+                return int(by_end[last])
+            last -= 1
+        return NONE
+
+    for at in np.flatnonzero((call >= _BLOCKED_NS) & (tasks.blocks | (call >= _QUEUE_FULL_NS))).tolist():
+        begin, end = tasks.call[at]
+        # a call that can block returned when its work was done; any other one only if it returned right then
+        since = begin if tasks.blocks[at] else max(begin, end - _RELEASE_NS)
+        on[at] = awaited(at, since, end)
+        if on[at] != NONE:
+            returns[at] = end - tasks.work[on[at], 1]
+            call[at] = 0.0
+    pending = _pending(tasks, done)
+    fullest = int(pending.max(initial=0))
+    for at in np.flatnonzero(gap >= _QUEUE_FULL_NS).tolist():
+        # the host went on just as the device ran dry, or as a full queue had room: no call shows that wait
+        begin, left = tasks.call[at, 0], pending[at]
+        if at and on[at - 1] == NONE and (left == 0 or left >= max(_MIN_QUEUE, _FULL_RATIO * fullest)):
+            on[at - 1] = awaited(at - 1, begin - _RELEASE_NS, begin)
+            if on[at - 1] != NONE:
+                returns[at - 1] = begin - tasks.work[on[at - 1], 1]
+                gap[at] = 0.0
+    return gap, call, on, returns
+
+
+def _pending(tasks: RankTasks, done: Int64s) -> Int64s:
+    """How much work was launched before each call and not yet done."""
+    launched = np.cumsum(~np.isnan(tasks.work[:, 0])) - ~np.isnan(tasks.work[:, 0])
+    ended = np.searchsorted(np.sort(tasks.work[done, 1]), tasks.call[:, 0], side="right")
+    pending: Int64s = np.maximum(0, launched - ended)
+    return pending
+
+
+def _device_waits(
+    tasks: RankTasks,
+    collective: Int64s,
+    kinds: Mapping[int, str],
+    pick_up: float,
+    begin: float,
+) -> tuple[Floats, tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Return the lag of each piece of work, the tasks that it waits for, and which collectives are held."""
+    count = len(tasks)
+    lag = np.zeros(count)
+    waits: list[list[int]] = [[] for _ in range(count)]
+    held: list[int] = []
+    done = np.flatnonzero(~np.isnan(tasks.work[:, 0]))
+    by_end = done[np.argsort(tasks.work[done, 1], kind="stable")]
+    ends = tasks.work[by_end, 1]
+    before: dict[int, int] = {}
+    is_collective = collective != NONE
+    compute_stream = _main_stream(tasks, is_collective)
+    last_compute = NONE
+    closing = _closing_gathers(tasks, collective, kinds)
+    step, before_step = NONE, NONE
+    consumers = _gather_consumers(tasks, collective, kinds, compute_stream)
+    for at in done.tolist():
+        start, stream = float(tasks.work[at, 0]), int(tasks.stream[at])
+        known = max(float(tasks.call[at, 0]) + pick_up, begin)
+        if stream in before:
+            known = max(known, float(tasks.work[before[stream], 1]))
+        for other in consumers.get(at, ()):
+            if tasks.work[other, 1] <= start + _RESOLUTION_NS:
+                waits[at].append(other)
+                known = max(known, float(tasks.work[other, 1]))
+        follows = is_collective[at] and (kinds[int(tasks.row[at])] in _REDUCES or at in closing)
+        if is_collective[at] and not follows and tasks.step[at] != step:
+            step, before_step = int(tasks.step[at]), last_compute
+        gathers = is_collective[at] and not follows and before_step != NONE
+        # what a step gathers the update of the step before has written
+        if gathers and tasks.work[before_step, 1] <= start + _RESOLUTION_NS:
+            waits[at].append(before_step)
+            known = max(known, float(tasks.work[before_step, 1]))
+        if follows and last_compute != NONE and tasks.work[last_compute, 1] <= start + _RESOLUTION_NS:
+            waits[at].append(last_compute)
+            known = max(known, float(tasks.work[last_compute, 1]))
+        if start - known > _STALL_NS:
+            cause = _released_by(tasks, by_end, ends, start, stream, at)
+            if is_collective[at] and cause not in (NONE, last_compute):
+                behind = int(tasks.stream[cause]) == compute_stream
+            else:
+                behind = is_collective[at] and cause == NONE and _ends_there(tasks, by_end, ends, at)
+            if behind:
+                held.append(at)
+            if cause != NONE and tasks.work[cause, 1] > known:
+                waits[at].append(cause)
+                known = float(tasks.work[cause, 1])
+        lag[at] = max(0.0, start - known)
+        before[stream] = at
+        if stream == compute_stream:
+            last_compute = at
+    return lag, tuple(tuple(each) for each in waits), tuple(held)
+
+
+def _closing_gathers(tasks: RankTasks, collective: Int64s, kinds: Mapping[int, str]) -> frozenset[int]:
+    """Return the gathers launched behind the last reduction of their step: of what it has updated."""
+    kind = np.array([kinds[row] if row != NONE else "" for row in tasks.row.tolist()])
+    gathers = np.flatnonzero(kind == CollectiveKind.ALL_GATHER.value)
+    reduces = np.flatnonzero(np.isin(kind, list(_REDUCES)))
+    last = {int(step): int(at) for at, step in zip(reduces, tasks.step[reduces], strict=True)}
+    return frozenset(at for at in gathers.tolist() if at > last.get(int(tasks.step[at]), len(tasks)))
+
+
+def _main_stream(tasks: RankTasks, is_collective: Bools) -> int:
+    """The stream that computes longest."""
+    mine = ~is_collective & ~np.isnan(tasks.work[:, 0])
+    if not mine.any():
+        return NONE
+    streams, place = np.unique(tasks.stream[mine], return_inverse=True)
+    busy = np.bincount(place, weights=tasks.work[mine, 1] - tasks.work[mine, 0])
+    return int(streams[np.argmax(busy)])
+
+
+def _released_by(tasks: RankTasks, by_end: Int64s, ends: Floats, start: float, stream: int, at: int) -> int:
+    """The work of another stream, launched before, that ended last before ``start`` and shortly before it."""
+    place = int(np.searchsorted(ends, start + _RESOLUTION_NS, side="right")) - 1
+    while place >= 0 and ends[place] > start - _RELEASE_NS:
+        other = int(by_end[place])
+        if other < at and int(tasks.stream[other]) != stream:
+            return other
+        place -= 1
+    return NONE
+
+
+def _ends_there(tasks: RankTasks, by_end: Int64s, ends: Floats, at: int) -> bool:
+    """Return whether work launched later ended just as this started."""
+    start = float(tasks.work[at, 0])
+    first = int(np.searchsorted(ends, start - _HELD_NS, side="left"))
+    last = int(np.searchsorted(ends, start + _RESOLUTION_NS, side="right"))
+    return any(
+        int(other) > at and int(tasks.stream[other]) != int(tasks.stream[at]) for other in by_end[first:last]
+    )
+
+
+def _gather_consumers(
+    tasks: RankTasks, collective: Int64s, kinds: Mapping[int, str], compute_stream: int
+) -> dict[int, tuple[int, ...]]:
+    """For compute that follows gathers: the gathers, by how many gathers ahead the program launches them.
+
+    The consumer of a gather is the first compute launched behind the next ``ahead`` gathers.  The smallest
+    ``ahead`` is taken with which next to no consumer started before its gather was done.
+    """
+    gathers = [
+        at
+        for at in np.flatnonzero(collective != NONE).tolist()
+        if kinds[int(tasks.row[at])] == CollectiveKind.ALL_GATHER.value
+    ]
+    compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
+    if len(gathers) < 2 or not len(compute):
+        return {}
+    for ahead in range(_MAX_LAG_GATHERS + 1):
+        behind = np.array([*gathers[ahead:], *[gathers[-1]] * ahead])
+        place = np.searchsorted(compute, behind, side="right")
+        pairs = [
+            (int(compute[where]), gather)
+            for gather, where in zip(gathers, place.tolist(), strict=True)
+            if where < len(compute)
+        ]
+        right = [tasks.work[gather, 1] <= tasks.work[consumer, 0] + _STALL_NS for consumer, gather in pairs]
+        if pairs and np.mean(right) >= _CONSUMED_RATIO:
+            found: dict[int, tuple[int, ...]] = {}
+            for consumer, gather in pairs:
+                found[consumer] = (*found.get(consumer, ()), gather)
+            return found
+    return {}

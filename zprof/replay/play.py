@@ -1,0 +1,184 @@
+"""Play a graph: when does each rank finish its steps?
+
+Each rank goes through its tasks in the order of its host.  A collective starts on a rank when its stream is
+free and what it waits for is done.  It ends once its last rank has arrived and, if its communicator runs
+one operation at a time, the operation before it is done.
+"""
+
+from collections import defaultdict, deque
+
+import numpy as np
+
+from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.tasks import NONE, Floats
+
+
+class Stuck(Exception):
+    """The ranks wait for each other in a circle: what was changed is no program any more."""
+
+
+def play(graph: Graph) -> Floats:
+    """Return when each rank ends each step, in nanoseconds: an array of [rank, step].
+
+    A step ends with the last work that was launched up to its end.
+
+    Raises:
+        Stuck: no rank can go on.
+    """
+    link = _Link(graph)
+    ranks = [_Rank(rank, link, graph.steps) for rank in graph.ranks]
+    while not all(rank.is_done for rank in ranks):
+        if not any([rank.advance() for rank in ranks]):
+            raise Stuck
+    return np.array([rank.step_ends() for rank in ranks])
+
+
+class _Link:
+    """Collectives in which the ranks meet: who has arrived, and what each waits for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._transfer = graph.transfer_ns.tolist()
+        self._missing = graph.members.tolist()
+        self._ready: list[list[tuple[_Rank, int, float]]] = [[] for _ in self._transfer]
+        self._lane = graph.lane.tolist()
+        self._orders = _lane_orders(graph)
+        self._free: dict[int, float] = defaultdict(float)
+
+    def enter(self, number: int, rank: "_Rank", at: int, ready: float) -> None:
+        """Note that a rank has come to the collective; end it, and those behind it, if all have."""
+        self._ready[number].append((rank, at, ready))
+        self._missing[number] -= 1
+        lane = self._lane[number]
+        if lane == NONE:
+            if not self._missing[number]:
+                self._end(number, 0.0)
+            return
+        order = self._orders[lane]
+        while order and not self._missing[order[0]]:
+            first = order.popleft()
+            self._free[lane] = self._end(first, self._free[lane])
+
+    def _end(self, number: int, free: float) -> float:
+        arrival = max(free, max(ready for _, _, ready in self._ready[number]))
+        for rank, at, _ in self._ready[number]:
+            rank.complete(at, arrival)
+        end: float = arrival + self._transfer[number]
+        return end
+
+
+def _lane_orders(graph: Graph) -> dict[int, deque[int]]:
+    """Return the collectives of each communicator by launch, on the first rank that has them."""
+    orders: dict[int, dict[int, None]] = defaultdict(dict)
+    for rank in graph.ranks:
+        for number in rank.collective[rank.collective != NONE].tolist():
+            if graph.lane[number] != NONE:
+                orders[int(graph.lane[number])].setdefault(number)
+    return {lane: deque(numbers) for lane, numbers in orders.items()}
+
+
+class _Rank:
+    """One rank: the time of its host, and when the work of its tasks ends."""
+
+    def __init__(self, graph: RankGraph, link: _Link, steps: int) -> None:
+        self._link = link
+        self._gap, self._call = graph.gap_ns.tolist(), graph.call_ns.tolist()
+        self._on, self._returns = graph.blocks_on.tolist(), graph.returns_ns.tolist()
+        self._stream, self._work = graph.stream.tolist(), graph.work_ns.tolist()
+        self._lag, self._waits = graph.lag_ns.tolist(), graph.waits_on
+        self._number = graph.collective.tolist()
+        self._pick_up, self._tail = graph.pick_up_ns, graph.tail_ns
+        self._host = graph.host_begin_ns
+        self.begin = graph.begin_ns
+        self._end: list[float | None] = [None] * len(self._gap)
+        self._last: dict[int, int] = {}
+        self._queues: dict[int, deque[tuple[int, float]]] = defaultdict(deque)
+        self._step, self._steps = step_places(graph), steps
+        self._next = 0
+        self._is_launched = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all tasks were gone through and all work has ended."""
+        return self._next == len(self._gap) and not any(self._queues.values())
+
+    def step_ends(self) -> Floats:
+        """Return when host and device are done with each step."""
+        ends = np.array([self.begin if end is None else end for end in self._end])
+        places = np.searchsorted(self._step, np.arange(self._steps), side="right")
+        reached = np.maximum.accumulate(np.concatenate(([self.begin], ends)))[places]
+        reached[-1] = max(reached[-1], self._host + self._tail)
+        done: Floats = reached
+        return done
+
+    def advance(self) -> bool:
+        """Go on as far as possible, and return whether that was anywhere."""
+        moved = False
+        while self._next < len(self._gap):
+            at = self._next
+            if not self._is_launched:
+                if not self._launch(at):
+                    return moved
+                self._is_launched = moved = True
+            on = self._on[at]
+            if on != NONE:
+                end = self._end[on]
+                if end is None:
+                    return moved
+                self._host = max(self._host, end + self._returns[at])
+            self._next += 1
+            self._is_launched = False
+        return moved
+
+    def complete(self, at: int, arrival: float) -> None:
+        """End the collective of a task, whose last rank arrived then, and enter the one queued behind it."""
+        end = arrival + self._work[at]
+        self._end[at] = end
+        queue = self._queues[self._stream[at]]
+        queue.popleft()
+        if queue:
+            follower, ready = queue[0]
+            self._link.enter(self._number[follower], self, follower, max(ready, end) + self._lag[follower])
+
+    def _launch(self, at: int) -> bool:
+        """Make the call and queue its work; return False if something that it waits for is not known yet."""
+        stream, is_collective = self._stream[at], self._number[at] != NONE
+        free: float | None = self.begin
+        if stream != NONE:
+            free = self._free_at(at, stream, alone=is_collective)
+            if free is None:
+                return False
+        launch = self._host + self._gap[at]
+        self._host = launch + self._call[at]
+        if stream == NONE:
+            self._end[at] = self.begin  # nothing runs: who waits for it need not
+            return True
+        ready = max(free, launch + self._pick_up)
+        self._last[stream] = at
+        if not is_collective:
+            self._end[at] = ready + self._lag[at] + self._work[at]
+            return True
+        queue = self._queues[stream]
+        queue.append((at, ready))
+        if len(queue) == 1:
+            self._link.enter(self._number[at], self, at, ready + self._lag[at])
+        return True
+
+    def _free_at(self, at: int, stream: int, *, alone: bool) -> float | None:
+        """When all is done that the work waits for; None if that is not known.
+
+        ``alone``: collectives that are still under way on the stream do not count: they queue.
+        """
+        free = self.begin
+        for other in self._waits[at]:
+            end = self._end[other]
+            if end is None:
+                return None
+            free = max(free, end)
+        before = self._last.get(stream, NONE)
+        if before != NONE:
+            end = self._end[before]
+            if end is not None:
+                return max(free, end)
+            if not (alone and self._number[before] != NONE):
+                return None
+        return free

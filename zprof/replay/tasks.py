@@ -1,0 +1,178 @@
+"""What each rank of a device run did, in the order in which its host did it.
+
+A task is one call of the host into the driver, with the work that it gave to the device, if any.  Times are
+nanoseconds on the common clock, from the begin of the first replayed step on.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.activity.roles import CALLS, WORK
+from zprof.analysis.time.activity.steps import StepWindows
+from zprof.analysis.time.activity.view import EventView
+from zprof.analysis.time.tracks import RankTracks
+from zprof.run.reader import Run
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
+#: Calls that can block the host until the device is done with something.
+_BLOCKS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy|Free|Malloc|Query)\w*", re.ASCII)
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTasks:
+    """The tasks of one rank, in the order of the host; all arrays have one entry per task.
+
+    Attributes:
+        call: Begin and end of the call; ``thread``, ``name`` and ``blocks`` (whether such a call can block)
+            are the call's too.
+        work: Start and end of the device's work; NaN where the call gave it none.
+        stream: The stream of the work, ``NONE`` without work.
+        kernel: The name of the work, "" without.
+        row: Which row of the analysis' collectives the work is, ``NONE`` if none.
+        step: Which of the replayed steps the call was made in.
+    """
+
+    rank: int
+    thread: Int64s
+    name: tuple[str, ...]
+    blocks: Bools
+    call: Floats
+    work: Floats
+    stream: Int64s
+    kernel: tuple[str, ...]
+    row: Int64s
+    step: Int64s
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def read_tasks(
+    run: Run, tracks: RankTracks, rows: pd.DataFrame, host_steps: StepWindows, origin_ns: int
+) -> tuple[RankTasks, float]:
+    """Read the tasks of one rank within ``host_steps``, and the share of device time without a launch.
+
+    Args:
+        run: Where the rank's events are.
+        tracks: The rank's clock and steps.
+        rows: The rank's rows of the analysis' collectives.
+        host_steps: The steps to be replayed, by the host's marks, on the common clock.
+        origin_ns: The instant that becomes 0.
+    """
+    view = EventView(run.table(tracks.rank, "events", _COLUMNS), WORK | CALLS)
+    spans = tracks.clock.common(view.spans)
+    is_work = view.category_is(*WORK) & (spans[:, 1] > spans[:, 0])
+    is_call = view.category_is(*CALLS)
+    inside = host_steps.step_at(spans[:, 0]) >= 0
+    calls = _outermost(np.flatnonzero(is_call & inside), spans, view.thread)
+    work = np.flatnonzero(is_work)
+    call_of_work = _calls_of(work, calls, view.correlation)
+    launched = call_of_work != NONE
+    seen = is_work & (spans[:, 1] > host_steps.begin_ns[0]) & (spans[:, 0] < host_steps.end_ns[-1])
+    length = (spans[:, 1] - spans[:, 0]).astype(np.float64)
+    missing = 1.0 - length[work[launched]].sum() / max(1.0, length[seen].sum())
+    # a call with several pieces of work (a graph) is as many tasks, of which the first has the call's time
+    order = np.lexsort((spans[work[launched], 0], call_of_work[launched]))
+    task_work, task_call = work[launched][order], call_of_work[launched][order]
+    idle = np.setdiff1d(np.arange(len(calls)), task_call)
+    all_calls = np.concatenate((task_call, idle))
+    all_work = np.concatenate((task_work, np.full(len(idle), NONE, dtype=np.int64)))
+    order = np.argsort(all_calls, kind="stable")
+    return _tasks(
+        tracks.rank, view, spans, calls[all_calls[order]], all_work[order], rows, host_steps, origin_ns
+    ), float(missing)
+
+
+def _tasks(
+    rank: int,
+    view: EventView,
+    spans: Int64s,
+    calls: Int64s,
+    work: Int64s,
+    rows: pd.DataFrame,
+    host_steps: StepWindows,
+    origin_ns: int,
+) -> RankTasks:
+    has = work != NONE
+    call = (spans[calls] - origin_ns).astype(np.float64)
+    repeated = np.concatenate(([False], calls[1:] == calls[:-1]))
+    call[repeated, 0] = call[repeated, 1]
+    done = np.where(has[:, None], (spans[work] - origin_ns).astype(np.float64), np.nan)
+    names = _names(view, calls)
+    return RankTasks(
+        rank=rank,
+        thread=view.thread[calls],
+        name=names,
+        blocks=np.array([_BLOCKS.match(name) is not None for name in names], dtype=np.bool_),
+        call=call,
+        work=done,
+        stream=np.where(has, view.stream[work], NONE),
+        kernel=tuple(
+            name if is_there else "" for name, is_there in zip(_names(view, work), has, strict=True)
+        ),
+        row=_rows_of(spans, work, rows),
+        step=host_steps.step_at(spans[calls, 0]),
+    )
+
+
+def _names(view: EventView, rows: Int64s) -> tuple[str, ...]:
+    words, codes = view.coded(rows)
+    return tuple(words[code] for code in codes.tolist())
+
+
+def _outermost(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
+    """Leave out calls within another call of their thread: the driver's within the runtime's."""
+    order = calls[np.lexsort((-spans[calls, 1], spans[calls, 0], thread[calls]))]
+    kept = []
+    until, current = -(1 << 62), None
+    for row, of_thread, begin, end in zip(
+        order.tolist(),
+        thread[order].tolist(),
+        spans[order, 0].tolist(),
+        spans[order, 1].tolist(),
+        strict=True,
+    ):
+        if of_thread != current or begin >= until or end > until:
+            kept.append(row)
+            until, current = end, of_thread
+    chosen = np.array(kept, dtype=np.int64)
+    return chosen[np.argsort(spans[chosen, 0], kind="stable")] if len(chosen) else chosen
+
+
+def _calls_of(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
+    """The place among ``calls`` of the launch of each row of ``work``; NONE where it is not among them."""
+    order = np.argsort(correlation[calls], kind="stable")
+    known = correlation[calls][order]
+    wanted = correlation[work]
+    if not len(known):
+        return np.full(len(work), NONE, dtype=np.int64)
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where((known[at] == wanted) & (wanted > 0), order[at], NONE).astype(np.int64)
+
+
+def _rows_of(spans: Int64s, work: Int64s, rows: pd.DataFrame) -> Int64s:
+    """Which collective each piece of work is: the same start and end."""
+    known: Mapping[tuple[int, int], int] = dict(
+        zip(
+            zip(rows["start_ns"].tolist(), rows["end_ns"].tolist(), strict=True),
+            rows.index.tolist(),
+            strict=True,
+        )
+    )
+    return np.array(
+        [
+            known.get((int(spans[at, 0]), int(spans[at, 1])), NONE) if at != NONE else NONE
+            for at in work.tolist()
+        ],
+        dtype=np.int64,
+    )

@@ -1,0 +1,381 @@
+"""Price a fix by replaying the measured step without the cause.
+
+A rule finds its cause and has a range of its own.  Here the step of all ranks is played again with that one
+thing changed (:mod:`zprof.replay`): what was launched late is launched earlier, what waited for it follows,
+and what was hidden may show instead.  The saving is what the replay gains, widened by what it cannot know.
+If the rule's range and the replay's do not overlap, the finding holds both, and its confidence falls.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.host.calls import read_host_calls
+from zprof.model.causes import Cause
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Confidence, Finding
+from zprof.model.gaps import Gap
+from zprof.replay import edits
+from zprof.replay.graph import Graph, RankGraph, build_graph
+from zprof.replay.play import Stuck, play
+from zprof.replay.tasks import NONE, Bools, Floats
+from zprof.rules.copies import INTO, copies
+from zprof.rules.device.slowdown import slowdown_of
+from zprof.rules.host.lost import is_inference
+from zprof.rules.rows import of_kind
+from zprof.rules.rule import Rule
+from zprof.rules.volume.closing_gathers import closing_gathers
+from zprof.rules.volume.passes.accumulation_syncs import early_reductions
+from zprof.rules.volume.passes.known import passes_of
+from zprof.rules.volume.passes.regathers import Again, gathered_again
+from zprof.rules.volume.traffic import traffic_of
+
+#: Of what the replay gains: dependencies that were not seen, and times that the change itself moves.
+_MODEL_ERROR_RATIO = 0.15
+#: Of the step, a replay is that far off at least.
+_STEP_ERROR_RATIO = 0.002
+#: Of the step: a gain above which a cause is there, and one below which it costs nothing.
+_SURE_RATIO, _NOTHING_RATIO = 0.015, 0.01
+#: A host that launches compiled or captured work takes that part of its time: at least and at most.
+_LAUNCH_LEFT_RATIOS = (0.5, 0.0)
+_COPY_LEFT_RATIOS = (0.5, 0.0)
+_HALF = 0.5
+#: What adding a gradient up costs at most, of the time of its reduction.
+_ADDED_RATIO = 0.7
+#: The forward's share of a step's compute: with and without recomputation.
+_FORWARD_RATIOS = (0.25, 0.35)
+_BLOCKED_NS = 50_000
+#: What makes a host launch late makes it launch gathers late, too.
+_DELAYS_LAUNCHES = frozenset({Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH, Cause.DATA_LOADER})
+#: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
+_STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
+#: A call of launching takes less, with what the host does before it.
+_LONG_NS = 1_000_000
+WAITS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy)\w*", re.ASCII)
+WAITS_FOR_EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize\w*", re.ASCII)
+ALLOCATES = re.compile(
+    r"(cuda|hip)(Malloc|Free)\w*|(cu|hip)Mem(Create|Map|Unmap|Release|Alloc|Free)\w*", re.ASCII
+)
+
+Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
+
+
+@dataclass(frozen=True, slots=False, kw_only=True)
+class Replay:
+    """The graph of a run, built and played when it is first asked for."""
+
+    analysis: RunAnalysis
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        """The measured step; None where the recording does not allow a replay."""
+        graph = build_graph(self.analysis)
+        return None if isinstance(graph, Gap) else graph
+
+    @cached_property
+    def base_ns(self) -> Floats | None:
+        """When each rank ends each step as replayed; None where the replay does not run."""
+        try:
+            return play(self.graph) if self.graph else None
+        except Stuck:
+            return None
+
+    @property
+    def causes(self) -> frozenset[Cause]:
+        """Causes whose findings a replay prices; none where there is no replay."""
+        return frozenset(_EDITS) if self.base_ns is not None else frozenset()
+
+    @property
+    def step_ns(self) -> float:
+        """The replayed time of a step."""
+        return _step_ns(self.base_ns) if self.base_ns is not None else 0.0
+
+    def gain_ns(self, changed: Graph) -> float | None:
+        """Return what a step wins by the change; None where it cannot be played."""
+        if self.base_ns is None:
+            return None
+        try:
+            return _step_ns(self.base_ns) - _step_ns(play(changed))
+        except Stuck:
+            return None
+
+
+def _step_ns(ends: Floats) -> float:
+    """Return the mean time of a step over the ranks, without the first one, which carries the start."""
+    if ends.shape[1] == 1:
+        return float(ends.mean())
+    whole = float((ends[:, -1] - ends[:, 0]).mean())
+    return whole / (int(ends.shape[1]) - 1)
+
+
+def price(replay: Replay, finding: Finding) -> Finding:
+    """Return the finding with the range of its replay, or as it is if its cause has none."""
+    edit = _EDITS.get(finding.cause)
+    if edit is None or replay.base_ns is None or replay.graph is None or finding.saving_ns[1] <= 0:
+        return finding
+    changed = edit(replay.analysis, replay.graph, finding)
+    gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
+    if not gains:
+        return finding
+    low, high = margin(min(gains), max(gains), replay.step_ns)
+    own, confidence = finding.saving_ns, finding.confidence
+    if high < _NOTHING_RATIO * replay.step_ns:
+        # the step without the cause is as long: what the rule saw is there, and costs nothing
+        return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
+    # of one step nobody knows whether what it shows recurs
+    matters = max(gains) >= _SURE_RATIO * replay.step_ns and replay.graph.steps > 1
+    if matters and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
+        confidence = Confidence.MEDIUM
+    if low <= own[1] and own[0] <= high:
+        return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+    if confidence is Confidence.HIGH:
+        confidence = Confidence.MEDIUM
+    both = int(min(low, own[0])), int(max(high, own[1]))
+    return replace(finding, saving_ns=both, confidence=confidence)
+
+
+def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
+    """Drop findings that only show what another one does: fixed after it, they win next to nothing."""
+    explains = {
+        rule.cause: (
+            *rule.explains,
+            *((Cause.BLOCKING_SYNC,) if rule.cause in _STALLS else ()),
+            *((Cause.NO_PREFETCH,) if rule.cause in _DELAYS_LAUNCHES else ()),
+        )
+        for rule in rules
+    }
+    sure = [finding for finding in findings if finding.confidence is not Confidence.LOW]
+    gone = {
+        other.cause
+        for finding in sure
+        for other in findings
+        if other.cause in explains.get(finding.cause, ()) and _is_explained(replay, finding, other)
+    }
+    return [finding for finding in findings if finding.cause not in gone]
+
+
+def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
+    first, second = _EDITS.get(by.cause), _EDITS.get(other.cause)
+    if first is None or second is None or replay.graph is None:
+        return False
+    fixed = list(first(replay.analysis, replay.graph, by))
+    both = list(second(replay.analysis, fixed[-1], other)) if fixed else []
+    if not both:
+        return False
+    alone, together = replay.gain_ns(fixed[-1]), replay.gain_ns(both[-1])
+    if alone is None or together is None:
+        return False
+    if other.cause is Cause.NO_PREFETCH:  # launching gathers ahead may be what makes the host's pace harmless
+        own = replay.gain_ns(list(second(replay.analysis, replay.graph, other))[-1])
+        if own is None or own > alone:
+            return False
+    return together - alone < _NOTHING_RATIO * replay.step_ns
+
+
+def margin(lowest_ns: float, highest_ns: float, step_ns: float) -> tuple[float, float]:
+    """Return the range of a saving from what replays of it gain, widened by what a replay cannot know."""
+    slack = _STEP_ERROR_RATIO * step_ns
+    low = max(0.0, lowest_ns * (1 - _MODEL_ERROR_RATIO) - slack)
+    return low, max(0.0, highest_ns * (1 + _MODEL_ERROR_RATIO) + slack)
+
+
+def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
+    """Return whether the time is not what makes the finding unsure: nobody knows if its fix is possible."""
+    if finding.cause is Cause.BLOCKING_SYNC:
+        return is_inference(analysis)  # a decoder reads each token back
+    return finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD
+
+
+def _halve_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    rows = traffic_of(analysis).reductions.full_rows.index.tolist()
+    return _halve(analysis, graph, rows, lambda name: INTO in name)
+
+
+def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    rows = traffic_of(analysis).gathers.full_rows.index.tolist()
+    return _halve(analysis, graph, rows, lambda name: INTO not in name)
+
+
+def _halve(
+    analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
+) -> Sequence[Graph]:
+    """Half of the bytes, with the latency of the fitted link; or with none, and half of the copies too."""
+    collectives = analysis.collectives.loc[list(rows)]
+    latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
+    ratios = {}
+    for row, kind, group, transfer in zip(
+        collectives.index.tolist(),
+        collectives["kind"].astype(str).tolist(),
+        collectives["group"].astype(str).tolist(),
+        collectives["transfer_ns"].tolist(),
+        strict=True,
+    ):
+        fixed = min(1.0, max(0.0, latency.get((kind, group), 0.0)) / max(1.0, transfer))
+        ratios[row] = fixed + _HALF * (1 - fixed)
+    halved = edits.scale_transfers(graph, dict.fromkeys(ratios, _HALF))
+    return [
+        edits.scale_transfers(graph, ratios),
+        edits.scale_work(halved, _copies_scaled(analysis, _HALF, copied)),
+    ]
+
+
+def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    again = gathered_again(analysis, finding.cause)
+    if not isinstance(again, Again):
+        return []
+    return _drop(analysis, graph, again.rows["row"].tolist())
+
+
+def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Without them; gradients that are not reduced are added up, which takes compute instead."""
+    early, _ = early_reductions(passes_of(analysis))
+    rows = early["row"].tolist()
+    half = edits.scale_transfers(graph, dict.fromkeys(rows, 1 - _ADDED_RATIO))
+    return [half, *_drop(analysis, graph, rows)]
+
+
+def _drop(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
+    """Without these collectives, and also without the copies that go with each."""
+    copied = copies(analysis)
+    names = frozenset(copied["name"].astype(str)) if len(copied) else frozenset()
+    return [
+        edits.drop_collectives(graph, frozenset(rows)),
+        edits.drop_collectives(graph, frozenset(rows), names),
+    ]
+
+
+def _copies_scaled(
+    analysis: RunAnalysis, left: float, copied: Callable[[str], bool] = lambda name: True
+) -> Callable[[RankGraph], Floats]:
+    rows = copies(analysis)
+    names = frozenset(name for name in set(rows["name"].astype(str)) if copied(name)) if len(rows) else ()
+    return lambda rank: np.array([left if name in names else 1.0 for name in rank.tasks.kernel])
+
+
+def _shrink_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    return [edits.scale_work(graph, _copies_scaled(analysis, left)) for left in _COPY_LEFT_RATIOS]
+
+
+def _prefetch(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    gathers = of_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
+    rows = frozenset(gathers.index[gathers["group_size"] > 1].tolist())
+    return [edits.launch_earlier(graph, rows)]
+
+
+def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    seen = closing_gathers(analysis)
+    if seen is None:
+        return []
+    rows = frozenset(seen.gathers.index.tolist())
+    return [edits.hide_under_next_step(graph, rows, ratio) for ratio in _FORWARD_RATIOS]
+
+
+def _even_out_named(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    late = sorted({entry.rank for entry in finding.evidence if entry.rank is not None})
+    return [edits.even_out(graph, late), edits.even_out(graph)] if late else []
+
+
+def _even_out_all(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    return [edits.even_out(graph)]
+
+
+def _unblock(pattern: re.Pattern[str]) -> Edit:
+    def edit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+        return [edits.unblock(graph, lambda rank: are_calls(rank, pattern) & (rank.blocks_on != NONE))]
+
+    return edit
+
+
+def _keep_allocations(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    freed = edits.unblock(graph, lambda rank: are_calls(rank, ALLOCATES))
+    return [freed]
+
+
+def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
+    """Return which calls have a name of the pattern."""
+    return np.array([pattern.fullmatch(name) is not None for name in rank.tasks.name], dtype=np.bool_)
+
+
+def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
+    """Return the step with hosts that launch in half of the time, and in none."""
+    loading = loading_ns(analysis, graph)
+
+    return [
+        edits.scale_host(graph, left, lambda rank: is_launch(rank) & (loading[rank.tasks.rank] == 0))
+        for left in _LAUNCH_LEFT_RATIOS
+    ]
+
+
+def _load_at_once(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    return [edits.shorten_gaps(graph, loading_ns(analysis, graph))]
+
+
+def is_launch(rank: RankGraph) -> Bools:
+    """Return which calls are those of launching: many, short, each a little after the one before.
+
+    A host that is away for longer does something else: it loads, allocates, computes or sleeps.
+    """
+    chosen: Bools = (
+        (rank.blocks_on == NONE) & (rank.gap_ns + rank.call_ns < _LONG_NS) & ~are_calls(rank, ALLOCATES)
+    )
+    return chosen
+
+
+def loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
+    """How much of the time before each call the host was in its data loader."""
+    assert analysis.source is not None
+    found = {}
+    clocks = {tracks.rank: tracks.clock for tracks in analysis.tracks}
+    for rank in graph.ranks:
+        number = rank.tasks.rank
+        spans = read_host_calls(analysis.source, number).on(clocks[number]).loader
+        found[number] = edits.share_before_calls(rank, spans, graph.origin_ns)
+    return found
+
+
+def _compute_alone(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    factor = slowdown_of(analysis.kernels).factor
+    return [edits.undo_slowdown(graph, factor)]
+
+
+def _start_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    gathers = of_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
+    held = gathers["blocked_ns"].fillna(0).astype("int64") > _BLOCKED_NS
+    return [edits.release(graph, frozenset(gathers.index[held].tolist()))]
+
+
+def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Without the share of the bytes that is padding; the kernels that fill it up may go as well."""
+    ratio = next((entry.value for entry in finding.evidence if entry.unit == "ratio"), 0.0)
+    traffic = traffic_of(analysis)
+    rows = [*traffic.gathers.rows.index.tolist(), *traffic.reductions.rows.index.tolist()]
+    smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
+    return [smaller, edits.scale_work(smaller, _copies_scaled(analysis, 1 / (1 + ratio)))] if ratio else []
+
+
+_EDITS: Mapping[Cause, Edit] = {
+    Cause.UNEVEN_SHAPES: _remove_padding,
+    Cause.FP32_REDUCE: _halve_reductions,
+    Cause.FP32_GATHER: _halve_gathers,
+    Cause.ACCUMULATION_SYNCS: _drop_early_reductions,
+    Cause.ACCUMULATION_REGATHERS: _drop_repeated,
+    Cause.CHECKPOINT_REGATHERS: _drop_repeated,
+    Cause.LAST_UNIT_REGATHERED: _drop_repeated,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: _drop_repeated,
+    Cause.COPY_OVERHEAD: _shrink_copies,
+    Cause.NO_PREFETCH: _prefetch,
+    Cause.UNHIDDEN_OPTIMIZER_GATHER: _hide_closing_gathers,
+    Cause.STRAGGLER_RANK: _even_out_named,
+    Cause.ROTATING_STRAGGLER: _even_out_all,
+    Cause.BLOCKING_SYNC: _unblock(WAITS),
+    Cause.RATE_LIMITED_PREFETCH: _unblock(WAITS_FOR_EVENT),
+    Cause.ALLOCATOR_RETRIES: _keep_allocations,
+    Cause.CPU_BOUND_LAUNCH: launch_faster,
+    Cause.DATA_LOADER: _load_at_once,
+    Cause.COMM_SLOWS_COMPUTE: _compute_alone,
+    Cause.COMPUTE_BLOCKS_COMM: _start_gathers,
+}

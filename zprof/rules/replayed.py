@@ -1,0 +1,347 @@
+"""Find causes by what the measured step would win without them.
+
+The other rules look for signs of a cause and then price it.  Here the price is the sign: the step of all
+ranks is replayed without what a cause does (blocking calls, slow launches, one rank's slowness).  If it ends
+sooner by a share that matters, the cause is there, however it shows in the ledger.  A cause that a rule has
+found is left to that rule.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.time import LateReason
+from zprof.model.units import format_ns, format_percent
+from zprof.replay import edits
+from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.tasks import NONE, Bools, Floats
+from zprof.rules.host.blocking_sync import FIX as SYNC_FIX
+from zprof.rules.host.cpu_bound_launch import fix_of_launches
+from zprof.rules.host.data_loader import FIX as LOADER_FIX
+from zprof.rules.host.lost import is_inference
+from zprof.rules.pricing import (
+    ALLOCATES,
+    WAITS,
+    WAITS_FOR_EVENT,
+    Replay,
+    are_calls,
+    launch_faster,
+    loading_ns,
+    margin,
+)
+from zprof.rules.rule import finding, severity_of
+from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
+from zprof.rules.waiting.why import FIXES as LATE_FIXES
+
+#: Of the step: a gain from which a cause is named, and from which it is sure.
+_WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
+#: A step of a rank stands out from the other ranks' by so many median deviations, and by so much of the step.
+_DEVIATIONS, _STANDS_OUT_RATIO = 5.0, 0.01
+#: Of the steps, how many must have a late rank, and the same one, to call it one.
+_OFTEN_RATIO, _SAME_RATIO = 0.5, 0.6
+_SURE_STEPS = 3
+#: So many waits a step are how a loss is read: a note, unless they cost much.
+_USUAL_COUNT = 1.5
+#: A copy of some scalars takes microseconds.
+_LONG_COPY_NS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What a cause does in the measured step, and the steps without it."""
+
+    cause: Cause
+    changed: Sequence[Graph]
+    sentence: Callable[[str, str], str]
+    fix: str
+    disprove: str
+    count: float = 0.0
+    counted: str = ""
+    rank: int | None = None
+
+
+def replayed_findings(analysis: RunAnalysis, replay: Replay, known: Sequence[Finding]) -> list[Finding]:
+    """Return findings of causes that no rule has found above low confidence, by what their removal wins."""
+    graph = replay.graph
+    if graph is None or replay.base_ns is None:
+        return []
+    named = {each.cause for each in known if each.confidence is not Confidence.LOW}
+    found: list[Finding] = []
+    for look in (
+        _late_ranks,
+        _blocking_calls,
+        _held_gathers,
+        _slow_launches,
+        _slow_loader,
+        _allocations,
+        _blocked,
+    ):
+        judged = [_judged(replay, graph, each) for each in look(analysis, graph) if each.cause not in named]
+        found += [one for one in judged if one is not None]
+    return found
+
+
+def _judged(replay: Replay, graph: Graph, seen: _Found) -> Finding | None:
+    gains = [gain for changed in seen.changed if (gain := replay.gain_ns(changed)) is not None]
+    step = replay.step_ns
+    if not gains or max(gains) < _WORTH_RATIO * step:
+        return None
+    low, high = margin(min(gains), max(gains), step)
+    share = format_percent(max(gains) / step)
+    evidence = [
+        Evidence(what="step without it shorter by, replayed", value=max(gains), unit="ns", rank=seen.rank)
+    ]
+    if seen.counted:
+        evidence.append(Evidence(what=seen.counted, value=seen.count, unit="count", rank=seen.rank))
+    sure = low >= _SURE_RATIO * step and graph.steps >= _SURE_STEPS
+    # one step cannot show that anything recurs
+    is_note = graph.steps == 1 or (
+        seen.cause is Cause.BLOCKING_SYNC and seen.count <= _USUAL_COUNT and low < _SURE_RATIO * step
+    )
+    return finding(
+        seen.cause,
+        sentence=seen.sentence(format_ns(max(gains)), share),
+        evidence=evidence,
+        saving_ns=(low, high),
+        severity=severity_of(high, step),
+        confidence=Confidence.LOW if is_note else Confidence.HIGH if sure else Confidence.MEDIUM,
+        fix=seen.fix,
+        disprove=seen.disprove,
+    )
+
+
+def _recurring(rank: RankGraph, steps: int, chosen: Bools) -> Bools:
+    """Keep chosen calls if they are made in most of the steps after the first, which carries the start."""
+    places = step_places(rank)
+    later = {place for place in places[chosen].tolist() if place}
+    often = len(later) >= max(1.0, _OFTEN_RATIO * (steps - 1))
+    return chosen if often else np.zeros(len(chosen), dtype=np.bool_)
+
+
+def _awaits_copy(rank: RankGraph) -> Bools:
+    """Return which calls wait for a long copy: what is moved to the host is needed there."""
+    on = np.maximum(rank.blocks_on, 0)
+    copies = np.array([name.startswith("Memcpy") for name in rank.tasks.kernel], dtype=np.bool_)
+    awaits: Bools = (rank.blocks_on != NONE) & copies[on] & (rank.work_ns[on] >= _LONG_COPY_NS)
+    return awaits
+
+
+def _times(count: float) -> str:
+    return "once" if round(count) == 1 else f"{count:.0f} times"
+
+
+def _per_step(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> float:
+    return float(np.mean([chosen(rank).sum() for rank in graph.ranks])) / graph.steps
+
+
+def _blocking_calls(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    def chosen(rank: RankGraph) -> Bools:
+        blocks = are_calls(rank, WAITS) & ~are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
+        return _recurring(rank, graph.steps, blocks & ~_awaits_copy(rank))
+
+    count = _per_step(graph, chosen)
+    if not count or is_inference(analysis):  # a decoder reads each token back
+        return []
+    return [
+        _Found(
+            cause=Cause.BLOCKING_SYNC,
+            changed=[edits.unblock(graph, chosen)],
+            sentence=lambda gain, share: (
+                f"the host waits for the device {_times(count)} a step: "
+                f"without these waits a step is {gain} shorter ({share})"
+            ),
+            fix=SYNC_FIX,
+            disprove="torch.cuda.set_sync_debug_mode('error') names the line; take it out and record again: "
+            "if the step stays as long, it is not the wait",
+            count=count,
+            counted="calls that block until the device is done, per step",
+        )
+    ]
+
+
+def _held_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    def chosen(rank: RankGraph) -> Bools:
+        blocks = are_calls(rank, WAITS_FOR_EVENT) & (rank.blocks_on != NONE)
+        return _recurring(rank, graph.steps, blocks)
+
+    count = _per_step(graph, chosen)
+    if not count:
+        return []
+    return [
+        _Found(
+            cause=Cause.RATE_LIMITED_PREFETCH,
+            changed=[edits.unblock(graph, chosen)],
+            sentence=lambda gain, share: (
+                f"the host waits {_times(count)} a step for an event before it "
+                f"goes on gathering: without these waits a step is {gain} shorter ({share})"
+            ),
+            fix="FullyShardedDataParallel(model, limit_all_gathers=False)  # if memory allows; or FSDP2",
+            disprove="set limit_all_gathers=False for some steps: if they stay as long, it is not that",
+            count=count,
+            counted="waits for an event, per step",
+        )
+    ]
+
+
+def _slow_launches(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    return [
+        _Found(
+            cause=Cause.CPU_BOUND_LAUNCH,
+            changed=launch_faster(analysis, graph),
+            sentence=lambda gain, share: (
+                "the hosts launch later than the devices could start: with launches "
+                f"that cost nothing a step is up to {gain} shorter ({share})"
+            ),
+            fix=fix_of_launches(analysis),
+            disprove="double the micro-batch and record again: kernels take longer, launches do not, so the "
+            "idle time of a step stays or shrinks; if it doubles, launching is not the cause",
+        )
+    ]
+
+
+def _slow_loader(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    loading = loading_ns(analysis, graph)
+    if not any((each > 0).any() for each in loading.values()):
+        return []
+    return [
+        _Found(
+            cause=Cause.DATA_LOADER,
+            changed=[edits.shorten_gaps(graph, loading)],
+            sentence=lambda gain, share: (
+                "the devices wait for batches: with batches that are there when they are "
+                f"asked for a step is {gain} shorter ({share})"
+            ),
+            fix=LOADER_FIX,
+            disprove="train on one batch that is kept in memory and record again: if the step stays as long, "
+            "the loader is not what it waits for",
+        )
+    ]
+
+
+def _allocations(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    def chosen(rank: RankGraph) -> Bools:
+        return _recurring(rank, graph.steps, are_calls(rank, ALLOCATES))
+
+    count = _per_step(graph, chosen)
+    if not count:
+        return []
+    return [
+        _Found(
+            cause=Cause.ALLOCATOR_RETRIES,
+            changed=[edits.unblock(graph, chosen)],
+            sentence=lambda gain, share: (
+                f"the allocator asks the device for memory, or gives it back, {count:.1f} "
+                f"times a step: without that a step is {gain} shorter ({share})"
+            ),
+            fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+            "leave room: a smaller micro-batch, fewer units gathered ahead, smaller buckets",
+            disprove="leave a tenth of the memory free with a smaller batch and record again: if the "
+            "calls stay, the program frees by itself (torch.cuda.empty_cache())",
+            count=count,
+            counted="calls that take or give back the device's memory, per step",
+        )
+    ]
+
+
+def _blocked(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    rows = frozenset(row for rank in graph.ranks for row in rank.tasks.row[list(rank.held)].tolist())
+    if not rows:
+        return []
+    count = sum(len(rank.held) for rank in graph.ranks) / len(graph.ranks) / graph.steps
+    return [
+        _Found(
+            cause=Cause.COMPUTE_BLOCKS_COMM,
+            changed=[edits.release(graph, rows)],
+            sentence=lambda gain, share: (
+                f"{count:.0f} collectives a step start only when a kernel ends that they do "
+                f"not depend on: started at once, a step is {gain} shorter ({share})"
+            ),
+            fix=BLOCKED_FIX,
+            disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and "
+            "record again: if they still start when a kernel ends, they wait for it on purpose (an event)",
+            count=count,
+            counted="collectives that started behind kernels of others, per step",
+        )
+    ]
+
+
+def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    """Return a rank whose steps stand out from the others', and steps of ranks that do so in turn."""
+    if len(graph.ranks) < 2 or len(analysis.run.ranks_loaded) < analysis.run.world_size or graph.steps < 2:
+        return []
+    cells = _slow_steps(graph)
+    per_rank = cells.sum(axis=1)
+    slowest = int(np.argmax(per_rank))
+    numbers = [rank.tasks.rank for rank in graph.ranks]
+    found = []
+    least = max(2.0, _SAME_RATIO * (graph.steps - 1))
+    if per_rank[slowest] >= least:
+        number = numbers[slowest]
+        found.append(
+            _Found(
+                cause=Cause.STRAGGLER_RANK,
+                changed=[edits.even_out(graph, [number])],
+                sentence=lambda gain, share: (
+                    f"rank {number} is slower than the others in {per_rank[slowest]} of "
+                    f"{graph.steps} steps: at their pace a step is {gain} shorter ({share})"
+                ),
+                fix=LATE_FIXES[LateReason.COMPUTE],
+                disprove="swap the rank's host or device with another's and record again: if the same rank "
+                "number is late, it is its work; if the same machine is late, it is the machine",
+                count=float(per_rank[slowest]),
+                counted="steps in which it stands out",
+                rank=number,
+            )
+        )
+        cells = cells.copy()
+        cells[slowest] = False
+    turns = cells[:, 1:].any(axis=0)
+    if turns.mean() >= _OFTEN_RATIO and (cells[:, 1:].sum(axis=1) > 0).sum() > 1:
+        found.append(
+            _Found(
+                cause=Cause.ROTATING_STRAGGLER,
+                changed=[edits.even_out_steps(graph, cells)],
+                sentence=lambda gain, share: (
+                    f"in {int(turns.sum())} of {graph.steps - 1} steps another rank is slow "
+                    f"by itself: at the pace of the others a step is {gain} shorter ({share})"
+                ),
+                fix="gc.collect(); gc.freeze(); gc.disable()          # before the loop\n"
+                "if step % 500 == 0: gc.collect()                 # in it: on all ranks in the same step",
+                disprove="turn the collector off (gc.disable()) and give each rank its own cores, then "
+                "record again: if other ranks are late in turn all the same, it is not their hosts",
+                count=float(turns.sum()),
+                counted="steps with a slow rank",
+            )
+        )
+    return found
+
+
+def _slow_steps(graph: Graph) -> Bools:
+    """Return which steps of which ranks stand out by their own host or device time: [rank, step]."""
+    host, work = (_sums(graph, times) for times in (_host_ns, _work_ns))
+    step = float(np.median([rank.tasks.call[-1, 1] - rank.begin_ns for rank in graph.ranks])) / graph.steps
+    out = np.zeros(host.shape, dtype=np.bool_)
+    for own in (host, work):
+        longer = own - np.median(own, axis=0)
+        deviation = float(np.median(np.abs(longer)))
+        out |= longer > max(_DEVIATIONS * deviation, _STANDS_OUT_RATIO * step)
+    return out
+
+
+def _host_ns(rank: RankGraph) -> Floats:
+    return rank.gap_ns + rank.call_ns
+
+
+def _work_ns(rank: RankGraph) -> Floats:
+    return np.where(rank.collective == NONE, rank.work_ns, 0.0)
+
+
+def _sums(graph: Graph, times: Callable[[RankGraph], Floats]) -> Floats:
+    sums = [
+        np.bincount(step_places(rank), weights=times(rank), minlength=graph.steps) for rank in graph.ranks
+    ]
+    return np.array(sums)
