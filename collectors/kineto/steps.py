@@ -19,6 +19,8 @@ WHOLE_TRACE, BY_OPTIMIZER = "whole trace", "Optimizer.step"
 _STEP_NAMES = ("ProfilerStep", "Iteration")
 _STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+#: What an optimizer runs, and hardly anything else does, where its range is not in the trace.
+_UPDATES = re.compile(r"aten::(_fused_(adamw?|sgd|adagrad)|_foreach_addcdiv)_")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*")
 #: Old traces have the ranges of the user among the operators.
 _HOST = frozenset({"user_annotation", "cpu_op"})
@@ -186,7 +188,9 @@ def _by_optimizer(trace: Trace) -> StepMarks | None:
 
     What comes before the first end may be part of a step, and has the start of the profiler in it.
     """
-    ends = _optimizer_ends(trace)
+    ends = _optimizer_ends(trace, _OPTIMIZER)
+    if len(ends) < 2:
+        ends = _optimizer_ends(trace, _UPDATES)
     if len(ends) < 2:
         return None
     steps = [
@@ -201,13 +205,18 @@ def _by_optimizer(trace: Trace) -> StepMarks | None:
     return _marks(BY_OPTIMIZER, steps, (Gap(what="steps", reason=reason, remedy=_PROF_STEP), *cut))
 
 
-def _optimizer_ends(trace: Trace) -> list[int]:
-    """Return when optimizer steps end.  Optimizers (or parameter groups) with no backward between are one."""
+def _optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
+    """Return when optimizer steps end.  Optimizers (or parameter groups) with no backward between are one.
+
+    Where no backward was recorded, a range that comes again is the next step's; a mere operator tells nothing.
+    """
     host = trace.category.where(_HOST.__contains__)
-    rows = np.flatnonzero(host & trace.name.where(lambda name: _OPTIMIZER.fullmatch(name) is not None))
+    rows = np.flatnonzero(host & trace.name.where(lambda name: pattern.fullmatch(name) is not None))
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
     nodes = host & trace.name.where(lambda name: _BACKWARD.fullmatch(name) is not None)
     backward = np.sort(trace.start_ns[nodes])
+    if pattern is _UPDATES and not len(backward):
+        return []
     ends: list[int] = []
     names: set[str] = set()
     for row, before in zip(rows.tolist(), np.searchsorted(backward, trace.start_ns[rows]), strict=True):

@@ -19,7 +19,7 @@ from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.rows import clock_uncertainty_ns, mean_per_step, noise_floor_ns, wall_ns
-from zprof.rules.rule import finding, not_tested
+from zprof.rules.rule import finding, not_tested, severity_of
 
 _FIRST_RATIO = 0.20
 #: Below this share of matched collectives rules about ranks that wait for each other see chance rows.
@@ -110,7 +110,7 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     a_step = mean_per_step(analysis, first)
     if first <= _FIRST_RATIO * total or first <= noise_floor_ns(analysis):
         return None
-    matters = a_step > _MATTERS_RATIO * wall_ns(analysis)
+    wall = wall_ns(analysis)
     return _Sign(
         sentence=f"the window's first collective carries {format_percent(first / total)} of all exposed "
         f"waiting: the ranks' profilers started apart ({format_ns(a_step)} in the mean step of a rank)",
@@ -124,8 +124,8 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
                 what="exposed wait in all collectives, summed over ranks and steps", value=total, unit="ns"
             ),
         ),
-        severity=Severity.MEDIUM if matters else Severity.LOW,
-        confidence=Confidence.MEDIUM if matters else Confidence.LOW,
+        severity=severity_of(a_step, wall),
+        confidence=Confidence.MEDIUM if a_step > _MATTERS_RATIO * wall else Confidence.LOW,
         fix="skip more steps before the window: zprof.steps(skip=3), or time more of them",
     )
 
