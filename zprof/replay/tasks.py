@@ -78,9 +78,7 @@ def read_tasks(
     work = np.flatnonzero(is_work)
     call_of_work = _calls_of(work, calls, view.correlation)
     launched = call_of_work != NONE
-    seen = is_work & (spans[:, 1] > host_steps.begin_ns[0]) & (spans[:, 0] < host_steps.end_ns[-1])
-    length = (spans[:, 1] - spans[:, 0]).astype(np.float64)
-    missing = 1.0 - length[work[launched]].sum() / max(1.0, length[seen].sum())
+    missing = _unlaunched_ratio(view, spans, work, np.flatnonzero(is_call), host_steps)
     # a call with several pieces of work (a graph) is as many tasks, of which the first has the call's time
     order = np.lexsort((spans[work[launched], 0], call_of_work[launched]))
     task_work, task_call = work[launched][order], call_of_work[launched][order]
@@ -90,7 +88,20 @@ def read_tasks(
     order = np.argsort(all_calls, kind="stable")
     return _tasks(
         tracks.rank, view, spans, calls[all_calls[order]], all_work[order], rows, host_steps, origin_ns
-    ), float(missing)
+    ), missing
+
+
+def _unlaunched_ratio(
+    view: EventView, spans: Int64s, work: Int64s, calls: Int64s, host_steps: StepWindows
+) -> float:
+    """Return the share of the device's time in the steps that no call of the recording launched.
+
+    A host that runs ahead has launched the work of the first step before the step began.
+    """
+    seen = work[(spans[work, 1] > host_steps.begin_ns[0]) & (spans[work, 0] < host_steps.end_ns[-1])]
+    length = (spans[seen, 1] - spans[seen, 0]).astype(np.float64)
+    unknown = _calls_of(seen, calls, view.correlation) == NONE
+    return float(length[unknown].sum() / max(1.0, length.sum()))
 
 
 def _tasks(

@@ -42,7 +42,7 @@ _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
 #: A step of a rank stands out from the other ranks' by so many median deviations, and by so much of the step.
 _DEVIATIONS, _STANDS_OUT_RATIO = 5.0, 0.01
 #: Of the steps, how many must have a late rank, and the same one, to call it one.
-_OFTEN_RATIO, _SAME_RATIO = 0.5, 0.6
+_OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
 _SURE_STEPS = 3
 #: So many waits a step are how a loss is read: a note, unless they cost much.
 _USUAL_COUNT = 1.5
@@ -274,12 +274,11 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
     if len(graph.ranks) < 2 or len(analysis.run.ranks_loaded) < analysis.run.world_size or graph.steps < 2:
         return []
     cells = _slow_steps(graph)
-    per_rank = cells.sum(axis=1)
+    per_rank = cells[:, 1:].sum(axis=1)
     slowest = int(np.argmax(per_rank))
     numbers = [rank.tasks.rank for rank in graph.ranks]
     found = []
-    least = max(2.0, _SAME_RATIO * (graph.steps - 1))
-    if per_rank[slowest] >= least:
+    if cells[slowest].sum() > 1 and per_rank[slowest] >= _SAME_RATIO * (graph.steps - 1):
         number = numbers[slowest]
         found.append(
             _Found(
@@ -321,14 +320,21 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
 
 
 def _slow_steps(graph: Graph) -> Bools:
-    """Return which steps of which ranks stand out by their own host or device time: [rank, step]."""
-    host, work = (_sums(graph, times) for times in (_host_ns, _work_ns))
+    """Return which steps of which ranks stand out by their own host or device time: [rank, step].
+
+    The measure is the median rank of the same step (of two the faster one), and the noise how much that
+    differs from step to step.  Beside a rank that is far slower, one that is a little slower does not matter.
+    The host's first step has the start of the profiler in it.
+    """
+    out = np.zeros((len(graph.ranks), graph.steps), dtype=np.bool_)
     step = float(np.median([rank.tasks.call[-1, 1] - rank.begin_ns for rank in graph.ranks])) / graph.steps
-    out = np.zeros(host.shape, dtype=np.bool_)
-    for own in (host, work):
-        longer = own - np.median(own, axis=0)
-        deviation = float(np.median(np.abs(longer)))
-        out |= longer > max(_DEVIATIONS * deviation, _STANDS_OUT_RATIO * step)
+    for times, first in ((_host_ns, 1), (_work_ns, 0)):
+        own = _sums(graph, times)[:, first:]
+        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
+        noise = float(np.median(np.abs(usual - np.median(usual))))
+        beyond = own - usual
+        least = np.maximum(max(_DEVIATIONS * noise, _STANDS_OUT_RATIO * step), beyond.max(axis=0) / 2)
+        out[:, first:] |= beyond > least
     return out
 
 
