@@ -10,6 +10,7 @@ known from the program's structure: a reduction follows the compute launched bef
 the gather of its unit (:func:`_gather_consumers`).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,14 +34,15 @@ _HELD_NS = 5_000.0
 _BLOCKED_NS = 20_000.0
 #: A launch that takes longer stood before a full queue.
 _QUEUE_FULL_NS = 100_000.0
-#: Work that a full queue holds: at least, and of the most that was ever pending.
-_MIN_QUEUE, _FULL_RATIO = 16, 0.75
+#: Work that a full queue holds: at least (the driver takes about a thousand launches), and of the most seen.
+_MIN_QUEUE, _FULL_RATIO = 512, 0.75
 #: A replay rests on launches: with more of the device's time without one there is none.
 _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
 #: Of the gathers, so many must have ended before their consumer started.
 _CONSUMED_RATIO = 0.97
 _MAX_LAG_GATHERS = 4
+_WAITS = re.compile(r"(cuda|hip|cu)\w*Synchronize\w*", re.ASCII)
 _REDUCES = frozenset(
     {CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value, CollectiveKind.ALL_TO_ALL.value}
 )
@@ -320,10 +322,13 @@ def _host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats, Fl
             call[at] = 0.0
     pending = _pending(tasks, done)
     fullest = int(pending.max(initial=0))
+    # a recording that shows waits shows all of them: then a device that ran dry waited for the host
+    shows_waits = any(_WAITS.fullmatch(name) for name in set(tasks.name))
     for at in np.flatnonzero(gap >= _QUEUE_FULL_NS).tolist():
         # the host went on just as the device ran dry, or as a full queue had room: no call shows that wait
         begin, left = tasks.call[at, 0], pending[at]
-        if at and on[at - 1] == NONE and (left == 0 or left >= max(_MIN_QUEUE, _FULL_RATIO * fullest)):
+        is_dry = left == 0 and not shows_waits
+        if at and on[at - 1] == NONE and (is_dry or left >= max(_MIN_QUEUE, _FULL_RATIO * fullest)):
             on[at - 1] = awaited(at - 1, begin - _RELEASE_NS, begin)
             if on[at - 1] != NONE:
                 returns[at - 1] = begin - tasks.work[on[at - 1], 1]
