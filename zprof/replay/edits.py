@@ -7,6 +7,7 @@ import numpy as np
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, union
 from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.pace import lower_median, own_work_ns, step_sums
 from zprof.replay.tasks import NONE, Bools, Floats
 
 #: What a call that blocks costs the host where there is nothing to block for.
@@ -105,9 +106,9 @@ def even_out(graph: Graph, late: Sequence[int] | None = None) -> Graph:
     counts = {len(rank.tasks) for rank in graph.ranks}
     if len(counts) > 1:
         return _even_out_sums(graph, late)
-    gap = _lower_median([rank.gap_ns for rank in graph.ranks])
-    call = _lower_median([rank.call_ns for rank in graph.ranks])
-    work = _lower_median([rank.work_ns for rank in graph.ranks])
+    gap = lower_median(np.array([rank.gap_ns for rank in graph.ranks]))
+    call = lower_median(np.array([rank.call_ns for rank in graph.ranks]))
+    work = lower_median(np.array([rank.work_ns for rank in graph.ranks]))
 
     def edit(rank: RankGraph) -> RankGraph:
         if late is not None and rank.tasks.rank not in late:
@@ -123,20 +124,14 @@ def even_out(graph: Graph, late: Sequence[int] | None = None) -> Graph:
     return edit_ranks(graph, edit)
 
 
-def _lower_median(rows: Sequence[Floats]) -> Floats:
-    """Return the median of each column, of two ranks the faster one's."""
-    middle: Floats = np.sort(rows, axis=0)[(len(rows) - 1) // 2]
-    return middle
-
-
 def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
     """Let chosen steps of ranks be as the median of the ranks, by the sums of host and device work.
 
     ``chosen``: an array of [rank, step].
     """
-    host = [_sums_of_steps(graph, rank, rank.gap_ns + rank.call_ns) for rank in graph.ranks]
-    work = [_sums_of_steps(graph, rank, _own_work(rank)) for rank in graph.ranks]
-    usual_host, usual_work = _lower_median(host), _lower_median(work)
+    host = [step_sums(graph, rank, rank.gap_ns + rank.call_ns) for rank in graph.ranks]
+    work = [step_sums(graph, rank, own_work_ns(rank)) for rank in graph.ranks]
+    usual_host, usual_work = lower_median(np.array(host)), lower_median(np.array(work))
     ranks = []
     for rank, own_host, own_work, mine in zip(graph.ranks, host, work, chosen, strict=True):
         places = step_places(rank)
@@ -151,15 +146,6 @@ def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
             )
         )
     return replace(graph, ranks=tuple(ranks))
-
-
-def _own_work(rank: RankGraph) -> Floats:
-    return np.where(rank.collective == NONE, rank.work_ns, 0.0)
-
-
-def _sums_of_steps(graph: Graph, rank: RankGraph, times: Floats) -> Floats:
-    sums: Floats = np.bincount(step_places(rank), weights=times, minlength=graph.steps).astype(np.float64)
-    return sums
 
 
 def shorten_gaps(graph: Graph, by_ns: Mapping[int, Floats]) -> Graph:

@@ -21,6 +21,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, build_graph
+from zprof.replay.pace import slow_steps
 from zprof.replay.play import Stuck, play
 from zprof.replay.tasks import NONE, Bools, Floats
 from zprof.rules.copies import INTO, copies
@@ -279,8 +280,8 @@ def _even_out_named(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Se
     return [edits.even_out(graph, late), edits.even_out(graph)] if late else []
 
 
-def _even_out_all(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    return [edits.even_out(graph)]
+def _even_out_turns(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    return [edits.even_out_steps(graph, slow_steps(graph, loading_ns(analysis, graph)))]
 
 
 def _unblock(pattern: re.Pattern[str]) -> Edit:
@@ -370,7 +371,7 @@ _EDITS: Mapping[Cause, Edit] = {
     Cause.NO_PREFETCH: _prefetch,
     Cause.UNHIDDEN_OPTIMIZER_GATHER: _hide_closing_gathers,
     Cause.STRAGGLER_RANK: _even_out_named,
-    Cause.ROTATING_STRAGGLER: _even_out_all,
+    Cause.ROTATING_STRAGGLER: _even_out_turns,
     Cause.BLOCKING_SYNC: _unblock(WAITS),
     Cause.RATE_LIMITED_PREFETCH: _unblock(WAITS_FOR_EVENT),
     Cause.ALLOCATOR_RETRIES: _keep_allocations,

@@ -18,7 +18,8 @@ from zprof.model.time import LateReason
 from zprof.model.units import format_ns, format_percent
 from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.tasks import NONE, Bools, Floats
+from zprof.replay.pace import slow_steps
+from zprof.replay.tasks import NONE, Bools
 from zprof.rules.host.blocking_sync import FIX as SYNC_FIX
 from zprof.rules.host.cpu_bound_launch import fix_of_launches
 from zprof.rules.host.data_loader import FIX as LOADER_FIX
@@ -39,8 +40,6 @@ from zprof.rules.waiting.why import FIXES as LATE_FIXES
 
 #: Of the step: a gain from which a cause is named, and from which it is sure.
 _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
-#: A step of a rank stands out from the other ranks' by so many median deviations, and by so much of the step.
-_DEVIATIONS, _STANDS_OUT_RATIO = 5.0, 0.01
 #: Of the steps, how many must have a late rank, and the same one, to call it one.
 _OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
 _SURE_STEPS = 3
@@ -273,7 +272,7 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
     """Return a rank whose steps stand out from the others', and steps of ranks that do so in turn."""
     if len(graph.ranks) < 2 or len(analysis.run.ranks_loaded) < analysis.run.world_size or graph.steps < 2:
         return []
-    cells = _slow_steps(graph)
+    cells = slow_steps(graph, loading_ns(analysis, graph))
     per_rank = cells[:, 1:].sum(axis=1)
     slowest = int(np.argmax(per_rank))
     numbers = [rank.tasks.rank for rank in graph.ranks]
@@ -317,37 +316,3 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
             )
         )
     return found
-
-
-def _slow_steps(graph: Graph) -> Bools:
-    """Return which steps of which ranks stand out by their own host or device time: [rank, step].
-
-    The measure is the median rank of the same step (of two the faster one), and the noise how much that
-    differs from step to step.  Beside a rank that is far slower, one that is a little slower does not matter.
-    The host's first step has the start of the profiler in it.
-    """
-    out = np.zeros((len(graph.ranks), graph.steps), dtype=np.bool_)
-    step = float(np.median([rank.tasks.call[-1, 1] - rank.begin_ns for rank in graph.ranks])) / graph.steps
-    for times, first in ((_host_ns, 1), (_work_ns, 0)):
-        own = _sums(graph, times)[:, first:]
-        usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
-        noise = float(np.median(np.abs(usual - np.median(usual))))
-        beyond = own - usual
-        least = np.maximum(max(_DEVIATIONS * noise, _STANDS_OUT_RATIO * step), beyond.max(axis=0) / 2)
-        out[:, first:] |= beyond > least
-    return out
-
-
-def _host_ns(rank: RankGraph) -> Floats:
-    return rank.gap_ns + rank.call_ns
-
-
-def _work_ns(rank: RankGraph) -> Floats:
-    return np.where(rank.collective == NONE, rank.work_ns, 0.0)
-
-
-def _sums(graph: Graph, times: Callable[[RankGraph], Floats]) -> Floats:
-    sums = [
-        np.bincount(step_places(rank), weights=times(rank), minlength=graph.steps) for rank in graph.ranks
-    ]
-    return np.array(sums)
