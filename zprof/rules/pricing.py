@@ -20,6 +20,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.replay import edits
+from zprof.replay.gathers import gather_launches
 from zprof.replay.graph import Graph, RankGraph, build_graph
 from zprof.replay.pace import slow_steps
 from zprof.replay.play import Stuck, play
@@ -50,10 +51,12 @@ _ADDED_RATIO = 0.7
 #: The forward's share of a step's compute: with and without recomputation.
 _FORWARD_RATIOS = (0.25, 0.35)
 _BLOCKED_NS = 50_000
-#: What makes a host launch late makes it launch gathers late, too.
-_DELAYS_LAUNCHES = frozenset({Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH, Cause.DATA_LOADER})
 #: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
 _STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
+#: What makes a host launch late makes it launch gathers late, too.
+_DELAYS_LAUNCHES = frozenset({Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH}) | _STALLS
+#: Of the gathers: from this share on they wait for compute themselves, however early the host is.
+HELD_RATIO = 0.25
 #: A call of launching takes less, with what the host does before it.
 _LONG_NS = 1_000_000
 WAITS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy)\w*", re.ASCII)
@@ -170,7 +173,9 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
     alone, together = replay.gain_ns(fixed[-1]), replay.gain_ns(both[-1])
     if alone is None or together is None:
         return False
-    if other.cause is Cause.NO_PREFETCH:  # launching gathers ahead may be what makes the host's pace harmless
+    launches = gather_launches(replay.graph, gather_rows(replay.analysis))
+    if other.cause is Cause.NO_PREFETCH and launches.held_ratio >= HELD_RATIO:
+        # launching gathers ahead may be what makes the host's pace harmless
         own = replay.gain_ns(list(second(replay.analysis, replay.graph, other))[-1])
         if own is None or own > alone:
             return False
@@ -261,10 +266,14 @@ def _shrink_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
     return [edits.scale_work(graph, _copies_scaled(analysis, left)) for left in _COPY_LEFT_RATIOS]
 
 
-def _prefetch(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+def gather_rows(analysis: RunAnalysis) -> frozenset[int]:
+    """Return the rows of the collectives that gather from several ranks."""
     gathers = of_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
-    rows = frozenset(gathers.index[gathers["group_size"] > 1].tolist())
-    return [edits.launch_earlier(graph, rows)]
+    return frozenset(gathers.index[gathers["group_size"] > 1].tolist())
+
+
+def _prefetch(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    return [edits.launch_earlier(graph, gather_rows(analysis))]
 
 
 def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:

@@ -17,6 +17,7 @@ from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.time import LateReason
 from zprof.model.units import format_ns, format_percent
 from zprof.replay import edits
+from zprof.replay.gathers import gather_launches
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.pace import slow_steps
 from zprof.replay.tasks import NONE, Bools
@@ -26,16 +27,19 @@ from zprof.rules.host.data_loader import FIX as LOADER_FIX
 from zprof.rules.host.lost import is_inference
 from zprof.rules.pricing import (
     ALLOCATES,
+    HELD_RATIO,
     WAITS,
     WAITS_FOR_EVENT,
     Replay,
     are_calls,
+    gather_rows,
     launch_faster,
     loading_ns,
     margin,
 )
-from zprof.rules.rule import finding, severity_of
+from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
+from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.waiting.why import FIXES as LATE_FIXES
 
 #: Of the step: a gain from which a cause is named, and from which it is sure.
@@ -60,6 +64,7 @@ class _Found:
     disprove: str
     count: float = 0.0
     counted: str = ""
+    unit: str = "count"
     rank: int | None = None
 
 
@@ -78,6 +83,7 @@ def replayed_findings(analysis: RunAnalysis, replay: Replay, known: Sequence[Fin
         _slow_loader,
         _allocations,
         _blocked,
+        _late_gathers,
     ):
         judged = [_judged(replay, graph, each) for each in look(analysis, graph) if each.cause not in named]
         found += [one for one in judged if one is not None]
@@ -95,7 +101,7 @@ def _judged(replay: Replay, graph: Graph, seen: _Found) -> Finding | None:
         Evidence(what="step without it shorter by, replayed", value=max(gains), unit="ns", rank=seen.rank)
     ]
     if seen.counted:
-        evidence.append(Evidence(what=seen.counted, value=seen.count, unit="count", rank=seen.rank))
+        evidence.append(Evidence(what=seen.counted, value=seen.count, unit=seen.unit, rank=seen.rank))
     sure = low >= _SURE_RATIO * step and graph.steps >= _SURE_STEPS
     # one step cannot show that anything recurs
     is_note = graph.steps == 1 or (
@@ -264,6 +270,29 @@ def _blocked(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
             "record again: if they still start when a kernel ends, they wait for it on purpose (an event)",
             count=count,
             counted="collectives that started behind kernels of others, per step",
+        )
+    ]
+
+
+def _late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    rows = gather_rows(analysis)
+    launches = gather_launches(graph, rows)
+    if launches.at_once_ratio < _OFTEN_RATIO or launches.held_ratio < HELD_RATIO:
+        return []
+    return [
+        _Found(
+            cause=Cause.NO_PREFETCH,
+            changed=[edits.launch_earlier(graph, rows)],
+            sentence=lambda gain, share: (
+                f"{format_percent(launches.at_once_ratio)} of the all_gathers are launched right before the "
+                f"compute that needs them: launched one unit earlier, a step is {gain} shorter ({share})"
+            ),
+            fix=fix_for(analysis.training.engine, PREFETCH_FIXES),
+            disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
+            "the launch is not what delays them",
+            count=launches.held_ratio,
+            counted="all_gathers that wait for compute before theirs",
+            unit="ratio",
         )
     ]
 

@@ -62,7 +62,7 @@ _SURE_LATE_RATIO = 0.5
 #: With a smaller share of late ones there is prefetch, and something else brings some of them too late.
 _LATE_RATIO = 1 / 3
 
-_FIXES = {
+FIXES = {
     "FSDP2": "for block, following in zip(blocks, blocks[1:]):\n"
     "    block.set_modules_to_forward_prefetch([following])\n"
     "    following.set_modules_to_backward_prefetch([block])",
@@ -180,7 +180,7 @@ def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
         saving_ns=expected.saving_ns,
         severity=severity_of(high, wall_ns(analysis)),
         confidence=expected.confidence,
-        fix=fix_for(analysis.training.engine, _FIXES),
+        fix=fix_for(analysis.training.engine, FIXES),
         disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
         "the launch is not what delays them",
     )
