@@ -44,6 +44,8 @@ from zprof.rules.waiting.why import FIXES as LATE_FIXES
 
 #: Of the step: a gain from which a cause is named, and from which it is sure.
 _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
+#: The same where the cause itself was seen: as many collectives of a step have it.
+_SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
 #: Of the steps, how many must have a late rank, and the same one, to call it one.
 _OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
 _SURE_STEPS = 3
@@ -66,6 +68,7 @@ class _Found:
     counted: str = ""
     unit: str = "count"
     rank: int | None = None
+    worth_ratio: float = _WORTH_RATIO
 
 
 def replayed_findings(analysis: RunAnalysis, replay: Replay, known: Sequence[Finding]) -> list[Finding]:
@@ -93,7 +96,7 @@ def replayed_findings(analysis: RunAnalysis, replay: Replay, known: Sequence[Fin
 def _judged(replay: Replay, graph: Graph, seen: _Found) -> Finding | None:
     gains = [gain for changed in seen.changed if (gain := replay.gain_ns(changed)) is not None]
     step = replay.step_ns
-    if not gains or max(gains) < _WORTH_RATIO * step:
+    if not gains or max(gains) < seen.worth_ratio * step:
         return None
     low, high = margin(min(gains), max(gains), step)
     share = format_percent(max(gains) / step)
@@ -270,8 +273,14 @@ def _blocked(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
             "record again: if they still start when a kernel ends, they wait for it on purpose (an event)",
             count=count,
             counted="collectives that started behind kernels of others, per step",
+            worth_ratio=_SEEN_RATIO if count >= _MANY_RATIO * _collectives(graph) else _WORTH_RATIO,
         )
     ]
+
+
+def _collectives(graph: Graph) -> float:
+    """How many collectives a rank has in a step."""
+    return float(np.mean([(rank.collective != NONE).sum() for rank in graph.ranks])) / graph.steps
 
 
 def _late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
