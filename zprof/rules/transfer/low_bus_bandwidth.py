@@ -1,10 +1,10 @@
-"""ZP402 low_bus_bandwidth: large messages move at less than half of the bandwidth they should have.
+"""ZP402 low_bus_bandwidth: large messages move at far less than the bandwidth they should have.
 
 Bus bandwidth of one collective = bytes * bus factor / T with T from the last start to the first end:
 waiting for a late rank is not in it.  Only large messages count, and none that are mostly latency.  They
 should have what the caller says, else what the baseline reached with messages of a comparable kind and a
 similar size, else what other groups of the run reach.  A rank that all slow groups have, and no other
-group, has the slow link.  Half is the threshold of docs/thresholds.md.
+group, has the slow link.  Slow is less than half, against a baseline less than 80 % (docs/thresholds.md).
 
 With q = seen / expected, the transfer t of which e is exposed shrinks to q t, and so does the queue that
 it makes (counted in both): the saving lies between (1 - q) e and min(e, (1 - q) t).
@@ -34,7 +34,6 @@ from zprof.rules.transfer.messages.expected import (
 from zprof.rules.transfer.messages.small import LATENCY_RATIO
 from zprof.rules.transfer.messages.traffic import traffic_of
 
-_LOW_RATIO = 0.50
 _WORTH_RATIO = 0.03
 _SURE_COUNT = 10
 #: Messages of so small a part of the largest (a norm, a flag) say nothing of bandwidth.
@@ -112,7 +111,7 @@ def _check(
 
 
 def _is_low(rate: GroupRate, expected: Expected) -> bool:
-    return rate.bytes_per_s < _LOW_RATIO * expected.bytes_per_s
+    return rate.bytes_per_s < expected.least_ratio * expected.bytes_per_s
 
 
 def _of_bytes(reached: Reached) -> list[GroupRate]:

@@ -24,16 +24,22 @@ from zprof.rules.transfer.messages.hosts import (
 )
 
 LARGE_RATIO = 0.25
+#: Of what the baseline reached.
+_BASELINE_RATIO = 0.80
 _FAR = {None: -1, False: 0, True: 1}
 KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """A bandwidth, and of what it is that of."""
+    """A bandwidth, of what it is that of, and below which share of it a link is slow.
+
+    The same messages on the same link come within a few percent; another group's, or a data sheet's, need not.
+    """
 
     bytes_per_s: float
     of: str
+    least_ratio: float = 0.50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,9 @@ def of_baseline(mine: GroupRate, run: Reached, baseline: Reached | None) -> Expe
         found = similar(baseline.as_far(kind, far), mine.bytes)
         if len(found):
             return Expected(
-                bytes_per_s=float(found["bytes_per_s"].median()), of=f"the baseline's {kind.value}s"
+                bytes_per_s=float(found["bytes_per_s"].median()),
+                of=f"the baseline's {kind.value}s",
+                least_ratio=_BASELINE_RATIO,
             )
     return None
 
