@@ -9,7 +9,7 @@ If the rule's range and the replay's do not overlap, the finding holds both, and
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -352,6 +352,16 @@ def _compute_alone(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
     return [edits.undo_slowdown(graph, factor)]
 
 
+def _compute_as_before(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """With the kernels as fast as in the baseline, by the mean of the ranks and by the worst one."""
+    slower = [float(entry.value) for entry in finding.evidence if entry.unit == "ratio"][:2]
+    return [edits.scale_work(graph, partial(_scaled_work, 1 / ratio)) for ratio in slower if ratio > 1]
+
+
+def _scaled_work(ratio: float, rank: RankGraph) -> Floats:
+    return np.full(len(rank.tasks), ratio)
+
+
 def _start_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     gathers = of_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
     held = gathers["blocked_ns"].fillna(0).astype("int64") > _BLOCKED_NS
@@ -387,5 +397,6 @@ _EDITS: Mapping[Cause, Edit] = {
     Cause.CPU_BOUND_LAUNCH: launch_faster,
     Cause.DATA_LOADER: _load_at_once,
     Cause.COMM_SLOWS_COMPUTE: _compute_alone,
+    Cause.LOST_COMPUTE_EFFICIENCY: _compute_as_before,
     Cause.COMPUTE_BLOCKS_COMM: _start_gathers,
 }
