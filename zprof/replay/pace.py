@@ -7,15 +7,17 @@ import numpy as np
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.tasks import NONE, Bools, Floats
 
-#: A step of a rank stands out by so many deviations of the usual one, and by so much of the step.
-_DEVIATIONS, _STANDS_OUT_RATIO = 5.0, 0.01
+#: A step of a rank stands out by so many deviations of the usual one.
+_DEVIATIONS = 5.0
+#: And by so much of the step: hosts hiccup, devices hardly do.
+_HOST_RATIO, _DEVICE_RATIO = 0.03, 0.01
 
 
 def slow_steps(graph: Graph, loading_ns: Mapping[int, Floats]) -> Bools:
     """Return which steps of which ranks stand out by their own host or device time: [rank, step].
 
     The measure is the median rank of the same step (of two the faster one), and the noise how much that
-    differs from step to step.  Beside a rank that is far slower, one that is a little slower does not matter.
+    differs from step to step, and the ranks from it.  Beside a rank that is far slower, one that is a little slower does not matter.
     The host's first step has the start of the profiler in it.
 
     Args:
@@ -24,14 +26,17 @@ def slow_steps(graph: Graph, loading_ns: Mapping[int, Floats]) -> Bools:
             says nothing of its pace.
     """
     out = np.zeros((len(graph.ranks), graph.steps), dtype=np.bool_)
-    step = float(np.median([rank.tasks.call[-1, 1] - rank.begin_ns for rank in graph.ranks])) / graph.steps
+    step = float(np.median(np.diff(graph.measured_ns, axis=1))) if graph.steps > 1 else 0.0
     hosts = [rank.gap_ns + rank.call_ns - loading_ns[rank.tasks.rank] for rank in graph.ranks]
-    for times, first in ((hosts, 1), ([own_work_ns(rank) for rank in graph.ranks], 0)):
+    devices = [own_work_ns(rank) for rank in graph.ranks]
+    for times, first, least_ratio in ((hosts, 1, _HOST_RATIO), (devices, 0, _DEVICE_RATIO)):
+        if graph.steps - first < 2:
+            continue  # one step shows no noise
         own = np.array([step_sums(graph, *each) for each in zip(graph.ranks, times, strict=True)])[:, first:]
         usual = lower_median(own)
         beyond = own - usual
-        noise = float(np.median(np.abs(usual - np.median(usual))))
-        least = np.maximum(max(_DEVIATIONS * noise, _STANDS_OUT_RATIO * step), beyond.max(axis=0) / 2)
+        noise = np.maximum(np.median(np.abs(usual - np.median(usual))), lower_median(np.abs(beyond)))
+        least = np.maximum(np.maximum(_DEVIATIONS * noise, least_ratio * step), beyond.max(axis=0) / 2)
         out[:, first:] |= beyond > least
     return out
 
