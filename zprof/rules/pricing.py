@@ -3,7 +3,7 @@
 A rule finds its cause and has a range of its own.  Here the step of all ranks is played again with that one
 thing changed (:mod:`zprof.replay`): what was launched late is launched earlier, what waited for it follows,
 and what was hidden may show instead.  The saving is what the replay gains, widened by what it cannot know.
-If the rule's range and the replay's do not overlap, the finding holds both, and its confidence falls.
+If the rule's own range does not overlap it, the two models disagree, and the confidence falls.
 """
 
 import re
@@ -138,8 +138,7 @@ def price(replay: Replay, finding: Finding) -> Finding:
         return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
     if confidence is Confidence.HIGH:
         confidence = Confidence.MEDIUM
-    both = int(min(low, own[0])), int(max(high, own[1]))
-    return replace(finding, saving_ns=both, confidence=confidence)
+    return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
 
 
 def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
