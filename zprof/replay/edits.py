@@ -237,13 +237,13 @@ def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
             () if is_moved else each for is_moved, each in zip(moved.tolist(), rank.waits_on, strict=True)
         )
         freed = replace(rank, waits_on=waits, lag_ns=np.where(moved, 0.0, rank.lag_ns))
-        return _reordered(freed, np.argsort(place, kind="stable"))
+        return reordered(freed, np.argsort(place, kind="stable"))
 
     return edit_ranks(graph, edit)
 
 
-def _reordered(rank: RankGraph, order: Int64s) -> RankGraph:
-    """The rank with its tasks in another order of the host."""
+def reordered(rank: RankGraph, order: Int64s) -> RankGraph:
+    """Return the rank with its tasks in another order of the host."""
     new_place = np.empty(len(order), dtype=np.int64)
     new_place[order] = np.arange(len(order))
     on = rank.blocks_on[order]

@@ -78,7 +78,9 @@ def read_tasks(
     work = np.flatnonzero(is_work)
     call_of_work = _calls_of(work, calls, view.correlation)
     launched = call_of_work != NONE
-    seen = is_work & (spans[:, 1] > host_steps.begin_ns[0]) & (spans[:, 0] < host_steps.end_ns[-1])
+    # what still runs when the first of these steps begins on the device, an earlier step has launched
+    begin = max(int(host_steps.begin_ns[0]), int(tracks.steps.only(host_steps.number.tolist()).begin_ns[0]))
+    seen = is_work & (spans[:, 0] >= begin) & (spans[:, 0] < host_steps.end_ns[-1])
     length = (spans[:, 1] - spans[:, 0]).astype(np.float64)
     missing = 1.0 - length[work[launched]].sum() / max(1.0, length[seen].sum())
     # a call with several pieces of work (a graph) is as many tasks, of which the first has the call's time

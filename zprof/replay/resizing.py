@@ -1,0 +1,254 @@
+"""Change how large messages are: merge the gathers and reductions of a block's units into one of each.
+
+What merging wins: the latency of all messages but one, and what launching them costs the host.  Their bytes
+stay, and what waited for one of them waits for all.  Which messages belong together is read off one rank and
+done alike on all, by the place of each among the rank's collectives.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+from zprof.model.collectives import CollectiveKind
+from zprof.replay.blocks import computes, find_blocks, main_stream
+from zprof.replay.edits import reordered
+from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.tasks import NONE, Bools
+
+_GATHER = CollectiveKind.ALL_GATHER.value
+_REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
+#: Reductions are those of units if a pass has about as many of them as of units.
+_SAME_COUNT_RATIO = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """The collectives of one rank in the order of its host.
+
+    Attributes:
+        at: The task of each.
+        kind: The kind of each, and ``group`` its communicator.
+        block: The pass over a block that each serves, ``NONE`` outside of blocks.
+        ahead: How many later gathers are launched before the compute that needs this one; 0 for reductions.
+    """
+
+    at: Int64s
+    kind: tuple[str, ...]
+    group: tuple[str, ...]
+    block: Int64s
+    ahead: Int64s
+
+    @property
+    def gathers(self) -> Int64s:
+        """Places of the gathers."""
+        return np.flatnonzero(np.array([kind == _GATHER for kind in self.kind], dtype=np.bool_))
+
+    @property
+    def units_per_block(self) -> float:
+        """Units that a pass over a block gathers: runs of gathers with compute between; 0 without any."""
+        gathers = self.gathers
+        blocks = self.block[gathers]
+        counts = [
+            len(np.unique(self.needed[gathers[blocks == block]]))
+            for block in np.unique(blocks[blocks != NONE]).tolist()
+        ]
+        return float(np.median(counts)) if counts else 0.0
+
+    needed: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merge:
+    """Collectives, by their places among the rank's, that become one, launched where ``place`` was."""
+
+    members: tuple[int, ...]
+    place: int
+    last: bool
+
+
+def read_messages(
+    rank: RankGraph, kinds: Mapping[int, str], groups: Mapping[int, str], copies: Collection[str]
+) -> Messages:
+    """Read which block each collective of a rank serves.
+
+    Args:
+        rank: The rank.
+        kinds: The kind of each row of the analysis' collectives, and ``groups`` its communicator.
+        groups: See ``kinds``.
+        copies: Names of kernels that only copy into and out of what is moved.
+    """
+    at = np.flatnonzero(rank.collective != NONE)
+    kind = tuple(kinds[int(row)] for row in rank.tasks.row[at])
+    works = computes(rank, copies)
+    blocks = find_blocks(rank, copies)
+    computing = np.flatnonzero(works)
+    gathers = np.array([each == _GATHER for each in kind], dtype=np.bool_)
+    needed = _needed(rank, at, gathers, computing)
+    before = computing[np.maximum(0, np.searchsorted(computing, at) - 1)] if len(computing) else at
+    served = np.where(gathers, needed, before)
+    return Messages(
+        at=at,
+        kind=kind,
+        group=tuple(groups[int(row)] for row in rank.tasks.row[at]),
+        block=blocks[served],
+        ahead=np.where(
+            gathers, np.searchsorted(at[gathers], needed) - np.searchsorted(at[gathers], at) - 1, 0
+        ),
+        needed=needed,
+    )
+
+
+def _needed(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:
+    """The first compute that needs each collective: the first that waits for it, else the next one."""
+    waiter: dict[int, int] = {}
+    chosen = set(at[gathers].tolist())
+    stream = main_stream(rank)
+    for task in np.flatnonzero(rank.stream == stream).tolist():
+        for other in rank.waits_on[task]:
+            if other in chosen and task > other:
+                waiter.setdefault(other, task)
+    first = np.array([waiter.get(task, task) for task in at.tolist()], dtype=np.int64)
+    place = np.searchsorted(computing, first, side="left")
+    if not len(computing):
+        return at
+    return computing[np.minimum(place, len(computing) - 1)]
+
+
+def merge_units(
+    graph: Graph,
+    read: Callable[[RankGraph], Messages],
+    latency_ns: Callable[[int], float],
+    copies: Collection[str],
+) -> Graph | None:
+    """Merge the gathers of each block's pass into one, and its reductions.
+
+    Args:
+        graph: The measured step.
+        read: Reads the messages of a rank.
+        latency_ns: The latency of a row of the analysis' collectives.
+        copies: Names of kernels that only copy into and out of what is moved.
+
+    Returns:
+        None where the ranks do not make the same collectives.
+    """
+    each = [read(rank) for rank in graph.ranks]
+    if len({messages.kind for messages in each}) > 1:
+        return None
+    merges = _plan(each[0])
+    return _merge(graph, each, merges, latency_ns, copies)
+
+
+def _plan(messages: Messages) -> list[_Merge]:
+    merges = []
+    found: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for place, (kind, group, block) in enumerate(
+        zip(messages.kind, messages.group, messages.block.tolist(), strict=True)
+    ):
+        found[(kind, group, block if block != NONE else -2 - place)].append(place)
+    units = messages.units_per_block
+    gathers = [members for (kind, _, _), members in found.items() if kind == _GATHER]
+    order = {place: number for number, place in enumerate(messages.gathers.tolist())}
+    for number, members in enumerate(gathers):
+        ahead = max(0, int(messages.ahead[members[0]]))
+        place = members[0]
+        if ahead and number >= ahead:
+            launched = order[gathers[number - ahead][0]] + ahead
+            place = min(place, int(messages.gathers[min(launched, len(order) - 1)]))
+        if len(members) > 1:
+            merges.append(_Merge(members=tuple(members), place=place, last=False))
+    for (kind, _, block), members in found.items():
+        mine = kind in _REDUCES and block >= 0 and len(members) >= max(2.0, _SAME_COUNT_RATIO * units)
+        if mine:
+            merges.append(_Merge(members=tuple(members), place=members[-1], last=True))
+    return merges
+
+
+def _merge(
+    graph: Graph,
+    each: Sequence[Messages],
+    merges: Sequence[_Merge],
+    latency_ns: Callable[[int], float],
+    copies: Collection[str],
+) -> Graph:
+    transfer, members = graph.transfer_ns.copy(), graph.members.copy()
+    ranks = []
+    done: set[int] = set()
+    for rank, messages in zip(graph.ranks, each, strict=True):
+        kept: dict[int, int] = {}
+        work, place = rank.work_ns.copy(), np.arange(len(rank.tasks), dtype=np.float64)
+        for merge in merges:
+            tasks = [int(messages.at[member]) for member in merge.members]
+            keeps = tasks[-1] if merge.last else tasks[0]
+            numbers = [int(rank.collective[task]) for task in tasks]
+            saved = [latency_ns(int(rank.tasks.row[task])) for task in tasks if task != keeps]
+            into = int(rank.collective[keeps])
+            whole = sum(float(rank.work_ns[task]) for task in tasks)
+            work[keeps] = max(float(rank.work_ns[tasks].max()), whole - sum(saved))
+            if into not in done:
+                done.add(into)
+                times = graph.transfer_ns[numbers]
+                transfer[into] = max(float(times.max()), float(times.sum()) - sum(saved))
+            for task in tasks:
+                if task != keeps:
+                    kept[task] = keeps
+                    members[rank.collective[task]] -= 1
+            if not merge.last:
+                place[keeps] = min(place[keeps], messages.at[merge.place] - 0.5)
+        ranks.append(_without(replace(rank, work_ns=work), kept, place, copies))
+    return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
+
+
+def _without(
+    rank: RankGraph, kept: Mapping[int, int], place: np.typing.NDArray[np.float64], copies: Collection[str]
+) -> RankGraph:
+    """Take out tasks that others do as well, with what their launch costs, and let those be launched first."""
+    gone = np.zeros(len(rank.tasks), dtype=np.bool_)
+    gone[list(kept)] = True
+    free = gone | _beside(rank, gone, copies)
+    idle = free & (rank.stream == NONE)
+    waits: list[tuple[int, ...]] = []
+    collected: dict[int, set[int]] = defaultdict(set)
+    for task, mine in enumerate(rank.waits_on):
+        collected[kept.get(task, task)].update(kept.get(other, other) for other in mine)
+    for task in range(len(rank.tasks)):
+        into = kept.get(task, task)
+        found = collected[task] if into == task else set()
+        waits.append(tuple(sorted(other for other in found if place[other] < place[task])))
+    on = np.array([kept.get(other, other) for other in rank.blocks_on.tolist()], dtype=np.int64)
+    on = np.where((on != NONE) & (place[np.maximum(on, 0)] <= place), on, NONE)
+    changed = replace(
+        rank,
+        stream=np.where(gone, NONE, rank.stream),
+        collective=np.where(gone, NONE, rank.collective),
+        gap_ns=np.where(free, 0.0, rank.gap_ns),
+        call_ns=np.where(free, 0.0, rank.call_ns),
+        blocks_on=np.where(idle, NONE, on),
+        waits_on=tuple(waits),
+    )
+    return reordered(changed, np.argsort(place, kind="stable"))
+
+
+def _beside(rank: RankGraph, gone: Bools, copies: Collection[str]) -> Bools:
+    """Mark what the host does for each of these tasks: events before it, copies and casts on both sides.
+
+    Events are calls without work right before; copies are told by their name, or run on another stream than
+    the compute.
+    """
+    beside = np.zeros(len(gone), dtype=np.bool_)
+    stream = main_stream(rank)
+    serves = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_)
+    serves |= (rank.stream != NONE) & (rank.stream != stream)
+    serves &= rank.collective == NONE
+    for task in np.flatnonzero(gone).tolist():
+        before = task - 1
+        while before >= 0 and (rank.stream[before] == NONE or serves[before]) and not beside[before]:
+            beside[before] = True
+            before -= 1
+        after = task + 1
+        while after < len(gone) and serves[after]:
+            beside[after] = True
+            after += 1
+    return beside
