@@ -16,7 +16,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.replay.blocks import computes, find_blocks, main_stream
 from zprof.replay.edits import reordered
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.tasks import NONE, Bools
+from zprof.replay.tasks import NONE, Bools, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
@@ -177,48 +177,178 @@ def _merge(
     ranks = []
     done: set[int] = set()
     for rank, messages in zip(graph.ranks, each, strict=True):
-        kept: dict[int, int] = {}
         work, place = rank.work_ns.copy(), np.arange(len(rank.tasks), dtype=np.float64)
+        partners = _Partners(rank, copies)
+        kept: dict[int, int] = {}
         for merge in merges:
             tasks = [int(messages.at[member]) for member in merge.members]
             keeps = tasks[-1] if merge.last else tasks[0]
-            numbers = [int(rank.collective[task]) for task in tasks]
-            saved = [latency_ns(int(rank.tasks.row[task])) for task in tasks if task != keeps]
-            into = int(rank.collective[keeps])
-            whole = sum(float(rank.work_ns[task]) for task in tasks)
-            work[keeps] = max(float(rank.work_ns[tasks].max()), whole - sum(saved))
+            saved = sum(latency_ns(int(rank.tasks.row[task])) for task in tasks if task != keeps)
+            work[keeps] = max(rank.work_ns[tasks].max(), rank.work_ns[tasks].sum() - saved)
+            into, numbers = int(rank.collective[keeps]), rank.collective[tasks]
             if into not in done:
                 done.add(into)
                 times = graph.transfer_ns[numbers]
-                transfer[into] = max(float(times.max()), float(times.sum()) - sum(saved))
+                transfer[into] = max(float(times.max()), float(times.sum()) - saved)
             for task in tasks:
                 if task != keeps:
                     kept[task] = keeps
                     members[rank.collective[task]] -= 1
-            if not merge.last:
-                place[keeps] = min(place[keeps], messages.at[merge.place] - 0.5)
-        ranks.append(_without(replace(rank, work_ns=work), kept, place, copies))
+            for partner in (partners.before, partners.behind):
+                copied = [copy for task in tasks if (copy := partner(task)) is not None]
+                kept_copy = partner(keeps)
+                if kept_copy is None:
+                    continue
+                work[kept_copy] = rank.work_ns[copied].sum()
+                kept.update((copy, kept_copy) for copy in copied if copy != kept_copy)
+            target = float(messages.at[merge.place])
+            if not merge.last and target < keeps:
+                place[keeps] = target - 0.4
+                copied_in = partners.before(keeps)
+                if copied_in is not None:
+                    place[copied_in] = target - 0.5
+        paced = replace(rank, work_ns=work)
+        paced = _repaced(_waiting_later(paced, messages, merges, partners), messages, merges)
+        ranks.append(_without(paced, kept, place))
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
 
 
-def _without(
-    rank: RankGraph, kept: Mapping[int, int], place: np.typing.NDArray[np.float64], copies: Collection[str]
+class _Partners:
+    """The copies that go with collectives: into what is moved right before it, and out of it behind it."""
+
+    def __init__(self, rank: RankGraph, copies: Collection[str]) -> None:
+        self._rank = rank
+        stream = main_stream(rank)
+        named = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_)
+        elsewhere = (rank.stream != NONE) & (rank.stream != stream)
+        self._serves = (named | elsewhere) & (rank.collective == NONE)
+        self._works = np.flatnonzero(rank.stream != NONE)
+        self._out: dict[int, int] = {}
+        for task in np.flatnonzero(named & (rank.stream == stream)).tolist():
+            for other in rank.waits_on[task]:
+                if rank.collective[other] != NONE:
+                    self._out.setdefault(other, task)
+
+    def before(self, task: int) -> int | None:
+        """The copy launched right before."""
+        place = int(np.searchsorted(self._works, task)) - 1
+        return self._at(place)
+
+    def behind(self, task: int) -> int | None:
+        """The copy that waits for it, or that is launched next."""
+        out = self._out.get(task)
+        return out if out is not None else self._at(int(np.searchsorted(self._works, task)) + 1)
+
+    def _at(self, place: int) -> int | None:
+        if not 0 <= place < len(self._works) or not self._serves[self._works[place]]:
+            return None
+        return int(self._works[place])
+
+
+def _repaced(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> RankGraph:
+    """Let what made a gather wait for the compute of the n-th unit before it be the n-th block before it.
+
+    That is how engines bound what is gathered at once.
+    """
+    gathers = messages.gathers
+    needed = messages.needed[gathers]
+    group = _groups(len(gathers), {int(at): number for number, at in enumerate(gathers)}, merges)
+    first = np.searchsorted(group, np.arange(group.max(initial=0) + 1))
+
+    def moved(number: int, other: int) -> int:
+        unit = int(np.searchsorted(needed, other, side="right")) - 1
+        back = number - unit
+        if other == NONE or rank.collective[other] != NONE or back < 2 or unit < 0:
+            return other
+        target = int(group[number]) - back
+        if target < 0:
+            return NONE
+        return int(needed[first[target + 1]]) - 1
+
+    waits, on = list(rank.waits_on), rank.blocks_on.copy()
+    for merge in merges:
+        if merge.last:
+            continue
+        task = int(messages.at[merge.members[0]])
+        number = int(np.searchsorted(gathers, merge.members[0]))
+        chosen = (moved(number, other) for other in waits[task])
+        waits[task] = tuple(sorted({other for other in chosen if other != NONE}))
+        call = task - 1
+        while call >= 0 and rank.stream[call] == NONE:
+            on[call] = moved(number, int(on[call])) if on[call] != NONE else NONE
+            call -= 1
+    return replace(rank, waits_on=tuple(waits), blocks_on=on)
+
+
+def _waiting_later(
+    rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: _Partners
 ) -> RankGraph:
+    """Let compute that waits for the reduction of the n-th unit before it wait for the n-th block before it.
+
+    Engines hold the next backward back until the gradients of an earlier one are reduced and freed.
+    """
+    chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
+    reduces = np.flatnonzero(chosen)
+    tasks = messages.at[reduces]
+    group = _groups(len(reduces), {int(at): number for number, at in enumerate(reduces)}, merges, last=True)
+    ends = np.searchsorted(group, np.arange(group.max(initial=-1) + 1), side="right") - 1
+    number_of = {int(task): number for number, task in enumerate(tasks)}
+    for number, task in enumerate(tasks.tolist()):
+        behind = partners.behind(task)
+        if behind is not None:
+            number_of[behind] = number
+    computing = np.flatnonzero((rank.stream == main_stream(rank)) & (rank.collective == NONE))
+    moved: dict[int, set[int]] = defaultdict(set)
+    waits = list(rank.waits_on)
+    for task in computing.tolist():
+        mine = [other for other in waits[task] if other in number_of]
+        for other in mine:
+            number = number_of[other]
+            back = int(np.searchsorted(tasks, task)) - 1 - number
+            if back < 0 or group[number] + back >= len(ends):
+                continue
+            place = int(np.searchsorted(computing, tasks[ends[group[number] + back]]))
+            if place < len(computing) and rank.tasks.step[computing[place]] == rank.tasks.step[task]:
+                waits[task] = tuple(each for each in waits[task] if each != other)
+                moved[int(computing[place])].add(other)
+    for task, others in moved.items():
+        waits[task] = (*waits[task], *sorted(others))
+    return replace(rank, waits_on=tuple(waits))
+
+
+def _groups(
+    count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False
+) -> Int64s:
+    """Number the gathers, or the reductions, by what they are merged into."""
+    first = np.arange(count)
+    for merge in merges:
+        if merge.last == last:
+            for member in merge.members:
+                first[order[member]] = order[merge.members[0]]
+    numbers: Int64s = np.unique(first, return_inverse=True)[1].astype(np.int64)
+    return np.maximum.accumulate(numbers) if count else numbers
+
+
+def _without(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGraph:
     """Take out tasks that others do as well, with what their launch costs, and let those be launched first."""
     gone = np.zeros(len(rank.tasks), dtype=np.bool_)
     gone[list(kept)] = True
-    free = gone | _beside(rank, gone, copies)
-    idle = free & (rank.stream == NONE)
-    waits: list[tuple[int, ...]] = []
+    idle = np.zeros(len(gone), dtype=np.bool_)
+    for task in np.flatnonzero(gone).tolist():
+        before = task - 1
+        while before >= 0 and rank.stream[before] == NONE:
+            idle[before] = True
+            before -= 1
     collected: dict[int, set[int]] = defaultdict(set)
     for task, mine in enumerate(rank.waits_on):
         collected[kept.get(task, task)].update(kept.get(other, other) for other in mine)
-    for task in range(len(rank.tasks)):
-        into = kept.get(task, task)
-        found = collected[task] if into == task else set()
-        waits.append(tuple(sorted(other for other in found if place[other] < place[task])))
+    waits = tuple(
+        tuple(sorted(other for other in collected[task] if place[other] < place[task]))
+        for task in range(len(gone))
+    )
     on = np.array([kept.get(other, other) for other in rank.blocks_on.tolist()], dtype=np.int64)
     on = np.where((on != NONE) & (place[np.maximum(on, 0)] <= place), on, NONE)
+    free = gone | idle
     changed = replace(
         rank,
         stream=np.where(gone, NONE, rank.stream),
@@ -226,29 +356,6 @@ def _without(
         gap_ns=np.where(free, 0.0, rank.gap_ns),
         call_ns=np.where(free, 0.0, rank.call_ns),
         blocks_on=np.where(idle, NONE, on),
-        waits_on=tuple(waits),
+        waits_on=waits,
     )
     return reordered(changed, np.argsort(place, kind="stable"))
-
-
-def _beside(rank: RankGraph, gone: Bools, copies: Collection[str]) -> Bools:
-    """Mark what the host does for each of these tasks: events before it, copies and casts on both sides.
-
-    Events are calls without work right before; copies are told by their name, or run on another stream than
-    the compute.
-    """
-    beside = np.zeros(len(gone), dtype=np.bool_)
-    stream = main_stream(rank)
-    serves = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_)
-    serves |= (rank.stream != NONE) & (rank.stream != stream)
-    serves &= rank.collective == NONE
-    for task in np.flatnonzero(gone).tolist():
-        before = task - 1
-        while before >= 0 and (rank.stream[before] == NONE or serves[before]) and not beside[before]:
-            beside[before] = True
-            before -= 1
-        after = task + 1
-        while after < len(gone) and serves[after]:
-            beside[after] = True
-            after += 1
-    return beside
