@@ -33,6 +33,8 @@ class Messages:
         kind: The kind of each, and ``group`` its communicator.
         block: The pass over a block that each serves, ``NONE`` outside of blocks.
         ahead: How many later gathers are launched before the compute that needs this one; 0 for reductions.
+        needed: The first compute that needs each gather.
+        blocks: Of each task of the rank, not only of collectives, the pass over a block that it is of.
     """
 
     at: Int64s
@@ -40,6 +42,8 @@ class Messages:
     group: tuple[str, ...]
     block: Int64s
     ahead: Int64s
+    needed: Int64s
+    blocks: Int64s
 
     @property
     def gathers(self) -> Int64s:
@@ -56,8 +60,6 @@ class Messages:
             for block in np.unique(blocks[blocks != NONE]).tolist()
         ]
         return float(np.median(counts)) if counts else 0.0
-
-    needed: Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ def read_messages(
             gathers, np.searchsorted(at[gathers], needed) - np.searchsorted(at[gathers], at) - 1, 0
         ),
         needed=needed,
+        blocks=blocks,
     )
 
 
@@ -178,7 +181,7 @@ def _merge(
     done: set[int] = set()
     for rank, messages in zip(graph.ranks, each, strict=True):
         work, place = rank.work_ns.copy(), np.arange(len(rank.tasks), dtype=np.float64)
-        partners = _Partners(rank, copies)
+        partners = _Partners(rank, messages.at[messages.gathers], copies)
         kept: dict[int, int] = {}
         for merge in merges:
             tasks = [int(messages.at[member]) for member in merge.members]
@@ -209,25 +212,21 @@ def _merge(
                     place[copied_in] = target - 0.5
         paced = replace(rank, work_ns=work)
         paced = _repaced(_waiting_later(paced, messages, merges, partners), messages, merges)
-        ranks.append(_without(paced, kept, place))
+        removed = [member for merge in merges if not merge.last for member in merge.members[1:]]
+        ranks.append(_without(_without_hooks(paced, messages, removed), kept, place))
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
 
 
 class _Partners:
     """The copies that go with collectives: into what is moved right before it, and out of it behind it."""
 
-    def __init__(self, rank: RankGraph, copies: Collection[str]) -> None:
-        self._rank = rank
+    def __init__(self, rank: RankGraph, gathers: Int64s, copies: Collection[str]) -> None:
         stream = main_stream(rank)
         named = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_)
         elsewhere = (rank.stream != NONE) & (rank.stream != stream)
         self._serves = (named | elsewhere) & (rank.collective == NONE)
         self._works = np.flatnonzero(rank.stream != NONE)
-        self._out: dict[int, int] = {}
-        for task in np.flatnonzero(named & (rank.stream == stream)).tolist():
-            for other in rank.waits_on[task]:
-                if rank.collective[other] != NONE:
-                    self._out.setdefault(other, task)
+        self._out = _copies_out(rank, named & (rank.stream == stream), gathers)
 
     def before(self, task: int) -> int | None:
         """The copy launched right before."""
@@ -243,6 +242,18 @@ class _Partners:
         if not 0 <= place < len(self._works) or not self._serves[self._works[place]]:
             return None
         return int(self._works[place])
+
+
+def _copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[int, int]:
+    """The copy out of what each gather brought: the copies that wait for gathers, in the order of these."""
+    chosen = set(gathers.tolist())
+    waiting = [task for task in np.flatnonzero(copies).tolist() if chosen & set(rank.waits_on[task])]
+    names = {rank.tasks.kernel[task] for task in waiting}
+    out = [task for task in np.flatnonzero(copies).tolist() if rank.tasks.kernel[task] in names]
+    first = [(gather, task) for gather, task in zip(gathers.tolist(), out, strict=False) if gather < task]
+    if len(first) == len(gathers) == len(out):
+        return dict(first)
+    return {other: task for task in reversed(waiting) for other in rank.waits_on[task] if other in chosen}
 
 
 def _repaced(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> RankGraph:
@@ -327,6 +338,27 @@ def _groups(
                 first[order[member]] = order[merge.members[0]]
     numbers: Int64s = np.unique(first, return_inverse=True)[1].astype(np.int64)
     return np.maximum.accumulate(numbers) if count else numbers
+
+
+def _without_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) -> RankGraph:
+    """Let the kernels before which such a unit begins be launched as soon as others are.
+
+    A unit's hooks run before its first kernel, in passes that gather nothing, too.
+    """
+    computing = np.flatnonzero(messages.blocks != NONE)
+    usual = [at for at in computing.tolist() if at and messages.blocks[at - 1] != NONE]
+    if not usual or not removed:
+        return rank
+    gap = float(np.median(rank.gap_ns[usual]))
+    starts = {int(task) for task in messages.needed[list(removed)]}
+    sequences: dict[tuple[str, ...], list[list[int]]] = defaultdict(list)
+    for tasks in np.split(computing, np.flatnonzero(np.diff(messages.blocks[computing])) + 1):
+        sequences[tuple(rank.tasks.kernel[task] for task in tasks.tolist())].append(tasks.tolist())
+    hooked = np.zeros(len(rank.tasks), dtype=np.bool_)
+    for passes in sequences.values():
+        offsets = {offset for tasks in passes for offset, task in enumerate(tasks) if task in starts}
+        hooked[[tasks[offset] for tasks in passes for offset in offsets]] = True
+    return replace(rank, gap_ns=np.where(hooked, np.minimum(rank.gap_ns, gap), rank.gap_ns))
 
 
 def _without(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGraph:
