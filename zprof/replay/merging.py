@@ -181,7 +181,7 @@ def _merge(
     done: set[int] = set()
     for rank, messages in zip(graph.ranks, each, strict=True):
         work, place = rank.work_ns.copy(), np.arange(len(rank.tasks), dtype=np.float64)
-        partners = _Partners(rank, messages.at[messages.gathers], copies)
+        partners = Partners(rank, messages.at[messages.gathers], copies)
         kept: dict[int, int] = {}
         for merge in merges:
             tasks = [int(messages.at[member]) for member in merge.members]
@@ -217,7 +217,7 @@ def _merge(
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
 
 
-class _Partners:
+class Partners:
     """The copies that go with collectives: into what is moved right before it, and out of it behind it."""
 
     def __init__(self, rank: RankGraph, gathers: Int64s, copies: Collection[str]) -> None:
@@ -292,7 +292,7 @@ def _repaced(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> R
 
 
 def _waiting_later(
-    rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: _Partners
+    rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: Partners
 ) -> RankGraph:
     """Let compute that waits for the reduction of the n-th unit before it wait for the n-th block before it.
 
@@ -362,7 +362,7 @@ def _without_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) 
 
 
 def _without(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGraph:
-    """Take out tasks that others do as well, with what their launch costs, and let those be launched first."""
+    """Take out tasks that others do as well, with what launching them costs, and let those go first."""
     gone = np.zeros(len(rank.tasks), dtype=np.bool_)
     gone[list(kept)] = True
     idle = np.zeros(len(gone), dtype=np.bool_)
