@@ -31,6 +31,21 @@ def scale_transfers(graph: Graph, ratio_of_row: Mapping[int, float]) -> Graph:
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer)
 
 
+def shorten_collectives(graph: Graph, by_ns_of_row: Mapping[int, float]) -> Graph:
+    """Let collectives transfer for less time, by row of the analysis' collectives."""
+    transfer = graph.transfer_ns.copy()
+    ranks = []
+    for rank in graph.ranks:
+        work = rank.work_ns.copy()
+        for at in np.flatnonzero(rank.collective != NONE).tolist():
+            by = by_ns_of_row.get(int(rank.tasks.row[at]), 0.0)
+            number = int(rank.collective[at])
+            work[at] = max(0.0, work[at] - by)
+            transfer[number] = max(0.0, min(float(transfer[number]), float(graph.transfer_ns[number]) - by))
+        ranks.append(replace(rank, work_ns=work))
+    return replace(graph, ranks=tuple(ranks), transfer_ns=transfer)
+
+
 def drop_collectives(graph: Graph, rows: frozenset[int], copies: Collection[str] = ()) -> Graph:
     """Take collectives out, with the calls that launch them; what waited for them goes on.
 

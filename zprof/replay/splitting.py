@@ -2,9 +2,10 @@
 
 Each block waits for its part alone, which is gathered while the block before computes, and its gradients are
 reduced while those of the next are computed.  How the bytes lie is not recorded: each block has as many, and
-what is around the blocks (embedding and head) as many as its share of the compute tells.
+what is around the blocks (embedding and head) as many as its share of the matrix products tells.
 """
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,8 +25,9 @@ _REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_RE
 _HEAD_RATIO = 1 / 3
 #: The host launches a piece in no more than that; what it did before the first one was the begin of a step.
 _LAUNCH_NS = 150_000.0
-#: A reduction that takes no longer than that many latencies is of a norm or a loss.
-_SMALL_TIMES = 2.0
+#: Of the longest reduction: what takes less is of a norm or a loss.
+_LARGE_RATIO = 0.05
+_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +101,14 @@ class _Split:
             self._split_gather(self._messages.at[gathers[needed == unit]].tolist(), unit)
         reduces = [
             int(task)
-            for task, kind, transfer in zip(
-                self._messages.at,
-                self._messages.kind,
-                self._added.graph.transfer_ns[self._rank.collective[self._messages.at]],
-                strict=True,
-            )
-            if kind in _REDUCES and transfer > _SMALL_TIMES * self._latency(int(self._rank.tasks.row[task]))
+            for task, kind in zip(self._messages.at, self._messages.kind, strict=True)
+            if kind in _REDUCES
+        ]
+        times = self._added.graph.transfer_ns[self._rank.collective[reduces]]
+        reduces = [
+            task
+            for task, time in zip(reduces, times.tolist(), strict=True)
+            if time > _LARGE_RATIO * times.max()
         ]
         for step in np.unique(self._rank.tasks.step[reduces]).tolist():
             self._split_reductions([task for task in reduces if self._rank.tasks.step[task] == step])
@@ -223,14 +226,16 @@ class _Split:
 
     def _shares(self, forward: _Pass, backward: _Pass) -> tuple[float, float]:
         """The share of the bytes of what is around the blocks, embedding and head, and of each block."""
-        inside = self._time(forward.first[0], forward.last[-1] + 1)
+        inside = max(1.0, self._time(forward.first[0], forward.last[-1] + 1))
         around = 2 * _HEAD_RATIO * self._time(forward.last[-1] + 1, backward.first[0])
-        whole = max(1.0, inside + around)
+        whole = inside + around
         return around / whole, inside / len(forward.first) / whole
 
     def _time(self, begin: int, end: int) -> float:
+        """Return the time of matrix products launched from a task to another: it goes with their parameters."""
         mine = self._computing[(self._computing >= begin) & (self._computing < end)]
-        return float(self._rank.work_ns[mine].sum())
+        products = [at for at in mine.tolist() if _PRODUCT.search(self._rank.tasks.kernel[at])]
+        return float(self._rank.work_ns[products or mine].sum())
 
     def _is_of(self, each: _Pass, task: int) -> bool:
         return bool(self._rank.tasks.step[each.first[0]] == self._rank.tasks.step[task])

@@ -28,6 +28,11 @@ from zprof.rules.device.slowdown import slowdown_of
 from zprof.rules.host.lost import is_inference
 from zprof.rules.rows import of_kind
 from zprof.rules.rule import Rule
+from zprof.rules.transfer.messages.replayed_sizes import (
+    merge_small_units,
+    split_single_unit,
+    take_latency_off,
+)
 from zprof.rules.volume.closing_gathers import closing_gathers
 from zprof.rules.volume.passes.accumulation_syncs import early_reductions
 from zprof.rules.volume.passes.known import passes_of
@@ -378,4 +383,7 @@ _EDITS: Mapping[Cause, Edit] = {
     Cause.DATA_LOADER: _load_at_once,
     Cause.COMM_SLOWS_COMPUTE: _compute_alone,
     Cause.COMPUTE_BLOCKS_COMM: _start_gathers,
+    Cause.UNITS_TOO_SMALL: merge_small_units,
+    Cause.LATENCY_BOUND_COLLECTIVES: take_latency_off,
+    Cause.SINGLE_UNIT: split_single_unit,
 }
