@@ -28,6 +28,7 @@ from zprof.rules.device.slowdown import slowdown_of
 from zprof.rules.host.lost import is_inference
 from zprof.rules.rows import of_kind
 from zprof.rules.rule import Rule
+from zprof.rules.transfer.messages.replayed_hosts import shard_in_host
 from zprof.rules.transfer.messages.replayed_sizes import (
     merge_small_units,
     split_single_unit,
@@ -386,4 +387,5 @@ _EDITS: Mapping[Cause, Edit] = {
     Cause.UNITS_TOO_SMALL: merge_small_units,
     Cause.LATENCY_BOUND_COLLECTIVES: take_latency_off,
     Cause.SINGLE_UNIT: split_single_unit,
+    Cause.SHARDING_SPANS_NODES: shard_in_host,
 }

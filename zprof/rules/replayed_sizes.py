@@ -14,14 +14,16 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
-from zprof.model.units import format_ns, format_percent
+from zprof.model.units import format_ns, format_percent, format_rate
 from zprof.replay.graph import Graph
 from zprof.rules.pricing import Replay, margin
 from zprof.rules.rows import mean_per_step
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
+from zprof.rules.transfer.messages.replayed_hosts import spanning_shards, within_host_graphs
 from zprof.rules.transfer.messages.replayed_sizes import Sizes
 from zprof.rules.transfer.messages.small import UNITS_PER_BLOCK
+from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
 from zprof.rules.transfer.single_unit import UNITS as ONE_UNIT_FIXES
 from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
 
@@ -61,6 +63,8 @@ def _judged(analysis: RunAnalysis, replay: Replay, sizes: Sizes) -> dict[Cause, 
         found[Cause.LATENCY_BOUND_COLLECTIVES] = _latency(analysis, replay, sizes)
     if sizes.gathers_for_passes:
         found[Cause.SINGLE_UNIT] = _single_unit(analysis, replay, sizes)
+    if spanning_shards(analysis) is not None:
+        found[Cause.SHARDING_SPANS_NODES] = _shards(analysis, replay)
     return found
 
 
@@ -154,6 +158,36 @@ def _single_unit(analysis: RunAnalysis, replay: Replay, sizes: Sizes) -> Finding
         fix=fix_for(analysis.training.engine, ONE_UNIT_FIXES),
         disprove="wrap each block and record again: if the first gather and the last reduction show as much "
         "as before, it is the link that is slow",
+    )
+
+
+def _shards(analysis: RunAnalysis, replay: Replay) -> Finding | None:
+    seen = spanning_shards(analysis)
+    if seen is None or replay.graph is None:
+        return None
+    won = _range(replay, within_host_graphs(analysis, replay.graph, seen))
+    if won is None:
+        return None
+    gain, low, high = won
+    rate = f"{format_rate(seen.within[0])} or more, which a host has inside"
+    sure = _confidence(replay, low)
+    return finding(
+        Cause.SHARDING_SPANS_NODES,
+        sentence=f"shards lie on {seen.hosts} hosts, so that every gather crosses the link between them: "
+        f"{format_rate(seen.seen)} of bus bandwidth, not {rate}. With shards within a host a step is up to "
+        f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        evidence=[
+            Evidence(what="hosts of the group that shards", value=seen.hosts, unit="count"),
+            Evidence(what="ranks of it on each host", value=seen.per_host, unit="count"),
+            Evidence(what="bus bandwidth, median", value=seen.seen, unit="bytes_per_s"),
+            _replayed(gain),
+        ],
+        saving_ns=(low, high),
+        severity=severity_of(high, replay.step_ns),
+        confidence=sure if seen.measured or sure is not Confidence.HIGH else Confidence.MEDIUM,
+        fix=fix_for(analysis.training.engine, HOST_FIXES),
+        disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
+        "between hosts is not what they wait for",
     )
 
 

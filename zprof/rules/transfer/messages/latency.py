@@ -50,16 +50,15 @@ def is_extraordinary(latency: float, ranks: int) -> bool:
 
 
 def latencies(analysis: RunAnalysis) -> Latencies:
-    """Read the latency of each group: from fits over sizes, else from messages that are next to empty."""
+    """Read the latency of each group: from fits over sizes, and from messages that are next to empty."""
     rows = analysis.collectives
     ranks = rows["group"].astype(str).map(_ranks_of)
     found: dict[str, float] = {}
     for name in sorted(set(ranks)):
-        latency = _of_fits(analysis, name, rows[ranks == name])
-        if latency is None:
-            latency = _of_tiny(analysis, rows[ranks == name])
-        if latency is not None:
-            found[name] = latency
+        mine = rows[ranks == name]
+        known = [each for each in (_of_fits(analysis, name, mine), _of_tiny(analysis, mine)) if each is not None]
+        if known:
+            found[name] = min(known)  # no message is quicker than the latency
     if not found and not (rows["bytes"] > 0).any():
         scalar = _of_scalars(analysis, rows)
         found = {name: scalar for name in set(ranks)} if scalar is not None else {}
@@ -71,7 +70,7 @@ def _ranks_of(group: str) -> str:
 
 
 def _of_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | None:
-    """The largest latency of the fits that tell it: of a fit over large messages alone it is an error."""
+    """The smallest latency of the fits that tell it: of a fit over large messages alone it is an error."""
     found = []
     for fit in analysis.time.fits:
         if _ranks_of(fit.group) != ranks or fit.messages < _FIT_MESSAGES:
@@ -80,7 +79,7 @@ def _of_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | N
         missed = fit.residual_ratio * float(times.median()) if len(times) else 0.0
         if fit.residual_ratio <= _FIT_RESIDUAL_RATIO and fit.latency_ns > _FIT_TIMES * missed:
             found.append(min(float(fit.latency_ns), float(times.min()) if len(times) else float("inf")))
-    return max(found) if found else None
+    return min(found) if found else None
 
 
 def _of_tiny(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
