@@ -327,9 +327,7 @@ def _waiting_later(
     return replace(rank, waits_on=tuple(waits))
 
 
-def _groups(
-    count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False
-) -> Int64s:
+def _groups(count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False) -> Int64s:
     """Number the gathers, or the reductions, by what they are merged into."""
     first = np.arange(count)
     for merge in merges:

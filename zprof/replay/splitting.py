@@ -170,9 +170,7 @@ class _Split:
 
     def _split_reductions(self, tasks: Sequence[int]) -> None:
         """Split the reductions of a step, of which each follows the one before: of a shard, over replicas."""
-        passes = [
-            each for each in self._passes if each.last[-1] <= tasks[0] and self._is_of(each, tasks[0])
-        ]
+        passes = [each for each in self._passes if each.last[-1] <= tasks[0] and self._is_of(each, tasks[0])]
         if len(passes) < 2:
             return
         backward = passes[-1]
@@ -232,7 +230,7 @@ class _Split:
         return around / whole, inside / len(forward.first) / whole
 
     def _time(self, begin: int, end: int) -> float:
-        """Return the time of matrix products launched from a task to another: it goes with their parameters."""
+        """Return the time of matrix products between two tasks: it goes with their parameters."""
         mine = self._computing[(self._computing >= begin) & (self._computing < end)]
         products = [at for at in mine.tolist() if _PRODUCT.search(self._rank.tasks.kernel[at])]
         return float(self._rank.work_ns[products or mine].sum())

@@ -71,7 +71,7 @@ def _judged(analysis: RunAnalysis, replay: Replay, sizes: Sizes) -> dict[Cause, 
 def _range(
     replay: Replay, changed: Sequence[Graph], lowered: float = 0.0
 ) -> tuple[float, float, float] | None:
-    """Return what is won at most as replayed, and the bounds of it; None where that is not worth a finding."""
+    """Return what is won at most as replayed, and its bounds; None where no finding is worth it."""
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
     if not gains or max(gains) < _WORTH_RATIO * replay.step_ns:
         return None
@@ -122,8 +122,8 @@ def _latency(analysis: RunAnalysis, replay: Replay, sizes: Sizes) -> Finding | N
     fixes = LATENCY_FIXES[0] if sizes.gathers_for_passes else LATENCY_FIXES[1]
     return finding(
         Cause.LATENCY_BOUND_COLLECTIVES,
-        sentence=f"a collective takes {format_ns(latency)} whatever it moves: with the latency of an ordinary "
-        f"link a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        sentence=f"a collective takes {format_ns(latency)} whatever it moves: with the latency of an "
+        f"ordinary link a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
             Evidence(what="latency of a collective", value=latency, unit="ns"),
             _replayed(gain),
@@ -131,8 +131,8 @@ def _latency(analysis: RunAnalysis, replay: Replay, sizes: Sizes) -> Finding | N
         saving_ns=(low, high),
         severity=severity_of(high, replay.step_ns),
         confidence=_confidence(replay, low),
-        fix="repair the link (NCCL_DEBUG=INFO names the transport; NCCL_IB_HCA, NCCL_SOCKET_IFNAME choose it), "
-        f"or send fewer and larger messages:\n{fix_for(analysis.training.engine, fixes)}",
+        fix="repair the link (NCCL_DEBUG=INFO names the transport; NCCL_IB_HCA, NCCL_SOCKET_IFNAME choose "
+        f"it), or send fewer and larger messages:\n{fix_for(analysis.training.engine, fixes)}",
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
         "far less than the latency stated here, the messages wait for something else",
     )
@@ -146,8 +146,8 @@ def _single_unit(analysis: RunAnalysis, replay: Replay, sizes: Sizes) -> Finding
     blocks = len(np.unique(sizes.messages.blocks)) // (2 * sizes.graph.steps)
     return finding(
         Cause.SINGLE_UNIT,
-        sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with a unit for each a "
-        f"step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with a unit for each "
+        f"a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
         evidence=[
             Evidence(what="blocks of the model", value=blocks, unit="count"),
             _replayed(gain),

@@ -1,7 +1,8 @@
 """The latency of a run's collectives, and what is ordinary.
 
-Ordinary is what NCCL's own model of a ring assumes (src/graph/tuning.cc): 8.4 us, and for each hop 3.4 us over
-NVLink or 14 us over a network.  Clusters were seen to take up to 50 us more a message, whatever its hops.
+Ordinary is what the model of a ring in NCCL assumes (src/graph/tuning.cc): 8.4 us, and for each hop 3.4 us
+over NVLink or 14 us over a network.  Out of the ordinary is 50 us more than that over a network: slower
+transports (sockets) and busy hosts are given that much.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ _FIT_MESSAGES, _FIT_TIMES = 8, 3.0
 _FIT_RESIDUAL_RATIO = 0.2
 #: A message of so small a share of the others is all latency.
 _TINY_RATIO = 1 / 64
-#: Where sizes are not recorded, an all_reduce a step that is quicker than that share of the rest is of a scalar.
+#: Where sizes are not recorded, an all_reduce a step that is quicker than that share of the rest is small.
 _SCALARS_PER_STEP, _QUICKEST_SHARE, _MANY_MESSAGES = 2.0, 0.05, 8
 
 
@@ -31,7 +32,7 @@ class Latencies:
     of_rows: Mapping[int, str]
 
     def of_row(self, row: int) -> float | None:
-        """Return the latency of a row's group; that of all groups where only one is known; None if unknown."""
+        """Return the latency of a row's group, or of the only group that is known; None if unknown."""
         known = self.by_ranks.get(self.of_rows[row])
         if known is None and len(self.by_ranks) == 1 and self.of_rows[row].startswith("stream"):
             return next(iter(self.by_ranks.values()))
@@ -56,7 +57,9 @@ def latencies(analysis: RunAnalysis) -> Latencies:
     found: dict[str, float] = {}
     for name in sorted(set(ranks)):
         mine = rows[ranks == name]
-        known = [each for each in (_of_fits(analysis, name, mine), _of_tiny(analysis, mine)) if each is not None]
+        known = [
+            each for each in (_of_fits(analysis, name, mine), _of_tiny(analysis, mine)) if each is not None
+        ]
         if known:
             found[name] = min(known)  # no message is quicker than the latency
     if not found and not (rows["bytes"] > 0).any():

@@ -43,7 +43,7 @@ class Spanning:
 
 
 def spanning_shards(analysis: RunAnalysis) -> Spanning | None:
-    """Return the group that shards over hosts by a slow link; None where there is none, or it is not known."""
+    """Return the group that shards over hosts by a slow link; None without one, or if hosts are unknown."""
     rows = analysis.collectives
     rows = rows[rows["kind"].astype(str).isin([kind.value for kind in _SHARDS])]
     rows = rows[(rows["group_size"] > 1) & (rows["bytes"] > 0)]
@@ -57,7 +57,7 @@ def spanning_shards(analysis: RunAnalysis) -> Spanning | None:
     if len(layouts) != 1 or any(each is None for each in counted):
         return None
     hosts, per_host = next(iter(layouts))
-    if hosts < 2 or per_host < 2:  # noqa: PLR2004  one host, or one rank of each
+    if hosts < 2 or per_host < 2:
         return None
     mine = rows[rows["group"].astype(str).isin(groups)]
     rates = pd.concat([bus_bandwidths(analysis, mine, kind) for kind in _SHARDS])
@@ -82,9 +82,7 @@ def within_host_graphs(analysis: RunAnalysis, graph: Graph, found: Spanning) -> 
     ]
 
 
-def _within(
-    analysis: RunAnalysis, graph: Graph, found: Spanning, rate: float, sharing: float
-) -> Graph:
+def _within(analysis: RunAnalysis, graph: Graph, found: Spanning, rate: float, sharing: float) -> Graph:
     size = found.hosts * found.per_host
     known = latencies(analysis)
     part = (found.per_host - 1) / found.per_host / ((size - 1) / size)

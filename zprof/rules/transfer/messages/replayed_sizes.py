@@ -1,4 +1,4 @@
-"""The measured step with messages of other sizes: merged to blocks, split to blocks, without extra latency."""
+"""The measured step with messages of other sizes: merged to blocks, split to blocks, with less latency."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
