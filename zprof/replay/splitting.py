@@ -16,7 +16,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.replay.adding import NewCollectives, NewTask, add_tasks
 from zprof.replay.blocks import computes
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.merging import Messages, Partners
+from zprof.replay.messages import Messages, Partners
 from zprof.replay.tasks import NONE, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value

@@ -17,7 +17,8 @@ from zprof.replay.edits import (
     unblock,
 )
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.merging import merge_units, read_messages
+from zprof.replay.merging import merge_units
+from zprof.replay.messages import read_messages
 from zprof.replay.play import Stuck, play
 from zprof.replay.replicating import shard_within_hosts
 from zprof.replay.splitting import split_units

@@ -9,7 +9,8 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Finding
 from zprof.replay.edits import shorten_collectives
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.merging import Messages, merge_units, read_messages
+from zprof.replay.merging import merge_units
+from zprof.replay.messages import Messages, read_messages
 from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE
 from zprof.rules.copies import copies
