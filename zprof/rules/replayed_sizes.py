@@ -54,15 +54,14 @@ def _cause_of(answer: Finding | Gap, causes: Mapping[Cause, Finding | None]) -> 
 def _judged(analysis: RunAnalysis, replay: Replay, sizes: Sizes) -> dict[Cause, Finding | None]:
     if not len(sizes.messages.at):
         return {}
-    found: dict[Cause, Finding | None] = {
-        Cause.UNITS_TOO_SMALL: _small_units(analysis, replay, sizes),
-        Cause.LATENCY_BOUND_COLLECTIVES: None,
-    }
-    # a ring of such units that waits for its latency waits less often with larger ones
-    if found[Cause.UNITS_TOO_SMALL] is None:
-        found[Cause.LATENCY_BOUND_COLLECTIVES] = _latency(analysis, replay, sizes)
-    if sizes.gathers_for_passes:
-        found[Cause.SINGLE_UNIT] = _single_unit(analysis, replay, sizes)
+    found: dict[Cause, Finding | None] = {}
+    if sizes.has_blocks:  # else it is not known what a unit is a part of
+        small = _small_units(analysis, replay, sizes)
+        found[Cause.UNITS_TOO_SMALL] = small
+        # units that wait for an ordinary latency wait for it less often if they are larger
+        found[Cause.LATENCY_BOUND_COLLECTIVES] = None if small else _latency(analysis, replay, sizes)
+        if sizes.gathers_for_passes:
+            found[Cause.SINGLE_UNIT] = _single_unit(analysis, replay, sizes)
     if spanning_shards(analysis) is not None:
         found[Cause.SHARDING_SPANS_NODES] = _shards(analysis, replay)
     return found

@@ -53,6 +53,11 @@ class Sizes:
         return self.read(self.graph.ranks[0])
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether the step shows the blocks of the model."""
+        return bool((self.messages.blocks != NONE).any())
+
+    @property
     def gathers_for_passes(self) -> bool:
         """Whether gathers serve a pass of their own step; those behind the update do not."""
         rank, messages = self.graph.ranks[0], self.messages
@@ -104,7 +109,8 @@ class Sizes:
 
 def merge_small_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Edit for units_too_small."""
-    return Sizes(analysis, graph).merged()
+    sizes = Sizes(analysis, graph)
+    return sizes.merged() if sizes.messages.units_per_block > 1 else []
 
 
 def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -115,4 +121,5 @@ def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> 
 
 def take_latency_off(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Edit for latency_bound_collectives."""
-    return Sizes(analysis, graph).quick()
+    sizes = Sizes(analysis, graph)
+    return sizes.quick() if sizes.has_blocks else []
