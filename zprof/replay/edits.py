@@ -32,6 +32,21 @@ def scale_transfers(graph: Graph, ratio_of_row: Mapping[int, float]) -> Graph:
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer)
 
 
+def shorten_collectives(graph: Graph, by_ns_of_row: Mapping[int, float]) -> Graph:
+    """Let collectives transfer for less time, by row of the analysis' collectives."""
+    transfer = graph.transfer_ns.copy()
+    ranks = []
+    for rank in graph.ranks:
+        work = rank.work_ns.copy()
+        for at in np.flatnonzero(rank.collective != NONE).tolist():
+            by = by_ns_of_row.get(int(rank.tasks.row[at]), 0.0)
+            number = int(rank.collective[at])
+            work[at] = max(0.0, work[at] - by)
+            transfer[number] = max(0.0, min(float(transfer[number]), float(graph.transfer_ns[number]) - by))
+        ranks.append(replace(rank, work_ns=work))
+    return replace(graph, ranks=tuple(ranks), transfer_ns=transfer)
+
+
 def drop_collectives(graph: Graph, rows: frozenset[int], copies: Collection[str] = ()) -> Graph:
     """Take collectives out, with the calls that launch them; what waited for them goes on.
 
@@ -223,13 +238,13 @@ def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
             () if is_moved else each for is_moved, each in zip(moved.tolist(), rank.waits_on, strict=True)
         )
         freed = replace(rank, waits_on=waits, lag_ns=np.where(moved, 0.0, rank.lag_ns))
-        return _reordered(freed, np.argsort(place, kind="stable"))
+        return reordered(freed, np.argsort(place, kind="stable"))
 
     return edit_ranks(graph, edit)
 
 
-def _reordered(rank: RankGraph, order: Int64s) -> RankGraph:
-    """The rank with its tasks in another order of the host."""
+def reordered(rank: RankGraph, order: Int64s) -> RankGraph:
+    """Return the rank with its tasks in another order of the host."""
     new_place = np.empty(len(order), dtype=np.int64)
     new_place[order] = np.arange(len(order))
     on = rank.blocks_on[order]

@@ -36,6 +36,10 @@ _BLOCKED_NS = 20_000.0
 _QUEUE_FULL_NS = 100_000.0
 #: Work that a full queue holds: at least (the driver takes about a thousand launches), and of the most seen.
 _MIN_QUEUE, _FULL_RATIO = 512, 0.75
+#: A host that waits before a call takes that much longer than it does before such calls without a wait.
+_LONGER_RATIO = 2.0
+#: Calls a step of a kind that are too few to tell that from.
+_SOME_CALLS = 3
 #: A replay rests on launches: with more of the device's time without one there is none.
 _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
@@ -324,7 +328,8 @@ def _host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats, Fl
     fullest = int(pending.max(initial=0))
     # a recording that shows waits shows all of them: then a device that ran dry waited for the host
     shows_waits = any(_WAITS.fullmatch(name) for name in set(tasks.name))
-    for at in np.flatnonzero(gap >= _QUEUE_FULL_NS).tolist():
+    longer = gap >= _LONGER_RATIO * _usual_gap(tasks, gap)
+    for at in np.flatnonzero((gap >= _QUEUE_FULL_NS) & longer).tolist():
         # the host went on just as the device ran dry, or as a full queue had room: no call shows that wait
         begin, left = tasks.call[at, 0], pending[at]
         is_dry = left == 0 and not shows_waits
@@ -334,6 +339,23 @@ def _host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats, Fl
                 returns[at - 1] = begin - tasks.work[on[at - 1], 1]
                 gap[at] = 0.0
     return gap, call, on, returns
+
+
+def _usual_gap(tasks: RankTasks, gap: Floats) -> Floats:
+    """Return the median gap before calls like each; 0 for what is called only some times a step.
+
+    Alike are calls of a name and work behind calls of one name: what such a call takes the host always, the
+    hooks of a unit for example, is no wait.
+    """
+    keys = list(zip(tasks.name, ("", *tasks.name[:-1]), tasks.kernel, strict=True)) if len(tasks) else []
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    of_call = np.array([numbers[key] for key in keys], dtype=np.int64)
+    count = np.bincount(of_call, minlength=len(numbers))
+    ends = np.cumsum(count)
+    middle = gap[np.lexsort((gap, of_call))][ends - (count + 1) // 2] if len(gap) else gap
+    often = count > _SOME_CALLS * len(np.unique(tasks.step))
+    usual: Floats = np.where(often, middle, 0.0)[of_call]
+    return usual
 
 
 def _pending(tasks: RankTasks, done: Int64s) -> Int64s:

@@ -14,6 +14,7 @@ from zprof.rules.noise import widened
 from zprof.rules.pricing import Replay, drop_explained, price
 from zprof.rules.registry import memory_rules, rules, time_rules
 from zprof.rules.replayed import replayed_findings
+from zprof.rules.replayed_sizes import judge_sizes
 from zprof.rules.rule import Rule, grouped
 from zprof.rules.unexplained import unexplained_loss
 from zprof.rules.verdict import judge, judge_memory
@@ -124,9 +125,10 @@ def _ask(
     asked: Sequence[Rule], analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
-    answers = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
+    checked = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
     replay = Replay(analysis=analysis)
-    priced = [price(replay, answer) for answer in answers if isinstance(answer, Finding)]
+    answers, judged = judge_sizes(analysis, replay, [answer for answer in checked if answer is not None])
+    priced = [*(price(replay, answer) for answer in answers if isinstance(answer, Finding)), *judged]
     more = replayed_findings(analysis, replay, priced)
     found = {finding.cause for finding in more}
     kept = [finding for finding in priced if finding.cause not in found]

@@ -30,6 +30,12 @@ from zprof.rules.device.slowdown import slowdown_of
 from zprof.rules.host.lost import is_inference
 from zprof.rules.rows import of_kind
 from zprof.rules.rule import Rule
+from zprof.rules.transfer.messages.replayed_hosts import shard_in_host
+from zprof.rules.transfer.messages.replayed_sizes import (
+    merge_small_units,
+    split_single_unit,
+    take_latency_off,
+)
 from zprof.rules.volume.closing_gathers import closing_gathers
 from zprof.rules.volume.passes.accumulation_syncs import early_reductions
 from zprof.rules.volume.passes.known import passes_of
@@ -398,4 +404,8 @@ _EDITS: Mapping[Cause, Edit] = {
     Cause.COMM_SLOWS_COMPUTE: _compute_alone,
     Cause.LOST_COMPUTE_EFFICIENCY: _compute_as_before,
     Cause.COMPUTE_BLOCKS_COMM: _start_gathers,
+    Cause.UNITS_TOO_SMALL: merge_small_units,
+    Cause.LATENCY_BOUND_COLLECTIVES: take_latency_off,
+    Cause.SINGLE_UNIT: split_single_unit,
+    Cause.SHARDING_SPANS_NODES: shard_in_host,
 }

@@ -5,16 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from zprof.model.collectives import CollectiveKind
+from zprof.replay.blocks import find_blocks
 from zprof.replay.edits import (
     drop_collectives,
     even_out,
     launch_earlier,
     scale_transfers,
     scale_work,
+    shorten_collectives,
     unblock,
 )
 from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.merging import merge_units
+from zprof.replay.messages import read_messages
 from zprof.replay.play import Stuck, play
+from zprof.replay.replicating import shard_within_hosts
+from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE, RankTasks
 
 COMPUTE, COMM = 7, 20
@@ -133,3 +140,86 @@ def test_ranks_that_wait_for_each_other_in_a_circle_are_stuck() -> None:
     second = rank_of(1, [("b", COMM, 1.0), ("a", COMM, 1.0)], rows={0: 1, 1: 0})
     with pytest.raises(Stuck):
         play(graph_of(first, second, transfer_ms=(1.0, 1.0)))
+
+
+KERNELS = ("norm", "gemm", "flash", "gelu")
+GATHER, REDUCE = CollectiveKind.ALL_GATHER.value, CollectiveKind.REDUCE_SCATTER.value
+
+
+def blocks_of_units(number: int, blocks: int) -> tuple[RankGraph, dict[int, str]]:
+    """A forward over blocks, each kernel of which is a unit: 1 ms to gather it, 1 ms to compute it."""
+    tasks: list[tuple[str, int, float]] = [("embedding", COMPUTE, 1.0)]
+    waits, rows = {}, {}
+    for _ in range(blocks):
+        for kernel in KERNELS:
+            rows[len(tasks)] = len(rows)
+            waits[len(tasks)] = (len(tasks) - 1,)  # nothing is gathered ahead
+            tasks.append(("gather", COMM, 1.0))
+            waits[len(tasks)] = (len(tasks) - 1,)
+            tasks.append((kernel, COMPUTE, 1.0))
+    rank = rank_of(number, tasks, waits=waits, rows=rows)
+    return rank, {row * 10 + number: GATHER for row in rows.values()}
+
+
+def test_a_block_is_what_repeats() -> None:
+    rank, _ = blocks_of_units(0, 3)
+    blocks = find_blocks(rank, ())
+    kernels = [(rank.tasks.kernel[at], int(blocks[at])) for at in np.flatnonzero(blocks != NONE)]
+    assert kernels == [(kernel, block) for block in range(3) for kernel in KERNELS]
+
+
+def test_merged_units_of_a_block_save_their_latency_but_no_bytes() -> None:
+    (first, kinds), (second, more) = blocks_of_units(0, 3), blocks_of_units(1, 3)
+    graph = graph_of(first, second, transfer_ms=(1.0,) * 12)
+    kinds = {**kinds, **more}
+    groups = dict.fromkeys(kinds, "0,1")
+
+    assert read_messages(first, kinds, groups, ()).units_per_block == 4
+    merged = merge_units(
+        graph, lambda rank: read_messages(rank, kinds, groups, ()), lambda row: 0.25 * MS, ()
+    )
+    assert merged is not None
+    assert ends_ms(graph) == [25.0, 25.0]
+    # three gathers of 3.25 ms, each before the 4 ms of its block
+    assert ends_ms(merged) == [1 + 3 * (3.25 + 4), 1 + 3 * (3.25 + 4)]
+
+
+def test_a_whole_model_that_is_split_is_gathered_beside_its_blocks() -> None:
+    kernels = [kernel for _ in range(4) for kernel in KERNELS]
+    back = [f"{kernel} backward" for _ in range(4) for kernel in KERNELS[:3]]
+    names = ["gather", "embedding", *kernels, "head", "loss", *back, "embedding backward", "reduce", "update"]
+    streams = [COMM if name in {"gather", "reduce"} else COMPUTE for name in names]
+    work = [
+        0.0 if name in {"head", "loss"} else 8.0 if stream == COMM else 1.0
+        for name, stream in zip(names, streams, strict=True)
+    ]
+    tasks = list(zip(names, streams, work, strict=True))
+    reduce = names.index("reduce")
+    rank = rank_of(
+        0, tasks, waits={1: (0,), reduce: (reduce - 1,), reduce + 1: (reduce,)}, rows={0: 0, reduce: 1}
+    )
+    graph = graph_of(rank, transfer_ms=(8.0, 8.0))
+    kinds, groups = {0: GATHER, 10: REDUCE}, {0: "0,1", 10: "0,1"}
+    split = split_units(
+        graph, lambda each: read_messages(each, kinds, groups, ()), lambda row: 0.0, (), again=False
+    )
+    assert split is not None
+    compute = sum(work) - 16
+    assert ends_ms(graph) == [compute + 16]
+    # head and embedding multiply nothing to tell their bytes by.  Of the first block's gather 2 ms show less
+    # the embedding's compute.  Reductions of 2 ms run under 3 ms of the next block, the last under 1 ms.
+    assert ends_ms(split) == [compute + 1 + 1]
+
+
+def test_shards_within_a_host_are_reduced_between_hosts_as_well() -> None:
+    tasks = [("gemm", COMPUTE, 1.0), ("reduce", COMM, 4.0), ("update", COMPUTE, 1.0)]
+    ranks = [rank_of(number, tasks, waits={1: (0,), 2: (1,)}, rows={1: 0}) for number in range(2)]
+    graph = graph_of(*ranks, transfer_ms=(4.0,))
+    within = shard_within_hosts(graph, {0: 0.25, 1: 0.25}, {0: 2.0 * MS, 1: 2.0 * MS}, {0: 0, 1: 0})
+    assert ends_ms(graph) == [6.0, 6.0]
+    assert ends_ms(within) == [5.0, 5.0]
+
+
+def test_latency_comes_off_each_collective() -> None:
+    graph = graph_of(gather_then_compute(0, 1.0), gather_then_compute(1, 1.0), transfer_ms=(3.0,))
+    assert ends_ms(shorten_collectives(graph, {0: 2.0 * MS, 1: 2.0 * MS})) == [7.0, 7.0]

@@ -39,6 +39,8 @@ _BUCKETS = {
     "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 500000000, "allgather_bucket_size": 500000000}',
     "reference": "zero(model, config, units=[Stack])  # a module that holds several blocks",
 }
+#: Where units are gathered, and where gradients alone are reduced.
+FIXES = (_UNITS, _BUCKETS)
 
 
 def latency_bound_collectives(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
@@ -66,7 +68,7 @@ def _finding(analysis: RunAnalysis, small: Small) -> Finding:
     saving = _saving_ns(analysis, small)
     traffic = small.step.traffic
     most = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
-    fixes = _UNITS if traffic.before else _BUCKETS
+    fixes = FIXES[0] if traffic.before else FIXES[1]
     return finding(
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"{most.kind.value}s of {format_bytes(int(most.bytes))} take {format_ns(most.each_ns)}, "

@@ -37,7 +37,7 @@ _ASSUMED_TIMES = 2.0
 _SURE_COUNT = 10
 _SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
-_FIXES = {
+FIXES = {
     "FSDP2": 'shape, names = (hosts, ranks_per_host), ("replicate", "shard")\n'
     'mesh = init_device_mesh("cuda", shape, mesh_dim_names=names)\n'
     "for block in model.layers:\n    fully_shard(block, mesh=mesh)\nfully_shard(model, mesh=mesh)",
@@ -174,7 +174,7 @@ def _finding(analysis: RunAnalysis, found: _Spanning) -> Finding | None:
         saving_ns=saving,
         severity=severity_of(saving[1], wall),
         confidence=_confidence(found, saving, wall),
-        fix=fix_for(analysis.training.engine, _FIXES),
+        fix=fix_for(analysis.training.engine, FIXES),
         disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
         "between hosts is not what they wait for",
     )

@@ -38,7 +38,7 @@ _LAUNCH_NS = 1_000_000
 #: DDP's default: no smaller bucket was asked for, and whether it helps is a guess.
 _DEFAULT_BUCKET_BYTES = 25 * 1024 * 1024
 
-_UNITS = {
+UNITS = {
     "FSDP2": "for block in model.layers:\n    fully_shard(block)\n"
     "fully_shard(model)  # what is left: embeddings, the head",
     "DeepSpeed": '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
@@ -105,7 +105,7 @@ def _answer(analysis: RunAnalysis, traffic: Traffic, messages: Messages) -> Find
         saving_ns=saving,
         severity=severity_of(saving[1], wall),
         confidence=_confidence(analysis, saving, messages, is_bucket=not traffic.before),
-        fix=fix_for(analysis.training.engine, _UNITS if traffic.before else _BUCKETS),
+        fix=fix_for(analysis.training.engine, UNITS if traffic.before else _BUCKETS),
         disprove="wrap each block and record again: if the first gather and the last reduction show as much "
         "as before, it is the link that is slow",
     )

@@ -24,7 +24,7 @@ from zprof.rules.transfer.messages.small import (
     small_messages,
 )
 
-_FIXES = {
+FIXES = {
     "FSDP2": "for block in model.layers:\n"
     "    fully_shard(block)  # the block, not the linears, norms and embeddings in it\n"
     "fully_shard(model)",
@@ -60,7 +60,7 @@ def _finding(analysis: RunAnalysis, small: Small) -> Finding:
         saving_ns=small.saving_ns,
         severity=severity_of(small.saving_ns[1], small.wall_ns),
         confidence=confidence_of(small),
-        fix=fix_for(analysis.training.engine, _FIXES),
+        fix=fix_for(analysis.training.engine, FIXES),
         disprove="wrap whole blocks and record again: if as much of the gathers stays exposed, their number "
         "was not what cost the time",
     )

@@ -1,0 +1,104 @@
+"""Add tasks to a measured step: pieces of a message that is split, or a message that another layout needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from zprof.replay.edits import reordered
+from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.tasks import NONE, Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """A task like another one of its rank.
+
+    Attributes:
+        like: The task that it is like: its call, its stream, its costs where nothing else is said.
+        place: Before which place of the host's order it is launched.
+        work_ns: How long its work runs; of a collective, beyond the transfer that all ranks share.
+        collective: The instance that it is of, ``NONE`` for other work.
+        waits_on: Tasks that it waits for; new ones are numbered on from the rank's last task.
+        gap_ns: What the host does before the call.
+        stream: Its stream, where that is not the other one's.
+    """
+
+    like: int
+    place: float
+    work_ns: float
+    gap_ns: float
+    collective: int = NONE
+    waits_on: tuple[int, ...] = ()
+    stream: int | None = None
+
+
+@dataclass(slots=True)
+class NewCollectives:
+    """Collectives that a change adds, by what they are for: the same on all ranks."""
+
+    graph: Graph
+    numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+    transfer_ns: list[float] = field(default_factory=list)
+    members: list[int] = field(default_factory=list)
+    lane: list[int] = field(default_factory=list)
+
+    def join(self, key: tuple[object, ...], transfer_ns: float, lane: int) -> int:
+        """Return the number of the collective with this key, of which one more rank takes part."""
+        number = self.numbers.setdefault(key, len(self.numbers))
+        if number == len(self.members):
+            self.transfer_ns.append(transfer_ns)
+            self.members.append(0)
+            self.lane.append(lane)
+        self.members[number] += 1
+        return len(self.graph.transfer_ns) + number
+
+    def added_to(self, ranks: Sequence[RankGraph], transfer_ns: Floats) -> Graph:
+        """Return the graph with them; ``transfer_ns``: of those that were there."""
+        return replace(
+            self.graph,
+            ranks=tuple(ranks),
+            transfer_ns=np.concatenate((transfer_ns, np.array(self.transfer_ns))),
+            members=np.concatenate((self.graph.members, np.array(self.members, dtype=np.int64))),
+            lane=np.concatenate((self.graph.lane, np.array(self.lane, dtype=np.int64))),
+        )
+
+
+def add_tasks(rank: RankGraph, new: Sequence[NewTask]) -> RankGraph:
+    """Return the rank with new tasks at their places of the host's order."""
+    if not new:
+        return rank
+    count = len(rank.tasks)
+    source = np.concatenate((np.arange(count), [task.like for task in new])).astype(np.int64)
+    tasks = rank.tasks
+    longer = replace(
+        rank,
+        tasks=replace(
+            tasks,
+            thread=tasks.thread[source],
+            name=tuple(tasks.name[at] for at in source.tolist()),
+            blocks=tasks.blocks[source],
+            call=tasks.call[source],
+            work=tasks.work[source],
+            stream=tasks.stream[source],
+            kernel=tuple(tasks.kernel[at] for at in source.tolist()),
+            row=np.concatenate((tasks.row, np.full(len(new), NONE, dtype=np.int64))),
+            step=tasks.step[source],
+        ),
+        gap_ns=np.concatenate((rank.gap_ns, [task.gap_ns for task in new])),
+        call_ns=rank.call_ns[source],
+        blocks_on=np.concatenate((rank.blocks_on, np.full(len(new), NONE, dtype=np.int64))),
+        returns_ns=rank.returns_ns[source],
+        stream=np.concatenate(
+            (
+                rank.stream,
+                [rank.stream[task.like] if task.stream is None else task.stream for task in new],
+            )
+        ).astype(np.int64),
+        work_ns=np.concatenate((rank.work_ns, [task.work_ns for task in new])),
+        waits_on=(*rank.waits_on, *(task.waits_on for task in new)),
+        lag_ns=np.concatenate((rank.lag_ns, np.zeros(len(new)))),
+        collective=np.concatenate((rank.collective, [task.collective for task in new])).astype(np.int64),
+    )
+    place = np.concatenate((np.arange(count, dtype=np.float64), [task.place - 0.5 for task in new]))
+    return reordered(longer, np.argsort(place, kind="stable"))

@@ -1,0 +1,124 @@
+"""Find the blocks of the model in a measured step: a model repeats its kernels, block after block.
+
+Nothing in a recording need say where a block begins, but the device runs the same kernels for each, so that
+the sequence of a pass's kernels repeats itself.  The longest stretch that does is the blocks of a pass.  The
+forward and the backward of each micro-batch are searched by themselves.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+from zprof.replay.graph import RankGraph, step_places
+from zprof.replay.tasks import NONE, Bools
+
+#: A block has at least so many kernels, and a pass at least so many blocks.
+_MIN_KERNELS, _MIN_BLOCKS = 3, 2
+#: The most kernels of a block that are tried.
+_MAX_KERNELS = 400
+#: A shorter period that repeats nearly as long is the block; a longer one is several of them.
+_NEARLY_RATIO = 0.9
+#: Of a micro-batch's kernels: what repeats for less is no pass.
+_PASS_RATIO = 0.1
+_MAX_MICRO_BATCHES = 64
+#: So many kernels tell that a micro-batch begins.
+_OPENING_KERNELS = 4
+#: Micro-batches differ by what they add up: the shortest of the longest at least.
+_SIMILAR_RATIO = 0.5
+_PASSES = 2
+_MOVES = ("Memcpy", "Memset")
+
+
+def main_stream(rank: RankGraph) -> int:
+    """Return the stream that computes longest, ``NONE`` if none does."""
+    mine = (rank.collective == NONE) & (rank.stream != NONE)
+    if not mine.any():
+        return NONE
+    streams, place = np.unique(rank.stream[mine], return_inverse=True)
+    return int(streams[np.argmax(np.bincount(place, weights=rank.work_ns[mine]))])
+
+
+def computes(rank: RankGraph, copies: Collection[str]) -> Bools:
+    """Return which tasks compute; ``copies`` are names of kernels that only serve collectives."""
+    stream = main_stream(rank)
+    is_move = np.array(
+        [name in copies or name.startswith(_MOVES) for name in rank.tasks.kernel], dtype=np.bool_
+    )
+    chosen: Bools = (rank.stream == stream) & (rank.collective == NONE) & ~is_move
+    return chosen if stream != NONE else np.zeros(len(rank.tasks), dtype=np.bool_)
+
+
+def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
+    """Return which block's pass each task that computes is of; ``NONE`` outside of blocks.
+
+    Numbers rise along the tasks; a block has one number for each pass over it.
+    """
+    found = np.full(len(rank.tasks), NONE, dtype=np.int64)
+    kernels = np.flatnonzero(computes(rank, copies))
+    names = {name: number for number, name in enumerate(dict.fromkeys(rank.tasks.kernel))}
+    codes = np.array([names[rank.tasks.kernel[at]] for at in kernels.tolist()], dtype=np.int64)
+    steps = step_places(rank)[kernels]
+    count = 0
+    for step in np.unique(steps).tolist():
+        mine = np.flatnonzero(steps == step)
+        for piece in _micro_batches(codes[mine]):
+            for begin, period, blocks in _passes(codes[mine[piece]]):
+                for block in range(blocks):
+                    first = begin + block * period
+                    found[kernels[mine[piece[first : first + period]]]] = count
+                    count += 1
+    return found
+
+
+def _micro_batches(codes: Int64s) -> list[Int64s]:
+    """Split a step where its first kernels, those of the embedding and of the first block, run again."""
+    whole = np.arange(len(codes))
+    if len(codes) < _OPENING_KERNELS:
+        return [whole]
+    windows = np.lib.stride_tricks.sliding_window_view(codes, _OPENING_KERNELS)
+    starts = np.flatnonzero((windows == windows[0]).all(axis=1))
+    lengths = np.diff(starts)
+    if not 1 < len(starts) <= _MAX_MICRO_BATCHES or lengths.min() < _SIMILAR_RATIO * lengths.max():
+        return [whole]
+    return np.split(whole, starts[1:])
+
+
+def _passes(codes: Int64s) -> list[tuple[int, int, int]]:
+    """Return begin, kernels of a block, and count of blocks of the passes of a micro-batch, in order.
+
+    What ends a pass can look like the begin of one block more, and what begins a backward like the end of
+    one: the blocks of the first pass are counted from its begin, those of the second back from its end.
+    """
+    found: list[tuple[int, int, int]] = []
+    free = np.ones(len(codes), dtype=np.bool_)
+    for _ in range(_PASSES):
+        best = _longest(codes, free)
+        if best is None:
+            break
+        begin, length, period = best
+        free[begin : begin + length] = False
+        found.append((begin, length, period))
+    found.sort()
+    return [
+        (begin + (length % period if place else 0), period, length // period)
+        for place, (begin, length, period) in enumerate(found)
+    ]
+
+
+def _longest(codes: Int64s, free: Bools) -> tuple[int, int, int] | None:
+    """Return begin and length of the longest repeating stretch and its shortest period."""
+    best: tuple[int, int, int] | None = None
+    for period in range(_MIN_KERNELS, min(_MAX_KERNELS, len(codes) // _MIN_BLOCKS) + 1):
+        same = (codes[period:] == codes[:-period]) & free[period:] & free[:-period]
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
+        if not len(edges):
+            continue
+        lengths = edges[1::2] - edges[::2]
+        place = int(np.argmax(lengths))
+        length = int(lengths[place]) + period
+        if length < max(_MIN_BLOCKS * period, _PASS_RATIO * len(codes)):
+            continue
+        if best is None or _NEARLY_RATIO * length > best[1]:
+            best = int(edges[2 * place]), length, period
+    return best

@@ -1,0 +1,266 @@
+"""Change how large messages are: merge the gathers and reductions of a block's units into one of each.
+
+What merging wins: the latency of all messages but one, and what launching them costs the host.  Their bytes
+stay, and what waited for one of them waits for all.  Which messages belong together is read off one rank and
+done alike on all, by the place of each among the rank's collectives.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+from zprof.model.collectives import CollectiveKind
+from zprof.replay.blocks import main_stream
+from zprof.replay.edits import reordered
+from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.messages import Messages, Partners
+from zprof.replay.tasks import NONE, Floats
+
+_GATHER = CollectiveKind.ALL_GATHER.value
+_REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
+#: Reductions are those of units if a pass has about as many of them as of units.
+_SAME_COUNT_RATIO = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merge:
+    """Collectives, by their places among the rank's, that become one, launched where ``place`` was."""
+
+    members: tuple[int, ...]
+    place: int
+    last: bool
+
+
+def merge_units(
+    graph: Graph,
+    read: Callable[[RankGraph], Messages],
+    latency_ns: Callable[[int], float],
+    copies: Collection[str],
+) -> Graph | None:
+    """Merge the gathers of each block's pass into one, and its reductions.
+
+    Args:
+        graph: The measured step.
+        read: Reads the messages of a rank.
+        latency_ns: The latency of a row of the analysis' collectives.
+        copies: Names of kernels that only copy into and out of what is moved.
+
+    Returns:
+        None where the ranks do not make the same collectives.
+    """
+    each = [read(rank) for rank in graph.ranks]
+    if len({messages.kind for messages in each}) > 1:
+        return None
+    merges = _plan(each[0])
+    return _merge(graph, each, merges, latency_ns, copies)
+
+
+def _plan(messages: Messages) -> list[_Merge]:
+    merges = []
+    found: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for place, (kind, group, block) in enumerate(
+        zip(messages.kind, messages.group, messages.block.tolist(), strict=True)
+    ):
+        found[(kind, group, block if block != NONE else -2 - place)].append(place)
+    units = messages.units_per_block
+    gathers = [members for (kind, _, _), members in found.items() if kind == _GATHER]
+    order = {place: number for number, place in enumerate(messages.gathers.tolist())}
+    for number, members in enumerate(gathers):
+        ahead = max(0, int(messages.ahead[members[0]]))
+        place = members[0]
+        if ahead and number >= ahead:
+            launched = order[gathers[number - ahead][0]] + ahead
+            place = min(place, int(messages.gathers[min(launched, len(order) - 1)]))
+        if len(members) > 1:
+            merges.append(_Merge(members=tuple(members), place=place, last=False))
+    for (kind, _, block), members in found.items():
+        mine = kind in _REDUCES and block >= 0 and len(members) >= max(2.0, _SAME_COUNT_RATIO * units)
+        if mine:
+            merges.append(_Merge(members=tuple(members), place=members[-1], last=True))
+    return merges
+
+
+def _merge(
+    graph: Graph,
+    each: Sequence[Messages],
+    merges: Sequence[_Merge],
+    latency_ns: Callable[[int], float],
+    copies: Collection[str],
+) -> Graph:
+    transfer, members = graph.transfer_ns.copy(), graph.members.copy()
+    ranks = []
+    done: set[int] = set()
+    for rank, messages in zip(graph.ranks, each, strict=True):
+        work, place = rank.work_ns.copy(), np.arange(len(rank.tasks), dtype=np.float64)
+        partners = Partners(rank, messages.at[messages.gathers], copies)
+        kept: dict[int, int] = {}
+        for merge in merges:
+            tasks = [int(messages.at[member]) for member in merge.members]
+            keeps = tasks[-1] if merge.last else tasks[0]
+            saved = sum(latency_ns(int(rank.tasks.row[task])) for task in tasks if task != keeps)
+            work[keeps] = max(rank.work_ns[tasks].max(), rank.work_ns[tasks].sum() - saved)
+            into, numbers = int(rank.collective[keeps]), rank.collective[tasks]
+            if into not in done:
+                done.add(into)
+                times = graph.transfer_ns[numbers]
+                transfer[into] = max(float(times.max()), float(times.sum()) - saved)
+            for task in tasks:
+                if task != keeps:
+                    kept[task] = keeps
+                    members[rank.collective[task]] -= 1
+            for partner in (partners.before, partners.behind):
+                copied = [copy for task in tasks if (copy := partner(task)) is not None]
+                kept_copy = partner(keeps)
+                if kept_copy is None:
+                    continue
+                work[kept_copy] = rank.work_ns[copied].sum()
+                kept.update((copy, kept_copy) for copy in copied if copy != kept_copy)
+            target = float(messages.at[merge.place])
+            if not merge.last and target < keeps:
+                place[keeps] = target - 0.4
+                copied_in = partners.before(keeps)
+                if copied_in is not None:
+                    place[copied_in] = target - 0.5
+        paced = replace(rank, work_ns=work)
+        paced = _repaced(_waiting_later(paced, messages, merges, partners), messages, merges)
+        removed = [member for merge in merges if not merge.last for member in merge.members[1:]]
+        ranks.append(_without(_without_hooks(paced, messages, removed), kept, place))
+    return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
+
+
+def _repaced(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> RankGraph:
+    """Let what made a gather wait for the compute of the n-th unit before it be the n-th block before it.
+
+    That is how engines bound what is gathered at once.
+    """
+    gathers = messages.gathers
+    needed = messages.needed[gathers]
+    group = _groups(len(gathers), {int(at): number for number, at in enumerate(gathers)}, merges)
+    first = np.searchsorted(group, np.arange(group.max(initial=0) + 1))
+
+    def moved(number: int, other: int) -> int:
+        unit = int(np.searchsorted(needed, other, side="right")) - 1
+        back = number - unit
+        if other == NONE or rank.collective[other] != NONE or back < 2 or unit < 0:
+            return other
+        target = int(group[number]) - back
+        if target < 0:
+            return NONE
+        return int(needed[first[target + 1]]) - 1
+
+    waits, on = list(rank.waits_on), rank.blocks_on.copy()
+    for merge in merges:
+        if merge.last:
+            continue
+        task = int(messages.at[merge.members[0]])
+        number = int(np.searchsorted(gathers, merge.members[0]))
+        chosen = (moved(number, other) for other in waits[task])
+        waits[task] = tuple(sorted({other for other in chosen if other != NONE}))
+        call = task - 1
+        while call >= 0 and rank.stream[call] == NONE:
+            on[call] = moved(number, int(on[call])) if on[call] != NONE else NONE
+            call -= 1
+    return replace(rank, waits_on=tuple(waits), blocks_on=on)
+
+
+def _waiting_later(
+    rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: Partners
+) -> RankGraph:
+    """Let compute that waits for the reduction of the n-th unit before it wait for the n-th block before it.
+
+    Engines hold the next backward back until the gradients of an earlier one are reduced and freed.
+    """
+    chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
+    reduces = np.flatnonzero(chosen)
+    tasks = messages.at[reduces]
+    group = _groups(len(reduces), {int(at): number for number, at in enumerate(reduces)}, merges, last=True)
+    ends = np.searchsorted(group, np.arange(group.max(initial=-1) + 1), side="right") - 1
+    number_of = {int(task): number for number, task in enumerate(tasks)}
+    for number, task in enumerate(tasks.tolist()):
+        behind = partners.behind(task)
+        if behind is not None:
+            number_of[behind] = number
+    computing = np.flatnonzero((rank.stream == main_stream(rank)) & (rank.collective == NONE))
+    moved: dict[int, set[int]] = defaultdict(set)
+    waits = list(rank.waits_on)
+    for task in computing.tolist():
+        mine = [other for other in waits[task] if other in number_of]
+        for other in mine:
+            number = number_of[other]
+            back = int(np.searchsorted(tasks, task)) - 1 - number
+            if back < 0 or group[number] + back >= len(ends):
+                continue
+            place = int(np.searchsorted(computing, tasks[ends[group[number] + back]]))
+            if place < len(computing) and rank.tasks.step[computing[place]] == rank.tasks.step[task]:
+                waits[task] = tuple(each for each in waits[task] if each != other)
+                moved[int(computing[place])].add(other)
+    for task, others in moved.items():
+        waits[task] = (*waits[task], *sorted(others))
+    return replace(rank, waits_on=tuple(waits))
+
+
+def _groups(count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False) -> Int64s:
+    """Number the gathers, or the reductions, by what they are merged into."""
+    first = np.arange(count)
+    for merge in merges:
+        if merge.last == last:
+            for member in merge.members:
+                first[order[member]] = order[merge.members[0]]
+    numbers: Int64s = np.unique(first, return_inverse=True)[1].astype(np.int64)
+    return np.maximum.accumulate(numbers) if count else numbers
+
+
+def _without_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) -> RankGraph:
+    """Let the kernels before which such a unit begins be launched as soon as others are.
+
+    A unit's hooks run before its first kernel, in passes that gather nothing, too.
+    """
+    computing = np.flatnonzero(messages.blocks != NONE)
+    usual = [at for at in computing.tolist() if at and messages.blocks[at - 1] != NONE]
+    if not usual or not removed:
+        return rank
+    gap = float(np.median(rank.gap_ns[usual]))
+    starts = {int(task) for task in messages.needed[list(removed)]}
+    sequences: dict[tuple[str, ...], list[list[int]]] = defaultdict(list)
+    for tasks in np.split(computing, np.flatnonzero(np.diff(messages.blocks[computing])) + 1):
+        sequences[tuple(rank.tasks.kernel[task] for task in tasks.tolist())].append(tasks.tolist())
+    hooked = np.zeros(len(rank.tasks), dtype=np.bool_)
+    for passes in sequences.values():
+        offsets = {offset for tasks in passes for offset, task in enumerate(tasks) if task in starts}
+        hooked[[tasks[offset] for tasks in passes for offset in offsets]] = True
+    return replace(rank, gap_ns=np.where(hooked, np.minimum(rank.gap_ns, gap), rank.gap_ns))
+
+
+def _without(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGraph:
+    """Take out tasks that others do as well, with what launching them costs, and let those go first."""
+    gone = np.zeros(len(rank.tasks), dtype=np.bool_)
+    gone[list(kept)] = True
+    idle = np.zeros(len(gone), dtype=np.bool_)
+    for task in np.flatnonzero(gone).tolist():
+        before = task - 1
+        while before >= 0 and rank.stream[before] == NONE:
+            idle[before] = True
+            before -= 1
+    collected: dict[int, set[int]] = defaultdict(set)
+    for task, mine in enumerate(rank.waits_on):
+        collected[kept.get(task, task)].update(kept.get(other, other) for other in mine)
+    waits = tuple(
+        tuple(sorted(other for other in collected[task] if place[other] < place[task]))
+        for task in range(len(gone))
+    )
+    on = np.array([kept.get(other, other) for other in rank.blocks_on.tolist()], dtype=np.int64)
+    on = np.where((on != NONE) & (place[np.maximum(on, 0)] <= place), on, NONE)
+    free = gone | idle
+    changed = replace(
+        rank,
+        stream=np.where(gone, NONE, rank.stream),
+        collective=np.where(gone, NONE, rank.collective),
+        gap_ns=np.where(free, 0.0, rank.gap_ns),
+        call_ns=np.where(free, 0.0, rank.call_ns),
+        blocks_on=np.where(idle, NONE, on),
+        waits_on=waits,
+    )
+    return reordered(changed, np.argsort(place, kind="stable"))

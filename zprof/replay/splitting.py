@@ -1,0 +1,269 @@
+"""Split the gather and the reduction of a whole model into those of its blocks.
+
+Each block waits for its part alone, which is gathered while the block before computes, and its gradients are
+reduced while those of the next are computed.  How the bytes lie is not recorded: each block has as many, and
+what is around the blocks (embedding and head) as many as its share of the matrix products tells.
+"""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from zprof.model.collectives import CollectiveKind
+from zprof.replay.adding import NewCollectives, NewTask, add_tasks
+from zprof.replay.blocks import computes
+from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.messages import Messages, Partners
+from zprof.replay.tasks import NONE, Floats
+
+_GATHER = CollectiveKind.ALL_GATHER.value
+_REDUCES = frozenset({CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value})
+#: Of the compute between forward and backward, the head's forward: its backward takes twice as long.
+_HEAD_RATIO = 1 / 3
+#: The host launches a piece in no more than that; what it did before the first one was the begin of a step.
+_LAUNCH_NS = 150_000.0
+#: Of the longest reduction: what takes less is of a norm or a loss.
+_LARGE_RATIO = 0.05
+_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """A pass over the blocks of the model: the first and the last task of each block."""
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+
+def split_units(
+    graph: Graph,
+    read: Callable[[RankGraph], Messages],
+    latency_ns: Callable[[int], float],
+    copies: Collection[str],
+    *,
+    again: bool,
+) -> Graph | None:
+    """Split each message of a whole model into one for each block.
+
+    Args:
+        graph: The measured step.
+        read: Reads the messages of a rank.
+        latency_ns: The latency of a row of the analysis' collectives.
+        copies: Names of kernels that only copy into and out of what is moved.
+        again: Whether a block is dropped after its forward, and gathered again for its backward.
+
+    Returns:
+        None where ranks do not make the same collectives, or no blocks are known.
+    """
+    each = [read(rank) for rank in graph.ranks]
+    if len({messages.kind for messages in each}) > 1:
+        return None
+    added, transfer = NewCollectives(graph), graph.transfer_ns.copy()
+    ranks = []
+    for rank, messages in zip(graph.ranks, each, strict=True):
+        split = _Split(rank, messages, added, transfer, latency_ns, copies, again=again)
+        ranks.append(split.done())
+    return added.added_to(ranks, transfer) if added.members else None
+
+
+class _Split:
+    """The split messages of one rank."""
+
+    def __init__(
+        self,
+        rank: RankGraph,
+        messages: Messages,
+        added: NewCollectives,
+        transfer: Floats,
+        latency_ns: Callable[[int], float],
+        copies: Collection[str],
+        *,
+        again: bool,
+    ) -> None:
+        self._rank, self._messages, self._added, self._transfer = rank, messages, added, transfer
+        self._latency, self._again = latency_ns, again
+        self._computing = np.flatnonzero(computes(rank, copies))
+        self._partners = Partners(rank, messages.at[messages.gathers], copies)
+        self._passes = _passes(rank, messages)
+        self._new: list[NewTask] = []
+        self._work = rank.work_ns.copy()
+        self._waits = list(rank.waits_on)
+        self._gone: list[int] = []
+
+    def done(self) -> RankGraph:
+        """Return the rank with its messages split."""
+        gathers = self._messages.gathers
+        needed = self._messages.needed[gathers]
+        for unit in np.unique(needed).tolist():
+            self._split_gather(self._messages.at[gathers[needed == unit]].tolist(), unit)
+        reduces = [
+            int(task)
+            for task, kind in zip(self._messages.at, self._messages.kind, strict=True)
+            if kind in _REDUCES
+        ]
+        times = self._added.graph.transfer_ns[self._rank.collective[reduces]]
+        reduces = [
+            task
+            for task, time in zip(reduces, times.tolist(), strict=True)
+            if time > _LARGE_RATIO * times.max()
+        ]
+        for step in np.unique(self._rank.tasks.step[reduces]).tolist():
+            self._split_reductions([task for task in reduces if self._rank.tasks.step[task] == step])
+        gone = np.zeros(len(self._rank.tasks), dtype=np.bool_)
+        gone[self._gone] = True
+        rank = replace(
+            self._rank,
+            work_ns=self._work,
+            waits_on=tuple(self._waits),
+            gap_ns=np.where(gone, 0.0, self._rank.gap_ns),
+        )
+        return add_tasks(rank, self._new)
+
+    def _split_gather(self, tasks: Sequence[int], needed: int) -> None:
+        passes = [each for each in self._passes if each.first[0] >= needed and self._is_of(each, tasks[0])]
+        if len(passes) < 2:
+            return
+        forward, backward = passes[0], passes[1]
+        root, share = self._shares(forward, backward)
+        keeps = tasks[0]
+        latency = self._latency(int(self._rank.tasks.row[keeps]))
+        whole = sum(float(self._added.graph.transfer_ns[self._rank.collective[task]]) for task in tasks)
+        moved = max(0.0, whole - latency * len(tasks))
+        starts = [tasks[-1] + 1, *forward.first]
+        copied = self._partners.before(keeps), self._partners.behind(tasks[-1])
+        for launch, begin in pairwise(starts):
+            self._add_gather(keeps, launch, begin, latency + moved * share, share, copied)
+        if self._again:
+            # the last block is not dropped before its backward
+            for launch, begin in pairwise(backward.first):
+                self._add_gather(keeps, launch, begin, latency + moved * share, share, copied)
+        self._shorten(tasks, latency + moved * root)
+        for copy in copied:
+            if copy is not None:
+                self._work[copy] = self._rank.work_ns[copy] * root
+
+    def _add_gather(
+        self,
+        like: int,
+        launch: int,
+        begin: int,
+        time: float,
+        share: float,
+        copied: tuple[int | None, int | None],
+    ) -> None:
+        """Gather a block that begins with a task, launched before another one and started with that."""
+        into, out = copied
+        number = int(self._rank.collective[like])
+        waits = self._before(launch)
+        if into is not None:
+            waits = (self._add(into, launch, float(self._rank.work_ns[into]) * share, waits),)
+        key = number, int(self._messages.blocks[begin])
+        joined = self._added.join(key, time, int(self._added.graph.lane[number]))
+        gather = self._add(like, launch, time, waits, joined)
+        if out is not None and out > like:
+            self._add(out, begin, float(self._rank.work_ns[out]) * share, (gather,))
+        else:
+            self._waits[begin] = (*self._waits[begin], gather)
+
+    def _split_reductions(self, tasks: Sequence[int]) -> None:
+        """Split the reductions of a step, of which each follows the one before: of a shard, over replicas."""
+        passes = [each for each in self._passes if each.last[-1] <= tasks[0] and self._is_of(each, tasks[0])]
+        if len(passes) < 2:
+            return
+        backward = passes[-1]
+        root, share = self._shares(passes[-2], backward)
+        ends = [*backward.first[1:], self._after(backward.last[-1])]
+        done: set[int] = set()
+        for piece, place in enumerate(ends):
+            waits = self._before(place)
+            for task in tasks:
+                into, out = self._partners.before(task), self._partners.behind(task)
+                number = int(self._rank.collective[task])
+                latency = self._latency(int(self._rank.tasks.row[task]))
+                moved = max(0.0, float(self._added.graph.transfer_ns[number]) - latency)
+                if into is not None and into not in done:
+                    waits = (self._add(into, place, float(self._rank.work_ns[into]) * share, waits),)
+                time = latency + moved * share
+                key = number, "reduce", piece
+                joined = self._added.join(key, time, int(self._added.graph.lane[number]))
+                waits = (self._add(task, place, time, waits, joined),)
+                if out is not None:
+                    waits = (self._add(out, place, float(self._rank.work_ns[out]) * share, waits),)
+                    done.add(out)
+                self._shorten([task], latency + moved * root)
+                for copy in (into, out):
+                    if copy is not None:
+                        self._work[copy] = self._rank.work_ns[copy] * root
+            done.clear()
+
+    def _add(
+        self, like: int, place: float, work: float, waits: tuple[int, ...], collective: int = NONE
+    ) -> int:
+        self._new.append(
+            NewTask(
+                like=like,
+                place=place,
+                work_ns=work,
+                gap_ns=min(float(self._rank.gap_ns[like]), _LAUNCH_NS),
+                collective=collective,
+                waits_on=waits,
+            )
+        )
+        return len(self._rank.tasks) + len(self._new) - 1
+
+    def _shorten(self, tasks: Sequence[int], time: float) -> None:
+        """Let the first of these collectives take that long and the others no time."""
+        for task in tasks:
+            mine = time if task == tasks[0] else 0.0
+            self._transfer[self._rank.collective[task]] = self._work[task] = mine
+            if task != tasks[0]:
+                self._gone.append(task)
+
+    def _shares(self, forward: _Pass, backward: _Pass) -> tuple[float, float]:
+        """The share of the bytes of what is around the blocks, embedding and head, and of each block."""
+        inside = max(1.0, self._time(forward.first[0], forward.last[-1] + 1))
+        around = 2 * _HEAD_RATIO * self._time(forward.last[-1] + 1, backward.first[0])
+        whole = inside + around
+        return around / whole, inside / len(forward.first) / whole
+
+    def _time(self, begin: int, end: int) -> float:
+        """Return the time of matrix products between two tasks: it goes with their parameters."""
+        mine = self._computing[(self._computing >= begin) & (self._computing < end)]
+        products = [at for at in mine.tolist() if _PRODUCT.search(self._rank.tasks.kernel[at])]
+        return float(self._rank.work_ns[products or mine].sum())
+
+    def _is_of(self, each: _Pass, task: int) -> bool:
+        return bool(self._rank.tasks.step[each.first[0]] == self._rank.tasks.step[task])
+
+    def _before(self, place: int) -> tuple[int, ...]:
+        """The compute launched last before a place; nothing before the first."""
+        at = int(np.searchsorted(self._computing, place)) - 1
+        return (int(self._computing[at]),) if at >= 0 else ()
+
+    def _after(self, task: int) -> int:
+        """The compute launched next behind a task."""
+        at = int(np.searchsorted(self._computing, task, side="right"))
+        return int(self._computing[min(at, len(self._computing) - 1)])
+
+
+def _passes(rank: RankGraph, messages: Messages) -> list[_Pass]:
+    """Return the passes of a rank: blocks in succession that run the same kernels."""
+    tasks = np.flatnonzero(messages.blocks != NONE)
+    if not len(tasks):
+        return []
+    found: list[tuple[list[int], list[int]]] = []
+    current: tuple[object, ...] = ()
+    for block in np.split(tasks, np.flatnonzero(np.diff(messages.blocks[tasks])) + 1):
+        kernels = (
+            int(rank.tasks.step[block[0]]),
+            tuple(rank.tasks.kernel[task] for task in block.tolist()),
+        )
+        if kernels != current:
+            found.append(([], []))
+            current = kernels
+        found[-1][0].append(int(block[0]))
+        found[-1][1].append(int(block[-1]))
+    return [_Pass(first=tuple(first), last=tuple(last)) for first, last in found]

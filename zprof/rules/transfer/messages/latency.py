@@ -1,0 +1,104 @@
+"""The latency of a run's collectives, and what is ordinary.
+
+Ordinary is what the model of a ring in NCCL assumes (src/graph/tuning.cc): 8.4 us, and for each hop 3.4 us
+over NVLink or 14 us over a network.  Out of the ordinary is 50 us more than that over a network: slower
+transports (sockets) and busy hosts are given that much.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.rules.transfer.messages.traffic import intrinsic
+
+_BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
+_SLACK_NS = 50_000.0
+#: A fit of few messages, or whose latency is as small as what it misses, says nothing.
+_FIT_MESSAGES, _FIT_TIMES = 8, 3.0
+_FIT_RESIDUAL_RATIO = 0.2
+#: A message of so small a share of the others is all latency.
+_TINY_RATIO = 1 / 64
+#: Where sizes are not recorded, an all_reduce a step that is quicker than that share of the rest is small.
+_SCALARS_PER_STEP, _QUICKEST_SHARE, _MANY_MESSAGES = 2.0, 0.05, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Latencies by ranks of a group; ``of_rows``: the ranks of each row of the analysis' collectives."""
+
+    by_ranks: Mapping[str, float]
+    of_rows: Mapping[int, str]
+
+    def of_row(self, row: int) -> float | None:
+        """Return the latency of a row's group, or of the only group that is known; None if unknown."""
+        known = self.by_ranks.get(self.of_rows[row])
+        if known is None and len(self.by_ranks) == 1 and self.of_rows[row].startswith("stream"):
+            return next(iter(self.by_ranks.values()))
+        return known
+
+
+def ordinary_ns(ranks: int) -> tuple[float, float]:
+    """Return the latency of a ring within a host, and over a network."""
+    hops = max(1, ranks - 1)
+    return _BASE_NS + hops * _NVLINK_HOP_NS, _BASE_NS + hops * _NETWORK_HOP_NS
+
+
+def is_extraordinary(latency: float, ranks: int) -> bool:
+    """Return whether no ordinary ring of so many ranks takes that long for a message without bytes."""
+    return latency > _SLACK_NS + ordinary_ns(ranks)[1]
+
+
+def latencies(analysis: RunAnalysis) -> Latencies:
+    """Read the latency of each group: from fits over sizes, and from messages that are next to empty."""
+    rows = analysis.collectives
+    ranks = rows["group"].astype(str).map(_ranks_of)
+    found: dict[str, float] = {}
+    for name in sorted(set(ranks)):
+        mine = rows[ranks == name]
+        known = [
+            each for each in (_of_fits(analysis, name, mine), _of_tiny(analysis, mine)) if each is not None
+        ]
+        if known:
+            found[name] = min(known)  # no message is quicker than the latency
+    if not found and not (rows["bytes"] > 0).any():
+        scalar = _of_scalars(analysis, rows)
+        found = {name: scalar for name in set(ranks)} if scalar is not None else {}
+    return Latencies(by_ranks=found, of_rows=dict(zip(rows.index.tolist(), ranks.tolist(), strict=True)))
+
+
+def _ranks_of(group: str) -> str:
+    return group.split("#", 1)[0]
+
+
+def _of_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | None:
+    """The smallest latency of the fits that tell it: of a fit over large messages alone it is an error."""
+    found = []
+    for fit in analysis.time.fits:
+        if _ranks_of(fit.group) != ranks or fit.messages < _FIT_MESSAGES:
+            continue
+        times = intrinsic(analysis, rows[rows["kind"].astype(str) == fit.kind])
+        missed = fit.residual_ratio * float(times.median()) if len(times) else 0.0
+        if fit.residual_ratio <= _FIT_RESIDUAL_RATIO and fit.latency_ns > _FIT_TIMES * missed:
+            found.append(min(float(fit.latency_ns), float(times.min()) if len(times) else float("inf")))
+    return min(found) if found else None
+
+
+def _of_tiny(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
+    sized = rows[rows["bytes"] > 0]
+    tiny = sized[sized["bytes"] <= _TINY_RATIO * sized["bytes"].median()]
+    times = intrinsic(analysis, tiny)
+    return float(times.median()) if len(times) else None
+
+
+def _of_scalars(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
+    is_reduced = rows["kind"].astype(str) == "all_reduce"
+    steps = max(1, len(analysis.steps))
+    rest = intrinsic(analysis, rows[~is_reduced])
+    times = intrinsic(analysis, rows[is_reduced])
+    if not len(times) or is_reduced.sum() > _SCALARS_PER_STEP * steps:
+        return None
+    if (~is_reduced).sum() < _MANY_MESSAGES * steps or times.median() > rest.quantile(_QUICKEST_SHARE):
+        return None
+    return float(times.median())
