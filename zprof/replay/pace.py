@@ -17,8 +17,8 @@ def slow_steps(graph: Graph, loading_ns: Mapping[int, Floats]) -> Bools:
     """Return which steps of which ranks stand out by their own host or device time: [rank, step].
 
     The measure is the median rank of the same step (of two the faster one), and the noise how much that
-    differs from step to step, and the ranks from it.  Beside a rank that is far slower, one that is a little slower does not matter.
-    The host's first step has the start of the profiler in it.
+    differs from step to step, and the ranks from it.  Beside a rank that is far slower, one that is a little
+    slower does not matter.  The host's first step has the start of the profiler in it.
 
     Args:
         graph: The measured steps.

@@ -7,6 +7,7 @@ these answers take the place of those of the rules that model a step by itself.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
 from zprof.rules.transfer.messages.replayed_hosts import spanning_shards, within_host_graphs
 from zprof.rules.transfer.messages.replayed_sizes import Sizes
-from zprof.rules.transfer.messages.small import UNITS_PER_BLOCK
+from zprof.rules.transfer.messages.small import UNITS_PER_BLOCK, small_messages
 from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
 from zprof.rules.transfer.single_unit import UNITS as ONE_UNIT_FIXES
 from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
@@ -40,7 +41,8 @@ def judge_sizes(
     """Return the answers without those about sizes of messages, and what replays tell of these."""
     if replay.graph is None or replay.base_ns is None:
         return list(answers), []
-    found = _judged(analysis, replay, Sizes(analysis, replay.graph))
+    known = {answer.cause: answer for answer in answers if isinstance(answer, Finding)}
+    found = _judged(analysis, replay, Sizes(analysis, replay.graph), known)
     rest = [answer for answer in answers if _cause_of(answer, found) is None]
     return rest, [one for one in found.values() if one is not None]
 
@@ -51,20 +53,38 @@ def _cause_of(answer: Finding | Gap, causes: Mapping[Cause, Finding | None]) -> 
     return next((cause for cause in causes if answer.what == f"rule {cause.value} not tested"), None)
 
 
-def _judged(analysis: RunAnalysis, replay: Replay, sizes: Sizes) -> dict[Cause, Finding | None]:
+def _judged(
+    analysis: RunAnalysis, replay: Replay, sizes: Sizes, known: Mapping[Cause, Finding]
+) -> dict[Cause, Finding | None]:
     if not len(sizes.messages.at):
         return {}
     found: dict[Cause, Finding | None] = {}
     if sizes.has_blocks:  # else it is not known what a unit is a part of
-        small = _small_units(analysis, replay, sizes)
+        small = _small_units(analysis, replay, sizes) or _named_parts(analysis, known)
         found[Cause.UNITS_TOO_SMALL] = small
         # units that wait for an ordinary latency wait for it less often if they are larger
-        found[Cause.LATENCY_BOUND_COLLECTIVES] = None if small else _latency(analysis, replay, sizes)
+        latency = None if small else _latency(analysis, replay, sizes)
+        found[Cause.LATENCY_BOUND_COLLECTIVES] = _or_larger(latency, known)
         if sizes.gathers_for_passes:
             found[Cause.SINGLE_UNIT] = _single_unit(analysis, replay, sizes)
     if spanning_shards(analysis) is not None:
         found[Cause.SHARDING_SPANS_NODES] = _shards(analysis, replay)
     return found
+
+
+def _named_parts(analysis: RunAnalysis, known: Mapping[Cause, Finding]) -> Finding | None:
+    """Return the rule's finding where names tell that units are parts of blocks, whatever repeats."""
+    small = small_messages(analysis)
+    return known.get(Cause.UNITS_TOO_SMALL) if small is not None and small.are_parts else None
+
+
+def _or_larger(latency: Finding | None, known: Mapping[Cause, Finding]) -> Finding | None:
+    """Widen the range of a repaired link by what larger messages on the same link win."""
+    larger = known.get(Cause.LATENCY_BOUND_COLLECTIVES)
+    if latency is None or larger is None:
+        return latency
+    low, high = latency.saving_ns
+    return replace(latency, saving_ns=(min(low, larger.saving_ns[0]), max(high, larger.saving_ns[1])))
 
 
 def _range(

@@ -42,7 +42,9 @@ def test_the_cause_is_first_and_its_price_is_true(
 ) -> None:
     plan = job(3, vendor)
     found = planted(cause, plan, tmp_path, strength)
-    assert_first_and_priced(found, cause, plan, tmp_path / "cured", strength, widest=4)
+    # a slow link can be repaired, or asked less often: its range holds two fixes
+    widest = 6 if cause is Cause.LATENCY_BOUND_COLLECTIVES else 4
+    assert_first_and_priced(found, cause, plan, tmp_path / "cured", strength, widest=widest)
 
 
 @pytest.mark.parametrize("vendor", [pytest.param(Vendor.NVIDIA, marks=pytest.mark.slow), Vendor.GLOO])

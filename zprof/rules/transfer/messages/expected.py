@@ -34,7 +34,8 @@ KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKin
 class Expected:
     """A bandwidth, of what it is that of, and below which share of it a link is slow.
 
-    The same messages on the same link come within a few percent; another group's, or a data sheet's, need not.
+    The same messages on the same link come within a few percent; those of another group, or of a data sheet,
+    need not.
     """
 
     bytes_per_s: float

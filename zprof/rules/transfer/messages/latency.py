@@ -45,9 +45,9 @@ def ordinary_ns(ranks: int) -> tuple[float, float]:
     return _BASE_NS + hops * _NVLINK_HOP_NS, _BASE_NS + hops * _NETWORK_HOP_NS
 
 
-def is_extraordinary(latency: float, ranks: int) -> bool:
-    """Return whether no ordinary ring of so many ranks takes that long for a message without bytes."""
-    return latency > _SLACK_NS + ordinary_ns(ranks)[1]
+def most_ordinary_ns(ranks: int) -> float:
+    """Return the longest latency of a ring of so many ranks that is still ordinary."""
+    return _SLACK_NS + ordinary_ns(ranks)[1]
 
 
 def latencies(analysis: RunAnalysis) -> Latencies:

@@ -14,7 +14,7 @@ from zprof.replay.messages import Messages, read_messages
 from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE
 from zprof.rules.copies import copies
-from zprof.rules.transfer.messages.latency import Latencies, is_extraordinary, latencies, ordinary_ns
+from zprof.rules.transfer.messages.latency import Latencies, latencies, most_ordinary_ns, ordinary_ns
 
 #: A step with more gathers than that is not one unit, and a model with fewer blocks has none to wrap.
 _MAX_UNITS, _MIN_BLOCKS = 2, 3
@@ -96,14 +96,14 @@ class Sizes:
         return [graph for graph in found if graph is not None]
 
     def quick(self) -> list[Graph]:
-        """Return the step on a network, and on a host's link, of ordinary latency."""
+        """Return the step on a network that is just ordinary, and on a host's link."""
         sizes = self.analysis.collectives["group_size"].astype(int)
         over: tuple[dict[int, float], dict[int, float]] = ({}, {})
         for row, ranks in zip(sizes.index.tolist(), sizes.tolist(), strict=True):
             latency = self.latency_ns(row)
-            if ranks > 1 and is_extraordinary(latency, ranks):
-                within, between = ordinary_ns(ranks)
-                over[0][row], over[1][row] = latency - between, latency - within
+            if ranks > 1 and latency > most_ordinary_ns(ranks):
+                over[0][row] = latency - most_ordinary_ns(ranks)
+                over[1][row] = latency - ordinary_ns(ranks)[0]
         return [shorten_collectives(self.graph, each) for each in over if each]
 
 
