@@ -31,7 +31,7 @@ from zprof.rules.rule import Rule
 from zprof.rules.volume.closing_gathers import closing_gathers
 from zprof.rules.volume.passes.accumulation_syncs import early_reductions
 from zprof.rules.volume.passes.known import passes_of
-from zprof.rules.volume.passes.regathers import Again, gathered_again
+from zprof.rules.volume.passes.regathers import Again, gathered_again, without_cause
 from zprof.rules.volume.traffic import traffic_of
 
 #: Of what the replay gains: dependencies that were not seen, and times that the change itself moves.
@@ -227,7 +227,7 @@ def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
     again = gathered_again(analysis, finding.cause)
     if not isinstance(again, Again):
         return []
-    return _drop(analysis, graph, again.rows["row"].tolist())
+    return _drop(analysis, graph, without_cause(again.gathers, finding.cause)["row"].tolist())
 
 
 def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -239,12 +239,10 @@ def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding
 
 
 def _drop(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
-    """Without these collectives, and also without the copies that go with each."""
-    copied = copies(analysis)
-    names = frozenset(copied["name"].astype(str)) if len(copied) else frozenset()
+    """Without these collectives and their copies; the time before the first call of each is whose it is."""
     return [
+        edits.drop_collectives(graph, frozenset(rows), keeps_hooks=True),
         edits.drop_collectives(graph, frozenset(rows)),
-        edits.drop_collectives(graph, frozenset(rows), names),
     ]
 
 

@@ -56,6 +56,8 @@ def rank_of(
         held=(),
         lag_ns=np.zeros(count),
         collective=collective,
+        copy_in=np.full(count, NONE),
+        copy_out=np.full(count, NONE),
         first_step=0,
         begin_ns=0.0,
         host_begin_ns=0.0,

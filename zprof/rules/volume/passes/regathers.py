@@ -56,6 +56,17 @@ def gathered_again(analysis: RunAnalysis, cause: Cause) -> Again | Gap | None:
     return _worth(analysis, gathers, cause)
 
 
+def without_cause(gathers: pd.DataFrame, cause: Cause) -> pd.DataFrame:
+    """Return the gathers that are gone once a cause is: a fix works in every micro-batch of a step.
+
+    Each gather counts for one rule, and those of later micro-batches count for ZP412; but what keeps a unit
+    after its forward, or gathers it once for its recomputation, does so in later micro-batches, too.
+    """
+    if cause is Cause.ACCUMULATION_REGATHERS:
+        return gathers[gathers["cause"] == cause.value]
+    return gathers[gathers["in_pass"] == cause.value]
+
+
 def worth_a_word(analysis: RunAnalysis) -> pd.DataFrame:
     """Rows of ``analysis.collectives`` that some of the rules would do without."""
     gathers = gathers_of(analysis)
@@ -78,7 +89,8 @@ def _worth(analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause) -> Again 
 def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
     """Gathers of known units in the passes of a step, with ``micro_batches`` of it and their ``cause``.
 
-    ``cause`` is None for the first gather of a unit in a step.  Gathers of which the unit or the micro-batch
+    ``cause`` is None for the first gather of a unit in a step.  ``in_pass``: the same within the micro-batch
+    alone, None for the first gather of a unit in it.  Gathers of which the unit or the micro-batch
     is not known are left out.
     """
     passes = passes_of(analysis)
@@ -86,22 +98,27 @@ def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
     wanted = (passes["kind"] == CollectiveKind.ALL_GATHER.value) & (passes["phase"] != Phase.OPTIMIZER.value)
     rows = passes[wanted & passes["number"].notna() & passes["in_micro_batch"].notna()]
     rows = rows.astype({"micro_batches": "int64", "number": "int64", "in_micro_batch": "int64"})
-    return rows.assign(cause=_causes(analysis, rows))
+    in_pass = _causes_in_pass(analysis, rows)
+    return rows.assign(cause=_causes(rows, in_pass), in_pass=in_pass)
 
 
-def _causes(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
+def _causes_in_pass(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
+    third = rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION
+    cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
+    cause = cause.mask(_of_last_unit(analysis, rows), Cause.LAST_UNIT_REGATHERED.value)
+    cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
+    return cause.where(rows["in_micro_batch"] > 1, None)
+
+
+def _causes(rows: pd.DataFrame, in_pass: "pd.Series[str]") -> "pd.Series[str]":
     again = rows["number"] > 1
     # kept from the first micro-batch on, a unit would not be gathered in a later one at all
     begins = (rows["in_micro_batch"] == 1) & (rows["phase"] == Phase.FORWARD.value)
     begins = begins.groupby([rows[name] for name in (*_STEP, "unit", "micro_batch")]).transform("max")
     further = again & (rows["micro_batch"] > 0) & begins
-    third = again & ~further & (rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION)
-    last = again & ~further & ~third & _of_last_unit(analysis, rows)
-    cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
-    cause = cause.mask(last, Cause.LAST_UNIT_REGATHERED.value)
-    cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
-    cause = cause.mask(further, Cause.ACCUMULATION_REGATHERS.value)
-    return cause.where(again, None)
+    # of a micro-batch that did not begin with a forward nothing is known but that this was there
+    cause = in_pass.fillna(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value)
+    return cause.mask(further, Cause.ACCUMULATION_REGATHERS.value).where(again, None)
 
 
 def _of_last_unit(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":
