@@ -103,11 +103,32 @@ def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
 
 
 def _causes_in_pass(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
+    of_last = _of_last_unit(analysis, rows)
     third = rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION
+    third |= _of_kept_unit(rows, third, of_last)
     cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
-    cause = cause.mask(_of_last_unit(analysis, rows), Cause.LAST_UNIT_REGATHERED.value)
+    cause = cause.mask(of_last, Cause.LAST_UNIT_REGATHERED.value)
     cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
-    return cause.where(rows["in_micro_batch"] > 1, None)
+    return cause.where(third | (rows["in_micro_batch"] > 1), None)
+
+
+def _of_kept_unit(
+    rows: pd.DataFrame, third: "pd.Series[bool]", of_last: "pd.Series[bool]"
+) -> "pd.Series[bool]":
+    """Return the gathers of recomputation for units that were kept until then: nothing else gathers these.
+
+    Where recomputation makes a third gather of the units, it also makes the second one of the last unit, and
+    the only one of a unit that was kept since the micro-batch before.
+    """
+    step = [rows[name] for name in _STEP]
+    unit = [*step, rows["unit"]]
+    micro_batch = [*unit, rows["micro_batch"]]
+    repeats = third.groupby(unit).transform("max")
+    last = of_last.groupby(unit).transform("max") & third.groupby(step).transform("max")
+    count = rows.groupby(micro_batch)["in_micro_batch"].transform("max")
+    forward = (rows["phase"] == Phase.FORWARD.value).groupby(micro_batch).transform("max")
+    since_before = (repeats | last) & ~forward & (rows["micro_batch"] > 0) & (count == 1)
+    return since_before | (last & of_last & (count == _WITHOUT_RECOMPUTATION))
 
 
 def _causes(rows: pd.DataFrame, in_pass: "pd.Series[str]") -> "pd.Series[str]":
@@ -117,7 +138,7 @@ def _causes(rows: pd.DataFrame, in_pass: "pd.Series[str]") -> "pd.Series[str]":
     begins = begins.groupby([rows[name] for name in (*_STEP, "unit", "micro_batch")]).transform("max")
     further = again & (rows["micro_batch"] > 0) & begins
     # of a micro-batch that did not begin with a forward nothing is known but that this was there
-    cause = in_pass.fillna(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value)
+    cause = in_pass.where(in_pass.notna(), Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value)
     return cause.mask(further, Cause.ACCUMULATION_REGATHERS.value).where(again, None)
 
 
