@@ -103,24 +103,33 @@ def _surroundings(rank: RankGraph) -> Int64s:
 
 
 def _bypassed(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGraph:
-    """Let what waited for dropped work on a stream that computes wait for the work before it there."""
-    kept: dict[int, int] = {}
+    """Pass waits on: what waited for dropped work waits for the work before it, what it waited for is kept.
+
+    Copies run in order with the compute of their stream.  A gather that waited for a copy waited for its own
+    buffer, which is gone as well.
+    """
+    before: dict[int, int] = {}
     instead: dict[int, int] = {}
+    inherited: dict[int, list[int]] = {}
+    waits = [list(each) for each in rank.waits_on]
     for at in np.flatnonzero(rank.stream != NONE).tolist():
-        if gone[at] and rank.collective[at] == NONE:
-            instead[at] = kept.get(int(rank.stream[at]), NONE)
-        elif not gone[at]:
-            kept[int(rank.stream[at])] = at
-    waits = tuple(
+        stream = int(rank.stream[at])
+        if not gone[at]:
+            waits[at] += inherited.pop(stream, [])
+            before[stream] = at
+        elif rank.collective[at] == NONE:
+            instead[at] = before.get(stream, NONE)
+            inherited.setdefault(stream, []).extend(other for other in rank.waits_on[at] if not gone[other])
+    kept = tuple(
         tuple(
             new
             for other in each
             if (new := instead.get(other, other)) != NONE and (new == other or rank.collective[at] != NONE)
         )
-        for at, each in enumerate(rank.waits_on)
+        for at, each in enumerate(waits)
     )
     on = np.array([instead.get(other, other) for other in changed.blocks_on.tolist()], dtype=np.int64)
-    return replace(changed, waits_on=waits, blocks_on=on)
+    return replace(changed, waits_on=kept, blocks_on=on)
 
 
 def edit_ranks(graph: Graph, edit: Callable[[RankGraph], RankGraph]) -> Graph:

@@ -126,7 +126,8 @@ def _ask(
     """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
     answers = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
     replay = Replay(analysis=analysis)
-    priced = [price(replay, answer) for answer in answers if isinstance(answer, Finding)]
+    found_by_rules = [price(replay, answer) for answer in answers if isinstance(answer, Finding)]
+    priced = [each for each in found_by_rules if each is not None]
     more = replayed_findings(analysis, replay, priced)
     found = {finding.cause for finding in more}
     kept = [finding for finding in priced if finding.cause not in found]

@@ -17,7 +17,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.host.calls import read_host_calls
 from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, build_graph
@@ -30,8 +30,9 @@ from zprof.rules.rows import of_kind
 from zprof.rules.rule import Rule
 from zprof.rules.volume.closing_gathers import closing_gathers
 from zprof.rules.volume.passes.accumulation_syncs import early_reductions
+from zprof.rules.volume.passes.headroom import headroom_of
 from zprof.rules.volume.passes.known import passes_of
-from zprof.rules.volume.passes.regathers import Again, gathered_again, without_cause
+from zprof.rules.volume.passes.regathers import Again, gathered_again, gathers_of, without_cause
 from zprof.rules.volume.traffic import traffic_of
 
 #: Of what the replay gains: dependencies that were not seen, and times that the change itself moves.
@@ -51,6 +52,15 @@ _FORWARD_RATIOS = (0.25, 0.35)
 _BLOCKED_NS = 50_000
 #: What makes a host launch late makes it launch gathers late, too.
 _DELAYS_LAUNCHES = frozenset({Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH, Cause.DATA_LOADER})
+#: Which gathers these would drop is known for certain, and what each costs only from the whole step.
+_PROPOSED = frozenset(
+    {
+        Cause.ACCUMULATION_REGATHERS,
+        Cause.CHECKPOINT_REGATHERS,
+        Cause.LAST_UNIT_REGATHERED,
+        Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+    }
+)
 #: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
 _STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
 #: A call of launching takes less, with what the host does before it.
@@ -112,8 +122,11 @@ def _step_ns(ends: Floats) -> float:
     return whole / (int(ends.shape[1]) - 1)
 
 
-def price(replay: Replay, finding: Finding) -> Finding:
-    """Return the finding with the range of its replay, or as it is if its cause has none."""
+def price(replay: Replay, finding: Finding) -> Finding | None:
+    """Return the finding with the range of its replay, or as it is if its cause has none.
+
+    None if a rule only proposed it, and the replay says that it costs nothing.
+    """
     edit = _EDITS.get(finding.cause)
     if edit is None or replay.base_ns is None or replay.graph is None or finding.saving_ns[1] <= 0:
         return finding
@@ -123,6 +136,10 @@ def price(replay: Replay, finding: Finding) -> Finding:
         return finding
     low, high = margin(min(gains), max(gains), replay.step_ns)
     own, confidence = finding.saving_ns, finding.confidence
+    if finding.cause in _PROPOSED:
+        own = low, high
+        if high < _NOTHING_RATIO * replay.step_ns and finding.severity is Severity.LOW:
+            return None
     if high < _NOTHING_RATIO * replay.step_ns:
         # the step without the cause is as long: what the rule saw is there, and costs nothing
         return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
@@ -153,7 +170,9 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
         other.cause
         for finding in sure
         for other in findings
-        if other.cause in explains.get(finding.cause, ()) and _is_explained(replay, finding, other)
+        if other.cause in explains.get(finding.cause, ())
+        and not (other.cause in _PROPOSED and other in sure)
+        and _is_explained(replay, finding, other)
     }
     return [finding for finding in findings if finding.cause not in gone]
 
@@ -187,7 +206,9 @@ def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
     """Return whether the time is not what makes the finding unsure: nobody knows if its fix is possible."""
     if finding.cause is Cause.BLOCKING_SYNC:
         return is_inference(analysis)  # a decoder reads each token back
-    return finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD
+    if finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:
+        return not headroom_of(analysis, gathers_of(analysis)).suffices
+    return False
 
 
 def _halve_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:

@@ -52,8 +52,9 @@ def gathered_again(analysis: RunAnalysis, cause: Cause) -> Again | Gap | None:
     missing = missing_of_gathers(analysis, cause)
     if missing:
         return missing
-    gathers = gathers_of(analysis)
-    return _worth(analysis, gathers, cause)
+    # a hidden gather costs the host its launch: where the step can be replayed, that decides
+    least = 0.0 if can_replay(analysis) else WORTH_RATIO[cause]
+    return _worth(analysis, gathers_of(analysis), cause, least)
 
 
 def without_cause(gathers: pd.DataFrame, cause: Cause) -> pd.DataFrame:
@@ -64,24 +65,30 @@ def without_cause(gathers: pd.DataFrame, cause: Cause) -> pd.DataFrame:
     """
     if cause is Cause.ACCUMULATION_REGATHERS:
         return gathers[gathers["cause"] == cause.value]
-    return gathers[gathers["in_pass"] == cause.value]
+    causes = [cause.value]
+    if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:  # who keeps all units keeps the last one
+        causes.append(Cause.LAST_UNIT_REGATHERED.value)
+    return gathers[gathers["in_pass"].isin(causes)]
 
 
 def worth_a_word(analysis: RunAnalysis) -> pd.DataFrame:
     """Rows of ``analysis.collectives`` that some of the rules would do without."""
     gathers = gathers_of(analysis)
-    found = [_worth(analysis, gathers, cause) for cause in WORTH_RATIO]
+    known = can_replay(analysis)
+    found = [
+        _worth(analysis, gathers, cause, PROPOSED_RATIO if known else least)
+        for cause, least in WORTH_RATIO.items()
+    ]
     rows = [again.rows["row"] for again in found if again is not None]
     return analysis.collectives.loc[pd.concat(rows)] if rows else analysis.collectives.iloc[:0]
 
 
-def _worth(analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause) -> Again | None:
+def _worth(analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause, least_ratio: float) -> Again | None:
     rows = gathers[gathers["cause"] == cause.value]
     if rows.empty:
         return None
     price = price_of(analysis, rows)
-    worth = PROPOSED_RATIO if can_replay(analysis) else WORTH_RATIO[cause]
-    if price.exposed_ns <= worth * wall_ns(analysis):
+    if least_ratio and price.exposed_ns <= least_ratio * wall_ns(analysis):
         return None
     return Again(rows=rows, price=price, gathers=gathers)
 
