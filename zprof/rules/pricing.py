@@ -27,7 +27,7 @@ from zprof.rules.copies import INTO, copies
 from zprof.rules.device.slowdown import slowdown_of
 from zprof.rules.host.lost import is_inference
 from zprof.rules.rows import of_kind
-from zprof.rules.rule import Rule
+from zprof.rules.rule import Rule, severity_of
 from zprof.rules.volume.closing_gathers import closing_gathers
 from zprof.rules.volume.passes.accumulation_syncs import early_reductions
 from zprof.rules.volume.passes.headroom import headroom_of
@@ -52,13 +52,15 @@ _FORWARD_RATIOS = (0.25, 0.35)
 _BLOCKED_NS = 50_000
 #: What makes a host launch late makes it launch gathers late, too.
 _DELAYS_LAUNCHES = frozenset({Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH, Cause.DATA_LOADER})
-#: Which gathers these would drop is known for certain, and what each costs only from the whole step.
+#: What these would drop or halve is known for certain, and what it costs only from the whole step.
 _PROPOSED = frozenset(
     {
         Cause.ACCUMULATION_REGATHERS,
         Cause.CHECKPOINT_REGATHERS,
         Cause.LAST_UNIT_REGATHERED,
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+        Cause.FP32_GATHER,
+        Cause.FP32_REDUCE,
     }
 )
 #: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
@@ -140,6 +142,7 @@ def price(replay: Replay, finding: Finding) -> Finding | None:
         own = low, high
         if high < _NOTHING_RATIO * replay.step_ns and finding.severity is Severity.LOW:
             return None
+        finding = replace(finding, severity=severity_of(high, replay.step_ns))
     if high < _NOTHING_RATIO * replay.step_ns:
         # the step without the cause is as long: what the rule saw is there, and costs nothing
         return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
@@ -224,7 +227,7 @@ def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 def _halve(
     analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
 ) -> Sequence[Graph]:
-    """Half of the bytes, with the latency of the fitted link; or with none, and half of the copies too."""
+    """Half of the bytes, with the latency of the fitted link or with none, and half of the copies of these."""
     collectives = analysis.collectives.loc[list(rows)]
     latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
     ratios = {}
@@ -237,11 +240,8 @@ def _halve(
     ):
         fixed = min(1.0, max(0.0, latency.get((kind, group), 0.0)) / max(1.0, transfer))
         ratios[row] = fixed + _HALF * (1 - fixed)
-    halved = edits.scale_transfers(graph, dict.fromkeys(ratios, _HALF))
-    return [
-        edits.scale_transfers(graph, ratios),
-        edits.scale_work(halved, _copies_scaled(analysis, _HALF, copied)),
-    ]
+    scaled = (edits.scale_transfers(graph, each) for each in (ratios, dict.fromkeys(ratios, _HALF)))
+    return [edits.scale_work(each, _copies_scaled(analysis, _HALF, copied)) for each in scaled]
 
 
 def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
