@@ -418,16 +418,14 @@ def _device_waits(
     closing = find_closing_gathers(tasks, gathers_at, reductions)
     step, before_step = NONE, NONE
     consumers = find_gather_consumers(tasks, gathers_at, copy_out, compute_stream)
-    reused = find_reduction_consumers(
-        tasks, of_kinds(tasks, kinds, {CollectiveKind.REDUCE_SCATTER.value}), compute_stream
-    )
+    reduced = find_reduction_consumers(tasks, reductions, compute_stream)
     for at in done.tolist():
         start, stream = float(tasks.work[at, 0]), int(tasks.stream[at])
         known = max(float(tasks.call[at, 0]) + pick_up, begin)
         if stream in before:
             known = max(known, float(tasks.work[before[stream], 1]))
         filled = (int(copy_in[at]),) if copy_in[at] != NONE else ()
-        for other in (*consumers.get(at, ()), *reused.get(at, ()), *filled):
+        for other in (*consumers.get(at, ()), *reduced.get(at, ()), *filled):
             if tasks.work[other, 1] <= start + _RESOLUTION_NS:
                 waits[at].append(other)
                 known = max(known, float(tasks.work[other, 1]))

@@ -123,21 +123,25 @@ def find_gather_consumers(
 def find_reduction_consumers(
     tasks: RankTasks, reductions: Sequence[int], compute_stream: int
 ) -> dict[int, tuple[int, ...]]:
-    """Return for compute of FSDP2 the reduction that it waits for, to have its buffer again.
+    """Return for compute the reductions that it waits for.
 
-    Before a unit's gradients are copied together, its stream waits for the reduction of the unit before, so
-    the compute behind a reduction follows the reduction before that one.
+    A backward ends with a wait for its reductions: what another thread launches next follows the last one.  In
+    FSDP2 compute also waits for the buffer of a reduction: before a unit's gradients are copied together, their
+    stream waits for the reduction of the unit before.
     """
-    fills = {at for at in reductions if _follows_copy(tasks, at)}
     compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
-    mine = [at for at in reductions if at in fills]
-    place = np.searchsorted(compute, mine[1:], side="right").tolist()
-    pairs = [
-        (int(compute[where]), before)
-        for before, where in zip(mine, place, strict=False)
-        if where < len(compute) and tasks.step[compute[where]] == tasks.step[before]
+    place = np.searchsorted(compute, np.array(reductions, dtype=np.int64), side="right").tolist()
+    behind = [
+        (int(compute[where]), at) for at, where in zip(reductions, place, strict=True) if where < len(compute)
     ]
-    return _grouped(pairs) if pairs and _hold(tasks, pairs) else {}
+    ends = [(then, at) for then, at in behind if tasks.thread[then] != tasks.thread[at]]
+    filled = [(then, at) for then, at in behind if _follows_copy(tasks, at)]
+    reused = [
+        (then, before)
+        for (then, _), (_, before) in zip(filled[1:], filled, strict=False)
+        if tasks.step[then] == tasks.step[before]
+    ]
+    return _grouped([pair for pairs in (ends, reused) if pairs and _hold(tasks, pairs) for pair in pairs])
 
 
 def find_closing_gathers(
