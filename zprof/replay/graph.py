@@ -28,6 +28,7 @@ from zprof.replay.structure import (
     find_gather_consumers,
     find_main_stream,
     find_reduction_consumers,
+    find_work_behind,
     of_kinds,
 )
 from zprof.replay.tasks import NONE, Floats, RankTasks, read_tasks
@@ -67,8 +68,8 @@ class RankGraph:
             was launched later, or others of its stream were launched before them as well.
         lag_ns: What passes before the work starts although nothing is missing.
         collective: The instance of the collective, ``NONE`` for other work.
-        copy_in: Of collectives the task that fills their buffer, ``copy_out`` of gathers the one that empties
-            it, ``NONE`` if there is none.
+        copy_in: Of collectives the task that fills their buffer, ``copy_out`` the one that empties it or
+            finishes what it holds, ``NONE`` if there is none.
         first_step: The number of the first replayed step.
         begin_ns: When the first replayed step begins on the device, ``host_begin_ns`` on the host.
         tail_ns: What the host does after its last call.
@@ -274,6 +275,8 @@ def _rank_graph(
     gathers = of_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value})
     copy_in = find_copies_in(tasks, collective, compute_stream)
     copy_out = find_copies_out(tasks, gathers, copies, compute_stream)
+    reductions = of_kinds(tasks, kinds, REDUCES)
+    copy_out = np.maximum(copy_out, find_work_behind(tasks, collective, reductions, compute_stream))
     lag, waits_on, held = _device_waits(
         tasks, collective, kinds, copy_in, copy_out, compute_stream, pick_up, device_begin
     )
@@ -416,7 +419,7 @@ def _device_waits(
         of_kinds(tasks, kinds, REDUCES),
     )
     closing = find_closing_gathers(tasks, gathers_at, reductions)
-    step, before_step = NONE, NONE
+    step, program, before_step, begins = NONE, NONE, NONE, True
     consumers = find_gather_consumers(tasks, gathers_at, copy_out, compute_stream)
     reduced = find_reduction_consumers(tasks, reductions, compute_stream)
     for at in done.tolist():
@@ -430,10 +433,13 @@ def _device_waits(
                 waits[at].append(other)
                 known = max(known, float(tasks.work[other, 1]))
         follows = is_collective[at] and (kinds[int(tasks.row[at])] in REDUCES or at in closing)
-        if is_collective[at] and not follows and tasks.step[at] != step:
-            step, before_step = int(tasks.step[at]), last_compute
+        if tasks.step[at] != step:
+            step, program, begins = int(tasks.step[at]), int(tasks.thread[at]), True
+        begins |= int(tasks.thread[at]) != program
+        if is_collective[at] and not follows and begins and int(tasks.thread[at]) == program:
+            before_step, begins = last_compute, False
         gathers = is_collective[at] and not follows and before_step != NONE
-        # what a step gathers the update of the step before has written
+        # what a forward gathers follows what was launched before it: the update has written the parameters
         if gathers and tasks.work[before_step, 1] <= start + _RESOLUTION_NS:
             waits[at].append(before_step)
             known = max(known, float(tasks.work[before_step, 1]))

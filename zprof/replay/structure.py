@@ -45,7 +45,7 @@ def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:
 
 
 def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) -> Int64s:
-    """Return for each collective the work that fills its buffer, launched right before on a stream of its own.
+    """Return for each collective the work that fills its buffer, launched right before beside the compute.
 
     Between the two launches nothing is launched: only events are recorded and waited for.
     """
@@ -58,8 +58,25 @@ def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) ->
         if before < 0 or np.isnan(tasks.work[before, 0]) or collective[before] != NONE:
             continue
         moved = tasks.kernel[before].startswith("Mem")
-        if not moved and tasks.stream[before] not in (compute_stream, tasks.stream[at]):
+        if not moved and tasks.stream[before] != compute_stream:
             found[at] = before
+    return found
+
+
+def find_work_behind(
+    tasks: RankTasks, collective: Int64s, reductions: Sequence[int], compute_stream: int
+) -> Int64s:
+    """Return for each reduction the work that finishes it: launched right behind, not where compute runs."""
+    found = np.full(len(tasks), NONE, dtype=np.int64)
+    for at in reductions:
+        behind = at + 1
+        while behind < len(tasks) and np.isnan(tasks.work[behind, 0]):
+            behind += 1
+        if behind < len(tasks) and collective[behind] == NONE and tasks.thread[behind] == tasks.thread[at]:
+            # what fills the buffer of the next one is no part of this one
+            is_next = COPIES_GRADIENTS in tasks.kernel[behind]
+            if tasks.stream[behind] != compute_stream and not is_next:
+                found[at] = behind
     return found
 
 
