@@ -7,7 +7,7 @@ import numpy as np
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, union
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.structure import are_orders
+from zprof.replay.structure import are_orders, find_main_stream
 from zprof.replay.tasks import NONE, Bools, Floats
 
 #: What a call that blocks costs the host where there is nothing to block for.
@@ -32,24 +32,29 @@ def scale_transfers(graph: Graph, ratio_of_row: Mapping[int, float]) -> Graph:
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer)
 
 
-def drop_collectives(graph: Graph, rows: frozenset[int], *, keeps_hooks: bool = False) -> Graph:
+def drop_collectives(
+    graph: Graph, rows: frozenset[int], *, keeps_hooks: bool = False, keeps_copies: bool = False
+) -> Graph:
     """Take collectives out, with all that their host and device did for them; what waited for them goes on.
 
     The host's part of a collective: the events that order it behind other streams, a limiter's wait for room,
     the launch, and the time before each.  What it did before the first of these calls is partly the program's:
     it goes, up to what is usual before a collective, or stays with ``keeps_hooks``.  The copies into and out of
-    its buffer go with it.
+    its buffer go with it, or run beside the compute with ``keeps_copies``.
     """
     members = graph.members.copy()
     ranks = []
     for rank in graph.ranks:
         dropped = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
         np.subtract.at(members, rank.collective[dropped], 1)
-        ranks.append(_without(rank, dropped, keeps_hooks=keeps_hooks) if dropped.any() else rank)
+        if dropped.any():
+            ranks.append(_without(rank, dropped, keeps_hooks=keeps_hooks, keeps_copies=keeps_copies))
+        else:
+            ranks.append(rank)
     return replace(graph, ranks=tuple(ranks), members=members)
 
 
-def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool) -> RankGraph:
+def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool, keeps_copies: bool) -> RankGraph:
     first = _surroundings(rank)
     inside = np.flatnonzero(rank.collective != NONE)
     gone = np.zeros(len(rank.gap_ns), dtype=np.bool_)
@@ -58,6 +63,11 @@ def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool) -> RankGraph
     outs = rank.copy_out[dropped]
     kept_outs = rank.copy_out[(rank.collective != NONE) & ~dropped]
     gone[np.setdiff1d(outs[outs != NONE], kept_outs)] = True
+    stream = rank.stream.copy()
+    if keeps_copies:
+        copies = np.concatenate((rank.copy_in[dropped], outs))
+        gone[copies[copies != NONE]] = False
+        stream[copies[copies != NONE]] = find_main_stream(rank.tasks, rank.collective != NONE)
     computes = (rank.collective == NONE) & (rank.stream != NONE)
     after_compute = np.concatenate(([False], computes[:-1]))
     starts = np.zeros(len(gone), dtype=np.bool_)
@@ -75,7 +85,7 @@ def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool) -> RankGraph
     return _bypassed(
         replace(
             rank,
-            stream=np.where(gone, NONE, rank.stream),
+            stream=np.where(gone, NONE, stream),
             collective=np.where(gone, NONE, rank.collective),
             call_ns=np.where(gone, 0.0, rank.call_ns),
             gap_ns=gap,

@@ -45,8 +45,6 @@ _SURE_RATIO, _NOTHING_RATIO = 0.015, 0.01
 _LAUNCH_LEFT_RATIOS = (0.5, 0.0)
 _COPY_LEFT_RATIOS = (0.5, 0.0)
 _HALF = 0.5
-#: What adding a gradient up costs at most, of the time of its reduction.
-_ADDED_RATIO = 0.7
 #: The forward's share of a step's compute: with and without recomputation.
 _FORWARD_RATIOS = (0.25, 0.35)
 _BLOCKED_NS = 50_000
@@ -55,6 +53,7 @@ _DELAYS_LAUNCHES = frozenset({Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH, Cause
 #: What these would drop or halve is known for certain, and what it costs only from the whole step.
 _PROPOSED = frozenset(
     {
+        Cause.ACCUMULATION_SYNCS,
         Cause.ACCUMULATION_REGATHERS,
         Cause.CHECKPOINT_REGATHERS,
         Cause.LAST_UNIT_REGATHERED,
@@ -252,11 +251,16 @@ def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 
 
 def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Without them; gradients that are not reduced are added up, which takes compute instead."""
+    """Without them; gradients that are not reduced are added up, which takes compute instead.
+
+    Adding up reads and writes about what the copies into and out of the reduction's buffer do.
+    """
     early, _ = early_reductions(passes_of(analysis))
     rows = early["row"].tolist()
-    half = edits.scale_transfers(graph, dict.fromkeys(rows, 1 - _ADDED_RATIO))
-    return [half, *_drop(analysis, graph, rows)]
+    return [
+        edits.drop_collectives(graph, frozenset(rows), keeps_copies=True),
+        *_drop(analysis, graph, rows),
+    ]
 
 
 def _drop(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:

@@ -37,6 +37,11 @@ _BACKWARD = re.compile(
 _FORWARD_AHEAD = re.compile(rf"FSDP::forward_prefetch.*|{_FSDP1}pre_forward_prefetch")
 _BACKWARD_AHEAD = re.compile(rf"FSDP::backward_prefetch.*|{_FSDP1}(pre|post)_backward_prefetch")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+_STEP = re.compile(r"ProfilerStep#.*")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#.*")
+_NODE = re.compile(r"autograd::engine::evaluate_function\b.*")
+#: Of the operators, the training loop runs more than that.
+_PROGRAM_RATIO = 0.05
 _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|aten::\w*backward\w*")
 _OPERATOR = re.compile(r"aten::\w+|c10d::\w*all_?gather\w*")
 
@@ -146,12 +151,27 @@ def _is(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def program_thread(view: EventView) -> int:
-    """The thread that steps are marked on; else the one with most operators."""
-    steps = view.name_is(view.category_is("user_annotation"), lambda name: name.startswith("ProfilerStep#"))
-    chosen = steps if steps.any() else view.category_is("cpu_op")
-    if not chosen.any():
+    """The thread of the training loop: it marks steps, else it runs the optimizer, else most operators.
+
+    Where a thread of autograd recomputes, it runs more operators than the program's: of those without nodes of
+    a backward the busiest one counts, unless they hardly run any (on a CPU one thread may run it all).
+    """
+    named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
+    for pattern in (_STEP, _OPTIMIZER, _LOADER):
+        chosen = view.name_is(named, _is(pattern))
+        if chosen.any():
+            return _busiest(view.thread[chosen])
+    of_autograd = view.thread[view.name_is(operators, _is(_NODE))]
+    without = operators & ~np.isin(view.thread, of_autograd)
+    if without.sum() >= _PROGRAM_RATIO * operators.sum():
+        operators = without
+    return _busiest(view.thread[operators])
+
+
+def _busiest(threads: Int64s) -> int:
+    if not len(threads):
         return -1
-    numbers, counts = np.unique(view.thread[chosen], return_counts=True)
+    numbers, counts = np.unique(threads, return_counts=True)
     return int(numbers[np.argmax(counts)])
 
 
