@@ -138,7 +138,7 @@ def price(replay: Replay, finding: Finding) -> Finding | None:
     low, high = margin(min(gains), max(gains), replay.step_ns)
     own, confidence = finding.saving_ns, finding.confidence
     if finding.cause in _PROPOSED:
-        own = low, high
+        own = int(low), int(high)
         if high < _NOTHING_RATIO * replay.step_ns and finding.severity is Severity.LOW:
             return None
         finding = replace(finding, severity=severity_of(high, replay.step_ns))
@@ -226,7 +226,7 @@ def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 def _halve(
     analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
 ) -> Sequence[Graph]:
-    """Half of the bytes, with the latency of the fitted link or with none, and half of the copies of these."""
+    """Half of the bytes and of their copies, with the latency of the fitted link or with none."""
     collectives = analysis.collectives.loc[list(rows)]
     latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
     ratios = {}

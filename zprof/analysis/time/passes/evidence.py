@@ -57,8 +57,8 @@ class Evidence:
     ``forward`` and ``backward`` are what the program itself calls so, ``ahead_*`` prefetches for these
     passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps.  ``recompute``: forwards that
     a backward repeats, as far as threads and units tell them; ``forward`` is without them.  ``operators``:
-    what the program's thread runs outside of autograd and of the optimizer, gathers among it.  Disjoint sets, except the named
-    ones.
+    what the program's thread runs outside of autograd and of the optimizer, gathers among it.
+    Disjoint sets, except the named ones.
     """
 
     forward: Intervals = field(default_factory=_nothing)
@@ -153,8 +153,8 @@ def _is(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 def program_thread(view: EventView) -> int:
     """The thread of the training loop: it marks steps, else it runs the optimizer, else most operators.
 
-    Where a thread of autograd recomputes, it runs more operators than the program's: of those without nodes of
-    a backward the busiest one counts, unless they hardly run any (on a CPU one thread may run it all).
+    Where a thread of autograd recomputes, it runs more operators than the program's: of those without nodes
+    of a backward the busiest one counts, unless they hardly run any (on a CPU one thread may run it all).
     """
     named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
     for pattern in (_STEP, _OPTIMIZER, _LOADER):

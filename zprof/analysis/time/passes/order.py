@@ -42,8 +42,8 @@ def units_by_order(
 ) -> list[str | None]:
     """Name the unit of each gather of a micro-batch, where nothing but its phase and size is known.
 
-    A backward goes through the units of the forward in reverse: each of its gathers is of the last unit of that
-    size which it has not come to yet.  Two things break that order.  Pieces of a unit follow each other as in
+    A backward goes through the units of the forward in reverse: each of its gathers is of the last unit of
+    that size which it has not come to yet.  Two things break that order.  Pieces of a unit follow each other as in
     the forward, launched without compute between them.  And recomputation gathers a unit a second time soon
     after the first: that one fits no unit further down, or there are too many gathers for one each.  A gather
     that fits no unit stays without a name.
@@ -72,7 +72,7 @@ def units_by_order(
 def _runs_in_reverse(
     forward: Sequence[tuple[int, bool]], backward: Sequence[tuple[int, bool]]
 ) -> list[Sequence[int]]:
-    """Return the places in the forward of the gathers of a backward, unit by unit; none where one fits nothing.
+    """Return the places in the forward of the gathers of a backward, unit by unit; none if one fits nothing.
 
     Both are bytes, and if compute was launched before.
     """
