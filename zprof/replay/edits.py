@@ -38,9 +38,9 @@ def drop_collectives(
     """Take collectives out, with all that their host and device did for them; what waited for them goes on.
 
     The host's part of a collective: the events that order it behind other streams, a limiter's wait for room,
-    the launch, and the time before each.  What it did before the first of these calls is partly the program's:
-    it goes, up to what is usual before a collective, or stays with ``keeps_hooks``.  The copies into and out of
-    its buffer go with it, or run beside the compute with ``keeps_copies``.
+    the launch, and the time before each.  What it did before the first of these calls is partly the
+    program's: it goes, up to what is usual before a collective, or stays with ``keeps_hooks``.  The copies
+    into and out of its buffer go with it, or run beside the compute with ``keeps_copies``.
     """
     members = graph.members.copy()
     ranks = []
