@@ -43,10 +43,10 @@ def units_by_order(
     """Name the unit of each gather of a micro-batch, where nothing but its phase and size is known.
 
     A backward goes through the units of the forward in reverse: each of its gathers is of the last unit of
-    that size which it has not come to yet.  Two things break that order.  Pieces of a unit follow each other as
-    in the forward, launched without compute between them.  And recomputation gathers a unit a second time soon
-    after the first: that one fits no unit further down, or there are too many gathers for one each.  A gather
-    that fits no unit stays without a name.
+    that size which it has not come to yet.  Two things break that order.  Pieces of a unit follow each other
+    as in the forward, launched without compute between them.  And recomputation gathers a unit a second
+    time soon after the first: that one fits no unit further down, or there are too many gathers for one
+    each.  A gather that fits no unit stays without a name.
 
     Args:
         phases: The phase of each gather, in the order of their launches.
