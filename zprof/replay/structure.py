@@ -142,9 +142,9 @@ def find_reduction_consumers(
 ) -> dict[int, tuple[int, ...]]:
     """Return for compute the reductions that it waits for.
 
-    A backward ends with a wait for its reductions: what another thread launches next follows the last one.  In
-    FSDP2 compute also waits for the buffer of a reduction: before a unit's gradients are copied together, their
-    stream waits for the reduction of the unit before.
+    A backward ends with a wait for its reductions: what another thread launches next follows the last one.
+    In FSDP2 compute also waits for the buffer of a reduction: before a unit's gradients are copied together,
+    their stream waits for the reduction of the unit before.
     """
     compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
     place = np.searchsorted(compute, np.array(reductions, dtype=np.int64), side="right").tolist()
