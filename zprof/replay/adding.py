@@ -99,6 +99,8 @@ def add_tasks(rank: RankGraph, new: Sequence[NewTask]) -> RankGraph:
         waits_on=(*rank.waits_on, *(task.waits_on for task in new)),
         lag_ns=np.concatenate((rank.lag_ns, np.zeros(len(new)))),
         collective=np.concatenate((rank.collective, [task.collective for task in new])).astype(np.int64),
+        copy_in=np.concatenate((rank.copy_in, np.full(len(new), NONE, dtype=np.int64))),
+        copy_out=np.concatenate((rank.copy_out, np.full(len(new), NONE, dtype=np.int64))),
     )
     place = np.concatenate((np.arange(count, dtype=np.float64), [task.place - 0.5 for task in new]))
     return reordered(longer, np.argsort(place, kind="stable"))

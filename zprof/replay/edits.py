@@ -1,6 +1,6 @@
 """Changes of a measured step: each takes a graph and returns the graph of the step that would have run."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from zprof.analysis.intervals import Int64s, Intervals, covered, union
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.pace import lower_median, own_work_ns, step_sums
+from zprof.replay.structure import are_orders, find_main_stream
 from zprof.replay.tasks import NONE, Bools, Floats
 
 #: What a call that blocks costs the host where there is nothing to block for.
@@ -47,41 +48,114 @@ def shorten_collectives(graph: Graph, by_ns_of_row: Mapping[int, float]) -> Grap
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer)
 
 
-def drop_collectives(graph: Graph, rows: frozenset[int], copies: Collection[str] = ()) -> Graph:
-    """Take collectives out, with the calls that launch them; what waited for them goes on.
+def drop_collectives(
+    graph: Graph, rows: frozenset[int], *, keeps_hooks: bool = False, keeps_copies: bool = False
+) -> Graph:
+    """Take collectives out, with all that their host and device did for them; what waited for them goes on.
 
-    ``copies``: names of kernels that copy into and out of what is gathered: those beside a collective go too.
+    The host's part of a collective: the events that order it behind other streams, a limiter's wait for room,
+    the launch, and the time before each.  What it did before the first of these calls is partly the
+    program's: it goes, up to what is usual before a collective, or stays with ``keeps_hooks``.  The copies
+    into and out of its buffer go with it, or run beside the compute with ``keeps_copies``.
     """
     members = graph.members.copy()
     ranks = []
     for rank in graph.ranks:
         dropped = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
         np.subtract.at(members, rank.collective[dropped], 1)
-        gone = _with_copies(rank, dropped, copies)
-        ranks.append(
-            replace(
-                rank,
-                stream=np.where(gone, NONE, rank.stream),
-                collective=np.where(gone, NONE, rank.collective),
-                call_ns=np.where(gone, 0.0, rank.call_ns),
-                gap_ns=np.where(gone & (rank.gap_ns < _LONG_GAP_NS), 0.0, rank.gap_ns),
-            )
-        )
+        if dropped.any():
+            ranks.append(_without(rank, dropped, keeps_hooks=keeps_hooks, keeps_copies=keeps_copies))
+        else:
+            ranks.append(rank)
     return replace(graph, ranks=tuple(ranks), members=members)
 
 
-def _with_copies(rank: RankGraph, dropped: Bools, copies: Collection[str]) -> Bools:
-    """Mark the copy launched next before each dropped collective and the one next behind it, too."""
-    gone = dropped.copy()
-    is_copy = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_) if copies else None
-    if is_copy is None:
-        return gone
-    works = np.flatnonzero(rank.stream != NONE)
-    for place in np.flatnonzero(dropped[works]).tolist():
-        for beside in (place - 1, place + 1):
-            if 0 <= beside < len(works) and is_copy[works[beside]]:
-                gone[works[beside]] = True
-    return gone
+def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool, keeps_copies: bool) -> RankGraph:
+    first = _surroundings(rank)
+    inside = np.flatnonzero(rank.collective != NONE)
+    gone = np.zeros(len(rank.gap_ns), dtype=np.bool_)
+    for at in np.flatnonzero(dropped).tolist():
+        gone[first[at] : at + 1] = True
+    outs = rank.copy_out[dropped]
+    kept_outs = rank.copy_out[(rank.collective != NONE) & ~dropped]
+    gone[np.setdiff1d(outs[outs != NONE], kept_outs)] = True
+    stream = rank.stream.copy()
+    if keeps_copies:
+        copies = np.concatenate((rank.copy_in[dropped], outs))
+        gone[copies[copies != NONE]] = False
+        stream[copies[copies != NONE]] = find_main_stream(rank.tasks, rank.collective != NONE)
+    computes = (rank.collective == NONE) & (rank.stream != NONE)
+    after_compute = np.concatenate(([False], computes[:-1]))
+    starts = np.zeros(len(gone), dtype=np.bool_)
+    starts[first[inside]] = True
+    hook = _usual(rank.gap_ns[starts & after_compute])
+    between = _usual(rank.gap_ns[computes & after_compute & ~starts])
+    gap = np.where(gone & (rank.gap_ns < _LONG_GAP_NS), 0.0, rank.gap_ns)
+    for at in np.unique(first[dropped]).tolist():
+        if not at or not gone[at - 1]:
+            gap[at] = rank.gap_ns[at] if keeps_hooks else max(0.0, rank.gap_ns[at] - hook)
+    behind = np.flatnonzero(~gone & np.concatenate(([False], gone[:-1])))
+    for at in behind.tolist():
+        if starts[at] or computes[at]:
+            gap[at] = min(gap[at], hook if starts[at] else between)
+    return _bypassed(
+        replace(
+            rank,
+            stream=np.where(gone, NONE, stream),
+            collective=np.where(gone, NONE, rank.collective),
+            call_ns=np.where(gone, 0.0, rank.call_ns),
+            gap_ns=gap,
+            blocks_on=np.where(gone, NONE, rank.blocks_on),
+        ),
+        rank,
+        gone,
+    )
+
+
+def _usual(times: Floats) -> float:
+    return float(np.median(times)) if len(times) else np.inf
+
+
+def _surroundings(rank: RankGraph) -> Int64s:
+    """Return the first task that each collective brings along; of other tasks themselves."""
+    first = np.arange(len(rank.gap_ns))
+    orders = are_orders(rank.tasks)
+    for at in np.flatnonzero(rank.collective != NONE).tolist():
+        begin = at
+        while begin and (orders[begin - 1] or begin - 1 == rank.copy_in[at]):
+            begin -= 1
+        first[at] = begin
+    return first
+
+
+def _bypassed(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGraph:
+    """Pass waits on: what waited for dropped work waits for the work before it, what it waited for is kept.
+
+    Copies run in order with the compute of their stream.  A gather that waited for a copy waited for its own
+    buffer, which is gone as well.
+    """
+    before: dict[int, int] = {}
+    instead: dict[int, int] = {}
+    inherited: dict[int, list[int]] = {}
+    waits = [list(each) for each in rank.waits_on]
+    for at in np.flatnonzero(rank.stream != NONE).tolist():
+        stream = int(rank.stream[at])
+        if not gone[at]:
+            waits[at] += inherited.pop(stream, [])
+            before[stream] = at
+        elif rank.collective[at] == NONE:
+            instead[at] = before.get(stream, NONE)
+            inherited.setdefault(stream, []).extend(other for other in rank.waits_on[at] if not gone[other])
+    kept = tuple(
+        tuple(
+            new
+            for other in each
+            if (new := instead.get(other, other)) != NONE and (new == other or rank.collective[at] != NONE)
+        )
+        for at, each in enumerate(waits)
+    )
+    on = np.array([instead.get(other, other) for other in changed.blocks_on.tolist()], dtype=np.int64)
+    return replace(changed, waits_on=kept, blocks_on=on)
 
 
 def edit_ranks(graph: Graph, edit: Callable[[RankGraph], RankGraph]) -> Graph:
@@ -247,7 +321,6 @@ def reordered(rank: RankGraph, order: Int64s) -> RankGraph:
     """Return the rank with its tasks in another order of the host."""
     new_place = np.empty(len(order), dtype=np.int64)
     new_place[order] = np.arange(len(order))
-    on = rank.blocks_on[order]
     tasks = rank.tasks
     return replace(
         rank,
@@ -265,14 +338,22 @@ def reordered(rank: RankGraph, order: Int64s) -> RankGraph:
         ),
         gap_ns=rank.gap_ns[order],
         call_ns=rank.call_ns[order],
-        blocks_on=np.where(on == NONE, NONE, new_place[np.maximum(on, 0)]),
+        blocks_on=_moved(rank.blocks_on, order, new_place),
         returns_ns=rank.returns_ns[order],
         stream=rank.stream[order],
         work_ns=rank.work_ns[order],
         waits_on=tuple(tuple(int(new_place[other]) for other in rank.waits_on[at]) for at in order.tolist()),
         lag_ns=rank.lag_ns[order],
         collective=rank.collective[order],
+        copy_in=_moved(rank.copy_in, order, new_place),
+        copy_out=_moved(rank.copy_out, order, new_place),
     )
+
+
+def _moved(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s:
+    moved = places[order]
+    renamed: Int64s = np.where(moved == NONE, NONE, new_place[np.maximum(moved, 0)])
+    return renamed
 
 
 def hide_under_next_step(graph: Graph, rows: frozenset[int], forward_ratio: float) -> Graph:

@@ -6,8 +6,8 @@ The recording shows when work ran, not what it waited for:
 
 Work that starts later than its launch and its stream explain waited for the work of another stream that ended
 just before; what remains is its own lag.  That finds what did wait.  What would have waited a moment later is
-known from the program's structure: a reduction follows the compute launched before it, and compute follows
-the gather of its unit (:func:`_gather_consumers`).
+known from the program's structure: a reduction follows the compute launched before it, compute follows the
+gather of its unit, and more (:mod:`zprof.replay.structure`).
 """
 
 import re
@@ -20,7 +20,19 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
-from zprof.replay.tasks import NONE, Bools, Floats, RankTasks, read_tasks
+from zprof.replay.structure import (
+    COPIES_GRADIENTS,
+    REDUCES,
+    find_closing_gathers,
+    find_copies_in,
+    find_copies_out,
+    find_gather_consumers,
+    find_main_stream,
+    find_reduction_consumers,
+    find_work_behind,
+    of_kinds,
+)
+from zprof.replay.tasks import NONE, Floats, RankTasks, read_tasks
 
 #: Work that starts so much later than its launch and stream explain waited for something.
 _STALL_NS = 4_000.0
@@ -36,20 +48,12 @@ _BLOCKED_NS = 20_000.0
 _QUEUE_FULL_NS = 100_000.0
 #: Work that a full queue holds: at least (the driver takes about a thousand launches), and of the most seen.
 _MIN_QUEUE, _FULL_RATIO = 512, 0.75
-#: A host that waits before a call takes that much longer than it does before such calls without a wait.
-_LONGER_RATIO = 2.0
-#: Calls a step of a kind that are too few to tell that from.
-_SOME_CALLS = 3
 #: A replay rests on launches: with more of the device's time without one there is none.
 _MAX_UNLAUNCHED_RATIO = 0.10
 _MAX_TASKS = 240_000
-#: Of the gathers, so many must have ended before their consumer started.
-_CONSUMED_RATIO = 0.97
-_MAX_LAG_GATHERS = 4
+#: So many gaps of the host that are alike say what is usual.
+_MIN_ALIKE = 3
 _WAITS = re.compile(r"(cuda|hip|cu)\w*Synchronize\w*", re.ASCII)
-_REDUCES = frozenset(
-    {CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value, CollectiveKind.ALL_TO_ALL.value}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,8 @@ class RankGraph:
             was launched later, or others of its stream were launched before them as well.
         lag_ns: What passes before the work starts although nothing is missing.
         collective: The instance of the collective, ``NONE`` for other work.
+        copy_in: Of collectives the task that fills their buffer, ``copy_out`` the one that empties it or
+            finishes what it holds, ``NONE`` if there is none.
         first_step: The number of the first replayed step.
         begin_ns: When the first replayed step begins on the device, ``host_begin_ns`` on the host.
         tail_ns: What the host does after its last call.
@@ -83,6 +89,8 @@ class RankGraph:
     held: tuple[int, ...]
     lag_ns: Floats
     collective: Int64s
+    copy_in: Int64s
+    copy_out: Int64s
     first_step: int
     begin_ns: float
     host_begin_ns: float
@@ -205,12 +213,14 @@ def _connect(analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[
     }
     lane = np.where(np.isin(lane, list(lanes_in_order)), lane, NONE)
     device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}
+    copies = _copies_of_gathers(analysis)
     ranks = tuple(
         _rank_graph(
             each,
             mine,
             arrival,
             kinds,
+            copies,
             (float(windows[each.rank].begin_ns[0] - origin), float(windows[each.rank].end_ns[-1] - origin)),
             float(device_steps[each.rank].begin_ns[0] - origin),
             steps[0],
@@ -230,6 +240,15 @@ def _connect(analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[
     )
 
 
+def _copies_of_gathers(analysis: RunAnalysis) -> frozenset[str]:
+    """Return the names of kernels that copy parameters out of what was gathered."""
+    kernels = analysis.kernels
+    if kernels.empty:
+        return frozenset()
+    names = set(kernels.loc[kernels["role"] != "compute", "name"].astype(str))
+    return frozenset(name for name in names if COPIES_GRADIENTS not in name)
+
+
 def _is_one_at_a_time(
     tasks: Sequence[RankTasks], collective: Sequence[Int64s], lane: Int64s, number: int
 ) -> bool:
@@ -247,13 +266,22 @@ def _rank_graph(
     collective: Int64s,
     arrival: Floats,
     kinds: Mapping[int, str],
+    copies: frozenset[str],
     host: tuple[float, float],
     device_begin: float,
     first_step: int,
 ) -> RankGraph:
     pick_up = _pick_up(tasks)
     gap, call, blocks_on, returns = _host_waits(tasks, *_host_times(tasks, host[0]))
-    lag, waits_on, held = _device_waits(tasks, collective, kinds, pick_up, device_begin)
+    compute_stream = find_main_stream(tasks, collective != NONE)
+    gathers = of_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value})
+    copy_in = find_copies_in(tasks, collective, compute_stream)
+    copy_out = find_copies_out(tasks, gathers, copies, compute_stream)
+    reductions = of_kinds(tasks, kinds, REDUCES)
+    copy_out = np.maximum(copy_out, find_work_behind(tasks, collective, reductions, compute_stream))
+    lag, waits_on, held = _device_waits(
+        tasks, collective, kinds, copy_in, copy_out, compute_stream, pick_up, device_begin
+    )
     work = np.where(np.isnan(tasks.work[:, 0]), 0.0, tasks.work[:, 1] - tasks.work[:, 0])
     inside = collective != NONE
     # of a collective the rank's own part is how much later than the first rank it ended
@@ -270,6 +298,8 @@ def _rank_graph(
         held=held,
         lag_ns=lag,
         collective=collective,
+        copy_in=copy_in,
+        copy_out=copy_out,
         first_step=first_step,
         begin_ns=device_begin,
         host_begin_ns=host[0],
@@ -328,8 +358,8 @@ def _host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats, Fl
     fullest = int(pending.max(initial=0))
     # a recording that shows waits shows all of them: then a device that ran dry waited for the host
     shows_waits = any(_WAITS.fullmatch(name) for name in set(tasks.name))
-    longer = gap >= _LONGER_RATIO * _usual_gap(tasks, gap)
-    for at in np.flatnonzero((gap >= _QUEUE_FULL_NS) & longer).tolist():
+    usual = _usual_gaps(tasks, gap, pending)
+    for at in np.flatnonzero((gap >= _QUEUE_FULL_NS) & (gap > usual)).tolist():
         # the host went on just as the device ran dry, or as a full queue had room: no call shows that wait
         begin, left = tasks.call[at, 0], pending[at]
         is_dry = left == 0 and not shows_waits
@@ -341,21 +371,21 @@ def _host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats, Fl
     return gap, call, on, returns
 
 
-def _usual_gap(tasks: RankTasks, gap: Floats) -> Floats:
-    """Return the median gap before calls like each; 0 for what is called only some times a step.
+def _usual_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats:
+    """Return what the host takes at most before such a call, behind such a one, while the device has work.
 
-    Alike are calls of a name and work behind calls of one name: what such a call takes the host always, the
-    hooks of a unit for example, is no wait.
+    A host that is as long away while nothing can hold it does something of its own.
     """
-    keys = list(zip(tasks.name, ("", *tasks.name[:-1]), tasks.kernel, strict=True)) if len(tasks) else []
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    of_call = np.array([numbers[key] for key in keys], dtype=np.int64)
-    count = np.bincount(of_call, minlength=len(numbers))
-    ends = np.cumsum(count)
-    middle = gap[np.lexsort((gap, of_call))][ends - (count + 1) // 2] if len(gap) else gap
-    often = count > _SOME_CALLS * len(np.unique(tasks.step))
-    usual: Floats = np.where(often, middle, 0.0)[of_call]
-    return usual
+    steps = [
+        (before, name, kernel)
+        for before, name, kernel in zip(("", *tasks.name[:-1]), tasks.name, tasks.kernel, strict=True)
+    ]
+    busy = (pending > 0) & (pending < _MIN_QUEUE)
+    longest: dict[tuple[str, str, str], list[float]] = {}
+    for at in np.flatnonzero(busy).tolist():
+        longest.setdefault(steps[at], []).append(float(gap[at]))
+    usual = {step: max(times) for step, times in longest.items() if len(times) >= _MIN_ALIKE}
+    return np.array([usual.get(step, 0.0) for step in steps])
 
 
 def _pending(tasks: RankTasks, done: Int64s) -> Int64s:
@@ -370,6 +400,9 @@ def _device_waits(
     tasks: RankTasks,
     collective: Int64s,
     kinds: Mapping[int, str],
+    copy_in: Int64s,
+    copy_out: Int64s,
+    compute_stream: int,
     pick_up: float,
     begin: float,
 ) -> tuple[Floats, tuple[tuple[int, ...], ...], tuple[int, ...]]:
@@ -383,25 +416,33 @@ def _device_waits(
     ends = tasks.work[by_end, 1]
     before: dict[int, int] = {}
     is_collective = collective != NONE
-    compute_stream = _main_stream(tasks, is_collective)
     last_compute = NONE
-    closing = _closing_gathers(tasks, collective, kinds)
-    step, before_step = NONE, NONE
-    consumers = _gather_consumers(tasks, collective, kinds, compute_stream)
+    gathers_at, reductions = (
+        of_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value}),
+        of_kinds(tasks, kinds, REDUCES),
+    )
+    closing = find_closing_gathers(tasks, gathers_at, reductions)
+    step, program, before_step, begins = NONE, NONE, NONE, True
+    consumers = find_gather_consumers(tasks, gathers_at, copy_out, compute_stream)
+    reduced = find_reduction_consumers(tasks, reductions, compute_stream)
     for at in done.tolist():
         start, stream = float(tasks.work[at, 0]), int(tasks.stream[at])
         known = max(float(tasks.call[at, 0]) + pick_up, begin)
         if stream in before:
             known = max(known, float(tasks.work[before[stream], 1]))
-        for other in consumers.get(at, ()):
+        filled = (int(copy_in[at]),) if copy_in[at] != NONE else ()
+        for other in (*consumers.get(at, ()), *reduced.get(at, ()), *filled):
             if tasks.work[other, 1] <= start + _RESOLUTION_NS:
                 waits[at].append(other)
                 known = max(known, float(tasks.work[other, 1]))
-        follows = is_collective[at] and (kinds[int(tasks.row[at])] in _REDUCES or at in closing)
-        if is_collective[at] and not follows and tasks.step[at] != step:
-            step, before_step = int(tasks.step[at]), last_compute
+        follows = is_collective[at] and (kinds[int(tasks.row[at])] in REDUCES or at in closing)
+        if tasks.step[at] != step:
+            step, program, begins = int(tasks.step[at]), int(tasks.thread[at]), True
+        begins |= int(tasks.thread[at]) != program
+        if is_collective[at] and not follows and begins and int(tasks.thread[at]) == program:
+            before_step, begins = last_compute, False
         gathers = is_collective[at] and not follows and before_step != NONE
-        # what a step gathers the update of the step before has written
+        # what a forward gathers follows what was launched before it: the update has written the parameters
         if gathers and tasks.work[before_step, 1] <= start + _RESOLUTION_NS:
             waits[at].append(before_step)
             known = max(known, float(tasks.work[before_step, 1]))
@@ -426,25 +467,6 @@ def _device_waits(
     return lag, tuple(tuple(each) for each in waits), tuple(held)
 
 
-def _closing_gathers(tasks: RankTasks, collective: Int64s, kinds: Mapping[int, str]) -> frozenset[int]:
-    """Return the gathers launched behind the last reduction of their step: of what it has updated."""
-    kind = np.array([kinds[row] if row != NONE else "" for row in tasks.row.tolist()])
-    gathers = np.flatnonzero(kind == CollectiveKind.ALL_GATHER.value)
-    reduces = np.flatnonzero(np.isin(kind, list(_REDUCES)))
-    last = {int(step): int(at) for at, step in zip(reduces, tasks.step[reduces], strict=True)}
-    return frozenset(at for at in gathers.tolist() if at > last.get(int(tasks.step[at]), len(tasks)))
-
-
-def _main_stream(tasks: RankTasks, is_collective: Bools) -> int:
-    """The stream that computes longest."""
-    mine = ~is_collective & ~np.isnan(tasks.work[:, 0])
-    if not mine.any():
-        return NONE
-    streams, place = np.unique(tasks.stream[mine], return_inverse=True)
-    busy = np.bincount(place, weights=tasks.work[mine, 1] - tasks.work[mine, 0])
-    return int(streams[np.argmax(busy)])
-
-
 def _released_by(tasks: RankTasks, by_end: Int64s, ends: Floats, start: float, stream: int, at: int) -> int:
     """The work of another stream, launched before, that ended last before ``start`` and shortly before it."""
     place = int(np.searchsorted(ends, start + _RESOLUTION_NS, side="right")) - 1
@@ -464,36 +486,3 @@ def _ends_there(tasks: RankTasks, by_end: Int64s, ends: Floats, at: int) -> bool
     return any(
         int(other) > at and int(tasks.stream[other]) != int(tasks.stream[at]) for other in by_end[first:last]
     )
-
-
-def _gather_consumers(
-    tasks: RankTasks, collective: Int64s, kinds: Mapping[int, str], compute_stream: int
-) -> dict[int, tuple[int, ...]]:
-    """For compute that follows gathers: the gathers, by how many gathers ahead the program launches them.
-
-    The consumer of a gather is the first compute launched behind the next ``ahead`` gathers.  The smallest
-    ``ahead`` is taken with which next to no consumer started before its gather was done.
-    """
-    gathers = [
-        at
-        for at in np.flatnonzero(collective != NONE).tolist()
-        if kinds[int(tasks.row[at])] == CollectiveKind.ALL_GATHER.value
-    ]
-    compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
-    if len(gathers) < 2 or not len(compute):
-        return {}
-    for ahead in range(_MAX_LAG_GATHERS + 1):
-        behind = np.array([*gathers[ahead:], *[gathers[-1]] * ahead])
-        place = np.searchsorted(compute, behind, side="right")
-        pairs = [
-            (int(compute[where]), gather)
-            for gather, where in zip(gathers, place.tolist(), strict=True)
-            if where < len(compute)
-        ]
-        right = [tasks.work[gather, 1] <= tasks.work[consumer, 0] + _STALL_NS for consumer, gather in pairs]
-        if pairs and np.mean(right) >= _CONSUMED_RATIO:
-            found: dict[int, tuple[int, ...]] = {}
-            for consumer, gather in pairs:
-                found[consumer] = (*found.get(consumer, ()), gather)
-            return found
-    return {}

@@ -128,7 +128,8 @@ def _ask(
     checked = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
     replay = Replay(analysis=analysis)
     answers, judged = judge_sizes(analysis, replay, [answer for answer in checked if answer is not None])
-    priced = [*(price(replay, answer) for answer in answers if isinstance(answer, Finding)), *judged]
+    found_by_rules = [price(replay, answer) for answer in answers if isinstance(answer, Finding)]
+    priced = [*(each for each in found_by_rules if each is not None), *judged]
     more = replayed_findings(analysis, replay, priced)
     found = {finding.cause for finding in more}
     kept = [finding for finding in priced if finding.cause not in found]

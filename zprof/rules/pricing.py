@@ -17,7 +17,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.host.calls import read_host_calls
 from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.replay import edits
 from zprof.replay.gathers import gather_launches
@@ -29,7 +29,7 @@ from zprof.rules.copies import INTO, copies
 from zprof.rules.device.slowdown import slowdown_of
 from zprof.rules.host.lost import is_inference
 from zprof.rules.rows import of_kind
-from zprof.rules.rule import Rule
+from zprof.rules.rule import Rule, severity_of
 from zprof.rules.transfer.messages.replayed_hosts import shard_in_host
 from zprof.rules.transfer.messages.replayed_sizes import (
     merge_small_units,
@@ -38,8 +38,9 @@ from zprof.rules.transfer.messages.replayed_sizes import (
 )
 from zprof.rules.volume.closing_gathers import closing_gathers
 from zprof.rules.volume.passes.accumulation_syncs import early_reductions
+from zprof.rules.volume.passes.headroom import headroom_of
 from zprof.rules.volume.passes.known import passes_of
-from zprof.rules.volume.passes.regathers import Again, gathered_again
+from zprof.rules.volume.passes.regathers import Again, gathered_again, gathers_of, without_cause
 from zprof.rules.volume.traffic import traffic_of
 
 #: Of what the replay gains: dependencies that were not seen, and times that the change itself moves.
@@ -52,11 +53,21 @@ _SURE_RATIO, _NOTHING_RATIO = 0.015, 0.01
 _LAUNCH_LEFT_RATIOS = (0.5, 0.0)
 _COPY_LEFT_RATIOS = (0.5, 0.0)
 _HALF = 0.5
-#: What adding a gradient up costs at most, of the time of its reduction.
-_ADDED_RATIO = 0.7
 #: The forward's share of a step's compute: with and without recomputation.
 _FORWARD_RATIOS = (0.25, 0.35)
 _BLOCKED_NS = 50_000
+#: What these would drop or halve is known for certain, and what it costs only from the whole step.
+_PROPOSED = frozenset(
+    {
+        Cause.ACCUMULATION_SYNCS,
+        Cause.ACCUMULATION_REGATHERS,
+        Cause.CHECKPOINT_REGATHERS,
+        Cause.LAST_UNIT_REGATHERED,
+        Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+        Cause.FP32_GATHER,
+        Cause.FP32_REDUCE,
+    }
+)
 #: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
 _STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
 #: What makes a host launch late makes it launch gathers late, too.
@@ -122,8 +133,11 @@ def _step_ns(ends: Floats) -> float:
     return whole / (int(ends.shape[1]) - 1)
 
 
-def price(replay: Replay, finding: Finding) -> Finding:
-    """Return the finding with the range of its replay, or as it is if its cause has none."""
+def price(replay: Replay, finding: Finding) -> Finding | None:
+    """Return the finding with the range of its replay, or as it is if its cause has none.
+
+    None if a rule only proposed it, and the replay says that it costs nothing.
+    """
     edit = _EDITS.get(finding.cause)
     if edit is None or replay.base_ns is None or replay.graph is None or finding.saving_ns[1] <= 0:
         return finding
@@ -133,6 +147,11 @@ def price(replay: Replay, finding: Finding) -> Finding:
         return finding
     low, high = margin(min(gains), max(gains), replay.step_ns)
     own, confidence = finding.saving_ns, finding.confidence
+    if finding.cause in _PROPOSED:
+        own = int(low), int(high)
+        if high < _NOTHING_RATIO * replay.step_ns and finding.severity is Severity.LOW:
+            return None
+        finding = replace(finding, severity=severity_of(high, replay.step_ns))
     if high < _NOTHING_RATIO * replay.step_ns:
         # the step without the cause is as long: what the rule saw is there, and costs nothing
         return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
@@ -162,7 +181,9 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
         other.cause
         for finding in sure
         for other in findings
-        if other.cause in explains.get(finding.cause, ()) and _is_explained(replay, finding, other)
+        if other.cause in explains.get(finding.cause, ())
+        and not (other.cause in _PROPOSED and other in sure)
+        and _is_explained(replay, finding, other)
     }
     return [finding for finding in findings if finding.cause not in gone]
 
@@ -198,7 +219,9 @@ def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
     """Return whether the time is not what makes the finding unsure: nobody knows if its fix is possible."""
     if finding.cause is Cause.BLOCKING_SYNC:
         return is_inference(analysis)  # a decoder reads each token back
-    return finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD
+    if finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:
+        return not headroom_of(analysis, gathers_of(analysis)).suffices
+    return False
 
 
 def _halve_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -214,7 +237,7 @@ def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 def _halve(
     analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
 ) -> Sequence[Graph]:
-    """Half of the bytes, with the latency of the fitted link; or with none, and half of the copies too."""
+    """Half of the bytes and of their copies, with the latency of the fitted link or with none."""
     collectives = analysis.collectives.loc[list(rows)]
     latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
     ratios = {}
@@ -227,35 +250,35 @@ def _halve(
     ):
         fixed = min(1.0, max(0.0, latency.get((kind, group), 0.0)) / max(1.0, transfer))
         ratios[row] = fixed + _HALF * (1 - fixed)
-    halved = edits.scale_transfers(graph, dict.fromkeys(ratios, _HALF))
-    return [
-        edits.scale_transfers(graph, ratios),
-        edits.scale_work(halved, _copies_scaled(analysis, _HALF, copied)),
-    ]
+    scaled = (edits.scale_transfers(graph, each) for each in (ratios, dict.fromkeys(ratios, _HALF)))
+    return [edits.scale_work(each, _copies_scaled(analysis, _HALF, copied)) for each in scaled]
 
 
 def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     again = gathered_again(analysis, finding.cause)
     if not isinstance(again, Again):
         return []
-    return _drop(analysis, graph, again.rows["row"].tolist())
+    return _drop(analysis, graph, without_cause(again.gathers, finding.cause)["row"].tolist())
 
 
 def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Without them; gradients that are not reduced are added up, which takes compute instead."""
+    """Without them; gradients that are not reduced are added up, which takes compute instead.
+
+    Adding up reads and writes about what the copies into and out of the reduction's buffer do.
+    """
     early, _ = early_reductions(passes_of(analysis))
     rows = early["row"].tolist()
-    half = edits.scale_transfers(graph, dict.fromkeys(rows, 1 - _ADDED_RATIO))
-    return [half, *_drop(analysis, graph, rows)]
+    return [
+        edits.drop_collectives(graph, frozenset(rows), keeps_copies=True),
+        *_drop(analysis, graph, rows),
+    ]
 
 
 def _drop(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
-    """Without these collectives, and also without the copies that go with each."""
-    copied = copies(analysis)
-    names = frozenset(copied["name"].astype(str)) if len(copied) else frozenset()
+    """Without these collectives and their copies; the time before the first call of each is whose it is."""
     return [
+        edits.drop_collectives(graph, frozenset(rows), keeps_hooks=True),
         edits.drop_collectives(graph, frozenset(rows)),
-        edits.drop_collectives(graph, frozenset(rows), names),
     ]
 
 

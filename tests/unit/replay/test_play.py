@@ -63,6 +63,8 @@ def rank_of(
         held=(),
         lag_ns=np.zeros(count),
         collective=collective,
+        copy_in=np.full(count, NONE),
+        copy_out=np.full(count, NONE),
         first_step=0,
         begin_ns=0.0,
         host_begin_ns=0.0,
@@ -223,3 +225,25 @@ def test_shards_within_a_host_are_reduced_between_hosts_as_well() -> None:
 def test_latency_comes_off_each_collective() -> None:
     graph = graph_of(gather_then_compute(0, 1.0), gather_then_compute(1, 1.0), transfer_ms=(3.0,))
     assert ends_ms(shorten_collectives(graph, {0: 2.0 * MS, 1: 2.0 * MS})) == [7.0, 7.0]
+
+
+def test_a_dropped_gather_takes_its_copies_and_hands_on_the_wait_that_it_hid() -> None:
+    # reduction, gather with its copy out, compute behind the copy: the copy also waits for the reduction
+    tasks = [("reduce", 2, 5.0), ("gather", 2, 4.0), ("copy", 1, 1.0), ("compute", 1, 2.0)]
+    rank = rank_of(0, tasks, waits={2: (0, 1)}, rows={0: 0, 1: 1})
+    rank = replace(rank, copy_out=np.array([NONE, 2, NONE, NONE]))
+    graph = graph_of(rank, transfer_ms=(0.0, 0.0))
+    assert ends_ms(graph) == [12.0]
+    row = int(rank.tasks.row[1])
+    assert ends_ms(drop_collectives(graph, frozenset([row]))) == [7.0]
+
+
+def test_a_dropped_reduction_leaves_the_cost_of_its_copies_if_gradients_are_added_up() -> None:
+    tasks = [("compute", 1, 3.0), ("copy", 3, 1.0), ("reduce", 2, 5.0), ("after", 1, 1.0)]
+    rank = rank_of(0, tasks, waits={1: (0,), 2: (1,), 3: (2,)}, rows={2: 0})
+    rank = replace(rank, copy_in=np.array([NONE, NONE, 1, NONE]))
+    graph = graph_of(rank, transfer_ms=(0.0,))
+    assert ends_ms(graph) == [10.0]
+    row = frozenset([int(rank.tasks.row[2])])
+    assert ends_ms(drop_collectives(graph, row)) == [4.0]
+    assert ends_ms(drop_collectives(graph, row, keeps_copies=True)) == [5.0]

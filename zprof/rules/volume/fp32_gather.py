@@ -18,7 +18,7 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_bytes, format_ns
-from zprof.rules.rows import has_no_collectives, wall_ns
+from zprof.rules.rows import can_replay, has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.volume.compute_type import ComputeType, compute_type, says_full
 from zprof.rules.volume.halved import Halved, halved
@@ -43,7 +43,7 @@ def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if not traffic.gathers.is_full:
         return None
     priced = halved(analysis, traffic.gathers.full_rows)
-    if priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
+    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
         return None
     computed = compute_type(analysis)
     proof = _proof(analysis, traffic, computed)

@@ -20,7 +20,7 @@ from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
 from zprof.model.units import format_bytes, format_ns
 from zprof.rules.foreseen import foreseen
-from zprof.rules.rows import has_no_collectives, wall_ns
+from zprof.rules.rows import can_replay, has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.volume.compute_type import compute_type, says_full
 from zprof.rules.volume.halved import Halved, halved
@@ -47,7 +47,7 @@ def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if not traffic.reductions.is_full:
         return None
     priced = halved(analysis, traffic.reductions.full_rows)
-    if priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
+    if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
         return None
     proof = _proof(analysis, traffic.gathers)
     if proof is not None:

@@ -2,8 +2,9 @@
 
 Ranges of the program say it best: FSDP2's and FSDP1's hooks, DDP's forward, the recorder's marks of phases.
 Below them, autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, also the
-hooks that launch collectives from it.  What is outside of it, and is no optimizer, belongs to a forward as
-soon as the program's thread runs operators there.
+hooks that launch collectives from it; and what else a thread of autograd does is backward, too: hooks before
+its first node gather, and no node encloses them.  What is outside of it, and is no optimizer, belongs to a
+forward as soon as the program's thread runs operators there, or gathers.
 
 A forward is recomputation where it runs on a thread of autograd, or where it passes only some of the units
 that the forward before it passed: every micro-batch passes all of them.
@@ -36,8 +37,13 @@ _BACKWARD = re.compile(
 _FORWARD_AHEAD = re.compile(rf"FSDP::forward_prefetch.*|{_FSDP1}pre_forward_prefetch")
 _BACKWARD_AHEAD = re.compile(rf"FSDP::backward_prefetch.*|{_FSDP1}(pre|post)_backward_prefetch")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+_STEP = re.compile(r"ProfilerStep#.*")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#.*")
+_NODE = re.compile(r"autograd::engine::evaluate_function\b.*")
+#: Of the operators, the training loop runs more than that.
+_PROGRAM_RATIO = 0.05
 _AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|aten::\w*backward\w*")
-_OPERATOR = re.compile(r"aten::\w+")
+_OPERATOR = re.compile(r"aten::\w+|c10d::\w*all_?gather\w*")
 
 
 def _nothing() -> Intervals:
@@ -51,8 +57,8 @@ class Evidence:
     ``forward`` and ``backward`` are what the program itself calls so, ``ahead_*`` prefetches for these
     passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps.  ``recompute``: forwards that
     a backward repeats, as far as threads and units tell them; ``forward`` is without them.  ``operators``:
-    what the program's thread runs outside of autograd and of the optimizer.  Disjoint sets, except the named
-    ones.
+    what the program's thread runs outside of autograd and of the optimizer, gathers among it.
+    Disjoint sets, except the named ones.
     """
 
     forward: Intervals = field(default_factory=_nothing)
@@ -88,9 +94,10 @@ def evidence_of(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> Evid
     program = program_thread(view)
     nodes, backwards = view.name_is(operators | named, _is(_AUTOGRAD)), view.name_is(named, _is(_BACKWARD))
     forwards, optimizers = view.name_is(named, _is(_FORWARD)), view.name_is(named, _is(_OPTIMIZER))
-    repeated = forwards & np.isin(view.thread, _autograd_threads(view, forwards, nodes | backwards))
+    threads = _autograd_threads(view, forwards, nodes | backwards)
+    repeated = forwards & np.isin(view.thread, threads)
     repeated |= _partial_forwards(view, forwards & ~repeated, nodes | backwards, optimizers)
-    autograd = union(clock.common(view.spans[nodes]))
+    autograd = union(clock.common(view.spans[nodes | (operators & np.isin(view.thread, threads))]))
     optimizer = union(clock.common(view.spans[optimizers]), clock.common(marked[Phase.OPTIMIZER]))
     mine = operators & (view.thread == program)
     return Evidence(
@@ -144,12 +151,27 @@ def _is(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 
 
 def program_thread(view: EventView) -> int:
-    """The thread that steps are marked on; else the one with most operators."""
-    steps = view.name_is(view.category_is("user_annotation"), lambda name: name.startswith("ProfilerStep#"))
-    chosen = steps if steps.any() else view.category_is("cpu_op")
-    if not chosen.any():
+    """The thread of the training loop: it marks steps, else it runs the optimizer, else most operators.
+
+    Where a thread of autograd recomputes, it runs more operators than the program's: of those without nodes
+    of a backward the busiest one counts, unless they hardly run any (on a CPU one thread may run it all).
+    """
+    named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
+    for pattern in (_STEP, _OPTIMIZER, _LOADER):
+        chosen = view.name_is(named, _is(pattern))
+        if chosen.any():
+            return _busiest(view.thread[chosen])
+    of_autograd = view.thread[view.name_is(operators, _is(_NODE))]
+    without = operators & ~np.isin(view.thread, of_autograd)
+    if without.sum() >= _PROGRAM_RATIO * operators.sum():
+        operators = without
+    return _busiest(view.thread[operators])
+
+
+def _busiest(threads: Int64s) -> int:
+    if not len(threads):
         return -1
-    numbers, counts = np.unique(view.thread[chosen], return_counts=True)
+    numbers, counts = np.unique(threads, return_counts=True)
     return int(numbers[np.argmax(counts)])
 
 

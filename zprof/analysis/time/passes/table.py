@@ -23,7 +23,7 @@ import pandas as pd
 from zprof.analysis.intervals import Int64s, Intervals, covered
 from zprof.analysis.time.activity.timeline import RankTimeline
 from zprof.analysis.time.passes.evidence import Evidence
-from zprof.analysis.time.passes.moves import GATHER, candidates, of_parameters
+from zprof.analysis.time.passes.moves import GATHER, Mask, candidates, of_parameters
 from zprof.analysis.time.passes.order import passes_by_order, units_by_order
 from zprof.analysis.time.passes.where import UNKNOWN, where
 from zprof.model.phases import Phase
@@ -58,7 +58,7 @@ def find_passes(
     if not len(table):
         return pd.DataFrame(columns=list(PASS_COLUMNS))
     parts = [(t, slice(*span)) for t, span in zip(timelines, bounds, strict=True) if span[0] < span[1]]
-    table = _with_units(_placed(table, parts, evidence_of))
+    table = _with_units(_placed(table, parts, evidence_of), parts)
     table = _without_evaluations(_with_pieces(_by_order(table), parts))
     return of_parameters(_numbered(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
 
@@ -100,16 +100,29 @@ def _placed(
     )
 
 
-def _with_units(table: pd.DataFrame) -> pd.DataFrame:
+def _with_units(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
     """Name the units of gathers by their place in the forward, if no gather of the job names its own."""
     gathers = table[(table["kind"] == GATHER) & table["micro_batch"].notna()]
     if gathers.empty or table.loc[table["kind"] == GATHER, "unit"].notna().any():
         return table
     units = table["unit"].copy()
+    computed = pd.Series(_computed_before(table, parts), index=table.index)
     for _, rows in gathers.groupby(["rank", "step", "micro_batch"], sort=False):
-        units.loc[rows.index] = units_by_order(rows["phase"].tolist(), rows["bytes"].tolist())
+        units.loc[rows.index] = units_by_order(
+            rows["phase"].tolist(), rows["bytes"].tolist(), computed[rows.index].tolist()
+        )
     inferred = units.notna() & table["unit"].isna()
     return table.assign(unit=units, method=table["method"].mask(inferred, BY_ORDER))
+
+
+def _computed_before(table: pd.DataFrame, parts: Sequence[Part]) -> Mask:
+    """Return if the rank launched compute between each row and the one before it."""
+    launched = table["launched_ns"].to_numpy(np.int64)
+    computed = np.ones(len(table), dtype=np.bool_)
+    for timeline, mine in parts:
+        done = np.searchsorted(_compute_launches(timeline), launched[mine])
+        computed[mine] = np.diff(done, prepend=-1) > 0
+    return computed
 
 
 def _unit(unit: object) -> str | None:

@@ -52,25 +52,43 @@ def gathered_again(analysis: RunAnalysis, cause: Cause) -> Again | Gap | None:
     missing = missing_of_gathers(analysis, cause)
     if missing:
         return missing
-    gathers = gathers_of(analysis)
-    return _worth(analysis, gathers, cause)
+    # a hidden gather costs the host its launch: where the step can be replayed, that decides
+    least = 0.0 if can_replay(analysis) else WORTH_RATIO[cause]
+    return _worth(analysis, gathers_of(analysis), cause, least)
+
+
+def without_cause(gathers: pd.DataFrame, cause: Cause) -> pd.DataFrame:
+    """Return the gathers that are gone once a cause is: a fix works in every micro-batch of a step.
+
+    Each gather counts for one rule, and those of later micro-batches count for ZP412; but what keeps a unit
+    after its forward, or gathers it once for its recomputation, does so in later micro-batches, too.
+    """
+    if cause is Cause.ACCUMULATION_REGATHERS:
+        return gathers[gathers["cause"] == cause.value]
+    causes = [cause.value]
+    if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:  # who keeps all units keeps the last one
+        causes.append(Cause.LAST_UNIT_REGATHERED.value)
+    return gathers[gathers["in_pass"].isin(causes)]
 
 
 def worth_a_word(analysis: RunAnalysis) -> pd.DataFrame:
     """Rows of ``analysis.collectives`` that some of the rules would do without."""
     gathers = gathers_of(analysis)
-    found = [_worth(analysis, gathers, cause) for cause in WORTH_RATIO]
+    known = can_replay(analysis)
+    found = [
+        _worth(analysis, gathers, cause, PROPOSED_RATIO if known else least)
+        for cause, least in WORTH_RATIO.items()
+    ]
     rows = [again.rows["row"] for again in found if again is not None]
     return analysis.collectives.loc[pd.concat(rows)] if rows else analysis.collectives.iloc[:0]
 
 
-def _worth(analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause) -> Again | None:
+def _worth(analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause, least_ratio: float) -> Again | None:
     rows = gathers[gathers["cause"] == cause.value]
     if rows.empty:
         return None
     price = price_of(analysis, rows)
-    worth = PROPOSED_RATIO if can_replay(analysis) else WORTH_RATIO[cause]
-    if price.exposed_ns <= worth * wall_ns(analysis):
+    if least_ratio and price.exposed_ns <= least_ratio * wall_ns(analysis):
         return None
     return Again(rows=rows, price=price, gathers=gathers)
 
@@ -78,7 +96,8 @@ def _worth(analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause) -> Again 
 def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
     """Gathers of known units in the passes of a step, with ``micro_batches`` of it and their ``cause``.
 
-    ``cause`` is None for the first gather of a unit in a step.  Gathers of which the unit or the micro-batch
+    ``cause`` is None for the first gather of a unit in a step.  ``in_pass``: the same within the micro-batch
+    alone, None for the first gather of a unit in it.  Gathers of which the unit or the micro-batch
     is not known are left out.
     """
     passes = passes_of(analysis)
@@ -86,22 +105,48 @@ def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
     wanted = (passes["kind"] == CollectiveKind.ALL_GATHER.value) & (passes["phase"] != Phase.OPTIMIZER.value)
     rows = passes[wanted & passes["number"].notna() & passes["in_micro_batch"].notna()]
     rows = rows.astype({"micro_batches": "int64", "number": "int64", "in_micro_batch": "int64"})
-    return rows.assign(cause=_causes(analysis, rows))
+    in_pass = _causes_in_pass(analysis, rows)
+    return rows.assign(cause=_causes(rows, in_pass), in_pass=in_pass)
 
 
-def _causes(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
+def _causes_in_pass(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
+    of_last = _of_last_unit(analysis, rows)
+    third = rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION
+    third |= _of_kept_unit(rows, third, of_last)
+    cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
+    cause = cause.mask(of_last, Cause.LAST_UNIT_REGATHERED.value)
+    cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
+    return cause.where(third | (rows["in_micro_batch"] > 1), None)
+
+
+def _of_kept_unit(
+    rows: pd.DataFrame, third: "pd.Series[bool]", of_last: "pd.Series[bool]"
+) -> "pd.Series[bool]":
+    """Return the gathers of recomputation for units that were kept until then: nothing else gathers these.
+
+    Where recomputation makes a third gather of the units, it also makes the second one of the last unit, and
+    the only one of a unit that was kept since the micro-batch before.
+    """
+    step = [rows[name] for name in _STEP]
+    unit = [*step, rows["unit"]]
+    micro_batch = [*unit, rows["micro_batch"]]
+    repeats = third.groupby(unit).transform("max")
+    last = of_last.groupby(unit).transform("max") & third.groupby(step).transform("max")
+    count = rows.groupby(micro_batch)["in_micro_batch"].transform("max")
+    forward = (rows["phase"] == Phase.FORWARD.value).groupby(micro_batch).transform("max")
+    since_before = (repeats | last) & ~forward & (rows["micro_batch"] > 0) & (count == 1)
+    return since_before | (last & of_last & (count == _WITHOUT_RECOMPUTATION))
+
+
+def _causes(rows: pd.DataFrame, in_pass: "pd.Series[str]") -> "pd.Series[str]":
     again = rows["number"] > 1
     # kept from the first micro-batch on, a unit would not be gathered in a later one at all
     begins = (rows["in_micro_batch"] == 1) & (rows["phase"] == Phase.FORWARD.value)
     begins = begins.groupby([rows[name] for name in (*_STEP, "unit", "micro_batch")]).transform("max")
     further = again & (rows["micro_batch"] > 0) & begins
-    third = again & ~further & (rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION)
-    last = again & ~further & ~third & _of_last_unit(analysis, rows)
-    cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
-    cause = cause.mask(last, Cause.LAST_UNIT_REGATHERED.value)
-    cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
-    cause = cause.mask(further, Cause.ACCUMULATION_REGATHERS.value)
-    return cause.where(again, None)
+    # of a micro-batch that did not begin with a forward nothing is known but that this was there
+    cause = in_pass.where(in_pass.notna(), Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value)
+    return cause.mask(further, Cause.ACCUMULATION_REGATHERS.value).where(again, None)
 
 
 def _of_last_unit(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":

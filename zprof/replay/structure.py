@@ -1,0 +1,193 @@
+"""What the structure of a sharded program says of waits, also where the recording does not show them.
+
+A recording shows the wait that came last.  Take it away, and the one before it counts: of the copy that fills
+a buffer, of the reduction whose buffer is needed again.  These follow from how such programs are
+written, and are taken only if the recording does not contradict them.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+from zprof.model.collectives import CollectiveKind
+from zprof.replay.tasks import NONE, Bools, RankTasks
+
+#: Work may start so much before what it waits for ends: clocks drift, times are rounded.
+_TOLERANCE_NS = 4_000.0
+#: Of what follows from the structure, so much must hold in the recording.
+_HOLDS_RATIO = 0.97
+_MAX_LAG_GATHERS = 4
+#: Calls that order a collective behind other streams, or hold it until there is room for it.
+_ORDERS = re.compile(r"(cuda|hip|cu)(Event\w+|StreamWaitEvent)", re.ASCII)
+#: FSDP2's operator that copies gradients together for a reduction.
+COPIES_GRADIENTS = "chunk_cat"
+REDUCES = frozenset(
+    {CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value, CollectiveKind.ALL_TO_ALL.value}
+)
+
+
+def are_orders(tasks: RankTasks) -> Bools:
+    """Return which calls give no work, and order a collective behind other work or hold it back."""
+    named = [_ORDERS.fullmatch(name) is not None for name in tasks.name]
+    return np.array(named, dtype=np.bool_) & np.isnan(tasks.work[:, 0])
+
+
+def find_main_stream(tasks: RankTasks, is_collective: Bools) -> int:
+    """Return the stream that computes longest."""
+    mine = ~is_collective & ~np.isnan(tasks.work[:, 0])
+    if not mine.any():
+        return NONE
+    streams, place = np.unique(tasks.stream[mine], return_inverse=True)
+    busy = np.bincount(place, weights=tasks.work[mine, 1] - tasks.work[mine, 0])
+    return int(streams[np.argmax(busy)])
+
+
+def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) -> Int64s:
+    """Return for each collective the work that fills its buffer, launched right before beside the compute.
+
+    Between the two launches nothing is launched: only events are recorded and waited for.
+    """
+    orders = are_orders(tasks)
+    found = np.full(len(tasks), NONE, dtype=np.int64)
+    for at in np.flatnonzero(collective != NONE).tolist():
+        before = at - 1
+        while before >= 0 and orders[before]:
+            before -= 1
+        if before < 0 or np.isnan(tasks.work[before, 0]) or collective[before] != NONE:
+            continue
+        moved = tasks.kernel[before].startswith("Mem")
+        if not moved and tasks.stream[before] != compute_stream:
+            found[at] = before
+    return found
+
+
+def find_work_behind(
+    tasks: RankTasks, collective: Int64s, reductions: Sequence[int], compute_stream: int
+) -> Int64s:
+    """Return for each reduction the work that finishes it: launched right behind, not where compute runs."""
+    found = np.full(len(tasks), NONE, dtype=np.int64)
+    for at in reductions:
+        behind = at + 1
+        while behind < len(tasks) and np.isnan(tasks.work[behind, 0]):
+            behind += 1
+        if behind < len(tasks) and collective[behind] == NONE and tasks.thread[behind] == tasks.thread[at]:
+            # what fills the buffer of the next one is no part of this one
+            is_next = COPIES_GRADIENTS in tasks.kernel[behind]
+            if tasks.stream[behind] != compute_stream and not is_next:
+                found[at] = behind
+    return found
+
+
+def find_copies_out(tasks: RankTasks, gathers: Sequence[int], copies: Collection[str], stream: int) -> Int64s:
+    """Return for each gather the copy out of its buffer: both go through the units in the same order.
+
+    A unit may be gathered in pieces with one copy: nothing is computed between their launches.
+    """
+    found = np.full(len(tasks), NONE, dtype=np.int64)
+    computes = (tasks.stream == stream) & ~np.isnan(tasks.work[:, 0])
+    outs = [at for at in np.flatnonzero(computes).tolist() if tasks.kernel[at] in copies]
+    done = np.cumsum(computes)
+    units: list[list[int]] = []
+    for at in gathers:
+        if units and done[at] == done[units[-1][-1]]:
+            units[-1].append(at)
+        else:
+            units.append([at])
+    for entries in ([[at] for at in gathers], units):
+        # a window may begin between a gather and its copy, and end there, too
+        if not outs or abs(len(entries) - len(outs)) > 1:
+            continue
+        first = next((place for place, out in enumerate(outs) if out > entries[0][0]), len(outs))
+        pairs = list(zip(entries, outs[first:], strict=False))
+        held = [tasks.work[entry[-1], 1] <= tasks.work[out, 0] + _TOLERANCE_NS for entry, out in pairs]
+        if pairs and np.mean(held) >= _HOLDS_RATIO:
+            for entry, out in pairs:
+                found[entry] = out
+            return found
+    return found
+
+
+def find_gather_consumers(
+    tasks: RankTasks, gathers: Sequence[int], copy_out: Int64s, compute_stream: int
+) -> dict[int, tuple[int, ...]]:
+    """Return for compute that follows gathers: the gathers.
+
+    It is the copy out of a gather where that is known.  Else the first compute launched behind the next
+    ``ahead`` gathers, with the smallest ``ahead`` at which next to no consumer started before its gather was
+    done.
+    """
+    known = [(int(copy_out[at]), at) for at in gathers if copy_out[at] != NONE]
+    if known:
+        return _grouped(known)
+    compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
+    if len(gathers) < 2 or not len(compute):
+        return {}
+    for ahead in range(_MAX_LAG_GATHERS + 1):
+        behind = np.array([*gathers[ahead:], *[gathers[-1]] * ahead])
+        place = np.searchsorted(compute, behind, side="right")
+        pairs = [
+            (int(compute[where]), gather)
+            for gather, where in zip(gathers, place.tolist(), strict=True)
+            if where < len(compute)
+        ]
+        if pairs and _hold(tasks, pairs):
+            return _grouped(pairs)
+    return {}
+
+
+def find_reduction_consumers(
+    tasks: RankTasks, reductions: Sequence[int], compute_stream: int
+) -> dict[int, tuple[int, ...]]:
+    """Return for compute the reductions that it waits for.
+
+    A backward ends with a wait for its reductions: what another thread launches next follows the last one.
+    In FSDP2 compute also waits for the buffer of a reduction: before a unit's gradients are copied together,
+    their stream waits for the reduction of the unit before.
+    """
+    compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
+    place = np.searchsorted(compute, np.array(reductions, dtype=np.int64), side="right").tolist()
+    behind = [
+        (int(compute[where]), at) for at, where in zip(reductions, place, strict=True) if where < len(compute)
+    ]
+    ends = [(then, at) for then, at in behind if tasks.thread[then] != tasks.thread[at]]
+    filled = [(then, at) for then, at in behind if _follows_copy(tasks, at)]
+    reused = [
+        (then, before)
+        for (then, _), (_, before) in zip(filled[1:], filled, strict=False)
+        if tasks.step[then] == tasks.step[before]
+    ]
+    return _grouped([pair for pairs in (ends, reused) if pairs and _hold(tasks, pairs) for pair in pairs])
+
+
+def find_closing_gathers(
+    tasks: RankTasks, gathers: Sequence[int], reductions: Sequence[int]
+) -> frozenset[int]:
+    """Return the gathers launched behind the last reduction of their step: of what it has updated."""
+    last = {int(tasks.step[at]): at for at in reductions}
+    return frozenset(at for at in gathers if at > last.get(int(tasks.step[at]), len(tasks)))
+
+
+def of_kinds(tasks: RankTasks, kinds: Mapping[int, str], chosen: Collection[str]) -> list[int]:
+    """Return the tasks that are collectives of the chosen kinds."""
+    return [at for at, row in enumerate(tasks.row.tolist()) if row != NONE and kinds[row] in chosen]
+
+
+def _follows_copy(tasks: RankTasks, at: int) -> bool:
+    before = at - 1
+    while before >= 0 and np.isnan(tasks.work[before, 0]):
+        before -= 1
+    return before >= 0 and COPIES_GRADIENTS in tasks.kernel[before]
+
+
+def _hold(tasks: RankTasks, pairs: Sequence[tuple[int, int]]) -> bool:
+    held = [tasks.work[first, 1] <= tasks.work[then, 0] + _TOLERANCE_NS for then, first in pairs]
+    return bool(np.mean(held) >= _HOLDS_RATIO)
+
+
+def _grouped(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    found: dict[int, tuple[int, ...]] = {}
+    for consumer, gather in pairs:
+        found[consumer] = (*found.get(consumer, ()), gather)
+    return found
