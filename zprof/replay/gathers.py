@@ -7,6 +7,7 @@ import numpy as np
 
 from zprof.analysis.intervals import Int64s
 from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.structure import find_main_stream
 from zprof.replay.tasks import NONE
 
 #: A gather that starts so much later than its launch and its stream allow was held by something else.
@@ -53,12 +54,16 @@ def _are_at_once(rank: RankGraph, gathers: Int64s) -> Iterator[bool]:
 
 
 def _are_held(rank: RankGraph, gathers: Int64s) -> Iterator[bool]:
-    wanted = set(gathers.tolist())
+    """Whether a gather, or the copy that fills its buffer, waits for compute."""
+    main = find_main_stream(rank.tasks, rank.collective != NONE)
     ended: dict[int, float] = {}
+    held = np.zeros(len(rank.tasks), dtype=np.bool_)
     for at in np.flatnonzero(rank.stream != NONE).tolist():
         stream = int(rank.stream[at])
-        if at in wanted:
-            free = max(rank.tasks.call[at, 0] + rank.pick_up_ns, ended.get(stream, 0.0))
-            compute = [rank.tasks.work[on, 1] for on in rank.waits_on[at] if rank.collective[on] == NONE]
-            yield bool(compute) and max(compute) > free + _HELD_NS
+        free = max(rank.tasks.call[at, 0] + rank.pick_up_ns, ended.get(stream, 0.0))
+        compute = [rank.tasks.work[on, 1] for on in rank.waits_on[at] if rank.stream[on] == main]
+        held[at] = bool(compute) and max(compute) > free + _HELD_NS
         ended[stream] = float(rank.tasks.work[at, 1])
+    for gather in gathers.tolist():
+        filled = int(rank.copy_in[gather])
+        yield bool(held[gather] or (filled != NONE and held[filled]))

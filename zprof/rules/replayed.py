@@ -48,6 +48,8 @@ _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
 _SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
 #: Of the steps, how many must have a late rank, and the same one, to call it one.
 _OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
+#: Of the gathers: programs that prefetch in one of their passes launch half of them early.
+_NEARLY_ALL_RATIO = 0.9
 _SURE_STEPS = 3
 #: So many waits a step are how a loss is read: a note, unless they cost much.
 _USUAL_COUNT = 1.5
@@ -286,7 +288,7 @@ def _collectives(graph: Graph) -> float:
 def _late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
     rows = gather_rows(analysis)
     launches = gather_launches(graph, rows)
-    if launches.at_once_ratio < _OFTEN_RATIO or launches.held_ratio < HELD_RATIO:
+    if launches.at_once_ratio < _NEARLY_ALL_RATIO or launches.held_ratio < HELD_RATIO:
         return []
     return [
         _Found(
