@@ -21,6 +21,7 @@ _STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
 #: What an optimizer runs, and hardly anything else does, where its range is not in the trace.
 _UPDATES = re.compile(r"aten::(_fused_(adamw?|sgd|adagrad)|_foreach_addcdiv)_")
+_SENDS = re.compile(r"c10d::|nccl:|gloo:|record_param_comms")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*")
 #: Old traces have the ranges of the user among the operators.
 _HOST = frozenset({"user_annotation", "cpu_op"})
@@ -193,6 +194,7 @@ def _by_optimizer(trace: Trace) -> StepMarks | None:
         ends = _optimizer_ends(trace, _UPDATES)
     if len(ends) < 2:
         return None
+    ends = _with_what_is_sent(trace, ends)
     steps = [
         _Step(number=number, begin_ns=begin, end_ns=end)
         for number, (begin, end) in enumerate(itertools.pairwise(ends))
@@ -230,6 +232,22 @@ def _optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
             names.clear()
         names.add(name)
     return ends
+
+
+def _with_what_is_sent(trace: Trace, ends: Sequence[int]) -> list[int]:
+    """Return the ends of optimizer steps with the collectives called right behind them: new parameters."""
+    rows = np.flatnonzero(trace.category.where(_HOST.__contains__))
+    rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
+    sends = trace.name.where(lambda name: _SENDS.match(name) is not None)[rows]
+    begins = trace.start_ns[rows]
+    until = begins + trace.duration_ns[rows]
+    extended = []
+    for end in ends:
+        behind = first = int(np.searchsorted(begins, end))
+        while behind < len(rows) and sends[behind]:
+            behind += 1
+        extended.append(max(end, int(until[first:behind].max(initial=end))))
+    return extended
 
 
 def _whole(trace: Trace) -> StepMarks:

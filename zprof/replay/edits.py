@@ -356,11 +356,14 @@ def _moved(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s:
     return renamed
 
 
-def hide_under_next_step(graph: Graph, rows: frozenset[int], forward_ratio: float) -> Graph:
+def hide_under_next_step(
+    graph: Graph, rows: frozenset[int], forward_ratio: float, *, by_part: bool = False
+) -> Graph:
     """Let the gathers that end a step run under the next forward, each needed where its part of that begins.
 
     ``forward_ratio``: the share of a step's compute that is its forward.  The time of the gathers says where
-    in the forward each is needed.  Of the last step only the first gather is left: no forward follows.
+    in the forward each is needed.  ``by_part``: a gather is many small ones, and is all there only where its
+    part of the forward ends.  Of the last step only the first gather is left: no forward follows.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -376,12 +379,14 @@ def hide_under_next_step(graph: Graph, rows: frozenset[int], forward_ratio: floa
                 work[gathers[1:]] = 0.0
                 continue
             done = np.cumsum(rank.work_ns[after])
-            moved = np.concatenate(([0.0], np.cumsum(rank.work_ns[gathers])[:-1]))
+            until = np.cumsum(rank.work_ns[gathers])
+            moved = until if by_part else np.concatenate(([0.0], until[:-1]))
             needed = moved / max(1.0, rank.work_ns[gathers].sum()) * forward_ratio * done[-1]
             for gather, place in zip(
                 gathers.tolist(), np.searchsorted(done, needed, side="right").tolist(), strict=True
             ):
-                waits[after[place]] = (*waits[after[place]], gather)
+                at = after[min(place, len(after) - 1)]
+                waits[at] = (*waits[at], gather)
         return replace(rank, waits_on=tuple(waits), blocks_on=on, work_ns=work)
 
     return edit_ranks(graph, edit)

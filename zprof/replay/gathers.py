@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
-from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.structure import find_main_stream
 from zprof.replay.tasks import NONE
 
@@ -39,6 +39,26 @@ def gather_launches(graph: Graph, rows: Collection[int]) -> GatherLaunches:
         at_once_ratio=float(np.mean(at_once)) if at_once else 0.0,
         held_ratio=float(np.mean(held)) if held else 0.0,
     )
+
+
+def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
+    """Return the share of the gathers' time in which compute that was launched behind all of them ran."""
+    beside = whole = 0.0
+    for rank in graph.ranks:
+        main = find_main_stream(rank.tasks, rank.collective != NONE)
+        mine = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        places = step_places(rank)
+        for step in range(graph.steps):
+            gathers = np.flatnonzero(mine & (places == step))
+            if not len(gathers):
+                continue
+            begin, end = rank.tasks.work[gathers, 0].min(), rank.tasks.work[gathers, 1].max()
+            later = np.flatnonzero(rank.stream == main)
+            later = later[later > gathers[-1]]
+            work = np.clip(rank.tasks.work[later], begin, end)
+            beside += float((work[:, 1] - work[:, 0]).sum())
+            whole += float(end - begin)
+    return beside / whole if whole else 0.0
 
 
 def _are_at_once(rank: RankGraph, gathers: Int64s) -> Iterator[bool]:

@@ -20,7 +20,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.replay import edits
-from zprof.replay.gathers import gather_launches
+from zprof.replay.gathers import gather_launches, run_beside_ratio
 from zprof.replay.graph import Graph, RankGraph, build_graph
 from zprof.replay.pace import slow_steps
 from zprof.replay.play import Stuck, play
@@ -56,6 +56,8 @@ _HALF = 0.5
 #: The forward's share of a step's compute: with and without recomputation.
 _FORWARD_RATIOS = (0.25, 0.35)
 _BLOCKED_NS = 50_000
+#: Of the time of closing gathers: with more compute beside them they are hidden, if not well.
+_BESIDE_RATIO = 0.1
 #: What these would drop or halve is known for certain, and what it costs only from the whole step.
 _PROPOSED = frozenset(
     {
@@ -309,7 +311,13 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     if seen is None:
         return []
     rows = frozenset(seen.gathers.index.tolist())
-    return [edits.hide_under_next_step(graph, rows, ratio) for ratio in _FORWARD_RATIOS]
+    if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
+        return [graph]
+    return [
+        edits.hide_under_next_step(graph, rows, ratio, by_part=by_part)
+        for ratio in _FORWARD_RATIOS
+        for by_part in (False, True)
+    ]
 
 
 def _even_out_named(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
