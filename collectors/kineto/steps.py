@@ -210,7 +210,7 @@ def _by_optimizer(trace: Trace) -> StepMarks | None:
 def _optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
     """Return when optimizer steps end.  Optimizers (or parameter groups) with no backward between are one.
 
-    Where no backward was recorded, a range that comes again is the next step's; a mere operator tells nothing.
+    Where no backward was recorded, a range that comes again is the next step's; an operator tells nothing.
     """
     host = trace.category.where(_HOST.__contains__)
     rows = np.flatnonzero(host & trace.name.where(lambda name: pattern.fullmatch(name) is not None))

@@ -1,8 +1,17 @@
-"""Element types as traces spell them: C++, c10, and NCCL's metadata."""
+"""Element types as traces spell them: C++, c10, and NCCL's metadata and names of kernels."""
 
+import re
+
+#: Longer names are cut: they come from a file.
+_MOST_TEXT = 400
 #: Torch's name and the bytes of an element.
 _TYPES = {
     "float": ("float32", 4),
+    "f64": ("float64", 8),
+    "f32": ("float32", 4),
+    "f16": ("float16", 2),
+    "bf16": ("bfloat16", 2),
+    "__nv_bfloat16": ("bfloat16", 2),
     "double": ("float64", 8),
     "bfloat16": ("bfloat16", 2),
     "half": ("float16", 2),
@@ -33,6 +42,19 @@ _TYPES = {
     "float8_e8m0fnu": ("float8_e8m0fnu", 1),
     "float4_e2m1fn_x2": ("float4_e2m1fn_x2", 1),
 }
+
+#: What reduces is made for a type; what only moves bytes is made for bytes, whatever they are.
+_REDUCES = re.compile(
+    r"(?:nccl|rccl)\w*Kernel_(?:ReduceScatter|AllReduce|Reduce)_(?:[A-Z][A-Z0-9]*_)*"
+    r"(?:Sum|Prod|Max|Min|MinMax|PreMulSum|SumPostDiv)_(\w+?)(?:_[A-Z]\w*)?(?:\(.*)?",
+    re.ASCII,
+)
+
+
+def reduced_type(kernel: str) -> tuple[str, int] | None:
+    """Torch's name and the bytes of an element that a kernel reduces, None where its name does not say."""
+    match = _REDUCES.fullmatch(kernel[:_MOST_TEXT])
+    return element_type(match[1]) if match else None
 
 
 def element_type(name: object) -> tuple[str, int] | None:

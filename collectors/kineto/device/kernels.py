@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zprof.collectors.kineto.collectives.element_types import reduced_type
 from zprof.collectors.kineto.collectives.finding import rows_of
 from zprof.collectors.kineto.collectives.names import kind_of
 from zprof.collectors.kineto.columns import Int64s, Trace
@@ -64,6 +65,9 @@ def _found(trace: Trace, links: Links, index: int, row: int) -> Found:
         known = collective_of(trace.name[row])
         kind = known.kind if known is not None else None
         description, rung = Described(kind=kind or CollectiveKind.OTHER), BY_NAME
+    if description.dtype is None:
+        dtype, element_bytes = reduced_type(trace.name[row]) or (None, None)
+        description = description.completed(Described(dtype=dtype, element_bytes=element_bytes))
     call = int(links.call[index])
     return Found(rows=(row,), calls=(call,) if call >= 0 else (), described=description, rung=rung)
 

@@ -16,14 +16,14 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.rules.volume.element_bytes import elements
-from zprof.rules.volume.traffic import large
+from zprof.rules.volume.traffic import large, of_known_size, sizes_of
 
 _SHARING = (CollectiveKind.ALL_GATHER.value, CollectiveKind.BROADCAST.value)
 _SCATTERING = CollectiveKind.REDUCE_SCATTER.value
 _REDUCING = (_SCATTERING, CollectiveKind.ALL_REDUCE.value)
 #: Of the bytes gathered in all steps: those of a program that also gathers before (stage 3) are less.
 _ALL_RATIO = 0.95
-#: Of the elements reduced in a step: less (predictions, metrics) are no parameters, however often is reduced.
+#: Of what is reduced in a step: less (predictions, metrics) are no parameters, however often is reduced.
 _PART_RATIO = 0.10
 #: Gradients all-reduced are as many elements as parameters gathered, but for padding and what is frozen.
 _SAME_RATIO = 0.10
@@ -48,14 +48,14 @@ def closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
     if gathers.empty or reductions.empty:
         return None
     closing = gathers[_behind(gathers, reductions)]
-    if closing["bytes"].sum() < _ALL_RATIO * gathers["bytes"].sum():
+    if sizes_of(closing).sum() < _ALL_RATIO * sizes_of(gathers).sum():
         return None
-    if elements(closing) < _PART_RATIO * elements(reductions):
+    if sizes_of(closing).sum() < _PART_RATIO * sizes_of(reductions).sum():
         return None
     return ClosingGathers(
         gathers=closing,
         reductions=reductions,
-        three_psi=_in_full(reductions, closing) and not _hides_scatters(analysis),
+        three_psi=of_known_size(rows) and _in_full(reductions, closing) and not _hides_scatters(analysis),
     )
 
 

@@ -17,7 +17,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
-from zprof.model.units import format_bytes, format_ns
+from zprof.model.units import format_ns
 from zprof.rules.rows import can_replay, has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.volume.compute_type import ComputeType, compute_type, says_full
@@ -75,13 +75,14 @@ def _finding(
     analysis: RunAnalysis, traffic: Traffic, priced: Halved, proof: str, confidence: Confidence
 ) -> Finding:
     unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
+    moved = Evidence(what="parameters gathered in float32, a step", value=priced.bytes, unit="bytes")
     return finding(
         Cause.FP32_GATHER,
-        sentence=f"parameters travel in float32 ({format_bytes(int(priced.bytes))} a step) although {proof}: "
+        sentence=f"parameters travel in float32{priced.size} although {proof}: "
         f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
         f"{format_ns(priced.transfer_ns)} a step{unsure})",
         evidence=[
-            Evidence(what="parameters gathered in float32, a step", value=priced.bytes, unit="bytes"),
+            *((moved,) if priced.bytes else ()),
             Evidence(what="collectives that gather them", value=len(traffic.gathers.full_rows), unit="count"),
             Evidence(what="their transfer, a step", value=priced.transfer_ns, unit="ns"),
             Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),

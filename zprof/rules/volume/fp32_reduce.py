@@ -18,7 +18,7 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
-from zprof.model.units import format_bytes, format_ns
+from zprof.model.units import format_ns
 from zprof.rules.foreseen import foreseen
 from zprof.rules.rows import can_replay, has_no_collectives, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
@@ -80,13 +80,14 @@ def _finding(
     unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
     change = Change(element_bytes_reduced=_HALF_BYTES)
     expected = foreseen(analysis, change, priced.saving_ns, confidence)
+    moved = Evidence(what="gradients reduced in float32, a step", value=priced.bytes, unit="bytes")
     return finding(
         Cause.FP32_REDUCE,
-        sentence=f"gradients travel in float32 ({format_bytes(int(priced.bytes))} a step) although {proof}: "
+        sentence=f"gradients travel in float32{priced.size} although {proof}: "
         f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
         f"{format_ns(priced.transfer_ns)} a step{unsure})",
         evidence=[
-            Evidence(what="gradients reduced in float32, a step", value=priced.bytes, unit="bytes"),
+            *((moved,) if priced.bytes else ()),
             Evidence(what="collectives that reduce them", value=len(reductions.full_rows), unit="count"),
             Evidence(what="their transfer, a step", value=priced.transfer_ns, unit="ns"),
             Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.model.units import format_bytes
 from zprof.rules.replay import won_ns
 from zprof.rules.rows import mean_per_step
 from zprof.rules.volume.traffic import is_bound, surely_moving_ns
@@ -32,6 +33,11 @@ class Halved:
     exposed_ns: float
     saving_ns: tuple[float, float]
     bound: bool
+
+    @property
+    def size(self) -> str:
+        """The bytes in words, of a step; they are not known of every recording."""
+        return f" ({format_bytes(int(self.bytes))} a step)" if self.bytes else ""
 
 
 def halved(analysis: RunAnalysis, rows: pd.DataFrame) -> Halved:

@@ -44,7 +44,7 @@ class Direction:
         """The types of these rows, the one with most bytes first."""
         if self.rows.empty:
             return ""
-        sums = self.rows.groupby(self._types)["bytes"].sum().sort_values(ascending=False, kind="stable")
+        sums = sizes_of(self.rows).groupby(self._types).sum().sort_values(ascending=False, kind="stable")
         return ", ".join(str(name) for name in sums.index)
 
     @property
@@ -52,8 +52,9 @@ class Direction:
         return self.rows["dtype"].astype(str)
 
     def _ratio(self, chosen: "pd.Series[bool]") -> float:
-        whole = float(self.rows["bytes"].sum())
-        return float(self.rows.loc[chosen, "bytes"].sum()) / whole if whole else 0.0
+        sizes = sizes_of(self.rows)
+        whole = float(sizes.sum())
+        return float(sizes[chosen].sum()) / whole if whole else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +76,19 @@ def traffic_of(analysis: RunAnalysis) -> Traffic:
 
 def large(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of several ranks that carry a part worth the name of what their rank moves."""
-    rows = rows[(rows["group_size"] != 1) & (rows["bytes"] > 0)]
+    rows = rows[rows["group_size"] != 1]
+    sizes = sizes_of(rows)
+    rows, sizes = rows[sizes > 0], sizes[sizes > 0]
     if rows.empty:
         return rows
-    a_step = rows.groupby(["rank", "step"], observed=True)["bytes"].sum().median()
-    return rows[rows["bytes"] >= _SMALL_RATIO * a_step]
+    a_step = sizes.groupby([rows["rank"], rows["step"]], observed=True).sum().median()
+    return rows[sizes >= _SMALL_RATIO * a_step]
+
+
+def sizes_of(rows: pd.DataFrame) -> "pd.Series[float]":
+    """Return what rows are weighed by: their bytes, or their transfer where no row says how many."""
+    known = bool((rows["bytes"] > 0).any())
+    return rows["bytes" if known else "transfer_ns"].astype(float)
 
 
 def surely_moving_ns(analysis: RunAnalysis) -> "pd.Series[float]":

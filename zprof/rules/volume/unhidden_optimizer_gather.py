@@ -36,7 +36,7 @@ from zprof.rules.rows import has_no_collectives, mean_per_step, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
 from zprof.rules.volume.closing_gathers import ClosingGathers, closing_gathers
 from zprof.rules.volume.halved import halved
-from zprof.rules.volume.traffic import is_bound, of_known_size, surely_moving_ns
+from zprof.rules.volume.traffic import is_bound, surely_moving_ns
 
 _WORTH_RATIO = 0.03
 #: Of the gathers' transfer: where less is exposed, they do run under the next forward already.
@@ -79,9 +79,6 @@ def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | Non
     cause = Cause.UNHIDDEN_OPTIMIZER_GATHER
     if has_no_collectives(analysis):
         return not_tested(cause, "no collective was recorded", "record the time window")
-    if len(analysis.collectives) and not of_known_size(analysis.collectives):
-        reason = "collectives do not say how many bytes they moved"
-        return not_tested(cause, reason, "profile with record_shapes=True")
     seen = closing_gathers(analysis)
     if seen is None:
         return None
@@ -143,8 +140,11 @@ def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: fl
 
 def _sentence(seen: ClosingGathers, cost: _Cost) -> str:
     bound = "at most, ranks are missing; " if cost.bound else ""
+    said = (
+        f"{format_bytes(cost.gathered_bytes)} of new parameters" if cost.gathered_bytes else "new parameters"
+    )
     text = (
-        f"each step ends with a gather of {format_bytes(cost.gathered_bytes)} of new parameters "
+        f"each step ends with a gather of {said} "
         f"(exposed {bound}{format_ns(cost.exposed_ns)} of {format_ns(cost.transfer_ns)})"
     )
     if seen.three_psi:
@@ -156,8 +156,9 @@ def _sentence(seen: ClosingGathers, cost: _Cost) -> str:
 
 
 def _evidence(seen: ClosingGathers, cost: _Cost) -> list[Evidence]:
+    gathered = Evidence(what="new parameters gathered, a step", value=cost.gathered_bytes, unit="bytes")
     rows = [
-        Evidence(what="new parameters gathered, a step", value=cost.gathered_bytes, unit="bytes"),
+        *((gathered,) if cost.gathered_bytes else ()),
         Evidence(what="transfer of these gathers, a step", value=cost.transfer_ns, unit="ns"),
         Evidence(what="of it exposed", value=cost.exposed_ns, unit="ns"),
         Evidence(what="hideable under the next forward, at most", value=cost.hiding_ns[1], unit="ns"),

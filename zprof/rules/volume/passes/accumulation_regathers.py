@@ -14,7 +14,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
-from zprof.model.units import format_bytes, format_ns
+from zprof.model.units import format_ns
 from zprof.rules.rows import mean_per_step, wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.headroom import Headroom, headroom_of
@@ -57,14 +57,14 @@ def _finding(
     return finding(
         Cause.ACCUMULATION_REGATHERS,
         sentence=f"{total:.0f} all_gathers a step for {units:.0f} units and {micro_batches} micro-batches: "
-        f"{format_bytes(int(price.bytes))} are gathered again though nothing has changed them "
+        f"{price.size} are gathered again though nothing has changed them "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
         evidence=[
             Evidence(what="micro-batches a step", value=micro_batches, unit="count"),
             Evidence(what="units", value=units, unit="count"),
             Evidence(what="all_gathers a step", value=total, unit="count"),
             Evidence(what="of them gathered again, a step", value=price.count, unit="count"),
-            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            *price.size_evidence,
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
             *headroom.evidence,
         ],

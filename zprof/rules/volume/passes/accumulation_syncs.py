@@ -20,7 +20,7 @@ from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
-from zprof.model.units import format_bytes, format_ns
+from zprof.model.units import format_ns
 from zprof.rules.rows import can_replay, wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.known import confidence_of, missing_of_reductions, passes_of
@@ -86,12 +86,12 @@ def _finding(analysis: RunAnalysis, price: Price, micro_batches: int) -> Finding
     return finding(
         Cause.ACCUMULATION_SYNCS,
         sentence=f"gradients are reduced in each of {micro_batches} micro-batches, not once a step: "
-        f"{price.count:.0f} reductions of {format_bytes(int(price.bytes))} too many "
+        f"{price.count:.0f} reductions of {price.size} too many "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
         evidence=[
             Evidence(what="micro-batches that reduce, a step", value=micro_batches, unit="count"),
             Evidence(what="reductions before the last micro-batch, a step", value=price.count, unit="count"),
-            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            *price.size_evidence,
             Evidence(what="their transfer a step", value=price.transfer_ns, unit="ns"),
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
             *_volume(analysis),

@@ -14,7 +14,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.causes import Cause
 from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
-from zprof.model.units import format_bytes, format_ns
+from zprof.model.units import format_ns
 from zprof.rules.rows import mean_per_step, wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.volume.passes.known import confidence_of
@@ -43,13 +43,13 @@ def _finding(analysis: RunAnalysis, price: Price, gathers: float, units: int) ->
     return finding(
         Cause.CHECKPOINT_REGATHERS,
         sentence=f"{units} units are gathered three times a step, the third time for recomputation: "
-        f"{format_bytes(int(price.bytes))} that the backward has gathered anyway "
+        f"{price.size} that the backward has gathered anyway "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
         evidence=[
             Evidence(what="all_gathers a step", value=gathers, unit="count"),
             Evidence(what="units gathered three times", value=units, unit="count"),
             Evidence(what="third gathers a step", value=price.count, unit="count"),
-            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            *price.size_evidence,
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
         ],
         saving_ns=price.saving_ns,

@@ -19,7 +19,10 @@ _PEAK = "allocated peak"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """``free_bytes`` of the rank that has least, None where no memory was recorded."""
+    """``free_bytes`` of the rank that has least, None where no memory was recorded.
+
+    ``needed_bytes`` is 0 where the recording does not say how large the units are.
+    """
 
     needed_bytes: int
     free_bytes: int | None
@@ -27,11 +30,15 @@ class Headroom:
     @property
     def suffices(self) -> bool | None:
         """Whether the units fit; None where that is not known."""
-        return None if self.free_bytes is None else self.free_bytes >= self.needed_bytes
+        if self.free_bytes is None or not self.needed_bytes:
+            return None
+        return self.free_bytes >= self.needed_bytes
 
     @property
     def says(self) -> str:
         """In words."""
+        if not self.needed_bytes:
+            return "how much memory it takes to keep them is not known"
         needed = format_bytes(self.needed_bytes)
         if self.free_bytes is None:
             return f"to keep them takes {needed}, whether there is room is not known"
@@ -41,7 +48,8 @@ class Headroom:
     @property
     def evidence(self) -> Sequence[Evidence]:
         """Rows of a finding."""
-        rows = [Evidence(what="memory to keep all units", value=self.needed_bytes, unit="bytes")]
+        needed = Evidence(what="memory to keep all units", value=self.needed_bytes, unit="bytes")
+        rows = [needed] if self.needed_bytes else []
         if self.free_bytes is not None:
             rows.append(Evidence(what="free at the peak", value=self.free_bytes, unit="bytes"))
         return rows

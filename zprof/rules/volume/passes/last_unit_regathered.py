@@ -15,7 +15,7 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
-from zprof.model.units import format_bytes, format_ns
+from zprof.model.units import format_ns
 from zprof.rules.foreseen import foreseen
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
@@ -46,11 +46,11 @@ def _finding(analysis: RunAnalysis, price: Price, unit: str, between_ns: float) 
     return finding(
         Cause.LAST_UNIT_REGATHERED,
         sentence=f"{unit}, the last unit of the forward, is dropped and gathered again at once: "
-        f"{format_bytes(int(price.bytes))} with nothing to hide them under "
+        f"{price.size} with nothing to hide them under "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
         evidence=[
             Evidence(what="gathers of it too many, a step", value=price.count, unit="count"),
-            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            *price.size_evidence,
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
             Evidence(what="compute between its two gathers", value=between_ns, unit="ns"),
         ],

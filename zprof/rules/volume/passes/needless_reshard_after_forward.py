@@ -16,7 +16,7 @@ from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.planning.whatif import Change
-from zprof.model.units import format_bytes, format_ns
+from zprof.model.units import format_ns
 from zprof.rules.foreseen import foreseen
 from zprof.rules.rows import wall_ns
 from zprof.rules.rule import finding, fix_for, severity_of
@@ -52,12 +52,12 @@ def _finding(analysis: RunAnalysis, price: Price, units: int, headroom: Headroom
     return finding(
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
         sentence=f"{units} units are dropped after their forward and gathered again for their backward: "
-        f"{format_bytes(int(price.bytes))} "
+        f"{price.size} "
         f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
         evidence=[
             Evidence(what="units gathered again for their backward", value=units, unit="count"),
             Evidence(what="second gathers a step", value=price.count, unit="count"),
-            Evidence(what="their bytes a step", value=price.bytes, unit="bytes"),
+            *price.size_evidence,
             Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
             *headroom.evidence,
         ],

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Evidence
+from zprof.model.units import format_bytes
 from zprof.rules.copies import copies_of_gathers_ns
 from zprof.rules.rows import mean_per_step
 
@@ -40,6 +42,17 @@ class Price:
     exposed_ns: float
     low_ns: float
     high_ns: float
+
+    @property
+    def size(self) -> str:
+        """The bytes in words; they are not known of every recording."""
+        return format_bytes(int(self.bytes)) if self.bytes else "an unknown number of bytes"
+
+    @property
+    def size_evidence(self) -> tuple[Evidence, ...]:
+        """The bytes as evidence, none where they are not known."""
+        known = Evidence(what="their bytes a step", value=self.bytes, unit="bytes")
+        return (known,) if self.bytes else ()
 
     @property
     def saving_ns(self) -> tuple[float, float]:
