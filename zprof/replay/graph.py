@@ -125,8 +125,11 @@ def step_places(rank: RankGraph) -> Int64s:
     return np.maximum.accumulate(rank.tasks.step - rank.first_step)
 
 
-def build_graph(analysis: RunAnalysis) -> Graph | Gap:
-    """Build the graph of a device run; a gap where the recording does not allow it."""
+def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
+    """Build the graph of a device run; a gap where the recording does not allow it.
+
+    ``apart``: each rank by itself, with collectives that take as long as they did, whoever was waited for.
+    """
     if analysis.source is None or not analysis.tracks or not len(analysis.steps):
         return _gap("the recording is not at hand")
     if analysis.run.device == "cpu":
@@ -139,7 +142,7 @@ def build_graph(analysis: RunAnalysis) -> Graph | Gap:
         if isinstance(tasks, Gap):
             return tasks
         if sum(len(each) for each in tasks) <= _MAX_TASKS:
-            return _connect(analysis, tasks, steps[-count:])
+            return _connect(analysis, tasks, steps[-count:], apart=apart)
     return _gap(f"a step has more than {_MAX_TASKS:,} calls")
 
 
@@ -178,7 +181,9 @@ def _read(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
     return found
 
 
-def _connect(analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[int]) -> Graph:
+def _connect(
+    analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[int], *, apart: bool
+) -> Graph:
     rows = analysis.collectives
     instance_of_row = dict(zip(rows.index.tolist(), rows["instance"].tolist(), strict=True))
     matched = dict(zip(rows.index.tolist(), rows["matched"].tolist(), strict=True))
@@ -189,7 +194,7 @@ def _connect(analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[
         mine = np.full(len(each), NONE, dtype=np.int64)
         for at in np.flatnonzero(each.row != NONE).tolist():
             row = int(each.row[at])
-            key = ("all", instance_of_row[row]) if matched[row] else (each.rank, row)
+            key = ("all", instance_of_row[row]) if matched[row] and not apart else (each.rank, row)
             mine[at] = numbers.setdefault(key, len(numbers))
         collective.append(mine)
     starts: list[list[float]] = [[] for _ in numbers]
@@ -209,7 +214,9 @@ def _connect(analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[
     windows = {tracks.rank: tracks.host_steps.only(steps) for tracks in analysis.tracks}
     origin = min(int(window.begin_ns[0]) for window in windows.values())
     lanes_in_order = {
-        number for number in set(lane.tolist()) if _is_one_at_a_time(tasks, collective, lane, number)
+        number
+        for number in set(lane.tolist())
+        if not apart and _is_one_at_a_time(tasks, collective, lane, number)
     }
     lane = np.where(np.isin(lane, list(lanes_in_order)), lane, NONE)
     device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}

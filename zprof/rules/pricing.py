@@ -95,9 +95,20 @@ class Replay:
 
     @cached_property
     def graph(self) -> Graph | None:
-        """The measured step; None where the recording does not allow a replay."""
+        """The measured step; None where the recording does not allow a replay.
+
+        Where collectives were matched so that their ranks wait for each other in a circle, some belong to
+        others: then each rank is played by itself.
+        """
         graph = build_graph(self.analysis)
-        return None if isinstance(graph, Gap) else graph
+        if isinstance(graph, Gap):
+            return None
+        try:
+            play(graph)
+        except Stuck:
+            alone = build_graph(self.analysis, apart=True)
+            return None if isinstance(alone, Gap) else alone
+        return graph
 
     @cached_property
     def base_ns(self) -> Floats | None:

@@ -312,6 +312,8 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
     """Return a rank whose steps stand out from the others', and steps of ranks that do so in turn."""
     if len(graph.ranks) < 2 or len(analysis.run.ranks_loaded) < analysis.run.world_size or graph.steps < 2:
         return []
+    if not (graph.members > 1).any():  # nothing tells who waits for whom
+        return []
     cells = slow_steps(graph, loading_ns(analysis, graph))
     per_rank = cells[:, 1:].sum(axis=1)
     slowest = int(np.argmax(per_rank))
