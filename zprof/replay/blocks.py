@@ -11,6 +11,7 @@ import numpy as np
 
 from zprof.analysis.intervals import Int64s
 from zprof.replay.graph import RankGraph, step_places
+from zprof.replay.structure import find_main_stream
 from zprof.replay.tasks import NONE, Bools
 
 #: A block has at least so many kernels, and a pass at least so many blocks.
@@ -32,11 +33,7 @@ _MOVES = ("Memcpy", "Memset")
 
 def main_stream(rank: RankGraph) -> int:
     """Return the stream that computes longest, ``NONE`` if none does."""
-    mine = (rank.collective == NONE) & (rank.stream != NONE)
-    if not mine.any():
-        return NONE
-    streams, place = np.unique(rank.stream[mine], return_inverse=True)
-    return int(streams[np.argmax(np.bincount(place, weights=rank.work_ns[mine]))])
+    return find_main_stream(rank.tasks, rank.collective != NONE)
 
 
 def computes(rank: RankGraph, copies: Collection[str]) -> Bools:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
+from zprof.replay.blocks import main_stream
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.structure import find_main_stream
 from zprof.replay.tasks import NONE
 
 #: A gather that starts so much later than its launch and its stream allow was held by something else.
@@ -45,7 +45,7 @@ def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
     """Return the share of the gathers' time in which compute that was launched behind all of them ran."""
     beside = whole = 0.0
     for rank in graph.ranks:
-        main = find_main_stream(rank.tasks, rank.collective != NONE)
+        main = main_stream(rank)
         mine = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
         places = step_places(rank)
         for step in range(graph.steps):
@@ -75,7 +75,7 @@ def _are_at_once(rank: RankGraph, gathers: Int64s) -> Iterator[bool]:
 
 def _are_held(rank: RankGraph, gathers: Int64s) -> Iterator[bool]:
     """Whether a gather, or the copy that fills its buffer, waits for compute."""
-    main = find_main_stream(rank.tasks, rank.collective != NONE)
+    main = main_stream(rank)
     ended: dict[int, float] = {}
     held = np.zeros(len(rank.tasks), dtype=np.bool_)
     for at in np.flatnonzero(rank.stream != NONE).tolist():

@@ -199,3 +199,23 @@ def test_one_optimizer_step_is_one_step_of_the_whole_trace() -> None:
     """Micro-batches before it have no end of their own."""
     marks = steps(*_optimized(0), *_optimized(1), *_optimized(2, "SGD"))
     assert set(marks.columns["name"]) == {WHOLE_TRACE}
+
+
+def test_steps_without_a_range_end_with_what_optimizers_run() -> None:
+    def updated(index: int) -> list[dict]:
+        update = ranged("aten::_fused_adamw_", index * 1_000 + 700, 90, cat="cpu_op")
+        return [*_optimized(index), update]
+
+    marks = steps(*(event for index in range(3) for event in updated(index)))
+    assert spans(marks) == [(0, 790, 1_790), (1, 1_790, 2_790)]
+    alone = steps(*(ranged("aten::_fused_adamw_", index * 1_000, 90, cat="cpu_op") for index in range(3)))
+    assert set(alone.columns["name"]) == {WHOLE_TRACE}  # of one step or of three
+
+
+def test_what_is_sent_right_behind_an_optimizer_belongs_to_its_step() -> None:
+    def sent(index: int) -> list[dict]:
+        gather = ranged("c10d::_allgather_base_", index * 1_000 + 795, 40, cat="cpu_op")
+        return [*_optimized(index, "SGD"), gather]
+
+    marks = steps(*(event for index in range(3) for event in sent(index)))
+    assert spans(marks) == [(0, 835, 1_835), (1, 1_835, 2_835)]

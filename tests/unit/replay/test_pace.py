@@ -1,0 +1,81 @@
+"""Which ranks are slow by themselves, step by step."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.pace import slow_steps
+from zprof.replay.tasks import NONE, RankTasks
+
+MS = 1e6
+
+
+def steps_of(number: int, compute_ms: list[float]) -> RankGraph:
+    """A rank that computes once in each of its steps."""
+    count = len(compute_ms)
+    work = np.array(compute_ms) * MS
+    none = np.full(count, NONE, dtype=np.int64)
+    ends = np.cumsum(work)
+    tasks = RankTasks(
+        rank=number,
+        thread=np.ones(count, dtype=np.int64),
+        name=("cudaLaunchKernel",) * count,
+        blocks=np.zeros(count, dtype=np.bool_),
+        call=np.zeros((count, 2)),
+        work=np.stack([ends - work, ends], axis=1),
+        stream=np.full(count, 7, dtype=np.int64),
+        kernel=("gemm",) * count,
+        row=none,
+        step=np.arange(count),
+    )
+    return RankGraph(
+        tasks=tasks, gap_ns=np.zeros(count), call_ns=np.zeros(count), blocks_on=none,
+        returns_ns=np.zeros(count), stream=tasks.stream, work_ns=work, waits_on=((),) * count, held=(),
+        copy_in=none, copy_out=none, lag_ns=np.zeros(count), collective=none, first_step=0, begin_ns=0.0,
+        host_begin_ns=0.0, tail_ns=0.0, pick_up_ns=0.0,
+    )  # fmt: skip
+
+
+def graph_of(*compute_ms: list[float]) -> Graph:
+    longest = np.max(compute_ms, axis=0).cumsum() * MS
+    return Graph(
+        ranks=tuple(steps_of(number, each) for number, each in enumerate(compute_ms)),
+        transfer_ns=np.zeros(0),
+        members=np.zeros(0, dtype=np.int64),
+        lane=np.zeros(0, dtype=np.int64),
+        measured_ns=np.tile(longest, (len(compute_ms), 1)),
+        steps=len(compute_ms[0]),
+        origin_ns=0,
+    )
+
+
+def slow(graph: Graph) -> list[list[bool]]:
+    loading = {rank.tasks.rank: np.zeros(len(rank.tasks)) for rank in graph.ranks}
+    found: list[list[bool]] = slow_steps(graph, loading).tolist()
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_always_slower_stands_out_in_each_step(ranks: int) -> None:
+    others = [[10.0, 10.1, 10.0, 9.9]] * (ranks - 1)
+    assert slow(graph_of(*others, [12.0, 12.1, 12.0, 12.1])) == [[False] * 4] * (ranks - 1) + [[True] * 4]
+
+
+def test_two_ranks_that_take_turns_stand_out_in_turn() -> None:
+    found = slow(graph_of([12.0, 10.0, 12.0, 10.0], [10.0, 12.0, 10.0, 12.0]))
+    assert found == [[True, False, True, False], [False, True, False, True]]
+
+
+def test_steps_that_are_longer_on_all_ranks_accuse_nobody() -> None:
+    assert not np.any(slow(graph_of([10.0, 15.0, 9.0, 20.0], [10.3, 15.4, 9.1, 20.2])))
+
+
+def test_what_the_loader_takes_says_nothing_of_the_host() -> None:
+    graph = graph_of([10.0] * 4, [10.0] * 4)
+    first, second = graph.ranks
+    graph = replace(graph, ranks=(first, replace(second, gap_ns=np.full(4, 5 * MS))))
+    loading = {0: np.zeros(4), 1: np.full(4, 5 * MS)}
+    assert not slow_steps(graph, loading).any()
+    assert slow_steps(graph, {0: np.zeros(4), 1: np.zeros(4)})[1, 1:].all()
