@@ -174,6 +174,9 @@ def price(replay: Replay, finding: Finding) -> Finding | None:
         confidence = Confidence.MEDIUM
     if low <= own[1] and own[0] <= high:
         return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+    if finding.cause is Cause.NO_PREFETCH and own[0] > high:
+        # replayed one unit ahead, which is the least that engines do
+        return replace(finding, saving_ns=(int(low), own[1]), confidence=confidence)
     if confidence is Confidence.HIGH:
         confidence = Confidence.MEDIUM
     return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)

@@ -111,6 +111,7 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     if first <= _FIRST_RATIO * total or first <= noise_floor_ns(analysis):
         return None
     wall = wall_ns(analysis)
+    matters = a_step > _MATTERS_RATIO * wall
     return _Sign(
         sentence=f"the window's first collective carries {format_percent(first / total)} of all exposed "
         f"waiting: the ranks' profilers started apart ({format_ns(a_step)} in the mean step of a rank)",
@@ -124,8 +125,8 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
                 what="exposed wait in all collectives, summed over ranks and steps", value=total, unit="ns"
             ),
         ),
-        severity=severity_of(a_step, wall),
-        confidence=Confidence.MEDIUM if a_step > _MATTERS_RATIO * wall else Confidence.LOW,
+        severity=severity_of(a_step, wall) if matters else Severity.LOW,
+        confidence=Confidence.MEDIUM if matters else Confidence.LOW,
         fix="skip more steps before the window: zprof.steps(skip=3), or time more of them",
     )
 

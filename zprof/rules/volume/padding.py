@@ -23,9 +23,8 @@ from zprof.rules.volume.traffic import Direction, traffic_of
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
 _COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)
 _LONGEST = 400
-#: A baseline with more than half as much again is of another model, or of other micro-batches.  Of the number
-#: that the program states, what is left over whole reductions is padding, up to as much again.
-_MOST_RATIO, _MOST_STATED_RATIO = 0.5, 1.0
+#: More than half as much again is another model, or another number of micro-batches.
+_MOST_RATIO = 0.5
 _SCATTERS = CollectiveKind.REDUCE_SCATTER.value
 
 
@@ -101,5 +100,4 @@ def _reduced(analysis: RunAnalysis) -> float:
 
 
 def _plausible(ratio: float, said_by: str, *, stated: bool) -> Padding | None:
-    most = _MOST_STATED_RATIO if stated else _MOST_RATIO
-    return Padding(ratio=ratio, said_by=said_by, stated=stated) if -0.01 < ratio < most else None
+    return Padding(ratio=ratio, said_by=said_by, stated=stated) if -0.01 < ratio < _MOST_RATIO else None

@@ -44,7 +44,7 @@ def test_a_planted_cause_is_first_and_priced(
     [
         (Cause.TIGHT, Vendor.NVIDIA),
         pytest.param(Cause.NONE, Vendor.GLOO, marks=pytest.mark.slow),
-        (Cause.ROTATING_STRAGGLER, Vendor.NVIDIA),
+        (Cause.ROTATING_STRAGGLER, Vendor.GLOO),
         (Cause.RATE_LIMITED_PREFETCH, Vendor.NVIDIA),
         (Cause.ALLOCATOR_RETRIES, Vendor.GLOO),
     ],

@@ -31,8 +31,8 @@ def test_saving_holds_what_the_fast_link_wins() -> None:
     assert 0.8 * low <= won <= 1.2 * high
 
 
-@pytest.mark.parametrize(("rate", "fires"), [(0.45, True), (0.55, False)])
-def test_threshold_is_half(rate: float, *, fires: bool) -> None:
+@pytest.mark.parametrize(("rate", "fires"), [(0.75, True), (0.85, False)])
+def test_against_a_baseline_four_fifths_are_the_threshold(rate: float, *, fires: bool) -> None:
     """Exposed either way: no prefetch, so only the ratio decides."""
     plan = Scenario(prefetch=False, bytes_per_s=rate * 100e6)
     expected = analysis_of(Scenario(prefetch=False, bytes_per_s=100e6))

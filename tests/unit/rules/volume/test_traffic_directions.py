@@ -17,8 +17,9 @@ def test_a_thousandth_of_the_step_carries_a_part_of_the_model(small: int, *, kep
     assert (small in set(large(rows(999_000, small))["bytes"])) is kept
 
 
-def test_collectives_without_bytes_carry_nothing() -> None:
-    assert large(rows(0, 0)).empty
+def test_where_no_collective_says_its_bytes_its_transfer_weighs() -> None:
+    silent = rows(0, 0, 0).assign(transfer_ns=[1_000_000, 0, 900])
+    assert large(silent)["transfer_ns"].tolist() == [1_000_000]
 
 
 @pytest.mark.parametrize(("full", "half"), [(60, 40), (50, 50), (40, 60)])

@@ -27,6 +27,8 @@ def small(seed: int, vendor: Vendor, ranks: int = 4, *, tight: bool = False) -> 
     return plant(plan, Cause.TIGHT) if tight else plan
 
 
+#: A device's host stands before 24 queued kernels here, between its calls.  No driver does that, and a replay
+#: takes the time for the host's own: who rotates on devices is judged by :mod:`zprof.simulator.jobs`.
 JOBS = [
     (0, Vendor.GLOO, 4, 0.5, True),
     (1, Vendor.NVIDIA, 4, 0.5, True),
@@ -34,7 +36,7 @@ JOBS = [
     (3, Vendor.GLOO, 2, 2.0, False),
 ]
 #: By cause: two of the jobs, of two vendors, tight and not, of four ranks and two.
-FAST = {Cause.STRAGGLER_RANK: (0, 2), Cause.ROTATING_STRAGGLER: (1, 3)}
+FAST = {Cause.STRAGGLER_RANK: (0, 2), Cause.ROTATING_STRAGGLER: (0, 3)}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,7 @@ FAST = {Cause.STRAGGLER_RANK: (0, 2), Cause.ROTATING_STRAGGLER: (1, 3)}
         pytest.param(cause, *job, marks=[] if job[0] in fast else pytest.mark.slow)
         for cause, fast in FAST.items()
         for job in JOBS
+        if cause is Cause.STRAGGLER_RANK or job[1] is Vendor.GLOO
     ],
 )
 def test_the_late_rank_is_first_and_its_price_is_true(
