@@ -28,18 +28,25 @@ def spoils(finding: Finding) -> bool:
     return finding.cause is Cause.MEASUREMENT_ARTIFACT and finding.severity is Severity.HIGH
 
 
+def distorts(finding: Finding) -> bool:
+    """Whether the finding says for certain that the recording is part of what it shows."""
+    is_sure = finding.confidence is Confidence.HIGH and finding.severity is not Severity.LOW
+    return finding.cause is Cause.MEASUREMENT_ARTIFACT and is_sure
+
+
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """What spoils the measurement first, then by time saved, then by memory freed; notes last.
+    """What spoils or distorts the measurement first, then by time saved, then by memory freed; notes last.
 
     Those of low confidence come after all others that save time, and after all others that free memory: what
     they win is a guess.
     """
 
-    def key(finding: Finding) -> tuple[bool, bool, bool, int, bool, bool, int, str]:
+    def key(finding: Finding) -> tuple[bool, bool, bool, bool, int, bool, bool, int, str]:
         low, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
         timed = finding.saving_ns[1] > 0
         return (
             not spoils(finding),
+            not distorts(finding),
             not timed,
             timed and low,
             -sum(finding.saving_ns),

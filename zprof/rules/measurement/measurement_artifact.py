@@ -19,13 +19,15 @@ from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.rows import clock_uncertainty_ns, mean_per_step, noise_floor_ns, wall_ns
-from zprof.rules.rule import finding, not_tested, severity_of
+from zprof.rules.rule import finding, not_tested
 
 _FIRST_RATIO = 0.20
 #: Below this share of matched collectives rules about ranks that wait for each other see chance rows.
 _MATCHED_RATIO = 0.50
 #: Start-up skew from this share of the step on moves the ledger enough to matter.
 _MATTERS_RATIO = 0.05
+#: From here on it is said before all causes: the means hold more of it than most causes cost.
+_LEADS_RATIO = 0.10
 #: A straggler costs a twentieth of a step and must stand ten uncertainties out of the clocks.
 _BLIND_RATIO = 0.05 / 10
 
@@ -111,7 +113,9 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     if first <= _FIRST_RATIO * total or first <= noise_floor_ns(analysis):
         return None
     wall = wall_ns(analysis)
-    matters = a_step > _MATTERS_RATIO * wall
+    confidence = Confidence.MEDIUM if a_step > _MATTERS_RATIO * wall else Confidence.LOW
+    if a_step > _LEADS_RATIO * wall:
+        confidence = Confidence.HIGH
     return _Sign(
         sentence=f"the window's first collective carries {format_percent(first / total)} of all exposed "
         f"waiting: the ranks' profilers started apart ({format_ns(a_step)} in the mean step of a rank)",
@@ -125,8 +129,8 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
                 what="exposed wait in all collectives, summed over ranks and steps", value=total, unit="ns"
             ),
         ),
-        severity=severity_of(a_step, wall) if matters else Severity.LOW,
-        confidence=Confidence.MEDIUM if matters else Confidence.LOW,
+        severity=Severity.LOW if confidence is Confidence.LOW else Severity.MEDIUM,
+        confidence=confidence,
         fix="skip more steps before the window: zprof.steps(skip=3), or time more of them",
     )
 

@@ -7,8 +7,10 @@ import pytest
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.exact import with_clocks, with_walls
 from zprof.analysis.analysis import RunAnalysis
+from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
+from zprof.rules.claims import ordered, spoils
 from zprof.rules.measurement.measurement_artifact import measurement_artifact
 
 
@@ -185,3 +187,16 @@ def test_a_group_of_one_rank_has_nothing_to_match() -> None:
     analysis = analysis_of(Scenario(ranks=2))
     alone = analysis.collectives.assign(group_size=1, matched=False)
     assert measurement_artifact(replace(analysis, collectives=alone), None) is None
+
+
+@pytest.mark.parametrize(
+    ("skew_ms", "confidence"), [(4, Confidence.LOW), (8, Confidence.MEDIUM), (12, Confidence.HIGH)]
+)
+def test_a_start_that_costs_a_tenth_of_the_step_is_said_before_all_causes(
+    skew_ms: int, confidence: Confidence
+) -> None:
+    finding = found(waiting(16 * skew_ms * MS))
+    assert finding.confidence is confidence
+    cause = replace(finding, cause=Cause.NO_PREFETCH, saving_ns=(MS, MS), confidence=Confidence.HIGH)
+    assert (ordered([cause, finding])[0] is finding) is (confidence is Confidence.HIGH)
+    assert not spoils(finding)
