@@ -70,21 +70,10 @@ def add_tasks(rank: RankGraph, new: Sequence[NewTask]) -> RankGraph:
         return rank
     count = len(rank.tasks)
     source = np.concatenate((np.arange(count), [task.like for task in new])).astype(np.int64)
-    tasks = rank.tasks
+    rows = np.concatenate((rank.tasks.row, np.full(len(new), NONE, dtype=np.int64)))
     longer = replace(
         rank,
-        tasks=replace(
-            tasks,
-            thread=tasks.thread[source],
-            name=tuple(tasks.name[at] for at in source.tolist()),
-            blocks=tasks.blocks[source],
-            call=tasks.call[source],
-            work=tasks.work[source],
-            stream=tasks.stream[source],
-            kernel=tuple(tasks.kernel[at] for at in source.tolist()),
-            row=np.concatenate((tasks.row, np.full(len(new), NONE, dtype=np.int64))),
-            step=tasks.step[source],
-        ),
+        tasks=replace(rank.tasks.at(source), row=rows),
         gap_ns=np.concatenate((rank.gap_ns, [task.gap_ns for task in new])),
         call_ns=rank.call_ns[source],
         blocks_on=np.concatenate((rank.blocks_on, np.full(len(new), NONE, dtype=np.int64))),

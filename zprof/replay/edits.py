@@ -321,21 +321,9 @@ def reordered(rank: RankGraph, order: Int64s) -> RankGraph:
     """Return the rank with its tasks in another order of the host."""
     new_place = np.empty(len(order), dtype=np.int64)
     new_place[order] = np.arange(len(order))
-    tasks = rank.tasks
     return replace(
         rank,
-        tasks=replace(
-            tasks,
-            thread=tasks.thread[order],
-            name=tuple(tasks.name[at] for at in order.tolist()),
-            blocks=tasks.blocks[order],
-            call=tasks.call[order],
-            work=tasks.work[order],
-            stream=tasks.stream[order],
-            kernel=tuple(tasks.kernel[at] for at in order.tolist()),
-            row=tasks.row[order],
-            step=tasks.step[order],
-        ),
+        tasks=rank.tasks.at(order),
         gap_ns=rank.gap_ns[order],
         call_ns=rank.call_ns[order],
         blocks_on=_moved(rank.blocks_on, order, new_place),

@@ -6,7 +6,7 @@ nanoseconds on the common clock, from the begin of the first replayed step on.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,21 @@ class RankTasks:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def at(self, places: Int64s) -> "RankTasks":
+        """Return the tasks at these places, in that order; a place may come more than once."""
+        return replace(
+            self,
+            thread=self.thread[places],
+            name=tuple(self.name[place] for place in places.tolist()),
+            blocks=self.blocks[places],
+            call=self.call[places],
+            work=self.work[places],
+            stream=self.stream[places],
+            kernel=tuple(self.kernel[place] for place in places.tolist()),
+            row=self.row[places],
+            step=self.step[places],
+        )
 
 
 def read_tasks(

@@ -94,29 +94,31 @@ class Replay:
     analysis: RunAnalysis
 
     @cached_property
-    def graph(self) -> Graph | None:
-        """The measured step; None where the recording does not allow a replay.
+    def _played(self) -> tuple[Graph, Floats] | None:
+        """The measured step and its replay; None where the recording does not allow one.
 
         Where collectives were matched so that their ranks wait for each other in a circle, some belong to
         others: then each rank is played by itself.
         """
-        graph = build_graph(self.analysis)
-        if isinstance(graph, Gap):
-            return None
-        try:
-            play(graph)
-        except Stuck:
-            alone = build_graph(self.analysis, apart=True)
-            return None if isinstance(alone, Gap) else alone
-        return graph
+        for apart in (False, True):
+            graph = build_graph(self.analysis, apart=apart)
+            if isinstance(graph, Gap):
+                return None
+            try:
+                return graph, play(graph)
+            except Stuck:
+                continue
+        return None
 
-    @cached_property
+    @property
+    def graph(self) -> Graph | None:
+        """The measured step; None where the recording does not allow a replay."""
+        return self._played[0] if self._played else None
+
+    @property
     def base_ns(self) -> Floats | None:
         """When each rank ends each step as replayed; None where the replay does not run."""
-        try:
-            return play(self.graph) if self.graph else None
-        except Stuck:
-            return None
+        return self._played[1] if self._played else None
 
     @property
     def causes(self) -> frozenset[Cause]:
@@ -215,13 +217,17 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
     alone, together = replay.gain_ns(fixed[-1]), replay.gain_ns(both[-1])
     if alone is None or together is None:
         return False
-    launches = gather_launches(replay.graph, gather_rows(replay.analysis))
-    if other.cause is Cause.NO_PREFETCH and launches.held_ratio >= HELD_RATIO:
+    if other.cause is Cause.NO_PREFETCH and _are_held(replay.analysis, replay.graph):
         # launching gathers ahead may be what makes the host's pace harmless
         own = replay.gain_ns(list(second(replay.analysis, replay.graph, other))[-1])
         if own is None or own > alone:
             return False
     return together - alone < _NOTHING_RATIO * replay.step_ns
+
+
+def _are_held(analysis: RunAnalysis, graph: Graph) -> bool:
+    """Return whether gathers wait for compute themselves, however early the host launches them."""
+    return gather_launches(graph, gather_rows(analysis)).held_ratio >= HELD_RATIO
 
 
 def margin(lowest_ns: float, highest_ns: float, step_ns: float) -> tuple[float, float]:
