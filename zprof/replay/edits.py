@@ -294,9 +294,10 @@ def release(graph: Graph, rows: frozenset[int]) -> Graph:
 
 
 def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
-    """Launch each of these collectives right behind the one before it among them, within its step.
+    """Launch these collectives right behind those of the unit before theirs, within their step.
 
-    The first of a step stays where it is.  What the moved ones waited for was due to their place.
+    Those between which nothing is launched that computes belong to one unit.  The first of a step stay where
+    they are.  What the moved ones waited for was due to their place.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -304,9 +305,13 @@ def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
         if len(mine) < 2:
             return rank
         place = np.arange(len(rank.tasks), dtype=np.float64)
-        for before, at in zip(mine[:-1].tolist(), mine[1:].tolist(), strict=True):
-            if rank.tasks.step[before] == rank.tasks.step[at]:
-                place[at] = before + 0.5
+        compute = np.flatnonzero(rank.stream == find_main_stream(rank.tasks, rank.collective != NONE))
+        unit = np.searchsorted(compute, mine)
+        last_before = NONE
+        for before, at, starts in zip(mine[:-1].tolist(), mine[1:].tolist(), np.diff(unit) > 0, strict=True):
+            last_before = before if starts else last_before
+            if last_before != NONE and rank.tasks.step[last_before] == rank.tasks.step[at]:
+                place[at] = last_before + 0.5
         moved = np.isin(np.arange(len(place)), mine) & (place != np.arange(len(place)))
         waits = tuple(
             () if is_moved else each for is_moved, each in zip(moved.tolist(), rank.waits_on, strict=True)

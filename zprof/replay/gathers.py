@@ -1,7 +1,6 @@
-"""When programs launch their gathers: ahead of the compute that could hide them, or as it needs them."""
+"""What the gathers of a step wait for, and what is left to hide them."""
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import numpy as np
 
@@ -10,35 +9,26 @@ from zprof.replay.blocks import main_stream
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.tasks import NONE
 
-#: A gather that starts so much later than its launch and its stream allow was held by something else.
-_HELD_NS = 50_000.0
 
+def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
+    """Return how many of the gathers in ``rows`` start only when the compute before theirs is done.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatherLaunches:
-    """Of the gathers of all ranks, how many come late for their unit.
-
-    Attributes:
-        at_once_ratio: Of those whose unit is known, whose compute is launched right behind them.
-        held_ratio: Of all, which waited for compute although they were launched and their stream was free.
+    What made a gather start when it did is followed back, through its stream and its waits, to a kernel
+    of compute or to a launch.  It is late if that is a kernel behind which no other runs until it is
+    needed: nothing is left that could hide it.  Prefetched ones go back to an earlier kernel, whatever delays
+    them on their way, and on a slow host to a launch, which prefetch does not make faster.
     """
-
-    at_once_ratio: float
-    held_ratio: float
-
-
-def gather_launches(graph: Graph, rows: Collection[int]) -> GatherLaunches:
-    """Look at the gathers in ``rows`` of the analysis' collectives."""
-    at_once: list[bool] = []
-    held: list[bool] = []
+    late = count = 0
     for rank in graph.ranks:
         gathers = np.flatnonzero(np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE))
-        at_once += _are_at_once(rank, gathers)
-        held += _are_held(rank, gathers)
-    return GatherLaunches(
-        at_once_ratio=float(np.mean(at_once)) if at_once else 0.0,
-        held_ratio=float(np.mean(held)) if held else 0.0,
-    )
+        users = _first_users(rank, gathers)
+        compute = np.flatnonzero(rank.stream == main_stream(rank))
+        before = _stream_predecessors(rank)
+        count += len(users)
+        for gather, user in users.items():
+            bound = _bound_by(rank, before, compute, gather)
+            late += bound != NONE and not _has_work(rank, compute, bound, user)
+    return late / count if count else 0.0
 
 
 def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
@@ -61,29 +51,42 @@ def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
     return beside / whole if whole else 0.0
 
 
-def _are_at_once(rank: RankGraph, gathers: Int64s) -> Iterator[bool]:
-    consumers: dict[int, int] = {}
+def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
+    """Return the first kernel that waits for each gather; a gather that nothing waits for is left out."""
     wanted = set(gathers.tolist())
+    users: dict[int, int] = {}
     for at, waits in enumerate(rank.waits_on):
         if rank.collective[at] == NONE:
-            for other in wanted.intersection(waits):
-                consumers.setdefault(other, at)
-    for gather, consumer in consumers.items():
-        between = rank.stream[gather + 1 : consumer] == rank.stream[consumer]
-        yield not (between & (rank.collective[gather + 1 : consumer] == NONE)).any()
+            for gather in wanted.intersection(waits):
+                users.setdefault(gather, at)
+    return users
 
 
-def _are_held(rank: RankGraph, gathers: Int64s) -> Iterator[bool]:
-    """Whether a gather, or the copy that fills its buffer, waits for compute."""
-    main = main_stream(rank)
-    ended: dict[int, float] = {}
-    held = np.zeros(len(rank.tasks), dtype=np.bool_)
+def _stream_predecessors(rank: RankGraph) -> dict[int, int]:
+    """Return what runs right before each task on its stream."""
+    last: dict[int, int] = {}
+    before = {}
     for at in np.flatnonzero(rank.stream != NONE).tolist():
         stream = int(rank.stream[at])
-        free = max(rank.tasks.call[at, 0] + rank.pick_up_ns, ended.get(stream, 0.0))
-        compute = [rank.tasks.work[on, 1] for on in rank.waits_on[at] if rank.stream[on] == main]
-        held[at] = bool(compute) and max(compute) > free + _HELD_NS
-        ended[stream] = float(rank.tasks.work[at, 1])
-    for gather in gathers.tolist():
-        filled = int(rank.copy_in[gather])
-        yield bool(held[gather] or (filled != NONE and held[filled]))
+        before[at] = last.get(stream, NONE)
+        last[stream] = at
+    return before
+
+
+def _bound_by(rank: RankGraph, before: dict[int, int], compute: Int64s, task: int) -> int:
+    """Return the kernel of compute whose end let ``task`` start; NONE if a launch did."""
+    on_compute = frozenset(compute.tolist())
+    while task not in on_compute:
+        launched_ns = float(rank.tasks.call[task, 0]) + rank.pick_up_ns
+        held_by = [*(int(other) for other in rank.waits_on[task]), before[task]]
+        ends = [(float(rank.tasks.work[other, 1]), other) for other in held_by if other != NONE]
+        end_ns, other = max(ends, default=(launched_ns, NONE))
+        if end_ns <= launched_ns or other == NONE:
+            return NONE
+        task = other
+    return task
+
+
+def _has_work(rank: RankGraph, compute: Int64s, after: int, until: int) -> bool:
+    first, last = np.searchsorted(compute, [after + 1, until])
+    return bool(rank.work_ns[compute[first:last]].any())

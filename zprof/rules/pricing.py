@@ -20,7 +20,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.replay import edits
-from zprof.replay.gathers import gather_launches, run_beside_ratio
+from zprof.replay.gathers import late_gathers_ratio, run_beside_ratio
 from zprof.replay.graph import Graph, RankGraph, build_graph
 from zprof.replay.pace import slow_steps
 from zprof.replay.play import Stuck, play
@@ -72,10 +72,8 @@ _PROPOSED = frozenset(
 )
 #: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
 _STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
-#: What makes a host launch late makes it launch gathers late, too.
-_DELAYS_LAUNCHES = frozenset({Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH}) | _STALLS
-#: Of the gathers: from this share on they wait for compute themselves, however early the host is.
-HELD_RATIO = 0.25
+#: Of the gathers: programs that do not prefetch in one of two passes have half of them late.
+_LATE_RATIO = 0.25
 #: A call of launching takes less, with what the host does before it.
 _LONG_NS = 1_000_000
 WAITS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy)\w*", re.ASCII)
@@ -151,11 +149,14 @@ def _step_ns(ends: Floats) -> float:
 def price(replay: Replay, finding: Finding) -> Finding | None:
     """Return the finding with the range of its replay, or as it is if its cause has none.
 
-    None if a rule only proposed it, and the replay says that it costs nothing.
+    None if a rule only proposed it and the replay says that it costs nothing, or if gathers are exposed for
+    another reason than their launch.
     """
     edit = _EDITS.get(finding.cause)
     if edit is None or replay.base_ns is None or replay.graph is None or finding.saving_ns[1] <= 0:
         return finding
+    if finding.cause is Cause.NO_PREFETCH and not gathers_late(replay.analysis, replay.graph):
+        return None
     changed = edit(replay.analysis, replay.graph, finding)
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
     if not gains:
@@ -190,7 +191,6 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
         rule.cause: (
             *rule.explains,
             *((Cause.BLOCKING_SYNC,) if rule.cause in _STALLS else ()),
-            *((Cause.NO_PREFETCH,) if rule.cause in _DELAYS_LAUNCHES else ()),
         )
         for rule in rules
     }
@@ -217,17 +217,14 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
     alone, together = replay.gain_ns(fixed[-1]), replay.gain_ns(both[-1])
     if alone is None or together is None:
         return False
-    if other.cause is Cause.NO_PREFETCH and _are_held(replay.analysis, replay.graph):
-        # launching gathers ahead may be what makes the host's pace harmless
-        own = replay.gain_ns(list(second(replay.analysis, replay.graph, other))[-1])
-        if own is None or own > alone:
-            return False
     return together - alone < _NOTHING_RATIO * replay.step_ns
 
 
-def _are_held(analysis: RunAnalysis, graph: Graph) -> bool:
-    """Return whether gathers wait for compute themselves, however early the host launches them."""
-    return gather_launches(graph, gather_rows(analysis)).held_ratio >= HELD_RATIO
+def gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
+    """Whether the program launches gathers of its units when their compute is due."""
+    closing = closing_gathers(analysis)
+    closes = closing.gathers.index.tolist() if closing is not None else ()
+    return late_gathers_ratio(graph, gather_rows(analysis).difference(closes)) >= _LATE_RATIO
 
 
 def margin(lowest_ns: float, highest_ns: float, step_ns: float) -> tuple[float, float]:
@@ -319,7 +316,7 @@ def _shrink_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
 def gather_rows(analysis: RunAnalysis) -> frozenset[int]:
     """Return the rows of the collectives that gather from several ranks."""
     gathers = of_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
-    return frozenset(gathers.index[gathers["group_size"] > 1].tolist())
+    return frozenset(gathers.index[gathers["group_size"] != 1].tolist())
 
 
 def _prefetch(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:

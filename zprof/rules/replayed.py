@@ -17,7 +17,6 @@ from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.time import LateReason
 from zprof.model.units import format_ns, format_percent
 from zprof.replay import edits
-from zprof.replay.gathers import gather_launches
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.pace import slow_steps
 from zprof.replay.tasks import NONE, Bools
@@ -27,12 +26,12 @@ from zprof.rules.host.data_loader import FIX as LOADER_FIX
 from zprof.rules.host.lost import is_inference
 from zprof.rules.pricing import (
     ALLOCATES,
-    HELD_RATIO,
     WAITS,
     WAITS_FOR_EVENT,
     Replay,
     are_calls,
     gather_rows,
+    gathers_late,
     launch_faster,
     loading_ns,
     margin,
@@ -48,8 +47,6 @@ _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
 _SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
 #: Of the steps, how many must have a late rank, and the same one, to call it one.
 _OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
-#: Of the gathers: programs that prefetch in one of their passes launch half of them early.
-_NEARLY_ALL_RATIO = 0.9
 _SURE_STEPS = 3
 #: So many waits a step are how a loss is read: a note, unless they cost much.
 _USUAL_COUNT = 1.5
@@ -286,24 +283,19 @@ def _collectives(graph: Graph) -> float:
 
 
 def _late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
-    rows = gather_rows(analysis)
-    launches = gather_launches(graph, rows)
-    if launches.at_once_ratio < _NEARLY_ALL_RATIO or launches.held_ratio < HELD_RATIO:
+    if not gathers_late(analysis, graph):
         return []
     return [
         _Found(
             cause=Cause.NO_PREFETCH,
-            changed=[edits.launch_earlier(graph, rows)],
+            changed=[edits.launch_earlier(graph, gather_rows(analysis))],
             sentence=lambda gain, share: (
-                f"{format_percent(launches.at_once_ratio)} of the all_gathers are launched right before the "
-                f"compute that needs them: launched one unit earlier, a step is {gain} shorter ({share})"
+                "all_gathers start when the compute before theirs is done: "
+                f"launched one unit earlier, a step is {gain} shorter ({share})"
             ),
             fix=fix_for(analysis.training.engine, PREFETCH_FIXES),
             disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
             "the launch is not what delays them",
-            count=launches.held_ratio,
-            counted="all_gathers that wait for compute before theirs",
-            unit="ratio",
         )
     ]
 

@@ -153,7 +153,7 @@ def _beyond_other_steps(rows: pd.DataFrame) -> float:
 def _do_not_fit(analysis: RunAnalysis) -> _Sign | None:
     """Recordings of all ranks, of which hardly a collective is known to be the same one."""
     rows = analysis.collectives
-    rows = rows[rows["group_size"] > 1]
+    rows = rows[rows["group_size"] != 1]
     if rows.empty or len(analysis.run.ranks_loaded) < analysis.run.world_size:
         return None
     matched = float(rows["matched"].astype(bool).mean())

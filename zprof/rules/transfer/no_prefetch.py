@@ -98,7 +98,7 @@ def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     if has_no_collectives(analysis):
         return not_tested(Cause.NO_PREFETCH, "no collective was recorded", "record with the time window on")
     gathers = of_kind(steady(analysis), CollectiveKind.ALL_GATHER)
-    gathers = gathers[gathers["group_size"] > 1]
+    gathers = gathers[gathers["group_size"] != 1]
     if gathers.groupby(["rank", "step"]).size().median() < _LEAST_GATHERS or gathers.empty:
         return None
     if any(rank.upper_bound for rank in analysis.time.per_rank):

@@ -82,7 +82,7 @@ def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -
             Cause.RATE_LIMITED_PREFETCH, "no collective was recorded", "record with the time window on"
         )
     gathers = of_kind(steady(analysis), CollectiveKind.ALL_GATHER)
-    gathers = gathers[gathers["group_size"] > 1]
+    gathers = gathers[gathers["group_size"] != 1]
     if gathers.empty:
         return None
     wall = wall_ns(analysis)

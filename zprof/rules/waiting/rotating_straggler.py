@@ -96,7 +96,7 @@ def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     if has_no_collectives(analysis):
         return not_tested(Cause.ROTATING_STRAGGLER, "no collective was recorded", "record the time window")
     rows = steady(analysis)
-    if rows[rows["group_size"] > 1].empty:
+    if rows[rows["group_size"] != 1].empty:
         return None
     missing = missing_input(analysis, Cause.ROTATING_STRAGGLER)
     if missing:

@@ -79,7 +79,7 @@ def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findi
     if has_no_collectives(analysis):
         return not_tested(Cause.STRAGGLER_RANK, "no collective was recorded", "record the time window")
     rows = steady(analysis)
-    if rows[rows["group_size"] > 1].empty:
+    if rows[rows["group_size"] != 1].empty:
         return None
     missing = missing_input(analysis, Cause.STRAGGLER_RANK)
     if missing:

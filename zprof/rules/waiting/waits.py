@@ -31,7 +31,7 @@ def waits_for(analysis: RunAnalysis, late: tuple[int, ...]) -> Waits:
     Of many groups few have a late rank: those without one wait for ranks that it has made late.
     """
     rows = analysis.collectives
-    rows = rows[rows["matched"].astype(bool) & (rows["group_size"] > 1)]
+    rows = rows[rows["matched"].astype(bool) & (rows["group_size"] != 1)]
     last = rows.loc[rows.groupby(INSTANCE)["start_ns"].idxmax()].set_index(INSTANCE)["rank"]
     blamed = last[last.isin(late)].index
     met = rows.loc[rows["rank"].isin(late), INSTANCE]
