@@ -143,7 +143,7 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
             step_noise_ns=step_noise_ns(frame),
         ),
         memory=Memory(),
-        volume=Volume(expected_bytes=3 * 4_000_000, seen_bytes=3 * 4_000_000, ratio=1.0),
+        volume=Volume(expected_bytes=3 * _parameters(plan), seen_bytes=3 * _parameters(plan), ratio=1.0),
         steps=frame,
         collectives=collectives,
         gaps=(),
@@ -151,11 +151,11 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
 
 
 def _training(plan: Scenario) -> TrainingFacts:
-    """fp32 with AdamW, of the size of ``tests.support.memories``."""
+    """fp32 with AdamW; by default of the size of ``tests.support.memories``."""
     return TrainingFacts(
         engine=plan.engine,
         stage=plan.stage,
-        parameters=4_000_000,
+        parameters=_parameters(plan),
         shard_ranks=plan.ranks,
         parameter_bytes=4,
         gradient_bytes=4,
@@ -163,6 +163,11 @@ def _training(plan: Scenario) -> TrainingFacts:
         communication_bytes=4,
         tokens_per_step=8192,
     )
+
+
+def _parameters(plan: Scenario) -> int:
+    """As many as travel as fp32 for each pass over the units."""
+    return plan.units * plan.unit_bytes // 4
 
 
 def without_rank(analysis: RunAnalysis, rank: int) -> RunAnalysis:

@@ -8,7 +8,7 @@ MIB = 1 << 20
 HOSTILE = "blocks.0\x1b[2J\x1b]0;owned\x07\nOK 1 ms a step\r\u202egnp.exe\u200d\u2028"
 
 
-def memory_of(stage: int, *, ranks: int = 2, parameters: int = 4_000_000, module: str = "") -> Memory:
+def memory_of(stage: int, *, ranks: int = 2, parameters: int = 6 << 20, module: str = "") -> Memory:
     """Memory of an fp32 AdamW run of a stage, four bytes an element and 256 bytes padding."""
     entries = tuple(_rank(stage, rank, ranks, parameters) for rank in range(ranks))
     top = (

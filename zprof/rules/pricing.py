@@ -30,6 +30,7 @@ from zprof.rules.device.slowdown import slowdown_of
 from zprof.rules.host.lost import is_inference
 from zprof.rules.rows import of_kind
 from zprof.rules.rule import Rule, severity_of
+from zprof.rules.transfer.low_bus_bandwidth import rates_reached
 from zprof.rules.transfer.messages.replayed_hosts import shard_in_host
 from zprof.rules.transfer.messages.replayed_sizes import (
     merge_small_units,
@@ -421,6 +422,13 @@ def _start_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Seq
     return [edits.release(graph, frozenset(gathers.index[held].tolist()))]
 
 
+def _speed_link_up(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    ratios = {}
+    for kind, reached in rates_reached(finding).items():
+        ratios.update(dict.fromkeys(of_kind(analysis.collectives, kind).index.tolist(), reached))
+    return [edits.scale_transfers(graph, ratios)] if ratios else []
+
+
 def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Without the share of the bytes that is padding; the kernels that fill it up may go as well."""
     ratio = next((entry.value for entry in finding.evidence if entry.unit == "ratio"), 0.0)
@@ -452,6 +460,7 @@ _EDITS: Mapping[Cause, Edit] = {
     Cause.COMM_SLOWS_COMPUTE: _compute_alone,
     Cause.LOST_COMPUTE_EFFICIENCY: _compute_as_before,
     Cause.COMPUTE_BLOCKS_COMM: _start_gathers,
+    Cause.LOW_BUS_BANDWIDTH: _speed_link_up,
     Cause.UNITS_TOO_SMALL: merge_small_units,
     Cause.LATENCY_BOUND_COLLECTIVES: take_latency_off,
     Cause.SINGLE_UNIT: split_single_unit,

@@ -67,6 +67,8 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
     excess = mean_per_step(analysis, seen.excess_ns)
     if seen.factor <= SLOWDOWN_RATIO or excess <= _WORTH_RATIO * wall:
         return None
+    if analysis.run.device != "cpu" and seen.typical_factor <= SLOWDOWN_RATIO:
+        return None  # some names take longer beside collectives: they do other work there
     return _finding(analysis, seen, excess)
 
 

@@ -7,7 +7,8 @@ similar size, else what other groups of the run reach.  A rank that all slow gro
 group, has the slow link.  Slow is less than half, against a baseline less than 80 % (docs/thresholds.md).
 
 With q = seen / expected, the transfer t of which e is exposed shrinks to q t, and so does the queue that
-it makes (counted in both): the saving lies between (1 - q) e and min(e, (1 - q) t).
+it makes (counted in both): the saving lies between (1 - q) e and min(e, (1 - q) t).  Where the step can be
+replayed, it is what the replay wins with transfers of q t.
 """
 
 from collections.abc import Iterator
@@ -173,13 +174,25 @@ def _finding(analysis: RunAnalysis, slow: list[_Slow], fast: list[GroupRate]) ->
     )
 
 
+def rates_reached(finding: Finding) -> dict[CollectiveKind, float]:
+    """Return how much of the expected bandwidth each slow kind of collective reaches."""
+    seen = {entry.what: float(entry.value) for entry in finding.evidence}
+    return {kind: seen[_reached(kind)] for kind in CollectiveKind if _reached(kind) in seen}
+
+
+def _reached(kind: CollectiveKind) -> str:
+    return f"{kind.value}, of the expected bus bandwidth"
+
+
 def _facts(entry: _Slow, rank: int | None) -> list[Evidence]:
     kind, expected = entry.rate.kind.value, entry.expected
+    reached = entry.seen / expected.bytes_per_s
     return [
         Evidence(
             what=f"{kind} bus bandwidth, median of large", value=entry.seen, unit="bytes_per_s", rank=rank
         ),
         Evidence(what=f"as of {expected.of}", value=expected.bytes_per_s, unit="bytes_per_s"),
+        Evidence(what=_reached(entry.rate.kind), value=reached, unit="ratio"),
         Evidence(what=f"large {kind}s looked at", value=entry.rate.count, unit="count"),
         Evidence(what=f"{kind} exposed transfer and queue, a step", value=entry.exposed_ns, unit="ns"),
     ]

@@ -23,8 +23,10 @@ from zprof.rules.volume.traffic import Direction, traffic_of
 _FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
 _COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)
 _LONGEST = 400
-#: More than half as much again is another model, or another number of micro-batches.
-_MOST_RATIO = 0.5
+#: A dimension of n + 1 on n ranks pads to 2 n, so that padding is never as much as the model itself.
+_MOST_RATIO = 1.0
+#: Of a baseline: more than half as much again is another model, or another number of micro-batches.
+_MOST_OF_BASELINE_RATIO = 0.5
 _SCATTERS = CollectiveKind.REDUCE_SCATTER.value
 
 
@@ -100,4 +102,5 @@ def _reduced(analysis: RunAnalysis) -> float:
 
 
 def _plausible(ratio: float, said_by: str, *, stated: bool) -> Padding | None:
-    return Padding(ratio=ratio, said_by=said_by, stated=stated) if -0.01 < ratio < _MOST_RATIO else None
+    most = _MOST_RATIO if stated else _MOST_OF_BASELINE_RATIO
+    return Padding(ratio=ratio, said_by=said_by, stated=stated) if -0.01 < ratio < most else None

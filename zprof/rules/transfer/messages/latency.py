@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import Intervals, covered, intervals
 from zprof.rules.transfer.messages.traffic import intrinsic
 
 _BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
@@ -18,6 +19,8 @@ _SLACK_NS = 50_000.0
 #: A fit of few messages, or whose latency is as small as what it misses, says nothing.
 _FIT_MESSAGES, _FIT_TIMES = 8, 3.0
 _FIT_RESIDUAL_RATIO = 0.2
+#: Of the messages' time: with more beside them, other groups' messages are in what they take.
+_SHARED_RATIO = 0.1
 #: A message of so small a share of the others is all latency.
 _TINY_RATIO = 1 / 64
 #: Where sizes are not recorded, an all_reduce a step that is quicker than that share of the rest is small.
@@ -78,11 +81,30 @@ def _of_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | N
     for fit in analysis.time.fits:
         if _ranks_of(fit.group) != ranks or fit.messages < _FIT_MESSAGES:
             continue
-        times = intrinsic(analysis, rows[rows["kind"].astype(str) == fit.kind])
+        mine = rows[rows["kind"].astype(str) == fit.kind]
+        if _shared_ratio(analysis, mine) > _SHARED_RATIO:
+            continue
+        times = intrinsic(analysis, mine)
         missed = fit.residual_ratio * float(times.median()) if len(times) else 0.0
         if fit.residual_ratio <= _FIT_RESIDUAL_RATIO and fit.latency_ns > _FIT_TIMES * missed:
             found.append(min(float(fit.latency_ns), float(times.min()) if len(times) else float("inf")))
     return min(found) if found else None
+
+
+def _shared_ratio(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
+    """Return how much of the transfers of ``rows`` those of other ranks' groups run beside."""
+    beside = whole = 0
+    ranks = analysis.collectives["group"].astype(str).map(_ranks_of)
+    others = analysis.collectives[~ranks.isin(set(ranks.loc[rows.index]))]
+    for rank, mine in rows.groupby("rank"):
+        theirs = _transfers(others[others["rank"] == rank])
+        beside += int(covered(theirs, *_transfers(mine).T).sum())
+        whole += int(mine["transfer_ns"].sum())
+    return beside / whole if whole else 0.0
+
+
+def _transfers(rows: pd.DataFrame) -> Intervals:
+    return intervals(rows["end_ns"] - rows["transfer_ns"], rows["end_ns"])
 
 
 def _of_tiny(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
