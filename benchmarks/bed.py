@@ -72,19 +72,19 @@ class BedOutcome:
 
     @property
     def is_first(self) -> bool:
-        """Whether what was planted heads the findings; of two causes both must be among the first three.
+        """Whether what was planted heads the findings; of two causes both, with at most one between them.
 
         A cause that costs at least as much and was not planted may stand before it.
         """
-        if len(self.planted) > 1:
-            return set(self.planted) <= {claim.cause for claim in self.claims[:3]}
-        (cause, cost), *_ = self.planted.items()
+        left = set(self.planted)
+        others = 0
         for claim in self.claims:
-            if claim.cause == cause:
-                return True
-            if (claim.true_ns or 0) < cost:
-                return False
-        return False
+            left.discard(claim.cause)
+            if not left:
+                break
+            cheapest = min(self.planted[cause] for cause in left)
+            others += claim.cause not in self.planted and (claim.true_ns or 0) < cheapest
+        return not left and others < len(self.planted)
 
     @property
     def is_strictly_first(self) -> bool:

@@ -52,9 +52,7 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
     Numbers rise along the tasks; a block has one number for each pass over it.
     """
     found = np.full(len(rank.tasks), NONE, dtype=np.int64)
-    kernels = np.flatnonzero(computes(rank, copies))
-    names = {name: number for number, name in enumerate(dict.fromkeys(rank.tasks.kernel))}
-    codes = np.array([names[rank.tasks.kernel[at]] for at in kernels.tolist()], dtype=np.int64)
+    kernels, codes = _named_kernels(rank, copies)
     steps = step_places(rank)[kernels]
     count = 0
     for step in np.unique(steps).tolist():
@@ -66,6 +64,21 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
                     found[kernels[mine[piece[first : first + period]]]] = count
                     count += 1
     return found
+
+
+def _named_kernels(rank: RankGraph, copies: Collection[str]) -> tuple[Int64s, Int64s]:
+    """Return the kernels that compute, and a number for the name of each."""
+    kernels = np.flatnonzero(computes(rank, copies))
+    names = {name: number for number, name in enumerate(dict.fromkeys(rank.tasks.kernel))}
+    return kernels, np.array([names[rank.tasks.kernel[at]] for at in kernels.tolist()], dtype=np.int64)
+
+
+def count_blocks(rank: RankGraph, copies: Collection[str]) -> int:
+    """Return how many blocks a pass over the model has; 0 where its kernels do not repeat."""
+    kernels, codes = _named_kernels(rank, copies)
+    last = codes[step_places(rank)[kernels] == step_places(rank)[-1]]
+    passes = [each for piece in _micro_batches(last) for each in _passes(last[piece])]
+    return max((blocks for _, _, blocks in passes), default=0)
 
 
 def _micro_batches(codes: Int64s) -> list[Int64s]:

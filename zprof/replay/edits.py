@@ -350,13 +350,14 @@ def _moved(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s:
 
 
 def hide_under_next_step(
-    graph: Graph, rows: frozenset[int], forward_ratio: float, *, by_part: bool = False
+    graph: Graph, rows: frozenset[int], forward_ratio: float, *, slower: float, split_ns: float
 ) -> Graph:
-    """Let the gathers that end a step run under the next forward, each needed where its part of that begins.
+    """Let the gathers that end a step run under the next forward, each part needed where that uses it.
 
     ``forward_ratio``: the share of a step's compute that is its forward.  The time of the gathers says where
-    in the forward each is needed.  ``by_part``: a gather is many small ones, and is all there only where its
-    part of the forward ends.  Of the last step only the first gather is left: no forward follows.
+    in the forward each is needed.  ``slower``: how much longer compute takes beside them; ``split_ns``: how
+    much longer all of them take as so many small ones.  Of the last step only the first gather is left: no
+    forward follows.
     """
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -371,10 +372,14 @@ def hide_under_next_step(
             if not len(after):
                 work[gathers[1:]] = 0.0
                 continue
+            if not len(gathers):
+                continue
+            work[gathers] += split_ns / len(gathers)
             done = np.cumsum(rank.work_ns[after])
-            until = np.cumsum(rank.work_ns[gathers])
-            moved = until if by_part else np.concatenate(([0.0], until[:-1]))
-            needed = moved / max(1.0, rank.work_ns[gathers].sum()) * forward_ratio * done[-1]
+            until = np.cumsum(work[gathers])
+            needed = until / max(1.0, until[-1]) * forward_ratio * done[-1]
+            own = rank.work_ns[after]
+            work[after] += slower * np.clip(until[-1] - (done - own), 0.0, own)
             for gather, place in zip(
                 gathers.tolist(), np.searchsorted(done, needed, side="right").tolist(), strict=True
             ):

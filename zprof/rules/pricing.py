@@ -20,6 +20,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.replay import edits
+from zprof.replay.blocks import count_blocks
 from zprof.replay.gathers import late_gathers_ratio, run_beside_ratio
 from zprof.replay.graph import Graph, RankGraph, build_graph
 from zprof.replay.pace import slow_steps
@@ -31,6 +32,7 @@ from zprof.rules.host.lost import is_inference
 from zprof.rules.rows import of_kind
 from zprof.rules.rule import Rule, severity_of
 from zprof.rules.transfer.low_bus_bandwidth import rates_reached
+from zprof.rules.transfer.messages.latency import latencies
 from zprof.rules.transfer.messages.replayed_hosts import shard_in_host
 from zprof.rules.transfer.messages.replayed_sizes import (
     merge_small_units,
@@ -52,10 +54,10 @@ _STEP_ERROR_RATIO = 0.002
 _SURE_RATIO, _NOTHING_RATIO = 0.015, 0.01
 #: A host that launches compiled or captured work takes that part of its time: at least and at most.
 _LAUNCH_LEFT_RATIOS = (0.5, 0.0)
-_COPY_LEFT_RATIOS = (0.5, 0.0)
 _HALF = 0.5
-#: The forward's share of a step's compute: with and without recomputation.
-_FORWARD_RATIOS = (0.25, 0.35)
+#: The forward's share of a step's compute, with and without recomputation, and how much longer it takes
+#: beside gathers at least: those take processors and memory bandwidth from it.
+_HIDDEN = ((0.25, 0.5), (0.35, 0.15))
 _BLOCKED_NS = 50_000
 #: Of the time of closing gathers: with more compute beside them they are hidden, if not well.
 _BESIDE_RATIO = 0.1
@@ -69,10 +71,9 @@ _PROPOSED = frozenset(
         Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
         Cause.FP32_GATHER,
         Cause.FP32_REDUCE,
+        Cause.COPY_OVERHEAD,
     }
 )
-#: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
-_STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
 #: Of the gathers: programs that do not prefetch in one of two passes have half of them late.
 _LATE_RATIO = 0.25
 #: A call of launching takes less, with what the host does before it.
@@ -164,6 +165,8 @@ def price(replay: Replay, finding: Finding) -> Finding | None:
         return finding
     low, high = margin(min(gains), max(gains), replay.step_ns)
     own, confidence = finding.saving_ns, finding.confidence
+    if min(gains) <= 0:  # one way of fixing it wins nothing
+        confidence = Confidence.LOW
     if finding.cause in _PROPOSED:
         own = int(low), int(high)
         if high < _NOTHING_RATIO * replay.step_ns and finding.severity is Severity.LOW:
@@ -173,7 +176,7 @@ def price(replay: Replay, finding: Finding) -> Finding | None:
         # the step without the cause is as long: what the rule saw is there, and costs nothing
         return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
     # of one step nobody knows whether what it shows recurs
-    matters = max(gains) >= _SURE_RATIO * replay.step_ns and replay.graph.steps > 1
+    matters = min(gains) > 0 and max(gains) >= _SURE_RATIO * replay.step_ns and replay.graph.steps > 1
     if matters and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
         confidence = Confidence.MEDIUM
     if low <= own[1] and own[0] <= high:
@@ -188,13 +191,7 @@ def price(replay: Replay, finding: Finding) -> Finding | None:
 
 def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
     """Drop findings that only show what another one does: fixed after it, they win next to nothing."""
-    explains = {
-        rule.cause: (
-            *rule.explains,
-            *((Cause.BLOCKING_SYNC,) if rule.cause in _STALLS else ()),
-        )
-        for rule in rules
-    }
+    explains = {rule.cause: rule.explains for rule in rules}
     sure = [finding for finding in findings if finding.confidence is not Confidence.LOW]
     gone = {
         other.cause
@@ -310,8 +307,15 @@ def _copies_scaled(
     return lambda rank: np.array([left if name in names else 1.0 for name in rank.tasks.kernel])
 
 
-def _shrink_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    return [edits.scale_work(graph, _copies_scaled(analysis, left)) for left in _COPY_LEFT_RATIOS]
+def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Without the copies' work, and without their launches: parameters are views of what is gathered."""
+    names = frozenset(copies(analysis)["name"].astype(str))
+
+    def are_copies(rank: RankGraph) -> Bools:
+        return np.array([name in names for name in rank.tasks.kernel], dtype=np.bool_)
+
+    idle = edits.scale_work(graph, _copies_scaled(analysis, 0.0))
+    return [idle, edits.scale_host(idle, 0.0, are_copies)]
 
 
 def gather_rows(analysis: RunAnalysis) -> frozenset[int]:
@@ -331,11 +335,22 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     rows = frozenset(seen.gathers.index.tolist())
     if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
         return [graph]
+    slowdown = slowdown_of(analysis.kernels)
+    slower = min(slowdown.factor, slowdown.typical_factor) - 1 if slowdown.known else 0.0
+    split = _split_ns(analysis, graph, rows)
     return [
-        edits.hide_under_next_step(graph, rows, ratio, by_part=by_part)
-        for ratio in _FORWARD_RATIOS
-        for by_part in (False, True)
+        edits.hide_under_next_step(graph, rows, ratio, slower=max(least, slower), split_ns=split)
+        for ratio, least in _HIDDEN
     ]
+
+
+def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> float:
+    """Return how much longer these gathers take if each block of the model has one of its own."""
+    blocks = count_blocks(graph.ranks[0], frozenset(copies(analysis)["name"].astype(str)))
+    known = latencies(analysis)
+    latency = max((known.of_row(row) or 0.0 for row in rows), default=0.0)
+    steps = max(1, len(analysis.steps))
+    return latency * max(0.0, blocks - len(rows) / steps)
 
 
 def _even_out_named(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -447,7 +462,7 @@ _EDITS: Mapping[Cause, Edit] = {
     Cause.CHECKPOINT_REGATHERS: _drop_repeated,
     Cause.LAST_UNIT_REGATHERED: _drop_repeated,
     Cause.NEEDLESS_RESHARD_AFTER_FORWARD: _drop_repeated,
-    Cause.COPY_OVERHEAD: _shrink_copies,
+    Cause.COPY_OVERHEAD: _drop_copies,
     Cause.NO_PREFETCH: _prefetch,
     Cause.UNHIDDEN_OPTIMIZER_GATHER: _hide_closing_gathers,
     Cause.STRAGGLER_RANK: _even_out_named,

@@ -4,13 +4,14 @@ FSDP2 gathers into one buffer and copies each parameter out of it (``split_with_
 gradients into one before it reduces them (``chunk_cat``).  Counted is the time of such kernels, and of those
 launched within ``FSDP::all_gather_copy_in`` and ``..._out``, in which nothing else computes, without those
 of gathers that need not be (ZP412 to ZP415): they vanish with them.  Reported above 3 % of the step (our
-choice).
+choice), or where a replay of the step says that they cost 1 % of it.
 
 Where most of it is ``chunk_cat``, copies out are as quick as copies in, and it is what FSDP2 always costs, or
 padding of shapes that do not divide (ZP417): low.
 
 What moves must be copied once where shards are not contiguous, so the saving is from half of it on: a
-copy of contiguous rows runs at the memory's speed, one of many narrow ones far below.
+copy of contiguous rows runs at the memory's speed, one of many narrow ones far below.  Where the step can be
+replayed, the saving is what it wins with none of these copies, as where parameters are views of a flat unit.
 """
 
 from zprof.analysis.analysis import RunAnalysis
@@ -22,9 +23,9 @@ from zprof.model.kernels import function_name
 from zprof.model.printable import printable
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.copies import INTO, copies, copies_of_gathers_ns
-from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, wall_ns
+from zprof.rules.rows import can_replay, has_no_collectives, mean_per_step, of_kind, wall_ns
 from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.volume.passes.regathers import worth_a_word
+from zprof.rules.volume.passes.regathers import PROPOSED_RATIO, worth_a_word
 
 _WORTH_RATIO = 0.03
 _SURE_RATIO = 0.5
@@ -50,7 +51,8 @@ def copy_overhead(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     if analysis.kernels.empty:
         return None
     rows = copies(analysis)
-    cost, least = mean_per_step(analysis, float(rows["uncovered_ns"].sum())), _WORTH_RATIO * wall_ns(analysis)
+    worth = PROPOSED_RATIO if can_replay(analysis) else _WORTH_RATIO
+    cost, least = mean_per_step(analysis, float(rows["uncovered_ns"].sum())), worth * wall_ns(analysis)
     if rows["count"].sum() < _LEAST_COPIES or cost <= least:
         return None
     cost -= copies_of_gathers_ns(analysis, worth_a_word(analysis))

@@ -109,7 +109,7 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
         return None
     total = float(rows["exposed_wait_ns"].sum())
     first = _beyond_other_steps(rows)
-    a_step = mean_per_step(analysis, first)
+    a_step = _longest(rows) / max(1, analysis.steps["step"].nunique())
     if first <= _FIRST_RATIO * total or first <= noise_floor_ns(analysis):
         return None
     wall = wall_ns(analysis)
@@ -118,7 +118,8 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
         confidence = Confidence.HIGH
     return _Sign(
         sentence=f"the window's first collective carries {format_percent(first / total)} of all exposed "
-        f"waiting: the ranks' profilers started apart ({format_ns(a_step)} in the mean step of a rank)",
+        f"waiting: the ranks' profilers started apart (the rank that waits longest loses {format_ns(a_step)} "
+        "a step)",
         evidence=(
             Evidence(
                 what="exposed wait in the window's first collective, summed over ranks",
@@ -133,6 +134,12 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
         confidence=confidence,
         fix="skip more steps before the window: zprof.steps(skip=3), or time more of them",
     )
+
+
+def _longest(rows: pd.DataFrame) -> float:
+    """Exposed wait in the window's first collective of the rank that waits longest there."""
+    opening = rows[rows["first_of_window"].astype(bool) & rows["matched"].astype(bool)]
+    return float(opening["exposed_wait_ns"].groupby(opening["rank"]).sum().max()) if len(opening) else 0.0
 
 
 def _beyond_other_steps(rows: pd.DataFrame) -> float:

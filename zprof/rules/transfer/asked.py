@@ -58,7 +58,7 @@ def asked(expected_bus_bytes_per_s: float | None = None) -> tuple[Rule, ...]:
             cause=Cause.RATE_LIMITED_PREFETCH,
             check=rate_limited_prefetch,
             claims=("idle_ns", "exposed_transfer_ns"),
-            explains=(Cause.BLOCKING_SYNC, Cause.CPU_BOUND_LAUNCH, Cause.NO_PREFETCH),
+            explains=(Cause.BLOCKING_SYNC,),
         ),
         Rule(
             cause=Cause.COMPUTE_BLOCKS_COMM,
