@@ -187,7 +187,7 @@ def told(analysis: RunAnalysis, job: Job) -> RunAnalysis:
         per_node = job.cluster.ranks_per_node
         analysis = replace(analysis, hosts={rank: f"host{rank // per_node}" for rank in range(job.world)})
     count = sum(block.params for block in job.blocks)
-    if "uneven_shapes" in job.faults:
+    if not {"uneven_shapes", "needless_reshard_after_forward"}.isdisjoint(job.faults):
         facts = replace(analysis.training, parameters=count, micro_batches=job.micro_batches)
         analysis = replace(analysis, training=facts)
     if "needless_reshard_after_forward" not in job.faults:

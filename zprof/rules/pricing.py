@@ -72,6 +72,7 @@ _PROPOSED = frozenset(
         Cause.FP32_GATHER,
         Cause.FP32_REDUCE,
         Cause.COPY_OVERHEAD,
+        Cause.COMM_SLOWS_COMPUTE,
     }
 )
 #: Of the gathers: programs that do not prefetch in one of two passes have half of them late.

@@ -6,10 +6,13 @@ a collective (:mod:`zprof.analysis.time.kernels`); with the slowdown s that this
 
     excess = longer than alone, where that is known, + (1 - 1/s) of the rest of the time beside collectives
 
-Reported from s > 1.15 and excess > 3 % of the step on (docs/thresholds.md; GEMMs of A100s were seen at
-1.76, NVIDIA/nccl issue 1428).  Fewer channels for collectives win at most all of it, and collectives get
-slower by that: from half of it on.  The upper bound has 10 % on top, for kernels that are only assumed to be
-slowed down like the others.
+Reported from s > 1.15 and excess > 3 % of the step on, 1 % where the step can be replayed
+(docs/thresholds.md; GEMMs of A100s were seen at 1.76, NVIDIA/nccl issue 1428).  Fewer channels for
+collectives win at most all of it, and collectives get slower by that: from half of it on.  The upper bound
+has 10 % on top, for kernels that are only assumed to be slowed down like the others.
+
+Kernels of one name can do other work beside a collective than alone, in blocks of another size: on a device
+the median kernel must be past 1.10, too.
 
 Ranks on a CPU share its cores with each other and with whatever else runs: a few kernels lose their core for
 a slice of the scheduler, and the mean is 1.3 to 9 times that alone in healthy gloo runs on two cores, where
@@ -24,10 +27,13 @@ from zprof.model.findings import Confidence, Evidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.device.slowdown import SLOWDOWN_RATIO, Slowdown, slowdown_of
-from zprof.rules.rows import has_no_collectives, mean_per_step, wall_ns
+from zprof.rules.rows import can_replay, has_no_collectives, mean_per_step, wall_ns
 from zprof.rules.rule import finding, not_tested, severity_of
 
-_WORTH_RATIO = 0.03
+#: Of the step; a replay knows what is left of it where the compute is hidden itself.
+_WORTH_RATIO, _REPLAYED_RATIO = 0.03, 0.01
+#: Of the median kernel on a device; medians hold kernels of several sizes, which hide some of it.
+_TYPICAL_RATIO = 1.10
 #: Where less of the step computes beside collectives than this, even twice slower kernels are not worth it.
 _BESIDE_RATIO = 0.06
 _SAVING_RATIOS = (0.5, 1.1)
@@ -65,9 +71,10 @@ def comm_slows_compute(analysis: RunAnalysis, baseline: RunAnalysis | None) -> F
             "record more steps, or one of them without overlap",
         )
     excess = mean_per_step(analysis, seen.excess_ns)
-    if seen.factor <= SLOWDOWN_RATIO or excess <= _WORTH_RATIO * wall:
+    worth = _REPLAYED_RATIO if can_replay(analysis) else _WORTH_RATIO
+    if seen.factor <= SLOWDOWN_RATIO or excess <= worth * wall:
         return None
-    if analysis.run.device != "cpu" and seen.typical_factor <= SLOWDOWN_RATIO:
+    if analysis.run.device != "cpu" and seen.typical_factor <= _TYPICAL_RATIO:
         return None  # some names take longer beside collectives: they do other work there
     return _finding(analysis, seen, excess)
 

@@ -2,7 +2,8 @@
 
     headroom = device total - device used at the allocated peak        needed = bytes of the kept units
 
-Known where the allocator and the device were sampled; a CPU rank or a trace alone does not say it.
+Known where the allocator and the device were sampled; a CPU rank or a trace alone does not say it.  Where
+the gathers' sizes are not recorded, units of a model of known size need at most 4 bytes a parameter.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from zprof.model.findings import Confidence, Evidence
 from zprof.model.units import format_bytes
 
 _PEAK = "allocated peak"
+_MOST_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,4 +74,8 @@ def headroom_of(analysis: RunAnalysis, gathers: pd.DataFrame) -> Headroom:
         and device.device_total_bytes is not None
         and device.device_used_bytes is not None
     ]
-    return Headroom(needed_bytes=int(once.max()) if len(once) else 0, free_bytes=min(free, default=None))
+    needed = int(once.max()) if len(once) else 0
+    return Headroom(
+        needed_bytes=needed or _MOST_BYTES * (analysis.training.parameters or 0),
+        free_bytes=min(free, default=None),
+    )
