@@ -11,10 +11,12 @@ from zprof.replay.tasks import NONE, Bools, Floats
 _DEVIATIONS = 5.0
 #: And by so much of the step: hosts hiccup, devices hardly do.
 _HOST_RATIO, _DEVICE_RATIO = 0.03, 0.01
+#: Of what stands out most: single hiccups of a host are of all lengths.
+_ALIKE_RATIO = 2 / 3
 
 
-def slow_steps(graph: Graph, loading_ns: Mapping[int, Floats]) -> Bools:
-    """Return which steps of which ranks stand out by their own host or device time: [rank, step].
+def find_excess(graph: Graph, loading_ns: Mapping[int, Floats]) -> Floats:
+    """Return by how much steps of ranks stand out by their own host or device time: [rank, step], 0 if not.
 
     The measure is the median rank of the same step (of two the faster one), and the noise how much that
     differs from step to step, and the ranks from it.  Beside a rank that is far slower, one that is a little
@@ -25,7 +27,7 @@ def slow_steps(graph: Graph, loading_ns: Mapping[int, Floats]) -> Bools:
         loading_ns: By rank, how much of the host's time before each call it waited for its loader, which
             says nothing of its pace.
     """
-    out = np.zeros((len(graph.ranks), graph.steps), dtype=np.bool_)
+    excess = np.zeros((len(graph.ranks), graph.steps))
     step = float(np.median(np.diff(graph.measured_ns, axis=1))) if graph.steps > 1 else 0.0
     hosts = [rank.gap_ns + rank.call_ns - loading_ns[rank.tasks.rank] for rank in graph.ranks]
     devices = [own_work_ns(rank) for rank in graph.ranks]
@@ -37,8 +39,20 @@ def slow_steps(graph: Graph, loading_ns: Mapping[int, Floats]) -> Bools:
         beyond = own - usual
         noise = np.maximum(np.median(np.abs(usual - np.median(usual))), lower_median(np.abs(beyond)))
         least = np.maximum(np.maximum(_DEVIATIONS * noise, least_ratio * step), beyond.max(axis=0) / 2)
-        out[:, first:] |= beyond > least
-    return out
+        excess[:, first:] = np.maximum(excess[:, first:], np.where(beyond > least, beyond, 0.0))
+    return excess
+
+
+def slow_again(excess: Floats) -> Bools:
+    """Return which steps of a rank can have one reason, which takes about as long each time."""
+    again: Bools = (excess > 0) & (excess >= _ALIKE_RATIO * excess.max(axis=1, keepdims=True))
+    return again
+
+
+def slow_in_turn(excess: Floats) -> Bools:
+    """Return which steps of any rank can have one reason, which takes about as long on each."""
+    in_turn: Bools = (excess > 0) & (excess >= _ALIKE_RATIO * excess.max())
+    return in_turn
 
 
 def lower_median(rows: Floats) -> Floats:

@@ -23,7 +23,7 @@ from zprof.replay import edits
 from zprof.replay.blocks import count_blocks
 from zprof.replay.gathers import late_gathers_ratio, run_beside_ratio
 from zprof.replay.graph import Graph, RankGraph, build_graph
-from zprof.replay.pace import slow_steps
+from zprof.replay.pace import find_excess, slow_in_turn
 from zprof.replay.play import Stuck, play
 from zprof.replay.tasks import NONE, Bools, Floats
 from zprof.rules.copies import INTO, copies
@@ -360,7 +360,7 @@ def _even_out_named(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Se
 
 
 def _even_out_turns(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    return [edits.even_out_steps(graph, slow_steps(graph, loading_ns(analysis, graph)))]
+    return [edits.even_out_steps(graph, slow_in_turn(find_excess(graph, loading_ns(analysis, graph))))]
 
 
 def _unblock(pattern: re.Pattern[str]) -> Edit:

@@ -18,7 +18,7 @@ from zprof.model.time import LateReason
 from zprof.model.units import format_ns, format_percent
 from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.pace import slow_steps
+from zprof.replay.pace import find_excess, slow_again, slow_in_turn
 from zprof.replay.tasks import NONE, Bools
 from zprof.rules.host.blocking_sync import FIX as SYNC_FIX
 from zprof.rules.host.cpu_bound_launch import fix_of_launches
@@ -43,7 +43,7 @@ from zprof.rules.waiting.why import FIXES as LATE_FIXES
 
 #: Of the step: a gain from which a cause is named, and from which it is sure.
 _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
-#: The same where the cause itself was seen: as many collectives of a step have it.
+#: The same where the cause itself was seen: ranks that stand out, or so many collectives of a step.
 _SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
 #: Of the steps, how many must have a late rank, and the same one, to call it one.
 _OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
@@ -306,7 +306,8 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
         return []
     if not (graph.members > 1).any():  # nothing tells who waits for whom
         return []
-    cells = slow_steps(graph, loading_ns(analysis, graph))
+    excess = find_excess(graph, loading_ns(analysis, graph))
+    cells = slow_again(excess)
     per_rank = cells[:, 1:].sum(axis=1)
     slowest = int(np.argmax(per_rank))
     numbers = [rank.tasks.rank for rank in graph.ranks]
@@ -327,10 +328,11 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
                 count=float(per_rank[slowest]),
                 counted="steps in which it stands out",
                 rank=number,
+                worth_ratio=_SEEN_RATIO,
             )
         )
-        cells = cells.copy()
-        cells[slowest] = False
+        excess[slowest] = 0.0
+    cells = slow_in_turn(excess)
     turns = cells[:, 1:].any(axis=0)
     if turns.mean() >= _OFTEN_RATIO and (cells[:, 1:].sum(axis=1) > 0).sum() > 1:
         found.append(
@@ -347,6 +349,7 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
                 "record again: if other ranks are late in turn all the same, it is not their hosts",
                 count=float(turns.sum()),
                 counted="steps with a slow rank",
+                worth_ratio=_SEEN_RATIO,
             )
         )
     return found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.pace import slow_steps
+from zprof.replay.pace import find_excess, slow_again, slow_in_turn
 from zprof.replay.tasks import NONE, RankTasks
 
 MS = 1e6
@@ -53,7 +53,7 @@ def graph_of(*compute_ms: list[float]) -> Graph:
 
 def slow(graph: Graph) -> list[list[bool]]:
     loading = {rank.tasks.rank: np.zeros(len(rank.tasks)) for rank in graph.ranks}
-    found: list[list[bool]] = slow_steps(graph, loading).tolist()
+    found: list[list[bool]] = slow_in_turn(find_excess(graph, loading)).tolist()
     return found
 
 
@@ -77,5 +77,11 @@ def test_what_the_loader_takes_says_nothing_of_the_host() -> None:
     first, second = graph.ranks
     graph = replace(graph, ranks=(first, replace(second, gap_ns=np.full(4, 5 * MS))))
     loading = {0: np.zeros(4), 1: np.full(4, 5 * MS)}
-    assert not slow_steps(graph, loading).any()
-    assert slow_steps(graph, {0: np.zeros(4), 1: np.zeros(4)})[1, 1:].all()
+    assert not find_excess(graph, loading).any()
+    assert find_excess(graph, {0: np.zeros(4), 1: np.zeros(4)})[1, 1:].all()
+
+
+def test_hiccups_of_other_lengths_are_no_turns() -> None:
+    excess = np.array([[0.0, 0.0, 6.0, 0.0], [0.0, 1.1, 0.0, 0.0], [0.0, 0.0, 0.0, 5.6]]) * MS
+    assert slow_in_turn(excess).tolist() == (excess > 2 * MS).tolist()
+    assert slow_again(excess).tolist() == (excess > 0).tolist()
