@@ -11,7 +11,7 @@ from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.rules.claims import disjoint
 from zprof.rules.noise import widened
-from zprof.rules.pricing import Replay, drop_explained, price
+from zprof.rules.pricing import Replay, behind_stalls, drop_explained, price
 from zprof.rules.registry import memory_rules, rules, time_rules
 from zprof.rules.replayed import replayed_findings
 from zprof.rules.replayed_sizes import judge_sizes
@@ -137,7 +137,8 @@ def _ask(
     findings = [widened(finding, analysis.time.step_noise_ns) for finding in left]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
-    return disjoint(findings, asked, time.per_rank, time.steps, replay.causes), [*analysis.gaps, *untested]
+    apart = disjoint(findings, asked, time.per_rank, time.steps, replay.causes)
+    return behind_stalls(replay, apart), [*analysis.gaps, *untested]
 
 
 def _askable(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:

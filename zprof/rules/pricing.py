@@ -58,6 +58,8 @@ _HALF = 0.5
 #: The forward's share of a step's compute, with and without recomputation, and how much longer it takes
 #: beside gathers at least: those take processors and memory bandwidth from it.
 _HIDDEN = ((0.25, 0.5), (0.35, 0.15))
+#: What lies before and behind a model's blocks: embeddings and head.
+_ENDS = 2
 _BLOCKED_NS = 50_000
 #: Of the time of closing gathers: with more compute beside them they are hidden, if not well.
 _BESIDE_RATIO = 0.1
@@ -75,6 +77,8 @@ _PROPOSED = frozenset(
         Cause.COMM_SLOWS_COMPUTE,
     }
 )
+#: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
+_STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
 #: Of the gathers: programs that do not prefetch in one of two passes have half of them late.
 _LATE_RATIO = 0.25
 #: A call of launching takes less, with what the host does before it.
@@ -205,6 +209,18 @@ def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[
     return [finding for finding in findings if finding.cause not in gone]
 
 
+def behind_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Place waits of a host behind the stalls without which they win nothing."""
+    placed = list(findings)
+    stalls = [finding for finding in findings if finding.cause in _STALLS]
+    for waits in [finding for finding in findings if finding.cause is Cause.BLOCKING_SYNC]:
+        shown = [stall for stall in stalls if _is_explained(replay, stall, waits)]
+        last = max((placed.index(stall) for stall in shown), default=NONE)
+        if last > placed.index(waits):
+            placed.insert(last, placed.pop(placed.index(waits)))
+    return tuple(placed)
+
+
 def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
     first, second = _EDITS.get(by.cause), _EDITS.get(other.cause)
     if first is None or second is None or replay.graph is None:
@@ -237,6 +253,8 @@ def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
     """Return whether the time is not what makes the finding unsure: nobody knows if its fix is possible."""
     if finding.cause is Cause.BLOCKING_SYNC:
         return is_inference(analysis)  # a decoder reads each token back
+    if finding.cause is Cause.COPY_OVERHEAD:
+        return True  # copies as quick as usual, which padding can make longer
     if finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:
         return not headroom_of(analysis, gathers_of(analysis)).suffices
     return False
@@ -346,8 +364,8 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
 
 
 def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> float:
-    """Return how much longer these gathers take if each block of the model has one of its own."""
-    blocks = count_blocks(graph.ranks[0], frozenset(copies(analysis)["name"].astype(str)))
+    """Return how much longer these gathers take if each block of the model has one, and both of its ends."""
+    blocks = count_blocks(graph.ranks[0], frozenset(copies(analysis)["name"].astype(str))) + _ENDS
     known = latencies(analysis)
     latency = max((known.of_row(row) or 0.0 for row in rows), default=0.0)
     steps = max(1, len(analysis.steps))

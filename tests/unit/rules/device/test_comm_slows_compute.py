@@ -26,7 +26,7 @@ def beside(share: float, factor: float, *, judged: float = 0.5, kernels: int = 4
     known = int(judged * total)
     row = kernel_row(
         "gemm", 1_600, beside_ns=total, judged_beside_ns=known, judged_count=kernels,
-        excess_ns=round(known * (1 - 1 / factor)),
+        excess_ns=round(known * (1 - 1 / factor)), alone_median_ns=100.0, overlapped_median_ns=100 * factor,
     )  # fmt: skip
     return with_kernels(run, [row])
 
@@ -88,11 +88,24 @@ def test_one_name_that_is_slower_among_others_that_are_not_accuses_nobody() -> N
     """It is as likely to be another shape."""
     run = healthy()
     odd = kernel_row(
-        "gemm", 800, beside_ns=300 * MS, judged_beside_ns=300 * MS, judged_count=40, excess_ns=200 * MS
-    )
-    rest = kernel_row("norm", 800, beside_ns=310 * MS, judged_beside_ns=310 * MS, judged_count=40)
-    assert found(with_kernels(run, [odd, rest])).confidence is Confidence.LOW
+        "gemm", 800, beside_ns=300 * MS, judged_beside_ns=300 * MS, judged_count=40, excess_ns=200 * MS,
+        alone_median_ns=100.0, overlapped_median_ns=300.0,
+    )  # fmt: skip
+    rest = kernel_row(
+        "norm", 800, beside_ns=310 * MS, judged_beside_ns=310 * MS, judged_count=40,
+        alone_median_ns=100.0, overlapped_median_ns=100.0,
+    )  # fmt: skip
+    assert comm_slows_compute(with_kernels(run, [odd, rest]), None) is None
     assert found(with_kernels(run, [odd])).confidence is Confidence.HIGH
+
+
+@pytest.mark.parametrize(("median_ratio", "there"), [(1.10, False), (1.11, True)])
+def test_kernels_of_which_the_median_one_is_not_slower_do_other_work(
+    median_ratio: float, there: bool
+) -> None:
+    analysis = beside(0.5, 1.6)
+    kernels = analysis.kernels.assign(overlapped_median_ns=100 * median_ratio)
+    assert isinstance(comm_slows_compute(replace(analysis, kernels=kernels), None), Finding) is there
 
 
 def test_never_more_than_the_compute_of_a_rank() -> None:
@@ -128,7 +141,7 @@ def test_tight_is_healthy(tmp_path: Path) -> None:
         ("cpu", 1.16, 0.5, Confidence.HIGH),
         ("cpu", 1.16, 0.081, Confidence.HIGH),
         ("cpu", 1.16, 0.079, Confidence.LOW),
-        ("cuda", 1.0, 0.079, Confidence.HIGH),
+        ("cuda", 1.11, 0.079, Confidence.HIGH),
     ],
 )
 def test_cpu_ranks_of_which_few_kernels_lost_their_core_are_a_note(
@@ -189,7 +202,14 @@ def test_shares_and_counts_on_their_thresholds(
 def test_half_of_the_time_in_names_that_are_slower_agrees(odd: int, confidence: Confidence) -> None:
     rows = [
         kernel_row(
-            name, 800, beside_ns=ms * MS, judged_beside_ns=ms * MS, judged_count=40, excess_ns=excess * MS
+            name,
+            800,
+            beside_ns=ms * MS,
+            judged_beside_ns=ms * MS,
+            judged_count=40,
+            excess_ns=excess * MS,
+            alone_median_ns=100.0,
+            overlapped_median_ns=200.0,
         )
         for name, ms, excess in (("gemm", odd, odd * 0.9), ("norm", 100 - odd, 0))
     ]
@@ -212,7 +232,14 @@ def test_a_name_on_the_threshold_is_slowed_down() -> None:
     """46 ms where 40 are usual, among others that take twice as long."""
     rows = [
         kernel_row(
-            name, 800, beside_ns=ms * MS, judged_beside_ns=ms * MS, judged_count=40, excess_ns=over * MS
+            name,
+            800,
+            beside_ns=ms * MS,
+            judged_beside_ns=ms * MS,
+            judged_count=40,
+            excess_ns=over * MS,
+            alone_median_ns=100.0,
+            overlapped_median_ns=115.0,
         )
         for name, ms, over in (("gemm", 92, 12), ("norm", 40, 20))
     ]

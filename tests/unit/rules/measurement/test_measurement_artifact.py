@@ -149,7 +149,7 @@ def test_a_fifth_of_all_waiting_and_the_noise_floor_are_the_limit(more: int, *, 
 
 @pytest.mark.parametrize(("more", "severity"), [(0, Severity.LOW), (1, Severity.MEDIUM)])
 def test_skew_of_a_twentieth_of_the_step_matters(more: int, severity: Severity) -> None:
-    finding = found(waiting(16 * (5 * MS + more)))
+    finding = found(waiting(8 * (5 * MS + more)))
     assert finding.severity is severity
     assert finding.confidence is (Confidence.MEDIUM if more else Confidence.LOW)
 
@@ -195,7 +195,7 @@ def test_a_group_of_one_rank_has_nothing_to_match() -> None:
 def test_a_start_that_costs_a_tenth_of_the_step_is_said_before_all_causes(
     skew_ms: int, confidence: Confidence
 ) -> None:
-    finding = found(waiting(16 * skew_ms * MS))
+    finding = found(waiting(8 * skew_ms * MS))
     assert finding.confidence is confidence
     cause = replace(finding, cause=Cause.NO_PREFETCH, saving_ns=(MS, MS), confidence=Confidence.HIGH)
     assert (ordered([cause, finding])[0] is finding) is (confidence is Confidence.HIGH)

@@ -26,9 +26,9 @@ def ratio(analysis: RunAnalysis) -> float | None:
     return found.ratio if found else None
 
 
-def test_half_as_much_again_is_another_model() -> None:
-    assert ratio(job(ELEMENTS / 1.5)) is None
-    assert ratio(job(ELEMENTS / 1.49)) == pytest.approx(0.49, abs=1e-6)
+def test_as_much_again_is_another_model() -> None:
+    assert ratio(job(ELEMENTS / 2.0)) is None
+    assert ratio(job(ELEMENTS / 1.95)) == pytest.approx(0.95, abs=1e-6)
 
 
 def test_reductions_are_those_of_all_micro_batches_however_much_is_padded() -> None:
