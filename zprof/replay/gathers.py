@@ -7,7 +7,7 @@ import numpy as np
 from zprof.analysis.intervals import Int64s
 from zprof.replay.blocks import main_stream
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.tasks import NONE
+from zprof.replay.tasks import NONE, Bools
 
 
 def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
@@ -22,12 +22,13 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
     for rank in graph.ranks:
         gathers = np.flatnonzero(np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE))
         users = _first_users(rank, gathers)
-        compute = np.flatnonzero(rank.stream == main_stream(rank))
+        on_compute = rank.stream == main_stream(rank)
+        worked_ns = np.cumsum(np.where(on_compute, rank.work_ns, 0.0))
         before = _stream_predecessors(rank)
         count += len(users)
         for gather, user in users.items():
-            bound = _bound_by(rank, before, compute, gather)
-            late += bound != NONE and not _has_work(rank, compute, bound, user)
+            bound = _bound_by(rank, before, on_compute, gather)
+            late += bound != NONE and worked_ns[user - 1] <= worked_ns[bound]
     return late / count if count else 0.0
 
 
@@ -73,10 +74,9 @@ def _stream_predecessors(rank: RankGraph) -> dict[int, int]:
     return before
 
 
-def _bound_by(rank: RankGraph, before: dict[int, int], compute: Int64s, task: int) -> int:
+def _bound_by(rank: RankGraph, before: dict[int, int], on_compute: Bools, task: int) -> int:
     """Return the kernel of compute whose end let ``task`` start; NONE if a launch did."""
-    on_compute = frozenset(compute.tolist())
-    while task not in on_compute:
+    while not on_compute[task]:
         launched_ns = float(rank.tasks.call[task, 0]) + rank.pick_up_ns
         held_by = [*(int(other) for other in rank.waits_on[task]), before[task]]
         ends = [(float(rank.tasks.work[other, 1]), other) for other in held_by if other != NONE]
@@ -85,8 +85,3 @@ def _bound_by(rank: RankGraph, before: dict[int, int], compute: Int64s, task: in
             return NONE
         task = other
     return task
-
-
-def _has_work(rank: RankGraph, compute: Int64s, after: int, until: int) -> bool:
-    first, last = np.searchsorted(compute, [after + 1, until])
-    return bool(rank.work_ns[compute[first:last]].any())

@@ -20,6 +20,12 @@ def copies(analysis: RunAnalysis) -> pd.DataFrame:
     return kernels if kernels.empty else kernels[kernels["role"] != "compute"]
 
 
+def copy_names(analysis: RunAnalysis) -> frozenset[str]:
+    """Return the names of these kernels."""
+    rows = copies(analysis)
+    return frozenset(rows["name"].astype(str)) if len(rows) else frozenset()
+
+
 def copies_of_gathers_ns(analysis: RunAnalysis, gathers: pd.DataFrame) -> float:
     """What copying these all_gathers out takes in a step, of rows of ``analysis.collectives``."""
     rows = copies(analysis)

@@ -26,7 +26,7 @@ from zprof.replay.graph import Graph, RankGraph, build_graph
 from zprof.replay.pace import find_excess, slow_in_turn
 from zprof.replay.play import Stuck, play
 from zprof.replay.tasks import NONE, Bools, Floats
-from zprof.rules.copies import INTO, copies
+from zprof.rules.copies import INTO, copy_names
 from zprof.rules.device.slowdown import slowdown_of
 from zprof.rules.host.lost import is_inference
 from zprof.rules.rows import of_kind
@@ -321,14 +321,13 @@ def _drop(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[
 def _copies_scaled(
     analysis: RunAnalysis, left: float, copied: Callable[[str], bool] = lambda name: True
 ) -> Callable[[RankGraph], Floats]:
-    rows = copies(analysis)
-    names = frozenset(name for name in set(rows["name"].astype(str)) if copied(name)) if len(rows) else ()
+    names = frozenset(filter(copied, copy_names(analysis)))
     return lambda rank: np.array([left if name in names else 1.0 for name in rank.tasks.kernel])
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
     """Without the copies' work, and without their launches: parameters are views of what is gathered."""
-    names = frozenset(copies(analysis)["name"].astype(str))
+    names = copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
         return np.array([name in names for name in rank.tasks.kernel], dtype=np.bool_)
@@ -365,7 +364,7 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
 
 def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> float:
     """Return how much longer these gathers take if each block of the model has one, and both of its ends."""
-    blocks = count_blocks(graph.ranks[0], frozenset(copies(analysis)["name"].astype(str))) + _ENDS
+    blocks = count_blocks(graph.ranks[0], copy_names(analysis)) + _ENDS
     known = latencies(analysis)
     latency = max((known.of_row(row) or 0.0 for row in rows), default=0.0)
     steps = max(1, len(analysis.steps))

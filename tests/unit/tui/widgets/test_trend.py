@@ -52,7 +52,7 @@ def test_phases_are_named_and_on_tall_screens_steps_too() -> None:
 
 def test_the_point_under_the_cursor_is_told_of() -> None:
     lines = drawn(FULL, 2, focused=True)
-    assert "at 20.0 ms · step 3 optimizer · activations 16.8" in lines[0]
+    assert "at 20.0 ms · step 3 optimizer · optimizer state" in lines[0]
     column = lines[-1].index("▲") - gutter(FULL)
     assert chosen_points(FULL, 80)[column] == 2
     assert "▲" not in "".join(drawn(FULL, 2))

@@ -13,7 +13,7 @@ from zprof.replay.merging import merge_units
 from zprof.replay.messages import Messages, read_messages
 from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE
-from zprof.rules.copies import copies
+from zprof.rules.copies import copy_names
 from zprof.rules.transfer.messages.latency import Latencies, latencies, most_ordinary_ns, ordinary_ns
 
 #: A step with more gathers than that is not one unit, and a model with fewer blocks has none to wrap.
@@ -32,9 +32,8 @@ class Sizes:
 
     def __post_init__(self) -> None:
         """Read latencies, and the names of the kernels that copy."""
-        rows = copies(self.analysis)
         self.latency = latencies(self.analysis)
-        self.copied = frozenset(rows["name"].astype(str)) if len(rows) else frozenset()
+        self.copied = copy_names(self.analysis)
 
     def read(self, rank: RankGraph) -> Messages:
         """Return the messages of a rank."""
