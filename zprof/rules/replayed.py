@@ -65,7 +65,6 @@ class _Found:
     disprove: str
     count: float = 0.0
     counted: str = ""
-    unit: str = "count"
     rank: int | None = None
     worth_ratio: float = _WORTH_RATIO
 
@@ -103,7 +102,7 @@ def _judged(replay: Replay, graph: Graph, seen: _Found) -> Finding | None:
         Evidence(what="step without it shorter by, replayed", value=max(gains), unit="ns", rank=seen.rank)
     ]
     if seen.counted:
-        evidence.append(Evidence(what=seen.counted, value=seen.count, unit=seen.unit, rank=seen.rank))
+        evidence.append(Evidence(what=seen.counted, value=seen.count, unit="count", rank=seen.rank))
     sure = low >= _SURE_RATIO * step and graph.steps >= _SURE_STEPS
     # one step cannot show that anything recurs
     is_note = graph.steps == 1 or (

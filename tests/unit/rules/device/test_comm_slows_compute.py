@@ -31,6 +31,14 @@ def beside(share: float, factor: float, *, judged: float = 0.5, kernels: int = 4
     return with_kernels(run, [row])
 
 
+def judged_row(name: str, ms: float, excess_ms: float, *, median_ratio: float) -> dict[str, float | str]:
+    """A name of which all that runs beside collectives was judged, ``excess_ms`` longer than alone."""
+    return kernel_row(
+        name, 800, beside_ns=ms * MS, judged_beside_ns=ms * MS, judged_count=40, excess_ns=excess_ms * MS,
+        alone_median_ns=100.0, overlapped_median_ns=100 * median_ratio,
+    )  # fmt: skip
+
+
 def found(analysis: RunAnalysis) -> Finding:
     answer = comm_slows_compute(analysis, None)
     assert isinstance(answer, Finding), answer
@@ -87,14 +95,8 @@ def test_confidence_needs_kernels(kernels: int, judged: float, sure: Confidence)
 def test_one_name_that_is_slower_among_others_that_are_not_accuses_nobody() -> None:
     """It is as likely to be another shape."""
     run = healthy()
-    odd = kernel_row(
-        "gemm", 800, beside_ns=300 * MS, judged_beside_ns=300 * MS, judged_count=40, excess_ns=200 * MS,
-        alone_median_ns=100.0, overlapped_median_ns=300.0,
-    )  # fmt: skip
-    rest = kernel_row(
-        "norm", 800, beside_ns=310 * MS, judged_beside_ns=310 * MS, judged_count=40,
-        alone_median_ns=100.0, overlapped_median_ns=100.0,
-    )  # fmt: skip
+    odd = judged_row("gemm", 300, 200, median_ratio=3.0)
+    rest = judged_row("norm", 310, 0, median_ratio=1.0)
     assert comm_slows_compute(with_kernels(run, [odd, rest]), None) is None
     assert found(with_kernels(run, [odd])).confidence is Confidence.HIGH
 
@@ -201,16 +203,7 @@ def test_shares_and_counts_on_their_thresholds(
 )
 def test_half_of_the_time_in_names_that_are_slower_agrees(odd: int, confidence: Confidence) -> None:
     rows = [
-        kernel_row(
-            name,
-            800,
-            beside_ns=ms * MS,
-            judged_beside_ns=ms * MS,
-            judged_count=40,
-            excess_ns=excess * MS,
-            alone_median_ns=100.0,
-            overlapped_median_ns=200.0,
-        )
+        judged_row(name, ms, excess, median_ratio=2.0)
         for name, ms, excess in (("gemm", odd, odd * 0.9), ("norm", 100 - odd, 0))
     ]
     run = with_walls(healthy(), 10 * MS)
@@ -231,16 +224,7 @@ def test_kernels_that_would_take_no_time_alone_tell_nothing() -> None:
 def test_a_name_on_the_threshold_is_slowed_down() -> None:
     """46 ms where 40 are usual, among others that take twice as long."""
     rows = [
-        kernel_row(
-            name,
-            800,
-            beside_ns=ms * MS,
-            judged_beside_ns=ms * MS,
-            judged_count=40,
-            excess_ns=over * MS,
-            alone_median_ns=100.0,
-            overlapped_median_ns=115.0,
-        )
+        judged_row(name, ms, over, median_ratio=1.15)
         for name, ms, over in (("gemm", 92, 12), ("norm", 40, 20))
     ]
     assert found(with_kernels(with_walls(healthy(), 10 * MS), rows)).confidence is Confidence.HIGH
