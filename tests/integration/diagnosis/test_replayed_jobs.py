@@ -63,3 +63,13 @@ def test_a_planted_cause_is_sure_and_its_range_holds_what_it_costs(
     assert found[fault].confidence is not Confidence.LOW
     low, high = found[fault].saving_ns
     assert low <= (truth.saving_ns[fault] or 0) <= high
+
+
+def test_a_slow_link_wins_what_it_costs_against_the_run_before(tmp_path: Path) -> None:
+    analysis, truth = simulated(tmp_path, 4, "low_bus_bandwidth")
+    import_paths(sorted((tmp_path / "job" / "baseline").glob("rank*")), tmp_path / "before.zprof")
+    before = analyse_time_alone(load(tmp_path / "before.zprof"))
+    found = {finding.cause: finding for finding in diagnose(analysis, before).findings}
+    assert found["low_bus_bandwidth"].confidence is not Confidence.LOW
+    low, high = found["low_bus_bandwidth"].saving_ns
+    assert low <= (truth.saving_ns["low_bus_bandwidth"] or 0) <= high
