@@ -20,6 +20,7 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.replay import edits
+from zprof.replay.beside import fit_slowdown
 from zprof.replay.blocks import count_blocks
 from zprof.replay.gathers import late_gathers_ratio, run_beside_ratio
 from zprof.replay.graph import Graph, RankGraph, build_graph
@@ -81,6 +82,8 @@ _PROPOSED = frozenset(
 _STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
 #: Of the gathers: programs that do not prefetch in one of two passes have half of them late.
 _LATE_RATIO = 0.25
+#: Kernels that take so much longer beside collectives are slowed down; 1.00 to 1.06 is usual.
+SLOWED_RATIO = 1.10
 #: A call of launching takes less, with what the host does before it.
 _LONG_NS = 1_000_000
 WAITS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy)\w*", re.ASCII)
@@ -163,6 +166,11 @@ def price(replay: Replay, finding: Finding) -> Finding | None:
     if edit is None or replay.base_ns is None or replay.graph is None or finding.saving_ns[1] <= 0:
         return finding
     if finding.cause is Cause.NO_PREFETCH and not gathers_late(replay.analysis, replay.graph):
+        return None
+    if (
+        finding.cause is Cause.COMM_SLOWS_COMPUTE
+        and slowdown_beside(replay.analysis, replay.graph) <= SLOWED_RATIO
+    ):
         return None
     changed = edit(replay.analysis, replay.graph, finding)
     gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
@@ -353,8 +361,7 @@ def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding)
     rows = frozenset(seen.gathers.index.tolist())
     if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
         return [graph]
-    slowdown = slowdown_of(analysis.kernels)
-    slower = min(slowdown.factor, slowdown.typical_factor) - 1 if slowdown.known else 0.0
+    slower = slowdown_beside(analysis, graph) - 1
     split = _split_ns(analysis, graph, rows)
     return [
         edits.hide_under_next_step(graph, rows, ratio, slower=max(least, slower), split_ns=split)
@@ -435,8 +442,16 @@ def loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
 
 
 def _compute_alone(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    factor = slowdown_of(analysis.kernels).factor
-    return [edits.undo_slowdown(graph, factor)]
+    return [edits.undo_slowdown(graph, slowdown_beside(analysis, graph))]
+
+
+def slowdown_beside(analysis: RunAnalysis, graph: Graph) -> float:
+    """Return how much longer kernels take beside collectives, by their places or else by their names."""
+    fitted = fit_slowdown(graph, copy_names(analysis))
+    if fitted is not None:
+        return max(1.0, fitted)
+    by_name = slowdown_of(analysis.kernels)
+    return min(by_name.factor, by_name.typical_factor) if by_name.known else 1.0
 
 
 def _compute_as_before(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:

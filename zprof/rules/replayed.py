@@ -20,12 +20,14 @@ from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.pace import find_excess, slow_again, slow_in_turn
 from zprof.replay.tasks import NONE, Bools
+from zprof.rules.device.comm_slows_compute import GPU_FIX as SLOWED_FIX
 from zprof.rules.host.blocking_sync import FIX as SYNC_FIX
 from zprof.rules.host.cpu_bound_launch import fix_of_launches
 from zprof.rules.host.data_loader import FIX as LOADER_FIX
 from zprof.rules.host.lost import is_inference
 from zprof.rules.pricing import (
     ALLOCATES,
+    SLOWED_RATIO,
     WAITS,
     WAITS_FOR_EVENT,
     Replay,
@@ -35,6 +37,7 @@ from zprof.rules.pricing import (
     launch_faster,
     loading_ns,
     margin,
+    slowdown_beside,
 )
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
@@ -85,6 +88,7 @@ def replayed_findings(analysis: RunAnalysis, replay: Replay, known: Sequence[Fin
         _allocations,
         _blocked,
         _late_gathers,
+        _slowed_compute,
     ):
         judged = [_judged(replay, graph, each) for each in look(analysis, graph) if each.cause not in named]
         found += [one for one in judged if one is not None]
@@ -295,6 +299,26 @@ def _late_gathers(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
             fix=fix_for(analysis.training.engine, PREFETCH_FIXES),
             disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
             "the launch is not what delays them",
+        )
+    ]
+
+
+def _slowed_compute(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
+    factor = slowdown_beside(analysis, graph)
+    if factor <= SLOWED_RATIO:
+        return []
+    return [
+        _Found(
+            cause=Cause.COMM_SLOWS_COMPUTE,
+            changed=[edits.undo_slowdown(graph, factor)],
+            sentence=lambda gain, share: (
+                f"kernels take {factor:.2f} times as long beside collectives as the same kernels of other "
+                f"blocks alone: at that pace a step is {gain} shorter ({share})"
+            ),
+            fix=SLOWED_FIX,
+            disprove="record one step with the collectives launched after the compute (no prefetch, a "
+            "synchronisation after each unit): the same kernels must get faster by this factor",
+            worth_ratio=_SEEN_RATIO,
         )
     ]
 

@@ -43,7 +43,7 @@ _SURE_JUDGED_RATIO = 0.05
 _AGREEING_RATIO = 0.5
 _CPU_JUDGED_RATIO = 0.08
 
-_GPU_FIX = (
+GPU_FIX = (
     "NCCL_MAX_CTAS=8 (since 2.17; before: NCCL_MAX_NCHANNELS=8), fewer until the gathers get exposed\n"
     "NCCL_CTA_POLICY=2: gathers by the copy engines where NCCL and the buffers can (zero-CTA)\n"
     "torch.cuda.Stream(priority=-1) for compute does not help: a collective's blocks stay where they are"
@@ -92,7 +92,7 @@ def _finding(analysis: RunAnalysis, seen: Slowdown, excess: float) -> Finding:
         saving_ns=(min(low, most), min(high, most)),
         severity=severity_of(excess, wall_ns(analysis)),
         confidence=_confidence(seen, on_cpu=analysis.run.device == "cpu"),
-        fix=_CPU_FIX if analysis.run.device == "cpu" else _GPU_FIX,
+        fix=_CPU_FIX if analysis.run.device == "cpu" else GPU_FIX,
         disprove="record one step with the collectives launched after the compute (no prefetch, a "
         "synchronisation after each unit): the same kernels must get faster by this factor",
     )
