@@ -1,6 +1,6 @@
 """Changes of a measured step: each takes a graph and returns the graph of the step that would have run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -280,15 +280,30 @@ def scale_work(graph: Graph, ratio: Callable[[RankGraph], Floats]) -> Graph:
     return edit_ranks(graph, edit)
 
 
-def release(graph: Graph, rows: frozenset[int]) -> Graph:
-    """Let collectives start as soon as their stream is free, whatever they waited for."""
+def release(graph: Graph, gathers: frozenset[int]) -> Graph:
+    """Let collectives start when what they need is there, whatever kernels of compute held them.
+
+    ``gathers``: the rows of those that only wait for the update, which those of their step before the first
+    of them waited for.  What else was held needs the compute launched right before it.
+    """
 
     def edit(rank: RankGraph) -> RankGraph:
-        free = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
-        waits = tuple(
-            () if is_free else each for is_free, each in zip(free.tolist(), rank.waits_on, strict=True)
-        )
-        return replace(rank, waits_on=waits, lag_ns=np.where(free, 0.0, rank.lag_ns))
+        compute = find_main_stream(rank.tasks, rank.collective != NONE)
+        computing = np.flatnonzero(rank.stream == compute)
+        is_gather = np.isin(rank.tasks.row, list(gathers)) & (rank.collective != NONE)
+        held = np.zeros(len(rank.tasks), dtype=np.bool_)
+        held[list(rank.held)] = True
+        waits = list(rank.waits_on)
+        opening: dict[int, int] = {}
+        for at in np.flatnonzero(is_gather | held).tolist():
+            if is_gather[at]:
+                needed: Collection[int] = range(opening.setdefault(int(rank.tasks.step[at]), at))
+            else:
+                needed = [*computing[: np.searchsorted(computing, at)][-1:].tolist(), int(rank.copy_in[at])]
+            waits[at] = tuple(
+                other for other in waits[at] if rank.stream[other] != compute or other in needed
+            )
+        return replace(rank, waits_on=tuple(waits), lag_ns=np.where(is_gather | held, 0.0, rank.lag_ns))
 
     return edit_ranks(graph, edit)
 

@@ -32,6 +32,14 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
     return late / count if count else 0.0
 
 
+def held_ratio(graph: Graph, rows: Collection[int]) -> float:
+    """Return how many of the gathers in ``rows`` started as a kernel ended on which they cannot depend."""
+    chosen = list(rows)
+    count = sum(int(np.isin(rank.tasks.row, chosen).sum()) for rank in graph.ranks)
+    held = sum(int(np.isin(rank.tasks.row[list(rank.held)], chosen).sum()) for rank in graph.ranks)
+    return held / count if count else 0.0
+
+
 def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
     """Return the share of the gathers' time in which compute that was launched behind all of them ran."""
     beside = whole = 0.0

@@ -22,7 +22,7 @@ from zprof.model.gaps import Gap
 from zprof.replay import edits
 from zprof.replay.beside import fit_slowdown
 from zprof.replay.blocks import count_blocks
-from zprof.replay.gathers import late_gathers_ratio, run_beside_ratio
+from zprof.replay.gathers import held_ratio, late_gathers_ratio, run_beside_ratio
 from zprof.replay.graph import Graph, RankGraph, build_graph
 from zprof.replay.pace import find_excess, slow_in_turn
 from zprof.replay.play import Stuck, play
@@ -61,7 +61,6 @@ _HALF = 0.5
 _HIDDEN = ((0.25, 0.5), (0.35, 0.15))
 #: What lies before and behind a model's blocks: embeddings and head.
 _ENDS = 2
-_BLOCKED_NS = 50_000
 #: Of the time of closing gathers: with more compute beside them they are hidden, if not well.
 _BESIDE_RATIO = 0.1
 #: What these would drop or halve is known for certain, and what it costs only from the whole step.
@@ -82,6 +81,8 @@ _PROPOSED = frozenset(
 _STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
 #: Of the gathers: programs that do not prefetch in one of two passes have half of them late.
 _LATE_RATIO = 0.25
+#: Of the gathers: single ones start as a kernel ends by chance.
+_HELD_RATIO = 0.1
 #: Kernels that take so much longer beside collectives are slowed down; 1.00 to 1.06 is usual.
 SLOWED_RATIO = 1.10
 #: A call of launching takes less, with what the host does before it.
@@ -244,10 +245,18 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
 
 
 def gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
-    """Whether the program launches gathers of its units when their compute is due."""
+    """Whether the program launches gathers of its units when their compute is due.
+
+    Where kernels hold gathers that were launched before them, these are what makes gathers late.
+    """
+    rows = opening_gathers(analysis)
+    return held_ratio(graph, rows) < _HELD_RATIO and late_gathers_ratio(graph, rows) >= _LATE_RATIO
+
+
+def opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
+    """Return the rows of the gathers that a forward or a backward needs, not those that end a step."""
     closing = closing_gathers(analysis)
-    closes = closing.gathers.index.tolist() if closing is not None else ()
-    return late_gathers_ratio(graph, gather_rows(analysis).difference(closes)) >= _LATE_RATIO
+    return gather_rows(analysis).difference(closing.gathers.index.tolist() if closing is not None else ())
 
 
 def margin(lowest_ns: float, highest_ns: float, step_ns: float) -> tuple[float, float]:
@@ -464,10 +473,9 @@ def _scaled_work(ratio: float, rank: RankGraph) -> Floats:
     return np.full(len(rank.tasks), ratio)
 
 
-def _start_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    gathers = of_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
-    held = gathers["blocked_ns"].fillna(0).astype("int64") > _BLOCKED_NS
-    return [edits.release(graph, frozenset(gathers.index[held].tolist()))]
+def start_held(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
+    """Return the step in which no kernel holds a collective that does not need it."""
+    return [edits.release(graph, opening_gathers(analysis))]
 
 
 def _speed_link_up(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
@@ -507,7 +515,7 @@ _EDITS: Mapping[Cause, Edit] = {
     Cause.DATA_LOADER: _load_at_once,
     Cause.COMM_SLOWS_COMPUTE: _compute_alone,
     Cause.LOST_COMPUTE_EFFICIENCY: _compute_as_before,
-    Cause.COMPUTE_BLOCKS_COMM: _start_gathers,
+    Cause.COMPUTE_BLOCKS_COMM: start_held,
     Cause.LOW_BUS_BANDWIDTH: _speed_link_up,
     Cause.UNITS_TOO_SMALL: merge_small_units,
     Cause.LATENCY_BOUND_COLLECTIVES: take_latency_off,

@@ -38,6 +38,7 @@ from zprof.rules.pricing import (
     loading_ns,
     margin,
     slowdown_beside,
+    start_held,
 )
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
@@ -258,14 +259,13 @@ def _allocations(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
 
 
 def _blocked(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
-    rows = frozenset(row for rank in graph.ranks for row in rank.tasks.row[list(rank.held)].tolist())
-    if not rows:
-        return []
     count = sum(len(rank.held) for rank in graph.ranks) / len(graph.ranks) / graph.steps
+    if not count:
+        return []
     return [
         _Found(
             cause=Cause.COMPUTE_BLOCKS_COMM,
-            changed=[edits.release(graph, rows)],
+            changed=start_held(analysis, graph),
             sentence=lambda gain, share: (
                 f"{count:.0f} collectives a step start only when a kernel ends that they do "
                 f"not depend on: started at once, a step is {gain} shorter ({share})"
