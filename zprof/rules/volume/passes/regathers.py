@@ -98,13 +98,14 @@ def gathers_of(analysis: RunAnalysis) -> pd.DataFrame:
 
     ``cause`` is None for the first gather of a unit in a step.  ``in_pass``: the same within the micro-batch
     alone, None for the first gather of a unit in it.  Gathers of which the unit or the micro-batch
-    is not known are left out.
+    is not known are left out, and those of a unit that is called again.
     """
     passes = passes_of(analysis)
     passes = passes.assign(micro_batches=passes.groupby(_STEP)["micro_batch"].transform("max") + 1)
     wanted = (passes["kind"] == CollectiveKind.ALL_GATHER.value) & (passes["phase"] != Phase.OPTIMIZER.value)
     rows = passes[wanted & passes["number"].notna() & passes["in_micro_batch"].notna()]
     rows = rows.astype({"micro_batches": "int64", "number": "int64", "in_micro_batch": "int64"})
+    rows = rows[~_is_called_again(rows)]
     in_pass = _causes_in_pass(analysis, rows)
     return rows.assign(cause=_causes(rows, in_pass), in_pass=in_pass)
 
@@ -117,6 +118,14 @@ def _causes_in_pass(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str
     cause = cause.mask(of_last, Cause.LAST_UNIT_REGATHERED.value)
     cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
     return cause.where(third | (rows["in_micro_batch"] > 1), None)
+
+
+def _is_called_again(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return the third gathers of a step in which one unit alone has any: a head that is called in parts."""
+    third = rows[rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION]
+    alone = third.groupby(_STEP)["unit"].transform("nunique") == 1
+    several = rows.groupby(_STEP)["unit"].transform("nunique") > 1
+    return alone.reindex(rows.index, fill_value=False) & several
 
 
 def _of_kept_unit(
