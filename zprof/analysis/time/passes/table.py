@@ -107,10 +107,18 @@ def _with_units(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
         return table
     units = table["unit"].copy()
     computed = pd.Series(_computed_before(table, parts), index=table.index)
-    for _, rows in gathers.groupby(["rank", "step", "micro_batch"], sort=False):
-        units.loc[rows.index] = units_by_order(
-            rows["phase"].tolist(), rows["bytes"].tolist(), computed[rows.index].tolist()
-        )
+    for _, of_step in gathers.groupby(["rank", "step"], sort=False):
+        forward = gathers.iloc[:0]
+        for _, rows in of_step.groupby("micro_batch"):
+            own = rows[rows["phase"] == Phase.FORWARD.value]
+            kept = forward if own.empty else own.iloc[:0]  # units kept since an earlier micro-batch
+            both = pd.concat([kept, rows])
+            found = units_by_order(
+                both["phase"].tolist(), both["bytes"].tolist(), computed[both.index].tolist()
+            )
+            names = dict(zip(found, units[kept.index].tolist(), strict=False))
+            units.loc[rows.index] = [names.get(name, name) for name in found[len(kept) :]]
+            forward = forward if own.empty else own
     inferred = units.notna() & table["unit"].isna()
     return table.assign(unit=units, method=table["method"].mask(inferred, BY_ORDER))
 
