@@ -5,13 +5,15 @@ over NVLink or 14 us over a network.  Out of the ordinary is 50 us more than tha
 transports (sockets) and busy hosts are given that much.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, covered, intervals
+from zprof.analysis.time.transfer.fits import fit_line
 from zprof.rules.transfer.messages.traffic import intrinsic
 
 _BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
@@ -23,6 +25,8 @@ _FIT_RESIDUAL_RATIO = 0.2
 _SHARED_RATIO = 0.1
 #: A message of so small a share of the others is all latency.
 _TINY_RATIO = 1 / 64
+#: Each rank sends as much in both: what a rank has goes around once.
+_RINGS = ("all_gather", "reduce_scatter")
 #: Where sizes are not recorded, an all_reduce a step that is quicker than that share of the rest is small.
 _SCALARS_PER_STEP, _QUICKEST_SHARE, _MANY_MESSAGES = 2.0, 0.05, 8
 
@@ -60,14 +64,14 @@ def latencies(analysis: RunAnalysis) -> Latencies:
     found: dict[str, float] = {}
     for name in sorted(set(ranks)):
         mine = rows[ranks == name]
-        known = [
-            each for each in (_of_fits(analysis, name, mine), _of_tiny(analysis, mine)) if each is not None
-        ]
+        read = _of_fits(analysis, name, mine), _of_both_ways(analysis, mine), _of_tiny(analysis, mine)
+        known = [each for each in read if each is not None]
         if known:
             found[name] = min(known)  # no message is quicker than the latency
     if not found and not (rows["bytes"] > 0).any():
         scalar = _of_scalars(analysis, rows)
         found = {name: scalar for name in set(ranks)} if scalar is not None else {}
+    found |= _of_larger_groups(set(ranks) - set(found), found)
     return Latencies(by_ranks=found, of_rows=dict(zip(rows.index.tolist(), ranks.tolist(), strict=True)))
 
 
@@ -89,6 +93,41 @@ def _of_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | N
         if fit.residual_ratio <= _FIT_RESIDUAL_RATIO and fit.latency_ns > _FIT_TIMES * missed:
             found.append(min(float(fit.latency_ns), float(times.min()) if len(times) else float("inf")))
     return min(found) if found else None
+
+
+def _of_both_ways(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
+    """The latency of gathers and reduce_scatters together: as many ranks send as many bytes in both.
+
+    Gradients may have other types than parameters, so that the sizes of both are further apart.
+    """
+    mine = rows[rows["kind"].astype(str).isin(_RINGS) & (rows["bytes"] > 0)]
+    if len(mine) < _FIT_MESSAGES or _shared_ratio(analysis, mine) > _SHARED_RATIO:
+        return None
+    times = intrinsic(analysis, mine)
+    sizes = np.asarray(mine.groupby("instance")["bytes"].first().loc[times.index], dtype=np.float64)
+    taken_ns = np.asarray(times, dtype=np.float64)
+    line = fit_line(sizes, taken_ns)
+    if line is None:
+        return None
+    missed = float(np.median(np.abs(taken_ns - line.at(sizes))))
+    is_sure = missed <= _FIT_RESIDUAL_RATIO * np.median(taken_ns) and line.latency_ns > _FIT_TIMES * missed
+    return min(line.latency_ns, float(taken_ns.min())) if is_sure else None
+
+
+def _of_larger_groups(unknown: Set[str], known: Mapping[str, float]) -> dict[str, float]:
+    """Return the latency of groups of which a larger one that has all their ranks is known: hop by hop."""
+    found = {}
+    members = {name: frozenset(name.split(",")) for name in (*unknown, *known) if "," in name}
+    for name in sorted(unknown & members.keys()):
+        hops = len(members[name]) - 1
+        within = [
+            _BASE_NS + max(0.0, known[other] - _BASE_NS) * hops / (len(members[other]) - 1)
+            for other in known.keys() & members.keys()
+            if members[name] < members[other]
+        ]
+        if within:
+            found[name] = min(within)
+    return found
 
 
 def _shared_ratio(analysis: RunAnalysis, rows: pd.DataFrame) -> float:

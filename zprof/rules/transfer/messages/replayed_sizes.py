@@ -98,7 +98,8 @@ class Sizes:
         """Return the step on a network that is just ordinary, and on a host's link."""
         sizes = self.analysis.collectives["group_size"].astype(int)
         over: tuple[dict[int, float], dict[int, float]] = ({}, {})
-        for row, ranks in zip(sizes.index.tolist(), sizes.tolist(), strict=True):
+        for row, size in zip(sizes.index.tolist(), sizes.tolist(), strict=True):
+            ranks = size if size > 0 else self.analysis.run.world_size  # of groups that nobody names, at most
             latency = self.latency_ns(row)
             if ranks > 1 and latency > most_ordinary_ns(ranks):
                 over[0][row] = latency - most_ordinary_ns(ranks)
