@@ -16,6 +16,7 @@ from statistics import fmean
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.time import RankTime, StepTime
+from zprof.rules.measurement.measurement_artifact import LOST_A_STEP
 from zprof.rules.rule import Rule
 
 #: What is lost: compute is no loss, until a rule says how much of it is.
@@ -34,22 +35,30 @@ def distorts(finding: Finding) -> bool:
     return finding.cause is Cause.MEASUREMENT_ARTIFACT and is_sure
 
 
+def _added_ns(finding: Finding) -> float:
+    """Return twice what the start of the recording adds to a step, as the sum of a range; 0 for causes."""
+    return 2 * sum(entry.value for entry in finding.evidence if entry.what == LOST_A_STEP)
+
+
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """What spoils or distorts the measurement first, then by time saved, then by memory freed; notes last.
+    """What spoils or distorts the measurement first, then by time, then by memory freed; notes last.
+
+    Time is what a fix saves, or what the recording itself adds.
 
     Those of low confidence come after all others that save time, and after all others that free memory: what
     they win is a guess.
     """
 
-    def key(finding: Finding) -> tuple[bool, bool, bool, bool, int, bool, bool, int, str]:
+    def key(finding: Finding) -> tuple[bool, bool, bool, bool, float, bool, bool, int, str]:
         low, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
-        timed = finding.saving_ns[1] > 0
+        time_ns = _added_ns(finding) or sum(finding.saving_ns)
+        timed = time_ns > 0
         return (
             not spoils(finding),
             not distorts(finding),
             not timed,
             timed and low,
-            -sum(finding.saving_ns),
+            -time_ns,
             bytes_freed is None,
             bytes_freed is not None and low,
             -bytes_freed[1] if bytes_freed else 0,

@@ -30,6 +30,8 @@ _MATTERS_RATIO = 0.05
 _LEADS_RATIO = 0.10
 #: A straggler costs a twentieth of a step and must stand ten uncertainties out of the clocks.
 _BLIND_RATIO = 0.05 / 10
+#: What a start costs: among causes the finding stands by that.
+LOST_A_STEP = "lost a step by the rank that waits longest for the others' start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
             Evidence(
                 what="exposed wait in all collectives, summed over ranks and steps", value=total, unit="ns"
             ),
+            Evidence(what=LOST_A_STEP, value=a_step, unit="ns"),
         ),
         severity=Severity.LOW if confidence is Confidence.LOW else Severity.MEDIUM,
         confidence=confidence,
