@@ -221,6 +221,8 @@ def _connect(
     lane = np.where(np.isin(lane, list(lanes_in_order)), lane, NONE)
     device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}
     copies = _copies_of_gathers(analysis)
+    named = rows["unit"].dropna().astype(str)
+    units = dict(zip(named.index.tolist(), named.tolist(), strict=True))
     ranks = tuple(
         _rank_graph(
             each,
@@ -228,6 +230,7 @@ def _connect(
             arrival,
             kinds,
             copies,
+            units,
             (float(windows[each.rank].begin_ns[0] - origin), float(windows[each.rank].end_ns[-1] - origin)),
             float(device_steps[each.rank].begin_ns[0] - origin),
             steps[0],
@@ -274,6 +277,7 @@ def _rank_graph(
     arrival: Floats,
     kinds: Mapping[int, str],
     copies: frozenset[str],
+    units: Mapping[int, str],
     host: tuple[float, float],
     device_begin: float,
     first_step: int,
@@ -283,7 +287,7 @@ def _rank_graph(
     compute_stream = find_main_stream(tasks, collective != NONE)
     gathers = of_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value})
     copy_in = find_copies_in(tasks, collective, compute_stream)
-    copy_out = find_copies_out(tasks, gathers, copies, compute_stream)
+    copy_out = find_copies_out(tasks, gathers, copies, compute_stream, units)
     reductions = of_kinds(tasks, kinds, REDUCES)
     copy_out = np.maximum(copy_out, find_work_behind(tasks, collective, reductions, compute_stream))
     lag, waits_on, held = _device_waits(

@@ -6,7 +6,8 @@ written, and are taken only if the recording does not contradict them.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -80,22 +81,25 @@ def find_work_behind(
     return found
 
 
-def find_copies_out(tasks: RankTasks, gathers: Sequence[int], copies: Collection[str], stream: int) -> Int64s:
+def find_copies_out(
+    tasks: RankTasks, gathers: Sequence[int], copies: Collection[str], stream: int, units: Mapping[int, str]
+) -> Int64s:
     """Return for each gather the copy out of its buffer: both go through the units in the same order.
 
-    A unit may be gathered in pieces with one copy: nothing is computed between their launches.
+    A unit may be gathered in pieces with one copy: they follow each other, and have one name where ``units``
+    has names of rows; or nothing is computed between their launches; or each unit has as many.
     """
     found = np.full(len(tasks), NONE, dtype=np.int64)
     computes = (tasks.stream == stream) & ~np.isnan(tasks.work[:, 0])
     outs = [at for at in np.flatnonzero(computes).tolist() if tasks.kernel[at] in copies]
     done = np.cumsum(computes)
-    units: list[list[int]] = []
-    for at in gathers:
-        if units and done[at] == done[units[-1][-1]]:
-            units[-1].append(at)
-        else:
-            units.append([at])
-    for entries in ([[at] for at in gathers], units):
+    pieces = max(1, round(len(gathers) / max(1, len(outs))))
+    for entries in (
+        [[at] for at in gathers],
+        _runs(gathers, lambda at: units.get(int(tasks.row[at]), at)),
+        _runs(gathers, lambda at: int(done[at])),
+        [list(gathers[at : at + pieces]) for at in range(0, len(gathers), pieces)],
+    ):
         # a window may begin between a gather and its copy, and end there, too
         if not outs or abs(len(entries) - len(outs)) > 1:
             continue
@@ -107,6 +111,10 @@ def find_copies_out(tasks: RankTasks, gathers: Sequence[int], copies: Collection
                 found[entry] = out
             return found
     return found
+
+
+def _runs(gathers: Sequence[int], key: Callable[[int], object]) -> list[list[int]]:
+    return [list(run) for _, run in groupby(gathers, key)]
 
 
 def find_gather_consumers(
