@@ -12,7 +12,7 @@ gather of its unit, and more (:mod:`zprof.replay.structure`).
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -109,6 +109,7 @@ class Graph:
         measured_ns: When each rank ended each step, as recorded: an array of [rank, step].
         steps: How many steps are replayed.
         origin_ns: The instant on the common clock that is 0 here.
+        lost: Which part of its rate a communicator loses beside others, by ``lane``.
     """
 
     ranks: tuple[RankGraph, ...]
@@ -118,6 +119,7 @@ class Graph:
     measured_ns: Floats
     steps: int
     origin_ns: int
+    lost: Mapping[int, float] = field(default_factory=dict)
 
 
 def step_places(rank: RankGraph) -> Int64s:

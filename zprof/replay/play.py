@@ -10,7 +10,11 @@ from collections import defaultdict, deque
 import numpy as np
 
 from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.sharing import stretched_ns
 from zprof.replay.tasks import NONE, Floats
+
+#: Rounds in which the times of messages that share a link settle.
+_ROUNDS = 4
 
 
 class Stuck(Exception):
@@ -20,29 +24,43 @@ class Stuck(Exception):
 def play(graph: Graph) -> Floats:
     """Return when each rank ends each step, in nanoseconds: an array of [rank, step].
 
-    A step ends with the last work that was launched up to its end.
+    A step ends with the last work that was launched up to its end.  Where communicators share links, what
+    messages take depends on when they run: then they are played until that settles.
 
     Raises:
         Stuck: no rank can go on.
     """
-    link = _Link(graph)
+    ends, begins = _play(graph, np.zeros(len(graph.transfer_ns)))
+    if graph.lost:
+        for _ in range(_ROUNDS):
+            ends, begins = _play(graph, stretched_ns(graph, begins) - graph.transfer_ns)
+    return ends
+
+
+def _play(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of steps, and when each collective begins, NaN for those that no rank enters.
+
+    ``longer_ns``: how much longer than alone each collective takes.
+    """
+    link = _Link(graph, longer_ns)
     ranks = [_Rank(rank, link, graph.steps) for rank in graph.ranks]
     while not all(rank.is_done for rank in ranks):
         if not any([rank.advance() for rank in ranks]):
             raise Stuck
-    return np.array([rank.step_ends() for rank in ranks])
+    return np.array([rank.step_ends() for rank in ranks]), np.array(link.begins)
 
 
 class _Link:
     """Collectives in which the ranks meet: who has arrived, and what each waits for."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._transfer = graph.transfer_ns.tolist()
+    def __init__(self, graph: Graph, longer_ns: Floats) -> None:
+        self._transfer, self._longer = (graph.transfer_ns + longer_ns).tolist(), longer_ns.tolist()
         self._missing = graph.members.tolist()
         self._ready: list[list[tuple[_Rank, int, float]]] = [[] for _ in self._transfer]
         self._lane = graph.lane.tolist()
         self._orders = _lane_orders(graph)
         self._free: dict[int, float] = defaultdict(float)
+        self.begins = [np.nan] * len(self._transfer)
 
     def enter(self, number: int, rank: "_Rank", at: int, ready: float) -> None:
         """Note that a rank has come to the collective; end it, and those behind it, if all have."""
@@ -61,7 +79,8 @@ class _Link:
     def _end(self, number: int, free: float) -> float:
         arrival = max(free, max(ready for _, _, ready in self._ready[number]))
         for rank, at, _ in self._ready[number]:
-            rank.complete(at, arrival)
+            rank.complete(at, arrival + self._longer[number])
+        self.begins[number] = arrival
         end: float = arrival + self._transfer[number]
         return end
 

@@ -26,6 +26,7 @@ from zprof.replay.gathers import held_ratio, late_gathers_ratio, run_beside_rati
 from zprof.replay.graph import Graph, RankGraph, build_graph
 from zprof.replay.pace import find_excess, slow_in_turn
 from zprof.replay.play import Stuck, play
+from zprof.replay.sharing import share_links
 from zprof.replay.tasks import NONE, Bools, Floats
 from zprof.rules.copies import INTO, copy_names
 from zprof.rules.device.slowdown import slowdown_of
@@ -114,10 +115,17 @@ class Replay:
             if isinstance(graph, Gap):
                 return None
             try:
-                return graph, play(graph)
+                shared = self._with_shared_links(graph)
+                return shared, play(shared)
             except Stuck:
                 continue
         return None
+
+    def _with_shared_links(self, graph: Graph) -> Graph:
+        rows = self.analysis.collectives
+        index, sizes = rows.index.tolist(), rows["bytes"].fillna(0).astype("int64").tolist()
+        kinds = rows["kind"].astype(str).tolist()
+        return share_links(graph, dict(zip(index, sizes, strict=True)), dict(zip(index, kinds, strict=True)))
 
     @property
     def graph(self) -> Graph | None:
