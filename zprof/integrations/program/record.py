@@ -13,6 +13,7 @@ from typing import IO
 from zprof.integrations.program import in_process
 from zprof.integrations.program.begin import Here
 from zprof.integrations.program.command import Beside, run_command
+from zprof.integrations.program.end_tree import GRACE_S
 from zprof.integrations.program.launcher import launched_ns
 from zprof.integrations.program.notes import all_notes
 from zprof.integrations.program.session import Session
@@ -32,22 +33,24 @@ def record_command(
     say: Say,
     output: IO[bytes] | None = None,
     beside: Beside | None = None,
+    grace_s: float = GRACE_S,
 ) -> int:
     """Run a command to its end and record what trains in it; its exit code.
 
-    ``output`` gets what it writes, where ``beside`` has the terminal meanwhile.
+    ``output`` gets what it writes, where ``beside`` has the terminal meanwhile.  After an interrupt it has
+    ``grace_s`` until SIGTERM, and again until SIGKILL.
 
     Raises:
         BadInput: it cannot be run, or the run is there already.
     """
     if not on:
-        return run_command(command, os.environ)
+        return run_command(command, os.environ, grace_s=grace_s, say=say)
     run, began_ns = Path(settings.run), time.time_ns()
     with tempfile.TemporaryDirectory(prefix="zprof-record-") as folder:
         session = Session(Path(folder))
         with cleared_target(run, force=force):
             environment = child_environment(replace(settings, session=folder))
-            code = run_command(command, environment, output=output, beside=beside)
+            code = run_command(command, environment, output=output, beside=beside, grace_s=grace_s, say=say)
         _say_all(lambda: all_notes(session.notes(), run, began_ns), say)
     return code
 
