@@ -69,9 +69,12 @@ def record_here(
     if on:
         check_room(Path(settings.run), force=force, since_ns=launched_ns())
 
+    # Made while an error is still one of zprof: what the program raises is shown as Python does.
+    folder = Path(tempfile.mkdtemp(prefix="zprof-record-")) if on else None
+
     def program() -> int:
-        if on:
-            _record(command, settings, say)
+        if folder is not None:
+            _record(command, settings, folder, say)
         else:
             in_process.run_program(command)
         return 0
@@ -79,9 +82,8 @@ def record_here(
     return program
 
 
-def _record(command: Sequence[str], settings: ProgramSettings, say: Say) -> None:
+def _record(command: Sequence[str], settings: ProgramSettings, folder: Path, say: Say) -> None:
     began_ns, process_id = launched_ns(), os.getpid()
-    folder = Path(tempfile.mkdtemp(prefix="zprof-record-"))
     session = Session(folder)  # ranks may be forks of this process
     here = Here(settings, session)
     watch(here.begin)

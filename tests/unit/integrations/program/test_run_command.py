@@ -32,7 +32,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
 first = os.fork()
 if first == 0:
     os.setsid()
-print(os.getpid(), flush=True)
+os.write(1, b"%d\\n" % os.getpid())
 time.sleep(60)
 """
 
@@ -144,7 +144,7 @@ import os, signal, time
 if os.fork() == 0:
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())
 time.sleep(60)
 """
 SAVING = """
