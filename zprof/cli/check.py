@@ -75,10 +75,19 @@ class CheckCommand:
         from zprof.checks.config import limits_for
 
         wanted = outputs(arguments)
-        limits = limits_for(Path.cwd(), config=arguments.config, flags=stated_limits(arguments))
+        limits = limits_for(_working_directory(), config=arguments.config, flags=stated_limits(arguments))
         run, check = _checked(arguments, limits)
         write_outputs(check, run.report, wanted)
         return check.exit_code
+
+
+def _working_directory() -> Path:
+    """Return the folder where the search for limits starts."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        reason = f"the working directory cannot be used ({error.strerror})"
+        raise BadInput(reason, hint="change to a folder that exists") from None
 
 
 def _checked(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[Measured, Check]:

@@ -80,8 +80,12 @@ def _unexpected(error: Exception) -> int:
     if is_memory_shortage(error):
         return _out_of_memory()
     if isinstance(error, OSError) and error.errno is not None:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        _say(f"{where}{os.strerror(error.errno)}", "the system refused that; ZPROF_DEBUG=1 shows where")
+        what = (
+            f"{error.filename}: {os.strerror(error.errno)}"
+            if error.filename is not None
+            else error.strerror or os.strerror(error.errno)  # "No usable temporary directory found in ..."
+        )
+        _say(what, "the system refused that; ZPROF_DEBUG=1 shows where")
         return SURROUNDINGS
     _say(
         f"internal error, {type(error).__name__}: {str(error)[:200]}",

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zprof.cli.command import Handover
-from zprof.cli.options.numbers import count_or_none
+from zprof.cli.options.numbers import count_or_none, positive
 from zprof.cli.terminal import console
 from zprof.cli.terminal.job_log import job_log, say_end_of
 from zprof.cli.terminal.live_view import LiveView, wanted
+from zprof.integrations.program.end_tree import GRACE_S
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
 
@@ -26,7 +27,8 @@ class RecordCommand:
     Everything after -- is the program's own, and so are its output and exit code; ZPROF=0
     in the environment runs it without recording.  A script or -m MODULE runs in this
     process, as a rank of torchrun does; any other command runs as a child, and all that
-    trains below it is recorded.
+    trains below it is recorded.  What ctrl+c does not end gets SIGTERM after --grace, and
+    SIGKILL after that again; a second ctrl+c ends it at once.
 
     With --live the terminal shows the run step by step: the program runs as a child, reads
     nothing, and writes to RUN/job.log.  q leaves the view and the program goes on; ctrl+c
@@ -65,6 +67,10 @@ class RecordCommand:
         parser.add_argument(
             "--no-init", action="store_true", help="do not watch memory before the first step"
         )
+        parser.add_argument(
+            "--grace", metavar="S", type=positive, default=GRACE_S,
+            help="seconds that a command has after ctrl+c (%(default)g)",
+        )  # fmt: skip
         parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -84,13 +90,15 @@ class RecordCommand:
         )
         on = os.environ.get("ZPROF") != "0"
         if on and wanted(arguments.live, Path(arguments.output)):
-            return _live(command, settings, force=arguments.force)
+            return _live(command, settings, force=arguments.force, grace_s=arguments.grace)
         if runs_here(command):
             raise Handover(record_here(command, settings, force=arguments.force, on=on, say=_say))
-        return record_command(command, settings, force=arguments.force, on=on, say=_say)
+        return record_command(
+            command, settings, force=arguments.force, on=on, say=_say, grace_s=arguments.grace
+        )
 
 
-def _live(command: Sequence[str], settings: "ProgramSettings", *, force: bool) -> int:
+def _live(command: Sequence[str], settings: "ProgramSettings", *, force: bool, grace_s: float) -> int:
     """A script is a child, too: the view and it cannot share a process, nor the terminal."""
     from zprof.integrations.program.in_process import check, runs_here
     from zprof.integrations.program.record import record_command
@@ -103,7 +111,16 @@ def _live(command: Sequence[str], settings: "ProgramSettings", *, force: bool) -
     check_room(run, force=force)
     with job_log(run) as (path, output):
         view = LiveView(run, log=path, left=lambda: _say(f"the program goes on, and writes to {path}"))
-        code = record_command(command, settings, force=force, on=True, say=_say, output=output, beside=view)
+        code = record_command(
+            command,
+            settings,
+            force=force,
+            on=True,
+            say=_say,
+            output=output,
+            beside=view,
+            grace_s=grace_s,
+        )
         if code:
             say_end_of(path)
     return code

@@ -48,7 +48,7 @@ class TuiCommand:
         """Show it; print the report where there is no terminal to show it on."""
         options = measuring(arguments)
         theme = _theme(arguments.theme)
-        if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+        if not console.are_terminals(sys.stdin, sys.stdout) or os.environ.get("TERM") == "dumb":
             return _printed(arguments, options)
         if is_live(arguments):
             code, opens = show_live(arguments, theme)

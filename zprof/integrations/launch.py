@@ -4,6 +4,7 @@ Needs no torch: the parent only sets RANK, WORLD_SIZE and MASTER_* and watches.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
-from zprof.model.errors import ZprofError
+from zprof.model.errors import BadInput, ZprofError
 from zprof.model.interrupts import interrupts_deferred, raise_lost_interrupt
 
 _POLL_S = 0.05
@@ -23,10 +24,19 @@ _GRACE_S = 15.0
 _END_S = 5.0
 
 
+#: Nobody but a person, a scheduler or the kernel sends these.
+_FROM_OUTSIDE = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU))
+
+
 class RankFailed(ZprofError):
-    """A rank of the job ended with an error."""
+    """A rank of the job ended with an error, or was ended from outside: that is no fault of zprof."""
 
     exit_code = 70
+
+    def __init__(self, message: str, *, hint: str = "", from_outside: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        if from_outside:
+            self.exit_code = BadInput.exit_code
 
 
 def launch(
@@ -119,7 +129,9 @@ def _raise_failure(failed: Mapping[int, int], logs: Sequence[IO[bytes]]) -> NoRe
     code = failed[rank]
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     raise RankFailed(
-        f"rank {rank} {how}: {_reason(logs[rank])}", hint="what the other ranks recorded is kept"
+        f"rank {rank} {how}: {_reason(logs[rank])}",
+        hint="what the other ranks recorded is kept",
+        from_outside=-code in _FROM_OUTSIDE,
     )
 
 

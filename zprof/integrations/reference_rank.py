@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import steps
 from zprof.integrations.reference_job import Outcome, ReferenceJob
-from zprof.model.memory_limit import is_memory_shortage
+from zprof.model.memory_limit import exhausted_limit, is_memory_shortage
 from zprof.model.training import TrainingFacts
 from zprof.model.units import format_ns, format_rate
 from zprof.reference_engine.comm import LinkModel
@@ -127,9 +127,11 @@ def main() -> int:
                 raise
             return _leave(job, Outcome(refused=str(error)), code=2)
         except Exception as error:
-            if not is_memory_shortage(error):
-                raise
-            return _leave(job, Outcome(refused="a rank ran out of memory"), code=2)
+            if is_memory_shortage(error):
+                return _leave(job, Outcome(refused="a rank ran out of memory"), code=2)
+            if limit := exhausted_limit(error):
+                return _leave(job, Outcome(refused=f"a rank was refused by the system: {limit}"), code=2)
+            raise
     return _leave(job, Outcome(losses=tuple(losses)), code=0)
 
 

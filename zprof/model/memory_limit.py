@@ -1,4 +1,4 @@
-"""Little memory: which errors say so, and what fits into a limited address space (``ulimit -v``).
+"""Little memory, and other limits: which errors say so, and what fits into an address space (``ulimit -v``).
 
 Libraries in C and C++ end the process where the loader, OpenBLAS or a thread gets no memory: nobody can turn
 that into a line.  So under a limit each of them is imported only where there is room for it.
@@ -25,6 +25,8 @@ _LIBRARY_BYTES = {
 _FRUGAL = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 #: With less than this to spare, whatever goes wrong goes wrong for that reason.
 _SPARE_BYTES = 16 * _MIB
+#: Open files, disk space and quota, the size of a file.
+_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WORDS = (
     "failed to map segment",
     "cannot allocate memory",
@@ -70,16 +72,37 @@ def check_room_for(library: str) -> None:
 
 def is_memory_shortage(error: BaseException) -> bool:
     """Whether an error, or what it came of, says that there is no memory left."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    for cause in _causes(error):
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return True
         if isinstance(cause, OSError | ImportError | RuntimeError) and _says_so(cause):
             return True
-        cause = cause.__cause__ or cause.__context__
     return memory_limit() is not None and not _has_room(_SPARE_BYTES)
+
+
+def exhausted_limit(error: BaseException) -> str:
+    """Return which limit an error, or what it came of, ran into, in the words of the system; else "".
+
+    A library in C++ raises a RuntimeError with these words in it.
+    """
+    for cause in _causes(error):
+        for code in _LIMITS:
+            words = os.strerror(code)
+            if getattr(cause, "errno", None) == code or (
+                isinstance(cause, RuntimeError) and words in str(cause)
+            ):
+                return words
+    return ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it came of."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _says_so(error: BaseException) -> bool:

@@ -179,6 +179,8 @@ def _read(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
         tasks, missing = read_tasks(analysis.source, tracks, mine, window, origin)
         if missing > _MAX_UNLAUNCHED_RATIO:
             return _gap(f"of {missing:.0%} of the work of rank {tracks.rank} no launch was recorded")
+        if not len(tasks):  # torn, or its host and its device have different clocks
+            return _gap(f"no call of the host of rank {tracks.rank} lies in its steps")
         found.append(tasks)
     return found
 

@@ -131,7 +131,8 @@ def _tasks(
 ) -> RankTasks:
     has = work != NONE
     call = (spans[calls] - origin_ns).astype(np.float64)
-    repeated = np.concatenate(([False], calls[1:] == calls[:-1]))
+    repeated = np.zeros(len(calls), dtype=np.bool_)  # a torn trace may have no call in these steps
+    repeated[1:] = calls[1:] == calls[:-1]
     call[repeated, 0] = call[repeated, 1]
     done = np.where(has[:, None], (spans[work] - origin_ns).astype(np.float64), np.nan)
     names = _names(view, calls)

@@ -15,6 +15,7 @@ from zprof.rules.pricing import Replay, behind_stalls, drop_explained, price
 from zprof.rules.registry import memory_rules, rules, time_rules
 from zprof.rules.replayed import replayed_findings
 from zprof.rules.replayed_sizes import judge_sizes
+from zprof.rules.rows import wall_ns
 from zprof.rules.rule import Rule, grouped
 from zprof.rules.unexplained import unexplained_loss
 from zprof.rules.verdict import judge, judge_memory
@@ -142,8 +143,11 @@ def _ask(
 
 
 def _askable(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
-    """Without a timed step there is no time to claim; that none was timed is said once, and not by each."""
-    if len(analysis.steps):
+    """Without a timed step there is no time to claim; that none was timed is said once, and not by each.
+
+    A step of no length is one of a damaged trace.
+    """
+    if wall_ns(analysis) > 0:
         return asked
     memory = {rule.cause for rule in memory_rules()}
     return [rule for rule in asked if not rule.claims or rule.cause in memory]

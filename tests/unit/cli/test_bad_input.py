@@ -1,5 +1,6 @@
 """Damaged, hostile and incomplete runs through the real command: one line, code 2, no traceback."""
 
+import gzip
 import hashlib
 import json
 import shutil
@@ -175,3 +176,25 @@ def test_a_name_that_no_file_can_have(command: str, good: Path, capsys: pytest.C
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert all("name another" in line for line in lines)
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_a_trace_whose_host_runs_on_another_clock_is_diagnosed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, has_steps: bool
+) -> None:
+    """No call of the host lies in a step of it, or in the step that all of the trace counts as."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["simulate", "-o", str(tmp_path / "traces"), "--ranks", "2", "--steps", "4"]) == 0
+    document = json.loads(gzip.decompress((tmp_path / "traces" / "rank0.json.gz").read_bytes()))
+    for event in document["traceEvents"]:
+        if event.get("cat") == "cuda_runtime":
+            event["ts"] = float(event["ts"]) - 1e7
+    document["traceEvents"] = [
+        event
+        for event in document["traceEvents"]
+        if has_steps or not event.get("name", "").startswith("ProfilerStep")
+    ]
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(document))
+    assert main(["diagnose", str(trace)]) == 0
+    assert "internal error" not in capsys.readouterr().err

@@ -17,7 +17,11 @@ from tests.support.schedules import Spec, play, write
 from zprof.cli import entry, main
 from zprof.cli.registry import COMMANDS
 from zprof.cli.terminal import console
+from zprof.cli.terminal.import_progress import import_progress
+from zprof.cli.terminal.live_view import can_be_shown
+from zprof.cli.terminal.progress import steps_progress
 from zprof.model.errors import CheckFailed, MissingData
+from zprof.model.memory_limit import exhausted_limit
 from zprof.version import __version__
 
 
@@ -124,6 +128,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 2),
         (ImportError("no such name"), 70),
         (OSError(errno.ENOSPC, "x", "run.zprof/\x1b[2J"), 2),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), 2),
         (BrokenPipeError(errno.EPIPE, "x"), 2),
         (KeyboardInterrupt(), 130),
     ],
@@ -139,6 +144,22 @@ def test_errors_become_one_line_and_their_code(
     assert err.count("\n") == 1
     assert "Traceback" not in err
     assert "\x1b" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EMFILE, "x"), "Too many open files"),
+        (RuntimeError("[enforce fail at device.cc] rv != -1. Too many open files"), "Too many open files"),
+        (OSError(errno.EFBIG, "x"), "File too large"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), ""),
+        (RuntimeError("a peer is gone"), ""),
+    ],
+)
+def test_a_limit_of_the_system_is_told_from_other_errors(error: BaseException, words: str) -> None:
+    outer = RuntimeError("broadcast failed")
+    outer.__cause__ = error
+    assert exhausted_limit(error) == exhausted_limit(outer) == words
 
 
 def test_debug_shows_the_traceback(
@@ -195,6 +216,17 @@ def test_stderr_that_cannot_be_written_changes_nothing(run: Path, tmp_path: Path
     )
     assert closed.returncode == 0
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_progress_and_the_live_view_do_without_streams_that_were_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    with import_progress() as watch, steps_progress("a run", 2) as on_step:
+        watch.begin(1, 1 << 30)
+        on_step(1)
+    assert can_be_shown({}) == "there is no terminal"
 
 
 @pytest.mark.parametrize("mebibytes", [32, 100, 180, 260])

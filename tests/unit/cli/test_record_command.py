@@ -35,7 +35,9 @@ def test_the_program_keeps_its_arguments(
 ) -> None:
     seen: list[Any] = []
 
-    def run(command: Sequence[str], settings: ProgramSettings, *, force: bool, on: bool, say: Any) -> int:
+    def run(
+        command: Sequence[str], settings: ProgramSettings, *, force: bool, on: bool, say: Any, grace_s: float
+    ) -> int:
         seen.append((list(command), force, settings))
         return 3
 

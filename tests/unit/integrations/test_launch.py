@@ -48,8 +48,9 @@ def test_what_a_rank_keeps_for_a_moment_goes_with_it(tmp_path: Path) -> None:
 
 def test_a_failing_rank_is_named_with_its_last_line() -> None:
     code = "import os, sys; sys.exit('out of luck' if os.environ['RANK'] == '1' else 0)"
-    with pytest.raises(RankFailed, match=r"rank 1 ended with exit code 1: out of luck"):
+    with pytest.raises(RankFailed, match=r"rank 1 ended with exit code 1: out of luck") as failed:
         launch(["-c", code], world_size=2)
+    assert failed.value.exit_code == 70
 
 
 def test_a_failing_rank_is_named_though_the_others_had_to_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +71,9 @@ def test_a_killed_rank_is_the_origin_even_where_others_fail_too() -> None:
         "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
         "sys.exit('my peer is gone')"
     )
-    with pytest.raises(RankFailed, match=r"rank 1 was ended by signal 9"):
+    with pytest.raises(RankFailed, match=r"rank 1 was ended by signal 9") as failed:
         launch(["-c", code], world_size=2)
+    assert failed.value.exit_code == 2
 
 
 def test_an_error_while_waiting_leaves_no_process_behind() -> None:

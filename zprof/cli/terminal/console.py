@@ -64,7 +64,12 @@ def page(text: str) -> None:
 
 def is_terminal() -> bool:
     """Whether somebody sees at once what goes to stdout."""
-    return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
+    return are_terminals(sys.stdout)
+
+
+def are_terminals(*streams: TextIO | None) -> bool:
+    """Return whether each is a terminal; Python has None for one that was closed when it started."""
+    return all(stream is not None and not stream.closed and stream.isatty() for stream in streams)
 
 
 def flush() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from zprof.cli.terminal import console
 from zprof.integrations.imports.watch import ImportWatch, Unwatched
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _SMALL_BYTES = 4 << 20
 @contextmanager
 def import_progress() -> Iterator[ImportWatch]:
     """Yields what an import tells of itself to."""
-    if not sys.stderr.isatty():
+    if not console.are_terminals(sys.stderr):
         yield Unwatched()
         return
     from rich.console import Console

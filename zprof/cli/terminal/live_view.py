@@ -28,7 +28,7 @@ _DEADLY = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUI
 def can_be_shown(environment: Mapping[str, str] | None = None) -> str:
     """Empty where there is a terminal for the view alone; else why it is not shown."""
     values = os.environ if environment is None else environment
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+    if not console.are_terminals(sys.stdin, sys.stdout, sys.stderr):
         return "there is no terminal"
     if values.get("TERM") == "dumb":
         return "this terminal can show no screen"

@@ -10,7 +10,7 @@ from zprof.cli.terminal import console
 @contextmanager
 def steps_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Yields what is to be called with the number of finished steps."""
-    if not sys.stderr.isatty():
+    if not console.are_terminals(sys.stderr):
         console.note(f"{title}: {total} steps")
         yield lambda steps: None
         return

@@ -1,11 +1,15 @@
-"""Runs any command as a child: streams as they are, signals passed on, its exit code returned."""
+"""Runs any command as a child: streams as they are, signals passed on, its exit code returned.
+
+A child that an interrupt has not ended in time is ended, with all that runs below it (``end_tree.py``).
+"""
 
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Protocol
 
+from zprof.integrations.program.end_tree import GRACE_S, TreeEnd
 from zprof.model.errors import BadInput
 from zprof.model.interrupts import raise_lost_interrupt
 
@@ -19,6 +23,9 @@ _PASSED_ON = (
     signal.SIGUSR2,
 )
 _SIGNAL_BASE = 128
+_INTERRUPTED = _SIGNAL_BASE + signal.SIGINT
+#: How often to look for processes that are left after an interrupt.
+_POLL_S = 0.1
 
 
 class Beside(Protocol):
@@ -46,48 +53,77 @@ def run_command(
     *,
     output: IO[bytes] | None = None,
     beside: Beside | None = None,
+    grace_s: float = GRACE_S,
+    say: Callable[[str], None] = lambda note: None,
 ) -> int:
-    """Run it to its end; its exit code, 128 + n where signal n ended it.
+    """Run it to its end; its exit code, 128 + n where signal n ended it, 130 after an interrupt.
 
     Args:
         command: What to run.
         environment: Its variables.
         output: A file that gets what it writes; it then reads nothing.
         beside: Who has the terminal meanwhile.
+        grace_s: From an interrupt to SIGTERM, and from there to SIGKILL, for all that still runs.
+        say: Called with one line, when the terminal is free again, where something was ended so.
 
     Raises:
         BadInput: there is no such command.
     """
     if beside is None:
-        return _run(command, environment, output, None)
-    beside.start()
-    try:
-        code = _run(command, environment, output, beside)
-        beside.job_over(code)
-    finally:
-        beside.close()
+        code, note = _run(command, environment, output, None, grace_s)
+    else:
+        beside.start()
+        try:
+            code, note = _run(command, environment, output, beside, grace_s)
+            beside.job_over(code)
+        finally:
+            beside.close()
+    if note:
+        say(note)
     return code
 
 
 def _run(
-    command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None, beside: Beside | None
-) -> int:
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    output: IO[bytes] | None,
+    beside: Beside | None,
+    grace_s: float,
+) -> tuple[int, str]:
+    """Return the exit code, and what had to be ended."""
     raise_lost_interrupt()
     watched = {*_PASSED_ON, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         child = _start(command, environment, before, output)
-        while child.poll() is None:
+        tree = TreeEnd(child.pid, grace_s)
+        while child.poll() is None or tree.began:
             if beside is not None:
                 beside.look()
-            received = signal.sigwaitinfo(watched)
-            if received.si_signo != signal.SIGCHLD and _is_for_us_alone(received):
+            if tree.began and not tree.advance():
+                break
+            received = signal.sigtimedwait(watched, _POLL_S) if tree.began else signal.sigwaitinfo(watched)
+            if received is None or received.si_signo == signal.SIGCHLD:
+                continue
+            if received.si_signo == signal.SIGINT:
+                tree.interrupt()
+            if _is_for_us_alone(received):
                 child.send_signal(received.si_signo)
                 if beside is not None:
                     beside.signalled(received.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return child.returncode if child.returncode >= 0 else _SIGNAL_BASE - child.returncode
+    return _exit_code(child, tree), tree.summary()
+
+
+def _exit_code(child: subprocess.Popen[bytes], tree: TreeEnd) -> int:
+    try:
+        code = child.wait(_POLL_S if tree.began else None)
+    except subprocess.TimeoutExpired:  # not even SIGKILL ends what waits for a dead device or file server
+        return _INTERRUPTED
+    if code >= 0:
+        return code
+    return _INTERRUPTED if tree.has_ended(child.pid) else _SIGNAL_BASE - code
 
 
 def _is_for_us_alone(received: signal.struct_siginfo) -> bool:

@@ -13,6 +13,7 @@ from typing import IO
 from zprof.integrations.program import in_process
 from zprof.integrations.program.begin import Here
 from zprof.integrations.program.command import Beside, run_command
+from zprof.integrations.program.end_tree import GRACE_S
 from zprof.integrations.program.launcher import launched_ns
 from zprof.integrations.program.notes import all_notes
 from zprof.integrations.program.session import Session
@@ -32,22 +33,24 @@ def record_command(
     say: Say,
     output: IO[bytes] | None = None,
     beside: Beside | None = None,
+    grace_s: float = GRACE_S,
 ) -> int:
     """Run a command to its end and record what trains in it; its exit code.
 
-    ``output`` gets what it writes, where ``beside`` has the terminal meanwhile.
+    ``output`` gets what it writes, where ``beside`` has the terminal meanwhile.  After an interrupt it has
+    ``grace_s`` until SIGTERM, and again until SIGKILL.
 
     Raises:
         BadInput: it cannot be run, or the run is there already.
     """
     if not on:
-        return run_command(command, os.environ)
+        return run_command(command, os.environ, grace_s=grace_s, say=say)
     run, began_ns = Path(settings.run), time.time_ns()
     with tempfile.TemporaryDirectory(prefix="zprof-record-") as folder:
         session = Session(Path(folder))
         with cleared_target(run, force=force):
             environment = child_environment(replace(settings, session=folder))
-            code = run_command(command, environment, output=output, beside=beside)
+            code = run_command(command, environment, output=output, beside=beside, grace_s=grace_s, say=say)
         _say_all(lambda: all_notes(session.notes(), run, began_ns), say)
     return code
 
@@ -66,9 +69,12 @@ def record_here(
     if on:
         check_room(Path(settings.run), force=force, since_ns=launched_ns())
 
+    # Made while an error is still one of zprof: what the program raises is shown as Python does.
+    folder = Path(tempfile.mkdtemp(prefix="zprof-record-")) if on else None
+
     def program() -> int:
-        if on:
-            _record(command, settings, say)
+        if folder is not None:
+            _record(command, settings, folder, say)
         else:
             in_process.run_program(command)
         return 0
@@ -76,9 +82,8 @@ def record_here(
     return program
 
 
-def _record(command: Sequence[str], settings: ProgramSettings, say: Say) -> None:
+def _record(command: Sequence[str], settings: ProgramSettings, folder: Path, say: Say) -> None:
     began_ns, process_id = launched_ns(), os.getpid()
-    folder = Path(tempfile.mkdtemp(prefix="zprof-record-"))
     session = Session(folder)  # ranks may be forks of this process
     here = Here(settings, session)
     watch(here.begin)

@@ -121,7 +121,7 @@ def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float
     falls behind most, and all pieces that are longer by more than jitter.
     """
     pieces = _pieces(analysis)
-    if pieces is None:
+    if pieces is None or pieces.shape[1] < 2:  # one rank has no others
         return pd.Series(np.nan, index=steps.index)
     values = pieces.to_numpy(np.float64)
     behind = np.column_stack(

@@ -4,11 +4,14 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from zprof.integrations.program.in_process import check, runs_here
+from zprof.integrations.program.record import record_here
+from zprof.integrations.program.settings import ProgramSettings
 from zprof.model.errors import BadInput
 
 ROOT = Path(__file__).parents[4]
@@ -119,3 +122,16 @@ def test_nobody_reads_the_notes(program: list[str], close: str, tmp_path: Path) 
         check=False,
     )
     assert done.stdout.splitlines()[-1] == "5"
+
+
+def test_no_folder_for_notes_is_an_error_before_the_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(prefix: str) -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.raises(FileNotFoundError):
+        record_here([str(script)], ProgramSettings(run="r.zprof"), force=False, on=True, say=print)

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,23 @@ PARENT = """
 import os, sys
 from zprof.integrations.program.command import run_command
 sys.exit(run_command(sys.argv[1:], os.environ))
+"""
+IMPATIENT = """
+import os, sys
+from zprof.integrations.program.command import run_command
+say = lambda note: print(note, file=sys.stderr)
+sys.exit(run_command(sys.argv[2:], os.environ, grace_s=float(sys.argv[1]), say=say))
+"""
+#: Two generations in sessions of their own that no signal but SIGKILL ends; the first is the command.
+STUBBORN = """
+import os, signal, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+first = os.fork()
+if first == 0:
+    os.setsid()
+os.write(1, b"%d\\n" % os.getpid())
+time.sleep(60)
 """
 
 
@@ -117,3 +136,74 @@ def test_the_terminal_is_freed_where_nothing_can_be_run() -> None:
     with pytest.raises(BadInput):
         run_command(["no-such-command-at-all"], os.environ, beside=beside)
     assert beside.told == ["start", "close"]
+
+
+#: Its child, in a session of its own, ignores the interrupt that ends the command itself.
+ORPHANING = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.write(1, b"%d\\n" % os.getpid())
+time.sleep(60)
+"""
+SAVING = """
+import signal, sys, time
+def save(number, frame):
+    time.sleep(0.5)
+    print("saved", flush=True)
+    sys.exit(5)
+signal.signal(signal.SIGINT, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def interrupted(
+    child: str, *, grace_s: float, started: int = 1, interrupts: int = 1
+) -> tuple[list[str], str, int]:
+    """What the child printed, stderr, and the exit code, where the process group gets SIGINT.
+
+    ``started``: the lines that the child prints before it is interrupted.
+    """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", IMPATIENT, str(grace_s), sys.executable, "-c", child],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert parent.stdout is not None
+    printed = [parent.stdout.readline().strip() for _ in range(started)]
+    try:
+        for number in range(interrupts):
+            time.sleep(0.5 if number else 0)
+            os.killpg(parent.pid, signal.SIGINT)
+        out, err = parent.communicate(timeout=15)
+    finally:
+        for left in (parent.pid, *(int(line) for line in printed if line.isdigit())):
+            with suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+    return [*printed, *out.splitlines()], err, parent.returncode
+
+
+@pytest.mark.parametrize(("grace_s", "interrupts"), [(0.3, 1), (60.0, 2)])
+def test_what_ignores_an_interrupt_is_ended_in_time_or_at_the_second_one(
+    grace_s: float, interrupts: int
+) -> None:
+    printed, err, code = interrupted(STUBBORN, grace_s=grace_s, started=2, interrupts=interrupts)
+    assert code == 130
+    assert err.count("\n") == 1
+    assert all(f" {process} (SIGKILL)" in err for process in printed)
+
+
+def test_what_outlives_an_interrupted_parent_is_ended() -> None:
+    (process,), err, code = interrupted(ORPHANING, grace_s=0.3)
+    assert code == 130
+    assert err.rstrip().endswith(f" {process} (SIGTERM)")
+
+
+def test_a_program_that_ends_in_time_is_left_alone() -> None:
+    assert interrupted(SAVING, grace_s=10.0) == (["ready", "saved"], "", 5)

@@ -5,6 +5,7 @@ step.  Where the pause is longer than the kernel the device runs dry.
 """
 
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,15 @@ def test_launches_that_were_not_recorded_accuse_and_clear_nobody(tmp_path: Path)
     )
     assert not own_time(analysis).is_host_known
     assert isinstance(straggler_rank(analysis, None), Gap)
+
+
+def test_a_rank_alone_has_no_others_to_be_slower_than(tmp_path: Path) -> None:
+    analysis = played(tmp_path, lambda rank: 900 * US)
+    rows, steps = analysis.collectives, analysis.steps
+    alone = replace(analysis, collectives=rows[rows["rank"] == LATE], steps=steps[steps["rank"] == LATE])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert not own_time(alone).is_host_known
 
 
 def test_a_lost_launch_costs_one_step(tmp_path: Path) -> None:
