@@ -74,7 +74,7 @@ def _plan(messages: Messages) -> list[_Merge]:
         if ahead and number >= ahead:
             launched = order[gathers[number - ahead][0]] + ahead
             place = min(place, int(messages.gathers[min(launched, len(order) - 1)]))
-        if len(members) > 1:
+        if len(members) > 1 or place < members[0]:  # a head is launched ahead by a block, too
             merges.append(_Merge(members=tuple(members), place=place, last=False))
     for (kind, _, block), members in found.items():
         mine = kind in _REDUCES and block >= 0 and len(members) >= max(2.0, _SAME_COUNT_RATIO * units)

@@ -22,7 +22,7 @@ class Messages:
         at: The task of each.
         kind: The kind of each, and ``group`` its communicator.
         block: The pass over a block that each serves, ``NONE`` outside of blocks.
-        ahead: How many later gathers are launched before the compute that needs this one; 0 for reductions.
+        ahead: How many earlier gathers are not needed yet when this one is launched; 0 for reductions.
         needed: The first compute that needs each gather.
         blocks: Of each task of the rank, not only of collectives, the pass over a block that it is of.
     """
@@ -72,14 +72,13 @@ def read_messages(
     needed = _needed(rank, at, gathers, computing)
     before = computing[np.maximum(0, np.searchsorted(computing, at) - 1)] if len(computing) else at
     served = np.where(gathers, needed, before)
+    used = np.searchsorted(np.maximum.accumulate(needed[gathers]), at)
     return Messages(
         at=at,
         kind=kind,
         group=tuple(groups[int(row)] for row in rank.tasks.row[at]),
         block=blocks[served],
-        ahead=np.where(
-            gathers, np.searchsorted(at[gathers], needed) - np.searchsorted(at[gathers], at) - 1, 0
-        ),
+        ahead=np.where(gathers, np.maximum(0, np.cumsum(gathers) - 1 - used), 0),
         needed=needed,
         blocks=blocks,
     )
