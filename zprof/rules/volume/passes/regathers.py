@@ -121,11 +121,14 @@ def _causes_in_pass(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str
 
 
 def _is_called_again(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return the third gathers of a step in which one unit alone has any: a head that is called in parts."""
+    """Return the third gathers of the last unit where no other has any: a head that is called in parts."""
     third = rows[rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION]
     alone = third.groupby(_STEP)["unit"].transform("nunique") == 1
-    several = rows.groupby(_STEP)["unit"].transform("nunique") > 1
-    return alone.reindex(rows.index, fill_value=False) & several
+    first = rows[rows["number"] == 1].groupby(_STEP)["unit"]
+    last = third.join(first.last().rename("last_unit"), on=_STEP)["last_unit"]
+    several = third.join(first.nunique().rename("units"), on=_STEP)["units"] > 1
+    found = alone & (third["unit"] == last) & several
+    return found.reindex(rows.index, fill_value=False)
 
 
 def _of_kept_unit(
