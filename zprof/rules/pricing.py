@@ -14,6 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import intervals
 from zprof.analysis.time.host.calls import read_host_calls
 from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
@@ -93,6 +94,9 @@ WAITS_FOR_EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize\w*", re.ASCII)
 ALLOCATES = re.compile(
     r"(cuda|hip)(Malloc|Free)\w*|(cu|hip)Mem(Create|Map|Unmap|Release|Alloc|Free)\w*", re.ASCII
 )
+
+#: A batch that is there is fetched in so long: from a queue, with its pinned copy.
+_FETCH_NS = 200_000
 
 Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
 
@@ -447,14 +451,15 @@ def is_launch(rank: RankGraph) -> Bools:
 
 
 def loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
-    """How much of the time before each call the host was in its data loader."""
+    """How much of the time before each call the host waited for its data loader, beyond fetching a batch."""
     assert analysis.source is not None
     found = {}
     clocks = {tracks.rank: tracks.clock for tracks in analysis.tracks}
     for rank in graph.ranks:
         number = rank.tasks.rank
         spans = read_host_calls(analysis.source, number).on(clocks[number]).loader
-        found[number] = edits.share_before_calls(rank, spans, graph.origin_ns)
+        begins = np.minimum(spans[:, 0] + _FETCH_NS, spans[:, 1])
+        found[number] = edits.share_before_calls(rank, intervals(begins, spans[:, 1]), graph.origin_ns)
     return found
 
 
