@@ -7,16 +7,15 @@ import numpy as np
 from zprof.analysis.intervals import Int64s
 from zprof.replay.blocks import main_stream
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.tasks import NONE, Bools
+from zprof.replay.tasks import NONE, Bools, Floats
 
 
 def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
-    """Return how many of the gathers in ``rows`` start only when the compute before theirs is done.
+    """Return how many of the gathers in ``rows`` can start only when the compute before theirs is done.
 
-    What made a gather start when it did is followed back, through its stream and its waits, to a kernel
-    of compute or to a launch.  It is late if that is a kernel behind which no other runs until it is
-    needed: nothing is left that could hide it.  Prefetched ones go back to an earlier kernel, whatever delays
-    them on their way, and on a slow host to a launch, which prefetch does not make faster.
+    What a gather depends on is followed back, through its stream and its waits, to kernels of compute.  It
+    is late if one of them is the last before the kernel that needs it: nothing is left that could hide it.
+    Prefetched ones depend on earlier kernels.  What opens a step has nothing before it, and does not count.
     """
     late = count = 0
     for rank in graph.ranks:
@@ -24,11 +23,13 @@ def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
         users = _first_users(rank, gathers)
         on_compute = rank.stream == main_stream(rank)
         worked_ns = np.cumsum(np.where(on_compute, rank.work_ns, 0.0))
-        before = _stream_predecessors(rank)
-        count += len(users)
+        needed_ns = _needed_ns(rank, on_compute, worked_ns)
+        steps = step_places(rank)
+        opening = {int(steps[user]): user for user in sorted(users.values(), reverse=True)}
         for gather, user in users.items():
-            bound = _bound_by(rank, before, on_compute, gather)
-            late += bound != NONE and worked_ns[user - 1] <= worked_ns[bound]
+            if user != opening[int(steps[user])]:
+                count += 1
+                late += worked_ns[user - 1] <= needed_ns[gather]
     return late / count if count else 0.0
 
 
@@ -71,25 +72,16 @@ def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
     return users
 
 
-def _stream_predecessors(rank: RankGraph) -> dict[int, int]:
-    """Return what runs right before each task on its stream."""
+def _needed_ns(rank: RankGraph, on_compute: Bools, worked_ns: Floats) -> Floats:
+    """Return how much compute must be done before each task, with what it waits for and its stream."""
+    needed_ns = np.full(len(rank.tasks), -1.0)
     last: dict[int, int] = {}
-    before = {}
     for at in np.flatnonzero(rank.stream != NONE).tolist():
         stream = int(rank.stream[at])
-        before[at] = last.get(stream, NONE)
+        if on_compute[at]:
+            needed_ns[at] = worked_ns[at]
+        else:
+            others = (*rank.waits_on[at], last.get(stream, NONE))
+            needed_ns[at] = max((needed_ns[other] for other in others if other != NONE), default=-1.0)
         last[stream] = at
-    return before
-
-
-def _bound_by(rank: RankGraph, before: dict[int, int], on_compute: Bools, task: int) -> int:
-    """Return the kernel of compute whose end let ``task`` start; NONE if a launch did."""
-    while not on_compute[task]:
-        launched_ns = float(rank.tasks.call[task, 0]) + rank.pick_up_ns
-        held_by = [*(int(other) for other in rank.waits_on[task]), before[task]]
-        ends = [(float(rank.tasks.work[other, 1]), other) for other in held_by if other != NONE]
-        end_ns, other = max(ends, default=(launched_ns, NONE))
-        if end_ns <= launched_ns or other == NONE:
-            return NONE
-        task = other
-    return task
+    return needed_ns

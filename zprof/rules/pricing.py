@@ -38,6 +38,7 @@ from zprof.rules.transfer.low_bus_bandwidth import rates_reached
 from zprof.rules.transfer.messages.latency import latencies
 from zprof.rules.transfer.messages.replayed_hosts import shard_in_host
 from zprof.rules.transfer.messages.replayed_sizes import (
+    Sizes,
     merge_small_units,
     split_single_unit,
     take_latency_off,
@@ -81,8 +82,9 @@ _PROPOSED = frozenset(
 )
 #: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
 _STALLS = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
-#: Of the gathers: programs that do not prefetch in one of two passes have half of them late.
-_LATE_RATIO = 0.25
+#: Of the gathers: programs that do not prefetch in one of two passes have half of them late, or a quarter
+#: where later micro-batches keep units.
+_LATE_RATIO = 0.20
 #: Of the gathers: single ones start as a kernel ends by chance.
 _HELD_RATIO = 0.1
 #: Kernels that take so much longer beside collectives are slowed down; 1.00 to 1.06 is usual.
@@ -259,10 +261,13 @@ def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
 def gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
     """Whether the program launches gathers of its units when their compute is due.
 
-    Where kernels hold gathers that were launched before them, these are what makes gathers late.
+    Where kernels hold gathers that were launched before them, these are what makes gathers late, and a model
+    that is one unit has nothing to launch ahead.
     """
     rows = opening_gathers(analysis)
-    return held_ratio(graph, rows) < _HELD_RATIO and late_gathers_ratio(graph, rows) >= _LATE_RATIO
+    if held_ratio(graph, rows) >= _HELD_RATIO or late_gathers_ratio(graph, rows) < _LATE_RATIO:
+        return False
+    return not Sizes(analysis, graph).is_one_unit
 
 
 def opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
