@@ -7,6 +7,7 @@ import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Finding
+from zprof.replay.blocks import count_blocks
 from zprof.replay.edits import shorten_collectives
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.merging import merge_units
@@ -75,7 +76,8 @@ class Sizes:
         units = np.unique(messages.needed[messages.gathers])
         blocks = len(np.unique(messages.blocks[messages.blocks != NONE])) / self.graph.steps
         per_step = np.bincount(steps[units], minlength=self.graph.steps)
-        return bool(np.median(per_step) <= _MAX_UNITS and blocks >= 2 * _MIN_BLOCKS)
+        passes = blocks / max(1, count_blocks(rank, self.copied))  # two for each micro-batch
+        return bool(np.median(per_step) <= max(_MAX_UNITS, passes) and blocks >= 2 * _MIN_BLOCKS)
 
     def latency_ns(self, row: int) -> float:
         """Return the latency of a row, 0 where it is not known."""
