@@ -22,6 +22,10 @@ from zprof.simulator.jobs import CAUSES, SHAPES, Job, draw_job, gain_ns, write_j
 
 #: Of the step: a cause that costs less need not be found, and a fix that wins less accuses wrongly.
 COSTS_RATIO, ACCUSES_RATIO = 0.02, 0.005
+#: Causes that cost as much within that are as good first: no two recordings of a step agree better.
+TIED_RATIO = 0.05
+#: Only sizes and types of messages show these: in a trace without them nobody can know.
+SIZED = frozenset({"fp32_gather", "sharding_spans_nodes", "uneven_shapes"})
 #: Shapes of recordings in which nobody planted anything.
 UNPLANTED = tuple(shape for shape in SHAPES if shape != "training")
 #: An artifact of the recording has no fix that saves time.
@@ -55,7 +59,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedOutcome:
-    """What zprof said of a job.  ``planted``: what each planted cause costs a step."""
+    """What zprof said of a job.
+
+    ``planted``: what each planted cause costs a step.  ``is_recorded``: the traces hold what shows it.
+    """
 
     seed: int
     fault: str | None
@@ -63,10 +70,16 @@ class BedOutcome:
     step_ns: int
     planted: dict[str, int]
     claims: tuple[Claim, ...]
+    is_recorded: bool = True
     failure: str = ""
 
     @property
     def is_there(self) -> bool:
+        """Whether all that was planted costs enough to be found, and can be."""
+        return self.costs_enough and self.is_recorded
+
+    @property
+    def costs_enough(self) -> bool:
         """Whether all that was planted costs enough to be found."""
         return bool(self.planted) and min(self.planted.values()) >= COSTS_RATIO * self.step_ns
 
@@ -74,7 +87,7 @@ class BedOutcome:
     def is_first(self) -> bool:
         """Whether what was planted heads the findings; of two causes both, with at most one between them.
 
-        A cause that costs at least as much and was not planted may stand before it.
+        A cause that costs as much or more and was not planted may stand before it.
         """
         left = set(self.planted)
         others = 0
@@ -83,7 +96,7 @@ class BedOutcome:
             if not left:
                 break
             cheapest = min(self.planted[cause] for cause in left)
-            others += claim.cause not in self.planted and (claim.true_ns or 0) < cheapest
+            others += claim.cause not in self.planted and (claim.true_ns or 0) < (1 - TIED_RATIO) * cheapest
         return not left and others < len(self.planted)
 
     @property
@@ -154,6 +167,7 @@ def judge_case(case: BedCase) -> BedOutcome:
         step_ns=truth.window_time_ns if by_window else truth.step_time_ns,
         planted=planted,
         claims=claims,
+        is_recorded=job.dialect.metadata or SIZED.isdisjoint(job.faults),
         failure=failure,
     )
 
@@ -221,6 +235,10 @@ def _row(fault: str | None, shape: str, group: Sequence[BedOutcome]) -> dict[str
         "cause": fault or f"nothing ({shape})",
         "jobs": len(group),
         "there": len(there),
+        "not_recorded": sum(each.costs_enough and not each.is_recorded for each in group),
+        "not_recorded_first": sum(
+            each.costs_enough and not each.is_recorded and each.is_first for each in group
+        ),
         "first": sum(each.is_first for each in there),
         "strictly_first": sum(each.is_strictly_first for each in there),
         "listed": sum(each.is_listed for each in there),
@@ -248,7 +266,7 @@ def bed_markdown(rows: Sequence[dict[str, Any]]) -> str:
     ]
     sums = {
         name: sum(row[name] for row in rows)
-        for name in ("there", "first", "strictly_first", "listed", "priced")
+        for name in ("there", "first", "strictly_first", "listed", "priced", "not_recorded")
     }
     if sums["there"]:
         shares = {name: f"{value / sums['there']:.1%}" for name, value in sums.items()}
@@ -256,6 +274,9 @@ def bed_markdown(rows: Sequence[dict[str, Any]]) -> str:
             f"| all | {sums['there']} | {sums['first']} ({shares['first']}) | {sums['listed']} "
             f"({shares['listed']}) | {sums['priced']} ({shares['priced']}) | "
             f"strictly first {sums['strictly_first']} ({shares['strictly_first']}) | |"
+        )
+        lines.append(
+            f"\nNot in the table: {sums['not_recorded']} jobs whose traces do not hold what shows it."
         )
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,8 @@ are for work on the rules; reported figures are of seeds from 1000 on.  ``--own`
 whose traces hold what the rules look for: each cause on NVIDIA GPUs and on gloo CPU ranks.
 
 Writes ``benchmarks/results/diagnosis-DATE.json`` (``diagnosis-own-DATE.json``).  Jobs in which a cause costs
-less than 2 % of the step are counted apart: nothing need be found there.
+less than 2 % of the step are counted apart: nothing need be found there.  So are causes that only sizes or
+types of messages show, in traces that have neither: nobody can find them there.
 """
 
 import argparse

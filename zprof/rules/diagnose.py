@@ -5,11 +5,13 @@ from dataclasses import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_alone, analyse_time_alone
 from zprof.analysis.comparison import baseline_gaps, compare, comparison_gaps
-from zprof.model.findings import Finding
+from zprof.model.causes import Cause
+from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.rules.claims import disjoint
+from zprof.rules.measurement.measurement_artifact import fits_together
 from zprof.rules.noise import widened
 from zprof.rules.pricing import Replay, behind_stalls, drop_explained, price
 from zprof.rules.registry import memory_rules, rules, time_rules
@@ -21,6 +23,20 @@ from zprof.rules.unexplained import unexplained_loss
 from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
 from zprof.version import __version__
+
+#: What these do is counted on each rank by itself.
+_COUNTED = frozenset(
+    {
+        Cause.ACCUMULATION_REGATHERS,
+        Cause.ACCUMULATION_SYNCS,
+        Cause.CHECKPOINT_REGATHERS,
+        Cause.DATA_LOADER,
+        Cause.FP32_GATHER,
+        Cause.FP32_REDUCE,
+        Cause.LAST_UNIT_REGATHERED,
+        Cause.UNEVEN_SHAPES,
+    }
+)
 
 
 def diagnose(
@@ -135,11 +151,20 @@ def _ask(
     found = {finding.cause for finding in more}
     kept = [finding for finding in priced if finding.cause not in found]
     left = drop_explained(replay, [*kept, *more], asked)
+    if not fits_together(analysis):
+        left = [_unsure(finding) for finding in left]
     findings = [widened(finding, analysis.time.step_noise_ns) for finding in left]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
     apart = disjoint(findings, asked, time.per_rank, time.steps, replay.causes)
     return behind_stalls(replay, apart), [*analysis.gaps, *untested]
+
+
+def _unsure(finding: Finding) -> Finding:
+    """Return the finding as a note if it rests on who waited for whom."""
+    if finding.cause in _COUNTED or finding.saving_ns[1] <= 0:
+        return finding
+    return replace(finding, confidence=Confidence.LOW)
 
 
 def _askable(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:

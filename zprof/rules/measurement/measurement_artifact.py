@@ -160,21 +160,32 @@ def _beyond_other_steps(rows: pd.DataFrame) -> float:
     return max(0.0, float(opening["exposed_wait_ns"].sum()) - usual)
 
 
-def _do_not_fit(analysis: RunAnalysis) -> _Sign | None:
-    """Recordings of all ranks, of which hardly a collective is known to be the same one."""
+def matched_ratio(analysis: RunAnalysis) -> float | None:
+    """Return how many collectives are known to be the same on all ranks; None if not all ranks are there."""
     rows = analysis.collectives
     rows = rows[rows["group_size"] != 1]
     if rows.empty or len(analysis.run.ranks_loaded) < analysis.run.world_size:
         return None
-    matched = float(rows["matched"].astype(bool).mean())
-    if matched >= _MATCHED_RATIO:
+    return float(rows["matched"].astype(bool).mean())
+
+
+def fits_together(analysis: RunAnalysis) -> bool:
+    """Whether what ranks waited for each other is known, as far as it can be."""
+    matched = matched_ratio(analysis)
+    return matched is None or matched >= _MATCHED_RATIO
+
+
+def _do_not_fit(analysis: RunAnalysis) -> _Sign | None:
+    """Recordings of all ranks, of which hardly a collective is known to be the same one."""
+    matched = matched_ratio(analysis)
+    if matched is None or fits_together(analysis):
         return None
     return _Sign(
         sentence=f"the ranks' recordings do not fit together: {format_percent(matched)} of their collectives "
         "were matched, and without that wait and transfer cannot be told apart",
         evidence=(
             Evidence(what="collectives matched across ranks", value=matched, unit="ratio"),
-            Evidence(what="collectives of all ranks", value=len(rows), unit="count"),
+            Evidence(what="collectives of all ranks", value=len(analysis.collectives), unit="count"),
         ),
         severity=Severity.HIGH,
         confidence=Confidence.LOW,
