@@ -30,6 +30,7 @@ _COUNTED = frozenset(
         Cause.ACCUMULATION_REGATHERS,
         Cause.ACCUMULATION_SYNCS,
         Cause.CHECKPOINT_REGATHERS,
+        Cause.COPY_OVERHEAD,
         Cause.DATA_LOADER,
         Cause.FP32_GATHER,
         Cause.FP32_REDUCE,

@@ -360,14 +360,17 @@ def _copies_scaled(
 
 
 def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    """Without the copies' work, and without their launches: parameters are views of what is gathered."""
+    """Without the copies' work and half of what launching them takes, and without all of it.
+
+    Then parameters are views of what is gathered.
+    """
     names = copy_names(analysis)
 
     def are_copies(rank: RankGraph) -> Bools:
         return np.array([name in names for name in rank.tasks.kernel], dtype=np.bool_)
 
     idle = edits.scale_work(graph, _copies_scaled(analysis, 0.0))
-    return [idle, edits.scale_host(idle, 0.0, are_copies)]
+    return [edits.scale_host(idle, left, are_copies) for left in _LAUNCH_LEFT_RATIOS]
 
 
 def gather_rows(analysis: RunAnalysis) -> frozenset[int]:

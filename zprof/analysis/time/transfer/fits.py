@@ -67,10 +67,13 @@ def _entry(kind: str, group: str, line: Line, sizes: Floats, times: Floats, fact
     )
 
 
-def fit_line(sizes: Floats, times: Floats) -> Line | None:
-    """The line through positive sizes and times; None where the sizes do not say enough."""
+def fit_line(sizes: Floats, times: Floats, least_spread: float = _LEAST_SPREAD) -> Line | None:
+    """The line through positive sizes and times; None where the sizes do not say enough.
+
+    ``least_spread``: how many times the smallest size the largest must be.
+    """
     each, codes = np.unique(sizes, return_inverse=True)
-    if len(each) < 2 or each[-1] < _LEAST_SPREAD * each[0]:
+    if len(each) < 2 or each[-1] < least_spread * each[0]:
         return None
     typical = pd.Series(times).groupby(codes).median().to_numpy(np.float64).astype(np.float64)
     kept = np.unique(np.linspace(0, len(each) - 1, min(len(each), _MOST_SIZES)).astype(np.int64))

@@ -14,6 +14,7 @@ import pandas as pd
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, covered, intervals
 from zprof.analysis.time.transfer.fits import fit_line
+from zprof.analysis.time.transfer.instances import Floats
 from zprof.rules.transfer.messages.traffic import intrinsic
 
 _BASE_NS, _NVLINK_HOP_NS, _NETWORK_HOP_NS = 8_400.0, 3_400.0, 14_000.0
@@ -27,6 +28,8 @@ _SHARED_RATIO = 0.1
 _TINY_RATIO = 1 / 64
 #: Each rank sends as much in both: what a rank has goes around once.
 _RINGS = ("all_gather", "reduce_scatter")
+#: Sizes of one kind that are so far apart confirm a line through both.
+_SPREAD_OF_ONE = 1.5
 #: Where sizes are not recorded, an all_reduce a step that is quicker than that share of the rest is small.
 _SCALARS_PER_STEP, _QUICKEST_SHARE, _MANY_MESSAGES = 2.0, 0.05, 8
 
@@ -98,20 +101,30 @@ def _of_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | N
 def _of_both_ways(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
     """The latency of gathers and reduce_scatters together: as many ranks send as many bytes in both.
 
-    Gradients may have other types than parameters, so that the sizes of both are further apart.
+    Gradients may have other types than parameters, so that the sizes of both are further apart.  That both
+    are as fast must show in the sizes of one of them.
     """
     mine = rows[rows["kind"].astype(str).isin(_RINGS) & (rows["bytes"] > 0)]
     if len(mine) < _FIT_MESSAGES or _shared_ratio(analysis, mine) > _SHARED_RATIO:
         return None
-    times = intrinsic(analysis, mine)
-    sizes = np.asarray(mine.groupby("instance")["bytes"].first().loc[times.index], dtype=np.float64)
-    taken_ns = np.asarray(times, dtype=np.float64)
-    line = fit_line(sizes, taken_ns)
-    if line is None:
+    sizes, times = _sized_times(analysis, mine)
+    both = fit_line(sizes, times)
+    each = [
+        fit_line(*_sized_times(analysis, mine[mine["kind"].astype(str) == kind]), _SPREAD_OF_ONE)
+        for kind in _RINGS
+    ]
+    known = [line.latency_ns for line in each if line is not None]
+    if both is None or not known:
         return None
-    missed = float(np.median(np.abs(taken_ns - line.at(sizes))))
-    is_sure = missed <= _FIT_RESIDUAL_RATIO * np.median(taken_ns) and line.latency_ns > _FIT_TIMES * missed
-    return min(line.latency_ns, float(taken_ns.min())) if is_sure else None
+    missed = float(np.median(np.abs(times - both.at(sizes))))
+    is_sure = missed <= _FIT_RESIDUAL_RATIO * np.median(times) and both.latency_ns > _FIT_TIMES * missed
+    return min(both.latency_ns, float(times.min()), *known) if is_sure else None
+
+
+def _sized_times(analysis: RunAnalysis, rows: pd.DataFrame) -> tuple[Floats, Floats]:
+    times = intrinsic(analysis, rows)
+    sizes = rows.groupby("instance")["bytes"].first().loc[times.index]
+    return np.asarray(sizes, dtype=np.float64), np.asarray(times, dtype=np.float64)
 
 
 def _of_larger_groups(unknown: Set[str], known: Mapping[str, float]) -> dict[str, float]:
