@@ -11,7 +11,7 @@ from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
 from zprof.model.time import WindowPolicy
 from zprof.rules.claims import disjoint
-from zprof.rules.measurement.measurement_artifact import fits_together
+from zprof.rules.measurement.measurement_artifact import has_lost_events
 from zprof.rules.noise import widened
 from zprof.rules.pricing import Replay, behind_stalls, drop_explained, price
 from zprof.rules.registry import memory_rules, rules, time_rules
@@ -30,7 +30,6 @@ _COUNTED = frozenset(
         Cause.ACCUMULATION_REGATHERS,
         Cause.ACCUMULATION_SYNCS,
         Cause.CHECKPOINT_REGATHERS,
-        Cause.COPY_OVERHEAD,
         Cause.DATA_LOADER,
         Cause.FP32_GATHER,
         Cause.FP32_REDUCE,
@@ -152,7 +151,7 @@ def _ask(
     found = {finding.cause for finding in more}
     kept = [finding for finding in priced if finding.cause not in found]
     left = drop_explained(replay, [*kept, *more], asked)
-    if not fits_together(analysis):
+    if has_lost_events(analysis):
         left = [_unsure(finding) for finding in left]
     findings = [widened(finding, analysis.time.step_noise_ns) for finding in left]
     untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
@@ -162,7 +161,7 @@ def _ask(
 
 
 def _unsure(finding: Finding) -> Finding:
-    """Return the finding as a note if it rests on who waited for whom."""
+    """Return the finding as a note if it rests on times between events, of which some are lost."""
     if finding.cause in _COUNTED or finding.saving_ns[1] <= 0:
         return finding
     return replace(finding, confidence=Confidence.LOW)

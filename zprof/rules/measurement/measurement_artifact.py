@@ -24,6 +24,8 @@ from zprof.rules.rule import finding, not_tested
 _FIRST_RATIO = 0.20
 #: Below this share of matched collectives rules about ranks that wait for each other see chance rows.
 _MATCHED_RATIO = 0.50
+#: A window cuts off some launches at its begin.
+_UNLAUNCHED_RATIO = 0.01
 #: Start-up skew from this share of the step on moves the ledger enough to matter.
 _MATTERS_RATIO = 0.05
 #: From here on it is said before all causes: the means hold more of it than most causes cost.
@@ -173,6 +175,12 @@ def fits_together(analysis: RunAnalysis) -> bool:
     """Whether what ranks waited for each other is known, as far as it can be."""
     matched = matched_ratio(analysis)
     return matched is None or matched >= _MATCHED_RATIO
+
+
+def has_lost_events(analysis: RunAnalysis) -> bool:
+    """Whether the recordings do not fit because events are lost: calls that launched collectives are, too."""
+    unlaunched = float(analysis.collectives["launch_start_ns"].isna().mean())
+    return not fits_together(analysis) and unlaunched > _UNLAUNCHED_RATIO
 
 
 def _do_not_fit(analysis: RunAnalysis) -> _Sign | None:

@@ -22,7 +22,8 @@ _SLACK_NS = 50_000.0
 #: A fit of few messages, or whose latency is as small as what it misses, says nothing.
 _FIT_MESSAGES, _FIT_TIMES = 8, 3.0
 _FIT_RESIDUAL_RATIO = 0.2
-#: Of the messages' time: with more beside them, other groups' messages are in what they take.
+#: Of the messages' time: with more beside them, other groups' messages are in what they take; with less, too,
+#: but by no more than that.
 _SHARED_RATIO = 0.1
 #: A message of so small a share of the others is all latency.
 _TINY_RATIO = 1 / 64
@@ -89,10 +90,11 @@ def _of_fits(analysis: RunAnalysis, ranks: str, rows: pd.DataFrame) -> float | N
         if _ranks_of(fit.group) != ranks or fit.messages < _FIT_MESSAGES:
             continue
         mine = rows[rows["kind"].astype(str) == fit.kind]
-        if _shared_ratio(analysis, mine) > _SHARED_RATIO:
+        shared = _shared_ratio(analysis, mine)
+        if shared > _SHARED_RATIO:
             continue
         times = intrinsic(analysis, mine)
-        missed = fit.residual_ratio * float(times.median()) if len(times) else 0.0
+        missed = (fit.residual_ratio + shared) * float(times.median()) if len(times) else 0.0
         if fit.residual_ratio <= _FIT_RESIDUAL_RATIO and fit.latency_ns > _FIT_TIMES * missed:
             found.append(min(float(fit.latency_ns), float(times.min()) if len(times) else float("inf")))
     return min(found) if found else None
@@ -105,7 +107,8 @@ def _of_both_ways(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
     are as fast must show in the sizes of one of them.
     """
     mine = rows[rows["kind"].astype(str).isin(_RINGS) & (rows["bytes"] > 0)]
-    if len(mine) < _FIT_MESSAGES or _shared_ratio(analysis, mine) > _SHARED_RATIO:
+    shared = _shared_ratio(analysis, mine)
+    if len(mine) < _FIT_MESSAGES or shared > _SHARED_RATIO:
         return None
     sizes, times = _sized_times(analysis, mine)
     both = fit_line(sizes, times)
@@ -116,7 +119,7 @@ def _of_both_ways(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
     known = [line.latency_ns for line in each if line is not None]
     if both is None or not known:
         return None
-    missed = float(np.median(np.abs(times - both.at(sizes))))
+    missed = float(np.median(np.abs(times - both.at(sizes))) + shared * np.median(times))
     is_sure = missed <= _FIT_RESIDUAL_RATIO * np.median(times) and both.latency_ns > _FIT_TIMES * missed
     return min(both.latency_ns, float(times.min()), *known) if is_sure else None
 
