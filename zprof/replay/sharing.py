@@ -10,14 +10,17 @@ then it loses that part of its rate to them: half where both get as much, all wh
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from zprof.analysis.intervals import Int64s, covered, intervals, union
+from zprof.analysis.intervals import covered, union
 from zprof.replay.graph import Graph
 from zprof.replay.tasks import NONE, Floats
+
+Strings = npt.NDArray[np.str_]
 
 #: The fit counts if it is that exact; communicators that lose less have a link of their own.
 _MAX_ERROR_RATIO, _LOST_RATIO = 0.15, 0.2
@@ -29,34 +32,28 @@ _FEWEST = 8
 _DONE_NS = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """Of each collective its kind, its bytes, and how long those of other communicators ran beside it."""
+
+    kind: Strings
+    size: Floats
+    beside_ns: Floats
+
+
 def share_links(graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]) -> Graph:
-    """Return the graph with transfers as long as alone, and how much longer they take beside others.
+    """Return the graph with transfers as long as alone, and what each communicator loses beside others.
 
     As it is where messages of different communicators do not meet, or do not hold each other up.
     """
-    count = len(graph.transfer_ns)
     if len(np.unique(graph.lane[graph.lane != NONE])) < 2:
         return graph
-    beside = np.zeros(count)
-    sizes = np.zeros(count)
-    kinds = [""] * count
-    for rank in graph.ranks:
-        at = np.flatnonzero(rank.collective != NONE)
-        numbers = rank.collective[at]
-        end = rank.tasks.work[at, 1]
-        begin = end - graph.transfer_ns[numbers]
-        lanes = graph.lane[numbers]
-        for lane in np.unique(lanes[lanes != NONE]).tolist():
-            mine, others = lanes == lane, (lanes != lane) & (lanes != NONE)
-            theirs = union(intervals(_whole(begin[others]), _whole(end[others])))
-            own = covered(theirs, _whole(begin[mine]), _whole(end[mine]))
-            beside[numbers[mine]] = np.maximum(beside[numbers[mine]], own)
-        for number, row in zip(numbers.tolist(), rank.tasks.row[at].tolist(), strict=True):
-            sizes[number], kinds[number] = bytes_of_row.get(row, 0), kind_of_row[row]
-    lost = _fit(graph, beside, sizes, kinds)
+    messages = _read(graph, bytes_of_row, kind_of_row)
+    fits = ((lane, _lost_ratio(graph, messages, lane)) for lane in np.unique(graph.lane).tolist())
+    lost = {lane: min(ratio, _MOST_LOST_RATIO) for lane, ratio in fits if ratio >= _LOST_RATIO}
     if not lost:
         return graph
-    shorter = beside * np.array([lost.get(lane, 0.0) for lane in graph.lane.tolist()])
+    shorter = messages.beside_ns * np.array([lost.get(lane, 0.0) for lane in graph.lane.tolist()])
     ranks = []
     for rank in graph.ranks:
         work = rank.work_ns.copy()
@@ -66,38 +63,46 @@ def share_links(graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapp
     return replace(graph, ranks=tuple(ranks), transfer_ns=graph.transfer_ns - shorter, lost=lost)
 
 
-def _fit(graph: Graph, beside: Floats, sizes: Floats, kinds: Sequence[str]) -> dict[int, float]:
-    """Return which part of its rate each communicator loses beside others, if it is known to lose any."""
-    found = {}
-    named = np.array(kinds)
-    known = (graph.lane != NONE) & (sizes > 0) & (graph.transfer_ns > 0)
-    for lane in np.unique(graph.lane[known]).tolist():
-        ratios, rates, freedom = [], [], -1
-        for kind in np.unique(named[known & (graph.lane == lane)]).tolist():
-            mine = known & (graph.lane == lane) & (named == kind)
-            rate = sizes[mine] / graph.transfer_ns[mine]
-            ratio = beside[mine] / graph.transfer_ns[mine]
-            ratios.append(ratio)
-            rates.append(rate / rate.mean())
-            freedom += int(mine.sum()) - 1
-        if freedom < _FEWEST:
-            continue
-        off = np.concatenate([ratio - ratio.mean() for ratio in ratios])
-        rate = np.concatenate([each - 1 for each in rates])
-        contrast = float(off @ off)
-        if not contrast:
-            continue
-        slope = float(off @ rate) / contrast
-        rest = rate - slope * off
-        error = np.sqrt(float(rest @ rest) / freedom / contrast)
-        share = -slope / (1 - slope * float(np.concatenate(ratios).mean()))
-        if error <= _MAX_ERROR_RATIO and share >= _LOST_RATIO:
-            found[lane] = min(share, _MOST_LOST_RATIO)
-    return found
+def _read(graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]) -> _Messages:
+    beside, sizes = np.zeros(len(graph.transfer_ns)), np.zeros(len(graph.transfer_ns))
+    kinds = [""] * len(sizes)
+    for rank in graph.ranks:
+        at = np.flatnonzero(rank.collective != NONE)
+        numbers = rank.collective[at]
+        for number, row in zip(numbers.tolist(), rank.tasks.row[at].tolist(), strict=True):
+            sizes[number], kinds[number] = bytes_of_row.get(row, 0), kind_of_row[row]
+        end = rank.tasks.work[at, 1]
+        spans = np.rint(np.stack([end - graph.transfer_ns[numbers], end], axis=1)).astype(np.int64)
+        lanes = graph.lane[numbers]
+        for lane in np.unique(lanes[lanes != NONE]).tolist():
+            mine, others = lanes == lane, (lanes != lane) & (lanes != NONE)
+            own = covered(union(spans[others]), spans[mine, 0], spans[mine, 1])
+            beside[numbers[mine]] = np.maximum(beside[numbers[mine]], own)
+    return _Messages(np.array(kinds), sizes, beside)
 
 
-def _whole(times: Floats) -> Int64s:
-    return np.rint(times).astype(np.int64)
+def _lost_ratio(graph: Graph, messages: _Messages, lane: int) -> float:
+    """Return which part of its rate a communicator loses beside others; 0 where that is not known."""
+    known = (graph.lane == lane) & (messages.size > 0) & (graph.transfer_ns > 0) & (lane != NONE)
+    beside, rates = [], []
+    for kind in np.unique(messages.kind[known]).tolist():
+        mine = known & (messages.kind == kind)
+        rate = messages.size[mine] / graph.transfer_ns[mine]
+        beside.append(messages.beside_ns[mine] / graph.transfer_ns[mine])
+        rates.append(rate / rate.mean() - 1)
+    freedom = int(known.sum()) - len(rates) - 1
+    if freedom < _FEWEST:
+        return 0.0
+    off = np.concatenate([each - each.mean() for each in beside])
+    rate = np.concatenate(rates)
+    contrast = float(off @ off)
+    if not contrast:
+        return 0.0
+    slope = float(off @ rate) / contrast
+    rest = rate - slope * off
+    error = np.sqrt(float(rest @ rest) / freedom / contrast)
+    # the rate alone is that at the mean share, less the slope times that share
+    return -slope / (1 - slope * float(np.concatenate(beside).mean())) if error <= _MAX_ERROR_RATIO else 0.0
 
 
 def stretched_ns(graph: Graph, begins: Floats) -> Floats:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.bed import told
 from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
 from zprof.integrations.importing import import_paths
 from zprof.model.findings import Confidence
@@ -53,7 +54,16 @@ def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, 
 
 
 @pytest.mark.parametrize(
-    ("seed", "fault"), [(0, "no_prefetch"), (0, "rate_limited_prefetch"), (1, "data_loader")]
+    ("seed", "fault"),
+    [
+        (0, "no_prefetch"),
+        (0, "rate_limited_prefetch"),
+        (1, "data_loader"),
+        (0, "comm_slows_compute"),  # one GEMM kernel serves matrices of several sizes
+        (0, "compute_blocks_comm"),  # reductions are held as well, and still need their gradients
+        (2, "units_too_small"),  # the head's gather moves ahead by a block, too
+        (4009, "checkpoint_regathers"),  # a later micro-batch gathers for recomputation alone
+    ],
 )
 def test_a_planted_cause_is_sure_and_its_range_holds_what_it_costs(
     tmp_path: Path, seed: int, fault: str
@@ -63,6 +73,21 @@ def test_a_planted_cause_is_sure_and_its_range_holds_what_it_costs(
     assert found[fault].confidence is not Confidence.LOW
     low, high = found[fault].saving_ns
     assert low <= (truth.saving_ns[fault] or 0) <= high
+
+
+def test_gathers_that_kernels_hold_are_no_missing_prefetch(tmp_path: Path) -> None:
+    analysis, _ = simulated(tmp_path, 4006, "compute_blocks_comm")
+    found = {finding.cause: finding for finding in diagnose(analysis).findings}
+    assert found["compute_blocks_comm"].confidence is not Confidence.LOW
+    assert "no_prefetch" not in found
+
+
+def test_gathers_beside_all_reduces_of_replicas_cost_what_these_lose(tmp_path: Path) -> None:
+    job = draw_job(4015, "needless_reshard_after_forward")
+    analysis, truth = simulated(tmp_path, 4015, "needless_reshard_after_forward")
+    found = {finding.cause: finding for finding in diagnose(told(analysis, job)).findings}
+    low, high = found["needless_reshard_after_forward"].saving_ns
+    assert low <= (truth.saving_ns["needless_reshard_after_forward"] or 0) <= high
 
 
 def test_a_slow_link_wins_what_it_costs_against_the_run_before(tmp_path: Path) -> None:

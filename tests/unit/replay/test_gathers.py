@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from tests.support.replay_ranks import replay_rank
 from zprof.replay.edits import launch_earlier
 from zprof.replay.gathers import late_gathers_ratio
-from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.graph import Graph
 from zprof.replay.play import play
-from zprof.replay.tasks import NONE, RankTasks
+from zprof.replay.tasks import NONE
 
 MS = 1e6
 COMPUTE, LINK = 7, 20
@@ -43,22 +44,10 @@ def units(count: int, *, ahead: int, messages: int = 1, gather_ms: float = 4.0) 
 
 
 def _graph(kernels: list[str], waits: list[tuple[int, ...]], work: np.ndarray) -> Graph:
-    count = len(kernels)
     is_gather = np.array([name.startswith("nccl") for name in kernels])
-    stream = np.where(is_gather, LINK, COMPUTE)
     collective = np.where(is_gather, np.cumsum(is_gather) - 1, NONE)
-    zero, none = np.zeros(count), np.full(count, NONE, dtype=np.int64)
-    tasks = RankTasks(
-        rank=0, thread=np.ones(count, dtype=np.int64), name=("cudaLaunchKernel",) * count,
-        blocks=np.zeros(count, dtype=np.bool_), call=np.zeros((count, 2)), work=work, stream=stream,
-        kernel=tuple(kernels), row=collective, step=np.zeros(count, dtype=np.int64),
-    )  # fmt: skip
-    rank = RankGraph(
-        tasks=tasks, gap_ns=zero, call_ns=zero, blocks_on=none, returns_ns=zero, stream=stream,
-        work_ns=work[:, 1] - work[:, 0], waits_on=tuple(waits), held=(), copy_in=none, copy_out=none,
-        lag_ns=zero, collective=collective, first_step=0, begin_ns=0.0, host_begin_ns=0.0, tail_ns=0.0,
-        pick_up_ns=0.0,
-    )  # fmt: skip
+    streams = np.where(is_gather, LINK, COMPUTE).tolist()
+    rank = replay_rank(kernels, streams, work, waits=waits, collectives=collective)
     gathers = int(is_gather.sum())
     return Graph(
         ranks=(rank,), transfer_ns=(work[:, 1] - work[:, 0])[is_gather],

@@ -5,37 +5,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.replay_ranks import replay_rank
 from zprof.replay.graph import Graph, RankGraph
 from zprof.replay.pace import find_excess, slow_again, slow_in_turn
-from zprof.replay.tasks import NONE, RankTasks
 
 MS = 1e6
 
 
 def steps_of(number: int, compute_ms: list[float]) -> RankGraph:
     """A rank that computes once in each of its steps."""
-    count = len(compute_ms)
     work = np.array(compute_ms) * MS
-    none = np.full(count, NONE, dtype=np.int64)
     ends = np.cumsum(work)
-    tasks = RankTasks(
-        rank=number,
-        thread=np.ones(count, dtype=np.int64),
-        name=("cudaLaunchKernel",) * count,
-        blocks=np.zeros(count, dtype=np.bool_),
-        call=np.zeros((count, 2)),
-        work=np.stack([ends - work, ends], axis=1),
-        stream=np.full(count, 7, dtype=np.int64),
-        kernel=("gemm",) * count,
-        row=none,
-        step=np.arange(count),
+    count = len(compute_ms)
+    return replay_rank(
+        ("gemm",) * count,
+        (7,) * count,
+        np.stack([ends - work, ends], axis=1),
+        number=number,
+        steps=np.arange(count),
     )
-    return RankGraph(
-        tasks=tasks, gap_ns=np.zeros(count), call_ns=np.zeros(count), blocks_on=none,
-        returns_ns=np.zeros(count), stream=tasks.stream, work_ns=work, waits_on=((),) * count, held=(),
-        copy_in=none, copy_out=none, lag_ns=np.zeros(count), collective=none, first_step=0, begin_ns=0.0,
-        host_begin_ns=0.0, tail_ns=0.0, pick_up_ns=0.0,
-    )  # fmt: skip
 
 
 def graph_of(*compute_ms: list[float]) -> Graph:

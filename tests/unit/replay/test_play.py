@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.replay_ranks import replay_rank
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.blocks import find_blocks
 from zprof.replay.edits import (
@@ -22,7 +23,7 @@ from zprof.replay.messages import read_messages
 from zprof.replay.play import Stuck, play
 from zprof.replay.replicating import shard_within_hosts
 from zprof.replay.splitting import split_units
-from zprof.replay.tasks import NONE, RankTasks
+from zprof.replay.tasks import NONE
 
 COMPUTE, COMM = 7, 20
 MS = 1e6
@@ -39,38 +40,20 @@ def rank_of(
 ) -> RankGraph:
     """A rank whose tasks are (name, stream, milliseconds of work); ``rows`` are collectives by their row."""
     count = len(tasks)
+    names = tuple(name for name, _, _ in tasks)
     collective = np.array([(rows or {}).get(at, NONE) for at in range(count)])
-    return RankGraph(
-        tasks=RankTasks(
-            rank=number,
-            thread=np.zeros(count, dtype=np.int64),
-            name=tuple(name for name, _, _ in tasks),
-            blocks=np.zeros(count, dtype=np.bool_),
-            call=np.zeros((count, 2)),
-            work=np.zeros((count, 2)),
-            stream=np.array([stream for _, stream, _ in tasks]),
-            kernel=tuple(name for name, _, _ in tasks),
-            row=collective * 10 + number * (collective != NONE),
-            step=np.zeros(count, dtype=np.int64),
-        ),
-        gap_ns=np.array([(gaps or {}).get(at, 0.0) * MS for at in range(count)]),
-        call_ns=np.zeros(count),
+    rank = replay_rank(
+        names,
+        [stream for _, stream, _ in tasks],
+        np.array([(0.0, ms * MS) for _, _, ms in tasks]),
+        number=number,
+        waits=[(waits or {}).get(at, ()) for at in range(count)],
+        collectives=collective,
+        rows=collective * 10 + number * (collective != NONE),
+        gaps_ns=np.array([(gaps or {}).get(at, 0.0) * MS for at in range(count)]),
         blocks_on=np.array([(blocks or {}).get(at, NONE) for at in range(count)]),
-        returns_ns=np.zeros(count),
-        stream=np.array([stream for _, stream, _ in tasks]),
-        work_ns=np.array([ms * MS for _, _, ms in tasks]),
-        waits_on=tuple((waits or {}).get(at, ()) for at in range(count)),
-        held=(),
-        lag_ns=np.zeros(count),
-        collective=collective,
-        copy_in=np.full(count, NONE),
-        copy_out=np.full(count, NONE),
-        first_step=0,
-        begin_ns=0.0,
-        host_begin_ns=0.0,
-        tail_ns=0.0,
-        pick_up_ns=0.0,
     )
+    return replace(rank, tasks=replace(rank.tasks, name=names))
 
 
 def graph_of(*ranks: RankGraph, transfer_ms: tuple[float, ...] = (), lane: int = NONE) -> Graph:

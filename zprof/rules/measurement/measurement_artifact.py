@@ -179,8 +179,9 @@ def fits_together(analysis: RunAnalysis) -> bool:
 
 def has_lost_events(analysis: RunAnalysis) -> bool:
     """Whether the recordings do not fit because events are lost: calls that launched collectives are, too."""
-    unlaunched = float(analysis.collectives["launch_start_ns"].isna().mean())
-    return not fits_together(analysis) and unlaunched > _UNLAUNCHED_RATIO
+    if analysis.collectives.empty or fits_together(analysis):
+        return False
+    return float(analysis.collectives["launch_start_ns"].isna().mean()) > _UNLAUNCHED_RATIO
 
 
 def _do_not_fit(analysis: RunAnalysis) -> _Sign | None:

@@ -1,0 +1,76 @@
+"""Communicators on one link: what the recording says of it, and what a replay makes of it."""
+
+import numpy as np
+import pytest
+
+from tests.support.replay_ranks import replay_rank
+from zprof.replay.graph import Graph
+from zprof.replay.play import play
+from zprof.replay.sharing import share_links, stretched_ns
+
+MS = 1e6
+ALONE_MS, GAP_MS = 4.0, 10.0
+
+
+def two_groups(overlap_ms: list[float], lost: float) -> Graph:
+    """Pairs of messages of two communicators, each as long alone, with so much of them at once.
+
+    Both lose the part ``lost`` of their rate while the other one runs.
+    """
+    work: list[tuple[float, float]] = []
+    lanes: list[int] = []
+    now = 0.0
+    for wanted in overlap_ms:
+        # with both at once for o, each has moved (1 - lost) o, and the rest alone
+        longer = lost * wanted
+        first = (now, now + ALONE_MS + longer)
+        second = (first[1] - wanted, first[1] - wanted + ALONE_MS + longer)
+        work += [first, second]
+        lanes += [0, 1]
+        now = second[1] + GAP_MS
+    at = np.arange(len(work))
+    rank = replay_rank(
+        ("ncclDevKernel",) * len(at), [20 + lane for lane in lanes], np.array(work) * MS, collectives=at
+    )
+    return Graph(
+        ranks=(rank,),
+        transfer_ns=np.array([(end - begin) * MS for begin, end in work]),
+        members=np.ones(len(at), dtype=np.int64),
+        lane=np.array(lanes),
+        measured_ns=np.array([[work[-1][1] * MS]]),
+        steps=1,
+        origin_ns=0,
+    )
+
+
+def shared(graph: Graph) -> Graph:
+    rows = range(len(graph.transfer_ns))
+    return share_links(graph, dict.fromkeys(rows, 1 << 20), dict.fromkeys(rows, "all_gather"))
+
+
+@pytest.mark.parametrize("lost", [0.5, 0.8])
+def test_what_a_message_takes_alone_is_read_off_those_that_share(lost: float) -> None:
+    graph = shared(two_groups([0.0, 1.0, 2.0, 3.0, 0.5, 2.5] * 3, lost))
+    assert graph.lost == pytest.approx({0: lost, 1: lost}, rel=0.05)
+    assert graph.transfer_ns == pytest.approx(ALONE_MS * MS, rel=0.05)
+
+
+def test_links_of_their_own_leave_the_step_as_it_is() -> None:
+    graph = two_groups([0.0, 1.0, 2.0, 3.0] * 4, 0.0)
+    assert shared(graph) is graph
+
+
+def test_two_at_once_take_twice_as_long_and_one_behind_the_other_do_not() -> None:
+    graph = shared(two_groups([0.0, 1.0, 2.0, 3.0] * 4, 0.5))
+    count = len(graph.transfer_ns)
+    together = np.repeat(np.arange(count // 2) * 100 * MS, 2)
+    assert stretched_ns(graph, together) == pytest.approx(2 * ALONE_MS * MS, rel=0.1)
+    apart = np.arange(count) * 100 * MS
+    assert stretched_ns(graph, apart) == pytest.approx(ALONE_MS * MS, rel=0.05)
+
+
+def test_the_replayed_step_moves_as_much_as_the_measured_one() -> None:
+    graph = shared(two_groups([0.0, 1.0, 2.0, 3.0] * 4, 0.5))
+    # the queues of both communicators run at once all the time: two messages take as long as both alone
+    count = len(graph.transfer_ns)
+    assert play(graph)[0, -1] == pytest.approx(count * ALONE_MS * MS, rel=0.05)
