@@ -25,25 +25,23 @@ from zprof.rules.host.blocking_sync import FIX as SYNC_FIX
 from zprof.rules.host.cpu_bound_launch import fix_of_launches
 from zprof.rules.host.data_loader import FIX as LOADER_FIX
 from zprof.rules.host.lost import is_inference
-from zprof.rules.pricing import (
-    ALLOCATES,
-    SLOWED_RATIO,
-    WAITS,
-    WAITS_FOR_EVENT,
-    Replay,
-    are_calls,
-    gather_rows,
-    gathers_late,
-    launch_faster,
-    loading_ns,
-    margin,
-    slowdown_beside,
-    start_held,
-)
+from zprof.rules.pricing import Replay, gathers_late, margin
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
 from zprof.rules.waiting.why import FIXES as LATE_FIXES
+from zprof.rules.without import (
+    ALLOCATES,
+    SLOWED_RATIO,
+    WAITS,
+    WAITS_FOR_EVENT,
+    are_calls,
+    gather_rows,
+    launch_faster,
+    loading_ns,
+    slowdown_beside,
+    start_held,
+)
 
 #: Of the step: a gain from which a cause is named, and from which it is sure.
 _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
