@@ -90,8 +90,9 @@ def test_gathers_beside_all_reduces_of_replicas_cost_what_these_lose(tmp_path: P
     assert low <= (truth.saving_ns["needless_reshard_after_forward"] or 0) <= high
 
 
-def test_a_slow_link_wins_what_it_costs_against_the_run_before(tmp_path: Path) -> None:
-    analysis, truth = simulated(tmp_path, 4, "low_bus_bandwidth")
+@pytest.mark.parametrize("seed", [4, 7])  # with sizes of messages, and without
+def test_a_slow_link_wins_what_it_costs_against_the_run_before(tmp_path: Path, seed: int) -> None:
+    analysis, truth = simulated(tmp_path, seed, "low_bus_bandwidth")
     import_paths(sorted((tmp_path / "job" / "baseline").glob("rank*")), tmp_path / "before.zprof")
     before = analyse_time_alone(load(tmp_path / "before.zprof"))
     found = {finding.cause: finding for finding in diagnose(analysis, before).findings}

@@ -3,7 +3,8 @@
 Bus bandwidth of one collective = bytes * bus factor / T with T from the last start to the first end:
 waiting for a late rank is not in it.  Only large messages count, and none that are mostly latency.  They
 should have what the caller says, else what the baseline reached with messages of a comparable kind and a
-similar size, else what other groups of the run reach.  A rank that all slow groups have, and no other
+similar size, else what other groups of the run reach.  Where no sizes were recorded, the messages of a kind
+are held against the same ones of the baseline by their time.  A rank that all slow groups have, and no other
 group, has the slow link.  Slow is less than half, against a baseline less than 80 % (docs/thresholds.md).
 
 With q = seen / expected, the transfer t of which e is exposed shrinks to q t, and so does the queue that
@@ -24,6 +25,7 @@ from zprof.model.units import format_percent, format_rate
 from zprof.rules.rows import has_no_collectives, queued_ns, wall_ns
 from zprof.rules.rule import Check, finding, not_tested, severity_of
 from zprof.rules.transfer.messages.expected import (
+    BASELINE_RATIO,
     Expected,
     GroupRate,
     OtherGroups,
@@ -34,6 +36,7 @@ from zprof.rules.transfer.messages.expected import (
 )
 from zprof.rules.transfer.messages.small import LATENCY_RATIO
 from zprof.rules.transfer.messages.traffic import traffic_of
+from zprof.rules.transfer.messages.unsized import compare_unsized
 
 _WORTH_RATIO = 0.03
 _SURE_COUNT = 10
@@ -91,7 +94,8 @@ def _check(
     reached = Reached(analysis)
     rates = _of_bytes(reached) if analysis.run.world_size > 1 else []
     if not rates:
-        return None
+        is_unsized = not (analysis.collectives["bytes"] > 0).any()
+        return _by_time(analysis, baseline) if baseline is not None and is_unsized else None
     before = Reached(baseline) if baseline is not None and len(baseline.collectives) else None
     others = OtherGroups(rates, reached)
     wanted = [
@@ -109,6 +113,37 @@ def _check(
     slow = list(_slow(analysis, low))
     fast = [rate for rate, expected in known if not _is_low(rate, expected)]
     return _finding(analysis, slow, fast) if _most(slow)[1] >= _WORTH_RATIO * wall_ns(analysis) else None
+
+
+def _by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | None:
+    """Finding where messages of unknown sizes take clearly longer than the same ones of the baseline."""
+    seen = compare_unsized(analysis, baseline)
+    slow = [each for each in seen if each.reached_ratio < BASELINE_RATIO]
+    low = sum((1 - each.reached_ratio) * each.exposed_ns for each in slow)
+    high = sum(min(each.exposed_ns, (1 - each.reached_ratio) * each.transfer_ns) for each in slow)
+    if high < _WORTH_RATIO * wall_ns(analysis):
+        return None
+    worst = min(slow, key=lambda each: each.reached_ratio)
+    evidence = []
+    for each in slow:
+        name = each.kind.value
+        evidence += [
+            Evidence(what=_reached(each.kind), value=each.reached_ratio, unit="ratio"),
+            Evidence(what=f"{name}s looked at", value=each.count, unit="count"),
+            Evidence(what=f"{name} exposed transfer, a step", value=each.exposed_ns, unit="ns"),
+        ]
+    return finding(
+        Cause.LOW_BUS_BANDWIDTH,
+        sentence=f"{worst.kind.value}s take {1 / worst.reached_ratio:.1f} times as long as the same ones of "
+        "the baseline; how much they move was not recorded",
+        evidence=evidence,
+        saving_ns=(low, high),
+        severity=severity_of(high, wall_ns(analysis)),
+        confidence=Confidence.MEDIUM,
+        fix=_FIX,
+        disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as fast "
+        "as before, more is sent, or each message waits for something else",
+    )
 
 
 def _is_low(rate: GroupRate, expected: Expected) -> bool:

@@ -25,7 +25,7 @@ from zprof.rules.transfer.messages.hosts import (
 
 LARGE_RATIO = 0.25
 #: Of what the baseline reached.
-_BASELINE_RATIO = 0.80
+BASELINE_RATIO = 0.80
 _FAR = {None: -1, False: 0, True: 1}
 KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
@@ -110,7 +110,7 @@ def of_baseline(mine: GroupRate, run: Reached, baseline: Reached | None) -> Expe
             return Expected(
                 bytes_per_s=float(found["bytes_per_s"].median()),
                 of=f"the baseline's {kind.value}s",
-                least_ratio=_BASELINE_RATIO,
+                least_ratio=BASELINE_RATIO,
             )
     return None
 
