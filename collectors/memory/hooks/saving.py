@@ -10,6 +10,7 @@ import torch
 from zprof.collectors.memory.hooks.originals import SavedOriginals
 from zprof.collectors.memory.hooks.packing import AnyPack
 from zprof.collectors.memory.hooks.unstack import enter_saving, leave_saving
+from zprof.collectors.memory.lives.compiler import leave_alone
 
 #: What we give autograd to keep: the tensor without its graph, and its version (None: not to be checked).
 Packed = tuple[torch.Tensor, int | None]
@@ -107,3 +108,6 @@ def unpack(packed: Packed) -> torch.Tensor:
             "its gradient, with torch.autograd.set_detect_anomaly(True)."
         )
     return tensor
+
+
+leave_alone(unpack.__code__)
