@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import Int64s
 from zprof.model.findings import Finding
 from zprof.replay.blocks import count_blocks
 from zprof.replay.edits import shorten_collectives
@@ -75,9 +76,22 @@ class Sizes:
         steps = step_places(rank)
         units = np.unique(messages.needed[messages.gathers])
         blocks = len(np.unique(messages.blocks[messages.blocks != NONE])) / self.graph.steps
+        if blocks < 2 * _MIN_BLOCKS:
+            return False
         per_step = np.bincount(steps[units], minlength=self.graph.steps)
-        passes = blocks / max(1, count_blocks(rank, self.copied))  # two for each micro-batch
-        return bool(np.median(per_step) <= max(_MAX_UNITS, passes) and blocks >= 2 * _MIN_BLOCKS)
+        return bool(np.median(per_step) <= _MAX_UNITS or self._gathers_once_a_pass(units))
+
+    def _gathers_once_a_pass(self, units: Int64s) -> bool:
+        """Whether all blocks follow each gather before the next one, however many micro-batches a step has.
+
+        ``units``: what needs each gather first.
+        """
+        rank, messages = self.graph.ranks[0], self.messages
+        model = count_blocks(rank, self.copied)
+        between = [
+            len(np.unique(blocks[blocks != NONE])) for blocks in np.split(messages.blocks, units)[1:-1]
+        ]
+        return bool(model >= _MIN_BLOCKS and between and min(between) >= model)
 
     def latency_ns(self, row: int) -> float:
         """Return the latency of a row, 0 where it is not known."""
