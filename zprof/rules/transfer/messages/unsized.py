@@ -10,6 +10,7 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
+from zprof.rules.rows import of_kind
 from zprof.rules.transfer.messages.expected import KINDS
 
 _STEP = ["rank", "step"]
@@ -30,7 +31,7 @@ def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[Unsize
     """Return what of its time in the baseline each kind takes; kinds of other counts are left out."""
     found = []
     for kind in KINDS:
-        rows, before = _of_kind(analysis, kind), _of_kind(baseline, kind)
+        rows, before = of_kind(analysis.collectives, kind), of_kind(baseline.collectives, kind)
         now_ns, then_ns = _quickest_ns(rows), _quickest_ns(before)
         if len(now_ns) and len(now_ns) == len(then_ns) and now_ns.sum() > 0:
             steps = max(1, len(rows[_STEP].drop_duplicates()))
@@ -44,11 +45,6 @@ def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[Unsize
                 )
             )
     return found
-
-
-def _of_kind(analysis: RunAnalysis, kind: CollectiveKind) -> pd.DataFrame:
-    rows = analysis.collectives
-    return rows[rows["kind"].astype(str) == kind.value]
 
 
 def _quickest_ns(rows: pd.DataFrame) -> "pd.Series[int]":
