@@ -69,6 +69,9 @@ def _say(message: str, hint: str) -> None:
 
 
 def _interrupted() -> int:
+    # Where the interrupt fell into exec() of a string (a dataclass is made so), ``python -m`` ends by SIGINT
+    # whatever the exit code, even though the exception was caught; the next exec() of a string clears that.
+    exec("")
     console.note("zprof: interrupted")
     return INTERRUPTED
 

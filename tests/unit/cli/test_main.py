@@ -257,3 +257,22 @@ def test_an_interrupt_that_was_turned_into_another_error_is_an_interrupt(
     finally:
         signal.signal(signal.SIGINT, before)
     assert (code, err) == (130, "zprof: interrupted\n")
+
+
+def test_an_interrupt_within_exec_of_a_string_has_its_exit_code(tmp_path: Path) -> None:
+    """Python ends a module by SIGINT where one passed through exec(), caught or not; imports run many."""
+    (tmp_path / "interrupted.py").write_text(
+        "import sys\n"
+        "from zprof.cli import entry\n"
+        "entry.parse = lambda arguments: exec('raise KeyboardInterrupt')\n"
+        "sys.exit(entry.main([]))\n"
+    )
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[3])))
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "zprof: interrupted\n")
