@@ -3,7 +3,8 @@
 With one unit the first all_gather of a step has no compute before it, and the last reduction none after
 it.  Signal: at most two all_gathers a step (forward and backward), of which the largest carries more than
 50 % of the bytes of a pass, and more than 80 % of the first one's transfer shows.  Where nothing is
-gathered (stages 0 to 2), the same of at most two reductions of a step and the last one's transfer.
+gathered (stages 0 to 2), the same of the last reduction, where it carries more than 90 % of the gradients:
+of two buckets the first hides, and the last may hold what the backward computes last.
 Thresholds are those of docs/thresholds.md (SpecForge #566).  It must cost 3 % of the step.
 
 Saving: the step with the same model in 4 to 48 units, as blocks of a model are, from the model of its
@@ -28,6 +29,8 @@ from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
 
 _MOST_MESSAGES = 2
 _MOST_BYTES_RATIO = 0.50
+#: Of the gradients: beside one bucket there may be a loss, a norm or buffers.
+_ONE_BUCKET_RATIO = 0.90
 _EXPOSED_RATIO = 0.80
 _WORTH_RATIO = 0.03
 _BLOCKS = (4, 6, 8, 12, 24, 48)
@@ -62,22 +65,22 @@ def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding 
     messages = traffic.gathers if traffic.before else traffic.reduces
     if (
         messages is None
-        or not _is_one(messages)
+        or not _is_one(messages, _MOST_BYTES_RATIO if traffic.before else _ONE_BUCKET_RATIO)
         or _shown_ratio(messages, first=traffic.before) <= _EXPOSED_RATIO
     ):
         return None
     return _answer(analysis, traffic, messages)
 
 
-def _is_one(messages: Messages) -> bool:
-    """Whether one message carries most of what a pass moves."""
+def _is_one(messages: Messages, least_ratio: float) -> bool:
+    """Whether one message carries at least this share of what a pass moves."""
     rows = messages.rows
     steps = rows.groupby(["rank", "step"])
     if float(steps.size().median()) > _MOST_MESSAGES:
         return False
     passes = rows.assign(unit=rows["unit"].astype(object).where(rows["unit"].notna(), rows["bytes"]))
     once = passes.drop_duplicates(["rank", "step", "unit"]).groupby(["rank", "step"])["bytes"]
-    return float((once.max() / once.sum()).median()) > _MOST_BYTES_RATIO
+    return float((once.max() / once.sum()).median()) > least_ratio
 
 
 def _shown_ratio(messages: Messages, *, first: bool) -> float:

@@ -2,7 +2,8 @@
 
 Messages compare where their kind is the same, else where kinds share a bus bandwidth (all but gloo's
 reduce_scatter), and where their size is similar, within a factor of four.  Groups compare where both, or
-neither, span hosts: what is lost between them is sharding_spans_nodes.
+neither, span hosts: what is lost between them is sharding_spans_nodes.  Where nobody knows what they span,
+groups of a run compare in the same kind only: other kinds are sent along other dimensions of the mesh.
 """
 
 from collections.abc import Sequence
@@ -132,7 +133,7 @@ class OtherGroups:
         kinds = [KINDS.index(kind) for kind in comparable(self._run.analysis, mine.kind)]
         like = (self._group != self._group[place]) & (self._far == self._far[place])
         like &= is_similar(self._bytes, mine.bytes) & np.isin(self._kind, kinds)
-        like = like & same if (like & same).any() else like
+        like = like & same if (like & same).any() or self._far[place] == _FAR[None] else like
         if not like.any():
             return None
         return Expected(bytes_per_s=float(np.median(self._rate[like])), of="other groups")
