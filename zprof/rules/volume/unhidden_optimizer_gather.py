@@ -124,7 +124,7 @@ def _typical(gathers: pd.DataFrame, values: "pd.Series[float]") -> float:
 
 
 def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: float) -> Finding:
-    sure = cost.saving_ns[1] >= worth
+    sure = cost.hiding_ns[1] > 0 and cost.saving_ns[1] >= worth  # else three psi alone, a note
     return finding(
         Cause.UNHIDDEN_OPTIMIZER_GATHER,
         sentence=_sentence(seen, cost),

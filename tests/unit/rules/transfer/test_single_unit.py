@@ -66,6 +66,12 @@ def test_gradients_in_one_bucket() -> None:
     assert not fires(replace(REDUCE, shows=0.5))
 
 
+@pytest.mark.parametrize(("other", "one"), [(22 * MIB, True), (23 * MIB, False)])
+def test_of_two_buckets_none_is_the_model(other: int, *, one: bool) -> None:
+    """The first hides under the backward; beside one bucket there is a tenth of the gradients at most."""
+    assert fires(replace(REDUCE, bytes=other, begins_ns=30 * MS), REDUCE) == one
+
+
 @pytest.mark.parametrize(("size", "sure"), [(25 * MIB, False), (25 * MIB + 1, True)])
 def test_a_bucket_of_the_usual_size_is_a_note(size: int, *, sure: bool) -> None:
     finding = single_unit(run(replace(REDUCE, bytes=size)), None)

@@ -57,6 +57,13 @@ def test_half_of_the_other_groups() -> None:
     assert low_bus_bandwidth(link_run(*shards("0,1", 2_000 * US), *shards("2,3", MS)), None) is None
 
 
+def test_replicas_compare_with_shards_only_where_the_hosts_are_known() -> None:
+    """Else nobody knows which of the two lie between hosts."""
+    analysis = link_run(*shards("0,1", MS), replicas("0,2", 3 * MS))
+    assert isinstance(low_bus_bandwidth(analysis, None), Gap)
+    assert isinstance(low_bus_bandwidth(on_hosts(analysis, "a", "a", "a"), None), Finding)
+
+
 def test_one_group_has_nothing_to_compare_with() -> None:
     assert isinstance(low_bus_bandwidth(link_run(*shards("0,1", 3 * MS)), None), Gap)
 

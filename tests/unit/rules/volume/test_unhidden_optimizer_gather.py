@@ -185,8 +185,9 @@ def test_what_3_psi_exposes_is_priced_too() -> None:
     assert exposed.saving_ns[1] > hidden.saving_ns[1] + 3 * MS
 
 
-def test_3_psi_that_costs_nothing_is_a_note() -> None:
-    finding = found(Step(reduction="all_reduce", exposed_ms=0.0))
+@pytest.mark.parametrize("reduced_ms", [0.0, 20.0])
+def test_3_psi_whose_gather_is_hidden_is_a_note(reduced_ms: float) -> None:
+    finding = found(Step(reduction="all_reduce", exposed_ms=0.0, reduced_exposed_ms=reduced_ms))
     assert finding.confidence is Confidence.LOW
     assert "three times" in finding.sentence
 

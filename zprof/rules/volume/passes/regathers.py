@@ -162,11 +162,15 @@ def _causes(rows: pd.DataFrame, in_pass: "pd.Series[str]") -> "pd.Series[str]":
 
 
 def _of_last_unit(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":
-    """The last unit of the forward, gathered again with little computed since."""
+    """The last unit of the forward, gathered again with little computed since.
+
+    It is the same in all steps of a rank: where events are missing, a step seems to end with another one.
+    """
     first = rows[rows["number"] == 1]
-    last = first.groupby(_STEP)["unit"].last().rename("last_unit")
+    last = first.groupby(_STEP)["unit"].last().groupby("rank").agg(lambda units: units.mode().iloc[0])
     units = first.groupby(_STEP)["unit"].nunique().rename("units")
-    rows = rows.join(last, on=_STEP).join(units, on=_STEP).join(_forward_ns(analysis), on=_STEP)
+    rows = rows.join(last.rename("last_unit"), on="rank").join(units, on=_STEP)
+    rows = rows.join(_forward_ns(analysis), on=_STEP)
     little = rows["compute_between_ns"] < _MOST_UNITS_BETWEEN * rows["forward_ns"] / rows["units"]
     found = (rows["unit"] == rows["last_unit"]) & (rows["units"] > 1) & little.fillna(False)
     return found.astype(bool)

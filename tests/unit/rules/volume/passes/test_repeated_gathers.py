@@ -1,6 +1,7 @@
 """Gathers that a step repeats: each is named by one rule, from a threshold on, and priced by its exposure."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -163,6 +164,14 @@ def test_gathers_of_which_less_is_known_are_left_out() -> None:
 def test_a_single_unit_is_not_the_last_of_several() -> None:
     moves = [gather("a", 0, "forward"), gather("a", 0, "backward", 3.0, between_ms=1.0)]
     assert named(moves) == {Cause.NEEDLESS_RESHARD_AFTER_FORWARD}
+
+
+def test_a_step_that_lost_the_last_unit_ends_with_no_other() -> None:
+    moves = [*forward(), gather("b", 0, "backward", 12.0, between_ms=19.0), *backward()]
+    whole = analysis_with(moves)
+    passes = whole.passes
+    torn = replace(whole, passes=passes[~((passes["step"] == 2) & (passes["unit"] == "c"))])
+    assert last_unit_regathered(torn, None) is None
 
 
 @pytest.mark.parametrize("rule", RULES.values())
