@@ -92,6 +92,7 @@ class Graph:
         steps: How many steps are replayed.
         origin_ns: The instant on the common clock that is 0 here.
         lost: Which part of its rate a communicator loses beside others, by ``lane``.
+        has_start: Whether the recording started in the first of these steps.
     """
 
     ranks: tuple[RankGraph, ...]
@@ -102,6 +103,7 @@ class Graph:
     steps: int
     origin_ns: int
     lost: Mapping[int, float] = field(default_factory=dict)
+    has_start: bool = True
 
 
 def step_places(rank: RankGraph) -> Int64s:
@@ -233,6 +235,7 @@ def _connect(
         ),
         steps=len(steps),
         origin_ns=origin,
+        has_start=bool(rows.loc[rows["step"] == steps[0], "first_of_window"].any()),
     )
 
 

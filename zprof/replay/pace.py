@@ -20,7 +20,7 @@ def find_excess(graph: Graph, loading_ns: Mapping[int, Floats]) -> Floats:
 
     The measure is the median rank of the same step (of two the faster one), and the noise how much that
     differs from step to step, and the ranks from it.  Beside a rank that is far slower, one that is a little
-    slower does not matter.  The host's first step has the start of the profiler in it.
+    slower does not matter.  The host's first step does not count where the profiler started in it.
 
     Args:
         graph: The measured steps.
@@ -31,7 +31,10 @@ def find_excess(graph: Graph, loading_ns: Mapping[int, Floats]) -> Floats:
     step = float(np.median(np.diff(graph.measured_ns, axis=1))) if graph.steps > 1 else 0.0
     hosts = [rank.gap_ns + rank.call_ns - loading_ns[rank.tasks.rank] for rank in graph.ranks]
     devices = [own_work_ns(rank) for rank in graph.ranks]
-    for times, first, least_ratio in ((hosts, 1, _HOST_RATIO), (devices, 0, _DEVICE_RATIO)):
+    for times, first, least_ratio in (
+        (hosts, int(graph.has_start), _HOST_RATIO),
+        (devices, 0, _DEVICE_RATIO),
+    ):
         if graph.steps - first < 2:
             continue  # one step shows no noise
         own = np.array([step_sums(graph, *each) for each in zip(graph.ranks, times, strict=True)])[:, first:]

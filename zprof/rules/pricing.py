@@ -20,7 +20,7 @@ from zprof.replay.play import Stuck, play
 from zprof.replay.sharing import share_links
 from zprof.replay.tasks import NONE, Floats
 from zprof.rules.host.lost import is_inference
-from zprof.rules.rule import Rule, severity_of
+from zprof.rules.rule import SURE_RATIO, Rule, severity_of
 from zprof.rules.transfer.messages.replayed_sizes import Sizes
 from zprof.rules.volume.passes.headroom import headroom_of
 from zprof.rules.volume.passes.regathers import gathers_of
@@ -30,8 +30,8 @@ from zprof.rules.without import EDITS, SLOWED_RATIO, opening_gathers, slowdown_b
 _MODEL_ERROR_RATIO = 0.15
 #: Of the step, a replay is that far off at least.
 _STEP_ERROR_RATIO = 0.002
-#: Of the step: a gain above which a cause is there, and one below which it costs nothing.
-_SURE_RATIO, _NOTHING_RATIO = 0.015, 0.01
+#: Of the step: a gain below which a cause costs nothing.
+_NOTHING_RATIO = 0.01
 #: What these would drop or halve is known for certain, and what it costs only from the whole step.
 _PROPOSED = frozenset(
     {
@@ -156,7 +156,7 @@ def price(replay: Replay, finding: Finding) -> Finding | None:
         # the step without the cause is as long: what the rule saw is there, and costs nothing
         return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
     # of one step nobody knows whether what it shows recurs
-    matters = min(gains) > 0 and max(gains) >= _SURE_RATIO * replay.step_ns and replay.graph.steps > 1
+    matters = min(gains) > 0 and max(gains) >= SURE_RATIO * replay.step_ns and replay.graph.steps > 1
     if matters and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
         confidence = Confidence.MEDIUM
     if low <= own[1] and own[0] <= high:

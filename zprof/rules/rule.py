@@ -12,6 +12,9 @@ from zprof.model.causes import FINDING_IDS, Cause
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 
+#: Of the step: a gain above which a cause is there.
+SURE_RATIO = 0.015
+
 
 class Check(Protocol):
     """Tests one cause on one run."""

@@ -73,3 +73,14 @@ def test_hiccups_of_other_lengths_are_no_turns() -> None:
     excess = np.array([[0.0, 0.0, 6.0, 0.0], [0.0, 1.1, 0.0, 0.0], [0.0, 0.0, 0.0, 5.6]]) * MS
     assert slow_in_turn(excess).tolist() == (excess > 2 * MS).tolist()
     assert slow_again(excess).tolist() == (excess > 0).tolist()
+
+
+@pytest.mark.parametrize("has_start", [False, True])
+def test_a_slow_host_stands_out_in_the_first_step_unless_the_profiler_started_there(
+    has_start: bool,
+) -> None:
+    graph = graph_of([10.0] * 2, [10.0] * 2)
+    first, second = graph.ranks
+    slower = replace(graph, ranks=(first, replace(second, gap_ns=np.full(2, 5 * MS))), has_start=has_start)
+    excess = find_excess(slower, {0: np.zeros(2), 1: np.zeros(2)})
+    assert excess[1].tolist() == ([0.0] * 2 if has_start else [5 * MS] * 2)

@@ -165,7 +165,7 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         ),
         kernels=kernel_frame([rank.kernels for rank in ranks]),
         tracks=tuple(
-            rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure)
+            rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure, rank.wait_before_ns)
             for timeline, rank in zip(timelines, ranks, strict=True)
         ),
         host=pd.concat(

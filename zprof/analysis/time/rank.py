@@ -28,7 +28,8 @@ from zprof.model.time import RankTime
 class RankResult:
     """What is known of one rank; ``collectives`` are those of its steps.
 
-    ``idle``: the instants behind the ledger's idle; ``ran``: when a collective did.
+    ``idle``: the instants behind the ledger's idle; ``ran``: when a collective did.  ``wait_before_ns``: how
+    long it waited in the first collective of the recording, where that was launched before its steps.
     """
 
     time: RankTime
@@ -39,6 +40,7 @@ class RankResult:
     kernels: Columns
     idle: Intervals
     ran: Intervals
+    wait_before_ns: int
     gaps: list[Gap]
 
 
@@ -79,6 +81,7 @@ def analyse_rank(
         work=rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
         idle=idle_spans(timeline, blocking, exposure),
         ran=union(blocking.running),
+        wait_before_ns=_wait_before_ns(frame),
         kernels=kernel_sums(timeline, frame),
         gaps=gaps,
     )
@@ -87,16 +90,19 @@ def analyse_rank(
 def _with_steps(timeline: RankTimeline, frame: pd.DataFrame, started_ns: Mapping[int, int]) -> pd.DataFrame:
     """Add the step that launched each collective, and whether the start of the profiler is in its waiting.
 
-    Of several steps that is taken from the first of each group: the other steps have the same without it.  Of
-    a single step only what was waited before all ranks were recorded is set apart.
+    Of several steps that is taken from the first of each group: the other steps have the same without it.
+    Where that was launched before the first step, the start was waited out there.  Of a single step only what
+    was waited before all ranks were recorded is set apart.
     """
     launched = frame["launch_start_ns"].fillna(NOTHING_NS).to_numpy(dtype=np.int64)
     by_start = timeline.steps.step_at(frame["start_ns"].to_numpy(dtype=np.int64))
     by_launch = timeline.host_steps.step_at(launched)
     step = np.where(launched == NOTHING_NS, by_start, by_launch)
     several = len(timeline.steps) > 1
-    first = _first_of_groups(frame, step) if several else _before_all_started(frame, step, started_ns)
-    return frame.assign(step=step, first_of_window=first)
+    if not several:
+        return frame.assign(step=step, first_of_window=_before_all_started(frame, step, started_ns))
+    earlier = (launched != NOTHING_NS) & (launched < int(timeline.host_steps.begin_ns.min()))
+    return frame.assign(step=step, first_of_window=_first_of_groups(frame, (step >= 0) | earlier))
 
 
 def _before_all_started(frame: pd.DataFrame, step: Int64s, started_ns: Mapping[int, int]) -> Mask:
@@ -132,15 +138,15 @@ def started_ns(timeline: RankTimeline) -> int:
     return int(activity.coverage[0, 0]) + alone
 
 
-def _first_of_groups(frame: pd.DataFrame, step: Int64s) -> Mask:
-    """Rows with the least sequence of their group in the steps."""
-    rows = np.flatnonzero(step >= 0)
+def _first_of_groups(frame: pd.DataFrame, recorded: Mask) -> Mask:
+    """Rows with the least sequence of their group among those that were recorded from their launch on."""
+    rows = np.flatnonzero(recorded)
     sequence = frame["sequence"].to_numpy(np.int64)
     (group, _), (method, methods) = codes_of(frame["group"]), codes_of(frame["method"])
     lane = group * len(methods) + method
     least = np.full(int(lane.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, lane[rows], sequence[rows])
-    first: Mask = (step >= 0) & (sequence == least[lane])
+    first: Mask = recorded & (sequence == least[lane])
     return first
 
 
@@ -157,6 +163,12 @@ def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> pd.arra
 def _first_wait_ns(collectives: pd.DataFrame) -> int:
     first = collectives["first_of_window"].to_numpy(bool)
     return int(collectives["exposed_wait_ns"].to_numpy(np.int64)[first].sum())
+
+
+def _wait_before_ns(collectives: pd.DataFrame) -> int:
+    before = collectives["first_of_window"].to_numpy(bool) & (collectives["step"].to_numpy(np.int64) < 0)
+    waits = collectives["wait_ns"].to_numpy(np.int64)
+    return int(waits[before & collectives["matched"].to_numpy(bool)].max(initial=0))
 
 
 def unsplit_ns(collectives: pd.DataFrame) -> int:

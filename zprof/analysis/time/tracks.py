@@ -15,7 +15,8 @@ class RankTracks:
 
     ``waiting`` and ``moving``: when it was held up by a collective, before and after the last rank's
     arrival.  Cut to ``steps`` they are the exposed wait and transfer of the ledger.  ``host_steps``: the same
-    steps by the host's marks.
+    steps by the host's marks.  ``wait_before_ns``: how long it waited in the first collective of the
+    recording, where that was launched before its steps.
     """
 
     rank: int
@@ -26,9 +27,12 @@ class RankTracks:
     coverage: Intervals
     waiting: Intervals
     moving: Intervals
+    wait_before_ns: int = 0
 
 
-def rank_tracks(timeline: RankTimeline, clock: RankClock, exposure: Exposure) -> RankTracks:
+def rank_tracks(
+    timeline: RankTimeline, clock: RankClock, exposure: Exposure, wait_before_ns: int
+) -> RankTracks:
     """What is kept of a rank that has been measured; ``timeline`` is on the common clock."""
     return RankTracks(
         rank=timeline.rank,
@@ -39,4 +43,5 @@ def rank_tracks(timeline: RankTimeline, clock: RankClock, exposure: Exposure) ->
         coverage=timeline.activity.coverage,
         waiting=exposure.waiting,
         moving=exposure.moving,
+        wait_before_ns=wait_before_ns,
     )

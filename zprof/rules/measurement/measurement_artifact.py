@@ -1,11 +1,13 @@
 """ZP101 measurement_artifact: the recording itself made part of what it shows.
 
-Four signs.  The first collective of the window carries more than a fifth of all exposed waiting, beyond what
-the first one of any other step has: profilers open up to several milliseconds apart.  Waiting that compute
-hides costs nothing, and counts on neither side.  The clocks of the ranks
-are less certain than the waits that they time.  The ranks' windows hold different steps.  Of the collectives
-of ranks that are all there, fewer than half could be matched.  A sign that spoils the answer has high
-severity.
+Five signs.  Waiting for the others' start is more than a fifth of all exposed waiting: profilers open up to
+several milliseconds apart.  A rank waits for it in the first collective of the window, beyond what it waits
+in the first one of any other step.  Where compute hides that, the rank is as much ahead, and waits in a later
+collective of that step: what it costs is what that step has more of exposed waiting than others, and no more
+than the first collective waited.  The same start in what was left out before the first step.  The clocks of
+the ranks are less certain than the waits that they time.  The ranks' windows hold different steps.  Of the
+collectives of ranks that are all there, fewer than half could be matched.  A sign that spoils the answer has
+high severity.
 """
 
 from collections.abc import Callable
@@ -14,12 +16,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.tracks import RankTracks
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.units import format_ns, format_percent
 from zprof.rules.rows import clock_uncertainty_ns, mean_per_step, noise_floor_ns, wall_ns
-from zprof.rules.rule import finding, not_tested
+from zprof.rules.rule import SURE_RATIO, finding, not_tested
 
 _FIRST_RATIO = 0.20
 #: Below this share of matched collectives rules about ranks that wait for each other see chance rows.
@@ -112,21 +115,22 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
     if rows.empty:
         return None
     total = float(rows["exposed_wait_ns"].sum())
-    first = _beyond_other_steps(rows)
-    a_step = _longest(rows) / max(1, analysis.steps["step"].nunique())
+    costs = _start_costs_ns(rows)
+    first = float(costs.sum())
     if first <= _FIRST_RATIO * total or first <= noise_floor_ns(analysis):
         return None
+    a_step = float(costs.max()) / max(1, analysis.steps["step"].nunique())
     wall = wall_ns(analysis)
-    confidence = Confidence.MEDIUM if a_step > _MATTERS_RATIO * wall else Confidence.LOW
+    confidence = Confidence.MEDIUM if a_step > SURE_RATIO * wall else Confidence.LOW
     if a_step > _LEADS_RATIO * wall:
         confidence = Confidence.HIGH
     return _Sign(
-        sentence=f"the window's first collective carries {format_percent(first / total)} of all exposed "
-        f"waiting: the ranks' profilers started apart (the rank that waits longest loses {format_ns(a_step)} "
-        "a step)",
+        sentence=f"{format_percent(first / total)} of all exposed waiting begins in the window's first "
+        f"collective: the ranks' profilers started apart (the rank that waits longest loses "
+        f"{format_ns(a_step)} a step)",
         evidence=(
             Evidence(
-                what="exposed wait in the window's first collective, summed over ranks",
+                what="exposed wait for the others' start, summed over ranks",
                 value=first,
                 unit="ns",
             ),
@@ -135,31 +139,71 @@ def _start_up_skew(analysis: RunAnalysis) -> _Sign | None:
             ),
             Evidence(what=LOST_A_STEP, value=a_step, unit="ns"),
         ),
-        severity=Severity.LOW if confidence is Confidence.LOW else Severity.MEDIUM,
+        severity=Severity.MEDIUM if a_step > _MATTERS_RATIO * wall else Severity.LOW,
         confidence=confidence,
         fix="skip more steps before the window: zprof.steps(skip=3), or time more of them",
     )
 
 
-def _longest(rows: pd.DataFrame) -> float:
-    """Exposed wait in the window's first collective of the rank that waits longest there."""
-    opening = rows[rows["first_of_window"].astype(bool) & rows["matched"].astype(bool)]
-    return float(opening["exposed_wait_ns"].groupby(opening["rank"]).sum().max()) if len(opening) else 0.0
+def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
+    """Return what each rank waits, exposed, for the others' start.
 
-
-def _beyond_other_steps(rows: pd.DataFrame) -> float:
-    """Exposed wait in the window's first collective, without what the first one of any step has.
-
-    Only one that is the first on all of its ranks: where an event of a rank is lost, what that rank has in
-    its place is a later collective, and its waiting is no start.
+    Only from a collective on that is the first on all of its ranks: where an event of a rank is lost, what
+    that rank has in its place is a later collective, and its waiting is no start.
     """
     first = rows["first_of_window"].astype(bool)
-    is_first = first.groupby(rows["instance"]).transform("all") & rows["matched"].astype(bool)
-    opening = rows[is_first]
+    opening = rows[first.groupby(rows["instance"]).transform("all") & rows["matched"].astype(bool)]
+    is_later = ~rows["step"].isin(opening["step"])
     of_steps = rows.loc[rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()]
-    later = of_steps[~of_steps["step"].isin(opening["step"])].groupby("step")["exposed_wait_ns"].sum()
-    usual = float(later.median()) if len(later) else 0.0
-    return max(0.0, float(opening["exposed_wait_ns"].sum()) - usual)
+    later = of_steps[~of_steps["step"].isin(opening["step"])]
+    at_once = _beyond_usual(opening, later, "exposed_wait_ns").clip(lower=0.0)
+    if later.empty:
+        return at_once
+    waited = _beyond_usual(opening, later, "wait_ns")
+    exposed = _beyond_usual(rows[~is_later], rows[is_later], "exposed_wait_ns")
+    return at_once.combine(waited.combine(exposed, min, fill_value=0.0), max, fill_value=0.0)
+
+
+def _beyond_usual(rows: pd.DataFrame, later: pd.DataFrame, column: str) -> "pd.Series[float]":
+    """Return the sum over each rank's rows, without as many of its median later step as they have."""
+    usual = later.groupby(["rank", "step"])[column].sum().groupby("rank").median()
+    steps = rows.groupby("rank")["step"].nunique()
+    return rows.groupby("rank")[column].sum().sub(usual.mul(steps, fill_value=0.0), fill_value=0.0)
+
+
+def _start_left_out(analysis: RunAnalysis) -> _Sign | None:
+    """The ranks' start in what comes before the first step, which the means here leave out."""
+    if analysis.steps.empty or not analysis.tracks:
+        return None
+    walls = analysis.steps.groupby("rank")["wall_ns"].median()
+    before = {tracks.rank: _left_out_ns(tracks) for tracks in analysis.tracks}
+    lost = max(
+        min(tracks.wait_before_ns, before[tracks.rank] - float(walls.get(tracks.rank, 0.0)))
+        for tracks in analysis.tracks
+    )
+    recorded = analysis.steps["step"].nunique() + 1
+    if lost <= noise_floor_ns(analysis) or lost <= SURE_RATIO * recorded * wall_ns(analysis):
+        return None
+    return _Sign(
+        sentence=f"the ranks started apart: before the first step a rank waits {format_ns(lost)} for the "
+        "others' start, which no figure here holds, and any mean over the whole recording does",
+        evidence=(
+            Evidence(
+                what="wait for the others' start before the first step, longest rank", value=lost, unit="ns"
+            ),
+            Evidence(what="recorded before the first step", value=max(before.values()), unit="ns"),
+        ),
+        severity=Severity.LOW,
+        confidence=Confidence.MEDIUM,
+        fix="call prof.step() at the end of each step, and compare only whole steps",
+    )
+
+
+def _left_out_ns(tracks: RankTracks) -> float:
+    """Return how long a rank was recorded before its first step."""
+    if not len(tracks.coverage) or not len(tracks.steps):
+        return 0.0
+    return float(tracks.steps.begin_ns[0] - tracks.coverage[0, 0])
 
 
 def matched_ratio(analysis: RunAnalysis) -> float | None:
@@ -208,4 +252,5 @@ _LOOKS: tuple[Callable[[RunAnalysis], _Sign | None], ...] = (
     _do_not_fit,
     _clocks_blind,
     _start_up_skew,
+    _start_left_out,
 )

@@ -2,16 +2,21 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.exact import with_clocks, with_walls
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import EMPTY
+from zprof.analysis.time.activity.steps import StepWindows
+from zprof.analysis.time.clocks.offsets import RankClock
+from zprof.analysis.time.tracks import RankTracks
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.rules.claims import ordered, spoils
-from zprof.rules.measurement.measurement_artifact import measurement_artifact
+from zprof.rules.measurement.measurement_artifact import LOST_A_STEP, measurement_artifact
 
 
 def found(analysis: RunAnalysis) -> Finding:
@@ -28,7 +33,7 @@ def test_healthy_run_has_none(ranks: int) -> None:
 
 
 def test_start_up_skew_is_a_note() -> None:
-    finding = found(analysis_of(Scenario(first_skew_ms=40)))
+    finding = found(analysis_of(Scenario(first_skew_ms=10)))
     assert (finding.severity, finding.confidence) == (Severity.LOW, Confidence.LOW)
     assert "first collective" in finding.sentence
 
@@ -149,9 +154,51 @@ def test_a_fifth_of_all_waiting_and_the_noise_floor_are_the_limit(more: int, *, 
 
 @pytest.mark.parametrize(("more", "severity"), [(0, Severity.LOW), (1, Severity.MEDIUM)])
 def test_skew_of_a_twentieth_of_the_step_matters(more: int, severity: Severity) -> None:
-    finding = found(waiting(8 * (5 * MS + more)))
-    assert finding.severity is severity
-    assert finding.confidence is (Confidence.MEDIUM if more else Confidence.LOW)
+    assert found(waiting(8 * (5 * MS + more))).severity is severity
+
+
+@pytest.mark.parametrize(("more", "confidence"), [(0, Confidence.LOW), (1, Confidence.MEDIUM)])
+def test_skew_is_named_where_a_cause_that_costs_as_much_is(more: int, confidence: Confidence) -> None:
+    assert found(waiting(8 * (3 * MS // 2 + more))).confidence is confidence
+
+
+def lost_a_step_ns(finding: Finding) -> float:
+    (lost,) = [entry.value for entry in finding.evidence if entry.what == LOST_A_STEP]
+    return lost
+
+
+@pytest.mark.parametrize(("hidden_ms", "lost_ms"), [(400, 5), (24, 3)])
+def test_a_start_that_compute_hides_is_waited_out_later_in_its_step(hidden_ms: int, lost_ms: int) -> None:
+    """What it costs is what the step exposes, and no more than the first collective waited."""
+    analysis = waiting(40 * MS)
+    rows = analysis.collectives
+    rank = rows.loc[rows["exposed_wait_ns"].idxmax(), "rank"]
+    of_step = rows[(rows["rank"] == rank) & (rows["step"] == rows["step"].min())]
+    opening, last = of_step["start_ns"].idxmin(), of_step["start_ns"].idxmax()
+    exposed, waits = rows["exposed_wait_ns"].copy(), rows["wait_ns"].copy()
+    exposed[opening], exposed[last] = 0, 40 * MS
+    waits[opening], waits[last] = hidden_ms * MS, 40 * MS
+    moved = replace(analysis, collectives=rows.assign(exposed_wait_ns=exposed, wait_ns=waits))
+    assert lost_a_step_ns(found(moved)) == lost_ms * MS
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "recorded_ms", "there"), [(60, 200, True), (60, 110, False), (10, 200, False)]
+)
+def test_a_start_before_the_first_step_is_named(waited_ms: int, recorded_ms: int, *, there: bool) -> None:
+    """Eight steps of 100 ms, and one left out: a wait, and no longer than that one takes longer."""
+    analysis = waiting(0)
+    begins = np.array([recorded_ms * MS])
+    steps = StepWindows(number=np.array([0]), begin_ns=begins, end_ns=begins + 100 * MS)
+    tracks = RankTracks(
+        rank=0, host="", clock=RankClock(), steps=steps, host_steps=steps,
+        coverage=np.array([[0, 1_000 * MS]]), waiting=EMPTY, moving=EMPTY, wait_before_ns=waited_ms * MS,
+    )  # fmt: skip
+    late = replace(analysis, tracks=(tracks,))
+    assert (measurement_artifact(late, None) is not None) is there
+    if there:
+        assert "before the first step" in found(late).sentence
+        assert (found(late).severity, found(late).confidence) == (Severity.LOW, Confidence.MEDIUM)
 
 
 @pytest.mark.parametrize(("more", "there"), [(0, False), (1, True)])
@@ -190,7 +237,7 @@ def test_a_group_of_one_rank_has_nothing_to_match() -> None:
 
 
 @pytest.mark.parametrize(
-    ("skew_ms", "confidence"), [(4, Confidence.LOW), (8, Confidence.MEDIUM), (12, Confidence.HIGH)]
+    ("skew_ms", "confidence"), [(1, Confidence.LOW), (8, Confidence.MEDIUM), (12, Confidence.HIGH)]
 )
 def test_a_start_that_costs_a_tenth_of_the_step_is_said_before_all_causes(
     skew_ms: int, confidence: Confidence
