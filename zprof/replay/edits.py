@@ -7,7 +7,7 @@ import numpy as np
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, union
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.pace import lower_median, own_work_ns, step_sums
+from zprof.replay.pace import lower_median, own_work_ns
 from zprof.replay.structure import are_orders, find_main_stream
 from zprof.replay.tasks import NONE, Bools, Floats
 
@@ -214,27 +214,43 @@ def even_out(graph: Graph, late: Sequence[int] | None = None) -> Graph:
 
 
 def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
-    """Let chosen steps of ranks be as the median of the ranks, by the sums of host and device work.
+    """Let chosen steps of ranks take as long as the median of the ranks, by the sums of host and device work.
 
     ``chosen``: an array of [rank, step].
     """
-    host = [step_sums(graph, rank, rank.gap_ns + rank.call_ns) for rank in graph.ranks]
-    work = [step_sums(graph, rank, own_work_ns(rank)) for rank in graph.ranks]
-    usual_host, usual_work = lower_median(np.array(host)), lower_median(np.array(work))
-    ranks = []
-    for rank, own_host, own_work, mine in zip(graph.ranks, host, work, chosen, strict=True):
-        places = step_places(rank)
-        of_host = np.where(mine, np.minimum(1.0, usual_host / np.maximum(1.0, own_host)), 1.0)[places]
-        of_work = np.where(mine, np.minimum(1.0, usual_work / np.maximum(1.0, own_work)), 1.0)[places]
-        ranks.append(
-            replace(
-                rank,
-                gap_ns=rank.gap_ns * of_host,
-                call_ns=rank.call_ns * of_host,
-                work_ns=np.where(rank.collective == NONE, rank.work_ns * of_work, rank.work_ns),
-            )
+    host = _ratios_to_usual(graph, [rank.gap_ns + rank.call_ns for rank in graph.ranks], chosen)
+    work = _ratios_to_usual(graph, [own_work_ns(rank) for rank in graph.ranks], chosen)
+    ranks = [
+        replace(
+            rank,
+            gap_ns=rank.gap_ns * of_host,
+            call_ns=rank.call_ns * of_host,
+            work_ns=np.where(rank.collective == NONE, rank.work_ns * of_work, rank.work_ns),
         )
+        for rank, of_host, of_work in zip(graph.ranks, host, work, strict=True)
+    ]
     return replace(graph, ranks=tuple(ranks))
+
+
+def _ratios_to_usual(graph: Graph, times: Sequence[Floats], chosen: Bools) -> list[Floats]:
+    """Return what is left of each task's time where chosen steps take no longer than the median of the ranks.
+
+    The time goes where the rank is slower than the others: a stall of a host is in one place, and not in all
+    of its calls.  Where the ranks do not have the same tasks in a step, it goes from all of them alike.
+    """
+    left = [np.ones(len(each)) for each in times]
+    for step in np.flatnonzero(chosen.any(axis=0)).tolist():
+        places = [np.flatnonzero(step_places(rank) == step) for rank in graph.ranks]
+        own = [each[place] for each, place in zip(times, places, strict=True)]
+        alike = len({len(each) for each in own}) == 1
+        usual = lower_median(np.array(own)) if alike else 0.0
+        sums = np.array([each.sum() for each in own])
+        excess = sums - lower_median(sums[:, None])
+        for at in np.flatnonzero(chosen[:, step] & (excess > 0)).tolist():
+            over = np.maximum(0.0, own[at] - usual)
+            removed = over * min(1.0, excess[at] / over.sum())
+            left[at][places[at]] = 1.0 - removed / np.maximum(1.0, own[at])
+    return left
 
 
 def shorten_gaps(graph: Graph, by_ns: Mapping[int, Floats]) -> Graph:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from zprof.analysis.intervals import Int64s
 from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.tasks import NONE, Bools, Floats
 
@@ -15,7 +16,7 @@ _HOST_RATIO, _DEVICE_RATIO = 0.03, 0.01
 _ALIKE_RATIO = 2 / 3
 
 
-def find_excess(graph: Graph, loading_ns: Mapping[int, Floats]) -> Floats:
+def find_excess(graph: Graph, loading_ns: Mapping[int, Floats], *, in_turn: bool = False) -> Floats:
     """Return by how much steps of ranks stand out by their own host or device time: [rank, step], 0 if not.
 
     The measure is the median rank of the same step (of two the faster one), and the noise how much that
@@ -26,6 +27,8 @@ def find_excess(graph: Graph, loading_ns: Mapping[int, Floats]) -> Floats:
         graph: The measured steps.
         loading_ns: By rank, how much of the host's time before each call it waited for its loader, which
             says nothing of its pace.
+        in_turn: Only what a rank is slower by than in its own best step: what all of its steps have is
+            no turn.
     """
     excess = np.zeros((len(graph.ranks), graph.steps))
     step = float(np.median(np.diff(graph.measured_ns, axis=1))) if graph.steps > 1 else 0.0
@@ -40,6 +43,8 @@ def find_excess(graph: Graph, loading_ns: Mapping[int, Floats]) -> Floats:
         own = np.array([step_sums(graph, *each) for each in zip(graph.ranks, times, strict=True)])[:, first:]
         usual = lower_median(own)
         beyond = own - usual
+        if in_turn:
+            beyond = beyond - np.clip(beyond.min(axis=1, keepdims=True), 0.0, None)
         noise = np.maximum(np.median(np.abs(usual - np.median(usual))), lower_median(np.abs(beyond)))
         least = np.maximum(np.maximum(_DEVIATIONS * noise, least_ratio * step), beyond.max(axis=0) / 2)
         excess[:, first:] = np.maximum(excess[:, first:], np.where(beyond > least, beyond, 0.0))
@@ -56,6 +61,15 @@ def slow_in_turn(excess: Floats) -> Bools:
     """Return which steps of any rank can have one reason, which takes about as long on each."""
     in_turn: Bools = (excess > 0) & (excess >= _ALIKE_RATIO * excess.max())
     return in_turn
+
+
+def find_slowest(excess: Floats) -> Int64s:
+    """Return which rank stands out most in each step, ``NONE`` if none does.
+
+    The first step counts only if a rank stands out in it, by its device: of hosts it shows nothing.
+    """
+    slowest = np.where((excess > 0).any(axis=0), np.argmax(excess, axis=0), NONE)
+    return slowest if slowest[0] != NONE else slowest[1:]
 
 
 def lower_median(rows: Floats) -> Floats:

@@ -13,8 +13,10 @@ from zprof.replay.graph import Graph, RankGraph, step_places
 from zprof.replay.sharing import stretched_ns
 from zprof.replay.tasks import NONE, Floats
 
-#: Rounds in which the times of messages that share a link settle.
-_ROUNDS = 4
+#: Rounds in which the times of messages that share a link settle, from the first one on: usually up to ten.
+_MAX_ROUNDS = 30
+#: By so much the ends of steps may still move.
+_SETTLED_NS = 1_000.0
 
 
 class Stuck(Exception):
@@ -32,8 +34,11 @@ def play(graph: Graph) -> Floats:
     """
     ends, begins = _play(graph, np.zeros(len(graph.transfer_ns)))
     if graph.lost:
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
+            before = ends
             ends, begins = _play(graph, stretched_ns(graph, begins) - graph.transfer_ns)
+            if np.abs(ends - before).max() <= _SETTLED_NS:
+                break
     return ends
 
 

@@ -18,7 +18,7 @@ from zprof.model.time import LateReason
 from zprof.model.units import format_ns, format_percent
 from zprof.replay import edits
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.pace import find_excess, slow_again, slow_in_turn
+from zprof.replay.pace import find_excess, find_slowest, slow_again, slow_in_turn
 from zprof.replay.tasks import NONE, Bools
 from zprof.rules.device.comm_slows_compute import GPU_FIX as SLOWED_FIX
 from zprof.rules.host.blocking_sync import FIX as SYNC_FIX
@@ -47,8 +47,9 @@ from zprof.rules.without import (
 _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
 #: The same where the cause itself was seen: ranks that stand out, or so many collectives of a step.
 _SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
-#: Of the steps, how many must have a late rank, and the same one, to call it one.
-_OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
+#: Of the steps, how many must show a cause; the same late rank, to call it one; and any late rank, to call
+#: it one in turn, as :mod:`zprof.rules.waiting.rotating_straggler` has it.
+_OFTEN_RATIO, _SAME_RATIO, _TURNS_RATIO = 0.5, 0.8, 0.6
 _SURE_STEPS = 3
 #: So many waits a step are how a loss is read: a note, unless they cost much.
 _USUAL_COUNT = 1.5
@@ -327,7 +328,8 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
         return []
     if not (graph.members > 1).any():  # nothing tells who waits for whom
         return []
-    excess = find_excess(graph, loading_ns(analysis, graph))
+    loading = loading_ns(analysis, graph)
+    excess = find_excess(graph, loading)
     cells = slow_again(excess)
     per_rank = cells[:, 1:].sum(axis=1)
     slowest = int(np.argmax(per_rank))
@@ -352,23 +354,26 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
                 worth_ratio=_SEEN_RATIO,
             )
         )
-        excess[slowest] = 0.0
-    cells = slow_in_turn(excess)
-    turns = cells[:, 1:].any(axis=0)
-    if turns.mean() >= _OFTEN_RATIO and (cells[:, 1:].sum(axis=1) > 0).sum() > 1:
+    turns = find_excess(graph, loading, in_turn=True)
+    if found:
+        turns[slowest] = 0.0
+    cells = slow_in_turn(turns)
+    latest = find_slowest(np.where(cells, turns, 0.0))
+    late = latest != NONE
+    if late.mean() >= _TURNS_RATIO and len(set(latest[late].tolist())) > 1:
         found.append(
             _Found(
                 cause=Cause.ROTATING_STRAGGLER,
                 changed=[edits.even_out_steps(graph, cells)],
                 sentence=lambda gain, share: (
-                    f"in {int(turns.sum())} of {graph.steps - 1} steps another rank is slow "
+                    f"in {int(late.sum())} of {len(late)} steps another rank is slow "
                     f"by itself: at the pace of the others a step is {gain} shorter ({share})"
                 ),
                 fix="gc.collect(); gc.freeze(); gc.disable()          # before the loop\n"
                 "if step % 500 == 0: gc.collect()                 # in it: on all ranks in the same step",
                 disprove="turn the collector off (gc.disable()) and give each rank its own cores, then "
                 "record again: if other ranks are late in turn all the same, it is not their hosts",
-                count=float(turns.sum()),
+                count=float(late.sum()),
                 counted="steps with a slow rank",
                 worth_ratio=_SEEN_RATIO,
             )

@@ -190,7 +190,8 @@ def _even_out_named(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Se
 
 
 def _even_out_turns(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
-    return [edits.even_out_steps(graph, slow_in_turn(find_excess(graph, loading_ns(analysis, graph))))]
+    excess = find_excess(graph, loading_ns(analysis, graph), in_turn=True)
+    return [edits.even_out_steps(graph, slow_in_turn(excess))]
 
 
 def _unblock(pattern: re.Pattern[str]) -> Edit:

@@ -62,6 +62,7 @@ def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, 
         (0, "comm_slows_compute"),  # one GEMM kernel serves matrices of several sizes
         (0, "compute_blocks_comm"),  # reductions are held as well, and still need their gradients
         (2, "units_too_small"),  # the head's gather moves ahead by a block, too
+        (6010, "rotating_straggler"),  # of two steps, each has another slow device
         (4009, "checkpoint_regathers"),  # a later micro-batch gathers for recomputation alone
     ],
 )

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.replay_ranks import replay_rank
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.pace import find_excess, slow_again, slow_in_turn
+from zprof.replay.pace import find_excess, find_slowest, slow_again, slow_in_turn
+from zprof.replay.tasks import NONE
 
 MS = 1e6
 
@@ -39,9 +40,12 @@ def graph_of(*compute_ms: list[float]) -> Graph:
     )
 
 
+def no_loading(graph: Graph) -> dict[int, np.ndarray]:
+    return {rank.tasks.rank: np.zeros(len(rank.tasks)) for rank in graph.ranks}
+
+
 def slow(graph: Graph) -> list[list[bool]]:
-    loading = {rank.tasks.rank: np.zeros(len(rank.tasks)) for rank in graph.ranks}
-    found: list[list[bool]] = slow_in_turn(find_excess(graph, loading)).tolist()
+    found: list[list[bool]] = slow_in_turn(find_excess(graph, no_loading(graph))).tolist()
     return found
 
 
@@ -84,3 +88,16 @@ def test_a_slow_host_stands_out_in_the_first_step_unless_the_profiler_started_th
     slower = replace(graph, ranks=(first, replace(second, gap_ns=np.full(2, 5 * MS))), has_start=has_start)
     excess = find_excess(slower, {0: np.zeros(2), 1: np.zeros(2)})
     assert excess[1].tolist() == ([0.0] * 2 if has_start else [5 * MS] * 2)
+
+
+def test_what_a_rank_is_slower_in_all_of_its_steps_is_no_turn() -> None:
+    graph = graph_of([12.0, 12.1, 12.0, 12.1], [10.0, 13.0, 10.0, 10.1], [10.0] * 4, [10.1] * 4)
+    turns = find_excess(graph, no_loading(graph), in_turn=True)
+    assert (turns > 0).tolist() == [[False] * 4, [False, True, False, False], [False] * 4, [False] * 4]
+
+
+def test_the_first_step_shows_which_device_is_slow_but_no_host() -> None:
+    devices = graph_of([12.0, 10.0], [10.0, 12.0], [10.0, 10.0], [10.0, 10.1])
+    assert find_slowest(find_excess(devices, no_loading(devices), in_turn=True)).tolist() == [0, 1]
+    hosts = np.array([[0.0, 5.0, 0.0], [0.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
+    assert find_slowest(hosts).tolist() == [0, NONE]

@@ -11,6 +11,7 @@ from zprof.replay.blocks import find_blocks
 from zprof.replay.edits import (
     drop_collectives,
     even_out,
+    even_out_steps,
     launch_earlier,
     scale_transfers,
     scale_work,
@@ -84,6 +85,21 @@ def test_a_collective_ends_once_its_last_rank_is_there() -> None:
     assert ends_ms(graph) == [12.0, 12.0]
     assert ends_ms(even_out(graph)) == [9.0, 9.0]
     assert ends_ms(even_out(graph, [0])) == [12.0, 12.0]
+
+
+def test_a_stall_goes_from_where_it_is() -> None:
+    """The host of the first rank stalls for 8 ms before its second launch, and hides 2 ms of it."""
+    tasks = [("gemm", COMPUTE, 3.0), ("gemm", COMPUTE, 3.0), ("gemm", COMPUTE, 3.0)]
+    stalled = rank_of(0, tasks, gaps={0: 1.0, 1: 9.0, 2: 1.0})
+    graph = graph_of(stalled, rank_of(1, tasks, gaps={0: 1.0, 1: 1.0, 2: 1.0}))
+    assert ends_ms(graph) == [16.0, 10.0]
+    assert ends_ms(even_out_steps(graph, np.array([[True], [False]]))) == [10.0, 10.0]
+
+
+def test_ranks_with_other_tasks_are_as_quick_by_their_sums() -> None:
+    one = rank_of(0, [("gemm", COMPUTE, 8.0)])
+    two = rank_of(1, [("gemm", COMPUTE, 2.0), ("gemm", COMPUTE, 2.0)])
+    assert ends_ms(even_out_steps(graph_of(one, two), np.array([[True], [False]]))) == [4.0, 4.0]
 
 
 def test_changed_transfers_move_all_that_waits_for_them() -> None:

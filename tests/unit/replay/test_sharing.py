@@ -7,6 +7,7 @@ from tests.support.replay_ranks import replay_rank
 from zprof.replay.graph import Graph
 from zprof.replay.play import play
 from zprof.replay.sharing import share_links, stretched_ns
+from zprof.replay.tasks import NONE
 
 MS = 1e6
 ALONE_MS, GAP_MS = 4.0, 10.0
@@ -74,3 +75,33 @@ def test_the_replayed_step_moves_as_much_as_the_measured_one() -> None:
     # the queues of both communicators run at once all the time: two messages take as long as both alone
     count = len(graph.transfer_ns)
     assert play(graph)[0, -1] == pytest.approx(count * ALONE_MS * MS, rel=0.05)
+
+
+def test_messages_that_wait_for_compute_behind_others_are_played_until_they_settle() -> None:
+    """What a message takes moves the compute behind it, and that the messages which it runs beside."""
+    units, lost = 6, {0: 0.5, 1: 0.5}
+    waits: list[tuple[int, ...]] = []
+    for unit in range(units):
+        at = 4 * unit
+        # a gather behind the first half of the unit before, its compute, and a reduction behind that
+        waits += [(at - 3,) if unit else (), (at,), (), (at + 2,)]
+    collective = np.where(np.arange(4 * units) % 4 % 3 == 0, np.arange(4 * units) // 4 * 2, NONE)
+    collective[3::4] += 1
+    rank = replay_rank(
+        ("ncclDevKernel", "gemm", "gemm", "ncclDevKernel") * units,
+        (20, 7, 7, 21) * units,
+        np.array([(0.0, each) for each in (ALONE_MS, 1.0, 3.0, ALONE_MS)] * units) * MS,
+        collectives=collective,
+        waits=waits,
+    )
+    graph = Graph(
+        ranks=(rank,),
+        transfer_ns=np.full(2 * units, ALONE_MS * MS),
+        members=np.ones(2 * units, dtype=np.int64),
+        lane=np.arange(2 * units) % 2,
+        measured_ns=np.zeros((1, 1)),
+        steps=1,
+        origin_ns=0,
+        lost=lost,
+    )
+    assert play(graph)[0, -1] == pytest.approx(51.0 * MS)
