@@ -165,10 +165,16 @@ def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
 
 
 def _beyond_usual(rows: pd.DataFrame, later: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return the sum over each rank's rows, without as many of its median later step as they have."""
-    usual = later.groupby(["rank", "step"])[column].sum().groupby("rank").median()
-    steps = rows.groupby("rank")["step"].nunique()
-    return rows.groupby("rank")[column].sum().sub(usual.mul(steps, fill_value=0.0), fill_value=0.0)
+    """Return the sum over each rank's rows beyond what the rank that has most has in a later step.
+
+    In another step another rank may wait: for one that is late in turn.
+    """
+    usual = (
+        later.groupby(["step", "rank"])[column].sum().groupby("step").max().median() if len(later) else 0.0
+    )
+    of_ranks = rows.groupby("rank")
+    beyond: pd.Series[float] = of_ranks[column].sum() - float(usual) * of_ranks["step"].nunique()
+    return beyond
 
 
 def _start_left_out(analysis: RunAnalysis) -> _Sign | None:
