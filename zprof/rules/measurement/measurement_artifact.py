@@ -153,14 +153,15 @@ def _start_costs_ns(rows: pd.DataFrame) -> "pd.Series[float]":
     """
     first = rows["first_of_window"].astype(bool)
     opening = rows[first.groupby(rows["instance"]).transform("all") & rows["matched"].astype(bool)]
-    is_later = ~rows["step"].isin(opening["step"])
-    of_steps = rows.loc[rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()]
-    later = of_steps[~of_steps["step"].isin(opening["step"])]
-    at_once = _beyond_usual(opening, later, "exposed_wait_ns").clip(lower=0.0)
-    if later.empty:
+    opens = rows["step"].isin(opening["step"])
+    firsts = rows.groupby(["rank", "group", "step"], observed=True)["start_ns"].idxmin()
+    later = rows[~opens]
+    later_firsts = later[later.index.isin(firsts)]
+    at_once = _beyond_usual(opening, later_firsts, "exposed_wait_ns").clip(lower=0.0)
+    if later_firsts.empty:
         return at_once
-    waited = _beyond_usual(opening, later, "wait_ns")
-    exposed = _beyond_usual(rows[~is_later], rows[is_later], "exposed_wait_ns")
+    waited = _beyond_usual(opening, later_firsts, "wait_ns")
+    exposed = _beyond_usual(rows[opens], later, "exposed_wait_ns")
     return at_once.combine(waited.combine(exposed, min, fill_value=0.0), max, fill_value=0.0)
 
 
