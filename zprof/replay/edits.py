@@ -248,7 +248,7 @@ def _ratios_to_usual(graph: Graph, times: Sequence[Floats], chosen: Bools) -> li
         excess = sums - lower_median(sums[:, None])
         for at in np.flatnonzero(chosen[:, step] & (excess > 0)).tolist():
             over = np.maximum(0.0, own[at] - usual)
-            removed = over * min(1.0, excess[at] / over.sum())
+            removed = over * min(1.0, excess[at] / max(1.0, over.sum()))
             left[at][places[at]] = 1.0 - removed / np.maximum(1.0, own[at])
     return left
 

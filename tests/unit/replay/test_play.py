@@ -96,6 +96,17 @@ def test_a_stall_goes_from_where_it_is() -> None:
     assert ends_ms(even_out_steps(graph, np.array([[True], [False]]))) == [10.0, 10.0]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_rank_that_is_slower_nowhere_stays_as_it_is() -> None:
+    """Each of its kernels takes the median, if no other rank has both: nothing says where time is lost."""
+    first, second, both = (
+        rank_of(number, [("gemm", COMPUTE, one_ms), ("gemm", COMPUTE, other_ms)])
+        for number, (one_ms, other_ms) in enumerate(((3.0, 0.0), (0.0, 3.0), (3.0, 3.0)))
+    )
+    chosen = np.array([[False], [False], [True]])
+    assert ends_ms(even_out_steps(graph_of(first, second, both), chosen)) == [3.0, 3.0, 6.0]
+
+
 def test_ranks_with_other_tasks_are_as_quick_by_their_sums() -> None:
     one = rank_of(0, [("gemm", COMPUTE, 8.0)])
     two = rank_of(1, [("gemm", COMPUTE, 2.0), ("gemm", COMPUTE, 2.0)])
