@@ -29,8 +29,8 @@ _SHARED_RATIO = 0.1
 _TINY_RATIO = 1 / 64
 #: Each rank sends as much in both: what a rank has goes around once.
 _RINGS = ("all_gather", "reduce_scatter")
-#: Sizes of one kind that are so far apart confirm a line through both.
-_SPREAD_OF_ONE = 1.5
+#: A standard deviation by the median distance from the mean, and how many of them an estimate may be off.
+_DEVIATION_OF_MEDIAN, _ERRORS = 1.48, 2.0
 #: Where sizes are not recorded, an all_reduce a step that is quicker than that share of the rest is small.
 _SCALARS_PER_STEP, _QUICKEST_SHARE, _MANY_MESSAGES = 2.0, 0.05, 8
 
@@ -107,21 +107,45 @@ def _of_both_ways(analysis: RunAnalysis, rows: pd.DataFrame) -> float | None:
     are as fast must show in the sizes of one of them.
     """
     mine = rows[rows["kind"].astype(str).isin(_RINGS) & (rows["bytes"] > 0)]
+    if len(mine) < _FIT_MESSAGES:
+        return None
     shared = _shared_ratio(analysis, mine)
-    if len(mine) < _FIT_MESSAGES or shared > _SHARED_RATIO:
-        return None
     sizes, times = _sized_times(analysis, mine)
-    both = fit_line(sizes, times)
-    each = [
-        fit_line(*_sized_times(analysis, mine[mine["kind"].astype(str) == kind]), _SPREAD_OF_ONE)
-        for kind in _RINGS
-    ]
-    known = [line.latency_ns for line in each if line is not None]
-    if both is None or not known:
+    both = _intercept(sizes, times)
+    if both is None or shared > _SHARED_RATIO:
         return None
-    missed = float(np.median(np.abs(times - both.at(sizes))) + shared * np.median(times))
-    is_sure = missed <= _FIT_RESIDUAL_RATIO * np.median(times) and both.latency_ns > _FIT_TIMES * missed
-    return min(both.latency_ns, float(times.min()), *known) if is_sure else None
+    missed = both.missed_ns + shared * float(np.median(times))
+    if missed > _FIT_RESIDUAL_RATIO * np.median(times) or both.ns <= _FIT_TIMES * max(missed, both.error_ns):
+        return None
+    of_kinds = [
+        _intercept(*_sized_times(analysis, mine[mine["kind"].astype(str) == kind])) for kind in _RINGS
+    ]
+    most = [each.most_ns for each in of_kinds if each is not None and both.ns > _FIT_TIMES * each.error_ns]
+    return min(both.ns, float(times.min()), *most) if most else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Intercept:
+    """What a message without bytes would take, its standard error, and what the line misses in the median."""
+
+    ns: float
+    error_ns: float
+    missed_ns: float
+
+    @property
+    def most_ns(self) -> float:
+        return self.ns + _ERRORS * self.error_ns
+
+
+def _intercept(sizes: Floats, times: Floats) -> _Intercept | None:
+    """Extend the line through sizes and times to 0: the error says what close sizes are worth."""
+    line = fit_line(sizes, times, least_spread=1.0)
+    if line is None:
+        return None
+    missed = float(np.median(np.abs(times - line.at(sizes))))
+    distance = float(sizes.mean() / sizes.std())
+    error = _DEVIATION_OF_MEDIAN * missed * float(np.sqrt((1 + distance**2) / len(sizes)))
+    return _Intercept(ns=line.latency_ns, error_ns=error, missed_ns=missed)
 
 
 def _sized_times(analysis: RunAnalysis, rows: pd.DataFrame) -> tuple[Floats, Floats]:
