@@ -29,6 +29,7 @@ from zprof.rules.pricing import Replay, gathers_late, margin
 from zprof.rules.rule import finding, fix_for, severity_of
 from zprof.rules.transfer.compute_blocks_comm import FIX as BLOCKED_FIX
 from zprof.rules.transfer.no_prefetch import FIXES as PREFETCH_FIXES
+from zprof.rules.waiting.rotating_straggler import STEPS_RATIO
 from zprof.rules.waiting.why import FIXES as LATE_FIXES
 from zprof.rules.without import (
     ALLOCATES,
@@ -47,9 +48,8 @@ from zprof.rules.without import (
 _WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
 #: The same where the cause itself was seen: ranks that stand out, or so many collectives of a step.
 _SEEN_RATIO, _MANY_RATIO = 0.01, 0.25
-#: Of the steps, how many must show a cause; the same late rank, to call it one; and any late rank, to call
-#: it one in turn, as :mod:`zprof.rules.waiting.rotating_straggler` has it.
-_OFTEN_RATIO, _SAME_RATIO, _TURNS_RATIO = 0.5, 0.8, 0.6
+#: Of the steps, how many must show a cause, and the same late rank, to call it one.
+_OFTEN_RATIO, _SAME_RATIO = 0.5, 0.8
 _SURE_STEPS = 3
 #: So many waits a step are how a loss is read: a note, unless they cost much.
 _USUAL_COUNT = 1.5
@@ -360,7 +360,7 @@ def _late_ranks(analysis: RunAnalysis, graph: Graph) -> list[_Found]:
     cells = slow_in_turn(turns)
     latest = find_slowest(np.where(cells, turns, 0.0))
     late = latest != NONE
-    if late.mean() >= _TURNS_RATIO and len(set(latest[late].tolist())) > 1:
+    if late.mean() >= STEPS_RATIO and len(set(latest[late].tolist())) > 1:
         found.append(
             _Found(
                 cause=Cause.ROTATING_STRAGGLER,

@@ -41,7 +41,7 @@ from zprof.rules.waiting.why import reason_of
 _ONE_RANK_RATIO = 0.50
 _ONE_OF_TWO_RATIO = 0.70
 #: Steps in which one rank must be late, and the part of the cost that must be the host's.
-_STEPS_RATIO = 0.60
+STEPS_RATIO = 0.60
 _HOST_RATIO = 0.60
 #: Median deviations of the others: of equal ranks the latest of eight stands two to three out.
 _ABOVE_OTHERS = 4
@@ -136,7 +136,7 @@ def _spread(own: OwnTime) -> npt.NDArray[np.float64]:
 def _is_there(turns: _Turns, wall: float) -> bool:
     return (
         turns.cost_ns >= _WORTH_RATIO * wall
-        and turns.late_ratio >= _STEPS_RATIO
+        and turns.late_ratio >= STEPS_RATIO
         and turns.idle_ratio >= _HOST_RATIO
         and turns.largest_share_ratio <= turns.most_of_one_ratio
     )
