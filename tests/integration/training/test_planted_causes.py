@@ -49,22 +49,22 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_straggler_is_named_with_its_delay(tmp_path: Path, rank: int) -> None:
-    """Who else computes on these cores slows kernels at times, more than the rank is late; not each time."""
+    """Other work on these cores slows kernels at times by more than the rank is late, but not in each recording."""
     planted = ("--plant", "straggler_rank", "--straggler-rank", str(rank), "--straggler-ms", str(PLANTED_MS))
+    seen = []
     for count in range(RECORDINGS):
         found = report(recorded(tmp_path, f"straggler{count}", *planted))
+        assert found["run"]["modelled"][0] == "planted straggler_rank: the same rank is late in every step"
         first = found["findings"][0]
-        if first["cause"] == "straggler_rank":
-            break
-    assert first["cause"] == "straggler_rank"
-    assert first["confidence"] == "high"
-    assert f"rank {rank} " in first["sentence"]
-    (delay,) = [row for row in first["evidence"] if row["what"].startswith("busy with itself")]
-    assert delay["rank"] == rank
-    assert delay["value"] / 1e6 == pytest.approx(
-        PLANTED_MS, abs=0.3 * PLANTED_MS
-    )  # less the noise of two ranks
-    assert found["run"]["modelled"][0] == "planted straggler_rank: the same rank is late in every step"
+        delays = [row for row in first["evidence"] if row["what"].startswith("busy with itself")]
+        seen.append(
+            (first["cause"], first["confidence"], [(row["rank"], row["value"] / 1e6) for row in delays])
+        )
+        # 30 %: less the noise of two ranks
+        if seen[-1] == ("straggler_rank", "high", [(rank, pytest.approx(PLANTED_MS, rel=0.3))]):
+            assert f"rank {rank} " in first["sentence"]
+            return
+    pytest.fail(f"no recording names the planted rank with its delay: {seen}")
 
 
 def test_a_healthy_run_accuses_nobody(healthy: Path, tmp_path: Path) -> None:
