@@ -49,7 +49,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_straggler_is_named_with_its_delay(tmp_path: Path, rank: int) -> None:
-    """Other work on these cores slows kernels at times by more than the rank is late; not in each recording."""
+    """Other work on these cores slows kernels by more than the rank is late, but not in each recording."""
     planted = ("--plant", "straggler_rank", "--straggler-rank", str(rank), "--straggler-ms", str(PLANTED_MS))
     seen = []
     for count in range(RECORDINGS):
