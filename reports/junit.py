@@ -11,10 +11,16 @@ from zprof.model.causes import FINDING_IDS, Cause
 from zprof.model.findings import Finding
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.units import format_ns, format_percent
-from zprof.reports.finding_words import lines, untested, weighs
 from zprof.reports.junit_suite import Case, State, Suite, document
-from zprof.reports.shown.memory_names import largest_peak
-from zprof.reports.shown.presenter import Exposure, GapGroup, exposure, grouped_gaps, step_ns
+from zprof.reports.presenters.findings import (
+    GapGroup,
+    finding_lines,
+    grouped_gaps,
+    is_significant,
+    untested_causes,
+)
+from zprof.reports.presenters.memory_figures import largest_peak
+from zprof.reports.presenters.time_figures import Exposure, exposure, step_ns
 
 _VERDICTS = {
     VerdictStatus.OK: State.PASSED,
@@ -55,16 +61,19 @@ def _finding(finding: Finding) -> Case:
     return Case(
         group="zprof.findings",
         name=f"{finding.id} {finding.cause.value}",
-        state=State.FAILED if weighs(finding) else State.PASSED,
+        state=State.FAILED if is_significant(finding) else State.PASSED,
         message=finding.sentence,
         kind=f"{finding.severity.value} severity, {finding.confidence.value} confidence",
-        text="\n".join(lines(finding)),
+        text="\n".join(finding_lines(finding)),
     )
 
 
 def _gap(group: GapGroup) -> list[Case]:
     said = f"{group.reason} → {group.remedy}" if group.remedy else group.reason
-    names = [f"{_IDS.get(Cause(name), '')} {name}" if name in _IDS else name for name in untested(group.what)]
+    names = [
+        f"{_IDS.get(Cause(name), '')} {name}" if name in _IDS else name
+        for name in untested_causes(group.what)
+    ]
     if names:
         return [_skipped("zprof.findings", name, said) for name in names]
     return [_skipped("zprof.measured", f"{group.what}{group.where}", said)]

@@ -6,11 +6,10 @@ from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.json_tree import to_tree
 from zprof.model.report import Report, VerdictStatus
-from zprof.reports import pages
-from zprof.reports.finding_words import lines
+from zprof.reports import finding_pages
+from zprof.reports.presenters.findings import finding_lines, grouped_gaps
 from zprof.reports.sarif_log import Log, Result, Rule, document
-from zprof.reports.shown.presenter import grouped_gaps
-from zprof.reports.text.markdown import as_text
+from zprof.reports.terminal import markdown_text
 
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}
 _VERDICTS = {VerdictStatus.SLOWER: "error", VerdictStatus.RISK: "warning"}
@@ -54,7 +53,7 @@ def finding_result(finding: Finding, level: str) -> Result:
     return Result(
         rule=finding.id,
         level=level,
-        lines=lines(finding),
+        lines=finding_lines(finding),
         places=[(f"rank {rank}", "module") for rank in ranks] or [("all ranks", "module")],
         properties={name: to_tree(getattr(finding, name)) for name in _NUMBERS},
     )
@@ -80,15 +79,15 @@ def gap_notes(report: Report) -> list[tuple[str, str]]:
 
 def _rule(finding: Finding) -> Rule:
     try:
-        page = pages.page(finding.cause)
+        page = finding_pages.page(finding.cause)
     except BadInput:
         page = ""
-    claim = pages.claims().get(finding.cause) or finding.cause.value.replace("_", " ")
+    claim = finding_pages.claims().get(finding.cause) or finding.cause.value.replace("_", " ")
     return Rule(
         id=finding.id,
         name=finding.cause.value,
         short=claim,
-        help_text=as_text(page) if page else claim,
+        help_text=markdown_text(page) if page else claim,
         help_markdown=page,
         level=level_of(finding),
     )

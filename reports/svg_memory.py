@@ -12,18 +12,14 @@ from zprof.model.errors import MissingData
 from zprof.model.memory import MemoryTimeline
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
-from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_ns
-from zprof.reports.shown.memory_names import tenant_name
-from zprof.reports.shown.memory_presenter import Areas, stacked_areas
+from zprof.reports.presenters.memory_figures import Areas, stack_areas, tenant_name
 
 WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _TICKS = 4
 _LEAST_LABEL = 52
-#: Bottom to top: what stays is below what comes and goes.
-ORDER = (*(tenant.value for tenant in SHOWN), "untagged")
 _COLOURS = {
     "parameters": "#0072B2",
     "gradients": "#E69F00",
@@ -47,7 +43,7 @@ def render(report: Report) -> str:
     Raises:
         MissingData: no memory timeline was recorded.
     """
-    areas = stacked_areas(report.memory, ORDER)
+    areas = stack_areas(report.memory)
     if areas is None:
         raise MissingData(f"{report.run.name}: no memory timeline to draw", hint="record the memory window")
     timeline = areas.timeline
