@@ -143,13 +143,17 @@ def _table_pieces(table: Table, section: str) -> list[str]:
 
 
 def _upright(table: Table, rows: Sequence[Row]) -> str:
-    shown = [at for at, column in enumerate(table.columns) if not column.wide and column.kind is not Kind.BAR]
+    shown = [at for at, column in enumerate(table.columns) if column.kind is not Kind.BAR]
     columns = [table.columns[at] for at in shown]
     heads = [_head(column.title, column_unit(column, table)) for column in columns]
     line = ["---:" if column.kind is Kind.NUMBER else "---" for column in columns]
+    if table.below:
+        heads.append(prose(table.below))
+        line.append("---")
     body = []
     for row in rows:
         cells = [_cell(row.cells[at], table.columns[at].kind) for at in shown]
+        cells += [prose(" ← ".join(row.below), _MAX_CELL)] if table.below else []
         if row.total:
             cells = [f"**{cell}**" if cell else "" for cell in (f"= {cells[0]}", *cells[1:])]
         body.append(cells)
@@ -160,7 +164,7 @@ def _sideways(table: Table, rows: Sequence[Row]) -> str:
     heads = ["", *(_cell(row.cells[0], Kind.TEXT) for row in rows)]
     body = []
     for at, column in enumerate(table.columns):
-        if at == 0 or column.wide:
+        if at == 0:
             continue
         cells = [prose(column.title, _MAX_CELL), *(_cell(row.cells[at], column.kind) for row in rows)]
         body.append(

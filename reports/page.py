@@ -104,7 +104,7 @@ class Facts:
 class Column:
     """The head of a column.
 
-    ``wide``: only HTML has room for it.  ``lifted``: the terminal writes the value above the rows that
+    ``wide``: a terminal has no room for it.  ``lifted``: the terminal writes the value above the rows that
     share it. ``room``: the least width in a terminal, so that tables below each other align.
     """
 
@@ -132,11 +132,15 @@ Cell = str | Bar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Cells of a row, the first names it.  ``short``: that name where there are only 80 columns."""
+    """Cells of a row, the first names it.
+
+    ``short``: that name where there are only 80 columns; ``below``: lines that the terminal writes below it.
+    """
 
     cells: tuple[Cell, ...]
     total: bool = False
     short: str = ""
+    below: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +150,7 @@ class Table:
     ``unit``: of all its numbers; ``note``: what they are.  ``max_text_rows``: the terminal shows as many,
     Markdown twice as many.  ``order``: places of the rows by importance, if that is not their order.
     ``total`` and ``what``: how many rows there are in all, and of what.  ``sideways``: where there is
-    little room, rows are drawn side by side as columns.
+    little room, rows are drawn side by side as columns.  ``below``: what the lines below the rows are.
     """
 
     title: str
@@ -160,7 +164,7 @@ class Table:
     total: int | None = None
     what: str = "rows"
     sideways: bool = False
-    folded: bool = False
+    below: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +380,7 @@ def make_table(
     total: int | None = None,
     what: str = "rows",
     sideways: bool = False,
+    below: str = "",
 ) -> Table | None:
     """Return a table of the first ``MAX_ROWS`` rows; None without rows."""
     if not rows:
@@ -393,6 +398,7 @@ def make_table(
         total=len(rows) if total is None else total,
         what=what,
         sideways=sideways,
+        below=below,
     )
 
 

@@ -13,6 +13,8 @@ from zprof.reports.page import Bar, Cell, Column, Kind, Row, Table
 
 #: The least width of a column of words and of the names, and the most of a cell of numbers before it wraps.
 _MIN_WORDS, _MIN_NAME = 12, 12
+#: Words up to this length are not broken, if there is room elsewhere.
+_MAX_WORD = 24
 _MAX_NUMBER = 20
 #: Longer texts come from nobody who means well.
 _MAX_CELL, _MAX_LINES = 400, 12
@@ -34,14 +36,15 @@ class _Grid:
 def table_lines(table: Table) -> list[str]:
     """Return heading, rows and notes of a table."""
     rows = chosen_rows(table, table.max_text_rows)
-    columns = [at for at, column in enumerate(table.columns) if not column.wide]
+    columns = [at for at, column in enumerate(table.columns) if not column.wide and _has_cells(rows, at)]
     lifted = [at for at in columns if table.columns[at].lifted]
     places = [_place(table.columns, row, lifted) for row in rows]
     is_shared = len(set(places)) == 1
     said = [table_note(table), places[0] if is_shared else ""]
     lines = heading(printable(table.title).upper(), ", ".join(filter(None, said)))
     grid = _grid(table, rows, [at for at in columns if at not in lifted])
-    lines += _laid_out(grid, [] if is_shared else places)
+    below = [row.below for row in rows] if table.below else []
+    lines += _laid_out(grid, [] if is_shared else places, below)
     for note in table.notes:
         lines += wrap(printable(note), first=f"{INDENT}* ")
     return [*lines, *(wrap(left) if (left := left_out(len(rows), table.total, table.what)) else [])]
@@ -53,6 +56,11 @@ def table_note(table: Table) -> str:
     if note.startswith(("per ", "in ")):
         return f"{table.unit} {note}".strip()
     return ", ".join(filter(None, (table.unit, note)))
+
+
+def _has_cells(rows: Sequence[Row], at: int) -> bool:
+    """Return if a column says anything in these rows; the first names them."""
+    return at == 0 or any(row.cells[at] != "" for row in rows)
 
 
 def chosen_rows(table: Table, most: int) -> list[Row]:
@@ -117,19 +125,19 @@ def _head(column: Column, table: Table) -> str:
     return printable(f"{column.title} {unit}" if unit else column.title)
 
 
-def _laid_out(grid: _Grid, places: Sequence[str]) -> list[str]:
+def _laid_out(grid: _Grid, places: Sequence[str], below: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a grid, in two tables if one has no room."""
     for gap, is_wrapped in ((2, False), (2, True), (1, True)):
         widths = _widths(grid, gap, wrap_heads=is_wrapped)
         if widths is not None:
-            return list(_drawn(grid, widths, gap, places))
+            return list(_drawn(grid, widths, gap, places, below))
     count = len(grid.heads)
     if count <= 2:
         room = page_width() - len(INDENT) - _MIN_NAME - 1
-        return list(_drawn(grid, [_MIN_NAME, *[room] * (count - 1)], 1, places))
+        return list(_drawn(grid, [_MIN_NAME, *[room] * (count - 1)], 1, places, below))
     half = (count + 1) // 2
     first, second = range(1, half), range(half, count)
-    return [*_laid_out(_part(grid, first), places), *_laid_out(_part(grid, second), places)]
+    return [*_laid_out(_part(grid, first), places, []), *_laid_out(_part(grid, second), places, below)]
 
 
 def _part(grid: _Grid, columns: Sequence[int]) -> _Grid:
@@ -155,7 +163,8 @@ def _widths(grid: _Grid, gap: int, *, wrap_heads: bool) -> list[int] | None:
     if not wrap_heads or spare >= 0:
         return wanted if spare >= 0 else None
     for at in sorted((at for at in range(1, len(wanted)) if grid.left[at]), key=lambda at: -wanted[at]):
-        least = max(_MIN_WORDS, _longest_word(grid.heads[at]))
+        words = max((_longest_word(row[at]) for row in grid.rows), default=0)
+        least = max(_MIN_WORDS, _longest_word(grid.heads[at]), min(words, _MAX_WORD))
         given = min(-spare, max(0, wanted[at] - least))
         wanted[at] -= given
         spare += given
@@ -169,7 +178,9 @@ def _longest_word(text: str) -> int:
     return max(map(display_width, text.split(" ")))
 
 
-def _drawn(grid: _Grid, widths: Sequence[int], gap: int, places: Sequence[str]) -> Iterator[str]:
+def _drawn(
+    grid: _Grid, widths: Sequence[int], gap: int, places: Sequence[str], below: Sequence[Sequence[str]]
+) -> Iterator[str]:
     if any(grid.heads):
         yield from _line(grid.heads, widths, grid.left, gap, is_head=True)
     place = ""
@@ -178,6 +189,8 @@ def _drawn(grid: _Grid, widths: Sequence[int], gap: int, places: Sequence[str]) 
             place = places[at]
             yield from wrap(place)
         yield from _line(row, widths, grid.left, gap)
+        for text in below[at] if below else ():
+            yield from wrap(printable(text), first=INDENT * 3)
 
 
 def _line(

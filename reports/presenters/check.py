@@ -6,9 +6,11 @@ from dataclasses import replace
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.report import Report
 from zprof.reports.page import (
+    Column,
     Facts,
     Item,
     ItemList,
+    Kind,
     Page,
     Section,
     Table,
@@ -84,14 +86,14 @@ def check_page(check: Check, report: Report) -> Page:
 
 
 def _gate_table(check: Check) -> Table | None:
-    wide_interval = numbers("interval", wide=True)
     return make_table(
         "Gates",
         (
             text_column(""),
             name_column("gate"),
             *numbers("value", "baseline", "allowed", "change"),
-            *wide_interval,
+            *numbers("interval", wide=True),
+            Column(title="limit", kind=Kind.TEXT, wide=True),
             text_column("outcome"),
         ),
         [_gate_row(result) for result in by_weight(check)],
@@ -111,6 +113,7 @@ def _gate_row(result: GateResult) -> tuple[str, ...]:
         allowed(result),
         spread_change(result) if result.interval else change(result),
         interval(result),
+        limit_text(result.limit),
         result.outcome.value.replace("_", " "),
     )
 

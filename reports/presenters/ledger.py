@@ -164,12 +164,11 @@ def _waterfall(sizes: Sequence[int], rows: Sequence[LedgerRow], whole: int) -> l
 
 
 def _unclaimed_table(report: Report) -> Table | None:
-    rows = [(row.name, format_ms(row.left_ns), format_percent(row.share)) for row in unclaimed_terms(report)]
+    rows = [(row.name, format_ns(row.left_ns), format_percent(row.share)) for row in unclaimed_terms(report)]
     return make_table(
         "Explained by no finding",
-        (name_column("term"), *numbers("not explained", unit="ms"), *numbers("of the step", unit="%")),
+        (name_column("term"), *numbers("not explained", unit="time"), *numbers("of the step", unit="%")),
         rows,
-        unit="ms",
         note=f"lost{on_unclaimed_rank(report)}, {span(report.time)}",
     )
 

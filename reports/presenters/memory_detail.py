@@ -21,6 +21,7 @@ from zprof.reports.page import (
     Column,
     Kind,
     Note,
+    Row,
     Section,
     Table,
     make_section,
@@ -163,31 +164,26 @@ def _allocation_table(memory: Memory) -> Table | None:
             name_column("module"),
             Column(title="rank"),
             *numbers("size", unit="bytes"),
-            Column(title="equal ones", unit="count, share of the peak"),
-            text_column("where"),
+            Column(title="equal ones", unit="count"),
         ),
         [_allocation_row(top[at], peaks.get(top[at].rank, 0)) for at in order],
         max_text_rows=_MAX_TEXT_LARGEST,
         what="allocations",
+        below="where",
     )
 
 
-def _allocation_row(entry: Allocation, peak_bytes: int) -> tuple[str, ...]:
+def _allocation_row(entry: Allocation, peak_bytes: int) -> Row:
     frames = telling_frames(entry.stack, _MAX_FRAMES)
     more = (f"of {len(entry.stack)} frames",) if len(entry.stack) > len(frames) else ()
-    where = " ← ".join(part for part in (entry.operator, *frames, *more) if part)
+    where = tuple(part for part in (entry.operator, *frames, *more) if part)
     equal = ""
     if entry.total_bytes is not None and entry.count > 1:
         share = format_percent(entry.total_bytes / max(1, peak_bytes))
         equal = f"{entry.count}: {format_bytes(entry.total_bytes)}, {share}"
-    return (
-        ": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part),
-        entry.module or "-",
-        str(entry.rank),
-        sized(entry),
-        equal,
-        where or _NO_STACK,
-    )
+    name = ": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part)
+    cells = (name, entry.module or "-", str(entry.rank), sized(entry), equal)
+    return Row(cells=cells, below=where or (_NO_STACK,))
 
 
 def _formula_table(laws: Sequence[LawCheck]) -> Table | None:

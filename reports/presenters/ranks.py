@@ -156,7 +156,9 @@ def critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
     kinds = [
         f"{kind} {format_percent(share)}" for kind, share in path_kinds(path) if share >= _MIN_PATH_RATIO
     ]
-    return (*((table,) if table else ()), Note(text=f"The whole path: {', '.join(kinds)}."))
+    rest = found[_MAX_TEXT_LATE:]
+    others = f"; {len(rest)} ranks with less: {format_ms(sum(rank.ns for rank in rest))} ms" if rest else ""
+    return (*((table,) if table else ()), Note(text=f"The whole path: {', '.join(kinds)}{others}."))
 
 
 def _path_row(entry: PathRank) -> tuple[str, ...]:
