@@ -1,8 +1,9 @@
 """What a terminal adds to text: colour, and Markdown as rich renders it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import StringIO
+from typing import ClassVar
 
 from zprof.model.printable import printable
 from zprof.reports.layout import page_width
@@ -38,8 +39,19 @@ def _in(code: str, text: str) -> str:
 
 def markdown_text(markdown: str, width: int | None = None, *, colour: bool = False) -> str:
     """Return Markdown as rich renders it in so many columns (the page's), in colour or as plain text."""
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.console import Console, ConsoleOptions
+    from rich.markdown import Heading, Markdown
+    from rich.text import Text
+
+    class LeftHeading(Heading):
+        """A heading on the left, in capitals below the title: plain text has no bold type."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+            title = self.text.plain if self.tag == "h1" else self.text.plain.upper()
+            yield Text(title, style="bold")
+
+    class Page(Markdown):
+        elements: ClassVar = {**Markdown.elements, "heading_open": LeftHeading}
 
     console = Console(
         file=StringIO(),
@@ -50,5 +62,5 @@ def markdown_text(markdown: str, width: int | None = None, *, colour: bool = Fal
     )
     inert = "\n".join(printable(line) for line in markdown.splitlines())
     with console.capture() as capture:
-        console.print(Markdown(inert, hyperlinks=False))
+        console.print(Page(inert, hyperlinks=False))
     return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n") + "\n"

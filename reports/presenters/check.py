@@ -17,7 +17,6 @@ from zprof.reports.page import (
     Verdict,
     make_section,
     make_table,
-    name_column,
     numbers,
     text_column,
 )
@@ -89,12 +88,11 @@ def _gate_table(check: Check) -> Table | None:
     return make_table(
         "Gates",
         (
-            text_column(""),
-            name_column("gate"),
+            text_column("gate"),
             *numbers("value", "baseline", "allowed", "change"),
             *numbers("interval", wide=True),
             Column(title="limit", kind=Kind.TEXT, wide=True),
-            text_column("outcome"),
+            Column(title="outcome", kind=Kind.TEXT, wide=True),
         ),
         [_gate_row(result) for result in by_weight(check)],
         note=against(check),
@@ -106,8 +104,7 @@ def _gate_table(check: Check) -> Table | None:
 def _gate_row(result: GateResult) -> tuple[str, ...]:
     unit = result.limit.unit
     return (
-        MARKS[result.outcome],
-        result.limit.gate,
+        f"{MARKS[result.outcome]} {result.limit.gate}",
         figure(result.value, unit),
         figure(result.baseline, unit),
         allowed(result),

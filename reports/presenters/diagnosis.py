@@ -77,9 +77,15 @@ def _ledger_section(report: Report) -> tuple[Section, ...]:
 
 
 def terms_by_weight(report: Report) -> tuple[LedgerRow, ...]:
-    """Return the terms of the step, or of its change, the largest first and none that is 0.0."""
-    rows = [(abs(row.this_ns if row.change_ns is None else row.change_ns), row) for row in ledger(report)]
-    return tuple(row for size, row in sorted(rows, key=lambda entry: -entry[0]) if size >= _MIN_TERM_NS)
+    """Return the terms of the step, or of its change, the largest first and none that is 0.0 throughout."""
+
+    def weight(row: LedgerRow) -> int:
+        return abs(row.this_ns if row.change_ns is None else row.change_ns)
+
+    kept = (
+        row for row in ledger(report) if max(weight(row), row.this_ns, row.baseline_ns or 0) >= _MIN_TERM_NS
+    )
+    return tuple(sorted(kept, key=weight, reverse=True))
 
 
 def _job_notes(comparison: Comparison) -> Iterator[Block]:

@@ -100,7 +100,7 @@ def finding_section(report: Report) -> tuple[Section, ...]:
     """Return all findings, the one that saves most first; says so if there is none."""
     lead = "What costs time or memory, how we know, and what to change."
     if not report.findings:
-        return make_section("findings", "Findings", lead, Paragraph(text="None."))
+        return make_section("findings", "Findings", lead, Paragraph(text="No findings."))
     shown, known = report.findings[:_MAX_FINDINGS], len(report.findings)
     cards = [finding_card(number, entry) for number, entry in enumerate(shown, start=1)]
     left = Note(text=f"{len(shown)} of {known:,} findings.") if known > len(shown) else None

@@ -52,13 +52,13 @@ _MAX_TEXT_TOP = 4
 TENANT_TITLES = (*(tenant_name(tenant) for tenant in SHOWN), UNTAGGED, "= allocated peak")
 
 
-def memory_section(report: Report, *, short: bool = False) -> tuple[Section, ...]:
+def memory_section(report: Report, *, short: bool = False, with_largest: bool = True) -> tuple[Section, ...]:
     """Return who owns the bytes at the peak; nothing if no rank was measured: the gaps say why."""
     if not report.memory.per_rank:
         return ()
     blocks: list[Block | None] = [_tenant_table(report), *_notes(report)]
     if not short:
-        blocks = [_tenant_bars(report), *blocks, _top_table(report)]
+        blocks = [_tenant_bars(report), *blocks, _top_table(report) if with_largest else None]
     return make_section("memory", "Memory", "Who owns the bytes at each rank's peak.", *blocks)
 
 
@@ -114,9 +114,9 @@ def _notes(report: Report) -> Iterator[Note]:
     ranks = largest_ranks(report.memory.per_rank, _MAX_STATED)
     moments = {rank.rank: peak_moment(rank) for rank in ranks}
     if len(set(moments.values())) == 1 and (moment := peak_moment(ranks[0])):
-        yield Note(text=f"The peak is in {moment}.")
+        yield Note(text=f"The peak is in the {moment}.")
     elif any(moments.values()):
-        said = ", ".join(f"rank {rank} in {moment}" for rank, moment in moments.items() if moment)
+        said = ", ".join(f"rank {rank} in the {moment}" for rank, moment in moments.items() if moment)
         yield Note(text=f"Peaks: {said}.")
     for rank in ranks:
         if note := basis_note(rank):

@@ -30,7 +30,7 @@ def report_page(report: Report) -> Page:
         sections=(
             *finding_section(report),
             *ledger_section(report),
-            *memory_section(report),
+            *memory_section(report, with_largest=has_time),
             *timeline_section(report),
             *rank_section(report),
             *communication_section(report),

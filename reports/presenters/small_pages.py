@@ -153,15 +153,13 @@ def baseline_page(name: str, rows: Sequence[Row]) -> Page:
     facts = Facts(
         rows=tuple((row.name, _baseline_figure(row.b, row.unit)) for row in rows if row.b is not None)
     )
-    return _page(
-        "zprof baseline", Paragraph(text=f"Baseline {name}"), *make_section("figures", "Figures", "", facts)
-    )
+    return _page("zprof baseline", *make_section("figures", "Baseline", "", facts, note=name))
 
 
 def changes_page(rows: Sequence[Row]) -> Page:
     """Return the figures that change: before, after, and by how much."""
     if not rows:
-        return _page("zprof baseline", Paragraph(text="nothing changes"))
+        return _page("zprof baseline", Paragraph(text="Nothing changes."))
     cells = [
         (
             row.name,
