@@ -105,21 +105,21 @@ def _sarif(report: Report) -> str:
 
 
 def _check_junit(checked: Checked) -> str:
-    from zprof.reports import check_junit
+    from zprof.reports.check_ci import render_junit
 
-    return check_junit.render(*checked)
+    return render_junit(*checked)
 
 
 def _check_sarif(checked: Checked) -> str:
-    from zprof.reports import check_sarif
+    from zprof.reports.check_ci import render_sarif
 
-    return check_sarif.render(*checked)
+    return render_sarif(*checked)
 
 
 def _check_github(checked: Checked) -> str:
-    from zprof.reports import check_github
+    from zprof.reports.check_ci import render_github
 
-    return check_github.render(*checked)
+    return render_github(*checked)
 
 
 def _check_json(checked: Checked) -> str:

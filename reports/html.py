@@ -23,8 +23,6 @@ from zprof.reports.text_table import left_out
 #: Style classes of the lines of a chart, in their order.
 LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
 MAX_NAME, MAX_SENTENCE = 160, 2_000
-#: Tables with more rows open on a click, and in print.
-_FOLDED_FROM = 24
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -49,7 +47,6 @@ def render_html(page: Page) -> str:
         scripts=[Markup(script) for script in scripts],
         data="" if chart is None else chart_data(chart),
         policy=_policy(scripts),
-        is_folded=_is_folded,
     )
     return text.rstrip("\n") + "\n"
 
@@ -59,9 +56,9 @@ def _inert(value: Any) -> Any:
     return value if isinstance(value, Markup) else shorten(printable(value), MAX_SENTENCE)
 
 
-def _short(value: object) -> str:
+def _short(value: object, width: int = MAX_NAME) -> str:
     """Return a name that is not too long; the JSON has all of it."""
-    return shorten(printable(value), MAX_NAME)
+    return shorten(printable(value), width)
 
 
 def _macro_name(block: object) -> str:
@@ -71,10 +68,6 @@ def _macro_name(block: object) -> str:
 
 def _left_out(table: Table) -> str:
     return left_out(len(table.rows), table.total, table.what).replace("-f json", "zprof report RUN -f json")
-
-
-def _is_folded(table: Table, *, is_detail: bool) -> bool:
-    return (is_detail and len(table.rows) >= _FOLDED_FROM) or len(table.rows) >= 4 * _FOLDED_FROM
 
 
 def _line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:

@@ -6,7 +6,7 @@ the document says what.  Drawings are left out: tables have their numbers.
 
 from collections.abc import Iterator, Sequence
 
-from zprof.reports.escape_markdown import code, fenced, prose
+from zprof.reports.escape import code, fenced, prose
 from zprof.reports.page import (
     Bar,
     Block,

@@ -324,7 +324,8 @@ Block = Text | Drawing
 class Section:
     """A heading with what is under it.
 
-    ``lead``: what it answers; ``note``: what its numbers are.  ``detail``: Markdown folds it, the terminal
+    ``lead``: what it answers; ``note``: what its numbers are.  HTML folds tables with ``fold_rows`` or more.
+    ``detail``: Markdown folds it, the terminal
     leaves it out.
     """
 
@@ -334,6 +335,7 @@ class Section:
     lead: str = ""
     note: str = ""
     detail: bool = False
+    fold_rows: int = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,12 +361,22 @@ class Page:
 
 
 def make_section(
-    anchor: str, title: str, lead: str, *blocks: Block | None, note: str = "", detail: bool = False
+    anchor: str,
+    title: str,
+    lead: str,
+    *blocks: Block | None,
+    note: str = "",
+    detail: bool = False,
+    fold_rows: int = 24,
 ) -> tuple[Section, ...]:
     """Return a section with the blocks that are there; none without any."""
     kept = tuple(block for block in blocks if block is not None)
-    section = Section(anchor=anchor, title=title, lead=lead, blocks=kept, note=note, detail=detail)
-    return (section,) if kept else ()
+    if not kept:
+        return ()
+    section = Section(
+        anchor=anchor, title=title, lead=lead, blocks=kept, note=note, detail=detail, fold_rows=fold_rows
+    )
+    return (section,)
 
 
 def make_table(

@@ -1,6 +1,7 @@
 """A plan as a page: what a job would need that did not run, and what it would cost."""
 
 from zprof.model.planning.plan import Plan
+from zprof.model.planning.verification import VerifiedStage
 from zprof.model.report import VerdictStatus
 from zprof.reports.page import (
     Facts,
@@ -10,17 +11,26 @@ from zprof.reports.page import (
     Page,
     Paragraph,
     Section,
+    Table,
     Verdict,
     make_section,
+    numbers,
 )
 from zprof.reports.presenters.assumptions import plan_assumptions
 from zprof.reports.presenters.findings import gap_section
 from zprof.reports.presenters.head import MARKS
-from zprof.reports.presenters.plan_answers import plan_answers, plan_facts, plan_figures, plan_title
+from zprof.reports.presenters.memory_figures import tenant_name
+from zprof.reports.presenters.plan_answers import (
+    plan_answers,
+    plan_facts,
+    plan_figures,
+    plan_title,
+    verification_sentences,
+)
 from zprof.reports.presenters.plan_memory import memory_table, plan_bars, term_table
 from zprof.reports.presenters.plan_sensitivity import sensitivity_charts, sensitivity_tables
 from zprof.reports.presenters.plan_time import degree_table, step_table, traffic_table
-from zprof.reports.presenters.plan_verification import verification_sentences, verification_tables
+from zprof.reports.presenters.plan_words import plan_row, plan_table, scaled, signed_percent, size_scale
 
 
 def plan_page(plan: Plan, *, everything: bool = False) -> Page:
@@ -94,5 +104,40 @@ def _verification_section(plan: Plan) -> tuple[Section, ...]:
         "Verification",
         "One rank of the job ran on tensors without memory, and its tenants were counted.",
         *(Paragraph(text=line) for line in verification_sentences(found)[1:]),
-        *verification_tables(found),
+        *(_stage(stage) for stage in found.stages),
+    )
+
+
+def _stage(stage: VerifiedStage) -> Table:
+    scale = size_scale([stage.planned_peak_bytes, stage.verified_peak_bytes])
+    return plan_table(
+        title=f"Stage {stage.stage} against a counted rank",
+        unit=scale.unit,
+        note=f"peak: {stage.peak_at}" if stage.peak_at else "",
+        columns=(
+            *numbers("planned", "counted", unit=scale.unit),
+            *numbers("difference", unit="%"),
+        ),
+        rows=(
+            *(
+                plan_row(
+                    name=tenant_name(entry.tenant),
+                    cells=(
+                        scaled(entry.planned_bytes, scale),
+                        scaled(entry.verified_bytes, scale),
+                        signed_percent(entry.difference_ratio),
+                    ),
+                )
+                for entry in stage.tenants
+            ),
+            plan_row(
+                name="peak",
+                cells=(
+                    scaled(stage.planned_peak_bytes, scale),
+                    scaled(stage.verified_peak_bytes, scale),
+                    signed_percent(stage.difference_ratio),
+                ),
+                total=True,
+            ),
+        ),
     )

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from zprof.model.planning.hardware import Hardware
 from zprof.model.planning.job import Job
 from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow
+from zprof.model.planning.verification import PlanVerification
 from zprof.reports.presenters.plan_memory import memory_scale, peak_words
 from zprof.reports.presenters.plan_time import tokens_per_s
-from zprof.reports.presenters.plan_verification import verification_sentences
 from zprof.reports.presenters.plan_words import (
     SCHEMES,
     count_words,
     joined,
     round_size,
     scaled,
+    signed_percent,
     time_words,
     whole,
 )
@@ -207,3 +208,19 @@ def _peak(job: Job, hardware: Hardware) -> str:
 
 def _hop(latency_ns: int) -> str:
     return f"{latency_ns / 1000:g} µs per hop"
+
+
+def verification_sentences(found: PlanVerification) -> tuple[str, ...]:
+    """Return how far off the plan is at most, and what it was checked against."""
+    off = [(abs(s.difference_ratio), s) for s in found.stages if s.difference_ratio is not None]
+    took = "" if found.seconds is None else f" It took {found.seconds:.1f} s."
+    ran = f"One of {whole(found.ranks)} ranks was counted, {found.how}: {found.program}.{took}"
+    if not off:
+        return ("The plan's peak could not be checked against what was counted.", ran)
+    most, worst = max(off, key=lambda entry: entry[0])
+    if signed_percent(most) == signed_percent(0.0):
+        return ("The planned peak is that of a counted rank, to a tenth of a percent.", ran)
+    return (
+        f"The planned peak is off by {signed_percent(worst.difference_ratio)} at most (stage {worst.stage}).",
+        ran,
+    )

@@ -44,7 +44,7 @@ def time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
     lead = "By step, unit and message size; the link and the clocks."
     tables = (_step_table(time), _unit_table(time), _message_table(time), _fit_table(time))
     clocks = _clock_table(time.alignment)
-    return make_section("time-detail", "Time in detail", lead, *tables, clocks, detail=detail)
+    return make_section("time-detail", "Time in detail", lead, *tables, clocks, detail=detail, fold_rows=8)
 
 
 def _step_table(time: Time) -> Table | None:

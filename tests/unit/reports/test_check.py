@@ -15,7 +15,7 @@ from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.printable import display_width
 from zprof.model.report import Report
-from zprof.reports import check_github, check_junit, check_sarif
+from zprof.reports.check_ci import render_github, render_junit, render_sarif
 from zprof.reports.formats import CHECKS as FORMATS
 from zprof.reports.formats import by_name, by_path, format_names, page_markdown, page_text
 from zprof.reports.presenters.check import check_page
@@ -138,20 +138,20 @@ def test_thousands_of_gates_and_notices_fit() -> None:
 
 
 def test_github_has_a_command_for_each_gate_that_is_not_fine() -> None:
-    lines = names_in(check_github.render(CHECKS["failed"], slower()))
+    lines = names_in(render_github(CHECKS["failed"], slower()))
     kinds = [line.split(" ", 1)[0] for line in lines]
     assert kinds == ["::error", "::error", "::error", "::warning", "::notice"]
     assert lines[0].startswith(
         "::error title=zprof%3A peak_memory failed::peak_memory: 21.4 MiB on rank 1 is 4.4 %25"
     )
     assert lines[2].endswith("no step was timed%0A→ record the time window on all ranks (--time-steps 8)")
-    assert names_in(check_github.render(CHECKS["passed"], slower())) == [
+    assert names_in(render_github(CHECKS["passed"], slower())) == [
         "::notice title=zprof::PASSED: all 3 gates passed"
     ]
 
 
 def test_junit_has_a_case_a_gate_and_its_numbers() -> None:
-    document = check_junit.render(CHECKS["failed"], slower())
+    document = render_junit(CHECKS["failed"], slower())
     assert junit_schema.states(document) == {
         "collective_count": "passed",
         "step_time": "passed",
@@ -170,7 +170,7 @@ def test_junit_has_a_case_a_gate_and_its_numbers() -> None:
 
 
 def test_sarif_has_a_result_a_gate_that_is_not_fine_and_findings_as_notes() -> None:
-    run = sarif_schema.parsed(check_sarif.render(CHECKS["failed"], slower()))
+    run = sarif_schema.parsed(render_sarif(CHECKS["failed"], slower()))
     levels = [(result["ruleId"], result["level"]) for result in run["results"]]
     assert levels == [
         ("check/peak_memory", "error"),
@@ -203,10 +203,10 @@ def test_sarif_has_a_result_a_gate_that_is_not_fine_and_findings_as_notes() -> N
 )
 def test_a_limit_is_placed_in_its_file_below_the_folder_of_the_job(origin: str, uri: str) -> None:
     found = check(replace(FAILED, limit=replace(FAILED.limit, origin=origin)), outcome=Outcome.FAILED)
-    places = sarif_schema.parsed(check_sarif.render(found, trace()))["results"][0]["locations"]
+    places = sarif_schema.parsed(render_sarif(found, trace()))["results"][0]["locations"]
     assert [place["physicalLocation"]["artifactLocation"]["uri"] for place in places] == [uri]
     named = replace(found, run="..", results=(replace(FAILED, limit=replace(FAILED.limit, origin="")),))
-    (place,) = sarif_schema.parsed(check_sarif.render(named, trace()))["results"][0]["locations"]
+    (place,) = sarif_schema.parsed(render_sarif(named, trace()))["results"][0]["locations"]
     assert place["physicalLocation"]["artifactLocation"]["uri"] == "run"
 
 
@@ -214,10 +214,10 @@ def test_a_limit_is_placed_in_its_file_below_the_folder_of_the_job(origin: str, 
 def test_all_faces_agree_on_how_a_gate_ended(outcome: Outcome) -> None:
     result = replace(FAILED, outcome=outcome)
     found = check(result, outcome=outcome)
-    state = junit_schema.states(check_junit.render(found, slower()))["peak_memory"]
-    rows = sarif_schema.parsed(check_sarif.render(found, trace()))["results"]
+    state = junit_schema.states(render_junit(found, slower()))["peak_memory"]
+    rows = sarif_schema.parsed(render_sarif(found, trace()))["results"]
     level = next((row["level"] for row in rows if row["ruleId"] == "check/peak_memory"), None)
-    command = check_github.render(found, slower()).split(" ", 1)[0]
+    command = render_github(found, slower()).split(" ", 1)[0]
     expected = {
         Outcome.FAILED: ("failure", "error", "::error"),
         Outcome.UNKNOWN: ("error", "error", "::error"),
@@ -260,7 +260,7 @@ def test_figures_are_those_of_the_units() -> None:
 def test_the_same_figures_stand_in_every_face() -> None:
     found: Check = CHECKS["failed"]
     page, comment = text(found, slower()), visible(markdown(found, slower()))
-    numbers = junit_schema.properties(check_junit.render(found, slower()))
+    numbers = junit_schema.properties(render_junit(found, slower()))
     tree = json.loads(by_name("json", FORMATS).render((found, slower())))
     for result, entry in zip(found.results, tree["results"], strict=True):
         for name in ("value", "baseline", "allowed"):

@@ -1,4 +1,4 @@
-"""Reports as JUnit and SARIF: what fails, what is skipped, the numbers, the places, formats by name and file."""
+"""Reports as JUnit and SARIF: what fails, what is skipped, numbers, places; formats by name and file."""
 
 import json
 from dataclasses import replace

@@ -1,17 +1,44 @@
-"""Text in Markdown that shows as it stands, on GitHub, on GitLab and in CommonMark viewers.
+"""Names from a run as text that nothing acts on: in the log of a CI job, and in Markdown.
 
-Names come from a run, so they may hold markup, HTML, links, mentions (@team), references (#12, !3, GH-4),
-emoji codes and formulas.  Signs that CommonMark reads are escaped; a forge reads more after that, from the
-text that is left, but never inside of code.  So a word that a forge could turn into a link, a picture or a
-message to somebody is shown as code.
-Formats: https://spec.commonmark.org/0.31.2, https://github.github.com/gfm.
+In a log, GitHub reads ``::error title=T::MESSAGE`` as a command, with %, carriage return and line feed as
+%25, %0D and %0A, and in properties also ``:`` and ``,``; see ``escapeData`` and ``escapeProperty`` of its
+toolkit and https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
+
+In Markdown, names may hold markup, HTML, links, mentions (@team), references (#12, !3, GH-4), emoji codes
+and formulas.  Signs that CommonMark reads are escaped; a forge reads more after that, from the text that
+is left, but never inside code.  So a word that a forge could turn into a link, a picture or a message to
+somebody is shown as code.  Formats: https://spec.commonmark.org/0.31.2, https://github.github.com/gfm.
 """
 
 import re
 from collections.abc import Sequence
 
 from zprof.model.printable import printable, shorten
-from zprof.reports.escape_log import log_line
+
+#: A command of GitHub's at the begin of a line; of GitHub's first version, Azure's and TeamCity's anywhere.
+_AT_BEGIN = re.compile(r"^(\s*)::")
+_ANYWHERE = re.compile(r"##(\w*)\[")
+_MAX_MESSAGE, _MAX_COMMAND_TITLE = 4_000, 200
+
+
+def command(kind: str, title: str, *lines: str) -> str:
+    """A workflow command: ``error``, ``warning`` or ``notice``; ``lines`` are those of the message."""
+    said = "\n".join(shorten(printable(line), _MAX_MESSAGE) for line in lines if line)
+    return f"::{kind} title={_property(shorten(printable(title), _MAX_COMMAND_TITLE))}::{_data(said)}"
+
+
+def log_line(line: str) -> str:
+    """A line of a log that no runner takes for a command: as long as it was, one sign is a space."""
+    return _ANYWHERE.sub(r"# \1[", _AT_BEGIN.sub(r"\1: ", line))
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
 
 #: An underscore within a word means nothing.
 _ESCAPED = re.compile(r"[\\`*\[\]<>&~$#{}]|(?<![^\W_])_|_(?![^\W_])")
@@ -26,17 +53,17 @@ _READ_BY_FORGES = re.compile(
 _BEGIN = re.compile(r"^(?:/|[-+=](?=\s|$|[-=\s]+$)|\d{1,9}(?=[.)](?:\s|$)))")
 _AROUND = re.compile(r"""([("']*)(.*?)([)"',.;:]*)""")
 _TICKS = re.compile(r"`+")
-_LONGEST_NAME, _LONGEST_PROSE, _LONGEST_LINE = 120, 1_200, 400
-_MOST_LINES = 60
+_MAX_NAME, _MAX_PROSE, _MAX_LINE = 120, 1_200, 400
+_MAX_LINES = 60
 
 
-def prose(text: object, most: int = _LONGEST_PROSE) -> str:
+def prose(text: object, most: int = _MAX_PROSE) -> str:
     """One line of text that may hold names: it may stand in a paragraph, a list item or a cell."""
     words = shorten(" ".join(printable(text).split()), most).split(" ")
-    return _begun(" ".join(_word(word, most) for word in words))
+    return _escape_start(" ".join(_word(word, most) for word in words))
 
 
-def code(name: object, most: int = _LONGEST_NAME) -> str:
+def code(name: object, most: int = _MAX_NAME) -> str:
     """A name as code; a bar in it is shown as its escape, since it would end the cell of a table."""
     shown = shorten(" ".join(printable(name).split()), most).replace("|", "\\x7c")
     if not shown:
@@ -48,9 +75,9 @@ def code(name: object, most: int = _LONGEST_NAME) -> str:
 
 def fenced(lines: Sequence[object]) -> str:
     """Lines as a block of code, whatever stands in them; printed in a log they are no commands."""
-    shown = [log_line(shorten(printable(line), _LONGEST_LINE)) for line in lines[:_MOST_LINES]]
-    if len(lines) > _MOST_LINES:
-        shown.append(f"… and {len(lines) - _MOST_LINES} more lines")
+    shown = [log_line(shorten(printable(line), _MAX_LINE)) for line in lines[:_MAX_LINES]]
+    if len(lines) > _MAX_LINES:
+        shown.append(f"… and {len(lines) - _MAX_LINES} more lines")
     longest = max((len(run) for line in shown for run in _TICKS.findall(line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *shown, fence])
@@ -70,7 +97,7 @@ def _plain(word: str) -> str:
     return _ESCAPED.sub(r"\\\g<0>", word).replace("|", "&#124;")
 
 
-def _begun(line: str) -> str:
+def _escape_start(line: str) -> str:
     """A line that begins nothing: a number keeps its dot, a dash stays one."""
     begin = _BEGIN.match(line)
     if begin is None:
