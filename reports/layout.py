@@ -66,13 +66,19 @@ def is_code(text: str) -> bool:
         return False
     commented = _COMMENT.match(text)
     line = (commented[1] if commented else text).strip()
-    for candidate in (line, f"{line} pass", f"{{{line.rstrip(',')}}}"):
+    for candidate in (line, f"{line} pass", f"{{{line.rstrip(',')}}}", _balanced(line)):
         try:
             ast.parse(candidate)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         return True
     return False
+
+
+def _balanced(line: str) -> str:
+    """Return a line of a call that goes over several lines as a call of its own."""
+    opened = line.count("(") - line.count(")")
+    return "f(" * max(0, -opened) + line + ")" * max(0, opened)
 
 
 def wrap(text: str, *, first: str = INDENT, rest: str | None = None, width: int | None = None) -> list[str]:

@@ -36,7 +36,8 @@ def test_the_figure_of_the_paper_stands_in_the_first_lines(capsys: pytest.Captur
     assert printed.err == ""
     first = " ".join(printed.out.split("\n\n")[0].split())
     assert "DP / ZeRO-1 / ZeRO-2 / ZeRO-3 need 120 / 31.4 / 16.6 / 1.9 GB" in first
-    rows = {line.split("  ")[1].strip("= "): line.split()[-7:] for line in printed.out.splitlines()[10:20]}
+    lines = printed.out.split("MEMORY OF A DEVICE")[1].splitlines()[2:10]
+    rows = {line.split("  ")[1].strip("= "): line.split()[-7:] for line in lines}
     assert rows["parameters"][:4] == ["15.0", "15.0", "15.0", "0.23"]
     assert rows["optimizer state"][:4] == ["90.0", "1.4", "1.4", "1.4"]
 

@@ -64,6 +64,8 @@ def test_the_note_of_a_heading_is_never_cut(columns: int) -> None:
         ("f(" + "a, " * 40 + ")", ["f(" + "a, " * 40 + ")"]),
         ('"a": {"b": [' + "1, " * 30 + "1]},", ['"a": {"b": [' + "1, " * 30 + "1]},"]),
         ("short(a)   # why", ["short(a)   # why"]),
+        ("f(a, g(" + "b, " * 30, ["f(a, g(" + "b, " * 30]),
+        ("c=" + "d." * 40 + "e))", ["c=" + "d." * 40 + "e))"]),
     ],
 )
 def test_code_is_not_wrapped_and_a_comment_stays_one(text: str, lines: list[str]) -> None:
