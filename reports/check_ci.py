@@ -47,7 +47,7 @@ _ENDINGS = {
 
 
 def render_github(check: Check, report: Report) -> str:
-    """A line a command; where all is fine, one notice that says so."""
+    """Return a command per line; one notice if everything is fine."""
     lines = [
         _command(result) for result in by_weight(check) if result.outcome in _COMMANDS or is_noisy(result)
     ]
@@ -72,7 +72,7 @@ _FACTS = ("zprof_version", "run", "baseline", "outcome")
 
 
 def render_junit(check: Check, report: Report) -> str:
-    """The document; a warning is a case that passed and says why it warned."""
+    """Return JUnit XML; a warning is a case that passed and says why it warned."""
     properties = {name: str(value) for name in _FACTS if (value := getattr(check, name)) is not None}
     for result in check.results:
         properties |= _numbers(result)
@@ -127,7 +127,7 @@ _PROPERTIES = ("outcome", "value", "baseline", "allowed", "interval", "leaf", "s
 
 
 def render_sarif(check: Check, report: Report) -> str:
-    """The document."""
+    """Return SARIF."""
     gates = [_result(result) for result in by_weight(check) if result.outcome in _LEVELS]
     notes = [("note", outcome_sentence(check)), *(("note", notice) for notice in check.notices)]
     return sarif_document(

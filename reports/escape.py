@@ -22,13 +22,13 @@ _MAX_MESSAGE, _MAX_COMMAND_TITLE = 4_000, 200
 
 
 def command(kind: str, title: str, *lines: str) -> str:
-    """A workflow command: ``error``, ``warning`` or ``notice``; ``lines`` are those of the message."""
+    """Return a workflow command: ``error``, ``warning`` or ``notice``, with the lines of its message."""
     said = "\n".join(shorten(printable(line), _MAX_MESSAGE) for line in lines if line)
     return f"::{kind} title={_property(shorten(printable(title), _MAX_COMMAND_TITLE))}::{_data(said)}"
 
 
 def log_line(line: str) -> str:
-    """A line of a log that no runner takes for a command: as long as it was, one sign is a space."""
+    """Return a line of a log that no runner takes for a command; its length stays."""
     return _ANYWHERE.sub(r"# \1[", _AT_BEGIN.sub(r"\1: ", line))
 
 
@@ -58,13 +58,13 @@ _MAX_LINES = 60
 
 
 def prose(text: object, most: int = _MAX_PROSE) -> str:
-    """One line of text that may hold names: it may stand in a paragraph, a list item or a cell."""
+    """Return one line that may hold names, for a paragraph, a list item or a cell."""
     words = shorten(" ".join(printable(text).split()), most).split(" ")
     return _escape_start(" ".join(_word(word, most) for word in words))
 
 
 def code(name: object, most: int = _MAX_NAME) -> str:
-    """A name as code; a bar in it is shown as its escape, since it would end the cell of a table."""
+    """Return a name as code; a bar in it is escaped, since it would end the cell of a table."""
     shown = shorten(" ".join(printable(name).split()), most).replace("|", "\\x7c")
     if not shown:
         return ""
@@ -74,7 +74,7 @@ def code(name: object, most: int = _MAX_NAME) -> str:
 
 
 def fenced(lines: Sequence[object]) -> str:
-    """Lines as a block of code, whatever stands in them; printed in a log they are no commands."""
+    """Return lines as a block of code, whatever they hold; printed in a log they are no commands."""
     shown = [log_line(shorten(printable(line), _MAX_LINE)) for line in lines[:_MAX_LINES]]
     if len(lines) > _MAX_LINES:
         shown.append(f"… and {len(lines) - _MAX_LINES} more lines")
@@ -84,7 +84,7 @@ def fenced(lines: Sequence[object]) -> str:
 
 
 def _word(word: str, most: int) -> str:
-    """As code where a forge would read it; what only stands around it is no part of that."""
+    """Return a word as code if a forge would read it, without the punctuation around it."""
     if not _READ_BY_FORGES.search(word):
         return _plain(word)
     around = _AROUND.fullmatch(word)
@@ -98,7 +98,7 @@ def _plain(word: str) -> str:
 
 
 def _escape_start(line: str) -> str:
-    """A line that begins nothing: a number keeps its dot, a dash stays one."""
+    """Return a line that starts no list, rule or quick action."""
     begin = _BEGIN.match(line)
     if begin is None:
         return line

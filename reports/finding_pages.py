@@ -16,7 +16,7 @@ _MOST_NEAR = 3
 
 
 def cause_of(name: str) -> Cause:
-    """The cause of an id or a name, in any case, with - or _.
+    """Return the cause of an id or a name, in any case, with - or _.
 
     Raises:
         BadInput: there is none; the hint has the nearest ones.
@@ -35,7 +35,7 @@ def cause_of(name: str) -> Cause:
 
 
 def page(cause: Cause) -> str:
-    """The page of a finding as Markdown.
+    """Return the page of a finding as Markdown.
 
     Raises:
         BadInput: this version has none.
@@ -50,7 +50,7 @@ def page(cause: Cause) -> str:
 
 
 def claims() -> dict[Cause, str]:
-    """Each cause with the claim of its page in one line, by id; empty where there is no page."""
+    """Return each cause by id with the claim of its page in one line; empty if it has no page."""
     ordered = sorted(FINDING_IDS, key=FINDING_IDS.__getitem__)
     return {cause: _claim(cause) for cause in ordered}
 

@@ -32,7 +32,7 @@ _IDS = {cause.value: identifier for cause, identifier in FINDING_IDS.items()}
 
 
 def render(report: Report) -> str:
-    """The document."""
+    """Return the XML."""
     cases = [_verdict(report), *(_finding(finding) for finding in report.findings)]
     cases += [case for group in grouped_gaps(report.gaps) for case in _gap(group)]
     return document(
@@ -84,7 +84,7 @@ def _skipped(group: str, name: str, message: str) -> Case:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    """What the judgements rest on, as every face shows it."""
+    """Yield what the judgements rest on, as every output shows it."""
     yield "zprof_version", report.zprof_version
     yield "run", report.run.name
     yield "verdict", report.verdict.status.value
@@ -99,7 +99,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _exposed(seen: Exposure) -> str:
-    """Not the gate ``exposed_ratio``, which is a share of the step."""
+    """Return the share of the collectives, which is not the gate ``exposed_ratio``, a share of the step."""
     if seen.ratio is None:
         return "no collective ran"
     return f"{'at most ' if seen.at_most else ''}{format_percent(seen.ratio)}"

@@ -23,7 +23,7 @@ _NUMBERS = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evi
 
 
 def render(report: Report) -> str:
-    """The document; a guess is never more than a note."""
+    """Return the log; a guess is never more than a note."""
     results = [finding_result(finding, level_of(finding)) for finding in report.findings]
     verdict = [] if any(result.level != "note" for result in results) else _verdict(report)
     return document(
@@ -38,17 +38,17 @@ def render(report: Report) -> str:
 
 
 def level_of(finding: Finding) -> str:
-    """``error``, ``warning`` or ``note``."""
+    """Return ``error``, ``warning`` or ``note``."""
     return "note" if finding.confidence is Confidence.LOW else _LEVELS[finding.severity]
 
 
 def finding_rules(findings: Sequence[Finding]) -> list[Rule]:
-    """A rule for each cause that was found."""
+    """Return a rule for each cause that was found."""
     return [_rule(finding) for finding in findings]
 
 
 def finding_result(finding: Finding, level: str) -> Result:
-    """A finding as a result, with its numbers as properties."""
+    """Return a finding as a result, with its numbers as properties."""
     ranks = dict.fromkeys(fact.rank for fact in finding.evidence if fact.rank is not None)
     return Result(
         rule=finding.id,
@@ -60,7 +60,7 @@ def finding_result(finding: Finding, level: str) -> Result:
 
 
 def _verdict(report: Report) -> list[Result]:
-    """The verdict, where it is bad: what no finding explains would else be green."""
+    """Return the verdict if it is bad: what no finding explains would be green otherwise."""
     level = _VERDICTS.get(report.verdict.status)
     said = [report.verdict.sentence]
     return (
@@ -69,7 +69,7 @@ def _verdict(report: Report) -> list[Result]:
 
 
 def gap_notes(report: Report) -> list[tuple[str, str]]:
-    """What could not be measured or tested, and what would make it known."""
+    """Return what could not be measured or tested, and what would make it known."""
     notes = []
     for group in grouped_gaps(report.gaps):
         remedy = f" → {group.remedy}" if group.remedy else ""

@@ -38,7 +38,7 @@ _STYLE = (
 
 
 def render(report: Report) -> str:
-    """The picture.
+    """Return the picture.
 
     Raises:
         MissingData: no memory timeline was recorded.
@@ -84,7 +84,7 @@ def _areas(areas: Areas) -> Iterator[str]:
 
 
 def _edge(areas: Areas, heights: Sequence[int]) -> list[tuple[float, float]]:
-    """The upper or lower rim of an area: level until the next point."""
+    """Return the upper or lower edge of an area, level until the next point."""
     rim: list[tuple[float, float]] = []
     ends = [*areas.timeline.time_ns[1:], areas.end_ns]
     for begin, end, height in zip(areas.timeline.time_ns, ends, heights, strict=True):
@@ -108,7 +108,7 @@ def _times(areas: Areas) -> Iterator[str]:
 
 
 def _phase_boxes(areas: Areas) -> Iterator[tuple[float, float, str]]:
-    """Left edge, width and name of each phase; those too narrow to see are left out.
+    """Yield left edge, width and name of each phase; those too narrow to see are left out.
 
     A snapshot's timeline has none.
     """

@@ -37,14 +37,14 @@ class Scale:
 
 
 def size_scale(sizes: Iterable[int | None]) -> Scale:
-    """The decimal unit that suits the largest: 1 GB is 1e9 bytes, as in the paper."""
+    """Return the decimal unit that suits the largest: 1 GB is 1e9 bytes, as in the paper."""
     most = max((size for size in sizes if size is not None), default=10**9) or 10**9
     of, unit = next(entry for entry in _SIZES if most >= entry[0])
     return Scale(of=of, unit=unit)
 
 
 def time_scale(times_ns: Iterable[int | None]) -> Scale:
-    """Seconds from 10 s on, microseconds below 1 ms, else milliseconds."""
+    """Return seconds from 10 s on, microseconds below 1 ms, else milliseconds."""
     most = max((time for time in times_ns if time is not None), default=0)
     if most >= 10_000_000_000:
         return Scale(of=1e9, unit="s")
@@ -52,7 +52,7 @@ def time_scale(times_ns: Iterable[int | None]) -> Scale:
 
 
 def scaled(value: float | None, scale: Scale) -> str:
-    """Three figures or so, as the paper prints: 120, 31.4, 1.9, 0.23; what is unknown is no number."""
+    """Return about three digits, as the paper prints: 120, 31.4, 1.9, 0.23; a dash if unknown."""
     if value is None:
         return UNKNOWN
     size = abs(value) / scale.of
@@ -69,23 +69,23 @@ def scaled(value: float | None, scale: Scale) -> str:
 
 
 def with_unit(value: float | None, scale: Scale) -> str:
-    """The same, where no heading says the unit."""
+    """Return a value with its unit, for sentences."""
     return UNKNOWN if value is None else f"{scaled(value, scale)} {scale.unit}"
 
 
 def round_size(size_bytes: int) -> str:
-    """What a device is sold with: ``32 GB``, ``40.5 GB``."""
+    """Return the memory of a device as it is sold: ``32 GB``, ``40.5 GB``."""
     scale = size_scale([size_bytes])
     return f"{size_bytes / scale.of:.4g} {scale.unit}"
 
 
 def time_words(time_ns: int | None) -> str:
-    """A time alone."""
+    """Return a time in the unit that suits it."""
     return with_unit(time_ns, time_scale([time_ns]))
 
 
 def count_words(count: float | None) -> str:
-    """``7642000000`` as ``7.6B``; below a thousand as it is."""
+    """Return ``7642000000`` as ``7.6B``; a number below a thousand as it is."""
     if count is None:
         return UNKNOWN
     for of, unit in _COUNTS:
@@ -96,18 +96,18 @@ def count_words(count: float | None) -> str:
 
 
 def whole(count: float | None) -> str:
-    """A number in full: tokens, devices."""
+    """Return a number in full: tokens, devices."""
     return UNKNOWN if count is None else f"{count:,.0f}"
 
 
 def joined(names: Iterable[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Return ``a``, ``a and b``, ``a, b and c``."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def signed_percent(ratio: float | None) -> str:
-    """A difference, with its sign; of what rounds to nothing there is none."""
+    """Return a difference with its sign; what rounds to zero has none."""
     if ratio is None:
         return UNKNOWN
     text = format_percent(ratio)
