@@ -24,6 +24,8 @@ from zprof.reports.text_table import left_out, table_lines
 
 #: The column of labels in a card, and names of facts.
 _LABEL, _MAX_FACT_NAME = 10, 36
+#: Labels of list items up to this width are aligned.
+_MAX_SHORT_LABEL = 14
 _CARD = "    "
 
 
@@ -113,21 +115,30 @@ def _code_lines(code: Code) -> list[str]:
 
 
 def _list_lines(block: ItemList) -> list[str]:
-    lines = [line for item in block.items for line in _item_lines(item, brief=block.brief)]
+    """Return the items; labels that are all short stand in a column of their own."""
+    width = max(display_width(printable(item.label)) for item in block.items) if block.items else 0
+    column = width if width <= _MAX_SHORT_LABEL else 0
+    lines = [line for item in block.items for line in _item_lines(item, column, brief=block.brief)]
     left = left_out(len(block.items), block.total, block.what)
     return [*lines, *(wrap(left) if left else [])]
 
 
-def _item_lines(item: Item, *, brief: bool) -> list[str]:
-    mark = f"{INDENT}{item.mark or '-'} "
-    text = printable(f"{item.label}: {item.text}" if item.label else item.text)
+def _item_lines(item: Item, column: int, *, brief: bool) -> list[str]:
+    first = f"{INDENT}{item.mark or '-'} "
+    text = printable(item.text)
+    if column:
+        label = printable(item.label)
+        first += f"{label}{' ' * (column - display_width(label))}  "
+    elif item.label:
+        text = printable(f"{item.label}: {item.text}")
     if brief:
-        return [shorten(f"{mark}{text}", page_width())]
-    lines = wrap(text, first=mark)
+        return [shorten(f"{first}{text}", page_width())]
+    lines = wrap(text, first=first)
+    indent = " " * display_width(first)
     for name, detail in item.details:
-        lines += wrap(f"{name}: {printable(detail)}", first=" " * display_width(mark))
+        lines += wrap(f"{name}: {printable(detail)}", first=indent)
     if item.remedy:
-        lines += wrap(printable(item.remedy), first=f"{' ' * display_width(mark)}→ ")
+        lines += wrap(printable(item.remedy), first=f"{indent}→ ")
     return lines
 
 
