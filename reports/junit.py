@@ -11,10 +11,16 @@ from zprof.model.causes import FINDING_IDS, Cause
 from zprof.model.findings import Finding
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.units import format_ns, format_percent
-from zprof.reports.finding_words import lines, untested, weighs
 from zprof.reports.junit_suite import Case, State, Suite, document
-from zprof.reports.shown.memory_names import largest_peak
-from zprof.reports.shown.presenter import Exposure, GapGroup, exposure, grouped_gaps, step_ns
+from zprof.reports.presenters.findings import (
+    GapGroup,
+    finding_lines,
+    grouped_gaps,
+    is_significant,
+    untested_causes,
+)
+from zprof.reports.presenters.memory_figures import largest_peak
+from zprof.reports.presenters.time_figures import Exposure, exposure, step_ns
 
 _VERDICTS = {
     VerdictStatus.OK: State.PASSED,
@@ -26,7 +32,7 @@ _IDS = {cause.value: identifier for cause, identifier in FINDING_IDS.items()}
 
 
 def render(report: Report) -> str:
-    """The document."""
+    """Return the XML."""
     cases = [_verdict(report), *(_finding(finding) for finding in report.findings)]
     cases += [case for group in grouped_gaps(report.gaps) for case in _gap(group)]
     return document(
@@ -55,16 +61,19 @@ def _finding(finding: Finding) -> Case:
     return Case(
         group="zprof.findings",
         name=f"{finding.id} {finding.cause.value}",
-        state=State.FAILED if weighs(finding) else State.PASSED,
+        state=State.FAILED if is_significant(finding) else State.PASSED,
         message=finding.sentence,
         kind=f"{finding.severity.value} severity, {finding.confidence.value} confidence",
-        text="\n".join(lines(finding)),
+        text="\n".join(finding_lines(finding)),
     )
 
 
 def _gap(group: GapGroup) -> list[Case]:
     said = f"{group.reason} → {group.remedy}" if group.remedy else group.reason
-    names = [f"{_IDS.get(Cause(name), '')} {name}" if name in _IDS else name for name in untested(group.what)]
+    names = [
+        f"{_IDS.get(Cause(name), '')} {name}" if name in _IDS else name
+        for name in untested_causes(group.what)
+    ]
     if names:
         return [_skipped("zprof.findings", name, said) for name in names]
     return [_skipped("zprof.measured", f"{group.what}{group.where}", said)]
@@ -75,7 +84,7 @@ def _skipped(group: str, name: str, message: str) -> Case:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    """What the judgements rest on, as every face shows it."""
+    """Yield what the judgements rest on, as every output shows it."""
     yield "zprof_version", report.zprof_version
     yield "run", report.run.name
     yield "verdict", report.verdict.status.value
@@ -90,7 +99,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _exposed(seen: Exposure) -> str:
-    """Not the gate ``exposed_ratio``, which is a share of the step."""
+    """Return the share of the collectives, which is not the gate ``exposed_ratio``, a share of the step."""
     if seen.ratio is None:
         return "no collective ran"
     return f"{'at most ' if seen.at_most else ''}{format_percent(seen.ratio)}"

@@ -18,7 +18,7 @@ _LONGEST_LINE, _LONGEST_NAME = 4_000, 300
 
 
 class State(StrEnum):
-    """What a case is beside passed: the element that says so."""
+    """How a case ended, by the element that says so."""
 
     PASSED = ""
     FAILED = "failure"
@@ -49,7 +49,7 @@ class Suite:
 
 
 def document(suite: Suite) -> str:
-    """The XML, with its declaration."""
+    """Return the XML with its declaration."""
     states = [case.state for case in suite.cases]
     counts = {
         "tests": len(states),

@@ -6,11 +6,10 @@ from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.json_tree import to_tree
 from zprof.model.report import Report, VerdictStatus
-from zprof.reports import pages
-from zprof.reports.finding_words import lines
+from zprof.reports import finding_pages
+from zprof.reports.presenters.findings import finding_lines, grouped_gaps
 from zprof.reports.sarif_log import Log, Result, Rule, document
-from zprof.reports.shown.presenter import grouped_gaps
-from zprof.reports.text.markdown import as_text
+from zprof.reports.terminal import markdown_text
 
 _LEVELS = {Severity.HIGH: "error", Severity.MEDIUM: "warning", Severity.LOW: "note"}
 _VERDICTS = {VerdictStatus.SLOWER: "error", VerdictStatus.RISK: "warning"}
@@ -24,7 +23,7 @@ _NUMBERS = ("cause", "severity", "confidence", "saving_ns", "saving_bytes", "evi
 
 
 def render(report: Report) -> str:
-    """The document; a guess is never more than a note."""
+    """Return the log; a guess is never more than a note."""
     results = [finding_result(finding, level_of(finding)) for finding in report.findings]
     verdict = [] if any(result.level != "note" for result in results) else _verdict(report)
     return document(
@@ -39,29 +38,29 @@ def render(report: Report) -> str:
 
 
 def level_of(finding: Finding) -> str:
-    """``error``, ``warning`` or ``note``."""
+    """Return ``error``, ``warning`` or ``note``."""
     return "note" if finding.confidence is Confidence.LOW else _LEVELS[finding.severity]
 
 
 def finding_rules(findings: Sequence[Finding]) -> list[Rule]:
-    """A rule for each cause that was found."""
+    """Return a rule for each cause that was found."""
     return [_rule(finding) for finding in findings]
 
 
 def finding_result(finding: Finding, level: str) -> Result:
-    """A finding as a result, with its numbers as properties."""
+    """Return a finding as a result, with its numbers as properties."""
     ranks = dict.fromkeys(fact.rank for fact in finding.evidence if fact.rank is not None)
     return Result(
         rule=finding.id,
         level=level,
-        lines=lines(finding),
+        lines=finding_lines(finding),
         places=[(f"rank {rank}", "module") for rank in ranks] or [("all ranks", "module")],
         properties={name: to_tree(getattr(finding, name)) for name in _NUMBERS},
     )
 
 
 def _verdict(report: Report) -> list[Result]:
-    """The verdict, where it is bad: what no finding explains would else be green."""
+    """Return the verdict if it is bad: what no finding explains would be green otherwise."""
     level = _VERDICTS.get(report.verdict.status)
     said = [report.verdict.sentence]
     return (
@@ -70,7 +69,7 @@ def _verdict(report: Report) -> list[Result]:
 
 
 def gap_notes(report: Report) -> list[tuple[str, str]]:
-    """What could not be measured or tested, and what would make it known."""
+    """Return what could not be measured or tested, and what would make it known."""
     notes = []
     for group in grouped_gaps(report.gaps):
         remedy = f" → {group.remedy}" if group.remedy else ""
@@ -80,15 +79,15 @@ def gap_notes(report: Report) -> list[tuple[str, str]]:
 
 def _rule(finding: Finding) -> Rule:
     try:
-        page = pages.page(finding.cause)
+        page = finding_pages.page(finding.cause)
     except BadInput:
         page = ""
-    claim = pages.claims().get(finding.cause) or finding.cause.value.replace("_", " ")
+    claim = finding_pages.claims().get(finding.cause) or finding.cause.value.replace("_", " ")
     return Rule(
         id=finding.id,
         name=finding.cause.value,
         short=claim,
-        help_text=as_text(page) if page else claim,
+        help_text=markdown_text(page) if page else claim,
         help_markdown=page,
         level=level_of(finding),
     )

@@ -63,7 +63,7 @@ class Log:
 
 
 def document(log: Log) -> str:
-    """The JSON."""
+    """Return the JSON."""
     tree = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [_run(log)]}
     return json.dumps(tree, indent=2, allow_nan=False) + "\n"
 
@@ -138,7 +138,7 @@ def _message(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _safe(value: Any) -> Any:
-    """A tree of JSON values whose texts are printable."""
+    """Return a tree of JSON values whose texts are printable."""
     if isinstance(value, Mapping):
         return {_line(key): _safe(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
@@ -151,13 +151,13 @@ def _line(text: object, most: int = _LONGEST_NAME) -> str:
 
 
 def _uri(name: str) -> str:
-    """A relative reference that leads nowhere but to a file of this name."""
+    """Return a relative reference that leads nowhere but to a file of this name."""
     shown = shorten(printable(name), _LONGEST_URI)
     return "run" if shown in _NO_FILES else quote(shown, safe="")
 
 
 def _file_uri(path: str) -> str:
-    """A path below the folder of the job, with its folders; empty where it is none."""
+    """Return a path below the folder of the job, with its folders; empty if it is none."""
     shown = printable(path)
     if len(shown) > _LONGEST_URI or _NO_FILES & set(shown.split("/")):
         return ""

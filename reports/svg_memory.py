@@ -12,18 +12,14 @@ from zprof.model.errors import MissingData
 from zprof.model.memory import MemoryTimeline
 from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
-from zprof.model.tenants import SHOWN
 from zprof.model.units import format_bytes, format_ns
-from zprof.reports.shown.memory_names import tenant_name
-from zprof.reports.shown.memory_presenter import Areas, stacked_areas
+from zprof.reports.presenters.memory_figures import Areas, stack_areas, tenant_name
 
 WIDTH, HEIGHT = 960, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 210, 46, 66
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _TICKS = 4
 _LEAST_LABEL = 52
-#: Bottom to top: what stays is below what comes and goes.
-ORDER = (*(tenant.value for tenant in SHOWN), "untagged")
 _COLOURS = {
     "parameters": "#0072B2",
     "gradients": "#E69F00",
@@ -42,12 +38,12 @@ _STYLE = (
 
 
 def render(report: Report) -> str:
-    """The picture.
+    """Return the picture.
 
     Raises:
         MissingData: no memory timeline was recorded.
     """
-    areas = stacked_areas(report.memory, ORDER)
+    areas = stack_areas(report.memory)
     if areas is None:
         raise MissingData(f"{report.run.name}: no memory timeline to draw", hint="record the memory window")
     timeline = areas.timeline
@@ -88,7 +84,7 @@ def _areas(areas: Areas) -> Iterator[str]:
 
 
 def _edge(areas: Areas, heights: Sequence[int]) -> list[tuple[float, float]]:
-    """The upper or lower rim of an area: level until the next point."""
+    """Return the upper or lower edge of an area, level until the next point."""
     rim: list[tuple[float, float]] = []
     ends = [*areas.timeline.time_ns[1:], areas.end_ns]
     for begin, end, height in zip(areas.timeline.time_ns, ends, heights, strict=True):
@@ -112,7 +108,7 @@ def _times(areas: Areas) -> Iterator[str]:
 
 
 def _phase_boxes(areas: Areas) -> Iterator[tuple[float, float, str]]:
-    """Left edge, width and name of each phase; those too narrow to see are left out.
+    """Yield left edge, width and name of each phase; those too narrow to see are left out.
 
     A snapshot's timeline has none.
     """

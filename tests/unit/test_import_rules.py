@@ -162,7 +162,7 @@ def test_a_top_level_folder_refuses_its_bare_name(folder: str) -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["import zprof; zprof.Run, zprof.load, zprof.diagnose, zprof.Report", "import zprof.reports.registry"],
+    ["import zprof; zprof.Run, zprof.load, zprof.diagnose, zprof.Report", "import zprof.reports.formats"],
 )
 def test_reading_starts_without_heavy_packages(statement: str) -> None:
     code = f"import sys; {statement}; print(sorted({{'torch', 'hta', 'textual'}} & set(sys.modules)))"

@@ -76,19 +76,21 @@ def _save(arguments: argparse.Namespace) -> None:
 def _show(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import read_baseline, to_json
     from zprof.checks.changes import rows
-    from zprof.reports.text.baseline import render_baseline
+    from zprof.reports.formats import page_text
+    from zprof.reports.presenters.small_pages import baseline_page
 
     baseline = read_baseline(arguments.file)
     if arguments.format == "json":
         console.data(to_json(baseline))
     else:
-        console.page(render_baseline(baseline.name, rows(baseline, baseline)))
+        console.page(page_text(baseline_page(baseline.name, rows(baseline, baseline))))
 
 
 def _update(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import read_baseline, to_json
     from zprof.checks.changes import changed, other_conditions
-    from zprof.reports.text.baseline import render_changes
+    from zprof.reports.formats import page_text
+    from zprof.reports.presenters.small_pages import changes_page
 
     file: Path = arguments.file
     before = read_baseline(file)
@@ -101,7 +103,7 @@ def _update(arguments: argparse.Namespace) -> None:
             f"{file}: recorded under other conditions than {arguments.run}: {'; '.join(apart)}",
             hint="--any-conditions updates it all the same",
         )
-    console.page(render_changes(changed(before, after)))
+    console.page(page_text(changes_page(changed(before, after))))
     deliver(to_json(after), file, force=True)
     _say_doubts(after)
 

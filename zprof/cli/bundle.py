@@ -77,10 +77,11 @@ def _collected(arguments: argparse.Namespace) -> "Bundle":
 
 
 def _contents(bundle: "Bundle") -> str:
-    from zprof.reports.text.bundle import render
+    from zprof.reports.formats import page_text
+    from zprof.reports.presenters.small_pages import bundle_page
 
     parts = [(part.name, part.says, len(part.content)) for part in bundle.parts]
-    return render(parts, len(bundle.names), bundle.left_out)
+    return page_text(bundle_page(parts, len(bundle.names), bundle.left_out))
 
 
 def _deliver(bundle: "Bundle", output: Path, *, force: bool) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from zprof.cli.opening import open_run
 from zprof.cli.options.measuring import add_measuring_options, measuring
+from zprof.cli.options.output import add_output_options, render_to
 from zprof.cli.options.training_facts import add_work_options, stated_work
-from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
     from zprof.model.side_by_side import SideBySide
@@ -36,33 +36,16 @@ class CompareCommand:
             parser.add_argument(name, metavar=name.upper(), type=Path, help=what)
         parser.add_argument("--all", action="store_true", help="also what is equal, 0 or unknown in both")
         add_measuring_options(parser, of="each recording")
-        parser.add_argument("-f", "--format", choices=("text", "json"), default=None, help="(default: text)")
-        parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write here: .txt or .json")
-        parser.add_argument("--force", action="store_true", help="overwrite FILE")
+        add_output_options(parser, "text, json, md or html")
         add_work_options(parser, ("B", "A"))
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Compare, render, deliver."""
-        from zprof.cli.terminal.output import check_target, deliver
-        from zprof.model.json_tree import to_json
-        from zprof.reports.text.compare.page import render
+        from zprof.reports.formats import COMPARISONS, COMPARISONS_IN_FULL
 
-        output: Path | None = arguments.output
-        chosen = arguments.format or _format_of(output)
-        if output is not None:
-            check_target(output, force=arguments.force)
-        both = _both(arguments)
-        document = to_json(both) if chosen == "json" else render(both, everything=arguments.all)
-        deliver(document, output, force=arguments.force)
+        formats = COMPARISONS_IN_FULL if arguments.all else COMPARISONS
+        render_to(arguments, formats, lambda: _both(arguments))
         return 0
-
-
-def _format_of(output: Path | None) -> str:
-    if output is None or output.suffix.lower() in (".txt", ".text"):
-        return "text"
-    if output.suffix.lower() == ".json":
-        return "json"
-    raise BadInput(f"{output}: its suffix names no format", hint="add -f and one of: text, json")
 
 
 def _both(arguments: argparse.Namespace) -> "SideBySide":

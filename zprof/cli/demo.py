@@ -50,16 +50,16 @@ class DemoCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Record A and B, say why B is slower; record C, show that the fix holds."""
         from zprof.integrations.demo_scenes import BASELINE, FIXED, SLOWER
-        from zprof.reports.text import report as text
+        from zprof.reports.formats import by_name
 
         folder: Path = arguments.output
         console.data(_INTRODUCTION)
         _record(folder, (BASELINE, SLOWER))
         slower = _report(folder, SLOWER, BASELINE)
-        console.page(text.render(slower) + "\n")
+        console.page(by_name("text").render(slower) + "\n")
         _record(folder, (FIXED,))
         reports = (_report(folder, BASELINE), slower, _report(folder, FIXED))
-        console.page("\n".join(_outcome((BASELINE, SLOWER, FIXED), reports)) + "\n")
+        console.page(_outcome((BASELINE, SLOWER, FIXED), reports) + "\n")
         console.data(_next_commands(folder))
         return 0
 
@@ -84,12 +84,14 @@ def _report(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "R
     return diagnose(run, load(folder / f"{baseline.run}.zprof") if baseline else None)
 
 
-def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> list[str]:
+def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> str:
     from zprof.model.units import format_bytes, format_ns, format_percent
-    from zprof.reports.shown.presenter import exposure, peak_bytes, step_ns
-    from zprof.reports.text.layout import heading, table
+    from zprof.reports.formats import page_text
+    from zprof.reports.presenters.memory_figures import peak_bytes
+    from zprof.reports.presenters.small_pages import demo_page
+    from zprof.reports.presenters.time_figures import exposure, step_ns
 
-    rows = [("", "step", "collectives exposed", "peak memory")]
+    rows = []
     for scene, report in zip(scenes, reports, strict=True):
         ratio = exposure(report.time.per_rank).ratio
         rows.append(
@@ -100,7 +102,7 @@ def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> list[str
                 format_bytes(peak_bytes(report.memory.per_rank)) if report.memory.per_rank else "unknown",
             )
         )
-    return [heading("DOES THE FIX HOLD?", "link and compute modelled"), *table(rows), ""]
+    return page_text(demo_page(rows))
 
 
 def _next_commands(folder: Path) -> str:

@@ -40,7 +40,7 @@ class DiagnoseCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Diagnose, render, deliver."""
-        from zprof.reports.registry import DIAGNOSES
+        from zprof.reports.formats import DIAGNOSES
 
         render_to(arguments, DIAGNOSES, lambda: _diagnosed(arguments))
         return 0

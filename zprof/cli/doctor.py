@@ -32,11 +32,12 @@ class DoctorCommand:
         """Examine, print, and say by the exit code whether zprof can work here."""
         from zprof.integrations.doctor.checks import examine
         from zprof.model.json_tree import to_json
-        from zprof.reports.text.doctor import render
+        from zprof.reports.formats import page_text
+        from zprof.reports.presenters.small_pages import doctor_page
 
         found = examine()
         if arguments.format == "json":
             console.data(to_json(found))
         else:
-            console.page(render(found))
+            console.page(page_text(doctor_page(found)))
         return 0 if found.is_well else CheckFailed.exit_code

@@ -57,7 +57,7 @@ def _run(arguments: Sequence[str]) -> int:
         raise BadInput("no command given", hint="zprof --help lists them")
     if not console.is_terminal():
         return command.run(parsed)
-    from zprof.reports.text.layout import page_columns
+    from zprof.reports.layout import page_columns
 
     with page_columns(shutil.get_terminal_size().columns):
         return command.run(parsed)

@@ -24,14 +24,16 @@ class ExplainCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print it."""
-        from zprof.reports.pages import cause_of, page
-        from zprof.reports.text.finding_list import finding_list
-        from zprof.reports.text.markdown import as_text
+        from zprof.reports.finding_pages import cause_of, page
+        from zprof.reports.formats import page_text
+        from zprof.reports.presenters.small_pages import finding_list_page
+        from zprof.reports.terminal import markdown_text
 
         if arguments.list == (arguments.finding is not None):
             raise BadInput("name one finding, or --list", hint="zprof explain ZP301")
         if arguments.list:
-            console.page(finding_list())
+            console.page(page_text(finding_list_page()))
         else:
-            console.page(as_text(page(cause_of(arguments.finding))))
+            text = page(cause_of(arguments.finding))
+            console.data(markdown_text(text, colour=console.has_colour()))
         return 0

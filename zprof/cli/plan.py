@@ -51,7 +51,7 @@ class PlanCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Plan, render, deliver."""
-        from zprof.reports.plan_pages.registry import PLANS, PLANS_IN_FULL
+        from zprof.reports.formats import PLANS, PLANS_IN_FULL
 
         formats = PLANS_IN_FULL if arguments.assumptions else PLANS
         render_to(arguments, formats, lambda: _planned(arguments))

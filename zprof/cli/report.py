@@ -52,7 +52,7 @@ class ReportCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Diagnose, render, deliver."""
-        from zprof.reports.registry import FORMATS
+        from zprof.reports.formats import FORMATS
 
         render_to(arguments, FORMATS, lambda: _diagnosed(arguments))
         return 0

@@ -69,12 +69,12 @@ def _theme(name: str | None) -> str | None:
 def _printed(arguments: argparse.Namespace, options: Measuring) -> int:
     from zprof.analysis.analysis import analyse
     from zprof.planner.whatif.outlook import with_outlook
-    from zprof.reports.text.report import render
+    from zprof.reports.formats import by_name
     from zprof.rules.diagnose import diagnose
 
     run, baseline = _given(arguments)
     analysis = analyse(run, options["policy"])
-    console.page(render(with_outlook(diagnose(analysis, baseline, **options), analysis)))
+    console.page(by_name("text").render(with_outlook(diagnose(analysis, baseline, **options), analysis)))
     return 0
 
 

@@ -45,7 +45,8 @@ class VerifyCommand:
         """Measure twice, print, and say by the exit code whether both agree."""
         from zprof.integrations.hta.verify import verify
         from zprof.model.json_tree import to_json
-        from zprof.reports.text.verification import render
+        from zprof.reports.formats import page_text
+        from zprof.reports.presenters.small_pages import verification_page
 
         found = verify(
             arguments.trace,
@@ -56,7 +57,7 @@ class VerifyCommand:
         if arguments.format == "json":
             console.data(to_json(found))
         else:
-            console.page(render(found))
+            console.page(page_text(verification_page(found)))
         if found.status is FigureStatus.UNKNOWN:
             return MissingData.exit_code
         return int(found.status is FigureStatus.DIFFERS)

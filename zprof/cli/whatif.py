@@ -40,7 +40,7 @@ class WhatIfCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Predict, render, deliver."""
-        from zprof.reports.plan_pages.registry import WHATIFS, WHATIFS_IN_FULL
+        from zprof.reports.formats import WHATIFS, WHATIFS_IN_FULL
 
         formats = WHATIFS_IN_FULL if arguments.assumptions else WHATIFS
         render_to(arguments, formats, lambda: _predicted(arguments))

@@ -7,7 +7,7 @@ from typing import Any
 
 from textual.screen import Screen
 
-from zprof.reports.shown.presenter import grouped_gaps
+from zprof.reports.presenters.findings import grouped_gaps
 from zprof.tui.keys import KEYS, Key, Where
 from zprof.tui.popups.popup import Popup
 from zprof.tui.screens.page_screen import PageScreen

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from zprof.model.errors import BadInput
 from zprof.model.printable import printable
-from zprof.reports.registry import FORMATS, by_path
+from zprof.reports.formats import FORMATS, by_path
 from zprof.tui.session import Loaded, Selected
 
 #: A name of a file is at most 255 bytes long, on all usual file systems.

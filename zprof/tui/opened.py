@@ -6,10 +6,10 @@ import than a first screen may.
 
 from zprof.model.findings import Finding
 from zprof.model.printable import shorten
-from zprof.reports.pages import page
-from zprof.reports.shown.evidence import worth
-from zprof.reports.text.layout import wrap
-from zprof.reports.text.markdown import as_text
+from zprof.reports.finding_pages import page
+from zprof.reports.layout import wrap
+from zprof.reports.presenters.findings import worth
+from zprof.reports.terminal import markdown_text
 from zprof.tui.actions import gaps_text
 from zprof.tui.figures import Figure, Unit, figure
 from zprof.tui.pages.compare import said_of_row
@@ -72,7 +72,7 @@ def _finding(loaded: Loaded, place: int) -> Popup[None]:
         said += ["", "evidence", *evidence_lines(loaded, place, columns)]
         said += ["", "what to change (y copies it)", *_indented(found.fix)]
         said += ["", "how to disprove it", *wrap(found.disprove, width=columns)]
-        return "\n".join([*said, "", as_text(page(found.cause), columns)])
+        return "\n".join([*said, "", markdown_text(page(found.cause), columns)])
 
     return TextPopup(f"{found.id} {found.cause.value}", laid, copies=found.fix)
 

@@ -12,10 +12,11 @@ import pytest
 from tests.support.browser import Tab, browser, executable
 from tests.support.hostile_report import NAMES, poisoned
 from tests.support.reports import memory_only, trace
-from zprof.reports.html.report import render
+from zprof.reports.formats import by_name
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no chromium or google-chrome on the PATH")
 
+render = by_name("html").render
 CHART = "document.querySelectorAll('#timeline-chart .scatterlayer .trace').length"
 #: What is not seen: nothing of it takes any room.
 ROOM = "document.querySelector({}).getBoundingClientRect().height"

@@ -52,9 +52,9 @@ def test_the_wheel_holds_the_real_folders_once(wheel: Path) -> None:
         "zprof/reports/__init__.py",
         "zprof/reference_engine/__init__.py",
         "zprof/findings/ZP301.md",
-        "zprof/reports/html/templates/page.html.j2",
-        "zprof/reports/html/templates/style.css",
-        "zprof/reports/html/templates/script.js",
+        "zprof/reports/templates/page.html.j2",
+        "zprof/reports/templates/style.css",
+        "zprof/reports/templates/script.js",
     ):
         assert wanted in names
     assert not [name for name in names if name.split("/")[0] in {"collectors", "reports", "tests"}]

@@ -9,7 +9,7 @@ from zprof.integrations.importing import import_paths
 from zprof.model.causes import Cause
 from zprof.model.findings import Confidence
 from zprof.model.report import Report, VerdictStatus
-from zprof.reports.text.report import render
+from zprof.reports.formats import by_name
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
@@ -48,7 +48,7 @@ def test_what_they_do_not_prove_is_a_bound_or_a_gap(report: Report) -> None:
 
 
 def test_the_reader_is_told_both_at_once(report: Report) -> None:
-    text = render(report)
+    text = by_name("text").render(report)
     head = " ".join(text.split("\n\n")[0].split())
     assert "on 2 of 128 ranks" in head
     assert "waiting and moving bytes cannot be told apart" in head

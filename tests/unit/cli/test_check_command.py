@@ -253,7 +253,7 @@ def test_github_gets_annotations_and_a_summary_after_what_is_there(
     lines = out.splitlines()
     commands = [line for line in lines if line.startswith("::")]
     assert any(line.startswith("::error") and "collective_count" in line for line in commands)
-    assert lines[0].startswith("CHECK")
+    assert lines[0].startswith("✗ FAILED")
     assert lines[-len(commands) :] == commands
     assert summary.read_text() == "before\n" + (tmp_path / "a.md").read_text()
 

@@ -20,7 +20,7 @@ def test_text(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *pair]) == 0
     text = capsys.readouterr().out
     assert "\nSTEP " in text
-    assert "DIFFERENT SETTINGS\n  none" in text
+    assert "DIFFERENT SETTINGS\n  None." in text
 
 
 def test_json_has_all_rows_and_both_sides(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_answer_is_printed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(runs / "b.zprof"), "--baseline", str(runs / "a.zprof")]) == 0
     text = capsys.readouterr().out
-    assert "FROM a TO b" in text
+    assert "WHERE THE TIME GOES" in text
     assert "WHAT TO CHANGE" in text
 
 
@@ -69,7 +69,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "straggler-rank"]) == 0
     assert capsys.readouterr().out.startswith("ZP301 straggler_rank\n")
     assert main(["explain", "--list"]) == 0
-    assert "ZP508  lost_compute_efficiency" in capsys.readouterr().out
+    assert "ZP508 lost_compute_efficiency" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [[], ["ZP301", "--list"], ["ZP999"]])

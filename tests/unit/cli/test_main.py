@@ -40,7 +40,7 @@ def outcome(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 def test_report_goes_to_stdout_and_nothing_else(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     code, out, err = outcome(capsys, "report", str(run))
     assert (code, err) == (0, "")
-    assert "WHERE A STEP GOES" in out
+    assert "WHERE THE TIME GOES" in out
 
 
 def test_json_is_json(capsys: pytest.CaptureFixture[str], run: Path) -> None:

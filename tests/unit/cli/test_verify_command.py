@@ -61,7 +61,7 @@ def test_equal_figures_end_with_0(capsys, hta, trace):
     hta[0] = said()
     code, out, _ = outcome(capsys, "verify", trace)
     assert code == 0, out
-    assert out.startswith("Both agree")
+    assert out.startswith("✓ Both agree")
     assert "HTA 9.9" in out
     assert max(map(len, out.splitlines())) <= 80
 
@@ -80,7 +80,7 @@ def test_other_figures_end_with_1_in_both_formats(capsys, hta, trace):
 def test_an_hta_that_says_nothing_ends_with_3(capsys, hta, trace):
     code, out, _ = outcome(capsys, "verify", trace, "--hta-seconds", "7.5")
     assert (code, "limit 7.5" in out) == (3, True)
-    assert out.startswith("Nothing could be compared")
+    assert out.startswith("? Nothing could be compared")
 
 
 def test_ranks_are_chosen(capsys, hta, trace):

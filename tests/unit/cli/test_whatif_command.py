@@ -65,7 +65,7 @@ def test_the_answer_is_a_document_whatever_can_be_predicted(
 def test_a_recorded_run_is_predicted_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", str(RUNS / "zero3"), "--stage", "2"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("WHAT IF  ")
+    assert printed.out.startswith("~ ")
     assert max(map(len, printed.out.splitlines())) <= 80
     assert "~" in printed.out or "Not known" in printed.out
 

@@ -10,8 +10,7 @@ from tests.support.memories import HOSTILE
 from tests.support.reports import SITUATIONS, slower, straggler
 from zprof.model.report import Report
 from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
-from zprof.reports import json_report
-from zprof.reports.text import report as text
+from zprof.reports.formats import by_name
 
 #: Leaves of the contract: ``[]`` is any element.
 _CONTRACT = """
@@ -51,7 +50,7 @@ LEAVES = _CONTRACT.split()
 
 
 def tree_of(report: Report) -> Any:
-    return json.loads(json_report.render(report))
+    return json.loads(by_name("json").render(report))
 
 
 def at(tree: Any, path: str) -> list[Any]:
@@ -97,11 +96,11 @@ def test_unknown_is_null() -> None:
 
 
 def test_the_same_report_gives_the_same_text_twice() -> None:
-    assert json_report.render(slower()) == json_report.render(slower())
+    assert by_name("json").render(slower()) == by_name("json").render(slower())
 
 
 def test_hostile_names_are_ascii() -> None:
-    document = json_report.render(straggler(module=HOSTILE, name=HOSTILE))
+    document = by_name("json").render(straggler(module=HOSTILE, name=HOSTILE))
     assert document.isascii()
     assert not any(ord(c) < 32 and c != "\n" for c in document)
     assert json.loads(document)["run"]["name"] == HOSTILE
@@ -164,7 +163,7 @@ SHOWN = {
 @pytest.mark.parametrize("name", ["slower", "straggler", "rank_missing"])
 def test_text_shows_the_same_leaves(name: str) -> None:
     report = SITUATIONS[name]()
-    shown = " ".join(text.render(report).split())
+    shown = " ".join(by_name("text").render(report).split())
     for path, value in walk(tree_of(report)):
         if path in SHOWN and value is not None:
             assert " ".join(SHOWN[path](value).split()) in shown, f"{path} = {value}"

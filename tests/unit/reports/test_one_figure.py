@@ -4,11 +4,10 @@ The decisive leaves of a report get values that nothing else has; then each face
 ``zprof.model.units`` writes it.  A face that showed another leaf, or rounded by itself, would not.
 """
 
-import html
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
@@ -17,13 +16,13 @@ from typing import Any
 import pytest
 
 from tests.support import junit_schema, sarif_schema
-from tests.support.markdown_reading import visible
+from tests.support.report_pages import seen
 from tests.support.reports import memory_only, slower, straggler, trace
 from zprof.model.findings import Evidence
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
 from zprof.model.units import format_bytes, format_ms, format_ns
-from zprof.reports.registry import by_name
+from zprof.reports.formats import by_name
 from zprof.tui.figures import Figure
 from zprof.tui.pages.communication import collectives_table
 from zprof.tui.pages.memory import stacks
@@ -143,22 +142,16 @@ def missing(document: str, wanted: list[Leaf]) -> list[str]:
     ]
 
 
-def html_text(document: str) -> str:
-    """What a reader sees without scripts."""
-    without = re.sub(r"<(script|style)\b.*?</\1>", " ", document, flags=re.DOTALL)
-    return html.unescape(re.sub(r"<[^>]+>", " ", without))
-
-
-READERS: dict[str, Callable[[str], str]] = {"text": str, "md": visible, "html": html_text}
+OUTPUTS = ("text", "md", "html")
 each_situation = pytest.mark.parametrize("at", range(len(SITUATIONS)), ids=[s.__name__ for s in SITUATIONS])
 
 
 @each_situation
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_a_page_shows_every_decisive_leaf(name: str, at: int) -> None:
     wanted = decisive(at)
     assert len({leaf.written for leaf in wanted}) == len(wanted), "no two are written alike"
-    assert not missing(READERS[name](by_name(name).render(report_of(at))), wanted)
+    assert not missing(seen(name, by_name(name).render(report_of(at))), wanted)
 
 
 @each_situation

@@ -11,8 +11,8 @@ from tests.support.reports import memory_only, nothing_timed
 from zprof.model.errors import MissingData
 from zprof.model.report import Report
 from zprof.model.units import format_bytes
-from zprof.reports.shown.memory_presenter import stacked_areas
-from zprof.reports.svg_memory import ORDER, render
+from zprof.reports.presenters.memory_figures import ORDER, stack_areas
+from zprof.reports.svg_memory import render
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -29,7 +29,7 @@ def test_areas_have_the_height_of_their_bytes() -> None:
     tenants = report.memory.timelines[0].tenants
     areas = areas_of(report)
     assert len(areas) == len(ORDER)
-    stacked = stacked_areas(report.memory, ORDER)
+    stacked = stack_areas(report.memory)
     assert stacked is not None
     scale = (areas[0][1] - areas[0][0]) / max(tenants["parameters"])
     total = sum(max(tenants[name]) for name in ORDER)
@@ -38,7 +38,7 @@ def test_areas_have_the_height_of_their_bytes() -> None:
 
 
 def test_each_area_stands_on_the_one_below() -> None:
-    stacked = stacked_areas(full_memory(), ORDER)
+    stacked = stack_areas(full_memory())
     assert stacked is not None
     for (_, _, upper), (_, lower, _) in zip(stacked.bands, stacked.bands[1:], strict=False):
         assert upper == lower

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from tests.support.tui_app import app_on, play
 from tests.support.tui_keys import pressed, shown
 from zprof.model.errors import BadInput
-from zprof.reports.json_report import render as as_json_report
+from zprof.model.json_tree import to_json as as_json_report
 from zprof.tui.app import ZprofApp
 from zprof.tui.copying import copied_text, focused_table
 from zprof.tui.exporting import export_perfetto, export_report, free_name, report_name

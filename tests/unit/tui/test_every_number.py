@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, screen_text, settled
-from zprof.reports.json_report import render
+from zprof.model.json_tree import to_json as render
 from zprof.tui.app import ZprofApp
 from zprof.tui.figures import Figure, How, Unit
 from zprof.tui.screens.registry import SCREENS

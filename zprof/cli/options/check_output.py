@@ -15,7 +15,7 @@ from zprof.model.printable import printable
 if TYPE_CHECKING:
     from zprof.model.check import Check
     from zprof.model.report import Report
-    from zprof.reports.check.registry import CheckFormat
+    from zprof.reports.formats import Checked, Format
 
 #: A file that a step of a GitHub workflow may append Markdown to.
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -25,8 +25,8 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 class Outputs:
     """What is written: to stdout in this order, to files, and to GitHub's summary of the step."""
 
-    shown: "tuple[CheckFormat, ...]"
-    files: "tuple[tuple[CheckFormat, Path], ...]"
+    shown: "tuple[Format[Checked], ...]"
+    files: "tuple[tuple[Format[Checked], Path], ...]"
     summary: Path | None
     force: bool
 
@@ -35,7 +35,10 @@ def add_check_outputs(parser: argparse.ArgumentParser) -> None:
     """The options of output."""
     group = parser.add_argument_group("output", "the page goes to stdout, whatever else is written")
     group.add_argument(
-        "-f", "--format", metavar="FORMAT", help="text, json, md, junit, sarif or github (default: text)"
+        "-f",
+        "--format",
+        metavar="FORMAT",
+        help="text, json, md, html, junit, sarif or github (default: text)",
     )
     group.add_argument(
         "-o",
@@ -44,7 +47,7 @@ def add_check_outputs(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="write here too, by its suffix (.txt .json .md .xml .sarif) or -f; may be repeated",
+        help="write here too, by its suffix (.txt .json .md .html .xml .sarif) or -f; may be repeated",
     )
     group.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML here")
     group.add_argument("--sarif", metavar="FILE", type=Path, help="write SARIF here")
@@ -60,9 +63,9 @@ def outputs(arguments: argparse.Namespace, environment: Mapping[str, str] = os.e
     Raises:
         BadInput: no such format, a file that cannot be written, or one file for two things.
     """
-    from zprof.reports.check.registry import check_format
+    from zprof.reports.formats import CHECKS, by_name
 
-    shown = check_format(arguments.format or "text")
+    shown = by_name(arguments.format or "text", CHECKS)
     if arguments.github and shown.name not in ("text", "github"):
         raise BadInput(
             f"--github: its annotations would stand amid the {shown.name} on stdout",
@@ -71,7 +74,7 @@ def outputs(arguments: argparse.Namespace, environment: Mapping[str, str] = os.e
     annotates = arguments.github and shown.name != "github"
     summary = environment.get(STEP_SUMMARY) if arguments.github else None
     return Outputs(
-        shown=(shown, check_format("github")) if annotates else (shown,),
+        shown=(shown, by_name("github", CHECKS)) if annotates else (shown,),
         files=_files(arguments),
         summary=Path(summary) if summary else None,
         force=arguments.force,
@@ -85,19 +88,19 @@ def write_outputs(check: "Check", report: "Report", wanted: Outputs) -> None:
         BadInput: a file cannot be written.
     """
     for entry in wanted.shown:
-        console.data(entry.render(check, report))
+        console.data(entry.render((check, report)))
     for entry, path in wanted.files:
-        deliver(entry.render(check, report), path, force=wanted.force)
+        deliver(entry.render((check, report)), path, force=wanted.force)
     if wanted.summary is not None:
         _append_summary(check, report, wanted.summary)
 
 
-def _files(arguments: argparse.Namespace) -> "tuple[tuple[CheckFormat, Path], ...]":
-    from zprof.reports.check.registry import check_format
+def _files(arguments: argparse.Namespace) -> "tuple[tuple[Format[Checked], Path], ...]":
+    from zprof.reports.formats import CHECKS, by_name
 
     files = [(_format_of(path, arguments.format), path) for path in arguments.output]
     files += [
-        (check_format(name), path)
+        (by_name(name, CHECKS), path)
         for name, path in (("junit", arguments.junit), ("sarif", arguments.sarif))
         if path is not None
     ]
@@ -105,11 +108,11 @@ def _files(arguments: argparse.Namespace) -> "tuple[tuple[CheckFormat, Path], ..
     return tuple(files)
 
 
-def _format_of(path: Path, said: str | None) -> "CheckFormat":
-    from zprof.reports.check.registry import CHECK_FORMATS, check_format, check_format_of
+def _format_of(path: Path, said: str | None) -> "Format[Checked]":
+    from zprof.reports.formats import CHECKS, by_name, by_path
 
-    known = any(path.suffix.lower() in entry.suffixes for entry in CHECK_FORMATS)
-    return check_format(said) if said and not known else check_format_of(path)
+    known = any(path.suffix.lower() in entry.suffixes for entry in CHECKS)
+    return by_name(said, CHECKS) if said and not known else by_path(path, CHECKS)
 
 
 def _check_files(paths: Sequence[Path], *, force: bool) -> None:
@@ -123,10 +126,11 @@ def _check_files(paths: Sequence[Path], *, force: bool) -> None:
 
 def _append_summary(check: "Check", report: "Report", path: Path) -> None:
     """A summary that cannot be written is a note: the outcome of the check is what counts."""
-    from zprof.reports.check.registry import check_format
+    from zprof.reports.formats import CHECKS, by_name
 
     try:
         with path.open("ab") as file:
-            file.write(check_format("md").render(check, report).encode("utf-8", errors="backslashreplace"))
+            markdown = by_name("md", CHECKS).render((check, report))
+            file.write(markdown.encode("utf-8", errors="backslashreplace"))
     except (OSError, ValueError) as error:
         console.note(printable(f"zprof: ${STEP_SUMMARY} cannot be written ({error})"))

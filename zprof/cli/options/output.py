@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from zprof.cli.terminal.output import check_target, deliver
 
 if TYPE_CHECKING:
-    from zprof.reports.base import Format
+    from zprof.reports.formats import Format
 
 Document = TypeVar("Document")
 
@@ -31,8 +31,8 @@ def render_to(
     Raises:
         BadInput: no such format, or the file cannot be written.
     """
-    from zprof.reports.registry import by_name, by_path
-    from zprof.reports.text.layout import WIDTH, page_columns
+    from zprof.reports.formats import by_name, by_path
+    from zprof.reports.layout import WIDTH, page_columns
 
     output: Path | None = arguments.output
     if arguments.format or output is None:

@@ -55,11 +55,16 @@ def page(text: str) -> None:
 
     Raises as ``data``.
     """
-    if is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
-        from zprof.reports.text.colour import coloured
+    if has_colour():
+        from zprof.reports.terminal import coloured
 
         text = coloured(text)
     data(text)
+
+
+def has_colour() -> bool:
+    """Return if stdout is a terminal that shows colours, and the user wants them."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def is_terminal() -> bool:

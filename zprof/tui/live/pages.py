@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zprof.model.tenants import Tenant
-from zprof.reports.shown.presenter import LEDGER
+from zprof.reports.presenters.time_figures import LEDGER
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.live.seen import Seen
 from zprof.tui.live.stage import Doing, stage_of

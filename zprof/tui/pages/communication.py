@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from zprof.model.printable import printable
 from zprof.model.time import Time
-from zprof.reports.shown.groups import group_name
-from zprof.reports.shown.time_presenter import per
+from zprof.reports.presenters.run_words import group_name
+from zprof.reports.presenters.time_figures import per
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.pages.communication_names import bytes_cell, group_word, has_groups, kind_names, title_of

@@ -4,7 +4,7 @@ from statistics import fmean
 
 from zprof.model.report import Report
 from zprof.model.time import Alignment
-from zprof.reports.shown.time_presenter import unsplit_ns
+from zprof.reports.presenters.time_figures import unsplit_ns
 from zprof.tui.figures import UNKNOWN, How, Unit, figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, bound_figure
 from zprof.tui.session import Loaded

@@ -10,7 +10,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.transfer.instances import Mask
 from zprof.analysis.time.transfer.texts import codes_of
 from zprof.model.time import CollectiveTime, LateReason
-from zprof.reports.shown.time_presenter import is_unknown_size
+from zprof.reports.presenters.time_figures import is_unknown_size
 from zprof.tui.figures import Figure, Unit
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT, Bound
 from zprof.tui.pages.communication_names import place_name

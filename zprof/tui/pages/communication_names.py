@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from zprof.model.collectives import CollectiveKind
 from zprof.model.printable import printable, shorten
 from zprof.model.time import CollectiveTime, Time
-from zprof.reports.shown.groups import group_name
-from zprof.reports.shown.time_presenter import is_unknown_size
+from zprof.reports.presenters.run_words import group_name
+from zprof.reports.presenters.time_figures import is_unknown_size
 from zprof.tui.figures import UNKNOWN, Unit, figure
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Word

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from zprof.model.time import LinkFit, MessageSizes, Time, UnitTime
-from zprof.reports.shown.time_presenter import (
+from zprof.reports.presenters.time_figures import (
     bounded,
     most_exposed_units,
     sized_messages,

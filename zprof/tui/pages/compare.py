@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from zprof.model.printable import shorten
 from zprof.model.side_by_side import Setting
-from zprof.reports.shown.compare_presenter import UNKNOWN, change, figure, shown_settings
+from zprof.reports.presenters.side_by_side import UNKNOWN, change, figure, shown_settings
 from zprof.tui.pages.compare_head import Shown, work_unit
 from zprof.tui.pages.compare_judged import judgement_of, sign_of
 from zprof.tui.pages.compare_leaves import Part, part_of

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from zprof.analysis.comparison import NO_INTERVAL
 from zprof.model.side_by_side import Section
-from zprof.reports.shown.memory_names import peak_mark
-from zprof.reports.shown.time_presenter import unsplit_ns
+from zprof.reports.presenters.memory_figures import peak_mark
+from zprof.reports.presenters.time_figures import unsplit_ns
 from zprof.tui.figures import Figure
 from zprof.tui.pages.bounds import AT_LEAST, AT_MOST, EXACT
 from zprof.tui.pages.compare_leaves import Part, interval, part_of, rank_of

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zprof.model.side_by_side import Row, Section, SideBySide
-from zprof.reports.shown.compare_presenter import change, label, shown_rows
-from zprof.reports.shown.time_presenter import telling_ranks
+from zprof.reports.presenters.side_by_side import change, label, shown_rows
+from zprof.reports.presenters.time_figures import telling_ranks
 from zprof.tui.pages.compare_leaves import Part, part_of, rank_of
 
 _MOST_RANKS, _MOST_KERNELS = 8, 60

@@ -6,7 +6,7 @@ from dataclasses import replace
 from zprof.model.printable import shorten
 from zprof.model.side_by_side import Row
 from zprof.model.units import format_ns
-from zprof.reports.shown.compare_presenter import change, figure
+from zprof.reports.presenters.side_by_side import change, figure
 from zprof.tui.figures import Figure, How, Unit
 from zprof.tui.figures import figure as leaf_figure
 from zprof.tui.pages.bounds import marked

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from zprof.model.memory import Memory, RankMemory
 from zprof.model.report import Report
 from zprof.model.tenants import SHOWN
-from zprof.reports.shown.memory_names import (
-    peak_mark,
-)
-from zprof.reports.shown.memory_presenter import largest_rank
+from zprof.reports.presenters.memory_figures import largest_rank, peak_mark
 from zprof.tui.figures import Figure, Unit, figure
 from zprof.tui.pages.memory_legend import OUTSIDE, RANKS, legend_table, notes_of, total_of, used_figure
 from zprof.tui.session import Loaded, Selected

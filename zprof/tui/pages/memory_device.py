@@ -1,7 +1,7 @@
 """The table of the whole device: from what the tenants hold to what the device has."""
 
 from zprof.model.memory import AllocatorCounters, DeviceMemory
-from zprof.reports.shown.memory_names import DEVICE_TERMS
+from zprof.reports.presenters.memory_figures import DEVICE_TERMS
 from zprof.tui.figures import Unit, figure
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Mark, Table, Word

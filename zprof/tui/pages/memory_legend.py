@@ -2,14 +2,8 @@
 
 from zprof.model.memory import RankMemory
 from zprof.model.tenants import SHOWN, Tenant
-from zprof.reports.shown.memory_names import (
-    BY_RULE,
-    UNKNOWN,
-    basis_note,
-    peak_mark,
-    tenant_bytes,
-    tenant_name,
-)
+from zprof.reports.page import UNKNOWN
+from zprof.reports.presenters.memory_figures import BY_RULE, basis_note, peak_mark, tenant_bytes, tenant_name
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.memory_missing import said_of_rank
 from zprof.tui.session import Loaded, Selected

@@ -4,7 +4,7 @@ from zprof.model.memory import Basis
 from zprof.model.printable import printable
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
-from zprof.reports.shown.memory_names import tenant_name
+from zprof.reports.presenters.memory_figures import tenant_name
 from zprof.tui.figures import Unit, figure
 from zprof.tui.pages.memory_legend import label
 from zprof.tui.pages.memory_tables import module_name

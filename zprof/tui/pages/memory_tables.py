@@ -4,8 +4,7 @@ import re
 
 from zprof.model.memory import Allocation, Basis, LawCheck
 from zprof.model.tenants import Tenant
-from zprof.reports.shown.memory_names import BY_RULE
-from zprof.reports.shown.memory_presenter import telling_frames
+from zprof.reports.presenters.memory_figures import BY_RULE, telling_frames
 from zprof.tui.figures import Unit, figure
 from zprof.tui.pages.memory_legend import label
 from zprof.tui.pages.memory_missing import missing_table

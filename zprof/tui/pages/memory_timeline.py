@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.tenants import SHOWN
-from zprof.reports.shown.memory_presenter import largest_rank
+from zprof.reports.presenters.memory_figures import largest_rank
 from zprof.tui.figures import Figure, How, Unit
 from zprof.tui.pages.memory_legend import label
 from zprof.tui.session import Loaded

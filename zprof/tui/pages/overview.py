@@ -3,7 +3,8 @@
 from zprof.model.findings import Confidence, Finding
 from zprof.model.printable import shorten
 from zprof.model.report import Report, VerdictStatus
-from zprof.reports.shown.presenter import LEDGER, grouped_gaps
+from zprof.reports.presenters.findings import grouped_gaps
+from zprof.reports.presenters.time_figures import LEDGER
 from zprof.tui.figures import Figure, How, Range, Unit, figure, ranged
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, Word

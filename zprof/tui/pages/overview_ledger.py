@@ -5,9 +5,8 @@ from itertools import accumulate
 
 from zprof.model.printable import shorten
 from zprof.model.report import Report
-from zprof.reports.shown.presenter import LEDGER, ledger, step_change_ns
-from zprof.reports.shown.time_presenter import per
-from zprof.reports.shown.time_words import AT_LEAST, AT_MOST, bounds
+from zprof.reports.presenters.time_figures import LEDGER, ledger, per, step_change_ns
+from zprof.reports.presenters.time_words import AT_LEAST, AT_MOST, bounds
 from zprof.tui.figures import How, Unit, figure
 from zprof.tui.session import Loaded
 from zprof.tui.tables import Bar, Cell, Column, Line, Mark, Table, Word

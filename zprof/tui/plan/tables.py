@@ -1,8 +1,8 @@
 """The tables of the Plan screen: the step and the peak, measured, modelled and predicted, and the fit."""
 
 from zprof.model.tenants import SHOWN
-from zprof.reports.shown.memory_presenter import largest_rank
-from zprof.reports.shown.presenter import LEDGER
+from zprof.reports.presenters.memory_figures import largest_rank
+from zprof.reports.presenters.time_figures import LEDGER
 from zprof.tui.figures import Figure, How, Unit, figure
 from zprof.tui.pages.memory_legend import label
 from zprof.tui.pages.memory_tables import short_name

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from zprof.model.printable import printable, shorten
-from zprof.reports.shown.memory_names import tenant_name
+from zprof.reports.presenters.memory_figures import tenant_name
 from zprof.tui.pages.memory_timeline import ORDER, Curve, column_of, decimated, marks, moment_at, tower
 from zprof.tui.theme.palette import TENANTS
 from zprof.tui.widgets.stacked_paint import Pen

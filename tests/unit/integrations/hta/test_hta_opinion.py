@@ -14,8 +14,7 @@ from zprof.integrations.hta.opinion import second_opinion, with_second_opinion
 from zprof.integrations.imports.names import RankedFile
 from zprof.integrations.imports.origin import write_origin
 from zprof.model.report import Report
-from zprof.reports import json_report
-from zprof.reports.text.report import render
+from zprof.reports.formats import by_name
 
 IDLE = [{"stream": 7, "host_wait_ns": 3_000_000, "kernel_wait_ns": 500_000, "other_ns": 0}]
 CRITICAL = {"steps": 2, "steps_seen": 3, "length_ns": 9_000_000, "shares": {"cpu_bound": 0.75, "new": 0.25}}
@@ -88,18 +87,18 @@ def test_a_report_of_a_trace_has_it_as_leaves_and_as_text(answers, imported):
     answers |= {rank: said() for rank in report.run.ranks_loaded}
     found = with_second_opinion(report, imported)
     assert replace(found, second_opinion=None) == report
-    tree = json.loads(json_report.render(found))["second_opinion"]
+    tree = json.loads(by_name("json").render(found))["second_opinion"]
     assert tree["source"] == "HTA 0.5.0"
     assert [rank["rank"] for rank in tree["per_rank"]] == list(report.run.ranks_loaded)
     assert tree["per_rank"][0]["critical_path"]["shares"]["cpu_bound"] == 0.75
     assert tree["per_rank"][0]["idle"][0]["host_wait_ns"] == 3_000_000
-    text = render(found)
-    assert "SECOND OPINION (HTA 0.5.0)" in text
-    assert "IDLE STREAMS (HTA 0.5.0)" in text
+    text = by_name("text").render(found)
+    assert text.count("HTA 0.5.0: ") == 2
+    assert "IDLE STREAMS" in text
     assert "75.0 %" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert "SECOND OPINION" not in render(report)
-    assert json.loads(json_report.render(report))["second_opinion"] is None
+    assert "SECOND OPINION" not in by_name("text").render(report)
+    assert json.loads(by_name("json").render(report))["second_opinion"] is None
 
 
 @pytest.mark.parametrize("make", [trace, memory_only], ids=["trace", "recording"])
@@ -118,5 +117,5 @@ def test_names_from_hta_steer_no_terminal(answers, imported):
     evil = CRITICAL | {"shares": {"\x1b[31m\n": 1.0}}
     answers |= {rank: said(version="9\x1b[2J\n9", critical=evil) for rank in report.run.ranks_loaded}
     found = with_second_opinion(report, imported)
-    assert not set(render(found)) & {"\x1b"}
-    assert not set(json_report.render(found)) & {"\x1b"}
+    assert not set(by_name("text").render(found)) & {"\x1b"}
+    assert not set(by_name("json").render(found)) & {"\x1b"}

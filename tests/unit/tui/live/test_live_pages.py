@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.growing_run import GrowingRun
 from tests.unit.tui.test_every_number import hold
+from zprof.model.json_tree import to_json as render
 from zprof.model.tenants import Tenant
-from zprof.reports.json_report import render
 from zprof.run.live import LiveRun
 from zprof.tui.live.pages import gaps_text, ledger_table, said_of, tenants_table, verdict_text
 from zprof.tui.live.seen import Job, Measured, Seen

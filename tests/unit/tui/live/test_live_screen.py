@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.growing_run import GrowingRun, line
-from zprof.reports.json_report import render
+from zprof.model.json_tree import to_json as render
 from zprof.tui.keys import KEYS, Where
 from zprof.tui.live.app import END_JOB, LiveApp
 from zprof.tui.live.measuring import Measuring

@@ -8,10 +8,10 @@ import pytest
 from tests.support.outlooks import MODEL, NO_MEMORY, foreseen
 from tests.unit.tui.test_every_number import hold
 from zprof.model.errors import BadInput
+from zprof.model.json_tree import to_json as render
 from zprof.model.memory import Memory
 from zprof.model.planning.whatif import Change, Outlook
 from zprof.model.time import LEDGER_TERMS, Time
-from zprof.reports.json_report import render
 from zprof.tui.copying import as_json, as_markdown
 from zprof.tui.figures import Figure
 from zprof.tui.plan.fit import fit_table

@@ -1,1 +1,0 @@
-"""The faces of a check: what was allowed, what was measured, whether it holds."""

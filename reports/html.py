@@ -1,0 +1,110 @@
+"""The HTML backend: a page as one self-contained file that works offline and without JavaScript.
+
+Whatever a template inserts is made printable, shortened and escaped, here and nowhere else.  Only this
+package's own style and scripts, plotly's script, and data as JSON without ``<`` go in as they are.  A
+Content-Security-Policy lets nothing be loaded, and runs only the scripts whose hashes it names.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from zprof.model.printable import printable, shorten
+from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page, Table
+from zprof.reports.text_table import left_out
+
+#: Style classes of the lines of a chart, in their order.
+LINE_COLOURS = ("series-a", "series-b", "series-c", "series-d")
+MAX_NAME, MAX_SENTENCE = 160, 2_000
+_CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def render_html(page: Page) -> str:
+    """Return the page; plotly is in it once if a chart zooms, else not at all."""
+    blocks = (block for section in page.sections for block in section.blocks)
+    chart = next((block for block in blocks if isinstance(block, AreaChart)), None)
+    scripts = [] if chart is None else [_plotly_script(), _file("script.js")]
+    environment = Environment(
+        loader=PackageLoader("zprof.reports", "templates"),
+        autoescape=True,
+        finalize=_inert,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["line_legend"] = _line_legend
+    environment.filters |= {"short": _short, "macro": _macro_name, "left_out": _left_out}
+    text = environment.get_template("page.html.j2").render(
+        page=page,
+        style=Markup(_file("style.css")),
+        scripts=[Markup(script) for script in scripts],
+        data="" if chart is None else chart_data(chart),
+        policy=_policy(scripts),
+    )
+    return text.rstrip("\n") + "\n"
+
+
+def _inert(value: Any) -> Any:
+    """Return text without characters that steer anything; what is markup already stays."""
+    return value if isinstance(value, Markup) else shorten(printable(value), MAX_SENTENCE)
+
+
+def _short(value: object, width: int = MAX_NAME) -> str:
+    """Return a name that is not too long; the JSON has all of it."""
+    return shorten(printable(value), width)
+
+
+def _macro_name(block: object) -> str:
+    """Return the macro that writes a block: ``KeyFigures`` is ``key_figures``."""
+    return _CAPITALS.sub("_", type(block).__name__).lower()
+
+
+def _left_out(table: Table) -> str:
+    return left_out(len(table.rows), table.total, table.what).replace("-f json", "zprof report RUN -f json")
+
+
+def _line_legend(chart: LineChart) -> tuple[LegendEntry, ...]:
+    entries = zip(LINE_COLOURS, chart.lines, strict=False)
+    return tuple(
+        LegendEntry(colour=colour, letter=str(number), name=line.name)
+        for number, (colour, line) in enumerate(entries, start=1)
+    )
+
+
+def chart_data(chart: AreaChart) -> Markup:
+    """Return the points of a chart as JSON that cannot end the element which holds it."""
+    tree = {
+        "time_ms": chart.time_ms,
+        "unit": chart.unit,
+        "series": [{"kind": one.colour, "name": one.name, "values": one.values} for one in chart.series],
+        "steps": chart.steps_ms,
+    }
+    text = json.dumps(tree, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Return the Content-Security-Policy.  Inline styles are allowed: plotly places its labels with them."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode('ascii')}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed or chr(39) + 'none' + chr(39)}; style-src 'unsafe-inline'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _plotly_script() -> str:
+    return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def _file(name: str) -> str:
+    return (resources.files("zprof.reports") / "templates" / name).read_text(encoding="utf-8")

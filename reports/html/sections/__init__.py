@@ -1,1 +1,0 @@
-"""The parts of the page, each a function from the report to the values that its template lays out."""

@@ -1,1 +1,0 @@
-"""The report as Markdown for a pull request or an issue, a module a part."""

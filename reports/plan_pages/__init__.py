@@ -1,1 +1,0 @@
-"""Plans and predictions as whole pages: text, Markdown, HTML and JSON."""

@@ -1,0 +1,94 @@
+"""Collectives by kind, group and type, and what is known of bytes and clocks."""
+
+from zprof.model.report import Report
+from zprof.model.time import CollectiveTime
+from zprof.model.units import format_ms, format_ns
+from zprof.reports.page import (
+    UNKNOWN,
+    Column,
+    Kind,
+    Note,
+    Section,
+    Table,
+    make_section,
+    make_table,
+    name_column,
+    numbers,
+)
+from zprof.reports.presenters.run_words import group_name
+from zprof.reports.presenters.time_words import (
+    alignment_sentences,
+    mean_count,
+    message_size,
+    optional_rate,
+    span,
+    split_marks,
+    volume_sentence,
+)
+
+
+def communication_section(report: Report) -> tuple[Section, ...]:
+    """Return the collectives; nothing if none was recorded: the gaps say why."""
+    return make_section(
+        "communication",
+        "Communication",
+        "Collectives by kind and group.",
+        _collective_table(report),
+        *(Note(text=line) for line in _sentences(report)),
+    )
+
+
+def _collective_table(report: Report) -> Table | None:
+    found = report.time.collectives
+    places = list(dict.fromkeys((entry.group, entry.dtype) for entry in found))
+    ordered = sorted(range(len(found)), key=lambda at: places.index((found[at].group, found[at].dtype)))
+    is_bound = any(entry.bound for entry in found)
+    return make_table(
+        "Collectives",
+        (
+            name_column("kind"),
+            name_column("group", lifted=True),
+            Column(title="type", kind=Kind.NAME, lifted=True),
+            *numbers("count", unit=span(report.time)),
+            *numbers("size", unit="bytes"),
+            *numbers("total", "exposed", unit="ms"),
+            *numbers("hidden", unit="ms", wide=True),
+            *numbers("wait", "transfer", unit="ms"),
+            *numbers("launch delay", unit="median", wide=True),
+            *numbers("bandwidth", unit="bytes/s", wide=True),
+            *numbers("bus bandwidth", unit="bytes/s"),
+        ),
+        [_collective_row(found[at]) for at in ordered],
+        unit="ms",
+        note=f"{span(report.time)}, mean of the ranks of the group",
+        notes=["≥ wait and ≤ transfer are bounds: not all ranks of the group could be compared."] * is_bound,
+        order=sorted(range(len(ordered)), key=ordered.__getitem__),
+        what="kinds and groups, those with most exposed time",
+    )
+
+
+def _collective_row(entry: CollectiveTime) -> tuple[str, ...]:
+    least, most = split_marks(entry.bound)
+    return (
+        entry.kind,
+        group_name(entry.group),
+        entry.dtype,
+        mean_count(entry.count),
+        message_size(entry.kind, entry.bytes),
+        format_ms(entry.total_ns),
+        format_ms(entry.exposed_ns),
+        format_ms(entry.total_ns - entry.exposed_ns),
+        least + format_ms(entry.wait_ns),
+        most + format_ms(entry.transfer_ns),
+        UNKNOWN if entry.launch_delay_ns is None else format_ns(entry.launch_delay_ns),
+        optional_rate(entry.algbw_bytes_per_s),
+        optional_rate(entry.busbw_bytes_per_s),
+    )
+
+
+def _sentences(report: Report) -> tuple[str, ...]:
+    volume = () if report.volume is None else (volume_sentence(report.volume),)
+    alignment = report.time.alignment
+    if alignment is None or len(report.time.per_rank) < 2:
+        return volume
+    return (*volume, *alignment_sentences(alignment))

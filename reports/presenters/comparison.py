@@ -1,0 +1,108 @@
+"""How a run was recorded, the same work of two jobs, and what else differs between them."""
+
+from zprof.model.report import Comparison, Report, RunFacts
+from zprof.model.units import format_ms, format_ns
+from zprof.reports.page import (
+    Block,
+    Column,
+    Facts,
+    Note,
+    Section,
+    Table,
+    make_section,
+    make_table,
+    name_column,
+    numbers,
+    text_column,
+)
+from zprof.reports.presenters.head import baseline_runs
+from zprof.reports.presenters.run_words import ranks_text, steps_text
+
+_MAX_TEXT_DIFFERENCES = 12
+
+
+def run_section(report: Report) -> tuple[Section, ...]:
+    """Return the facts of this run, beside those of the baseline if there is one."""
+    rows = _run_facts(report.run)
+    facts: Block | None = Facts(rows=tuple(rows))
+    for before in baseline_runs(report):
+        both = [(name, was, now) for (name, now), (_, was) in zip(rows, _run_facts(before), strict=True)]
+        columns = (text_column("fact"), text_column("baseline"), text_column("this run"))
+        facts = make_table("Both runs", columns, both)
+    noise = report.time.step_noise_ns
+    said = None
+    if noise is not None:
+        said = Note(
+            text="The mean steps of two recordings of this job differ by no more than "
+            f"{format_ns(noise)}, 95 times out of 100."
+        )
+    return make_section("run", "The run", "What was recorded, and by what.", facts, said, detail=True)
+
+
+def _run_facts(run: RunFacts) -> list[tuple[str, str]]:
+    return [
+        ("name", run.name),
+        ("source", run.source),
+        ("ranks", ranks_text(run)),
+        ("device", run.device),
+        ("backend", run.backend or "-"),
+        ("engine", run.engine),
+        ("stage", "unknown" if run.stage is None else str(run.stage)),
+        ("timed steps", steps_text(run.steps)),
+        ("memory steps", steps_text(run.memory_steps) if run.memory_steps else "none"),
+        ("modelled", "; ".join(run.modelled) or "nothing"),
+    ]
+
+
+def difference_section(report: Report) -> tuple[Section, ...]:
+    """Return what else differs between the two jobs, which may be the cause instead."""
+    comparison = report.comparison
+    if comparison is None:
+        return ()
+    lead = "What may be the cause instead: the jobs are not the same."
+    return make_section(
+        "differences",
+        "What else differs",
+        lead,
+        equal_work_table(report, comparison),
+        _difference_table(comparison),
+    )
+
+
+def equal_work_table(report: Report, comparison: Comparison) -> Table | None:
+    """Return the steps of both runs for the same work; None if it is not known or one job does the same."""
+    times, work = comparison.step_time, comparison.equal_work
+    if times is None or work is None or work.b_ns == times.b_ns:
+        return None
+    whole, unit = max(1, times.a_ns), work.unit.value
+    low, high = (bound / whole * 100 for bound in work.ci95)
+    change = f"{(work.b_ns / whole - 1) * 100:+.0f} % [{low:+.1f}, {high:+.1f}]"
+    before, now = str(work.a_per_step), str(work.b_per_step)
+    return make_table(
+        "At equal work",
+        (
+            name_column("run"),
+            *numbers(f"{unit} per step", unit="count"),
+            *numbers("step", "at equal work", unit="ms"),
+            Column(title="change", unit="95 % interval"),
+        ),
+        [
+            (comparison.baseline, before, format_ms(times.a_ns), format_ms(times.a_ns), ""),
+            (report.run.name, now, format_ms(times.b_ns), format_ms(work.b_ns), change),
+        ],
+        unit="ms",
+        note="for as much work per rank as the baseline does",
+        notes=[
+            f"This includes the change of the batch: equal {unit} per step show what the program alone does."
+        ],
+    )
+
+
+def _difference_table(comparison: Comparison) -> Table | None:
+    return make_table(
+        "Not the same job",
+        (name_column("what"), text_column("baseline"), text_column("this run")),
+        [(entry.what, entry.a, entry.b) for entry in comparison.differences],
+        max_text_rows=_MAX_TEXT_DIFFERENCES,
+        what="differences",
+    )

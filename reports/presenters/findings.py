@@ -1,0 +1,167 @@
+"""Findings as cards with evidence, fix and disproof; and gaps, grouped by what is unknown."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.gaps import Gap
+from zprof.model.report import Report
+from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
+from zprof.reports.page import Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
+from zprof.reports.presenters.run_words import named_ranks
+
+#: From here on the fraction of a count means nothing.
+_WHOLE_FROM = 1e4
+_UNITS: dict[str, Callable[[float], str]] = {
+    "ns": format_ns,
+    "bytes": format_bytes,
+    "ratio": format_percent,
+    "bytes_per_s": format_rate,
+    "times": lambda factor: f"{factor:.2f}x",
+    "count": lambda count: f"{count:.4g}" if abs(count) < _WHOLE_FROM else f"{count:.0f}",
+}
+_MAX_FINDINGS = 100
+_MAX_EVIDENCE = 100
+#: How gaps name rules that could not be tested.
+_NOT_TESTED = " not tested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapGroup:
+    """The same gap on several ranks; no rank if it is about the whole run."""
+
+    what: str
+    reason: str
+    remedy: str
+    ranks: tuple[int, ...]
+
+    @property
+    def where(self) -> str:
+        """Return `` (rank 3)`` or `` (ranks 0, 1 and 9 more)``; empty for the whole run."""
+        several = "s" if len(self.ranks) > 1 else ""
+        return f" (rank{several} {named_ranks(self.ranks)})" if self.ranks else ""
+
+
+def evidence_value(fact: Evidence) -> str:
+    """Return the value in its unit; an unknown unit stands behind it as it is."""
+    show = _UNITS.get(fact.unit)
+    return show(fact.value) if show else f"{fact.value:g} {fact.unit}"
+
+
+def evidence_name(fact: Evidence) -> str:
+    """Return what was measured, and on which rank."""
+    return fact.what if fact.rank is None else f"{fact.what} (rank {fact.rank})"
+
+
+def worth(finding: Finding) -> str:
+    """Return what a finding saves and frees, and how sure it is."""
+    low, high = finding.saving_ns
+    saves = f"saves {format_ns(low)} to {format_ns(high)}, " if high > 0 else ""
+    return f"{saves}{_frees(finding.saving_bytes)}{finding.confidence.value} confidence"
+
+
+def _frees(saving_bytes: tuple[int, int] | None) -> str:
+    """Return the bytes of the largest rank; a range only if its ends are written differently."""
+    if saving_bytes is None or saving_bytes[1] <= 0:
+        return ""
+    low, high = (format_bytes(size) for size in saving_bytes)
+    return f"frees {high}, " if low == high else f"frees {low} to {high}, "
+
+
+def is_significant(finding: Finding) -> bool:
+    """Return whether a finding fails a CI job: it costs something and is more than a guess."""
+    return finding.severity is not Severity.LOW and finding.confidence is not Confidence.LOW
+
+
+def finding_lines(finding: Finding) -> tuple[str, ...]:
+    """Return all of a finding as plain lines, for JUnit and SARIF."""
+    return (
+        finding.sentence,
+        worth(finding),
+        *(f"  {evidence_value(fact)}  {evidence_name(fact)}" for fact in finding.evidence),
+        f"fix: {finding.fix}",
+        f"disprove: {finding.disprove}",
+        f"read: {finding.doc}",
+    )
+
+
+def first_sure(findings: Sequence[Finding]) -> Finding | None:
+    """Return the first finding that is more than a guess."""
+    return next((entry for entry in findings if entry.confidence is not Confidence.LOW), None)
+
+
+def savings_note(findings: Sequence[Finding]) -> str:
+    """Return what the savings of a list of findings are of."""
+    timed = any(entry.saving_ns[1] > 0 for entry in findings)
+    return "savings per step, each fix on its own" if timed else "bytes are those of the largest rank"
+
+
+def finding_section(report: Report) -> tuple[Section, ...]:
+    """Return all findings, the one that saves most first; says so if there is none."""
+    lead = "What costs time or memory, how we know, and what to change."
+    if not report.findings:
+        return make_section("findings", "Findings", lead, Paragraph(text="No findings."))
+    shown, known = report.findings[:_MAX_FINDINGS], len(report.findings)
+    cards = [finding_card(number, entry) for number, entry in enumerate(shown, start=1)]
+    left = Note(text=f"{len(shown)} of {known:,} findings.") if known > len(shown) else None
+    return make_section("findings", "Findings", lead, *cards, left, note=savings_note(report.findings))
+
+
+def finding_card(number: int, finding: Finding) -> Card:
+    """Return a finding with everything that it says."""
+    evidence = tuple((evidence_value(fact), evidence_name(fact)) for fact in finding.evidence)
+    parts = (
+        ("evidence", Facts(rows=evidence[:_MAX_EVIDENCE], values_first=True)),
+        ("fix", Code(lines=tuple(finding.fix.split("\n")))),
+        ("disprove", Paragraph(text=finding.disprove)),
+        ("read", Paragraph(text=f"{finding.doc}, or zprof explain {finding.id}")),
+    )
+    return Card(
+        title=f"{number} {finding.id} {finding.cause.value}",
+        note=worth(finding),
+        tone=finding.severity.value,
+        text=finding.sentence,
+        parts=parts if evidence else parts[1:],
+    )
+
+
+def grouped_gaps(gaps: Sequence[Gap]) -> tuple[GapGroup, ...]:
+    """Return gaps that differ only in their rank as one, in the order of the first of each."""
+    groups: dict[tuple[str, str, str], list[int | None]] = {}
+    for gap in gaps:
+        groups.setdefault((gap.what, gap.reason, gap.remedy), []).append(gap.rank)
+    return tuple(
+        GapGroup(
+            what=what,
+            reason=reason,
+            remedy=remedy,
+            ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+        )
+        for (what, reason, remedy), ranks in groups.items()
+    )
+
+
+def untested_causes(what: str) -> tuple[str, ...]:
+    """Return the causes that a gap says were not tested; none if it is about something else."""
+    if not (what.startswith("rule") and what.endswith(_NOT_TESTED)):
+        return ()
+    names = what.removesuffix(_NOT_TESTED).partition(" ")[2]
+    return tuple(name.strip() for name in names.split(","))
+
+
+def gap_items(gaps: Sequence[Gap]) -> ItemList | None:
+    """Return what is unknown, why, and what would make it known."""
+    groups = grouped_gaps(gaps)
+    if not groups:
+        return None
+    items = [
+        Item(label=f"{group.what}{group.where}", text=group.reason, remedy=group.remedy) for group in groups
+    ]
+    return ItemList(items=tuple(items[:200]), total=len(items), what="gaps")
+
+
+def gap_section(gaps: Sequence[Gap], title: str = "Not measured") -> tuple[Section, ...]:
+    """Return the gaps as a section."""
+    count = len(grouped_gaps(gaps))
+    lead = "Unknown is never zero: what is missing, why, and what would show it."
+    return make_section("gaps", f"{title} ({count})", lead, gap_items(gaps))

@@ -1,0 +1,124 @@
+"""The top of a report: the answer, the numbers looked for first, what to try, the runs, what is modelled."""
+
+from collections.abc import Iterator, Sequence
+
+from zprof.model.report import Report, RunFacts, VerdictStatus
+from zprof.model.units import format_ns, format_percent
+from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
+from zprof.reports.presenters.findings import first_sure, grouped_gaps
+from zprof.reports.presenters.memory_figures import largest_peak, largest_rank, peak_change_ratio
+from zprof.reports.presenters.run_words import describe_run, reported_steps
+from zprof.reports.presenters.time_figures import exposure, is_whole_trace, late_ranks, step_ns
+from zprof.reports.presenters.time_words import span
+
+MARKS = {
+    VerdictStatus.OK: "✓",
+    VerdictStatus.SLOWER: "✗",
+    VerdictStatus.RISK: "!",
+    VerdictStatus.INCONCLUSIVE: "?",
+}
+
+
+def head_blocks(report: Report, *, with_fix: bool = True) -> tuple[Block, ...]:
+    """Return the lines that a reader with ten seconds reads."""
+    runs = [report.run, *baseline_runs(report)]
+    return (
+        verdict_block(report),
+        KeyFigures(figures=tuple(_key_figures(report))),
+        *(_try_first(report) if with_fix else ()),
+        Facts(rows=(*_described(report, runs), *_same_work(report))),
+        *modelled_notes(runs),
+    )
+
+
+def _described(report: Report, runs: Sequence[RunFacts]) -> Iterator[tuple[str, str]]:
+    for name, run in zip(("run", "baseline"), runs, strict=False):
+        yield name, describe_run(run, reported_steps(report, run))
+
+
+def _same_work(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield that both runs do the same work in a step, if they do."""
+    comparison = report.comparison
+    if comparison is None or comparison.step_time is None or comparison.equal_work is None:
+        return
+    work = comparison.equal_work
+    if work.b_ns == comparison.step_time.b_ns and work.a_per_step == work.b_per_step:
+        yield "same work", f"{work.b_per_step} {work.unit.value} per step in both"
+
+
+def verdict_block(report: Report) -> Verdict:
+    """Return the answer."""
+    status = report.verdict.status
+    return Verdict(tone=status.value, mark=MARKS[status], text=report.verdict.sentence)
+
+
+def baseline_runs(report: Report) -> tuple[RunFacts, ...]:
+    """Return the run that the report compares with, if there is one."""
+    before = report.comparison.baseline_run if report.comparison else None
+    return () if before is None else (before,)
+
+
+def modelled_notes(runs: Sequence[RunFacts]) -> tuple[Note, ...]:
+    """Return what in these runs is simulated: never left out."""
+    names = dict.fromkeys(name for run in runs for name in run.modelled)
+    if not names:
+        return ()
+    said = "simulated, not run; these times are the model's, not your hardware's"
+    return (Note(label="MODELLED", text=f"{'; '.join(names)}: {said}."),)
+
+
+def _try_first(report: Report) -> Iterator[Code]:
+    finding = first_sure(report.findings)
+    if finding is None:
+        return
+    first, *more = lines = tuple(finding.fix.split("\n"))
+    brief = ""
+    if first.endswith(":"):  # a fix for each of several engines
+        brief = f"see the fix of {finding.id} below"
+    elif more:
+        brief = f"{first}  (all of it: {finding.id} below)"
+    yield Code(title="try first", lines=lines, brief=brief)
+
+
+def _key_figures(report: Report) -> Iterator[tuple[str, str, str]]:
+    if report.time.per_rank:
+        yield from _time_figures(report)
+    if report.memory.per_rank:
+        yield _peak_figure(report)
+    groups = len(grouped_gaps(report.gaps))
+    note = f"{groups:,} not measured" if groups else "everything that was asked for is known"
+    yield "findings", f"{len(report.findings):,}", note
+
+
+def _time_figures(report: Report) -> Iterator[tuple[str, str, str]]:
+    ranks = report.time.per_rank
+    times = report.comparison.step_time if report.comparison else None
+    before = f"baseline {format_ns(times.a_ns)}, " if times else ""
+    name = "total time" if is_whole_trace(report.time) else "step"
+    yield name, format_ns(times.b_ns if times else step_ns(ranks)), f"{before}mean of the ranks"
+    seen = exposure(ranks)
+    if seen.ratio is not None:
+        yield (
+            "exposed communication",
+            f"{'at most ' if seen.at_most else ''}{format_ns(seen.exposed_ns)}",
+            f"{format_percent(seen.ratio)} of {format_ns(seen.collective_ns)} in collectives, "
+            f"{span(report.time)}",
+        )
+    for entry in late_ranks(report.time.blame, 1) if report.time.blame else ():
+        yield (
+            f"wait caused by rank {entry.blame.rank}",
+            format_ns(entry.blame.exposed_wait_per_rank_ns),
+            f"{span(report.time)}, per waiting rank; {format_percent(entry.share)} of all exposed waiting",
+        )
+
+
+def _peak_figure(report: Report) -> tuple[str, str, str]:
+    ranks = report.memory.per_rank
+    before = report.comparison.baseline_memory if report.comparison else ()
+    rank = largest_rank(ranks)
+    note = f"allocated on rank {rank.rank}, the largest" if rank else ""
+    if before:
+        change = format_percent(peak_change_ratio(before, ranks))
+        sign = "" if change.startswith("-") else "+"
+        note = f"on the largest rank; baseline {largest_peak(before)}, {sign}{change}"
+    return "peak memory", largest_peak(ranks), note

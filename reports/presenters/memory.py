@@ -1,0 +1,219 @@
+"""Memory at each rank's peak: tenants as bars and a table, model states against the ZeRO formula."""
+
+from collections.abc import Iterator, Sequence
+
+from zprof.model.memory import RankMemory, StateLaw
+from zprof.model.report import Report
+from zprof.model.tenants import SHOWN, Tenant
+from zprof.model.units import format_bytes
+from zprof.reports.page import (
+    MAX_ROWS,
+    Bars,
+    Block,
+    Column,
+    Kind,
+    Note,
+    Section,
+    Segment,
+    StackedBar,
+    Table,
+    make_section,
+    make_table,
+    name_column,
+    numbers,
+    text_column,
+)
+from zprof.reports.presenters.memory_figures import (
+    BESIDE,
+    LETTERS,
+    UNTAGGED,
+    basis_note,
+    by_peak,
+    known_bytes,
+    largest_ranks,
+    peak_bytes,
+    peak_moment,
+    peak_text,
+    signed_bytes,
+    sized,
+    state_lines,
+    tenant_bytes,
+    tenant_cells,
+    tenant_colour,
+    tenant_legend,
+    tenant_name,
+)
+
+_MAX_BARS, _MAX_BARS_COMPARED = 32, 16
+#: Ranks side by side in a terminal, alone and on each side of a comparison; ranks in sentences.
+_MAX_TEXT_RANKS, _MAX_TEXT_RANKS_COMPARED = 4, 2
+_MAX_STATED = 4
+_MAX_TEXT_TOP = 4
+TENANT_TITLES = (*(tenant_name(tenant) for tenant in SHOWN), UNTAGGED, "= allocated peak")
+
+
+def memory_section(report: Report, *, short: bool = False, with_largest: bool = True) -> tuple[Section, ...]:
+    """Return who owns the bytes at the peak; nothing if no rank was measured: the gaps say why."""
+    if not report.memory.per_rank:
+        return ()
+    blocks: list[Block | None] = [_tenant_table(report), *_notes(report)]
+    if not short:
+        blocks = [_tenant_bars(report), *blocks, _top_table(report) if with_largest else None]
+    return make_section("memory", "Memory", "Who owns the bytes at each rank's peak.", *blocks)
+
+
+def _tenant_table(report: Report) -> Table | None:
+    """Return a row per rank, of the baseline too, and the change of the largest."""
+    now, before = _ranks(report, MAX_ROWS)
+    beside = [(leaf, name) for leaf, name in BESIDE if any(getattr(rank, leaf) is not None for rank in now)]
+    rows = [_tenant_row(f"baseline rank {rank.rank}", rank, beside) for rank in before]
+    rows += [_tenant_row(f"rank {rank.rank}", rank, beside) for rank in now]
+    most = _MAX_TEXT_RANKS_COMPARED if before else _MAX_TEXT_RANKS
+    order = [len(before) + at for at in by_peak(now)]
+    if before:
+        rows.append(_change_row(report, len(beside)))
+        first, rest = order[:most], order[most:]
+        baseline = list(by_peak(before))
+        order = [len(rows) - 1, *baseline[:most], *first, *baseline[most:], *rest]
+    return make_table(
+        "Memory at each rank's peak",
+        (
+            text_column("rank"),
+            *numbers(*TENANT_TITLES, unit="bytes"),
+            Column(title="peak in", kind=Kind.TEXT, wide=True),
+            *numbers(*(name for _, name in beside), unit="bytes"),
+        ),
+        rows,
+        note="bytes live in the allocator",
+        max_text_rows=2 * most + 1 if before else most,
+        order=order,
+        total=len(report.memory.per_rank) + len(rows) - len(now),
+        what="ranks, those with the largest peaks",
+        sideways=True,
+    )
+
+
+def _ranks(report: Report, most: int) -> tuple[tuple[RankMemory, ...], tuple[RankMemory, ...]]:
+    before = report.comparison.baseline_memory if report.comparison else ()
+    return largest_ranks(report.memory.per_rank, most), largest_ranks(before, _MAX_BARS_COMPARED)
+
+
+def _tenant_row(name: str, rank: RankMemory, beside: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    outside = (known_bytes(getattr(rank, leaf)) for leaf, _ in beside)
+    return (name, *tenant_cells(rank), peak_moment(rank) or "-", *outside)
+
+
+def _change_row(report: Report, beside: int) -> tuple[str, ...]:
+    delta = report.comparison.memory_delta if report.comparison else {}
+    names = (*(tenant.value for tenant in SHOWN), "untagged_bytes", "peak_bytes")
+    changes = (signed_bytes(delta[name]) if name in delta else "" for name in names)
+    return ("change of the largest", *changes, "", *[""] * beside)
+
+
+def _notes(report: Report) -> Iterator[Note]:
+    ranks = largest_ranks(report.memory.per_rank, _MAX_STATED)
+    moments = {rank.rank: peak_moment(rank) for rank in ranks}
+    if len(set(moments.values())) == 1 and (moment := peak_moment(ranks[0])):
+        yield Note(text=f"The peak is in the {moment}.")
+    elif any(moments.values()):
+        said = ", ".join(f"rank {rank} in the {moment}" for rank, moment in moments.items() if moment)
+        yield Note(text=f"Peaks: {said}.")
+    for rank in ranks:
+        if note := basis_note(rank):
+            yield Note(text=note)
+    for line in state_lines(report.memory.laws, _MAX_STATED):
+        yield Note(text=line)
+
+
+def _top_table(report: Report) -> Table | None:
+    """Return the largest allocations of all ranks in short; where they were made is a detail."""
+    rows = [
+        (
+            ": ".join(part for part in (entry.module, entry.sub) if part) or "(unknown)",
+            tenant_name(entry.tenant),
+            str(entry.rank),
+            sized(entry),
+        )
+        for entry in report.memory.top[:8]
+    ]
+    return make_table(
+        "Largest live at the peak",
+        (
+            name_column("allocation"),
+            text_column("tenant"),
+            Column(title="rank"),
+            Column(title="size", unit="bytes"),
+        ),
+        rows,
+        max_text_rows=_MAX_TEXT_TOP,
+        total=len(report.memory.top),
+        what="allocations, the largest",
+    )
+
+
+def _tenant_bars(report: Report) -> Bars:
+    before = report.comparison.baseline_memory if report.comparison else ()
+    most = _MAX_BARS_COMPARED if before else _MAX_BARS
+    now, was = largest_ranks(report.memory.per_rank, most), largest_ranks(before, most)
+    scale = max(1, peak_bytes([*now, *was]), *(_formula_bytes(rank) for rank in (*now, *was)))
+    theirs = f"{report.comparison.baseline}, " if report.comparison else ""
+    ours = f"{report.run.name}, " if was else ""
+    bars = [
+        *(_tenant_bar(rank, theirs, scale) for rank in was),
+        *(_tenant_bar(rank, ours, scale) for rank in now),
+    ]
+    notes = []
+    if any(bar.reference for bar in bars):
+        notes.append("The thin bar is what the ZeRO formula gives the model states of a rank.")
+    if len(now) < len(report.memory.per_rank):
+        notes.append(f"{len(now)} of {len(report.memory.per_rank):,} ranks, those with the largest peaks.")
+    return Bars(
+        title="Live bytes in the allocator at each rank's peak",
+        bars=tuple(bars),
+        legend=tenant_legend(),
+        notes=tuple(notes),
+    )
+
+
+def _tenant_bar(rank: RankMemory, whose: str, scale: int) -> StackedBar:
+    parts = [
+        *((tenant.value, rank.tenants.get(tenant, 0), tenant_bytes(rank, tenant)) for tenant in SHOWN),
+        (UNTAGGED, rank.untagged_bytes, format_bytes(rank.untagged_bytes)),
+    ]
+    return StackedBar(
+        name=f"{whose}rank {rank.rank}",
+        note=peak_text(rank),
+        segments=stack_segments(parts, scale),
+        reference=stack_segments(_formula_parts(rank.formula), scale) if rank.formula else (),
+    )
+
+
+def _formula_parts(law: StateLaw) -> list[tuple[str, int, str]]:
+    states = (
+        (Tenant.PARAMETERS, law.parameters),
+        (Tenant.GRADIENTS, law.gradients),
+        (Tenant.OPTIMIZER_STATE, law.optimizer_state),
+    )
+    return [(tenant.value, size, format_bytes(size)) for tenant, size in states]
+
+
+def _formula_bytes(rank: RankMemory) -> int:
+    return sum(size for _, size, _ in _formula_parts(rank.formula)) if rank.formula else 0
+
+
+def stack_segments(parts: Sequence[tuple[str, int, str]], scale: int) -> tuple[Segment, ...]:
+    """Return pieces (tenant, bytes, how that reads) one after the other; none for nothing."""
+    segments, start = [], 0
+    for name, size, text in parts:
+        if size > 0:
+            segments.append(
+                Segment(
+                    colour=tenant_colour(name),
+                    letter=LETTERS[name],
+                    text=f"{tenant_name(name)} {text}",
+                    start=round(100 * start / scale, 3),
+                    width=round(100 * size / scale, 3),
+                )
+            )
+        start += size
+    return tuple(segments)

@@ -1,0 +1,290 @@
+"""Memory in detail: by kind, phase and module, the largest allocations, ranks, the device."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from zprof.model.memory import (
+    Allocation,
+    AllocatorCounters,
+    DeviceMemory,
+    LawCheck,
+    Memory,
+    RankMemory,
+    RankSpread,
+)
+from zprof.model.report import Report
+from zprof.model.tenants import SHOWN
+from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.reports.page import (
+    MAX_ROWS,
+    Bar,
+    Column,
+    Kind,
+    Note,
+    Row,
+    Section,
+    Table,
+    make_section,
+    make_table,
+    name_column,
+    numbers,
+    text_column,
+)
+from zprof.reports.presenters.memory import TENANT_TITLES
+from zprof.reports.presenters.memory_figures import (
+    DEVICE_TERMS,
+    ORDER,
+    by_peak,
+    known_bytes,
+    largest_rank,
+    largest_ranks,
+    signed_bytes,
+    sized,
+    telling_frames,
+    tenant_cells,
+    tenant_colour,
+    tenant_name,
+)
+
+_MAX_TEXT_ROWS, _MAX_TEXT_LARGEST, _MAX_TEXT_RANKS, _MAX_TEXT_PHASES = 12, 8, 4, 5
+_MAX_FRAMES = 6
+_MAX_DEVICES = 8
+_NO_STACK = "no stack: made before it was watched, or outside of Python"
+
+
+def memory_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+    """Return what is known of the peak beyond its tenants."""
+    memory = report.memory
+    rank = largest_rank(memory.per_rank)
+    if rank is None:
+        return ()
+    return make_section(
+        "memory-detail",
+        "Memory in detail",
+        "By kind, phase and module; the largest allocations; the ZeRO formula.",
+        _kind_table(rank),
+        _phase_table(memory, rank),
+        _module_table(memory, rank),
+        _allocation_table(memory),
+        _formula_table(memory.laws),
+        *_spread_blocks(memory.spread),
+        detail=detail,
+    )
+
+
+def device_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+    """Return the memory beside the allocator: the whole device, the host, and before the first step."""
+    memory = report.memory
+    return make_section(
+        "device",
+        "Memory beside the allocator",
+        "The whole device, the host, and before the first step.",
+        *_device_tables(memory.devices),
+        _counter_table(memory.counters),
+        _peak_table(memory.init, "Before the first step", "peak from the start of the program"),
+        _peak_table(memory.host, "Host memory", "of ranks that have a GPU"),
+        detail=detail,
+    )
+
+
+def _kind_table(rank: RankMemory) -> Table | None:
+    rows = []
+    for part in sorted(rank.parts, key=lambda part: -part.bytes):
+        share = part.bytes / max(1, rank.peak_bytes)
+        name = ": ".join(name for name in (tenant_name(part.tenant), part.sub) if name)
+        colour = tenant_colour(part.tenant) if part.tenant in ORDER else "time-sum"
+        bar = Bar(share=share, start=0.0, end=min(1.0, share), colour=colour)
+        rows.append((name, sized(part), format_percent(share), bar))
+    columns = (
+        name_column("kind"),
+        *numbers("size", unit="bytes"),
+        *numbers("of the peak", unit="%"),
+        Column(title="share", kind=Kind.BAR),
+    )
+    note = f"rank {rank.rank} at its peak"
+    return make_table("By kind", columns, rows, note=note, max_text_rows=_MAX_TEXT_ROWS, what="kinds")
+
+
+def _phase_table(memory: Memory, rank: RankMemory) -> Table | None:
+    rows = [
+        (
+            phase.phase,
+            *(format_bytes(phase.tenants.get(tenant, 0)) for tenant in SHOWN),
+            format_bytes(phase.untagged_bytes),
+            format_bytes(phase.peak_bytes),
+            str(phase.step),
+        )
+        for phase in memory.phases
+        if phase.rank == rank.rank
+    ]
+    return make_table(
+        "Peak by phase",
+        (name_column("phase"), *numbers(*TENANT_TITLES[:-1], "= peak", unit="bytes"), *numbers("in step")),
+        rows,
+        note=f"highest live bytes, rank {rank.rank}",
+        max_text_rows=_MAX_TEXT_PHASES,
+        what="phases",
+        sideways=True,
+    )
+
+
+def _module_table(memory: Memory, rank: RankMemory) -> Table | None:
+    found = [module for module in memory.modules if module.rank == rank.rank]
+    rows = [
+        (
+            module.module or "(the whole model)",
+            format_bytes(module.at_rank_peak_bytes),
+            format_bytes(module.peak_bytes),
+        )
+        for module in sorted(found, key=lambda module: -module.at_rank_peak_bytes)
+    ]
+    return make_table(
+        "By module",
+        (
+            name_column("module, with all inside it"),
+            *numbers("at the peak", "most at one time", unit="bytes"),
+        ),
+        rows,
+        note=f"who allocated it, rank {rank.rank}",
+        max_text_rows=10,
+        what="modules",
+    )
+
+
+def _allocation_table(memory: Memory) -> Table | None:
+    """Return what is live at the peak by where it was made, of the largest rank first."""
+    largest = largest_rank(memory.per_rank)
+    top = memory.top
+    order = sorted(range(len(top)), key=lambda at: (largest is None or top[at].rank != largest.rank, at))
+    peaks = {rank.rank: rank.peak_bytes for rank in memory.per_rank}
+    return make_table(
+        "Allocations live at the peak",
+        (
+            name_column("tenant"),
+            name_column("module"),
+            Column(title="rank"),
+            *numbers("size", unit="bytes"),
+            Column(title="equal ones", unit="count"),
+        ),
+        [_allocation_row(top[at], peaks.get(top[at].rank, 0)) for at in order],
+        max_text_rows=_MAX_TEXT_LARGEST,
+        what="allocations",
+        below="where",
+    )
+
+
+def _allocation_row(entry: Allocation, peak_bytes: int) -> Row:
+    frames = telling_frames(entry.stack, _MAX_FRAMES)
+    more = (f"of {len(entry.stack)} frames",) if len(entry.stack) > len(frames) else ()
+    where = tuple(part for part in (entry.operator, *frames, *more) if part)
+    equal = ""
+    if entry.total_bytes is not None and entry.count > 1:
+        share = format_percent(entry.total_bytes / max(1, peak_bytes))
+        equal = f"{entry.count}: {format_bytes(entry.total_bytes)}, {share}"
+    name = ": ".join(part for part in (tenant_name(entry.tenant), entry.sub) if part)
+    cells = (name, entry.module or "-", str(entry.rank), sized(entry), equal)
+    return Row(cells=cells, below=where or (_NO_STACK,))
+
+
+def _formula_table(laws: Sequence[LawCheck]) -> Table | None:
+    """Return the model states, those furthest from their formula first."""
+    shown = sorted(laws, key=lambda law: -abs(law.unexplained_bytes))
+    causes = dict.fromkeys(f"{tenant_name(law.tenant)}: {law.cause}" for law in shown if law.cause)
+    return make_table(
+        "Model states against the ZeRO formula",
+        (
+            text_column("state"),
+            *numbers("rank"),
+            *numbers("formula", "measured", "padding", "counters", "difference", unit="bytes"),
+        ),
+        [_formula_row(law) for law in shown],
+        note="bytes of a rank",
+        notes=list(causes)[:MAX_ROWS],
+        max_text_rows=_MAX_TEXT_ROWS,
+        what="rows, the largest differences",
+    )
+
+
+def _formula_row(law: LawCheck) -> tuple[str, ...]:
+    sizes = (law.law_bytes, law.measured_bytes, law.padding_bytes, law.scalar_bytes)
+    rest = signed_bytes(law.unexplained_bytes)
+    return (tenant_name(law.tenant), str(law.rank), *(format_bytes(size) for size in sizes), rest)
+
+
+def _spread_blocks(spread: RankSpread | None) -> Iterator[Table | Note | None]:
+    if spread is None:
+        return
+    if not spread.difference_bytes:
+        yield Note(text="All ranks have the same peak.")
+        return
+    rows = [(tenant_name(name), signed_bytes(delta)) for name, delta in spread.delta_bytes.items() if delta]
+    lead = (
+        f"rank {spread.largest_rank} holds {format_bytes(spread.difference_bytes)} more than rank "
+        f"{spread.smallest_rank}, most of it {tenant_name(spread.tenant)}"
+    )
+    columns = (name_column("tenant"), *numbers("difference", unit="bytes"))
+    yield make_table("Difference between ranks", columns, rows, note="largest peak minus smallest")
+    yield Note(text=f"{lead}.")
+
+
+def _device_tables(devices: Sequence[DeviceMemory]) -> Iterator[Table | None]:
+    grouped = groupby(devices, key=lambda entry: (entry.rank, entry.device))
+    found = [(key, list(moments)) for key, moments in grouped]
+    for (rank, device), moments in found[:_MAX_DEVICES]:
+        rows = []
+        for field, term in DEVICE_TERMS:
+            values = [getattr(moment, field) for moment in moments]
+            if any(value is not None for value in values):
+                rows.append((term, *map(known_bytes, values)))
+        apart = max((moment.apart_ns or 0 for moment in moments), default=0)
+        sampled = f"The device was sampled up to {format_ns(apart)} away from these moments."
+        left = f"{_MAX_DEVICES} of {len(found):,} devices."
+        yield make_table(
+            "The whole device",
+            (text_column("part"), *numbers(*(moment.moment for moment in moments), unit="bytes")),
+            rows,
+            note=f"rank {rank}, {device}",
+            notes=(*[sampled] * bool(apart), *[left] * (len(found) > _MAX_DEVICES)),
+        )
+
+
+def _counter_table(counters: Sequence[AllocatorCounters]) -> Table | None:
+    known = [entry for entry in counters if entry.peak_allocated_bytes is not None or entry.retries]
+    rows = [
+        (
+            f"rank {entry.rank}, {entry.device}",
+            known_bytes(entry.peak_allocated_bytes),
+            known_bytes(entry.peak_reserved_bytes),
+            *("unknown" if count is None else str(count) for count in (entry.retries, entry.ooms)),
+        )
+        for entry in known
+    ]
+    columns = (
+        name_column("device"),
+        *numbers("peak allocated", "peak reserved", unit="bytes"),
+        *numbers("retries", "out of memory", unit="count"),
+    )
+    note = "since the process started"
+    return make_table(
+        "The allocator's own counters",
+        columns,
+        rows,
+        note=note,
+        max_text_rows=_MAX_TEXT_RANKS,
+        what="devices",
+    )
+
+
+def _peak_table(ranks: Sequence[RankMemory], title: str, note: str) -> Table | None:
+    shown = largest_ranks(ranks, MAX_ROWS)
+    return make_table(
+        title,
+        (text_column("rank"), *numbers(*TENANT_TITLES[:-1], "= peak", unit="bytes")),
+        [(f"rank {rank.rank}", *tenant_cells(rank)) for rank in shown],
+        note=note,
+        max_text_rows=_MAX_TEXT_RANKS,
+        order=by_peak(shown),
+        total=len(ranks),
+        what="ranks, those with the largest peaks",
+        sideways=True,
+    )

@@ -1,0 +1,166 @@
+"""Ranks: who was late and who waited for it, the ledger of each rank, and the critical path."""
+
+from collections.abc import Iterator
+
+from zprof.model.report import Report
+from zprof.model.time import RankTime
+from zprof.model.units import format_ms, format_ns, format_percent
+from zprof.reports.page import (
+    MAX_ROWS,
+    Column,
+    HeatMap,
+    Note,
+    Section,
+    Table,
+    make_section,
+    make_table,
+    numbers,
+    text_column,
+)
+from zprof.reports.presenters.heat import Measured, heat_map
+from zprof.reports.presenters.time_figures import (
+    LateRank,
+    PathRank,
+    by_waiting,
+    late_ranks,
+    path_kinds,
+    path_ranks,
+    telling_ranks,
+    unsplit_ns,
+)
+from zprof.reports.presenters.time_words import ledger_cells, optional_ratio, span
+
+_MAX_TEXT_RANKS, _MAX_TEXT_LATE = 8, 4
+_MAX_REASONS = 3
+#: What is less of the path is not named.
+_MIN_PATH_RATIO = 0.005
+LEDGER_TITLES = ("compute", "exposed transfer", "exposed wait", "exposed copies", "idle", "unexplained")
+
+
+def rank_section(report: Report) -> tuple[Section, ...]:
+    """Return the ranks side by side; nothing for a job of one rank, whose ledger stands above."""
+    if report.run.world_size < 2:
+        return ()
+    path = critical_path_blocks(report)
+    lead = "Who was late, and who waited for it."
+    return make_section(
+        "ranks", "Ranks", lead, *_heat_maps(report), _rank_table(report), *_late_blocks(report), *path
+    )
+
+
+def _heat_maps(report: Report) -> Iterator[HeatMap | None]:
+    time = report.time
+    late = [Measured(rank=entry.rank, step=entry.step, ns=entry.mean_ns) for entry in time.lateness]
+    wall = [Measured(rank=entry.rank, step=entry.step, ns=entry.wall_ns) for entry in time.steps]
+    error = time.alignment.uncertainty_ns if time.alignment else None
+    note = (
+        ()
+        if error is None
+        else (f"Below {format_ns(error)}, the uncertainty of the clocks, it means nothing.",)
+    )
+    yield heat_map(
+        "Lateness: start of collectives after the first rank of the group, mean of a step", late, note
+    )
+    yield heat_map("Step time", wall)
+
+
+def _rank_table(report: Report) -> Table | None:
+    known = report.time.per_rank
+    ranks = telling_ranks(known, MAX_ROWS)
+    return make_table(
+        "By rank",
+        (text_column("rank"), *numbers("step", *LEDGER_TITLES, unit="ms"), *numbers("overlap", unit="%")),
+        [_rank_row(rank) for rank in ranks],
+        unit="ms",
+        note=f"{span(report.time)}; overlap: the hidden share of the collectives",
+        max_text_rows=_MAX_TEXT_RANKS,
+        order=by_waiting(ranks),
+        total=len(known),
+        what="ranks, those that wait most and those that wait least",
+    )
+
+
+def _rank_row(rank: RankTime) -> tuple[str, ...]:
+    cells = ledger_cells(rank, is_bound=unsplit_ns([rank]) > 0)
+    return (str(rank.rank), *cells, optional_ratio(rank.overlap_ratio))
+
+
+def _late_blocks(report: Report) -> Iterator[Table | Note | None]:
+    shares = report.time.blame
+    if shares is None:
+        return
+    found = late_ranks(shares, MAX_ROWS)
+    yield make_table(
+        "Late ranks",
+        (
+            text_column("rank"),
+            *numbers("wait caused", "with hidden", unit="ms"),
+            Column(title="waiting ranks"),
+            *numbers("of all exposed waiting", unit="%", wide=True),
+            *numbers("arrived last", unit="%"),
+            *numbers("wait suffered", unit="ms"),
+            text_column("because of"),
+        ),
+        [_late_row(entry) for entry in found],
+        unit="ms",
+        note=f"{span(report.time)}, per waiting rank",
+        max_text_rows=_MAX_TEXT_LATE,
+        total=len(shares.per_rank) if len(found) == MAX_ROWS else len(found),
+        what="ranks, those that others wait for most",
+    )
+    if not found:
+        return
+    if shares.tied_ns:
+        tied = f"{format_ns(shares.tied_ns)} of waiting is blamed on nobody: the last two ranks arrived"
+        yield Note(text=f"{tied} within the uncertainty of the clocks.")
+    if shares.unjudged_ns:
+        unjudged = f"{format_ns(shares.unjudged_ns)} of waiting was not judged"
+        yield Note(text=f"{unjudged} (first of a window, ranks missing, no match).")
+
+
+def _late_row(entry: LateRank) -> tuple[str, ...]:
+    blame = entry.blame
+    reasons = [f"{name.replace('_', ' ')} {part * 100:.0f} %" for name, part in entry.reasons[:_MAX_REASONS]]
+    return (
+        str(blame.rank),
+        format_ms(blame.exposed_wait_per_rank_ns),
+        format_ms(blame.wait_per_rank_ns),
+        str(blame.waiting_ranks),
+        format_percent(entry.share),
+        format_percent(blame.last_ratio),
+        format_ms(blame.own_wait_ns),
+        ", ".join(reasons) or "-",
+    )
+
+
+def critical_path_blocks(report: Report) -> tuple[Table | Note, ...]:
+    """Return through which ranks the critical path goes and with what; nothing for one rank."""
+    path = report.time.critical_path
+    if path is None or not path.shares or report.run.world_size < 2:
+        return ()
+    found = path_ranks(path)
+    table = make_table(
+        "Critical path",
+        (
+            text_column("rank"),
+            *numbers("on it", unit="ms"),
+            *numbers("share", unit="%"),
+            text_column("with", unit="ms"),
+        ),
+        [_path_row(entry) for entry in found],
+        unit="ms",
+        note=f"{span(report.time)}: what the step waited on, by rank",
+        max_text_rows=_MAX_TEXT_LATE,
+        what="ranks, those with most of it",
+    )
+    kinds = [
+        f"{kind} {format_percent(share)}" for kind, share in path_kinds(path) if share >= _MIN_PATH_RATIO
+    ]
+    rest = found[_MAX_TEXT_LATE:]
+    others = f"; {len(rest)} ranks with less: {format_ms(sum(rank.ns for rank in rest))} ms" if rest else ""
+    return (*((table,) if table else ()), Note(text=f"The whole path: {', '.join(kinds)}{others}."))
+
+
+def _path_row(entry: PathRank) -> tuple[str, ...]:
+    parts = [f"{kind} {format_ms(ns)}" for kind, ns in entry.kinds if ns >= _MIN_PATH_RATIO * entry.ns]
+    return str(entry.rank), format_ms(entry.ns), format_percent(entry.share), ", ".join(parts)

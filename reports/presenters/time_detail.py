@@ -1,0 +1,200 @@
+"""Time in detail: by step, unit and message size, the fitted link, the clocks of the ranks."""
+
+from zprof.model.report import Report
+from zprof.model.time import Alignment, LinkFit, MessageSizes, StepTime, Time, UnitTime
+from zprof.model.units import format_bytes, format_ms, format_ns, format_percent
+from zprof.reports.page import (
+    MAX_ROWS,
+    UNKNOWN,
+    Section,
+    Table,
+    make_section,
+    make_table,
+    name_column,
+    numbers,
+    text_column,
+)
+from zprof.reports.presenters.ranks import LEDGER_TITLES
+from zprof.reports.presenters.run_words import group_name
+from zprof.reports.presenters.time_figures import (
+    bounded,
+    longest_steps,
+    most_exposed_units,
+    sized_messages,
+    telling_fits,
+    telling_messages,
+    unsplit_ns,
+)
+from zprof.reports.presenters.time_words import (
+    ledger_cells,
+    mean_count,
+    message_size,
+    optional_rate,
+    span,
+    split_marks,
+)
+
+_MAX_TEXT_ROWS, _MAX_TEXT_FITS = 12, 8
+_US = 1_000
+
+
+def time_detail_section(report: Report, *, detail: bool) -> tuple[Section, ...]:
+    """Return what is known beyond the ledger and the collectives."""
+    time = report.time
+    lead = "By step, unit and message size; the link and the clocks."
+    tables = (_step_table(time), _unit_table(time), _message_table(time), _fit_table(time))
+    clocks = _clock_table(time.alignment)
+    return make_section("time-detail", "Time in detail", lead, *tables, clocks, detail=detail, fold_rows=8)
+
+
+def _step_table(time: Time) -> Table | None:
+    kept = sorted(longest_steps(time)[:MAX_ROWS], key=lambda at: (time.steps[at].step, time.steps[at].rank))
+    by_length = {at: place for place, at in enumerate(longest_steps(time))}
+    unsplit = {rank.rank for rank in time.per_rank if unsplit_ns([rank])}
+    return make_table(
+        "By step",
+        (text_column("step"), *numbers("rank"), *numbers("wall", *LEDGER_TITLES, unit="ms")),
+        [_step_row(time.steps[at], is_bound=time.steps[at].rank in unsplit) for at in kept],
+        unit="ms",
+        max_text_rows=_MAX_TEXT_ROWS,
+        order=sorted(range(len(kept)), key=lambda place: by_length[kept[place]]),
+        total=len(time.steps),
+        what="steps of ranks, the longest",
+    )
+
+
+def _step_row(step: StepTime, *, is_bound: bool) -> tuple[str, ...]:
+    return (str(step.step), str(step.rank), *ledger_cells(step, is_bound=is_bound))
+
+
+def _unit_table(time: Time) -> Table | None:
+    bound = bounded(time)
+    rows = [
+        _unit_row(unit, is_bound=(unit.kind, unit.group) in bound)
+        for unit in most_exposed_units(time, MAX_ROWS)
+    ]
+    return make_table(
+        "By unit",
+        (
+            name_column("unit"),
+            name_column("kind"),
+            *numbers("count", unit=span(time)),
+            *numbers("size", unit="bytes"),
+            *numbers("exposed transfer", "exposed wait", unit="ms"),
+        ),
+        rows,
+        unit="ms",
+        note=f"{span(time)}, mean of the ranks of the group",
+        max_text_rows=_MAX_TEXT_ROWS,
+        total=len(time.units),
+        what="units, those with most exposed time",
+    )
+
+
+def _unit_row(unit: UnitTime, *, is_bound: bool) -> tuple[str, ...]:
+    least, most = split_marks(is_bound)
+    return (
+        unit.unit,
+        unit.kind,
+        mean_count(unit.count),
+        message_size(unit.kind, unit.bytes),
+        most + format_ms(unit.exposed_transfer_ns),
+        least + format_ms(unit.exposed_wait_ns),
+    )
+
+
+def _message_table(time: Time) -> Table | None:
+    known = sized_messages(time)
+    shown = telling_messages(known, MAX_ROWS)
+    return make_table(
+        "By message size",
+        (
+            name_column("kind"),
+            name_column("group"),
+            *numbers("from", "to below", unit="bytes"),
+            *numbers("count", unit=span(time)),
+            *numbers("exposed", unit="ms"),
+            *numbers("bus bandwidth", unit="bytes/s"),
+        ),
+        [_message_row(bar) for bar in shown],
+        unit="ms",
+        note=span(time),
+        max_text_rows=_MAX_TEXT_ROWS,
+        order=sorted(range(len(shown)), key=lambda at: (-shown[at].exposed_ns, -shown[at].count)),
+        total=len(known),
+        what="rows, those with most exposed time",
+    )
+
+
+def _message_row(bar: MessageSizes) -> tuple[str, ...]:
+    return (
+        bar.kind,
+        group_name(bar.group),
+        format_bytes(bar.at_least_bytes),
+        format_bytes(bar.below_bytes),
+        mean_count(bar.count),
+        format_ms(bar.exposed_ns),
+        optional_rate(bar.busbw_bytes_per_s),
+    )
+
+
+def _fit_table(time: Time) -> Table | None:
+    fits = telling_fits(time, len(time.fits))
+    return make_table(
+        "The link",
+        (
+            name_column("kind"),
+            name_column("group"),
+            *numbers("messages", unit="count"),
+            *numbers("latency", unit="time"),
+            *numbers("bandwidth", "bus bandwidth", unit="bytes/s"),
+            *numbers("latency's share", "off by", unit="%"),
+        ),
+        [_fit_row(fit) for fit in fits],
+        note="fitted: time = latency + bytes / bandwidth",
+        max_text_rows=_MAX_TEXT_FITS,
+        what="fits, those of most messages",
+    )
+
+
+def _fit_row(fit: LinkFit) -> tuple[str, ...]:
+    return (
+        fit.kind,
+        group_name(fit.group),
+        f"{fit.messages:,}",
+        format_ns(fit.latency_ns),
+        optional_rate(fit.algbw_bytes_per_s),
+        optional_rate(fit.busbw_bytes_per_s),
+        format_percent(fit.latency_share_ratio),
+        format_percent(fit.residual_ratio),
+    )
+
+
+def _clock_table(alignment: Alignment | None) -> Table | None:
+    if alignment is None or len(alignment.offsets_ns) < 2:
+        return None
+    ranks = sorted(alignment.offsets_ns)
+    return make_table(
+        "Clocks",
+        (
+            text_column("rank"),
+            *numbers("ahead by", "±", "possible", unit="µs"),
+            *numbers("drift", unit="ppm"),
+        ),
+        [_clock_row(alignment, rank) for rank in ranks],
+        unit="µs",
+        note=f"against rank {ranks[0]}",
+        max_text_rows=_MAX_TEXT_FITS,
+        what="ranks",
+    )
+
+
+def _clock_row(alignment: Alignment, rank: int) -> tuple[str, ...]:
+    interval, drift = alignment.interval_ns.get(rank), alignment.drift_ppb.get(rank)
+    return (
+        str(rank),
+        f"{alignment.offsets_ns[rank] / _US:+.1f}",
+        f"{alignment.rank_uncertainty_ns.get(rank, alignment.uncertainty_ns) / _US:.1f}",
+        UNKNOWN if interval is None else f"{interval[0] / _US:+.1f} to {interval[1] / _US:+.1f}",
+        UNKNOWN if drift is None else f"{drift / 1000:+.2f}",
+    )

@@ -1,1 +1,0 @@
-"""The report as plain text in 80 columns, a module a part."""

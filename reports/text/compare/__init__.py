@@ -1,1 +1,0 @@
-"""Two runs side by side as plain text."""

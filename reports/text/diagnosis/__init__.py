@@ -1,1 +1,0 @@
-"""The diagnosis as plain text: the answer of one or two screens, a module a part."""

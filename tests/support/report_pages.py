@@ -1,0 +1,90 @@
+"""Pages of every kind made by hand, and what a reader sees of each output."""
+
+import html as html_escapes
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.support import diagnosis_reports, plans
+from tests.support.checks_by_hand import CHECKS
+from tests.support.markdown_reading import visible
+from tests.support.reports import memory_only, slower, trace
+from zprof.analysis.side_by_side.other_rows import finding_section, memory_section
+from zprof.analysis.side_by_side.time_rows import time_sections
+from zprof.model.report import Report
+from zprof.model.side_by_side import Setting, SideBySide
+from zprof.reports.formats import page_html, page_markdown, page_text
+from zprof.reports.page import Block, Page
+from zprof.reports.presenters.check import check_page
+from zprof.reports.presenters.diagnosis import diagnosis_page
+from zprof.reports.presenters.plan import plan_page
+from zprof.reports.presenters.report import report_page
+from zprof.reports.presenters.side_by_side import side_by_side_page
+from zprof.reports.presenters.whatif import whatif_page
+
+SETTINGS = (
+    Setting(where="run", name="world_size", a="2", b="2"),
+    Setting(where="training", name="stage", a="0", b="3"),
+    Setting(where="environment", name="NCCL_ALGO", a="Ring", b=None),
+    Setting(where="training", name="modelled", a="nothing", b="a link of 50.0 MB/s with a latency of 50 µs"),
+)
+
+
+def both_runs() -> SideBySide:
+    """Return two runs side by side, made from a report against a baseline."""
+    b = diagnosis_reports.against_baseline()
+    assert b.comparison is not None
+    assert b.comparison.baseline_run is not None
+    time = replace(
+        b.time, per_rank=b.comparison.baseline_time, collectives=b.time.collectives[:1], blame=None, fits=()
+    )
+    memory = replace(b.memory, per_rank=b.comparison.baseline_memory)
+    a = replace(b, time=time, memory=memory, run=b.comparison.baseline_run, findings=(), volume=None)
+    return SideBySide(
+        zprof_version="0",
+        a=a.run,
+        b=b.run,
+        verdict=b.verdict,
+        comparison=b.comparison,
+        sections=(*time_sections(a, b), memory_section(a, b), finding_section(a, b)),
+        settings=SETTINGS,
+    )
+
+
+def _report(make: Callable[[], Report]) -> Callable[[], Page]:
+    return lambda: report_page(replace(make(), zprof_version="0.0.0"))
+
+
+#: A page of each kind; of reports one with both sides, and one with each.
+PAGES: dict[str, Callable[[], Page]] = {
+    "report": _report(slower),
+    "report_memory": _report(memory_only),
+    "report_time": _report(trace),
+    "diagnosis": lambda: diagnosis_page(replace(diagnosis_reports.against_baseline(), zprof_version="0.0.0")),
+    "plan": lambda: plan_page(plans.full()),
+    "whatif": lambda: whatif_page(plans.whatif()),
+    "check": lambda: check_page(CHECKS["failed"], replace(slower(), zprof_version="0.0.0")),
+    "compare": lambda: side_by_side_page(both_runs()),
+}
+RENDERERS: dict[str, Callable[[Page], str]] = {"txt": page_text, "md": page_markdown, "html": page_html}
+
+
+def seen(output: str, document: str) -> str:
+    """Return what a reader sees of a document, on one line."""
+    if output == "md":
+        document = visible(document)
+    elif output == "html":
+        document = re.sub(r"<(script|style)\b.*?</\1>", " ", document, flags=re.DOTALL)
+        document = html_escapes.unescape(re.sub(r"<[^>]+>", " ", document))
+    return " ".join(document.split())
+
+
+def shown(output: str, page: Page) -> str:
+    """Return what a reader sees of a page in one output."""
+    return seen(output, RENDERERS[output](page))
+
+
+def blocks_of(page: Page, kind: type[Block]) -> list[Block]:  # type: ignore[valid-type]
+    """Return the blocks of one kind, of the head and of all sections."""
+    every = [*page.head, *(block for section in page.sections for block in section.blocks)]
+    return [block for block in every if isinstance(block, kind)]

@@ -1,0 +1,42 @@
+"""One document of each kind in each output, as a person has read it.
+
+``ZPROF_UPDATE_GOLDEN=1 pytest tests/unit/reports/test_golden.py`` writes them anew: read the difference.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.checks_by_hand import CHECKS
+from tests.support.golden import hold, without_pages
+from tests.support.html_pages import without_assets
+from tests.support.report_pages import PAGES, RENDERERS
+from tests.support.reports import slower
+from zprof.reports.formats import CHECKS as CHECK_FORMATS
+from zprof.reports.formats import by_name
+
+#: Pages that are only another choice of the blocks that others have.
+_TEXT_ONLY = ("report_memory", "report_time")
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [(name, output) for name in PAGES for output in RENDERERS if output == "txt" or name not in _TEXT_ONLY],
+)
+def test_page(name: str, output: str) -> None:
+    document = RENDERERS[output](PAGES[name]())
+    hold(f"pages/{name}.{output}", without_assets(document) if output == "html" else document)
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("junit", "xml"), ("sarif", "sarif")])
+def test_report_for_ci(name: str, suffix: str) -> None:
+    document = by_name(name).render(replace(slower(), zprof_version="0.0.0"))
+    hold(f"ci/report.{suffix}", without_pages(document) if name == "sarif" else document)
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"), [("junit", "xml"), ("sarif", "sarif"), ("github", "github"), ("json", "json")]
+)
+def test_check_for_ci(name: str, suffix: str) -> None:
+    document = by_name(name, CHECK_FORMATS).render((CHECKS["failed"], slower()))
+    hold(f"ci/check.{suffix}", without_pages(document) if name == "sarif" else document)
