@@ -23,11 +23,19 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.bed import bed_cases, bed_markdown, bed_rows, judge_case
 from benchmarks.conditions import conditions, today
-from benchmarks.matrix.cases import HEALTHY, cases, outcome
-from benchmarks.matrix.pairs import pair_cases, pair_outcome, pairs_markdown
-from benchmarks.matrix.table import healthy_markdown, markdown, rows
+from benchmarks.diagnosis_jobs import format_job_table, judge_job, list_job_cases, tabulate_jobs
+from benchmarks.diagnosis_own import (
+    HEALTHY,
+    diagnose_case,
+    diagnose_pair,
+    format_healthy_table,
+    format_matrix,
+    format_pair_table,
+    list_cases,
+    list_pair_cases,
+    tabulate_outcomes,
+)
 from zprof.simulator.causes import Cause
 from zprof.simulator.jobs import CAUSES
 from zprof.simulator.plan import Vendor
@@ -48,10 +56,10 @@ def main() -> None:
 
 def _independent(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     causes = arguments.causes or list(CAUSES)
-    wanted = bed_cases(arguments.first_seed, arguments.jobs, causes, arguments.unplanted)
-    outcomes = spread(judge_case, wanted, arguments.processes)
-    table = bed_rows(outcomes)
-    print(bed_markdown(table))
+    wanted = list_job_cases(arguments.first_seed, arguments.jobs, causes, arguments.unplanted)
+    outcomes = spread(judge_job, wanted, arguments.processes)
+    table = tabulate_jobs(outcomes)
+    print(format_job_table(table))
     return "diagnosis", {
         "first_seed": arguments.first_seed,
         "jobs_of_each": arguments.jobs,
@@ -63,14 +71,17 @@ def _independent(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 def _own(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     chosen = [Cause(name) for name in arguments.causes] or [c for c in Cause if c not in HEALTHY]
-    planted_cases = cases(chosen, _VENDORS, arguments.seeds, arguments.strengths)
-    healthy_cases = cases(HEALTHY, _VENDORS, arguments.healthy, ())
-    outcomes = spread(outcome, [*planted_cases, *healthy_cases], arguments.processes)
-    pairs = spread(pair_outcome, pair_cases(_VENDORS, arguments.pairs), arguments.processes)
-    planted, healthy = rows(outcomes[: len(planted_cases)]), rows(outcomes[len(planted_cases) :])
-    print(markdown(planted))
-    print(healthy_markdown(healthy))
-    print(pairs_markdown(pairs))
+    planted_cases = list_cases(chosen, _VENDORS, arguments.seeds, arguments.strengths)
+    healthy_cases = list_cases(HEALTHY, _VENDORS, arguments.healthy, ())
+    outcomes = spread(diagnose_case, [*planted_cases, *healthy_cases], arguments.processes)
+    pairs = spread(diagnose_pair, list_pair_cases(_VENDORS, arguments.pairs), arguments.processes)
+    planted, healthy = (
+        tabulate_outcomes(outcomes[: len(planted_cases)]),
+        tabulate_outcomes(outcomes[len(planted_cases) :]),
+    )
+    print(format_matrix(planted))
+    print(format_healthy_table(healthy))
+    print(format_pair_table(pairs))
     return "diagnosis-own", {
         "seeds": arguments.seeds,
         "strengths": arguments.strengths,

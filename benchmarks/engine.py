@@ -3,20 +3,26 @@
 python -m benchmarks.engine [--quick] [--dtype bfloat16] [--rounds 12] [--output FILE]
 
 Prints a table of ratios and writes all figures with their conditions into benchmarks/results/.
+
+A ratio is the median over paired rounds, with an interval that assumes nothing about the noise. With n
+independent rounds the k-th smallest and the k-th largest ratio enclose the median of what the rounds are
+drawn from with probability 1 - 2 P(Binomial(n, 1/2) < k); of all k with at least 95 % the largest is
+taken. Fewer than 6 rounds have no such interval.
 """
 
 import argparse
 import json
+import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.conditions import conditions, load_average, today
-from benchmarks.steps.launch import RanksFailed, run_pass
-from benchmarks.steps.plan import BFLOAT16, FLOAT32, QUICK, Plan, pairs_of
-from benchmarks.steps.report import NOT_MEASURED, disagreements, pair_results, table
+from benchmarks.steps.launch import BFLOAT16, FLOAT32, QUICK, Pair, Plan, RanksFailed, list_pairs, run_pass
 from tests.support import exact_counter
 
 SCHEMA = "zprof.benchmark.engine/1"
@@ -41,9 +47,9 @@ def measure(plan: Plan, folder: Path) -> dict[str, Any]:
         counted = run_pass("count", plan, folder, timeout_s=PASS_TIMEOUT_S, preload=library)
     timed = run_pass("time", plan, folder, timeout_s=PASS_TIMEOUT_S)
     result["conditions"]["load_average_after"] = load_average()
-    result["pairs"] = pair_results(pairs_of(plan.dtype), timed, counted)
+    result["pairs"] = compute_pair_results(list_pairs(plan.dtype), timed, counted)
     result["memory"] = f"{NOT_MEASURED}: {reason}" if reason else "exact counter of libc10's CPU allocator"
-    result["disagreements"] = disagreements(timed, counted, tolerance=LOSS_TOLERANCE[plan.dtype])
+    result["disagreements"] = find_disagreements(timed, counted, tolerance=LOSS_TOLERANCE[plan.dtype])
     result["ranks"] = {"timed": timed, "counted": counted}
     return result
 
@@ -62,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmark: {failed}", file=sys.stderr)
         return 1
     print(_headline(result))
-    print(table(result["pairs"]))
+    print(format_table(result["pairs"]))
     for line in result["disagreements"]:
         print(f"benchmark: {line}", file=sys.stderr)
     if options.output is not None or not options.quick:
@@ -98,3 +104,149 @@ def _parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+NOT_MEASURED = "not measured"
+_TABLE_HEAD = ("engine / peer", "overlap", "step time", "95 % interval", "CPU time",
+         "peak memory", "bytes moved", "peer's step", "peer's peak", "peer moves")  # fmt: skip
+
+
+def compute_pair_results(
+    pairs: Sequence[Pair], timed: Sequence[Mapping[str, Any]], counted: Sequence[Mapping[str, Any]] | None
+) -> list[dict[str, Any]]:
+    """One entry for each pair.  ``timed`` and ``counted`` are one entry for each rank; None: not measured."""
+    return [_compute_pair_result(pair, timed, counted) for pair in pairs]
+
+
+def _compute_pair_result(
+    pair: Pair, timed: Sequence[Mapping[str, Any]], counted: Sequence[Mapping[str, Any]] | None
+) -> dict[str, Any]:
+    wall = timed[0]["wall_ns"]  # equal on all ranks: of the slowest
+    step_time = compute_paired_ratio(wall[pair.subject], wall[pair.peer])
+    cpu = compute_paired_ratio(sum_cpu_time(timed, pair.subject), sum_cpu_time(timed, pair.peer))
+    result: dict[str, Any] = {
+        "subject": pair.subject,
+        "peer": pair.peer,
+        "equal_overlap": pair.equal_overlap,
+        "step_time_ratio": step_time.median,
+        "step_time_interval": step_time.interval,
+        "cpu_time_ratio": cpu.median,
+        "peer_step_ms": median(wall[pair.peer]) / 1e6,
+        "peak_memory_ratio": None,
+        "bytes_moved_ratio": None,
+    }
+    if counted is not None:
+        for what, ratio in (("peak_bytes", "peak_memory_ratio"), ("moved_bytes", "bytes_moved_ratio")):
+            subject, peer = (max_over_ranks(counted, name, what) for name in (pair.subject, pair.peer))
+            result |= {ratio: subject / peer, f"peer_{what}": peer}
+    return result
+
+
+def sum_cpu_time(timed: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """CPU time of a step in each round, summed over the ranks."""
+    return [sum(round_) for round_ in zip(*(rank["cpu_ns"][name] for rank in timed), strict=True)]
+
+
+def max_over_ranks(counted: Sequence[Mapping[str, Any]], name: str, what: str) -> float:
+    """Of the rank that needs the most."""
+    return max(float(rank[name][what]) for rank in counted)
+
+
+def find_disagreements(
+    timed: Sequence[Mapping[str, Any]], counted: Sequence[Mapping[str, Any]] | None, *, tolerance: float
+) -> list[str]:
+    """Why the comparison may not be fair, a line each; none if all is well.
+
+    All contenders must compute the same losses, within ``tolerance`` (relative), and the engine's own count
+    of bytes must be that from outside.
+    """
+    lines = []
+    for rank, result in enumerate(timed):
+        losses = result["losses"]
+        first = next(iter(losses))
+        lines += [
+            f"rank {rank}: losses of {name} are {losses[name]}, those of {first} are {losses[first]}"
+            for name in losses
+            if any(abs(a - b) > tolerance * abs(b) for a, b in zip(losses[name], losses[first], strict=True))
+        ]
+    for rank, result in enumerate(counted or ()):
+        lines += [
+            f"rank {rank}: {name} moves {seen['own_moved_bytes']} bytes, by the trace {seen['moved_bytes']}"
+            for name, seen in result.items()
+            if seen["own_moved_bytes"] not in (None, seen["moved_bytes"])
+        ]
+    return lines
+
+
+def format_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Ratios below 1 are in the engine's favour."""
+    rows = [_TABLE_HEAD, *(_format_row(result) for result in results)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_TABLE_HEAD))]
+    aligned = [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([aligned[0], "-" * max(map(len, aligned)), *aligned[1:]])
+
+
+def _format_row(result: Mapping[str, Any]) -> tuple[str, ...]:
+    interval = result["step_time_interval"]
+    return (
+        f"{result['subject']} / {result['peer']}",
+        "equal" if result["equal_overlap"] else "own",
+        f"{result['step_time_ratio']:.3f}",
+        "too few rounds" if interval is None else f"{interval[0]:.3f} .. {interval[1]:.3f}",
+        f"{result['cpu_time_ratio']:.3f}",
+        _format_ratio(result["peak_memory_ratio"]),
+        _format_ratio(result["bytes_moved_ratio"]),
+        f"{result['peer_step_ms']:.1f} ms",
+        _format_mebibytes(result.get("peer_peak_bytes")),
+        _format_mebibytes(result.get("peer_moved_bytes")),
+    )
+
+
+def _format_ratio(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.3f}"
+
+
+def _format_mebibytes(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value / 2**20:.1f} MiB"
+
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """``interval`` is None where there are too few rounds for one."""
+
+    median: float
+    interval: tuple[float, float] | None
+
+
+def compute_paired_ratio(subject: Sequence[float], peer: Sequence[float]) -> Ratio:
+    """Of each round's subject to the same round's peer.
+
+    Raises:
+        ValueError: the rounds do not pair up, or there are none.
+    """
+    if len(subject) != len(peer) or not subject:
+        raise ValueError(f"{len(subject)} rounds of the subject and {len(peer)} of the peer do not pair up")
+    ratios = sorted(one / other for one, other in zip(subject, peer, strict=True))
+    k = find_interval_rank(len(ratios))
+    interval = None if k is None else (ratios[k - 1], ratios[-k])
+    return Ratio(median=median(ratios), interval=interval)
+
+
+def find_interval_rank(rounds: int) -> int | None:
+    """The k of the module's docstring."""
+    outside, found = 0.0, None
+    for k in range(1, rounds // 2 + 1):
+        outside += 2 * math.comb(rounds, k - 1) / 2**rounds
+        if outside > 1 - CONFIDENCE:
+            break
+        found = k
+    return found

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.conditions import conditions, today
-from benchmarks.device.checks import CHECKS, Check
+from benchmarks.device.checks import CHECKS, Check, Row, Status
 from benchmarks.device.isolate import isolated
-from benchmarks.device.row import Row, Status
 
 SCHEMA = "zprof.benchmark.gpu/1"
 RESULTS = Path(__file__).with_name("results")

@@ -23,9 +23,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.conditions import conditions, load_average, today
-from zprof.integrations.reference_job import ReferenceJob, train
+from zprof.integrations.reference_job import ReferenceJob, train_reference
 from zprof.run.manifest import STEPS_NAME, rank_folder
-from zprof.run.step_log import StepLine, from_line, to_line
+from zprof.run.step_log import StepLine, decode_step, encode_step
 
 SCHEMA = "zprof.benchmark.live/1"
 RESULTS = Path(__file__).with_name("results")
@@ -106,7 +106,7 @@ def job_with_view(steps: int) -> dict[str, Any]:
         )  # fmt: skip
         view = View(run)
         try:
-            train(job, on_step=view.on_step)
+            train_reference(job, on_step=view.on_step)
         finally:
             view.close()
         return compared(steps_of(run), view.turns)
@@ -115,7 +115,7 @@ def job_with_view(steps: int) -> dict[str, Any]:
 def steps_of(run: Path) -> list[StepLine]:
     """Those of rank 0: its ranks wait for each other."""
     lines = (rank_folder(run, 0) / STEPS_NAME).read_bytes().splitlines()
-    return [step for line in lines if (step := from_line(line)) is not None]
+    return [step for line in lines if (step := decode_step(line)) is not None]
 
 
 def compared(steps: Sequence[StepLine], turns: Sequence[Turn]) -> dict[str, Any]:
@@ -158,14 +158,14 @@ def line_costs(times: int) -> dict[str, Any]:
         return (json.dumps(line) + "\n").encode()
 
     costs: dict[str, list[int]] = {"before": [], "now": []}
-    makers: dict[str, Callable[[], bytes]] = {"before": before, "now": lambda: to_line(full)}
+    makers: dict[str, Callable[[], bytes]] = {"before": before, "now": lambda: encode_step(full)}
     with tempfile.TemporaryDirectory(prefix="zprof-live-") as folder:
         for _ in range(times):
             for name, make in makers.items():
                 costs[name].append(_written(Path(folder) / name, make))
     return {
         "bytes_before": len(before()),
-        "bytes_now": len(to_line(full)),
+        "bytes_now": len(encode_step(full)),
         **{f"{name}_ns": median(each) for name, each in costs.items()},
     }
 

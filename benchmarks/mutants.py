@@ -2,9 +2,10 @@
 
     python -m benchmarks.mutants [zprof/rules/... ...] [--list]
 
-Flips each comparison of the rules to its neighbour (``<`` to ``<=``) and to its negation, scales the number
-of each module constant, and runs the unit tests that read that line, on a copy of the checkout.  A change
-that leaves them green is a survivor: a threshold that nothing holds.  Run whole, without paths, it writes
+Flips each comparison of the rules to its neighbour (``<`` to ``<=``) and to its negation, scales the
+number of each module constant, and runs the unit tests that read that line, on a copy of the checkout.  A
+change that leaves them green is a survivor: a threshold that nothing holds.  ``EQUIVALENT`` lists mutants
+that no test can kill, each with the reason.  Run whole, without paths, it writes
 ``benchmarks/results/mutants-DATE.json``.
 """
 
@@ -20,8 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.conditions import ROOT, conditions, today
-from benchmarks.mutation.equivalent import EQUIVALENT
-from benchmarks.mutation.found import mutants_of
+from benchmarks.mutations import find_mutants
 
 RESULTS = Path(__file__).parent / "results"
 _RULES = "zprof/rules"
@@ -30,20 +30,20 @@ _RULES = "zprof/rules"
 def main() -> None:
     """Try them, print the table, write."""
     arguments = _arguments()
-    files = sorted({file for path in arguments.paths or [_RULES] for file in _files(path)})
+    files = sorted({file for path in arguments.paths or [_RULES] for file in _list_files(path)})
     if arguments.list:
-        for mutant in (mutant for file in files for mutant in mutants_of(file, (ROOT / file).read_bytes())):
+        for mutant in (mutant for file in files for mutant in find_mutants(file, (ROOT / file).read_bytes())):
             print(f"{mutant.path}:{mutant.line}: {mutant.change}")
         return
-    tried = list(_tried(files, arguments.seconds, arguments.leave_out))
+    tried = list(_try_mutants(files, arguments.seconds, arguments.leave_out))
     rows = [_row(file, [mutant for mutant in tried if mutant["path"] == file]) for file in files]
-    print(table([row for row in rows if row["mutants"]]))
+    print(format_table([row for row in rows if row["mutants"]]))
     if not arguments.paths:
         result = {"conditions": conditions(), "benchmark": "mutants", "modules": rows}
         (RESULTS / f"mutants-{today()}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """A row a module, their sum, and below it each survivor."""
     lines = [f"{'module':<60} {'mutants':>8} {'killed':>8} {'same':>8} {'alive':>8}"]
     for row in [*rows, _sum(rows)]:
@@ -79,13 +79,13 @@ def _key(mutant: dict[str, Any]) -> str:
     return f"{mutant['path']}: {mutant['change']}"
 
 
-def _tried(files: Sequence[str], limit_s: float, left_out: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _try_mutants(files: Sequence[str], limit_s: float, left_out: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each mutant with its end, as it comes; the copy is gone afterwards."""
     with TemporaryDirectory(prefix="zprof-mutants-") as folder:
         _copy(Path(folder))
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         plain = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": folder, "TMPDIR": folder}
-        command = [sys.executable, "-m", "benchmarks.mutation.server", str(limit_s), *left_out, "--", *files]
+        command = [sys.executable, "-m", "benchmarks.mutation_server", str(limit_s), *left_out, "--", *files]
         with subprocess.Popen(
             command, cwd=folder, env=os.environ | threads | plain, stdout=subprocess.PIPE, text=True
         ) as server:
@@ -117,7 +117,7 @@ def _copy(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
 
 
-def _files(path: str) -> list[str]:
+def _list_files(path: str) -> list[str]:
     target = (ROOT / path).resolve()
     found = [target] if target.is_file() else sorted(target.rglob("*.py"))
     return [str(file.relative_to(ROOT)) for file in found]
@@ -134,3 +134,32 @@ def _arguments() -> argparse.Namespace:
 
 if __name__ == "__main__":
     main()
+
+
+_NEVER_EQUAL = "no float near 1, less 1, is this to the last bit"
+
+#: The key of the mutant (file: change), and why it is the same program.
+EQUIVALENT: dict[str, str] = {
+    "zprof/rules/claims.py: _SURENESS: 0  ->  1": "notes are ordered behind all others before",
+    "zprof/rules/claims.py: _SURENESS: 1  ->  0": "the same",
+    "zprof/rules/claims.py: _SURENESS: 2  ->  3": "only the order of the three counts",
+    "zprof/rules/claims.py: max(surer) > own  ->  >=": "no finding explains itself",
+    f"{_RULES}/device/lost_compute_efficiency.py: "
+    "abs(seen.count_ratio - 1) > _SAME_COUNT_RATIO  ->  >=": _NEVER_EQUAL,
+    f"{_RULES}/device/lost_compute_efficiency.py: "
+    "abs(seen.work.b / seen.work.a - 1) > 0.01  ->  >=": _NEVER_EQUAL,
+    f"{_RULES}/volume/longer_inputs.py: "
+    "abs(_over_others(counts, rank) - 1) <= _SAME_COUNT_RATIO  ->  <": _NEVER_EQUAL,
+    f"{_RULES}/volume/padding.py: -0.01 < ratio  ->  <=": _NEVER_EQUAL,
+    f"{_RULES}/volume/uneven_shapes.py: known.ratio < _PROVEN_RATIO  ->  <=": _NEVER_EQUAL,
+    f"{_RULES}/waiting/straggler_rank.py: "
+    "suspect.chance < chance  ->  <=": "0.1 was left before, and no sum of exponentials is 0.025",
+    f"{_RULES}/transfer/messages/expected.py: _FAR: -1  ->  -2": "the three need only differ",
+    f"{_RULES}/transfer/messages/expected.py: _FAR: 1  ->  2": "the three need only differ",
+    f"{_RULES}/transfer/messages/expected.py: "
+    "group in self._spans  ->  not in": "a look-up of what spans() says as well",
+    f"{_RULES}/claims.py: _SURENESS: 0  ->  1": "a note stands behind all that is surer already",
+    f"{_RULES}/claims.py: _SURENESS: 1  ->  0": "a note stands behind all that is surer already",
+    f"{_RULES}/claims.py: _SURENESS: 2  ->  3": "the three are only compared",
+    f"{_RULES}/claims.py: max(surer) > own  ->  >=": "nothing is surer than itself",
+}

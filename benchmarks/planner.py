@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks.conditions import conditions, load_average, today
 from zprof.analysis.analysis import RunAnalysis, analyse
-from zprof.model.planning.whatif import Change
-from zprof.planner.whatif.outlook import outlook
+from zprof.model.whatif import Change
+from zprof.planner.whatif.outlook import predict_changes
 from zprof.run.reader import load
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def one_round(folder: Path, ranks: int, number: int, steps: int) -> list[Pair]:
 def _pair(
     runs: Mapping[str, RunAnalysis], before: str, change: Change, after: str, ranks: int, number: int
 ) -> Pair:
-    made = outlook(runs[before], [change]).predictions[0]
+    made = predict_changes(runs[before], [change]).predictions[0]
     wall, peak = made.step[0], made.memory[0]
     return Pair(
         ranks=ranks,

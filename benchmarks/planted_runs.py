@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.conditions import conditions, load_average, today
-from benchmarks.matrix.cases import BESIDE_HEALTHY
+from benchmarks.diagnosis_own import BESIDE_HEALTHY
 from zprof.reference_engine.program.plants import PLANTS
 
 ROOT = Path(__file__).parents[1]

@@ -37,7 +37,7 @@ with open(sys.argv[1], 'rb') as file:
     pickle.load(file)
 """
 _ZPROF = """
-from zprof.collectors.snapshot.parent import read_snapshot
+from zprof.collectors.snapshot.reader import read_snapshot
 with read_snapshot(Path(sys.argv[1])) as read:
     assert read.tables['block'].num_rows
 """

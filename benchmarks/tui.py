@@ -30,7 +30,8 @@ from benchmarks.conditions import conditions, load_average, today
 
 if TYPE_CHECKING:
     from zprof.tui.app import ZprofApp
-    from zprof.tui.session import Loaded
+    from zprof.tui.session import LoadedRun
+
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -87,12 +88,12 @@ async def _paint(run: Path, size: tuple[int, int], started: float) -> None:
         os._exit(0)
 
 
-def _app(run: Path, loaded: "Loaded | None" = None) -> "ZprofApp":
+def _app(run: Path, loaded: "LoadedRun | None" = None) -> "ZprofApp":
     from zprof.run.reader import load as open_run
     from zprof.tui.app import ZprofApp
-    from zprof.tui.session import Asked
+    from zprof.tui.session import RunRequest
 
-    return ZprofApp(Asked(path=run, opener=open_run), loaded=loaded)
+    return ZprofApp(RunRequest(path=run, opener=open_run), loaded=loaded)
 
 
 def drawn(app: "ZprofApp") -> str:
@@ -101,7 +102,7 @@ def drawn(app: "ZprofApp") -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
-async def _loaded(run: Path) -> "Loaded":
+async def _loaded(run: Path) -> "LoadedRun":
     """Measured by an app, beside its screen."""
     app = _app(run)
     async with app.run_test(size=SIZES[0]):
@@ -136,10 +137,10 @@ def _is_filled(app: "ZprofApp", name: str) -> bool:
 
 
 async def visit(
-    loaded: "Loaded", size: tuple[int, int]
+    loaded: "LoadedRun", size: tuple[int, int]
 ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
     """Seconds to each screen, the first and the second time, and rows of its largest table."""
-    from zprof.tui.screens.registry import SCREENS
+    from zprof.tui.app import SCREENS
     from zprof.tui.widgets.fact_table import FactTable
 
     gc.collect()  # the app of the round before: a user's process has one

@@ -1,11 +1,10 @@
-"""Clock pings: tiny all-reduces at both ends of the time window, from which clocks are aligned.
+"""Align clocks with tiny all-reduces ("pings") at both ends of the time window.
 
-Three pings, because the first also absorbs the ranks' late starts; all leave a ping within
-microseconds of each other, so its ends are one instant on every clock.
-
-Pings run in a process group of their own: a failure there never touches the program's groups.  The
-group is only made when every rank has said, through the store, that it records the same steps: a program
-that records on one rank alone must not be left waiting for the others.
+Three pings, because the first also absorbs the ranks' late starts; all ranks leave a ping within
+microseconds of each other, so its end is one instant on every clock.  Pings run in a process group of
+their own, so that a failure never touches the program's groups.  That group is only created once every
+rank has announced, through the store, that it records the same steps: a program that records on one
+rank must not wait for the others.
 """
 
 import time
@@ -15,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zprof.collectors.faults import first_line
-from zprof.collectors.marks import MarkLog
-from zprof.collectors.store import default_store
+from zprof.collectors.base import first_line
+from zprof.collectors.logs import MarkLog
+from zprof.collectors.torch_private import default_store
 from zprof.model.gaps import Gap
 
 PINGS = 3
@@ -79,7 +78,9 @@ class ClockPings:
 
     def _open(self, schedule: str) -> None:
         try:
-            verdict = agree(default_store(), dist.get_rank(), dist.get_world_size(), schedule, self._agree_s)
+            verdict = agree_to_ping(
+                default_store(), dist.get_rank(), dist.get_world_size(), schedule, self._agree_s
+            )
             if verdict == GO:
                 self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
             else:
@@ -111,7 +112,7 @@ class ClockPings:
         )
 
 
-def agree(store: Any, rank: int, world_size: int, schedule: str, agree_s: float) -> str:
+def agree_to_ping(store: Any, rank: int, world_size: int, schedule: str, agree_s: float) -> str:
     """Whether all ranks arrive here within the time limit with one schedule, decided alike on all of them.
 
     The first verdict wins: the last rank to arrive says go, a rank that has waited too long says stay.
@@ -121,13 +122,13 @@ def agree(store: Any, rank: int, world_size: int, schedule: str, agree_s: float)
     store.set(f"{prefix}/schedule/{rank}", schedule)
     if store.add(f"{prefix}/arrived", 1) == world_size:
         schedules = {bytes(store.get(f"{prefix}/schedule/{other}")) for other in range(world_size)}
-        return _propose(store, prefix, GO if len(schedules) == 1 else UNEQUAL)
-    if not _appears(store, f"{prefix}/verdict", agree_s):
-        return _propose(store, prefix, STAY)
+        return _propose_verdict(store, prefix, GO if len(schedules) == 1 else UNEQUAL)
+    if not _wait_for_key(store, f"{prefix}/verdict", agree_s):
+        return _propose_verdict(store, prefix, STAY)
     return bytes(store.get(f"{prefix}/verdict")).decode()
 
 
-def _appears(store: Any, key: str, limit_s: float) -> bool:
+def _wait_for_key(store: Any, key: str, limit_s: float) -> bool:
     """Look for a key until the time is over: torch's own wait sees no Ctrl-C, and warns where it runs out."""
     deadline = time.monotonic() + limit_s
     while not store.check([key]):
@@ -137,6 +138,6 @@ def _appears(store: Any, key: str, limit_s: float) -> bool:
     return True
 
 
-def _propose(store: Any, prefix: str, verdict: str) -> str:
+def _propose_verdict(store: Any, prefix: str, verdict: str) -> str:
     """The verdict that stands: this one, or the one that came before it."""
     return bytes(store.compare_set(f"{prefix}/verdict", "", verdict)).decode()

@@ -1,11 +1,21 @@
-"""Which rank of which recording this process is."""
+"""Find out which rank of which recording this process is, whether it is already recorded from outside
+(``zprof record``), and what the manifest may say about the machine.
 
+The environment is copied by an allow-list only: traces in the wild carry environment dumps with access
+tokens.
+"""
+
+import gc
 import os
+import platform
+import time
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 
-from zprof.collectors.run_id import agree_on_run_id
+from zprof.collectors.torch_private import default_store
+from zprof.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +28,7 @@ class Identity:
     run_id: str
 
 
-def identify() -> Identity:
+def identify_rank() -> Identity:
     """From the process group, else from the launcher's environment; no rank waits for another."""
     joined = dist.is_available() and dist.is_initialized()
     return Identity(
@@ -27,3 +37,79 @@ def identify() -> Identity:
         backend=dist.get_backend() if joined else "none",
         run_id=agree_on_run_id(),
     )
+
+
+def agree_on_run_id() -> str:
+    """The same on all ranks, another for each recording; no rank waits for another."""
+    mine = f"{time.time_ns()}-{os.getpid()}"
+    if not (dist.is_available() and dist.is_initialized()):
+        # Before there is a process group, only the launcher's name for the job is shared.
+        alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+        return mine if alone else os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("MASTER_PORT", "")
+    store = default_store()
+    recording = store.add(f"zprof/recordings/{dist.get_rank()}", 1)
+    return str(store.compare_set(f"zprof/run/{recording}", "", mine).decode())
+
+
+#: Set while a program is recorded from outside, to its process.
+RECORDING_VARIABLE = "ZPROF_RECORDS"
+
+
+class OutsideRecording:
+    """What can be told that the program records itself."""
+
+    def stand_down(self) -> None:
+        """End, and write nothing."""
+        raise NotImplementedError
+
+
+def stand_down_others() -> None:
+    """Tell the recording from outside, where there is one in this process."""
+    if os.environ.get(RECORDING_VARIABLE) != str(os.getpid()):
+        return
+    for found in gc.get_objects():
+        if issubclass(type(found), OutsideRecording):
+            found.stand_down()
+
+
+_VARIABLES = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_ALGO",
+    "NCCL_BUFFSIZE",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_MAX_CTAS",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "NCCL_SHM_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS",
+)
+
+
+def describe_environment() -> dict[str, str]:
+    """Versions, processor count and the allowed variables that are set."""
+    facts = {
+        "zprof": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "none",
+        "hip": torch.version.hip or "none",
+        "machine": platform.machine(),
+        "processors": str(os.cpu_count()),
+        "torch_threads": str(torch.get_num_threads()),
+    }
+    return facts | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+
+
+def describe_device() -> str:
+    """``cpu``, or the name of the current CUDA device."""
+    # Not is_available(): that starts the driver, and a program that forks later could not use CUDA there.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return f"cuda ({torch.cuda.get_device_name()})"
+    return "cpu"

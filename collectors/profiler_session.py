@@ -1,7 +1,7 @@
-"""The one session that torch's profiler can have, shared politely with the program.
+"""Share torch's single profiler session with the program.
 
-A second session silently replaces the first: its owner then gets nothing, or the process crashes.  So ours
-does not start while one runs, and ends, without a result, when the program starts its own.
+A second session silently replaces the first: its owner gets nothing, or the process crashes.  So ours
+does not start while another one runs, and ends without a result when the program starts its own.
 """
 
 import os
@@ -35,9 +35,9 @@ class ProfilerSession:
         Raises:
             RuntimeError: another session is running.
         """
-        if profiler_runs():
+        if is_profiler_running():
             raise RuntimeError(BUSY)
-        with _quiet():
+        with _silence_kineto():
             self._profile.start()
         self._thread = threading.get_ident()
         self._watch.install()
@@ -47,7 +47,7 @@ class ProfilerSession:
         self._watch.remove()
         if self._thread is not None:
             self._thread = None
-            if not self.taken and not profiler_runs():
+            if not self.taken and not is_profiler_running():
                 self.taken = True  # ended by a way that the watch does not see
             if not self.taken:
                 self._profile.stop()
@@ -55,7 +55,7 @@ class ProfilerSession:
     def abandon(self) -> None:
         """In a fork of the process that began it: its thread records on, and nobody would ever end that."""
         self._watch.remove()
-        if self._thread is not None and not self.taken and profiler_runs():
+        if self._thread is not None and not self.taken and is_profiler_running():
             torch._C._autograd._disable_profiler()
             getattr(autograd_profiler, "_run_on_profiler_stop", lambda: None)()
         self._thread = None
@@ -78,7 +78,7 @@ def activities() -> list[ProfilerActivity]:
     return activities
 
 
-def profiler_runs() -> bool:
+def is_profiler_running() -> bool:
     """Whether a session is running, on this thread or (as far as torch tells) on any."""
     return bool(
         getattr(autograd_profiler, "_is_profiler_enabled", False) or torch._C._autograd._profiler_enabled()
@@ -86,7 +86,7 @@ def profiler_runs() -> bool:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_kineto() -> Iterator[None]:
     """Without the profiler's own notes on the program's stderr, unless the user asked for them.
 
     It reads this level when the first session of the process starts, and never again.

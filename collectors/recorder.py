@@ -1,4 +1,5 @@
-"""Records a training run: opens and closes the collectors' windows at step boundaries and writes the run.
+"""Record a training run: open and close the collectors' windows at step boundaries and write the run
+directory.
 
     with zprof.record("zero3.zprof", model=model, optimizer=optimizer) as recording:
         for batch in batches:
@@ -19,21 +20,21 @@ from typing import Self
 
 from torch import nn
 
-from zprof.collectors.base import Collector, Columns
+from zprof.collectors.base import Collector, Columns, FaultGuard
 from zprof.collectors.clock import ClockPings
 from zprof.collectors.devices.watch import Devices, DeviceWatch, NoDevices
-from zprof.collectors.environment import describe_device, describe_environment
-from zprof.collectors.faults import FaultGuard
-from zprof.collectors.identity import Identity, identify
+from zprof.collectors.identity import (
+    Identity,
+    describe_device,
+    describe_environment,
+    identify_rank,
+    stand_down_others,
+)
 from zprof.collectors.kineto.collector import KinetoCollector
-from zprof.collectors.marks import MarkLog
+from zprof.collectors.logs import MarkLog, SampleLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers
-from zprof.collectors.memory.mode import MemoryMode
-from zprof.collectors.program.presence import stand_down_others
-from zprof.collectors.samples import SampleLog
-from zprof.collectors.schedule import Schedule, Window
+from zprof.collectors.schedule import MemoryMode, Schedule, Window
 from zprof.collectors.training import detect_training
-from zprof.collectors.windows import Collectors, Windows
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import PlannedSteps, RunManifest
@@ -41,9 +42,62 @@ from zprof.run.step_log import StepLine
 from zprof.run.writer import RankWriter
 from zprof.version import __version__
 
+#: Makes the collector of a window when the window opens.
+Collectors = Mapping[Window, Callable[[], Collector]]
+
+
+class Windows:
+    """One window at a time.  ``done`` holds the steps that were watched, by window."""
+
+    def __init__(self, collectors: Collectors, marks: MarkLog, guard: FaultGuard) -> None:
+        self._collectors, self._marks, self._guard = collectors, marks, guard
+        self._collector: Collector | None = None
+        self.pings: ClockPings | None = None
+        self.current: Window | None = None
+        self.done: dict[Window, list[int]] = {Window.MEMORY: [], Window.TIME: []}
+
+    def open(self, window: Window, step: int) -> None:
+        """Open it before ``step``."""
+        self.current = window
+        self._collector = self._guard.run(f"{window} collector", self._collectors[window])
+        if self._collector is not None and not self._guard.succeeds(f"{window} start", self._collector.start):
+            self._guard.run(f"{window} stop", self._collector.stop)
+            self._collector = None
+        if window is Window.TIME and self.pings is not None:
+            self.pings.fire()
+        self._marks.add("window_begin", step, str(window))
+
+    def close(self, step: int) -> Collector | None:
+        """Close the one that is open before ``step``; its collector, where it has something to say."""
+        window, collector = self.current, self._collector
+        self.current = self._collector = None
+        self._marks.add("window_end", step, str(window))
+        if window is Window.TIME and self.pings is not None:
+            self.pings.fire()
+        stopped = collector is not None and self._guard.succeeds(f"{window} stop", collector.stop)
+        return collector if stopped else None
+
+    def step_done(self, step: int) -> None:
+        """A step is over."""
+        if self.current is not None:
+            self.done[self.current].append(step)
+
+    def forget(self) -> None:
+        """Let go of the collectors' makers: they hold the model."""
+        self._collectors = {}
+
+    def abandon(self) -> None:
+        """In a fork of the recording process: take off what a collector installed, and keep nothing."""
+        collector, self._collector = self._collector, None
+        self.current = None
+        abandon = getattr(collector, "abandon", None)
+        if abandon is not None:
+            self._guard.run("fork", abandon)
+
+
 OFF_SWITCH = "ZPROF"
 #: What stands for the step before the first one.
-_BEFORE = -1
+_BEFORE_FIRST_STEP = -1
 
 
 def record(
@@ -100,7 +154,7 @@ class Recorder:
         collectors: Collectors,
         *,
         memory_mode: MemoryMode = MemoryMode.FULL,
-        identity: Callable[[], Identity] = identify,
+        identity: Callable[[], Identity] = identify_rank,
         devices: Devices | None = None,
     ) -> None:
         self.path = Path(path)
@@ -138,7 +192,7 @@ class Recorder:
         self._step = first_step
         self._schedule = replace(self._schedule, skip=max(self._schedule.skip, first_step))
         self._windows.pings = ClockPings(self._marks, schedule=str(self._schedule))
-        self._guard.run("counters", lambda: self._samples.add(_BEFORE))
+        self._guard.run("counters", lambda: self._samples.add(_BEFORE_FIRST_STEP))
         if first_step:
             self._guard.run("training facts", self._describe_again)
         self._enter_step()
@@ -193,7 +247,7 @@ class Recorder:
             training=facts or TrainingFacts(),
             environment=describe_environment(),
             run_id=identity.run_id,
-            planned=_planned(self._schedule),
+            planned=_make_planned_steps(self._schedule),
         )
         self._writer = RankWriter(self.path, identity.rank, self._manifest)
         self._process_id = os.getpid()
@@ -226,7 +280,9 @@ class Recorder:
         """After its first step an optimizer has its states, whose size the laws need."""
         assert self._writer is not None
         assert self._manifest is not None
-        known = replace(self._manifest, training=self._training(), planned=_planned(self._schedule))
+        known = replace(
+            self._manifest, training=self._training(), planned=_make_planned_steps(self._schedule)
+        )
         if known != self._manifest:
             self._manifest = known
             self._writer.describe(known)
@@ -284,15 +340,15 @@ class Recorder:
         self._training = TrainingFacts  # it held the model
         self._guard.run("device counters", self._devices.stop)
         if self._step < self._schedule.total:
-            self._guard.gaps.append(_cut_short(self._step, self._schedule.total))
+            self._guard.gaps.append(_make_cut_short_gap(self._step, self._schedule.total))
         self._guard.run("run files", lambda: self._flush(status))
 
 
-def _planned(schedule: Schedule) -> PlannedSteps:
+def _make_planned_steps(schedule: Schedule) -> PlannedSteps:
     return PlannedSteps(skip=schedule.skip, memory=schedule.memory, time=schedule.time)
 
 
-def _cut_short(steps: int, scheduled: int) -> Gap:
+def _make_cut_short_gap(steps: int, scheduled: int) -> Gap:
     return Gap(
         what="recording cut short",
         reason=f"the program ended after {steps} of {scheduled} scheduled steps",

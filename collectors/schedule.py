@@ -1,6 +1,5 @@
-"""Which steps are recorded: a memory window and, apart from it, a time window.
-
-Tracing every allocation slows the steps that it watches, so times are taken in steps of their own.
+"""Decide which steps are recorded, in which window (memory or time), and how closely memory is watched.
+Free of torch: ``zprof.steps`` and the launcher import it before torch is there.
 """
 
 from dataclasses import dataclass
@@ -44,3 +43,10 @@ class Schedule:
 def steps(*, skip: int = 2, memory: int = 2, time: int = 8) -> Schedule:
     """The schedule of a recording; see :class:`Schedule`."""
     return Schedule(skip=skip, memory=memory, time=time)
+
+
+class MemoryMode(StrEnum):
+    """``full``: every operator and every allocation.  ``light``: hooks only, operators are not seen."""
+
+    FULL = "full"
+    LIGHT = "light"

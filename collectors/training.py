@@ -1,14 +1,22 @@
-"""What can be seen of a training program from its model alone, where the program says nothing itself."""
+"""Detect engine, stage and element sizes of a training program from its model and optimizers, for
+programs that state nothing themselves.
 
-from collections.abc import Sequence
+The bytes of optimizer state per element (K) are read from the states after the first step: bytes of
+the states that are as large as their parameter, divided by the parameter's elements.  An optimized
+tensor that is no parameter of the model is a master copy and counts itself too.  K is known only if
+all optimized parameters agree on it and they are all that the model trains.  4-byte step counters are
+counted separately, if they are on the parameter's device.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from zprof.collectors.optimizer_facts import optimizer_facts
-from zprof.collectors.wire import wire_sizes
+from zprof.collectors.memory.storages import find_nested_tensors, find_plain_tensors
 from zprof.model.training import TrainingFacts
 
 
@@ -24,21 +32,21 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
     optimizers = (
         () if optimizer is None else optimizer if isinstance(optimizer, list | tuple) else (optimizer,)
     )
-    engine = _engine(model)
+    engine = _detect_engine(model)
     if not parameters:
         return TrainingFacts(engine=engine)
-    size = _element_size(parameters)
-    stage = _stage(engine, optimizers)
-    state = optimizer_facts(
+    size = _find_element_size(parameters)
+    stage = _detect_stage(engine, optimizers)
+    state = measure_optimizer_state(
         optimizers, [parameter for parameter in parameters if parameter.requires_grad], partitioned=stage == 1
     )
-    wire = wire_sizes(model, size)
+    wire = find_wire_sizes(model, size)
     known = wire.gathered_bytes is not None and wire.reduced_bytes is not None
     return TrainingFacts(
         engine=engine,
         stage=stage,
-        parameters=_trained_elements(parameters),
-        shard_ranks=_shard_ranks(parameters),
+        parameters=_count_trained_elements(parameters),
+        shard_ranks=_find_shard_ranks(parameters),
         parameter_bytes=size,
         gradient_bytes=size,
         optimizer_state_bytes=state.state_bytes,
@@ -48,9 +56,9 @@ def detect_training(model: nn.Module | None, optimizer: Any = None) -> TrainingF
     )
 
 
-def _stage(engine: str, optimizers: Sequence[Any]) -> int | None:
+def _detect_stage(engine: str, optimizers: Sequence[Any]) -> int | None:
     """What is sharded; unknown for a program of several ranks that uses no engine of torch's."""
-    partitioned = any("ZeroRedundancyOptimizer" in _ancestors(optimizer) for optimizer in optimizers)
+    partitioned = any("ZeroRedundancyOptimizer" in _list_class_names(optimizer) for optimizer in optimizers)
     if engine in ("ddp", "pytorch") and partitioned:
         return 1
     if engine == "pytorch":
@@ -60,12 +68,12 @@ def _stage(engine: str, optimizers: Sequence[Any]) -> int | None:
     return {"ddp": 0, "fsdp2": 3}.get(engine)
 
 
-def _ancestors(value: Any) -> set[str]:
+def _list_class_names(value: Any) -> set[str]:
     return {kind.__name__ for kind in type(value).__mro__}
 
 
-def _engine(model: nn.Module) -> str:
-    names = {name for module in model.modules() for name in _ancestors(module)}
+def _detect_engine(model: nn.Module) -> str:
+    names = {name for module in model.modules() for name in _list_class_names(module)}
     for marker, engine in (
         ("DeepSpeedEngine", "deepspeed"),
         ("FSDPModule", "fsdp2"),
@@ -77,22 +85,135 @@ def _engine(model: nn.Module) -> str:
     return "pytorch"
 
 
-def _trained_elements(parameters: list[nn.Parameter]) -> int | None:
+def _count_trained_elements(parameters: list[nn.Parameter]) -> int | None:
     if any(is_lazy(parameter) or not parameter.requires_grad for parameter in parameters):
         return None
     return sum(parameter.numel() for parameter in parameters)
 
 
-def _element_size(parameters: list[nn.Parameter]) -> int | None:
+def _find_element_size(parameters: list[nn.Parameter]) -> int | None:
     """Bytes of an element where all have one type: a lazy parameter has its type already."""
     types = {parameter.dtype for parameter in parameters}
     return types.pop().itemsize if len(types) == 1 else None
 
 
-def _shard_ranks(parameters: list[nn.Parameter]) -> int | None:
+def _find_shard_ranks(parameters: list[nn.Parameter]) -> int | None:
     """Ranks of a one-dimensional mesh; with more dimensions (HSDP) which of them shards is unknown."""
     mesh: Any = getattr(parameters[0], "device_mesh", None)
     if mesh is not None:
         return int(mesh.size()) if mesh.ndim == 1 else None
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireSizes:
+    """Bytes of an element: of a gathered parameter, and of a gradient that is reduced; None is unknown."""
+
+    gathered_bytes: int | None
+    reduced_bytes: int | None
+
+
+def find_wire_sizes(model: nn.Module, parameter_bytes: int | None) -> WireSizes:
+    """The sizes that all wrappers of the model have; None where they differ or are not known."""
+    sizes = {size for module in model.modules() for size in _list_module_sizes(module, parameter_bytes)}
+    sizes = sizes or {(parameter_bytes, parameter_bytes)}
+    gathered, reduced = ({size[index] for size in sizes} for index in (0, 1))
+    return WireSizes(gathered_bytes=_get_only(gathered), reduced_bytes=_get_only(reduced))
+
+
+def _get_only(sizes: set[int | None]) -> int | None:
+    return next(iter(sizes)) if len(sizes) == 1 else None
+
+
+def _list_module_sizes(module: Any, parameter_bytes: int | None) -> list[tuple[int | None, int | None]]:
+    names = {kind.__name__ for kind in type(module).__mro__}
+    if "DistributedDataParallel" in names:
+        size = None if getattr(module, "_comm_hooks", None) else parameter_bytes
+        return [(size, size)]
+    if "FSDPModule" in names:
+        policy = getattr(module._get_fsdp_state(), "_mp_policy", None)
+        gathered = _get_item_bytes(getattr(policy, "param_dtype", None), parameter_bytes)
+        return [(gathered, _get_item_bytes(getattr(policy, "reduce_dtype", None), gathered))]
+    return []
+
+
+def _get_item_bytes(dtype: Any, otherwise: int | None) -> int | None:
+    return otherwise if dtype is None else int(dtype.itemsize)
+
+
+_COUNTER_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """``state_bytes`` is K; None where it is unknown, or not the same for all parameters."""
+
+    state_bytes: int | None = None
+    step_counters: int = 0
+
+
+def measure_optimizer_state(
+    optimizers: Sequence[Any], parameters: Sequence[torch.nn.Parameter], *, partitioned: bool
+) -> OptimizerFacts:
+    """Facts of all optimizers of a model.
+
+    Args:
+        optimizers: After their first step; before it nothing is known.
+        parameters: What the model trains.
+        partitioned: This rank has the states of a part of the parameters only.
+    """
+    optimized = {id(tensor): tensor for optimizer in optimizers for tensor in _iter_optimized(optimizer)}
+    states = {id(tensor): state for optimizer in optimizers for tensor, state in _iter_states(optimizer)}
+    own = {id(parameter) for parameter in parameters}
+    has_masters = bool(optimized.keys() - own)
+    if not (has_masters or own <= optimized.keys()) or not _has_stepped(optimizers, states):
+        return OptimizerFacts()
+    sizes: set[int | None] = set()
+    counters = 0
+    for key, tensor in optimized.items():
+        if (has_masters and key in own) or (partitioned and not states.get(key)):
+            continue
+        elements = _count_elements(tensor)
+        state_bytes, count = _measure_state(elements, tensor.device, states.get(key))
+        counters += count
+        if elements:  # a rank may have no part of a small parameter
+            sizes.add(_divide_by_elements(state_bytes, elements, 0 if key in own else tensor.element_size()))
+    return OptimizerFacts(state_bytes=sizes.pop() if len(sizes) == 1 else None, step_counters=counters)
+
+
+def _iter_optimized(optimizer: Any) -> Iterator[torch.Tensor]:
+    for group in getattr(optimizer, "param_groups", None) or []:
+        yield from group["params"]
+
+
+def _iter_states(optimizer: Any) -> Iterator[tuple[Any, Any]]:
+    return iter(list((getattr(optimizer, "state", None) or {}).items()))
+
+
+def _has_stepped(optimizers: Sequence[Any], states: Mapping[int, Any]) -> bool:
+    """Whether states are there; SGD without momentum never has any."""
+    return any(states.values()) or all(
+        type(optimizer) is torch.optim.SGD and not any(group["momentum"] for group in optimizer.param_groups)
+        for optimizer in optimizers
+    )
+
+
+def _count_elements(tensor: torch.Tensor) -> int:
+    return sum(plain.numel() for plain in find_plain_tensors(tensor))
+
+
+def _measure_state(elements: int, device: torch.device, state: Any) -> tuple[int, int]:
+    """Bytes of the states that are as large as their parameter, and the number of step counters."""
+    state_bytes = counters = 0
+    named = state.items() if isinstance(state, dict) else [("", state)]
+    for name, tensor in [(name, tensor) for name, value in named for tensor in find_nested_tensors(value)]:
+        if name == "step" or (tensor.numel() == 1 and elements != 1):
+            counters += tensor.element_size() == _COUNTER_BYTES and tensor.device.type == device.type
+        else:
+            state_bytes += tensor.numel() * tensor.element_size()
+    return state_bytes, counters
+
+
+def _divide_by_elements(state_bytes: int, elements: int, own_bytes: int) -> int | None:
+    return own_bytes + state_bytes // elements if state_bytes % elements == 0 else None

@@ -10,8 +10,7 @@ if __name__ == "reference_engine":
     raise ImportError("import zprof.reference_engine, not reference_engine")
 
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.engine import ZeroModel, zero
-from zprof.reference_engine.facts import ZeroFacts
+from zprof.reference_engine.engine import ZeroFacts, ZeroModel, zero
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 
 __all__ = ["ZeroConfig", "ZeroFacts", "ZeroModel", "ZeroOptimizer", "zero"]

@@ -1,12 +1,16 @@
-"""What the engine cannot work with, said before anything is changed."""
+"""Refuse models that the engine cannot train, before zero() changes anything, and changes to a model's
+parameters after it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
+import torch
 from torch import nn
 
-from zprof.reference_engine.schedule.hooks import EngineHook
-from zprof.reference_engine.units.split import NEVER_CALLED
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.hooks import EngineHook, ModuleHook, is_in_backward
+from zprof.reference_engine.unit_split import NEVER_CALLED
 
 
 def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> None:
@@ -35,7 +39,7 @@ def check_model(model: nn.Module, unit_modules: Iterable[nn.Module] | None) -> N
             )
 
 
-def check_not_taken(model: nn.Module) -> None:
+def check_not_wrapped(model: nn.Module) -> None:
     """Refuse a model of which a living engine holds a part already.
 
     Raises:
@@ -52,7 +56,7 @@ def check_not_taken(model: nn.Module) -> None:
 
 
 def _check_modules(model: nn.Module) -> None:
-    check_not_taken(model)
+    check_not_wrapped(model)
     for name, module in model.named_modules():
         if getattr(module, "sparse", False):
             raise ValueError(
@@ -82,7 +86,9 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
 
 
 def _check_memory(parameters: dict[str, nn.Parameter]) -> None:
-    spans = sorted((*_span(parameter), name) for name, parameter in parameters.items() if parameter.numel())
+    spans = sorted(
+        (*_compute_span(parameter), name) for name, parameter in parameters.items() if parameter.numel()
+    )
     for (_, end, first), (begin, _, second) in pairwise(spans):
         if begin < end:
             raise ValueError(
@@ -91,6 +97,34 @@ def _check_memory(parameters: dict[str, nn.Parameter]) -> None:
             )
 
 
-def _span(parameter: nn.Parameter) -> tuple[int, int]:
+def _compute_span(parameter: nn.Parameter) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True))
     return parameter.data_ptr(), parameter.data_ptr() + (reach + 1) * parameter.element_size()
+
+
+class ModelGuard:
+    """Looks before every forward that will be trained; about 1 us a module."""
+
+    def __init__(self, model: nn.Module, units: Sequence[FlatUnit]) -> None:
+        """Hook the model."""
+        self._trainable = {id(parameter): unit.trainable for unit in units for parameter in unit.parameters}
+        model.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
+
+    def _before_forward(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if not torch.is_grad_enabled() or is_in_backward():
+            return
+        known = self._trainable
+        with torch._C.DisableTorchFunctionSubclass():
+            for module in model.modules():
+                for parameter in module._parameters.values():
+                    if parameter is not None and known.get(id(parameter)) is not parameter.requires_grad:
+                        self._refuse(model, parameter)
+
+    def _refuse(self, model: nn.Module, parameter: nn.Parameter) -> None:
+        name = next(name for name, other in model.named_parameters() if other is parameter)
+        if id(parameter) not in self._trainable:
+            raise RuntimeError(
+                f"parameter {name} is not in the engine: change the model before zero(), not after"
+            )
+        change = "unfrozen" if parameter.requires_grad else "frozen"
+        raise RuntimeError(f"parameter {name} was {change} while in the engine: do that before zero()")

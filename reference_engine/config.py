@@ -48,7 +48,7 @@ class LossScale:
             raise ValueError(f"loss scale growth_factor is {self.growth_factor!r}; it must be 1 or more")
         if not 0 < self.backoff_factor <= 1:
             raise ValueError(f"loss scale backoff_factor is {self.backoff_factor!r}; it must be in (0, 1]")
-        _at_least("loss scale growth_interval", self.growth_interval, 1)
+        _check_at_least("loss scale growth_interval", self.growth_interval, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,9 @@ class ZeroConfig:
             ("reduce_buckets", 1),
             ("alignment", 1),
         ):
-            _at_least(name, getattr(self, name), least)
+            _check_at_least(name, getattr(self, name), least)
         if self.constant_buffers is not None:
-            _at_least("constant_buffers", self.constant_buffers, 1)
+            _check_at_least("constant_buffers", self.constant_buffers, 1)
         self._check_adamw()
 
     @property
@@ -163,6 +163,6 @@ class ZeroConfig:
             raise ValueError(f"clip_norm is {self.clip_norm!r}; it must be above 0")
 
 
-def _at_least(name: str, value: object, least: int) -> None:
+def _check_at_least(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")

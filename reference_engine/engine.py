@@ -1,40 +1,89 @@
-"""The door of the engine: a model and a config in, a model and an optimizer out.
+"""Put a model into ZeRO with zero(): its parameters, gradients and optimizer state are sharded as the
+config's stage says.
 
-model, optimizer = zero(model, ZeroConfig(stage=3))
-for batch in batches:
-    optimizer.zero_grad()
-    loss = model(batch)
-    loss.backward()
-    optimizer.step()
+The training loop stays the user's own:
+
+    model, optimizer = zero(model, ZeroConfig(stage=3))
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from zprof.reference_engine.checks import check_model
-from zprof.reference_engine.comm import Comm, NativeComm
+from zprof.reference_engine.checks import ModelGuard, check_model
+from zprof.reference_engine.comm.collective import Comm
+from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.facts import ZeroFacts, facts_of
-from zprof.reference_engine.gradients.assembly import Gradients, constant_elements
-from zprof.reference_engine.gradients.reducer import GradientReducer
-from zprof.reference_engine.optimizer.choose import choose_update
+from zprof.reference_engine.flat_unit import FlatUnit, ModuleUnit, get_policy
+from zprof.reference_engine.gather import ParameterGatherer, ParameterWaiter
+from zprof.reference_engine.gradients.reducer import GradientReducer, Gradients, get_constant_elements
+from zprof.reference_engine.hooks import BackwardPass, EngineHook, InputWatch
+from zprof.reference_engine.optimizer.adamw import Update, choose_update
 from zprof.reference_engine.optimizer.groups import ParameterGroups, resolve_groups
-from zprof.reference_engine.optimizer.loss_scale import DynamicLossScale
-from zprof.reference_engine.optimizer.update import Update
+from zprof.reference_engine.optimizer.scale_and_clip import DynamicLossScale
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
-from zprof.reference_engine.policy import policy_of
-from zprof.reference_engine.schedule.backward_pass import BackwardPass
-from zprof.reference_engine.schedule.gather import ParameterGatherer, ParameterWaiter
-from zprof.reference_engine.schedule.hooks import EngineHook
-from zprof.reference_engine.schedule.input_watch import InputWatch
-from zprof.reference_engine.schedule.model_guard import ModelGuard
-from zprof.reference_engine.units.flat_unit import FlatUnit
-from zprof.reference_engine.units.module_unit import ModuleUnit
-from zprof.reference_engine.units.split import by_dtype, chosen_modules, split
+from zprof.reference_engine.unit_split import resolve_unit_modules, split_by_dtype, split_into_units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroFacts:
+    """Sizes of one engine.  The ``*_bytes`` are per element.
+
+    ``parameters`` are logical elements (the paper's psi), frozen ones included.  ``padding_elements``
+    counts over all units and ranks.  ``optimizer_state_bytes`` includes fp32 master weights;
+    ``step_counters`` are the optimizer's 4-byte step tensors on each rank.  ``reduce_bytes`` is what a
+    gradient has on the wire.  ``constant_buffers`` are elements of one such buffer, None where they have the
+    size of the unit.
+    """
+
+    engine: str = "zero"
+    stage: int
+    shard_ranks: int
+    parameters: int
+    trainable_parameters: int
+    padding_elements: int
+    step_counters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_state_bytes: int
+    communication_bytes: int
+    reduce_bytes: int
+    micro_batches: int
+    reduces_each_micro_batch: bool
+    constant_buffers: int | None
+    units: tuple[str, ...]
+
+
+def collect_facts(units: Sequence[FlatUnit], config: ZeroConfig, ranks: int) -> ZeroFacts:
+    """Sum up the units."""
+    element = config.dtype.itemsize
+    trainable = [unit for unit in units if unit.trainable]
+    return ZeroFacts(
+        stage=config.stage,
+        shard_ranks=ranks,
+        parameters=sum(unit.layout.numel for unit in units),
+        trainable_parameters=sum(unit.layout.numel for unit in trainable),
+        padding_elements=sum(unit.layout.padding for unit in units),
+        step_counters=len(trainable),
+        parameter_bytes=element,
+        gradient_bytes=config.wire_dtype.itemsize if config.stage >= 2 else element,
+        optimizer_state_bytes=8 if config.dtype == torch.float32 else 12,
+        communication_bytes=element,
+        reduce_bytes=config.wire_dtype.itemsize,
+        micro_batches=config.micro_batches,
+        reduces_each_micro_batch=config.reduces_each_micro_batch,
+        constant_buffers=get_constant_elements(config, ranks),
+        units=tuple(unit.name for unit in units),
+    )
 
 
 def zero(
@@ -64,14 +113,14 @@ def zero(
     Raises:
         ValueError: the model cannot be handled; one line says why and what to do.
     """
-    chosen = None if units is None else chosen_modules(model, units)
+    chosen = None if units is None else resolve_unit_modules(model, units)
     check_model(model, chosen)
     grouping = resolve_groups(model, groups, config)
     update = choose_update(config, next(model.parameters()).device)
     comm = NativeComm() if comm is None else comm
-    constant_elements(config, comm.world_size)  # refuses before anything is changed
+    get_constant_elements(config, comm.world_size)  # refuses before anything is changed
     for buffer in model.buffers():
-        _broadcast(buffer, comm)
+        _broadcast_buffer(buffer, comm)
     module_units = [
         ModuleUnit(
             spec.name,
@@ -84,10 +133,10 @@ def zero(
                     comm=comm,
                     group=grouping.index.get(parameters[0][1], 0),
                 )
-                for name, parameters in by_dtype(spec.parameters, spec.name, grouping.index)
+                for name, parameters in split_by_dtype(spec.parameters, spec.name, grouping.index)
             ),
         )
-        for spec in split(model, chosen)
+        for spec in split_into_units(model, chosen)
     ]
     return _assemble(model, module_units, config, grouping, update, comm, mp)
 
@@ -114,9 +163,9 @@ def _assemble(
     )
     backward.watch(model)
     watch = InputWatch(module_units, backward, on_over=reducer.unit_over)
-    schedule = (watch, _parameter_schedule(module_units, config, backward), ModelGuard(model, flat))
+    schedule = (watch, _make_parameter_schedule(module_units, config, backward), ModelGuard(model, flat))
     loss_scale = DynamicLossScale(config.loss_scale, flat[0].full.device) if config.scales_loss else None
-    facts = facts_of(flat, config, comm.world_size)
+    facts = collect_facts(flat, config, comm.world_size)
     wrapped = ZeroModel(model, flat, reducer, facts, comm, mp, schedule=schedule, loss_scale=loss_scale)
     optimizer = ZeroOptimizer(
         gradients.by_unit,
@@ -132,10 +181,10 @@ def _assemble(
     return wrapped, optimizer
 
 
-def _parameter_schedule(
+def _make_parameter_schedule(
     units: Sequence[ModuleUnit], config: ZeroConfig, backward: BackwardPass
 ) -> ParameterGatherer | ParameterWaiter | None:
-    policy = policy_of(config.stage)
+    policy = get_policy(config.stage)
     if policy.shard_parameters:
         return ParameterGatherer(
             units,
@@ -147,7 +196,7 @@ def _parameter_schedule(
     return ParameterWaiter(units) if policy.gathers_after_step else None
 
 
-def _broadcast(buffer: torch.Tensor, comm: Comm) -> None:
+def _broadcast_buffer(buffer: torch.Tensor, comm: Comm) -> None:
     # An expanded buffer repeats what it has: it can be written once only.
     own = buffer.detach()[tuple(slice(0, 1 if stride == 0 else None) for stride in buffer.stride())]
     whole = own.contiguous()

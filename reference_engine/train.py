@@ -6,26 +6,84 @@ torchrun --nproc-per-node 2 -m zprof.reference_engine.train --stage 3 --accumula
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TextIO
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from zprof.reference_engine.activation_checkpointing import make_block_runner
 from zprof.reference_engine.checkpoints import check_checkpoint_path, load_checkpoint, save_checkpoint
-from zprof.reference_engine.comm import Comm, LinkModel, ModelledComm, NativeComm
+from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.comm.mesh import Mesh, make_mesh
-from zprof.reference_engine.engine import ZeroModel
+from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
+from zprof.reference_engine.comm.native import NativeComm
+from zprof.reference_engine.engine import ZeroModel, zero
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
-from zprof.reference_engine.program.build import Built, build
-from zprof.reference_engine.program.data import micro_batches
-from zprof.reference_engine.program.loop import batches_of, train_step
-from zprof.reference_engine.program.options import add_arguments, config_from
-from zprof.reference_engine.program.progress import Progress
-from zprof.reference_engine.program.train_config import TrainConfig
+from zprof.reference_engine.program.data import Batches, iter_micro_batches
+from zprof.reference_engine.program.gpt import GPT
+from zprof.reference_engine.program.host_faults import InFlightComm, attach_faults, regather_in_recompute
+from zprof.reference_engine.program.modelled_compute import attach_modelled_compute
+from zprof.reference_engine.program.options import add_arguments, make_config
+from zprof.reference_engine.program.train_config import TrainConfig, Units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltProgram:
+    """What a loop needs; ``begin_step`` is to be called with the number of each step before it."""
+
+    model: ZeroModel
+    optimizer: ZeroOptimizer
+    begin_step: Callable[[int], None]
+
+
+def build_program(config: TrainConfig, mesh: Mesh) -> BuiltProgram:
+    """Make the model and hand it to the engine, on all ranks at once.
+
+    Raises:
+        ValueError: the engine cannot handle it; one line says why.
+    """
+    torch.manual_seed(config.seed)
+    run_block = make_block_runner(config.activations, blocks=config.gpt.layers, mp=mesh.mp)
+    module = GPT(config.gpt, mesh.mp, run_block)
+    blocks = {f"blocks.{index}": block for index, block in enumerate(module.blocks)}
+    begin_step = _attach_compute(config, blocks, mesh)
+    seen = InFlightComm(mesh.dp) if config.host.sync_each_block else None
+    attach_faults(blocks, config.host, seen)
+    units = select_unit_modules(module, config.units)
+    model, optimizer = zero(module, config.zero, seen or mesh.dp, units=units, mp=mesh.mp)
+    if config.host.regather_in_recompute:
+        regather_in_recompute(blocks, model.units)
+    return BuiltProgram(model=model, optimizer=optimizer, begin_step=begin_step)
+
+
+def select_unit_modules(model: nn.Module, choice: Units) -> list[nn.Module] | None:
+    """The units of the engine; None where its own choice is the one."""
+    if choice is Units.BLOCKS:
+        return None
+    if choice is Units.MODEL:
+        return []
+    return [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
+
+
+def _attach_compute(config: TrainConfig, blocks: dict[str, nn.Module], mesh: Mesh) -> Callable[[int], None]:
+    if config.compute is None:
+        return lambda step: None
+    modelled = attach_modelled_compute(
+        blocks,
+        config.compute,
+        rank=mesh.dp_index * mesh.mp_size + mesh.mp_index,
+        ranks=mesh.dp_size * mesh.mp_size,
+        full_length=config.gpt.context,
+    )
+    return modelled.begin_step
+
 
 _INTERRUPTED = 130
 _REFUSED = 2
@@ -57,25 +115,25 @@ def train(config: TrainConfig, observer: Observer | None = None) -> list[float]:
     with _process_group(config.timeout_s):
         ranks = dist.get_world_size()
         config.check_ranks(ranks)
-        mesh = make_mesh(partial(_transport, config.link), dp=ranks // config.mp, mp=config.mp)
+        mesh = make_mesh(partial(_make_transport, config.link), dp=ranks // config.mp, mp=config.mp)
         try:
-            return _mean_over_ranks(_run(config, mesh, observer))
+            return _mean_over_ranks(_run_training(config, mesh, observer))
         finally:
             mesh.close()
 
 
-def _transport(link: LinkModel | None, group: dist.ProcessGroup | None) -> Comm:
+def _make_transport(link: LinkModel | None, group: dist.ProcessGroup | None) -> Comm:
     return NativeComm(group) if link is None else ModelledComm(link, group)
 
 
-def _run(config: TrainConfig, mesh: Mesh, observer: Observer | None) -> list[float]:
+def _run_training(config: TrainConfig, mesh: Mesh, observer: Observer | None) -> list[float]:
     if config.save is not None:
         check_checkpoint_path(config.save, overwrite=True)
-    built = build(config, mesh)
-    first = _resumed(config, built)
+    built = build_program(config, mesh)
+    first = _resume(config, built)
     if observer is not None:
         observer.built(built.model, built.optimizer)
-    losses = _losses(config, mesh, built, range(first, config.steps), observer)
+    losses = _train_steps(config, mesh, built, range(first, config.steps), observer)
     built.model.synchronize()
     if config.save is not None:
         progress = {"step": config.steps}
@@ -85,11 +143,11 @@ def _run(config: TrainConfig, mesh: Mesh, observer: Observer | None) -> list[flo
     return losses
 
 
-def _losses(
-    config: TrainConfig, mesh: Mesh, built: Built, steps: range, observer: Observer | None
+def _train_steps(
+    config: TrainConfig, mesh: Mesh, built: BuiltProgram, steps: range, observer: Observer | None
 ) -> list[float]:
     progress = Progress(steps.stop, first=steps.start) if dist.get_rank() == 0 else None
-    batches = micro_batches(batches_of(config, mesh), steps)
+    batches = iter_micro_batches(make_batches(config, mesh), steps)
     losses = []
     try:
         for step in steps:
@@ -104,7 +162,7 @@ def _losses(
     return losses
 
 
-def _resumed(config: TrainConfig, built: Built) -> int:
+def _resume(config: TrainConfig, built: BuiltProgram) -> int:
     """The first step of this run."""
     if config.resume is None:
         return 0
@@ -158,26 +216,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_arguments(parser)
     try:
-        config = config_from(parser.parse_args(arguments))
+        config = make_config(parser.parse_args(arguments))
         config.check_ranks(int(os.environ.get("WORLD_SIZE", "1")))
     except ValueError as error:
-        return _say(str(error), rank, only_first=True, code=_REFUSED)
+        return _report(str(error), rank, only_first=True, code=_REFUSED)
     try:
         losses = train(config)
     except KeyboardInterrupt:
-        return _say("interrupted", rank, only_first=True, code=_INTERRUPTED)
+        return _report("interrupted", rank, only_first=True, code=_INTERRUPTED)
     except ValueError as error:
-        return _say(str(error), rank, code=_REFUSED)
+        return _report(str(error), rank, code=_REFUSED)
     except Exception as error:
         if os.environ.get("ZERO_DEBUG") == "1":
             raise
-        return _say(f"{type(error).__name__}: {error}", rank, code=1)
+        return _report(f"{type(error).__name__}: {error}", rank, code=1)
     if rank == 0:
         print(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps")
     return 0
 
 
-def _say(message: str, rank: int, *, code: int, only_first: bool = False) -> int:
+def _report(message: str, rank: int, *, code: int, only_first: bool = False) -> int:
     if rank == 0 or not only_first:
         where = "" if only_first else f"rank {rank}: "
         print(f"train: {where}{' '.join(message.split())}", file=sys.stderr, flush=True)
@@ -186,3 +244,77 @@ def _say(message: str, rank: int, *, code: int, only_first: bool = False) -> int
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def train_step(
+    built: BuiltProgram, batches: Iterator[torch.Tensor], step: int, *, micro_batches: int
+) -> float:
+    """Train on the next micro-batches; their mean loss on this rank."""
+    built.begin_step(step)
+    built.optimizer.zero_grad()
+    losses = []
+    for _ in range(micro_batches):
+        tokens = next(batches)
+        loss = built.model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        losses.append(loss.detach())
+    built.optimizer.step()
+    return float(torch.stack(losses).mean())
+
+
+def make_batches(config: TrainConfig, mesh: Mesh) -> Batches:
+    """What this rank trains on; ranks that share a model have the same."""
+    return Batches(
+        seed=config.seed,
+        batch=config.batch,
+        time=config.gpt.context,
+        vocabulary=config.gpt.vocabulary,
+        rank=mesh.dp_index,
+        ranks=mesh.dp_size,
+        micro_batches=config.zero.micro_batches,
+        length=config.length(mesh.dp_index, mesh.dp_size),
+        delay_s=config.host.data_delay_s,
+    )
+
+
+_BAR = 24
+_PLAIN_LINES = 20
+
+
+class Progress:
+    """Tells of finished steps: step, loss, steps per second."""
+
+    def __init__(self, steps: int, *, first: int = 0, stream: TextIO | None = None) -> None:
+        """``first`` is the number of steps that were made before this run."""
+        self._steps, self._first = steps, first
+        self._stream = sys.stderr if stream is None else stream
+        self._every = -(-(steps - first) // _PLAIN_LINES)
+        self._open = False
+        self._begin_s = time.monotonic()
+
+    def step_done(self, step: int, loss: float) -> None:
+        """``step`` counts from 0."""
+        done = step + 1
+        if self._stream.isatty():
+            self._open = done < self._steps
+            self._write(f"\r{self._bar(done)} {self._words(done, loss)}\x1b[K", "" if self._open else "\n")
+        elif (done - self._first) % self._every == 0 or done == self._steps:
+            self._write(self._words(done, loss), "\n")
+
+    def close(self) -> None:
+        """End a line that is open: what is printed next begins at its start."""
+        if self._open:
+            self._open = False
+            self._write("", "\n")
+
+    def _words(self, done: int, loss: float) -> str:
+        elapsed_s = max(time.monotonic() - self._begin_s, 1e-9)
+        rate = (done - self._first) / elapsed_s
+        return f"step {done}/{self._steps}  loss {loss:.4f} on rank 0  {rate:.1f} steps/s"
+
+    def _bar(self, done: int) -> str:
+        full = _BAR * done // self._steps
+        return f"[{'#' * full}{'.' * (_BAR - full)}]"
+
+    def _write(self, text: str, end: str) -> None:
+        print(text, end=end, file=self._stream, flush=True)

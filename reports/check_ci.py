@@ -9,7 +9,7 @@ notes, which fail nothing.
 from collections.abc import Iterator
 
 from zprof.model.check import Check, GateResult, Outcome
-from zprof.model.json_tree import to_tree
+from zprof.model.json_format import to_tree
 from zprof.model.report import Report
 from zprof.reports.escape import command
 from zprof.reports.junit_suite import Case, State, Suite

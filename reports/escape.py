@@ -13,7 +13,7 @@ somebody is shown as code.  Formats: https://spec.commonmark.org/0.31.2, https:/
 import re
 from collections.abc import Sequence
 
-from zprof.model.printable import printable, shorten
+from zprof.model.formatting import printable, shorten
 
 #: A command of GitHub's at the begin of a line; of GitHub's first version, Azure's and TeamCity's anywhere.
 _AT_BEGIN = re.compile(r"^(\s*)::")

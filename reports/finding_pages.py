@@ -7,8 +7,8 @@ import difflib
 import re
 from importlib import resources
 
-from zprof.model.causes import FINDING_IDS, Cause
 from zprof.model.errors import BadInput
+from zprof.model.findings import FINDING_IDS, Cause
 
 _FOLDER = "findings"
 _CLAIM = re.compile(r"^\*\*(.+?)\*\*", re.MULTILINE | re.DOTALL)

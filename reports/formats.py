@@ -8,10 +8,9 @@ from typing import Any, Generic, TypeVar, overload
 
 from zprof.model.check import Check
 from zprof.model.errors import BadInput
-from zprof.model.json_tree import to_json
-from zprof.model.planning.plan import Plan
-from zprof.model.planning.whatif_document import WhatIf
-from zprof.model.report import Report
+from zprof.model.json_format import to_json
+from zprof.model.plan import Plan
+from zprof.model.report import Report, WhatIf
 from zprof.model.side_by_side import SideBySide
 from zprof.reports.page import Page
 

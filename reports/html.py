@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from zprof.model.printable import printable, shorten
+from zprof.model.formatting import printable, shorten
 from zprof.reports.page import AreaChart, LegendEntry, LineChart, Page, Table
 from zprof.reports.text_table import left_out
 

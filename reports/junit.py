@@ -7,10 +7,9 @@ found would be green.
 
 from collections.abc import Iterator
 
-from zprof.model.causes import FINDING_IDS, Cause
-from zprof.model.findings import Finding
+from zprof.model.findings import FINDING_IDS, Cause, Finding
+from zprof.model.formatting import format_ns, format_percent
 from zprof.model.report import Report, VerdictStatus
-from zprof.model.units import format_ns, format_percent
 from zprof.reports.junit_suite import Case, State, Suite, document
 from zprof.reports.presenters.findings import (
     GapGroup,

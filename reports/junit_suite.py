@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from zprof.model.printable import printable, printable_lines, shorten
+from zprof.model.formatting import printable, printable_lines, shorten
 
 _LONGEST_LINE, _LONGEST_NAME = 4_000, 300
 

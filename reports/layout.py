@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from zprof.model.printable import display_width, shorten
+from zprof.model.formatting import display_width, shorten
 
 #: The width of a file and a pipe; the least that tables need, and the most that can still be read.
 WIDTH = 80

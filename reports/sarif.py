@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zprof.model.errors import BadInput
 from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.json_tree import to_tree
+from zprof.model.json_format import to_tree
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports import finding_pages
 from zprof.reports.presenters.findings import finding_lines, grouped_gaps

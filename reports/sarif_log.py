@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from zprof.model.printable import printable, printable_lines, shorten
+from zprof.model.formatting import printable, printable_lines, shorten
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _PLACEHOLDER = re.compile(r"\{(?=\d+\})")

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
 from zprof.model.errors import MissingData
+from zprof.model.formatting import format_bytes, format_ns, printable, shorten
 from zprof.model.memory import MemoryTimeline
-from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
-from zprof.model.units import format_bytes, format_ns
 from zprof.reports.presenters.memory_figures import Areas, stack_areas, tenant_name
 
 WIDTH, HEIGHT = 960, 400

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from io import StringIO
 from typing import ClassVar
 
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
 from zprof.reports.layout import page_width
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31", "32", "33", "36"

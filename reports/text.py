@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.printable import display_width, printable, shorten
+from zprof.model.formatting import display_width, printable, shorten
 from zprof.reports.escape import log_line
 from zprof.reports.layout import INDENT, code_or_text, heading, page_width, wrap
 from zprof.reports.page import (

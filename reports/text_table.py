@@ -7,7 +7,7 @@ columns are drawn in two tables, one below the other.  Nothing is cut.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zprof.model.printable import display_width, printable, shorten
+from zprof.model.formatting import display_width, printable, shorten
 from zprof.reports.layout import INDENT, bar, heading, page_width, wrap
 from zprof.reports.page import Bar, Cell, Column, Kind, Row, Table
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from zprof.model.errors import ZprofError
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
 
 if TYPE_CHECKING:
     from zprof.model.check import Limit
-    from zprof.testing.judging import Judged
-    from zprof.testing.runs_of_test import RunsOfTest
+    from zprof.testing.judging import LimitVerdict
+    from zprof.testing.run_fixture import RunFixture
+
 
 _MARKER, _FIXTURE, _UPDATE = "zprof_limit", "zprof_run", "--zprof-update-baseline"
 _REQUIRE = "zprof_require_baseline"
@@ -29,7 +30,7 @@ _HELP = (
     f"{_FIXTURE} may cost."
 )
 _LIMITS: "pytest.StashKey[tuple[Limit, ...]]" = pytest.StashKey()
-_RUNS: "pytest.StashKey[RunsOfTest]" = pytest.StashKey()
+_RUNS: "pytest.StashKey[RunFixture]" = pytest.StashKey()
 _SAID: "pytest.StashKey[list[tuple[str, str]]]" = pytest.StashKey()
 #: As an attribute of a test's report, so that it comes along from the workers of pytest-xdist.
 _ATTRIBUTE = "zprof_said"
@@ -64,9 +65,9 @@ def zprof_run(request: pytest.FixtureRequest, tmp_path: Path) -> "_Fixture":
     processes.  ``steps=zprof.steps(...)`` says which steps are recorded.  ``run.report`` is its diagnosis.
     ``zprof_run.load(path)`` opens a run that the test recorded itself.
     """
-    from zprof.testing.runs_of_test import RunsOfTest
+    from zprof.testing.run_fixture import RunFixture
 
-    runs = RunsOfTest(tmp_path / "zprof-runs")
+    runs = RunFixture(tmp_path / "zprof-runs")
     request.node.stash[_RUNS] = runs
     return _Fixture(runs)
 
@@ -74,7 +75,7 @@ def zprof_run(request: pytest.FixtureRequest, tmp_path: Path) -> "_Fixture":
 class _Fixture:
     """Errors of zprof as one line of a failed test; what the test's own code raises goes through."""
 
-    def __init__(self, runs: "RunsOfTest") -> None:
+    def __init__(self, runs: "RunFixture") -> None:
         self._runs = runs
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -99,10 +100,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     markers = list(item.iter_markers(_MARKER))
     if not markers:
         return
-    from zprof.testing.limits_of_marker import Marker, limits_of
+    from zprof.testing.marker import Marker, parse_markers
 
     try:
-        limits = limits_of(Marker(positional=m.args, named=m.kwargs) for m in markers)
+        limits = parse_markers(Marker(positional=m.args, named=m.kwargs) for m in markers)
     except ZprofError as error:
         line = _line(error)
     else:
@@ -126,8 +127,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _hold(item: pytest.Item, limits: "tuple[Limit, ...]") -> tuple[str, ...]:
-    from zprof.testing.judging import judge
-    from zprof.testing.kept_baselines import baseline_path
+    from zprof.testing.judging import baseline_path, judge
 
     try:
         run = item.stash[_RUNS].held()
@@ -151,7 +151,7 @@ def _names(item: pytest.Item) -> list[str]:
     return [node.name for node in item.listchain() if isinstance(node, pytest.Class)] + [item.name]
 
 
-def _said(judged: "Judged", root: Path) -> Iterator[tuple[str, str]]:
+def _said(judged: "LimitVerdict", root: Path) -> Iterator[tuple[str, str]]:
     """What the terminal's summary says of a test: kind and line."""
     yield from (("warning", line) for line in judged.warnings)
     yield from (("notice", line) for line in judged.notices)

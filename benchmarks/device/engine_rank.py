@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before init_process_group: it keeps the group otherwise
 
-from benchmarks.device.row import one_line
+from benchmarks.device.checks import one_line
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
-from zprof.reference_engine.activations import ActivationConfig, block_runner
-from zprof.reference_engine.comm import NativeComm
+from zprof.reference_engine.activation_checkpointing import ActivationConfig, make_block_runner
 from zprof.reference_engine.comm.mesh import Mesh, make_mesh
+from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.config import Keep, LossScale
-from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 BATCH, CONTEXT, VOCABULARY, SEED = 8, 64, 512, 0
@@ -49,16 +49,16 @@ def gpt_config(case: dict[str, Any]) -> GPTConfig:
 def batches(case: dict[str, Any], device: torch.device, *, rank: int, ranks: int) -> list[torch.Tensor]:
     """This rank's sequences of every step."""
     wholes = (
-        global_batch(seed=SEED, step=step, batch=BATCH, time=CONTEXT, vocabulary=VOCABULARY)
+        make_global_batch(seed=SEED, step=step, batch=BATCH, time=CONTEXT, vocabulary=VOCABULARY)
         for step in range(case["steps"])
     )
-    return [rank_slice(whole, rank=rank, ranks=ranks).to(device) for whole in wholes]
+    return [take_rank_slice(whole, rank=rank, ranks=ranks).to(device) for whole in wholes]
 
 
 def train(case: dict[str, Any], mesh: Mesh, device: torch.device) -> dict[str, Any]:
     """The engine's losses (mean over the ranks) and what it kept, peaked at and reserved."""
     torch.manual_seed(SEED)
-    runner = block_runner(ActivationConfig(**case["activations"]), blocks=case["layers"], mp=mesh.mp)
+    runner = make_block_runner(ActivationConfig(**case["activations"]), blocks=case["layers"], mp=mesh.mp)
     module = GPT(gpt_config(case), mesh.mp, runner).to(device)
     model, optimizer = zero(module, zero_config(case["zero"]), mesh.dp, mp=mesh.mp)
     del module

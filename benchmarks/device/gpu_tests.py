@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from benchmarks.device.row import CheckFailed
+from benchmarks.device.checks import CheckFailed
 from benchmarks.steps.launch import ROOT
 
 
@@ -23,13 +23,13 @@ def measure() -> dict[str, Any]:
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if not path.exists():
             raise CheckFailed(f"pytest wrote no result: {ended.stdout[-200:]} {ended.stderr[-200:]}")
-        figures = counted(path.read_text())
+        figures = count_outcomes(path.read_text())
     if figures["failed"] or not figures["passed"]:
         raise CheckFailed(f"{len(figures['failed'])} failed, {figures['passed']} passed", figures)
     return figures
 
 
-def counted(junit: str) -> dict[str, Any]:
+def count_outcomes(junit: str) -> dict[str, Any]:
     """From pytest's own JUnit file."""
     cases = list(ElementTree.fromstring(junit).iter("testcase"))
     failed = [_name(case) for case in cases if _has(case, "failure") or _has(case, "error")]

@@ -1,4 +1,7 @@
-"""Runs a check in a process of its own, for a limited time: what hangs or crashes there is a row, no more."""
+"""Run a check in a process of its own, for a limited time: if it hangs or crashes, that is one failed row.
+
+The child is  python -m benchmarks.device.isolate CHECK ROW.json
+"""
 
 import contextlib
 import json
@@ -10,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.device.row import Row, Status, one_line
+from benchmarks.device.checks import Check, CheckFailed, NotMeasured, Row, Status, find_check, one_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,11 +21,11 @@ ROOT = Path(__file__).parents[2]
 def isolated(name: str, folder: Path, limit_s: float, command: Sequence[str] | None = None) -> Row:
     """The row of a check.  After ``limit_s`` it is ended, with the processes that it started."""
     path, log = folder / f"{name}.json", folder / f"{name}.log"
-    command = command or [sys.executable, "-m", "benchmarks.device.child", name, str(path)]
+    command = command or [sys.executable, "-m", "benchmarks.device.isolate", name, str(path)]
     begin = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=_environment(), stdout=output, stderr=output, start_new_session=True
+            command, cwd=ROOT, env=_make_environment(), stdout=output, stderr=output, start_new_session=True
         )
     try:
         process.wait(limit_s)
@@ -32,7 +35,7 @@ def isolated(name: str, folder: Path, limit_s: float, command: Sequence[str] | N
             check=name, status=Status.FAILED, reason=f"took longer than {limit_s:.0f} s", seconds=seconds
         )
     finally:
-        _end(process)
+        _end_group(process)
     if path.exists():
         row = json.loads(path.read_text())
         return Row(**{**row, "status": Status(row["status"])})
@@ -41,14 +44,14 @@ def isolated(name: str, folder: Path, limit_s: float, command: Sequence[str] | N
     return Row(check=name, status=Status.FAILED, reason=reason, seconds=seconds)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes]) -> None:
     # The check leads a process group of its own; ranks that it started are in it.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _environment() -> dict[str, str]:
+def _make_environment() -> dict[str, str]:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
@@ -56,3 +59,45 @@ def _environment() -> dict[str, str]:
 def _last_line(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return one_line(lines[-1]) if lines else "no output"
+
+
+def make_row(check: Check) -> Row:
+    """The row of a check, whatever happens in it."""
+    begin = time.monotonic()
+
+    def seconds() -> float:
+        return round(time.monotonic() - begin, 2)
+
+    try:
+        figures = check.measure()
+    except NotMeasured as why:
+        return Row(check=check.name, status=Status.NOT_MEASURED, reason=one_line(why), seconds=seconds())
+    except CheckFailed as failed:
+        return Row(
+            check=check.name,
+            status=Status.FAILED,
+            reason=one_line(failed),
+            seconds=seconds(),
+            figures=failed.figures,
+        )
+    except ImportError as error:
+        return Row(
+            check=check.name,
+            status=Status.NOT_MEASURED,
+            reason=f"{error.name or 'a package'} is missing: {one_line(error)}",
+            seconds=seconds(),
+        )
+    except Exception as error:
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        return Row(check=check.name, status=Status.FAILED, reason=reason, seconds=seconds())
+    return Row(check=check.name, status=Status.OK, seconds=seconds(), figures=figures)
+
+
+def main() -> None:
+    name, path = sys.argv[1:]
+    row = make_row(find_check(name))
+    Path(path).write_text(json.dumps(row.as_dict()))
+
+
+if __name__ == "__main__":
+    main()

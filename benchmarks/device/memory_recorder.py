@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.device.memory_program import program
-from benchmarks.device.row import CheckFailed
-from benchmarks.recording.workload import operators_of
+from benchmarks.device.checks import CheckFailed
+from benchmarks.device.memory import make_program
+from benchmarks.recorder import count_operators
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.mode import MemoryMode
+from zprof.collectors.schedule import MemoryMode
 
 ROUNDS, STEPS = 6, 5
 WATCHES: dict[str, MemoryMode | None] = {"nobody": None, "light": MemoryMode.LIGHT, "full": MemoryMode.FULL}
@@ -38,7 +38,7 @@ def measure() -> dict[str, Any]:
 
 def measured(device: str, rounds: int) -> dict[str, Any]:
     """The figures, whatever they are."""
-    model, optimizer, loss = program(device)
+    model, optimizer, loss = make_program(device)
 
     def step() -> None:
         loss().backward()  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ def measured(device: str, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name, mode in WATCHES.items():
             seen[name].append(_watched(model, optimizer, step, mode))
-    operators = operators_of(step)
+    operators = count_operators(step)
     figures: dict[str, Any] = {"operators": operators} | {name: _medians(rows) for name, rows in seen.items()}
     extra_ms = figures["full"]["host_ms"] - figures["nobody"]["host_ms"]
     return figures | {"full_us_per_operator": 1e3 * extra_ms / operators}

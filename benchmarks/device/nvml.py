@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 import torch
 
-from benchmarks.device.row import NotMeasured, one_line
+from benchmarks.device.checks import NotMeasured, one_line
 
 ALLOCATED_BYTES = 2**28
 

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.steps.plan import BFLOAT16, Plan
+from benchmarks.steps.launch import BFLOAT16, Plan
 from zprof.reference_engine import ZeroConfig, zero
 from zprof.reference_engine.config import Keep
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
@@ -57,7 +57,7 @@ class Contender:
         return float(loss.detach())
 
 
-def make(name: str, plan: Plan) -> Contender:
+def make_contender(name: str, plan: Plan) -> Contender:
     """Build a contender on all ranks at once.
 
     Raises:
@@ -82,7 +82,7 @@ def _adamw(model: nn.Module, plan: Plan) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, fused=True)
 
 
-def _engine(stage: int, settings: Mapping[str, object]) -> Callable[[Plan], Contender]:
+def _engine_maker(stage: int, settings: Mapping[str, object]) -> Callable[[Plan], Contender]:
     def make_engine(plan: Plan) -> Contender:
         config = ZeroConfig(
             stage=stage,
@@ -101,12 +101,12 @@ def _engine(stage: int, settings: Mapping[str, object]) -> Callable[[Plan], Cont
     return make_engine
 
 
-def _ddp(plan: Plan) -> Contender:
+def _make_ddp(plan: Plan) -> Contender:
     model = DistributedDataParallel(GPT(gpt_config(plan)), gradient_as_bucket_view=True)
     return Contender(model=model, optimizer=_adamw(model, plan))
 
 
-def _ddp_zro(plan: Plan) -> Contender:
+def _make_ddp_zro(plan: Plan) -> Contender:
     model = DistributedDataParallel(GPT(gpt_config(plan)), gradient_as_bucket_view=True)
     optimizer = ZeroRedundancyOptimizer(
         model.parameters(),
@@ -118,7 +118,7 @@ def _ddp_zro(plan: Plan) -> Contender:
     return Contender(model=model, optimizer=optimizer)
 
 
-def _fsdp2(keep: bool) -> Callable[[Plan], Contender]:
+def _fsdp2_maker(keep: bool) -> Callable[[Plan], Contender]:
     def make_fsdp2(plan: Plan) -> Contender:
         model = GPT(gpt_config(plan))
         precision = MixedPrecisionPolicy()
@@ -134,17 +134,17 @@ def _fsdp2(keep: bool) -> Callable[[Plan], Contender]:
 
 _KEEP: Mapping[str, object] = {"keep_after_forward": Keep.ALL}
 _MAKERS: Mapping[str, Callable[[Plan], Contender]] = {
-    "ddp": _ddp,
-    "ddp + zro": _ddp_zro,
-    "fsdp2": _fsdp2(keep=False),
-    "fsdp2 keep": _fsdp2(keep=True),
-    "zero0": _engine(0, {}),
-    "zero1": _engine(1, {}),
-    "zero1 plain": _engine(1, _PLAIN),
-    "zero2": _engine(2, {}),
-    "zero2 plain": _engine(2, _PLAIN),
-    "zero3": _engine(3, {}),
-    "zero3 plain": _engine(3, _PLAIN),
-    "zero3 keep": _engine(3, _KEEP),
-    "zero3 keep plain": _engine(3, {**_KEEP, **_PLAIN}),
+    "ddp": _make_ddp,
+    "ddp + zro": _make_ddp_zro,
+    "fsdp2": _fsdp2_maker(keep=False),
+    "fsdp2 keep": _fsdp2_maker(keep=True),
+    "zero0": _engine_maker(0, {}),
+    "zero1": _engine_maker(1, {}),
+    "zero1 plain": _engine_maker(1, _PLAIN),
+    "zero2": _engine_maker(2, {}),
+    "zero2 plain": _engine_maker(2, _PLAIN),
+    "zero3": _engine_maker(3, {}),
+    "zero3 plain": _engine_maker(3, _PLAIN),
+    "zero3 keep": _engine_maker(3, _KEEP),
+    "zero3 keep plain": _engine_maker(3, {**_KEEP, **_PLAIN}),
 }

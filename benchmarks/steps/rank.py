@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-# Keeps the default group alive if it is first imported after init_process_group(), and torch's optimizers do.
 import torch.distributed.nn.functional
 
-from benchmarks.steps.counted import count_all
-from benchmarks.steps.plan import Plan, contenders_of, pairs_of
-from benchmarks.steps.timed import time_all
-from zprof.reference_engine.program.data import global_batch, rank_slice
+from benchmarks.steps.launch import Plan, list_contenders, list_pairs
+from benchmarks.steps.measure import count_all, time_all
+from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
+
+# Keeps the default group alive if it is first imported after init_process_group(), and torch's optimizers do.
+
 
 TIMEOUT = timedelta(seconds=120)
 PASSES: Mapping[str, Callable[[Plan, list[str], torch.Tensor], dict[str, Any]]] = {
@@ -29,12 +29,12 @@ PASSES: Mapping[str, Callable[[Plan, list[str], torch.Tensor], dict[str, Any]]] 
 }
 
 
-def tokens_of(plan: Plan, rank: int) -> torch.Tensor:
+def make_tokens(plan: Plan, rank: int) -> torch.Tensor:
     """This rank's part of the one batch that all train on."""
-    whole = global_batch(
+    whole = make_global_batch(
         seed=plan.seed, step=0, batch=plan.batch, time=plan.context, vocabulary=plan.vocabulary
     )
-    return rank_slice(whole, rank=rank, ranks=plan.ranks)
+    return take_rank_slice(whole, rank=rank, ranks=plan.ranks)
 
 
 def main() -> None:
@@ -42,8 +42,8 @@ def main() -> None:
     plan = Plan(**json.loads(Path(plan_path).read_text()))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=TIMEOUT)
-    names = contenders_of(pairs_of(plan.dtype))
-    result = PASSES[measure](plan, names, tokens_of(plan, dist.get_rank()))
+    names = list_contenders(list_pairs(plan.dtype))
+    result = PASSES[measure](plan, names, make_tokens(plan, dist.get_rank()))
     unfinished = Path(result_path + ".part")
     unfinished.write_text(json.dumps(result))
     unfinished.rename(result_path)

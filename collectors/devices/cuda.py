@@ -1,4 +1,4 @@
-"""What torch says of this process's CUDA devices, without ever starting CUDA by asking."""
+"""Ask torch about the CUDA devices of this process, without ever initializing CUDA by asking."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,27 +1,154 @@
-"""Asks NVML about one device, and keeps what it would not say."""
+"""Read the NVML counters of one device into columns of table ``device``, and remember which queries it
+refuses.
 
+NVML counts clocks in MHz, power in mW and utilisation in percent; NVLink counters are KiB since the
+driver was loaded, PCIe counters are bytes that wrap (nvml.h).  ``used`` of the second version of the
+memory query excludes what the driver reserves for itself, so that used minus process is what other
+programs use.
+"""
+
+import os
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from zprof.collectors.devices.cuda import Cuda
-from zprof.collectors.devices.handles import find_handle
-from zprof.collectors.devices.queries import Query, all_queries
-from zprof.collectors.devices.refusals import Refusal, Unseen, refusal
+from zprof.collectors.devices.nvml import QueryFailure, UnusableAnswer, explain_nvml_error, find_handle
 from zprof.model.gaps import Gap
 
+Answer = Mapping[str, int | float | None]
+#: All links of a device together (nvml.h: UINT_MAX as scope of a NVLink counter).
+_ALL_LINKS = 0xFFFFFFFF
+_SHARES_PIDS = "let the container see the host's process ids (docker run --pid=host)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """``ask`` takes the library and a device handle.  ``what`` names it in a gap."""
+
+    what: str
+    ask: Callable[[Any, Any], Answer]
+
+
+def make_memory_queries() -> list[Query]:
+    """Those that the identity of a device's memory needs."""
+    return [
+        Query(what="memory of this process", ask=_query_process_memory),
+        Query(what="memory of the device", ask=_query_device_memory),
+    ]
+
+
+def make_queries() -> list[Query]:
+    """Fresh queries for one device; counters remember what they read last."""
+    pcie = CounterRates("pcie", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES", scope=0, unit_bytes=1)
+    nvlink = CounterRates(
+        "nvlink", "NVLINK_THROUGHPUT_DATA_TX", "NVLINK_THROUGHPUT_DATA_RX", scope=_ALL_LINKS, unit_bytes=1024
+    )
+    return [
+        *make_memory_queries(),
+        Query(what="utilisation", ask=_query_utilisation),
+        Query(what="clocks", ask=_query_clocks),
+        Query(what="throttle reasons", ask=_query_throttle_reasons),
+        Query(what="power", ask=_query_power),
+        Query(what="temperature", ask=_query_temperature),
+        Query(what="PCIe throughput", ask=pcie),
+        Query(what="NVLink throughput", ask=nvlink),
+    ]
+
+
+def _query_process_memory(nvml: Any, handle: Any) -> Answer:
+    listed = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    own = [process.usedGpuMemory for process in listed if process.pid == os.getpid()]
+    if not own:
+        others = f"{len(listed)} others, but not" if listed else "no process, not even"
+        raise UnusableAnswer(f"NVML shows {others} process {os.getpid()}, which uses the GPU", _SHARES_PIDS)
+    if any(used is None for used in own):
+        raise UnusableAnswer(
+            "the driver does not count memory by process (WDDM)", "use the TCC driver mode, or Linux"
+        )
+    return {"process_bytes": sum(own)}
+
+
+def _query_device_memory(nvml: Any, handle: Any) -> Answer:
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except (nvml.NVMLError, AttributeError):  # drivers before 510, older pynvml
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return {"used_bytes": memory.used, "total_bytes": memory.total}
+
+
+def _query_utilisation(nvml: Any, handle: Any) -> Answer:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {"busy_ratio": rates.gpu / 100, "memory_busy_ratio": rates.memory / 100}
+
+
+def _query_clocks(nvml: Any, handle: Any) -> Answer:
+    kinds = {"sm_clock_hz": nvml.NVML_CLOCK_SM, "memory_clock_hz": nvml.NVML_CLOCK_MEM}
+    return {column: nvml.nvmlDeviceGetClockInfo(handle, kind) * 1_000_000 for column, kind in kinds.items()}
+
+
+def _query_throttle_reasons(nvml: Any, handle: Any) -> Answer:
+    try:
+        reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except (nvml.NVMLError, AttributeError):  # its name before driver 535
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return {"throttle_reasons": reasons}
+
+
+def _query_power(nvml: Any, handle: Any) -> Answer:
+    return {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3}
+
+
+def _query_temperature(nvml: Any, handle: Any) -> Answer:
+    return {"temperature_celsius": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))}
+
+
+class CounterRates:
+    """Bytes a second from two counters that only grow; unknown at the first reading and after a wrap.
+
+    NVML's own PCIe query blocks 20 ms for each direction, so only the counters are read.
+    """
+
+    def __init__(self, link: str, sent: str, received: str, *, scope: int, unit_bytes: int) -> None:
+        self._columns = (f"{link}_sent_bytes_per_s", f"{link}_received_bytes_per_s")
+        self._fields, self._scope, self._unit_bytes = (sent, received), scope, unit_bytes
+        self._last: tuple[int, list[int]] | None = None
+
+    def __call__(self, nvml: Any, handle: Any) -> Answer:
+        """Read both, and compare with the last time."""
+        ids = [(getattr(nvml, f"NVML_FI_DEV_{name}"), self._scope) for name in self._fields]
+        read = [_read_field_value(nvml, value) for value in nvml.nvmlDeviceGetFieldValues(handle, ids)]
+        now_ns, last = time.monotonic_ns(), self._last
+        self._last = (now_ns, read)
+        if last is None or now_ns <= last[0]:
+            return {}
+        grown = [new - old for new, old in zip(read, last[1], strict=True)]
+        passed_s = (now_ns - last[0]) / 1e9
+        rates = [round(count * self._unit_bytes / passed_s) if count >= 0 else None for count in grown]
+        return dict(zip(self._columns, rates, strict=True))
+
+
+def _read_field_value(nvml: Any, value: Any) -> int:
+    """A field's value by its type (nvmlValueType_t)."""
+    if value.nvmlReturn != 0:
+        raise nvml.NVMLError(value.nvmlReturn)
+    member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+    return int(getattr(value.value, member[value.valueType]))
+
+
 Values = dict[str, Any]
-_MOST_INT = 2**63 - 1
-_THE_DEVICE = "all of them"
+_MAX_INT64 = 2**63 - 1
+_WHOLE_DEVICE = "all of them"
 
 
 @dataclass(slots=True)
-class _Record:
+class _QueryOutcome:
     """How often something was answered, and why it was not the last time that it was not."""
 
     answers: int = 0
-    refused: Refusal | None = None
+    refused: QueryFailure | None = None
 
     @property
     def is_over(self) -> bool:
@@ -39,8 +166,10 @@ class DeviceProbe:
         self.device = f"cuda:{index}"
         self._nvml, self._cuda, self._index = nvml, cuda, index
         self._handle: Any = None
-        self._queries = all_queries()
-        self._records = {what: _Record() for what in (_THE_DEVICE, *(query.what for query in self._queries))}
+        self._queries = make_queries()
+        self._records = {
+            what: _QueryOutcome() for what in (_WHOLE_DEVICE, *(query.what for query in self._queries))
+        }
 
     def read(self, only: Collection[str] | None = None) -> Values:
         """Columns and their values now, of the queries that are named or of all; what is unknown is not
@@ -48,7 +177,7 @@ class DeviceProbe:
         reserved = self._cuda.reserved_bytes(self._index)
         values: Values = {"reserved_bytes": reserved}
         if self._handle is None:
-            self._try(_THE_DEVICE, self._find)
+            self._try(_WHOLE_DEVICE, self._find)
         for query in self._queries if self._handle is not None else ():
             if only is None or query.what in only:
                 values |= self._try(query.what, partial(self._answer, query, reserved))
@@ -66,7 +195,7 @@ class DeviceProbe:
         ]
 
     def _answer(self, query: Query, reserved_bytes: int | None) -> Mapping[str, Any]:
-        return _checked(query.ask(self._nvml, self._handle), reserved_bytes)
+        return _check_answer(query.ask(self._nvml, self._handle), reserved_bytes)
 
     def _find(self) -> Mapping[str, Any]:
         self._handle = find_handle(self._nvml, self._cuda.identity(self._index))
@@ -74,27 +203,27 @@ class DeviceProbe:
 
     def _try(self, what: str, action: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         record = self._records[what]
-        if record.is_over or self._records[_THE_DEVICE].is_over:
+        if record.is_over or self._records[_WHOLE_DEVICE].is_over:
             return {}
         try:
             answer = action()
         except Exception as error:
-            refused = refusal(self._nvml, error)
-            self._records[_THE_DEVICE if refused.lost else what].refused = refused
+            refused = explain_nvml_error(self._nvml, error)
+            self._records[_WHOLE_DEVICE if refused.lost else what].refused = refused
             return {}
         record.answers += 1
         return answer
 
 
-def _checked(answer: Mapping[str, Any], reserved_bytes: int | None) -> Mapping[str, Any]:
+def _check_answer(answer: Mapping[str, Any], reserved_bytes: int | None) -> Mapping[str, Any]:
     """NVML says "not available" with the largest number of the type; and with process ids of another
     namespace it may list a stranger under ours, whose memory need not hold what torch reserved."""
     for column, value in answer.items():
-        if value is not None and not 0 <= value <= _MOST_INT:
-            raise Unseen(f"NVML answered {value} for {column}", "see whether nvidia-smi shows it")
+        if value is not None and not 0 <= value <= _MAX_INT64:
+            raise UnusableAnswer(f"NVML answered {value} for {column}", "see whether nvidia-smi shows it")
     process_bytes = answer.get("process_bytes")
     if process_bytes is not None and reserved_bytes is not None and process_bytes < reserved_bytes:
-        raise Unseen(
+        raise UnusableAnswer(
             "NVML shows less for this process id than torch has reserved: it is another process",
             "let the container see the host's process ids (docker run --pid=host)",
         )

@@ -1,26 +1,140 @@
-"""Samples all devices of this process at the pace's rests, on a thread of its own.
+"""Sample all devices of this process on a daemon thread, at most 1 % of the time, into a bounded log for
+table ``device``.
 
-The thread is a daemon, raises nothing, and asks torch nothing that would start CUDA.  NVML is called through
-ctypes, which lets go of the interpreter lock.  A forked child has no such thread, and touches none of this.
+The thread raises nothing and never initializes CUDA.  NVML is called through ctypes, which releases
+the interpreter lock.  A forked child has no such thread and touches none of this.  A sample that took
+c is followed by a pause of at least c (1 - s) / s, with s the largest share of time that sampling may
+take.
 """
 
 import os
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Any
 
-from zprof.collectors.base import Columns
+from zprof.collectors.base import Columns, first_line
 from zprof.collectors.devices.cuda import Cuda
-from zprof.collectors.devices.library import WHAT, Load, open_nvml
-from zprof.collectors.devices.pace import Pace
+from zprof.collectors.devices.nvml import DEVICE_COUNTERS, LoadLibrary, open_nvml
 from zprof.collectors.devices.probe import DeviceProbe
-from zprof.collectors.devices.rows import DeviceRow, Reason, RowLog
-from zprof.collectors.faults import first_line
 from zprof.model.gaps import Gap
 
+PERIOD_NS = 200_000_000
+MAX_SHARE = 0.01
+#: A few samples are always slow: the first ones load the driver's tables, others wait for the interpreter.
+_SLOW_SAMPLES_RATIO = 0.1
+
+
+class SamplingPace:
+    """The rest after each sample, and what sampling has cost so far."""
+
+    def __init__(self, period_ns: int = PERIOD_NS, most_share: float = MAX_SHARE) -> None:
+        self.period_ns = period_ns
+        self._most_share = most_share
+        self.samples = self.slowed = 0
+        self.cost_ns = self.rest_ns = 0
+
+    def after(self, cost_ns: int) -> int:
+        """The rest after a sample that took ``cost_ns``."""
+        fair_ns = round(cost_ns * (1 - self._most_share) / self._most_share)
+        rest_ns = max(self.period_ns, fair_ns)
+        self.samples += 1
+        self.slowed += fair_ns > self.period_ns
+        self.cost_ns += cost_ns
+        self.rest_ns += rest_ns
+        return rest_ns
+
+    def double(self) -> None:
+        """Sample half as often from now on."""
+        self.period_ns *= 2
+
+    @property
+    def had_to_slow(self) -> bool:
+        """More than now and then."""
+        return self.slowed > max(1, self.samples * _SLOW_SAMPLES_RATIO)
+
+    def account(self) -> str:
+        """What sampling took, in words."""
+        total_s = (self.cost_ns + self.rest_ns) / 1e9
+        return (
+            f"{self.slowed} of {self.samples} samples took so long that the next one had to wait; "
+            f"all together took {self.cost_ns / 1e6:.0f} ms in {total_s:.0f} s"
+        )
+
+
+class SampleReason(StrEnum):
+    """Why a sample was taken: its time had come, or a group's first collective is about to run, or has."""
+
+    PERIOD = "period"
+    BEFORE_GROUP = "before_group"
+    AFTER_GROUP = "after_group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """One sample of one device; the fields are the columns of ``zprof.run.schema.DEVICE``."""
+
+    time_ns: int
+    device: str
+    reason: str
+    group: str | None
+    cost_ns: int
+    process_bytes: int | None = None
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    reserved_bytes: int | None = None
+    busy_ratio: float | None = None
+    memory_busy_ratio: float | None = None
+    sm_clock_hz: int | None = None
+    memory_clock_hz: int | None = None
+    throttle_reasons: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    pcie_sent_bytes_per_s: int | None = None
+    pcie_received_bytes_per_s: int | None = None
+    nvlink_sent_bytes_per_s: int | None = None
+    nvlink_received_bytes_per_s: int | None = None
+
+
+class DeviceLog:
+    """Keeps at most ``most`` rows of the period; those at groups are few and all stay.
+
+    Two threads append; a list's append and a copy of it are atomic, and only the sampler's thread thins.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._ticks: list[list[DeviceRow]] = []
+        self._rows = 0
+        self._at_groups: list[DeviceRow] = []
+
+    def add_tick(self, rows: list[DeviceRow]) -> bool:
+        """Keep the rows of one moment.  True: every second moment was dropped to make room."""
+        if not rows:
+            return False
+        self._ticks.append(rows)
+        self._rows += len(rows)
+        if self._rows <= self._most:
+            return False
+        self._ticks = self._ticks[::2]
+        self._rows = sum(map(len, self._ticks))
+        return True
+
+    def add_at_group(self, row: DeviceRow) -> None:
+        """Keep a row before or after a group's first collective."""
+        self._at_groups.append(row)
+
+    def columns(self) -> Columns:
+        """The table as columns, in order of time."""
+        rows = [row for tick in list(self._ticks) for row in tick] + list(self._at_groups)
+        rows.sort(key=lambda row: row.time_ns)
+        return {field.name: [getattr(row, field.name) for row in rows] for field in fields(DeviceRow)}
+
+
 #: 27 minutes at the first period, for one device; then the period doubles.
-MOST_ROWS = 8192
+MAX_ROWS = 8192
 _JOIN_S = 2.0
 #: nvmlInit() takes long where no process holds the driver open.
 _OPEN_S = 10.0
@@ -36,14 +150,14 @@ class DeviceSampler:
     def __init__(
         self,
         cuda: Cuda,
-        load: Load,
+        load: LoadLibrary,
         *,
-        pace: Pace,
-        most_rows: int = MOST_ROWS,
+        pace: SamplingPace,
+        most_rows: int = MAX_ROWS,
         clock: Clock = time.perf_counter_ns,
     ) -> None:
         self._cuda, self._load, self._pace, self._clock = cuda, load, pace, clock
-        self._log = RowLog(most_rows)
+        self._log = DeviceLog(most_rows)
         self._nvml: Any = None
         self._probes: dict[int, DeviceProbe] = {}
         self._gaps: list[Gap] = []
@@ -67,7 +181,7 @@ class DeviceSampler:
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():
             self._gaps.append(
-                _fault("the driver does not answer", "see nvidia-smi and the kernel's log (Xid)")
+                _make_fault_gap("the driver does not answer", "see nvidia-smi and the kernel's log (Xid)")
             )
         self._thread = None
 
@@ -81,11 +195,13 @@ class DeviceSampler:
                 while not wait(self._sample() / 1e9):
                     pass
         except Exception as error:  # the program is not ours to end
-            self._gaps.append(_fault(first_line(error), "please report this; training was not touched"))
+            self._gaps.append(
+                _make_fault_gap(first_line(error), "please report this; training was not touched")
+            )
         finally:
             self._opened.set()
 
-    def read_now(self, index: int, reason: Reason, group: str, only: Collection[str]) -> bool:
+    def read_now(self, index: int, reason: SampleReason, group: str, only: Collection[str]) -> bool:
         """A sample of one device on the caller's thread; False where NVML does not work."""
         if not self._opened.wait(_OPEN_S) or self._nvml is None:
             return False
@@ -101,7 +217,9 @@ class DeviceSampler:
         """What could not be seen, and whether sampling had to slow down."""
         seen = [gap for probe in list(self._probes.values()) for gap in probe.gaps()]
         if self._pace.had_to_slow:
-            seen.append(Gap(what="device samples are sparse", reason=self._pace.account(), remedy=_SPARSE))
+            seen.append(
+                Gap(what="device samples are sparse", reason=self._pace.account(), remedy=_SPARSE_REMEDY)
+            )
         return [*self._gaps, *seen]
 
     def _open(self) -> bool:
@@ -116,12 +234,14 @@ class DeviceSampler:
     def _sample(self) -> int:
         """One moment of all devices; the rest that it asks for."""
         begin_ns = self._clock()
-        rows = [self._read(index, Reason.PERIOD, None, None) for index in self._cuda.devices()]
+        rows = [self._read(index, SampleReason.PERIOD, None, None) for index in self._cuda.devices()]
         if self._log.add_tick(rows):
             self._pace.double()
         return self._pace.after(self._clock() - begin_ns) if rows else self._pace.period_ns
 
-    def _read(self, index: int, reason: Reason, group: str | None, only: Collection[str] | None) -> DeviceRow:
+    def _read(
+        self, index: int, reason: SampleReason, group: str | None, only: Collection[str] | None
+    ) -> DeviceRow:
         if index not in self._probes:
             self._probes[index] = DeviceProbe(self._nvml, self._cuda, index)
         probe = self._probes[index]
@@ -133,8 +253,8 @@ class DeviceSampler:
         )
 
 
-_SPARSE = "the driver answers slowly: see whether another monitor asks it often"
+_SPARSE_REMEDY = "the driver answers slowly: see whether another monitor asks it often"
 
 
-def _fault(reason: str, remedy: str) -> Gap:
-    return Gap(what=WHAT, reason=reason, remedy=remedy)
+def _make_fault_gap(reason: str, remedy: str) -> Gap:
+    return Gap(what=DEVICE_COUNTERS, reason=reason, remedy=remedy)

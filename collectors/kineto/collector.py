@@ -1,21 +1,22 @@
-"""Records where the time of a window of steps went, with torch's own profiler.
+"""Record a window of steps with torch's profiler, and convert its trace.
 
 Shapes are recorded (bytes of collectives come from them) and all threads, so that a communication
 thread written in Python is seen too.  Memory is not: it would slow the steps, and torch cannot do both
-``profile_memory`` and ``profile_all_threads``.
+``profile_memory`` and ``profile_all_threads``.  Each ``Work.wait`` becomes a profiler range, because
+gloo leaves no event when a thread waits for a collective; waits inside C++ (the reducer of DDP) stay
+unseen.
 """
 
 import errno
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from zprof.collectors.kineto.convert import convert, report_gaps
+from zprof.collectors.kineto.convert import convert_trace, list_read_gaps
 from zprof.collectors.kineto.reading.reader import read_trace
-from zprof.collectors.kineto.waits import WaitRanges
 from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
 from zprof.model.gaps import Gap
 
@@ -45,7 +46,7 @@ class KinetoCollector:
         try:
             self._waits.install()
         except RuntimeError as error:
-            self._gaps.append(_no_waits(error))
+            self._gaps.append(_make_no_waits_gap(error))
 
     def stop(self) -> None:
         """Close the window and put ``Work.wait`` back."""
@@ -71,7 +72,7 @@ class KinetoCollector:
         if self._tables is None:
             self._tables = {}
             if self._profile is not None:
-                self._tables, gaps = _export(self._profile)
+                self._tables, gaps = _export_tables(self._profile)
                 self._gaps += gaps
                 self._profile = None
         return self._tables
@@ -80,22 +81,24 @@ class KinetoCollector:
         try:
             return torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
         except (AttributeError, TypeError):
-            self._gaps.append(_no_threads())
+            self._gaps.append(_make_main_thread_gap())
             return None
 
 
-def _export(profile: torch.profiler.profile) -> tuple[Mapping[str, Mapping[str, Sequence[Any]]], list[Gap]]:
+def _export_tables(
+    profile: torch.profiler.profile,
+) -> tuple[Mapping[str, Mapping[str, Sequence[Any]]], list[Gap]]:
     with tempfile.TemporaryDirectory(prefix="zprof-") as folder:
         path = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(path))
         if not path.is_file():  # torch reports nothing when it cannot write
             raise OSError(errno.ENOSPC, f"torch's profiler could not write its trace to {folder}")
         trace = read_trace(path)
-    tables, gaps = convert(trace)
-    return tables, report_gaps(trace.report) + gaps
+    tables, gaps = convert_trace(trace)
+    return tables, list_read_gaps(trace.report) + gaps
 
 
-def _no_waits(error: Exception) -> Gap:
+def _make_no_waits_gap(error: Exception) -> Gap:
     return Gap(
         what="waits for collectives",
         reason=str(error),
@@ -103,9 +106,58 @@ def _no_waits(error: Exception) -> Gap:
     )
 
 
-def _no_threads() -> Gap:
+def _make_main_thread_gap() -> Gap:
     return Gap(
         what="threads other than the main one",
         reason="this torch cannot profile all threads",
         remedy="use torch 2.8 or newer",
     )
+
+
+#: An anonymous wait in the grammar of ``zprof.run.ranges``.
+WAIT_RANGE = "zprof::wait"
+
+
+class WaitRanges:
+    """Wraps ``torch.distributed.Work.wait`` between ``install`` and ``remove``."""
+
+    def __init__(self) -> None:
+        self._original: Callable[..., Any] | None = None
+        self._wrapper: Callable[..., Any] | None = None
+        self._active = False
+
+    def install(self) -> None:
+        """Begin to write ranges.
+
+        Raises:
+            RuntimeError: this torch has no ``Work.wait`` to wrap.
+        """
+        work = _work_class()
+        if work is None:
+            raise RuntimeError("this torch has no Work.wait to watch")
+        self._original = work.wait
+        self._wrapper = self._wrap(work.wait)
+        self._active = True
+        work.wait = self._wrapper
+
+    def remove(self) -> None:
+        """Put the original back; where somebody wrapped ours meanwhile, ours goes silent instead."""
+        self._active = False
+        work = _work_class()
+        if work is not None and self._wrapper is not None and work.wait is self._wrapper:
+            work.wait = self._original
+        self._wrapper = None
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*arguments: Any, **options: Any) -> Any:
+            if not self._active:
+                return original(*arguments, **options)
+            with torch.profiler.record_function(WAIT_RANGE):
+                return original(*arguments, **options)
+
+        return wait
+
+
+def _work_class() -> Any:
+    module = getattr(torch._C, "_distributed_c10d", None)
+    return getattr(module, "Work", None)

@@ -1,17 +1,28 @@
-"""A trace as tables of a run: ``events`` and ``collectives``."""
+"""Convert a trace into tables ``events`` and ``collectives`` of a run.
+
+Columns of ``events`` are passed as arrays, not as Python objects.  Collectives come from ``::comm``
+ranges (method "range"), from gloo, and from the device.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zprof.collectors.kineto.collectives.groups import GroupNames
-from zprof.collectors.kineto.collectives.ranged import ranged_rows
-from zprof.collectors.kineto.collectives.rows import CollectiveRow, collective_columns
-from zprof.collectors.kineto.collectives.spans import Identity, RangeSpan, by_identity, range_spans
-from zprof.collectors.kineto.columns import ReadReport, Trace
-from zprof.collectors.kineto.device.rows import device_rows, find_device_collectives
-from zprof.collectors.kineto.events import event_columns
-from zprof.collectors.kineto.gloo.fifo import gloo_rows
+import numpy as np
+import pyarrow as pa
+
+from zprof.collectors.kineto.annotations import (
+    Identity,
+    RangeSpan,
+    collective_identity,
+    find_engine_ranges,
+    index_by_identity,
+)
+from zprof.collectors.kineto.collectives import CollectiveRow, build_collective_columns
+from zprof.collectors.kineto.device.rows import find_device_collectives, make_device_rows
+from zprof.collectors.kineto.gloo.matching import make_gloo_rows
+from zprof.collectors.kineto.process_groups import GroupNames
+from zprof.collectors.kineto.trace import ABSENT, Int64s, ReadReport, TextColumn, Trace
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 
@@ -19,24 +30,24 @@ COPY_AGAIN = "copy the file again, or export the trace again"
 Tables = dict[str, Mapping[str, Sequence[Any]]]
 
 
-def convert(trace: Trace) -> tuple[Tables, list[Gap]]:
+def convert_trace(trace: Trace) -> tuple[Tables, list[Gap]]:
     """The tables that a trace fills, and what in it could not be used.
 
     Columns of ``events`` are arrays of pyarrow and numpy.
     """
-    spans = range_spans(trace)
+    spans = find_engine_ranges(trace)
     on_device = find_device_collectives(trace, spans)
     header = trace.header
     groups = GroupNames(header.groups, header.world_size, header.rank, on_device.groups())
-    ranged, range_gaps = ranged_rows(spans, groups)
-    joined, gloo_gaps = gloo_rows(trace, spans, groups)
-    carried, device_gaps = device_rows(trace, on_device, groups)
-    rows = _with_ranges([*ranged, *joined, *carried], spans, groups)
-    tables: Tables = {"events": event_columns(trace), "collectives": collective_columns(rows)}
+    ranged, range_gaps = make_range_rows(spans, groups)
+    joined, gloo_gaps = make_gloo_rows(trace, spans, groups)
+    carried, device_gaps = make_device_rows(trace, on_device, groups)
+    rows = _add_range_times([*ranged, *joined, *carried], spans, groups)
+    tables: Tables = {"events": build_event_columns(trace), "collectives": build_collective_columns(rows)}
     return tables, range_gaps + gloo_gaps + device_gaps
 
 
-def report_gaps(report: ReadReport) -> list[Gap]:
+def list_read_gaps(report: ReadReport) -> list[Gap]:
     """Say what of a trace could not be read, or not as it stands there: one gap for each reason."""
     of_all = f"of {report.events} events"
     counts = (
@@ -69,21 +80,21 @@ def report_gaps(report: ReadReport) -> list[Gap]:
     return [Gap(what="trace file", reason=reason, remedy=remedy) for reason, remedy in met]
 
 
-def _with_ranges(
+def _add_range_times(
     rows: Sequence[CollectiveRow], spans: Sequence[RangeSpan], groups: GroupNames
 ) -> list[CollectiveRow]:
     """Launch and wait times from the ranges that name the same collective."""
-    launches = _by_row(by_identity(spans, RangeVerb.LAUNCH), groups)
-    waits = _by_row(by_identity(spans, RangeVerb.WAIT), groups)
-    return [_with_range(row, launches, waits) for row in rows]
+    launches = _key_by_group_name(index_by_identity(spans, RangeVerb.LAUNCH), groups)
+    waits = _key_by_group_name(index_by_identity(spans, RangeVerb.WAIT), groups)
+    return [_add_times_to_row(row, launches, waits) for row in rows]
 
 
-def _by_row(found: Mapping[Identity, RangeSpan], groups: GroupNames) -> dict[Identity, RangeSpan]:
+def _key_by_group_name(found: Mapping[Identity, RangeSpan], groups: GroupNames) -> dict[Identity, RangeSpan]:
     """Ranges keyed as rows are: by the group's resolved name."""
     return {(groups.resolve(key[0])[0], key[1], key[2]): span for key, span in found.items()}
 
 
-def _with_range(
+def _add_times_to_row(
     row: CollectiveRow, launches: Mapping[Identity, RangeSpan], waits: Mapping[Identity, RangeSpan]
 ) -> CollectiveRow:
     if row.method.endswith("_order"):
@@ -95,3 +106,102 @@ def _with_range(
     if wait is not None:
         row = replace(row, wait_start_ns=wait.start_ns, wait_end_ns=wait.end_ns)
     return row
+
+
+#: The profiler's bookkeeping about itself.
+_NOT_EVENTS = ("Trace", "")
+#: Threads that are called by a word.
+_NO_THREAD = -1
+
+
+def build_event_columns(trace: Trace) -> dict[str, Any]:
+    """The columns of ``zprof.run.schema.EVENTS``."""
+    rows = _order_events(trace)
+    return {
+        "start_ns": trace.start_ns[rows],
+        "duration_ns": trace.duration_ns[rows],
+        "category": _encode_texts(trace.category, rows),
+        "name": _encode_texts(trace.name, rows),
+        "thread": _replace_absent_threads(trace.thread[rows]),
+        "stream": _nullable_numbers(trace.stream[rows]),
+        "correlation": _nullable_numbers(trace.correlation[rows]),
+        "external_id": _nullable_numbers(trace.external_id[rows]),
+        "bytes": _nullable_numbers(trace.bytes[rows]),
+    }
+
+
+def _order_events(trace: Trace) -> Int64s | slice:
+    """All events by start; no copy where they stand so already."""
+    events = trace.category.where(lambda category: category not in _NOT_EVENTS)
+    start = trace.start_ns
+    if events.all():
+        in_order = bool((start[1:] >= start[:-1]).all())
+        return slice(None) if in_order else np.argsort(start, kind="stable")
+    rows = np.flatnonzero(events)
+    return rows[np.argsort(start[rows], kind="stable")]
+
+
+def _encode_texts(words: TextColumn, rows: Int64s | slice) -> pa.DictionaryArray:
+    """The same codes, and the same texts."""
+    return pa.DictionaryArray.from_arrays(
+        pa.array(words.codes[rows]), pa.array(_replace_surrogates(words.texts))
+    )
+
+
+def _replace_surrogates(texts: tuple[str, ...]) -> list[str]:
+    """Texts that UTF-8 can hold: half of a surrogate pair, as JSON may spell it, becomes a question mark."""
+    return [text.encode("utf-8", "replace").decode() if not text.isascii() else text for text in texts]
+
+
+def _replace_absent_threads(threads: Int64s) -> Int64s:
+    return np.where(threads == ABSENT, _NO_THREAD, threads)
+
+
+def _nullable_numbers(values: Int64s) -> pa.Array:
+    return pa.array(values, mask=values == ABSENT)
+
+
+BY_COMM_RANGE = "range"
+
+
+def make_range_rows(spans: Sequence[RangeSpan], groups: GroupNames) -> tuple[list[CollectiveRow], list[Gap]]:
+    """A row for each ``::comm`` range; size and type may stand in the launch instead."""
+    launches = index_by_identity(spans, RangeVerb.LAUNCH)
+    rows, unclear = [], 0
+    for span in spans:
+        if span.range.verb is not RangeVerb.COMM:
+            continue
+        key = collective_identity(span.range)
+        launch = launches.get(key) if key is not None else None
+        size = span.range.bytes if span.range.bytes is not None or launch is None else launch.range.bytes
+        if key is None or size is None:
+            unclear += 1
+            continue
+        name, group_size = groups.resolve(key[0])
+        rows.append(
+            CollectiveRow(
+                kind=key[2],
+                group=name,
+                group_size=group_size,
+                sequence=key[1],
+                dtype=span.range.dtype or (launch.range.dtype if launch else None) or "unknown",
+                bytes=size,
+                start_ns=span.start_ns,
+                end_ns=span.end_ns,
+                unit=span.range.unit or (launch.range.unit if launch else None),
+                method=BY_COMM_RANGE,
+            )
+        )
+    return rows, _list_unclear_range_gaps(unclear)
+
+
+def _list_unclear_range_gaps(unclear: int) -> list[Gap]:
+    if not unclear:
+        return []
+    return [
+        Gap(
+            what="ranges of collectives",
+            reason=f"{unclear} ::comm ranges do not say kind, pg, seq and bytes",
+            remedy="write them as docs/recording.md says",
+        )
+    ]

@@ -1,5 +1,5 @@
-"""The steps of a trace as marks: the ranges that ``prof.step()`` leaves, what lies between the ends of two
-optimizer steps, or the whole trace as one step.
+"""Find the steps of a trace: the ranges that ``prof.step()`` leaves, else the time between the ends of
+two optimizer steps, else the whole trace as one step.
 """
 
 import itertools
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from zprof.collectors.kineto.columns import ABSENT, Int64s, Trace
+from zprof.collectors.kineto.trace import ABSENT, Int64s, Trace
+from zprof.model.formatting import shorten
 from zprof.model.gaps import Gap
-from zprof.model.printable import shorten
 
 WHOLE_TRACE, BY_OPTIMIZER = "whole trace", "Optimizer.step"
 #: torch's own, and what loops that mark their own steps tend to call them; the first that is there is taken.
@@ -21,7 +21,7 @@ _STEP = re.compile(rf"({'|'.join(_STEP_NAMES)})[ #:_-]{{0,3}}(\d{{1,15}})\s*")
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
 #: What an optimizer runs, and hardly anything else does, where its range is not in the trace.
 _UPDATES = re.compile(r"aten::(_fused_(adamw?|sgd|adagrad)|_foreach_addcdiv)_")
-_SENDS = re.compile(r"c10d::|nccl:|gloo:|record_param_comms")
+_COLLECTIVE_CALL = re.compile(r"c10d::|nccl:|gloo:|record_param_comms")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*")
 #: Old traces have the ranges of the user among the operators.
 _HOST = frozenset({"user_annotation", "cpu_op"})
@@ -32,11 +32,11 @@ _DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 #: What a step is compared by in a file that ends early, and from which share of the fullest on it is whole.
 _RECORDS = (frozenset({"cpu_op"}), _CALLS, _DEVICE_WORK)
 _WHOLE_RATIO = 0.99
-_MOST_TEXT = 80
+_MAX_TEXT = 80
 _BOOKKEEPING = frozenset({"Trace", ""})
 #: Steps follow each other without a break: their clock ticks may overlap.
-_TICKS_NS = 2_000
-_PROF_STEP = "call prof.step() at the end of each step (torch.profiler.profile(schedule=...))"
+_CLOCK_TOLERANCE_NS = 2_000
+_PROF_STEP_REMEDY = "call prof.step() at the end of each step (torch.profiler.profile(schedule=...))"
 _REMEDY = "call prof.step() once at the end of each step, on one thread"
 
 
@@ -56,23 +56,23 @@ class _Step:
     end_ns: int
 
 
-def step_marks(trace: Trace) -> StepMarks:
+def mark_steps(trace: Trace) -> StepMarks:
     """Where the steps of ``trace`` begin and end."""
     for categories, of_device in ((_HOST, False), (_DEVICE, True)):
         for name in _STEP_NAMES:
-            found, elsewhere = _on_one_thread(trace, name, categories)
+            found, elsewhere = _find_marked_steps(trace, name, categories)
             if found:
-                steps = list(_apart(_once(found)))
+                steps = list(_drop_overlapping(_keep_longest(found)))
                 left_out = len(found) - len(steps) + elsewhere
-                steps, unused = _without_unused(trace, steps)
-                steps, cut = _without_cut(trace, steps)
-                return _marks(name, steps, (*unused, *cut, *_oddities(left_out, of_device)))
-    return _by_optimizer(trace) or _whole(trace)
+                steps, unused = _drop_unused_last_step(trace, steps)
+                steps, cut = _drop_incomplete_steps(trace, steps)
+                return _make_marks(name, steps, (*unused, *cut, *_list_step_gaps(left_out, of_device)))
+    return _mark_by_optimizer(trace) or _mark_whole_trace(trace)
 
 
-def _on_one_thread(trace: Trace, name: str, categories: frozenset[str]) -> tuple[list[_Step], int]:
+def _find_marked_steps(trace: Trace, name: str, categories: frozenset[str]) -> tuple[list[_Step], int]:
     """The steps of the thread that has most of them, by begin, and how many numbers are on others only."""
-    read = {code: _number(text, name) for code, text in enumerate(trace.name.texts)}
+    read = {code: _parse_step_number(text, name) for code, text in enumerate(trace.name.texts)}
     numbers = {code: number for code, number in read.items() if number is not None}
     named = np.isin(trace.name.codes, np.fromiter(numbers, np.int32, len(numbers)))
     rows = np.flatnonzero(named & trace.category.where(lambda category: category in categories))
@@ -83,22 +83,22 @@ def _on_one_thread(trace: Trace, name: str, categories: frozenset[str]) -> tuple
     )
     chosen = rows[lane_of.reshape(-1) == int(np.argmax(counts))]
     chosen = chosen[np.argsort(trace.start_ns[chosen], kind="stable")]
-    steps = [_step(trace, int(row), numbers[int(trace.name.codes[row])]) for row in chosen]
+    steps = [_make_step(trace, int(row), numbers[int(trace.name.codes[row])]) for row in chosen]
     others = {numbers[int(trace.name.codes[row])] for row in rows} - {step.number for step in steps}
     return steps, len(others)
 
 
-def _number(text: str, name: str) -> int | None:
+def _parse_step_number(text: str, name: str) -> int | None:
     match = _STEP.fullmatch(text)
     return int(match[2]) if match and match[1] == name else None
 
 
-def _step(trace: Trace, row: int, number: int) -> _Step:
+def _make_step(trace: Trace, row: int, number: int) -> _Step:
     begin_ns = int(trace.start_ns[row])
     return _Step(number=number, begin_ns=begin_ns, end_ns=begin_ns + int(trace.duration_ns[row]))
 
 
-def _once(steps: Sequence[_Step]) -> list[_Step]:
+def _keep_longest(steps: Sequence[_Step]) -> list[_Step]:
     """Each number once: its longest range."""
     best: dict[int, _Step] = {}
     for step in steps:
@@ -108,27 +108,27 @@ def _once(steps: Sequence[_Step]) -> list[_Step]:
     return sorted(best.values(), key=lambda step: (step.begin_ns, -step.end_ns))
 
 
-def _apart(steps: Sequence[_Step]) -> Iterator[_Step]:
+def _drop_overlapping(steps: Sequence[_Step]) -> Iterator[_Step]:
     """The steps that lie in no other and overlap none; those that only touch are cut to fit."""
     end_ns = ABSENT
     for position, step in enumerate(steps):
         following = steps[position + 1].begin_ns if position + 1 < len(steps) else step.end_ns
-        touching = 0 < step.end_ns - following <= _TICKS_NS < step.end_ns - step.begin_ns
+        touching = 0 < step.end_ns - following <= _CLOCK_TOLERANCE_NS < step.end_ns - step.begin_ns
         last_ns = following if touching else step.end_ns
         if step.begin_ns >= end_ns and last_ns > step.begin_ns:
             yield _Step(number=step.number, begin_ns=step.begin_ns, end_ns=last_ns)
             end_ns = last_ns
 
 
-def _without_unused(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
+def _drop_unused_last_step(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
     """Without the last step if nothing was done in it: the profiler was stopped right after it began."""
-    if len(steps) < 2 or _works_in(trace, steps[-1]) or not _works_in(trace, steps[-2]):
+    if len(steps) < 2 or _has_work(trace, steps[-1]) or not _has_work(trace, steps[-2]):
         return steps, ()
     reason = f"step {steps[-1].number} ended as soon as it had begun, with nothing in it: left out"
     return steps[:-1], (Gap(what="steps", reason=reason, remedy="stop the profiler within prof.step()"),)
 
 
-def _without_cut(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
+def _drop_incomplete_steps(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[Gap, ...]]:
     """Leave out the steps that a file that ends early does not wholly hold.
 
     A file has its host's operators first, and then what the device and its driver did, thread by thread: what
@@ -137,7 +137,7 @@ def _without_cut(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[G
     """
     if not trace.report.cut_short or not steps:
         return steps, ()
-    held = np.array([_records(trace, kinds, steps) for kinds in _RECORDS])
+    held = np.array([_count_events_per_step(trace, kinds, steps) for kinds in _RECORDS])
     most = held.max(axis=1, keepdims=True)
     alike = held >= _WHOLE_RATIO * most
     whole = (alike & (alike.sum(axis=1, keepdims=True) > 1)).all(axis=0)
@@ -146,14 +146,14 @@ def _without_cut(trace: Trace, steps: list[_Step]) -> tuple[list[_Step], tuple[G
     left_out = ", ".join(str(step.number) for step, good in zip(steps, whole, strict=True) if not good)
     gap = Gap(
         what="steps",
-        reason=f"the file ends early, and not all of step {shorten(left_out, _MOST_TEXT)} is in it: what the "
+        reason=f"the file ends early, and not all of step {shorten(left_out, _MAX_TEXT)} is in it: what the "
         "device did then is not known, and the step is left out",
         remedy="copy the file again, or export the trace again",
     )
     return [step for step, good in zip(steps, whole, strict=True) if good], (gap,)
 
 
-def _records(trace: Trace, categories: frozenset[str], steps: Sequence[_Step]) -> Int64s:
+def _count_events_per_step(trace: Trace, categories: frozenset[str], steps: Sequence[_Step]) -> Int64s:
     """Count the events of some categories in each step; work of a device by the call that launched it."""
     begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
     ends = np.array([step.end_ns for step in steps], dtype=np.int64)
@@ -168,12 +168,12 @@ def _records(trace: Trace, categories: frozenset[str], steps: Sequence[_Step]) -
     return np.bincount(index[inside], minlength=len(steps)).astype(np.int64)
 
 
-def _works_in(trace: Trace, step: _Step) -> bool:
+def _has_work(trace: Trace, step: _Step) -> bool:
     within = (trace.start_ns >= step.begin_ns) & (trace.start_ns < step.end_ns)
     return bool((within & trace.category.where(lambda category: category in _WORK)).any())
 
 
-def _oddities(left_out: int, of_device: bool) -> tuple[Gap, ...]:
+def _list_step_gaps(left_out: int, of_device: bool) -> tuple[Gap, ...]:
     gaps = []
     if left_out:
         reason = f"{left_out} marked steps overlap others, come twice, or are on another thread: left out"
@@ -184,30 +184,32 @@ def _oddities(left_out: int, of_device: bool) -> tuple[Gap, ...]:
     return tuple(gaps)
 
 
-def _by_optimizer(trace: Trace) -> StepMarks | None:
+def _mark_by_optimizer(trace: Trace) -> StepMarks | None:
     """Mark steps from the end of one optimizer step to that of the next; None where there are fewer than two.
 
     What comes before the first end may be part of a step, and has the start of the profiler in it.
     """
-    ends = _optimizer_ends(trace, _OPTIMIZER)
+    ends = _find_optimizer_ends(trace, _OPTIMIZER)
     if len(ends) < 2:
-        ends = _optimizer_ends(trace, _UPDATES)
+        ends = _find_optimizer_ends(trace, _UPDATES)
     if len(ends) < 2:
         return None
-    ends = _with_what_is_sent(trace, ends)
+    ends = _extend_over_collectives(trace, ends)
     steps = [
         _Step(number=number, begin_ns=begin, end_ns=end)
         for number, (begin, end) in enumerate(itertools.pairwise(ends))
     ]
-    steps, cut = _without_cut(trace, steps)
+    steps, cut = _drop_incomplete_steps(trace, steps)
     reason = (
         f"the trace marks no step: what lies between the ends of its {len(ends)} optimizer steps counts as "
         f"{len(ends) - 1}, and the rest is left out"
     )
-    return _marks(BY_OPTIMIZER, steps, (Gap(what="steps", reason=reason, remedy=_PROF_STEP), *cut))
+    return _make_marks(
+        BY_OPTIMIZER, steps, (Gap(what="steps", reason=reason, remedy=_PROF_STEP_REMEDY), *cut)
+    )
 
 
-def _optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
+def _find_optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
     """Return when optimizer steps end.  Optimizers (or parameter groups) with no backward between are one.
 
     Where no backward was recorded, a range that comes again is the next step's; an operator tells nothing.
@@ -234,11 +236,11 @@ def _optimizer_ends(trace: Trace, pattern: re.Pattern[str]) -> list[int]:
     return ends
 
 
-def _with_what_is_sent(trace: Trace, ends: Sequence[int]) -> list[int]:
+def _extend_over_collectives(trace: Trace, ends: Sequence[int]) -> list[int]:
     """Return the ends of optimizer steps with the collectives called right behind them: new parameters."""
     rows = np.flatnonzero(trace.category.where(_HOST.__contains__))
     rows = rows[np.argsort(trace.start_ns[rows], kind="stable")]
-    sends = trace.name.where(lambda name: _SENDS.match(name) is not None)[rows]
+    sends = trace.name.where(lambda name: _COLLECTIVE_CALL.match(name) is not None)[rows]
     begins = trace.start_ns[rows]
     until = begins + trace.duration_ns[rows]
     extended = []
@@ -250,19 +252,19 @@ def _with_what_is_sent(trace: Trace, ends: Sequence[int]) -> list[int]:
     return extended
 
 
-def _whole(trace: Trace) -> StepMarks:
+def _mark_whole_trace(trace: Trace) -> StepMarks:
     """One step over everything; without anything in the trace, none."""
-    begin_ns, end_ns = _extent(trace)
+    begin_ns, end_ns = _find_extent(trace)
     gap = Gap(
         what="steps",
         reason="the trace marks no step: all of it counts as one",
-        remedy=_PROF_STEP,
+        remedy=_PROF_STEP_REMEDY,
     )
     steps = [_Step(number=0, begin_ns=begin_ns, end_ns=end_ns)] if end_ns > begin_ns else []
-    return _marks(WHOLE_TRACE, steps, (gap,))
+    return _make_marks(WHOLE_TRACE, steps, (gap,))
 
 
-def _extent(trace: Trace) -> tuple[int, int]:
+def _find_extent(trace: Trace) -> tuple[int, int]:
     """First begin and last end; events that a failing profiler leaves at time 0 tell nothing."""
     real = ~trace.category.where(lambda category: category in _BOOKKEEPING)
     real &= (trace.start_ns > trace.header.base_ns) | (trace.duration_ns > 0)
@@ -272,7 +274,7 @@ def _extent(trace: Trace) -> tuple[int, int]:
     return int(trace.start_ns[real].min()), int(ends.max())
 
 
-def _marks(name: str, steps: Sequence[_Step], gaps: tuple[Gap, ...]) -> StepMarks:
+def _make_marks(name: str, steps: Sequence[_Step], gaps: tuple[Gap, ...]) -> StepMarks:
     columns: dict[str, Sequence[Any]] = {
         "time_ns": [time for step in steps for time in (step.begin_ns, step.end_ns)],
         "kind": ["step_begin", "step_end"] * len(steps),

@@ -1,7 +1,7 @@
-"""The memory collector: follows every storage and every allocation of one window of steps.
+"""Follow every storage and every allocation of one window of steps.
 
-Roles come from hooks and a dispatch mode, bytes from the allocator's own events; analysis joins them by
-address and time.  A fault in here ends the recording of memory and becomes a gap; training goes on.
+Roles come from hooks and a dispatch mode, bytes from the allocator's own events; analysis joins them
+by address and time.  A fault in here ends the recording of memory and becomes a gap; training goes on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,25 +10,26 @@ from typing import cast
 import torch
 from torch import nn
 
-from zprof.collectors.base import Columns
-from zprof.collectors.faults import first_line
-from zprof.collectors.memory.allocators.events import Allocation, AllocatorEvents, close_collective_scratch
-from zprof.collectors.memory.allocators.history import CudaHistory, with_history
-from zprof.collectors.memory.hooks.hooks import Hooks
-from zprof.collectors.memory.hooks.packing import PackWatch
-from zprof.collectors.memory.hooks.random_state import RandomStatePatch
-from zprof.collectors.memory.hooks.resize import ResizePatch
-from zprof.collectors.memory.hooks.tap import OperatorTap
-from zprof.collectors.memory.hooks.unstack import enter_mode, leave_mode
-from zprof.collectors.memory.hooks.works import WorkPatch
-from zprof.collectors.memory.lives.log import MemoryLog
-from zprof.collectors.memory.lives.phases import PhaseTracker
-from zprof.collectors.memory.lives.stacks import Stacks
-from zprof.collectors.memory.lives.storages import StorageTracker
-from zprof.collectors.memory.mode import MemoryMode
-from zprof.collectors.memory.owners.light import SEEN_BY_HOOK, UNSEEN, FirstStep, LightScans
-from zprof.collectors.memory.owners.scan import Scanner
-from zprof.collectors.memory.tables import alloc_table, mark_table, role_table
+from zprof.collectors.base import Columns, first_line
+from zprof.collectors.memory.allocator_events import Allocation, AllocatorEvents, close_collective_scratch
+from zprof.collectors.memory.collective_works import WorkPatch
+from zprof.collectors.memory.cuda_history import CudaHistory, merge_history
+from zprof.collectors.memory.dispatch_mode import OperatorTap, RandomStatePatch, ResizePatch
+from zprof.collectors.memory.hooks import Hooks
+from zprof.collectors.memory.light import OPERATORS_UNSEEN, SEEN_BY_HOOK, FirstStep, LightScans
+from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.owners import OwnerScanner
+from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.saved_tensors import PackWatch
+from zprof.collectors.memory.storages import StorageTracker
+from zprof.collectors.memory.tables import (
+    AllocationStacks,
+    build_alloc_table,
+    build_mark_table,
+    build_role_table,
+)
+from zprof.collectors.schedule import MemoryMode
+from zprof.collectors.torch_private import enter_mode_below, leave_mode_anywhere
 from zprof.model.gaps import Gap
 
 #: What is smaller never matters in a list of the largest; what is larger pays 0.3 us for its stack.
@@ -50,7 +51,7 @@ class MemoryCollector:
         model: Its parameters, buffers and gradients are told apart, and memory is named by its modules.
         optimizer: The same for its states; also several, in a list or tuple.  Without either, tenants
             are missing from the result.
-        mode: Full, or light: hooks alone, see :mod:`zprof.collectors.memory.owners.light`.
+        mode: Full, or light: hooks alone, see :mod:`zprof.collectors.memory.light`.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class MemoryCollector:
             if light
             else StorageTracker(self._log, self._phases, STACK_FROM_BYTES)
         )
-        self._scanner = Scanner(self._log, self._storages, model, _several(optimizer))
+        self._scanner = OwnerScanner(self._log, self._storages, model, _as_sequence(optimizer))
         packs = PackWatch(self._phases)
-        scans = LightScans(self._scanner, self._storages, _several(optimizer)) if light else self._scanner
+        scans = LightScans(self._scanner, self._storages, _as_sequence(optimizer)) if light else self._scanner
         self._hooks = Hooks(self._log, self._storages, self._phases, scans, packs)
-        self._first_step = FirstStep(self._log, _several(optimizer), self._end_saving)
+        self._first_step = FirstStep(self._log, _as_sequence(optimizer), self._end_saving)
         self._tap = OperatorTap(self._log, self._storages, packs)
         self._resize = ResizePatch(self._log, self._storages)
         self._random = RandomStatePatch(self._log, self._storages)
@@ -98,7 +99,7 @@ class MemoryCollector:
             if self.mode is MemoryMode.LIGHT:
                 self._begin("first step", self._first_step.install, self._first_step.remove)
             else:
-                enter_mode(self._tap)
+                enter_mode_below(self._tap)
                 self._undo.append(self._leave_tap)
         except BaseException:
             self.stop()
@@ -117,7 +118,7 @@ class MemoryCollector:
 
     def adopt(self, model: nn.Module | None, optimizer: Optimizers) -> None:
         """Learn within the window what is trained; the scans from here on claim it."""
-        self._scanner.adopt(model, _several(optimizer))
+        self._scanner.adopt(model, _as_sequence(optimizer))
         self._without_model = model is None
 
     def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
@@ -151,22 +152,22 @@ class MemoryCollector:
     def tables(self) -> Mapping[str, Columns]:
         """Tables ``alloc``, ``stack``, ``role`` and ``mark``; on CUDA ``block`` and ``segment`` too."""
         allocations = self._read_allocator()
-        stacks = Stacks()
+        stacks = AllocationStacks()
         self._attempt("stacks", lambda: stacks.read(self._log.births()))
         tables = {
-            "alloc": alloc_table(self._log, self._phases, self._scanner.module_of, allocations, stacks),
+            "alloc": build_alloc_table(self._log, self._phases, self._scanner.module_of, allocations, stacks),
             "stack": stacks.table(),
-            "role": role_table(self._log),
-            "mark": mark_table(self._log),
+            "role": build_role_table(self._log),
+            "mark": build_mark_table(self._log),
         }
-        return with_history(tables, self._history.tables())
+        return merge_history(tables, self._history.tables())
 
     def gaps(self) -> list[Gap]:
         """What could not be seen."""
         self._read_allocator()
         trained = bool(self._log.phases)
         unknown = [WITHOUT_MODEL] if self._without_model and trained else []
-        unseen = [UNSEEN, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
+        unseen = [OPERATORS_UNSEEN, *self._first_step.gaps()] if self.mode is MemoryMode.LIGHT else []
         return [*self._log.gaps, *unknown, *unseen, *self._history.gaps()]
 
     def _begin(self, what: str, install: Callable[[], None], remove: Callable[[], None]) -> None:
@@ -178,7 +179,7 @@ class MemoryCollector:
         try:
             action()
         except Exception as error:
-            self._log.gaps.append(_gap(what, error))
+            self._log.gaps.append(_make_fault_gap(what, error))
 
     def _end_saving(self) -> None:
         """From here on no work can capture our saved-tensor hooks: collectives need no watch any more."""
@@ -186,7 +187,7 @@ class MemoryCollector:
         self._works.remove()
 
     def _leave_tap(self) -> None:
-        if not leave_mode(self._tap):
+        if not leave_mode_anywhere(self._tap):
             raise RuntimeError("the window ended on another thread than it began on: its mode stays there")
 
     def _read_allocator(self) -> list[Allocation]:
@@ -196,18 +197,18 @@ class MemoryCollector:
                 self._allocations = self._allocator.read()
                 close_collective_scratch(self._allocations, self._works.works, self._log.births())
             except Exception as error:
-                self._log.gaps.append(_gap("allocator events", error))
+                self._log.gaps.append(_make_fault_gap("allocator events", error))
         return self._allocations
 
 
-def _several(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
+def _as_sequence(optimizer: Optimizers) -> Sequence[torch.optim.Optimizer]:
     if optimizer is None:
         return ()
     # An engine's own optimizer need not be one of torch's classes.
     return optimizer if isinstance(optimizer, list | tuple) else (cast("torch.optim.Optimizer", optimizer),)
 
 
-def _gap(what: str, error: BaseException) -> Gap:
+def _make_fault_gap(what: str, error: BaseException) -> Gap:
     return Gap(
         what=f"memory: {what}",
         reason=first_line(error),

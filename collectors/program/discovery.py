@@ -1,7 +1,7 @@
-"""Finds what a program trains, among the objects that Python knows: its models and its optimizers.
+"""Find what a program trains among the live Python objects: its models and its optimizers.
 
-A model is an ``nn.Module`` that no other module contains and that holds optimized parameters: the wrapper
-(DDP, a compiled module, a LightningModule), not what is in it.
+A model is an ``nn.Module`` that no other module contains and that holds optimized parameters: the
+wrapper (DDP, a compiled module, a LightningModule), not what is inside.
 """
 
 import gc
@@ -32,56 +32,56 @@ class Trained:
             return self.models[0] if self.models else None
         together = nn.Module()
         for model in self.models:  # straight into the table: no registration hook of the program runs
-            together._modules[_free_name(type(model).__name__, together._modules)] = model
+            together._modules[_make_free_name(type(model).__name__, together._modules)] = model
         return together
 
 
 def find_trained(stepped: Sequence[Optimizer]) -> Trained:
     """Models and optimizers of a program whose optimizers ``stepped`` are known."""
-    optimizers = (*stepped, *_related(stepped, live_optimizers()))
-    wanted = {id(tensor) for optimizer in optimizers for tensor in optimized(optimizer)}
-    roots = list(_roots(list(_live(nn.Module))))
-    sizes = [(_elements(root, wanted), root) for root in roots]
+    optimizers = (*stepped, *_find_related(stepped, find_live_optimizers()))
+    wanted = {id(tensor) for optimizer in optimizers for tensor in list_optimized(optimizer)}
+    roots = list(_find_roots(list(_find_live(nn.Module))))
+    sizes = [(_count_elements(root, wanted), root) for root in roots]
     by_size = not any(size for size, _ in sizes)
     if by_size:
-        sizes = sorted(((_elements(root, None), root) for root in roots), key=_size)[-1:]
-    found = [root for size, root in sorted(sizes, key=_size, reverse=True) if size]
+        sizes = sorted(((_count_elements(root, None), root) for root in roots), key=_get_size)[-1:]
+    found = [root for size, root in sorted(sizes, key=_get_size, reverse=True) if size]
     return Trained(models=tuple(found), optimizers=tuple(optimizers), by_size=by_size and bool(found))
 
 
-def live_optimizers() -> Iterator[Optimizer]:
+def find_live_optimizers() -> Iterator[Optimizer]:
     """All optimizers that there are, whether they step or not."""
-    return _live(Optimizer)
+    return _find_live(Optimizer)
 
 
-def idle_optimizers(stepped: Sequence[Optimizer]) -> list[Optimizer]:
+def find_idle_optimizers(stepped: Sequence[Optimizer]) -> list[Optimizer]:
     """Those that optimize something of their own and have not stepped yet."""
-    known = {id(tensor) for optimizer in stepped for tensor in optimized(optimizer)}
+    known = {id(tensor) for optimizer in stepped for tensor in list_optimized(optimizer)}
     return [
         optimizer
-        for optimizer in live_optimizers()
-        if (own := optimized(optimizer)) and not any(id(tensor) in known for tensor in own)
+        for optimizer in find_live_optimizers()
+        if (own := list_optimized(optimizer)) and not any(id(tensor) in known for tensor in own)
     ]
 
 
-def optimized(optimizer: Any) -> list[torch.Tensor]:
+def list_optimized(optimizer: Any) -> list[torch.Tensor]:
     """The tensors that an optimizer optimizes; none for a wrapper that keeps no groups of its own."""
     groups = getattr(optimizer, "param_groups", None) or []
     return [tensor for group in groups for tensor in group["params"]]
 
 
-def _related(stepped: Sequence[Optimizer], live: Iterable[Optimizer]) -> Iterator[Optimizer]:
+def _find_related(stepped: Sequence[Optimizer], live: Iterable[Optimizer]) -> Iterator[Optimizer]:
     """Optimizers inside of those that stepped: what they optimize is the same or made from it."""
     known = {id(optimizer) for optimizer in stepped}
     return (other for other in live if id(other) not in known and getattr(other, "state", None))
 
 
-def _roots(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
+def _find_roots(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
     contained = {id(child) for module in modules for child in module._modules.values()}
     return (module for module in modules if id(module) not in contained)
 
 
-def _elements(root: nn.Module, wanted: set[int] | None) -> int:
+def _count_elements(root: nn.Module, wanted: set[int] | None) -> int:
     """Elements of a module's parameters that are optimized, or could be."""
     return sum(
         parameter.numel()
@@ -90,11 +90,11 @@ def _elements(root: nn.Module, wanted: set[int] | None) -> int:
     )
 
 
-def _size(sized: tuple[int, nn.Module]) -> int:
+def _get_size(sized: tuple[int, nn.Module]) -> int:
     return sized[0]
 
 
-def _live(kind: type) -> Iterator[Any]:
+def _find_live(kind: type) -> Iterator[Any]:
     # type(), not isinstance(): a lazy proxy must not be woken by a look at its class.
     return (found for found in gc.get_objects() if issubclass(type(found), kind) and _is_made(found))
 
@@ -104,7 +104,7 @@ def _is_made(found: Any) -> bool:
     return bool(getattr(found, "__dict__", None))
 
 
-def _free_name(name: str, taken: Any) -> str:
+def _make_free_name(name: str, taken: Any) -> str:
     number = 2
     free = name
     while free in taken:

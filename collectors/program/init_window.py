@@ -1,9 +1,8 @@
-"""The init window: memory from the first parameter that a program registers to the end of its first step.
+"""Record memory from the first parameter that a program registers to the end of its first step.
 
-It begins there and not with the process: what never builds a model (a launcher, a data-loader worker) pays
-nothing, and a full model that is built before it is sharded is seen from its first parameter on.  Parameters
-are claimed as torch registers them; when the first optimizer steps, model and optimizers are known and the
-last scan claims the rest.  The window holds the profiler's events in memory, so it ends early at a limit.
+The window starts there and not with the process: a process that never builds a model (a launcher, a
+data-loader worker) pays nothing, and a full model that is built before it is sharded is seen from its
+first parameter on.  The profiler's events stay in memory, so the window ends early at a limit.
 """
 
 import threading
@@ -15,9 +14,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from zprof.collectors.base import Columns
-from zprof.collectors.faults import FaultGuard
-from zprof.collectors.marks import MarkLog
+from zprof.collectors.base import Columns, FaultGuard
+from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.collectors.program.discovery import Trained
 from zprof.collectors.schedule import Window
@@ -95,9 +93,9 @@ class InitWindow:
         """What could not be seen."""
         gaps = list(self._guard.gaps)
         if self._over_limit:
-            gaps.append(_cut_short(self._over_limit))
+            gaps.append(_make_cut_short_gap(self._over_limit))
         elif not self._marks.time_ns:
-            gaps.append(_never_began())
+            gaps.append(_make_never_started_gap())
         return gaps
 
     def _hook(self, *, is_buffer: bool) -> Callable[..., None]:
@@ -108,7 +106,7 @@ class InitWindow:
         return registered
 
     def _registered(self, tensor: torch.Tensor, is_buffer: bool) -> None:
-        if not self._thread and not self._closed.is_set() and _outside_of_modes():
+        if not self._thread and not self._closed.is_set() and _is_outside_modes():
             self._begin()
         self.check()
         if self._collector is not None and not self._over_limit:
@@ -146,13 +144,13 @@ class InitWindow:
         self._guard.gaps.extend(collector.gaps())
 
 
-def _outside_of_modes() -> bool:
+def _is_outside_modes() -> bool:
     """A mode that is entered within another one of the program would be left in its place."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return torch._C._len_torch_dispatch_stack() == 0 and hooks is None
 
 
-def _cut_short(how_far: str) -> Gap:
+def _make_cut_short_gap(how_far: str) -> Gap:
     return Gap(
         what="memory before the first step",
         reason=f"the first step did not come soon enough: watching ended after {how_far}",
@@ -160,7 +158,7 @@ def _cut_short(how_far: str) -> Gap:
     )
 
 
-def _never_began() -> Gap:
+def _make_never_started_gap() -> Gap:
     return Gap(
         what="memory before the first step",
         reason="no module registered a parameter where it could be watched",

@@ -1,4 +1,4 @@
-"""The recording of a program that knows nothing of it, from its first parameter to the end of the schedule.
+"""Record a program that knows nothing of zprof, from its first parameter to the end of the schedule.
 
     arm -> (first parameter: init window) -> first step over: folder, init tables -> cycle known: Recorder
 
@@ -14,29 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zprof.collectors.base import FaultGuard
 from zprof.collectors.devices.watch import DeviceWatch
-from zprof.collectors.faults import FaultGuard
-from zprof.collectors.identity import identify
-from zprof.collectors.memory.mode import MemoryMode
-from zprof.collectors.program.cycle import StepCycle
-from zprof.collectors.program.discovery import Optimizer, Trained, find_trained, idle_optimizers
+from zprof.collectors.identity import RECORDING_VARIABLE, OutsideRecording, identify_rank
+from zprof.collectors.program.discovery import Optimizer, Trained, find_idle_optimizers, find_trained
 from zprof.collectors.program.init_window import InitWindow
-from zprof.collectors.program.presence import MARK, StandsDown
-from zprof.collectors.program.steps import OptimizerSteps
-from zprof.collectors.schedule import Schedule, Window
+from zprof.collectors.program.steps import OptimizerSteps, StepCycle
+from zprof.collectors.schedule import MemoryMode, Schedule, Window
 from zprof.model.gaps import Gap
 from zprof.model.training import TrainingFacts
 
 if TYPE_CHECKING:
-    from zprof.collectors.recorder import Recorder
-    from zprof.collectors.windows import Collectors
+    from zprof.collectors.recorder import Collectors, Recorder
+
 
 #: Steps for which the schedule waits for an optimizer that is there and has not stepped yet.
-PATIENCE = 6
+MAX_STEPS_TO_WAIT = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RecordingPlan:
     """What is recorded and where.  ``may_record`` is asked once, with this process's rank.
 
     ``say`` is told, in a line, why nothing was recorded.
@@ -50,10 +47,10 @@ class Plan:
     say: Callable[[str], None] = lambda note: None
 
 
-class ProgramRecording(StandsDown):
+class ProgramRecording(OutsideRecording):
     """Made when torch has been imported, before the program makes an optimizer."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RecordingPlan) -> None:
         self._plan = plan
         self._guard = FaultGuard()
         self._cycle = StepCycle()
@@ -63,14 +60,14 @@ class ProgramRecording(StandsDown):
         self._seen: dict[int, weakref.ref[Optimizer]] = {}
         self._recorder: Recorder | None = None
         self._began = False
-        self._patience = PATIENCE
+        self._patience = MAX_STEPS_TO_WAIT
         self._process_id = 0
         self._is_fork = False
 
     def arm(self) -> None:
         """Watch the program from here on."""
         self._process_id = os.getpid()
-        os.environ[MARK] = str(self._process_id)
+        os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._guard.run("program recording", self._steps.install)
         if self._init is not None:
             self._guard.run("init window", self._init.arm)
@@ -120,20 +117,18 @@ class ProgramRecording(StandsDown):
             self._cycle.settle()
             self._began = True
             if (trained := self._find()).by_size:
-                recorder.add({}, [_found_by_size(trained)])
+                recorder.add({}, [_make_model_by_size_gap(trained)])
             recorder.begin(self._cycle.closings)  # last: what takes time here must not lie in a recorded step
         if recorder is not None and not recorder.active:
             self._end()
 
     def _open(self) -> "Recorder | None":
         """The first step is over: write what came before it, where this process is to record."""
-        from zprof.collectors.recorder import (
-            Recorder,  # not sooner: most processes that import torch never train
-        )
+        from zprof.collectors.recorder import Recorder
 
         if self._init is not None:
             self._init.close()
-        identity = identify()
+        identity = identify_rank()
         if not self._plan.may_record(identity.rank):
             return None
         recorder = Recorder(
@@ -152,7 +147,7 @@ class ProgramRecording(StandsDown):
         atexit.register(self.finish)  # before the recorder's own, which knows less
         if self._is_fork:
             multiprocessing.util.Finalize(None, self.finish, exitpriority=0)  # it ends without atexit
-            recorder.add({}, [_FORKED])
+            recorder.add({}, [_FORKED_GAP])
         if self._init is not None:
             recorder.add({**self._init.tables(), "mark": self._init.marks()}, self._init.gaps())
         self._init = None
@@ -184,11 +179,11 @@ class ProgramRecording(StandsDown):
     def _waits(self) -> bool:
         """Whether an optimizer that may belong to the cycle has not stepped yet."""
         self._patience -= 1
-        return self._patience > 0 and bool(idle_optimizers(self._stepped_ones()))
+        return self._patience > 0 and bool(find_idle_optimizers(self._stepped_ones()))
 
     def _end(self) -> None:
         self._process_id = 0
-        os.environ.pop(MARK, None)
+        os.environ.pop(RECORDING_VARIABLE, None)
         atexit.unregister(self.finish)
         self._guard.run("program recording", self._steps.remove)
         if self._init is not None:
@@ -214,19 +209,19 @@ class ProgramRecording(StandsDown):
             self._recorder.abandon()
             return
         self._process_id = os.getpid()
-        os.environ[MARK] = str(self._process_id)
+        os.environ[RECORDING_VARIABLE] = str(self._process_id)
         self._is_fork = True
         self._devices = DeviceWatch()  # the parent's thread is not in this process
 
 
-_FORKED = Gap(
+_FORKED_GAP = Gap(
     what="memory before the first step",
     reason="this process was forked from one that had begun to make the model: what came before is not seen",
     remedy="start the ranks with torchrun or by spawn to see it",
 )
 
 
-def _found_by_size(trained: Trained) -> Gap:
+def _make_model_by_size_gap(trained: Trained) -> Gap:
     names = ", ".join(type(model).__name__ for model in trained.models)
     return Gap(
         what="which model is trained",

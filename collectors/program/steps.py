@@ -1,9 +1,11 @@
-"""Tells when an optimizer step of the program begins and is over.
+"""Detect when a step of the program is over, from its optimizers' steps.
 
-torch's hooks on optimizer steps run within the profiler range of the step, and torch iterates over the table
-of hooks meanwhile: there no profiler should end, and no hook may be added or removed.  So the wrapper that
-torch puts around ``step`` of an optimizer class is wrapped once more, and the end is told after it returned.
-What steps within the backward pass is told as one at the end of that pass.
+torch's own hooks on optimizer steps run within the profiler range of the step, while torch iterates
+over its table of hooks: there no profiler should end and no hook may be added or removed.  So the
+wrapper that torch puts around ``step`` of an optimizer class is wrapped once more, and the end is
+reported after it returned.  Optimizers that step within the backward pass are reported once, at the
+end of that pass.  Which optimizer ends a step is learned from the order in which they step
+(``StepCycle``).
 """
 
 import functools
@@ -55,7 +57,7 @@ class OptimizerSteps:
                 setattr(autograd, "_engine_run_backward", run_backward)  # noqa: B010
 
         self._undo.append(undo)
-        for kind in _subclasses(torch.optim.Optimizer):
+        for kind in _iter_subclasses(torch.optim.Optimizer):
             step = kind.__dict__.get("step")
             if step is not None and getattr(
                 step, "hooked", False
@@ -67,7 +69,7 @@ class OptimizerSteps:
         self._watching = False
         while self._undo:
             self._undo.pop()()
-        for kind in _subclasses(torch.optim.Optimizer):
+        for kind in _iter_subclasses(torch.optim.Optimizer):
             original = self._originals.get(kind.__dict__.get("step"))
             if original is not None:
                 setattr(original, "hooked", True)  # noqa: B010, torch would wrap it a second time
@@ -125,7 +127,51 @@ class OptimizerSteps:
         return run_backward
 
 
-def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+def _iter_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for child in kind.__subclasses__():
         yield child
-        yield from _subclasses(child)
+        yield from _iter_subclasses(child)
+
+
+#: Steps of other optimizers after which one that no longer steps is given up as the closing one.
+GIVE_UP_AFTER = 16
+
+
+class StepCycle:
+    """Told of each optimizer step that is over, in order."""
+
+    def __init__(self) -> None:
+        self._order: list[Hashable] = []
+        self._others = 0
+        self._settled = False
+        self.closings = 0
+
+    def ended(self, optimizer: Hashable) -> bool:
+        """An optimizer step is over; whether with it a step of the program is."""
+        if optimizer not in self._order and not self._settled:
+            self._order.append(optimizer)
+            self.closings = 0
+        elif optimizer != self._order[-1]:
+            self._others += 1
+            if self._others <= GIVE_UP_AFTER:
+                return False
+            self._give_up(optimizer)
+        self.closings += 1
+        self._others = 0
+        return True
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the cycle was seen twice."""
+        return self.closings > 1
+
+    def settle(self) -> None:
+        """From here on an optimizer that was never seen no longer changes what a step is."""
+        self._settled = True
+
+    def _give_up(self, optimizer: Hashable) -> None:
+        """The closing optimizer has stopped (it fitted something at the start): this one closes instead."""
+        self._order.pop()
+        if optimizer in self._order:
+            self._order.remove(optimizer)
+        self._order.append(optimizer)

@@ -1,28 +1,32 @@
-"""The process that reads one snapshot: bound by limits, from standard input into a private folder.
+"""Read one snapshot under limits, from standard input into a private folder, in a process of its own.
+Run as ``python -I -c BOOT FOLDER LIMITS`` by ``reader``.
 
-It leaves there an Arrow IPC file a table and ``answer.json``: row counts, gaps and where the histories
-begin, or the error as one line.  Run as ``python -I -c BOOT FOLDER LIMITS`` by ``parent``.
+It writes an Arrow IPC file per table and ``answer.json``: row counts, gaps and where the histories
+start, or the error as one line.  The pickle is loaded as plain data: a pickle's power is in the
+opcodes that fetch a callable by name (GLOBAL, STACK_GLOBAL, INST, EXT, and REDUCE, OBJ, NEWOBJ, BUILD
+on top of them) and in persistent ids, and all of them go through two methods that refuse.
 """
 
 import gc
 import json
 import os
+import pickle
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 import pyarrow as pa
 
-from zprof.collectors.snapshot.convert import tables_of
-from zprof.collectors.snapshot.limits import Limits, apply
-from zprof.collectors.snapshot.unpickle import load
+from zprof.collectors.snapshot.columns import HINT, format_name
+from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.snapshot.limits import Limits, apply_limits
 from zprof.model.errors import BadInput
 from zprof.run.schema import TABLES
 
 ANSWER = "answer.json"
 _DAMAGED = "no sound snapshot of its size does: dump it again"
-_MOST_GAPS = 200
+_MAX_GAPS = 200
 _RESERVE_BYTES = 1 << 20
 
 
@@ -32,8 +36,8 @@ def main(folder: Path, limits: Limits) -> None:
     gc.disable()
     reserve = bytearray(_RESERVE_BYTES)
     try:
-        apply(limits)
-        answer = _tables(folder, limits)
+        apply_limits(limits)
+        answer = _write_tables(folder, limits)
     except BadInput as error:
         answer = {"error": error.message, "hint": error.hint}
     except MemoryError:
@@ -41,24 +45,24 @@ def main(folder: Path, limits: Limits) -> None:
         mebibytes = limits.memory_bytes >> 20
         answer = {"error": f"reading it takes more than {mebibytes} MiB", "hint": _DAMAGED}
     except OSError as error:
-        answer = _failed(f"its tables cannot be written ({error.strerror})")
+        answer = _make_error(f"its tables cannot be written ({error.strerror})")
     except Exception as error:
-        answer = _failed(f"it cannot be read ({type(error).__name__})")
+        answer = _make_error(f"it cannot be read ({type(error).__name__})")
     (folder / ANSWER).write_text(json.dumps(answer), encoding="utf-8")
 
 
-def _tables(folder: Path, limits: Limits) -> dict[str, Any]:
+def _write_tables(folder: Path, limits: Limits) -> dict[str, Any]:
     with open(0, "rb", closefd=False) as file:
-        snapshot = load(file)
-    tables = tables_of(snapshot, most_rows=limits.rows)
+        snapshot = load_plain_data(file)
+    tables = convert_snapshot(snapshot, most_rows=limits.rows)
     return {
-        "rows": {name: _write(folder, name, columns) for name, columns in tables.tables().items()},
-        "gaps": [asdict(gap) for gap in tables.gaps[:_MOST_GAPS]],
+        "rows": {name: _write_table(folder, name, columns) for name, columns in tables.tables().items()},
+        "gaps": [asdict(gap) for gap in tables.gaps[:_MAX_GAPS]],
         "history_begin_ns": tables.history_begin_ns,
     }
 
 
-def _write(folder: Path, name: str, columns: dict[str, Any]) -> int:
+def _write_table(folder: Path, name: str, columns: dict[str, Any]) -> int:
     table = pa.table(columns, schema=TABLES[name])
     target = str(folder / f"{name}.arrow")
     with pa.OSFile(target, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
@@ -66,7 +70,7 @@ def _write(folder: Path, name: str, columns: dict[str, Any]) -> int:
     return int(table.num_rows)
 
 
-def _failed(reason: str) -> dict[str, Any]:
+def _make_error(reason: str) -> dict[str, Any]:
     return {"error": reason, "hint": "dump the snapshot again; if it fails again, please report it"}
 
 
@@ -75,3 +79,38 @@ def start(arguments: list[str]) -> None:
     main(Path(arguments[0]), Limits(**json.loads(arguments[1])))
     sys.stdout.flush()
     os._exit(0)
+
+
+class ForbiddenPickle(BadInput):
+    """The pickle wants to run code."""
+
+
+class _DataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> NoReturn:
+        """Refuse every global."""
+        raise ForbiddenPickle(
+            f"it asks Python to load {format_name(module)}.{format_name(name)}: no snapshot does, this "
+            "may be an attack",
+            hint="do not open it with anything else",
+        )
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        """Refuse every persistent id."""
+        raise ForbiddenPickle("it refers to objects outside the file: this is no snapshot", hint=HINT)
+
+
+def load_plain_data(file: BinaryIO) -> Any:
+    """The data in ``file``.
+
+    Raises:
+        BadInput: it is damaged, or more than data.
+        MemoryError: it does not fit into what this process may take.
+    """
+    try:
+        return _DataUnpickler(file, fix_imports=False, buffers=None).load()
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:
+        lines = str(error).splitlines()
+        reason = format_name(lines[0]) if lines else type(error).__name__
+        raise BadInput(f"a damaged pickle ({reason})", hint="copy the file again, or dump it again") from None

@@ -1,31 +1,41 @@
-"""A snapshot as torch gives it, as tables of a run.  Pure: no file, no torch, nothing but data in it.
+"""Convert a snapshot as torch gives it into tables of a run.  Pure: no file, no torch.
 
     {segments: [{device, address, total_size, ..., blocks: [{address, size, requested_size, state, frames}]}],
      device_traces: [[{action, addr, size, stream, time_us, frames, ...}]], external_annotations: [...]}
 
-(``torch.cuda.memory._snapshot``, ``torch/csrc/cuda/memory_snapshot.cpp``.)  What it does not say becomes
-a gap.
+(``torch.cuda.memory._snapshot``, ``torch/csrc/cuda/memory_snapshot.cpp``.)  What it does not say
+becomes a gap.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from zprof.collectors.snapshot.device import device_tables
-from zprof.collectors.snapshot.fields import Budget, Row, damaged, rows_of, sizes
-from zprof.collectors.snapshot.gaps import gaps_of
-from zprof.collectors.snapshot.held import held_of
-from zprof.collectors.snapshot.marks import annotations, last_ns, marks_of
-from zprof.collectors.snapshot.stacks import Stacks
-from zprof.collectors.snapshot.trace import Trace, trace_of
+from zprof.collectors.snapshot.columns import (
+    Budget,
+    Integers,
+    Row,
+    encode_texts,
+    make_damaged_error,
+    read_integers,
+    read_rows,
+    read_sizes,
+    read_texts,
+)
+from zprof.collectors.snapshot.device import DeviceTables, build_device_tables
+from zprof.collectors.snapshot.gaps import list_snapshot_gaps
+from zprof.collectors.snapshot.segments import read_held_segments
+from zprof.collectors.snapshot.stacks import StackTable
+from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction, read_device_trace
 from zprof.model.gaps import Gap
 from zprof.run.schema import TABLES
 
 #: Rows that a snapshot out of this process may have.
-_MOST_ROWS = 100_000_000
-_MOST_DEVICES = 1024
+_MAX_ROWS = 100_000_000
+_MAX_DEVICES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +57,8 @@ class SnapshotTables:
         return {"block": self.block, "segment": self.segment, "stack": self.stack, "mark": self.mark}
 
 
-def tables_of(
-    snapshot: Mapping[str, Any], *, kind: str = "cuda", most_rows: int = _MOST_ROWS
+def convert_snapshot(
+    snapshot: Mapping[str, Any], *, kind: str = "cuda", most_rows: int = _MAX_ROWS
 ) -> SnapshotTables:
     """Convert a snapshot; ``kind`` of device is what its devices' names begin with.
 
@@ -56,63 +66,130 @@ def tables_of(
         BadInput: it is not as torch writes it, or visiting it takes more than ``most_rows`` rows.
     """
     budget = Budget(most_rows)
-    traces = _traces(snapshot, budget)
-    segments = _segments(snapshot, budget)
-    notes = annotations(snapshot.get("external_annotations", []), budget)
-    stacks = Stacks(budget)
-    fallback_ns = last_ns(traces, notes)
+    traces = _read_traces(snapshot, budget)
+    segments = _read_segments(snapshot, budget)
+    notes = read_annotations(snapshot.get("external_annotations", []), budget)
+    stacks = StackTable(budget)
+    fallback_ns = find_last_ns(traces, notes)
     devices = [
-        device_tables(
+        build_device_tables(
             f"{kind}:{number}",
-            traces.get(number) or trace_of([], f"{kind}:{number}", budget),
-            held_of(segments.get(number, []), f"segments of {kind}:{number}", budget),
+            traces.get(number) or read_device_trace([], f"{kind}:{number}", budget),
+            read_held_segments(segments.get(number, []), f"segments of {kind}:{number}", budget),
             stacks,
             fallback_ns,
         )
         for number in sorted({n for n, trace in traces.items() if trace.rows} | set(segments))
     ]
     return SnapshotTables(
-        block=_table("block", [device.block for device in devices]),
-        segment=_table("segment", [device.segment for device in devices]),
-        stack=_table("stack", [stacks.columns()]),
-        mark=_table("mark", [marks_of(devices, notes)]),
-        gaps=tuple(gaps_of(devices)),
+        block=_concat_tables("block", [device.block for device in devices]),
+        segment=_concat_tables("segment", [device.segment for device in devices]),
+        stack=_concat_tables("stack", [stacks.columns()]),
+        mark=_concat_tables("mark", [build_marks(devices, notes)]),
+        gaps=tuple(list_snapshot_gaps(devices)),
         history_begin_ns={device.name: device.begin_ns for device in devices if device.trace.rows},
     )
 
 
-def _traces(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, Trace]:
+def _read_traces(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, DeviceTrace]:
     if not isinstance(snapshot, Mapping):
-        raise damaged(f"it is {type(snapshot).__name__}, not dict")
+        raise make_damaged_error(f"it is {type(snapshot).__name__}, not dict")
     if "segments" not in snapshot and "device_traces" not in snapshot:
-        raise damaged("neither segments nor device_traces is in it")
+        raise make_damaged_error("neither segments nor device_traces is in it")
     lists = snapshot.get("device_traces", [])
     if type(lists) is not list and type(lists) is not tuple:
-        raise damaged(f"device_traces is {type(lists).__name__}, not a list")
-    if len(lists) > _MOST_DEVICES:
-        raise damaged("device_traces has more devices than a machine")
-    return {number: trace_of(each, f"trace of device {number}", budget) for number, each in enumerate(lists)}
+        raise make_damaged_error(f"device_traces is {type(lists).__name__}, not a list")
+    if len(lists) > _MAX_DEVICES:
+        raise make_damaged_error("device_traces has more devices than a machine")
+    return {
+        number: read_device_trace(each, f"trace of device {number}", budget)
+        for number, each in enumerate(lists)
+    }
 
 
-def _segments(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, list[Row]]:
-    rows = rows_of(snapshot.get("segments", []), "segments", budget)
+def _read_segments(snapshot: Mapping[str, Any], budget: Budget) -> dict[int, list[Row]]:
+    rows = read_rows(snapshot.get("segments", []), "segments", budget)
     found: dict[int, list[Row]] = {}
-    for number, row in zip(sizes(rows, "device", "segments", default=0).tolist(), rows, strict=True):
-        if number >= _MOST_DEVICES:
-            raise damaged("a segment of a device that no machine has")
+    for number, row in zip(read_sizes(rows, "device", "segments", default=0).tolist(), rows, strict=True):
+        if number >= _MAX_DEVICES:
+            raise make_damaged_error("a segment of a device that no machine has")
         found.setdefault(number, []).append(row)
     return found
 
 
-def _table(name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _concat_tables(name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     """The parts below each other, as the schema has them."""
     schema = TABLES[name]
     tables = [pa.table({field.name: part[field.name] for field in schema}, schema=schema) for part in parts]
     whole = pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else schema.empty_table()
-    return {field.name: _single(whole.column(field.name), field.type) for field in schema}
+    return {field.name: _get_single_array(whole.column(field.name), field.type) for field in schema}
 
 
-def _single(column: Any, kind: Any) -> Any:
+def _get_single_array(column: Any, kind: Any) -> Any:
     return (
         column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], kind)])
     )
+
+
+_ANNOTATION_KINDS = {"START": "annotation_begin", "END": "annotation_end"}
+_NS_PER_US = 1000
+_LAST_US = 9_000_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotations:
+    """Begins and ends of named ranges (``record_function``), in the order of the file."""
+
+    time_ns: Integers
+    kind: Sequence[str]
+    device: Integers
+    name: Sequence[str]
+
+
+def read_annotations(value: object, budget: Budget) -> Annotations:
+    """The ranges of ``external_annotations``; one of another stage than START and END is left out.
+
+    Raises:
+        BadInput: they are not as torch writes them.
+    """
+    where = "external_annotations"
+    rows = read_rows(value, where, budget)
+    stages = read_texts(rows, "stage", where)
+    rows = [row for row, stage in zip(rows, stages, strict=True) if stage in _ANNOTATION_KINDS]
+    return Annotations(
+        time_ns=np.minimum(read_sizes(rows, "time_us", where, default=0), _LAST_US) * _NS_PER_US,
+        kind=[_ANNOTATION_KINDS[stage] for stage in stages if stage in _ANNOTATION_KINDS],
+        device=read_integers(rows, "device", where, default=0),
+        name=read_texts(rows, "name", where),
+    )
+
+
+def find_last_ns(traces: Mapping[int, DeviceTrace], notes: Annotations) -> int:
+    """The last moment that the snapshot speaks of, 0 where it has no times."""
+    ends = [int(trace.time_ns[-1]) for trace in traces.values() if len(trace.time_ns)]
+    noted = [int(time_ns) for time_ns in notes.time_ns]
+    return max([*ends, *noted, 0])
+
+
+def build_marks(devices: Sequence[DeviceTables], notes: Annotations) -> dict[str, Any]:
+    """The table ``mark``: annotations (number: device), and for each failed allocation oom (number: free
+    bytes of the device) and oom_request (number: bytes asked for), both named after the device.
+    """
+    times, kinds = [notes.time_ns], list(notes.kind)
+    numbers, names = [notes.device], list(notes.name)
+    for device in devices:
+        at = np.flatnonzero(device.trace.action == TraceAction.OOM)
+        rows = [device.trace.rows[index] for index in at.tolist()]
+        free = read_integers(rows, "device_free", f"oom of {device.name}", default=-1)
+        times += [device.trace.time_ns[at]] * 2
+        numbers += [free, device.trace.size[at]]
+        kinds += ["oom"] * len(at) + ["oom_request"] * len(at)
+        names += [device.name] * (2 * len(at))
+    time_ns = np.concatenate(times)
+    order = np.argsort(time_ns, kind="stable")
+    return {
+        "time_ns": time_ns[order],
+        "kind": encode_texts([kinds[index] for index in order.tolist()]),
+        "number": np.concatenate(numbers)[order],
+        "name": encode_texts([names[index] for index in order.tolist()]),
+    }

@@ -1,4 +1,4 @@
-"""One device of a snapshot as rows of ``block``, ``segment`` and ``mark``."""
+"""Build the rows of ``block`` and ``segment`` for one device of a snapshot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from zprof.collectors.snapshot.fields import Flags, Integers, Row, column, words
-from zprof.collectors.snapshot.held import Held, pools
-from zprof.collectors.snapshot.lives import BEFORE, NONE, Lives, Replay, join_held, settle
-from zprof.collectors.snapshot.sizes import block_sizes
-from zprof.collectors.snapshot.stacks import Stacks
-from zprof.collectors.snapshot.stretches import Stretch, stretches_of
-from zprof.collectors.snapshot.texts import column_of, nullable
-from zprof.collectors.snapshot.trace import Trace
+from zprof.collectors.snapshot.blocks import (
+    BEFORE_TRACE,
+    NO_EVENT,
+    BlockLives,
+    BlockReplay,
+    close_open_lives,
+    join_held,
+    measure_blocks,
+)
+from zprof.collectors.snapshot.columns import (
+    Flags,
+    Integers,
+    Row,
+    encode_texts,
+    nullable_integers,
+    read_column,
+    read_texts,
+)
+from zprof.collectors.snapshot.segments import HeldSegments, SegmentSpan, find_segment_spans, read_pools
+from zprof.collectors.snapshot.stacks import StackTable
+from zprof.collectors.snapshot.trace import DeviceTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +37,16 @@ class DeviceTables:
     begin_ns: int
     block: dict[str, Any]
     segment: dict[str, Any]
-    lives: Lives
-    trace: Trace
-    held: Held
+    lives: BlockLives
+    trace: DeviceTrace
+    held: HeldSegments
     odd_segments: int
     other_sizes: int
 
 
-def device_tables(name: str, trace: Trace, held: Held, stacks: Stacks, fallback_ns: int) -> DeviceTables:
+def build_device_tables(
+    name: str, trace: DeviceTrace, held: HeldSegments, stacks: StackTable, fallback_ns: int
+) -> DeviceTables:
     """Replay the trace and join it to what is held at the end.
 
     The history begins a nanosecond before its first entry: what that one frees was there.
@@ -39,17 +54,17 @@ def device_tables(name: str, trace: Trace, held: Held, stacks: Stacks, fallback_
     ``fallback_ns`` stands in for the begin of the history where the trace is empty.
     """
     begin_ns = int(trace.time_ns[0]) - 1 if len(trace.time_ns) else fallback_ns
-    replay = Replay(trace)
+    replay = BlockReplay(trace)
     replay.run()
     join_held(replay, trace, held.blocks)
-    settle(replay.lives, trace)
-    stretches, odd = stretches_of(trace, held)
-    blocks = _Blocks(trace, held, replay.lives, begin_ns, stretches)
+    close_open_lives(replay.lives, trace)
+    stretches, odd = find_segment_spans(trace, held)
+    blocks = _BlockColumns(trace, held, replay.lives, begin_ns, stretches)
     return DeviceTables(
         name=name,
         begin_ns=begin_ns,
         block=blocks.columns(name, stacks),
-        segment=_segments(name, trace, held, stretches, begin_ns),
+        segment=_build_segment_columns(name, trace, held, stretches, begin_ns),
         lives=replay.lives,
         trace=trace,
         held=held,
@@ -58,11 +73,16 @@ def device_tables(name: str, trace: Trace, held: Held, stacks: Stacks, fallback_
     )
 
 
-class _Blocks:
+class _BlockColumns:
     """Columns of the table ``block``."""
 
     def __init__(
-        self, trace: Trace, held: Held, lives: Lives, begin_ns: int, stretches: Sequence[Stretch]
+        self,
+        trace: DeviceTrace,
+        held: HeldSegments,
+        lives: BlockLives,
+        begin_ns: int,
+        stretches: Sequence[SegmentSpan],
     ) -> None:
         self._trace, self._held, self._begin_ns, self._stretches = trace, held, begin_ns, stretches
         self._entry, self._requested, self._completed, self._at = lives.arrays()
@@ -70,28 +90,28 @@ class _Blocks:
         #: Blocks in use at the end that the segments give another size than the rule of ``sizes``.
         self.other_sizes = 0
 
-    def columns(self, name: str, stacks: Stacks) -> dict[str, Any]:
+    def columns(self, name: str, stacks: StackTable) -> dict[str, Any]:
         """All columns."""
         requested = self._either(self._trace.size, self._held.blocks.requested)
         held = self._at >= 0
-        block = block_sizes(self._address(), requested, self._born(), self._completed, self._stretches)
+        block = measure_blocks(self._address(), requested, self._born(), self._completed, self._stretches)
         stated = self._held.blocks.size[self._at[held]]
         self.other_sizes = int((block[held] != stated)[~self._before[held]].sum())
         block[held] = stated
         return {
-            "device": column_of([name] * len(self._entry)),
+            "device": encode_texts([name] * len(self._entry)),
             "address": self._address(),
             "requested_bytes": requested,
             "block_bytes": block,
             "allocated_ns": np.where(self._before, self._begin_ns, self._time(self._entry)),
-            "freed_ns": nullable(self._time(self._requested)),
-            "released_ns": nullable(self._time(self._completed)),
+            "freed_ns": nullable_integers(self._time(self._requested)),
+            "released_ns": nullable_integers(self._time(self._completed)),
             "before_history": self._before,
             "stream": self._either(self._trace.stream, self._held.stream[self._held.blocks.segment]),
-            "pool": column_of(self._pools()),
-            "stack": nullable(self._stacks(stacks, name)),
-            "tag": column_of(self._texts("user_metadata")),
-            "compile_context": column_of(self._texts("compile_context")),
+            "pool": encode_texts(self._pools()),
+            "stack": nullable_integers(self._stacks(stacks, name)),
+            "tag": encode_texts(self._texts("user_metadata")),
+            "compile_context": encode_texts(self._texts("compile_context")),
         }
 
     def _address(self) -> Integers:
@@ -103,33 +123,33 @@ class _Blocks:
             return traced[self._entry]
         if not len(traced):
             return held[self._at]
-        return np.where(self._entry == NONE, held[self._at], traced[self._entry])
+        return np.where(self._entry == NO_EVENT, held[self._at], traced[self._entry])
 
     def _time(self, entries: Integers) -> Integers:
         """When these entries were, -1 where there was none."""
         if not len(self._trace.time_ns):
-            return np.where(entries == BEFORE, self._begin_ns, -1)
+            return np.where(entries == BEFORE_TRACE, self._begin_ns, -1)
         times = np.where(entries >= 0, self._trace.time_ns[np.maximum(entries, 0)], -1)
-        return np.where(entries == BEFORE, self._begin_ns, times)
+        return np.where(entries == BEFORE_TRACE, self._begin_ns, times)
 
     def _texts(self, key: str) -> list[str | None]:
         """What the allocations say; what was there before says nothing, nor do torch's empty words."""
         rows = self._births()
-        said = iter(words(rows, key, "trace"))
+        said = iter(read_texts(rows, key, "trace"))
         texts = [None if before else next(said) for before in self._before.tolist()]
         return [None if text in ("", "N/A") else text for text in texts]
 
     def _born(self) -> Integers:
-        return np.where(self._before, NONE, self._entry)
+        return np.where(self._before, NO_EVENT, self._entry)
 
     def _births(self) -> list[Row]:
         entries = self._entry[~self._before].tolist()
         return [self._trace.rows[entry] for entry in entries]
 
-    def _stacks(self, stacks: Stacks, name: str) -> Integers:
+    def _stacks(self, stacks: StackTable, name: str) -> Integers:
         """Where the block was allocated: a free's stack is another."""
         found = np.full(len(self._entry), -1, dtype=np.int64)
-        found[~self._before] = stacks.numbers(column(self._births(), "frames"), name)
+        found[~self._before] = stacks.numbers(read_column(self._births(), "frames"), name)
         rest = np.flatnonzero((found < 0) & (self._at >= 0))
         blocks = [self._held.blocks.rows[at].get("frames") for at in self._at[rest].tolist()]
         found[rest] = stacks.numbers(blocks, name)
@@ -138,7 +158,7 @@ class _Blocks:
     def _pools(self) -> list[str | None]:
         """As the entry says; else that of the segment at the end, where it was there at the birth."""
         rows = [self._trace.rows[entry] if entry >= 0 else {} for entry in self._entry.tolist()]
-        found = pools(rows, "pool_id", "trace")
+        found = read_pools(rows, "pool_id", "trace")
         segments = self._segments().tolist() if None in found else []
         if segments:
             found = [
@@ -149,7 +169,9 @@ class _Blocks:
 
     def _segments(self) -> Integers:
         """The segment at the end that each block lay in, -1 where that is not known."""
-        last = sorted((s for s in self._stretches if s.held >= 0 and s.end == NONE), key=lambda s: s.address)
+        last = sorted(
+            (s for s in self._stretches if s.held >= 0 and s.end == NO_EVENT), key=lambda s: s.address
+        )
         nowhere = np.full(len(self._entry), -1, dtype=np.int64)
         if not last:
             return nowhere
@@ -163,29 +185,33 @@ class _Blocks:
         return np.where(inside, held[at], nowhere)
 
 
-def _segments(
-    name: str, trace: Trace, held: Held, stretches: Sequence[Stretch], begin_ns: int
+def _build_segment_columns(
+    name: str, trace: DeviceTrace, held: HeldSegments, stretches: Sequence[SegmentSpan], begin_ns: int
 ) -> dict[str, Any]:
     times = trace.time_ns.tolist()
     streams = trace.stream.tolist()
     return {
-        "device": column_of([name] * len(stretches)),
+        "device": encode_texts([name] * len(stretches)),
         "address": np.array([s.address for s in stretches], dtype=np.int64),
         "bytes": np.array([s.size for s in stretches], dtype=np.int64),
-        "mapped_ns": np.array([begin_ns if s.begin == NONE else times[s.begin] for s in stretches], np.int64),
-        "unmapped_ns": nullable(
-            np.array([-1 if s.end == NONE else times[s.end] for s in stretches], np.int64)
+        "mapped_ns": np.array(
+            [begin_ns if s.begin == NO_EVENT else times[s.begin] for s in stretches], np.int64
         ),
-        "before_history": np.array([s.begin == NONE for s in stretches], dtype=np.bool_),
+        "unmapped_ns": nullable_integers(
+            np.array([-1 if s.end == NO_EVENT else times[s.end] for s in stretches], np.int64)
+        ),
+        "before_history": np.array([s.begin == NO_EVENT for s in stretches], dtype=np.bool_),
         "stream": np.array(
             [int(held.stream[s.held]) if s.held >= 0 else streams[s.end] for s in stretches], np.int64
         ),
-        "pool": column_of(_segment_pools(trace, held, stretches)),
+        "pool": encode_texts(_find_segment_pools(trace, held, stretches)),
         "expandable": np.array([s.expandable for s in stretches], dtype=np.bool_),
     }
 
 
-def _segment_pools(trace: Trace, held: Held, stretches: Sequence[Stretch]) -> list[str | None]:
+def _find_segment_pools(
+    trace: DeviceTrace, held: HeldSegments, stretches: Sequence[SegmentSpan]
+) -> list[str | None]:
     rows = [{} if s.held >= 0 else trace.rows[s.end] for s in stretches]
-    gone = pools(rows, "pool_id", "trace")
+    gone = read_pools(rows, "pool_id", "trace")
     return [held.pool[s.held] if s.held >= 0 else pool for s, pool in zip(stretches, gone, strict=True)]

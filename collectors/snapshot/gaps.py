@@ -1,4 +1,4 @@
-"""What a snapshot could not tell, as gaps."""
+"""Report what a snapshot could not tell, as gaps."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -6,30 +6,30 @@ from itertools import islice
 
 import numpy as np
 
+from zprof.collectors.snapshot.columns import format_name
 from zprof.collectors.snapshot.device import DeviceTables
-from zprof.collectors.snapshot.fields import shown
 from zprof.model.gaps import Gap
 
 _NS_PER_S = 1_000_000_000
-_MOST_BACKWARDS_NS = 1_000_000
+_MAX_BACKWARDS_NS = 1_000_000
 _EARLIER = (
     "call torch.cuda.memory._record_memory_history before the model is built, with a larger max_entries"
 )
 _AGAIN = "dump the snapshot again, with a current torch"
 
 
-def gaps_of(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
+def list_snapshot_gaps(devices: Sequence[DeviceTables]) -> Iterator[Gap]:
     """All of them, device by device."""
     for device in devices:
-        yield from _history(device)
-        yield from _unknown(device)
-        yield from _contradictions(device)
-        yield from _clock(device)
-        yield from _skipped(device)
-        yield from _sizes(device)
+        yield from _iter_history_gaps(device)
+        yield from _iter_unknown_entry_gaps(device)
+        yield from _iter_contradiction_gaps(device)
+        yield from _iter_clock_gaps(device)
+        yield from _iter_skipped_entry_gaps(device)
+        yield from _iter_size_gaps(device)
 
 
-def _history(device: DeviceTables) -> Iterator[Gap]:
+def _iter_history_gaps(device: DeviceTables) -> Iterator[Gap]:
     if not len(device.trace.rows):
         reason = f"{device.name}: the snapshot has no trace of it, only what was held when it was taken"
         yield Gap(what="allocator history", reason=reason, remedy=_EARLIER)
@@ -37,7 +37,7 @@ def _history(device: DeviceTables) -> Iterator[Gap]:
     before = np.asarray(device.block["before_history"])
     if before.any():
         there = int(np.asarray(device.block["requested_bytes"])[before].sum())
-        when = _when(device.begin_ns) if device.trace.timed else "its first entry"
+        when = _format_time(device.begin_ns) if device.trace.timed else "its first entry"
         yield Gap(
             what="allocator history",
             reason=f"{device.name}: it begins at {when}; blocks that were there already: "
@@ -46,7 +46,7 @@ def _history(device: DeviceTables) -> Iterator[Gap]:
         )
 
 
-def _when(time_ns: int) -> str:
+def _format_time(time_ns: int) -> str:
     seconds, rest = divmod(time_ns + 1, _NS_PER_S)
     try:
         day = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -55,16 +55,16 @@ def _when(time_ns: int) -> str:
     return f"{day}.{rest // 1000:06d} UTC"
 
 
-def _unknown(device: DeviceTables) -> Iterator[Gap]:
+def _iter_unknown_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
     unknown = device.trace.unknown
     if unknown:
-        names = ", ".join(repr(shown(name)) for name in islice(unknown, 3))
+        names = ", ".join(repr(format_name(name)) for name in islice(unknown, 3))
         count = sum(unknown.values())
         reason = f"{device.name}: entries of kinds that this version does not know: {count} ({names})"
         yield Gap(what="allocator history", reason=reason, remedy="upgrade zprof")
 
 
-def _contradictions(device: DeviceTables) -> Iterator[Gap]:
+def _iter_contradiction_gaps(device: DeviceTables) -> Iterator[Gap]:
     lives, counts = device.lives, []
     if lives.overlaps:
         counts.append(f"blocks allocated where one was still in use: {lives.overlaps}")
@@ -84,16 +84,16 @@ def _contradictions(device: DeviceTables) -> Iterator[Gap]:
         yield Gap(what="allocator state", reason=reason, remedy=_AGAIN)
 
 
-def _clock(device: DeviceTables) -> Iterator[Gap]:
+def _iter_clock_gaps(device: DeviceTables) -> Iterator[Gap]:
     if not device.trace.timed:
         reason = f"{device.name}: entries without a time; their order stands in for it"
         yield Gap(what="times of the allocator history", reason=reason, remedy=_AGAIN)
-    if device.trace.backwards_ns > _MOST_BACKWARDS_NS:
+    if device.trace.backwards_ns > _MAX_BACKWARDS_NS:
         reason = f"{device.name}: the clock of the trace runs back by {device.trace.backwards_ns} ns"
         yield Gap(what="times of the allocator history", reason=reason, remedy=_AGAIN)
 
 
-def _skipped(device: DeviceTables) -> Iterator[Gap]:
+def _iter_skipped_entry_gaps(device: DeviceTables) -> Iterator[Gap]:
     lost = {
         "free_requested": ("given back: taken as when it was free again", device.lives.requests_lost),
         "free_completed": ("free again: taken as when it was given back", device.lives.completions_lost),
@@ -104,7 +104,7 @@ def _skipped(device: DeviceTables) -> Iterator[Gap]:
             yield Gap(what="blocks awaiting free", reason=reason, remedy="leave skip_actions out")
 
 
-def _sizes(device: DeviceTables) -> Iterator[Gap]:
+def _iter_size_gaps(device: DeviceTables) -> Iterator[Gap]:
     if device.other_sizes:
         reason = (
             f"{device.name}: blocks in use of another size than torch's rule gives: {device.other_sizes}; "

@@ -1,4 +1,4 @@
-"""How much reading a snapshot may cost: an honest file of n bytes needs about 7 n of memory."""
+"""Bound what reading a snapshot may cost: an honest file of n bytes needs about 7 n of memory."""
 
 import resource
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from pathlib import Path
 
 MEBIBYTE = 1 << 20
 #: Files above this are refused: the allocator's own ring never comes near with bearable settings.
-LARGEST_FILE_BYTES = 2 << 30
-_MOST_MEMORY_BYTES = 28 << 30
+MAX_FILE_BYTES = 2 << 30
+_MAX_MEMORY_BYTES = 28 << 30
 #: Of a compressed file; real ones shrink 10 to 40 times.
-_MOST_INFLATION = 200
+_MAX_INFLATION = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ def limits_for(file_bytes: int) -> Limits:
     """The bounds for a file of this size (a pickle, not compressed)."""
     processor_s = 20 + file_bytes // (2 * MEBIBYTE)
     return Limits(
-        memory_bytes=min(12 * file_bytes + 512 * MEBIBYTE, _MOST_MEMORY_BYTES),
+        memory_bytes=min(12 * file_bytes + 512 * MEBIBYTE, _MAX_MEMORY_BYTES),
         processor_s=processor_s,
         wall_s=60.0 + 4.0 * processor_s,
         output_bytes=4 * file_bytes + 64 * MEBIBYTE,
@@ -39,32 +39,32 @@ def limits_for(file_bytes: int) -> Limits:
     )
 
 
-def largest_inflated(file_bytes: int) -> int:
+def max_inflated_bytes(file_bytes: int) -> int:
     """To how many bytes a compressed file may grow."""
-    return min(_MOST_INFLATION * file_bytes, LARGEST_FILE_BYTES)
+    return min(_MAX_INFLATION * file_bytes, MAX_FILE_BYTES)
 
 
-def apply(limits: Limits) -> None:
+def apply_limits(limits: Limits) -> None:
     """Bind this process, for good.
 
     Raises:
         OSError, ValueError: the system refuses a limit.
     """
-    _set(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
-    _set(resource.RLIMIT_CPU, limits.processor_s)
-    _set(resource.RLIMIT_FSIZE, limits.output_bytes)
-    _set(resource.RLIMIT_NOFILE, limits.open_files)
-    _set(resource.RLIMIT_CORE, 0)
+    _lower_limit(resource.RLIMIT_AS, _read_mapped_bytes() + limits.memory_bytes)
+    _lower_limit(resource.RLIMIT_CPU, limits.processor_s)
+    _lower_limit(resource.RLIMIT_FSIZE, limits.output_bytes)
+    _lower_limit(resource.RLIMIT_NOFILE, limits.open_files)
+    _lower_limit(resource.RLIMIT_CORE, 0)
 
 
-def _set(which: int, value: int) -> None:
+def _lower_limit(which: int, value: int) -> None:
     """Lower a limit; one that is lower already stays."""
     bounds = [bound for bound in resource.getrlimit(which) if bound != resource.RLIM_INFINITY]
     chosen = min([value, *bounds])
     resource.setrlimit(which, (chosen, chosen))
 
 
-def _mapped_bytes() -> int:
+def _read_mapped_bytes() -> int:
     """Address space of this process; where the system does not say (macOS), a gigabyte."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])

@@ -1,4 +1,6 @@
-"""Call stacks, each kept once: first by the list's identity, then by its frames, then by their content."""
+"""Number call stacks and keep each once: first by the list's identity, then by its frames, then by their
+content.
+"""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -6,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from zprof.collectors.snapshot.fields import Budget, Integers, clean, damaged
-from zprof.collectors.snapshot.texts import Texts
+from zprof.collectors.snapshot.columns import Budget, Integers, TextNumbers, clean_text, make_damaged_error
 
-_DEEPEST = 1024
-_LARGEST_LINE = 1 << 40
+_MAX_DEPTH = 1024
+_MAX_LINE = 1 << 40
 
 
-class Stacks:
+class StackTable:
     """Numbers stacks in the order of their first use.  The snapshot must outlive it: identities are kept."""
 
     def __init__(self, budget: Budget) -> None:
@@ -45,7 +46,7 @@ class Stacks:
         depths = np.array([len(stack) for stack in stacks], dtype=np.int64)
         at = np.fromiter(chain.from_iterable(stacks), dtype=np.int64, count=int(depths.sum()))
         before = np.repeat(np.cumsum(depths) - depths, depths)
-        files, functions = Texts(), Texts()
+        files, functions = TextNumbers(), TextNumbers()
         file = np.array([files.number(frame[0]) for frame in frames], dtype=np.int32)
         function = np.array([functions.number(frame[2]) for frame in frames], dtype=np.int32)
         line = np.array([frame[1] for frame in frames], dtype=np.int64)
@@ -67,10 +68,10 @@ class Stacks:
         if frames is None:
             return -1
         if type(frames) is not list and type(frames) is not tuple:
-            raise damaged(f"{where}: frames is {type(frames).__name__}, not a list")
+            raise make_damaged_error(f"{where}: frames is {type(frames).__name__}, not a list")
         if not frames:
             return -1
-        kept = frames[:_DEEPEST]
+        kept = frames[:_MAX_DEPTH]
         self._budget.spend(len(kept), f"frames of {where}")
         known = self._by_identity
         try:
@@ -81,13 +82,13 @@ class Stacks:
 
     def _frame(self, frame: object, where: str) -> int:
         if type(frame) is not dict:
-            raise damaged(f"{where}: a frame is {type(frame).__name__}, not dict")
+            raise make_damaged_error(f"{where}: a frame is {type(frame).__name__}, not dict")
         file, line, name = frame.get("filename", "?"), frame.get("line", 0), frame.get("name", "?")
         if type(file) is not str or type(name) is not str or type(line) is not int:
-            raise damaged(f"{where}: a frame without file, line and name")
-        if not -_LARGEST_LINE < line < _LARGEST_LINE:
-            raise damaged(f"{where}: a line number that no file has")
-        content = (clean(file), line, clean(name))
+            raise make_damaged_error(f"{where}: a frame without file, line and name")
+        if not -_MAX_LINE < line < _MAX_LINE:
+            raise make_damaged_error(f"{where}: a line number that no file has")
+        content = (clean_text(file), line, clean_text(name))
         number = self._by_content.setdefault(content, len(self._by_content))
         self._by_identity[id(frame)] = number
         return number

@@ -1,9 +1,10 @@
-"""The entries of one device's trace as columns (TraceEntry of torch's CUDACachingAllocator).
+"""Read the entries of one device's trace as columns (TraceEntry of torch's CUDACachingAllocator).
 
-``size`` is what the program asked for, not the rounded block, in alloc, free_requested and free_completed
-alike.  An ``oom`` entry has ``device_free`` in place of ``addr``.  A ``snapshot`` entry has neither.
-Torch's clock ticks in microseconds and many events share a tick; here each event has a time of its own,
-later than the one before it by a nanosecond at least, so that sorting by time keeps their order.
+``size`` is what the program asked for, not the rounded block, in alloc, free_requested and
+free_completed alike.  An ``oom`` entry has ``device_free`` instead of ``addr``; a ``snapshot`` entry
+has neither.  Torch's clock ticks in microseconds and many events share a tick; here each event has a
+time of its own, at least a nanosecond after the one before it, so that sorting by time keeps their
+order.
 """
 
 from collections import Counter
@@ -13,17 +14,17 @@ from enum import IntEnum
 
 import numpy as np
 
-from zprof.collectors.snapshot.fields import (
+from zprof.collectors.snapshot.columns import (
     Budget,
     Integers,
     Row,
-    check_sum,
-    column,
-    damaged,
-    integers,
-    rows_of,
-    sizes,
-    words,
+    check_total,
+    make_damaged_error,
+    read_column,
+    read_integers,
+    read_rows,
+    read_sizes,
+    read_texts,
 )
 
 #: Latest time that fits into nanoseconds of 64 bits, with room for the events that share a tick.
@@ -31,7 +32,7 @@ _LAST_US = 9_000_000_000_000_000
 _NS_PER_US = 1000
 
 
-class Action(IntEnum):
+class TraceAction(IntEnum):
     """What an entry says."""
 
     UNKNOWN = 0
@@ -46,12 +47,12 @@ class Action(IntEnum):
     SNAPSHOT = 9
 
 
-_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
-_ADDRESSED = np.array([Action.UNKNOWN < action < Action.OOM for action in Action])
+_CODES = {action.name.lower(): int(action) for action in TraceAction if action is not TraceAction.UNKNOWN}
+_ADDRESSED = np.array([TraceAction.UNKNOWN < action < TraceAction.OOM for action in TraceAction])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class DeviceTrace:
     """Columns of the entries, in the order of the ring, and the entries themselves.
 
     ``backwards_ns`` is by how much the clock ran back at worst, ``unknown`` counts unknown actions.
@@ -67,32 +68,32 @@ class Trace:
     timed: bool
     unknown: dict[str, int]
 
-    def has(self, action: Action) -> bool:
+    def has(self, action: TraceAction) -> bool:
         """Whether any entry says that."""
         return bool((self.action == action).any())
 
 
-def trace_of(value: object, where: str, budget: Budget) -> Trace:
+def read_device_trace(value: object, where: str, budget: Budget) -> DeviceTrace:
     """One device's trace.
 
     Raises:
         BadInput: an entry is not as torch writes it.
     """
-    rows = rows_of(value, where, budget)
-    names = words(rows, "action", where)
+    rows = read_rows(value, where, budget)
+    names = read_texts(rows, "action", where)
     action = np.array([_CODES.get(text, 0) for text in names], dtype=np.int64)
-    address = integers(rows, "addr", where, default=-1)
+    address = read_integers(rows, "addr", where, default=-1)
     if (address[_ADDRESSED[action]] < 0).any():
-        raise damaged(f"{where}: addr is missing or negative")
-    timed = None not in column(rows, "time_us")
-    times = sizes(rows, "time_us", where) if timed else np.arange(1, len(rows) + 1, dtype=np.int64)
-    time_ns, backwards_ns = _distinct(times, where)
-    return Trace(
+        raise make_damaged_error(f"{where}: addr is missing or negative")
+    timed = None not in read_column(rows, "time_us")
+    times = read_sizes(rows, "time_us", where) if timed else np.arange(1, len(rows) + 1, dtype=np.int64)
+    time_ns, backwards_ns = _make_times_distinct(times, where)
+    return DeviceTrace(
         rows=rows,
         action=action,
         address=address,
-        size=_sizes(rows, action, where),
-        stream=integers(rows, "stream", where, default=0),
+        size=_read_entry_sizes(rows, action, where),
+        stream=read_integers(rows, "stream", where, default=0),
         time_ns=time_ns,
         backwards_ns=backwards_ns,
         timed=timed,
@@ -100,20 +101,20 @@ def trace_of(value: object, where: str, budget: Budget) -> Trace:
     )
 
 
-def _sizes(rows: Sequence[Row], action: Integers, where: str) -> Integers:
-    found = integers(rows, "size", where, default=-1)
-    if (found[action != Action.UNKNOWN] < 0).any():
-        raise damaged(f"{where}: size is missing or negative")
-    check_sum(np.maximum(found, 0), where)
+def _read_entry_sizes(rows: Sequence[Row], action: Integers, where: str) -> Integers:
+    found = read_integers(rows, "size", where, default=-1)
+    if (found[action != TraceAction.UNKNOWN] < 0).any():
+        raise make_damaged_error(f"{where}: size is missing or negative")
+    check_total(np.maximum(found, 0), where)
     return found
 
 
-def _distinct(times_us: Integers, where: str) -> tuple[Integers, int]:
+def _make_times_distinct(times_us: Integers, where: str) -> tuple[Integers, int]:
     """Strictly rising nanoseconds, and how far the clock ran back."""
     if not times_us.size:
         return times_us, 0
     if times_us.max() > _LAST_US:
-        raise damaged(f"{where}: time_us is beyond any clock")
+        raise make_damaged_error(f"{where}: time_us is beyond any clock")
     ticks = np.maximum(times_us * _NS_PER_US, 1)
     backwards = int((np.maximum.accumulate(ticks) - ticks).max())
     order = np.arange(len(ticks), dtype=np.int64)

@@ -8,25 +8,29 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import state_dict_loader
 
-from zprof.reference_engine.checkpoints.extras import (
-    buffer_parts,
-    buffers_of,
-    generator_parts,
-    generator_states,
-    known_states,
-    set_generators,
+from zprof.reference_engine.checkpoints.dcp import IndexedReader, PartsLoadPlanner, RankGroup, read_metadata
+from zprof.reference_engine.checkpoints.manifest import (
+    CheckpointFolder,
+    Manifest,
+    check_file,
+    check_fits,
+    read_manifest,
 )
-from zprof.reference_engine.checkpoints.folder import CheckpointFolder
-from zprof.reference_engine.checkpoints.manifest import Manifest, check_file, read_manifest
-from zprof.reference_engine.checkpoints.parts import Engine, Numbers, parts_to_load
-from zprof.reference_engine.checkpoints.planners import PartsLoadPlanner
-from zprof.reference_engine.checkpoints.ranks import Ranks
-from zprof.reference_engine.checkpoints.storage import IndexedReader, read_metadata
-from zprof.reference_engine.checkpoints.table import check_fits
+from zprof.reference_engine.checkpoints.parts import (
+    CheckpointedModel,
+    CheckpointedOptimizer,
+    filter_known_states,
+    iter_buffers,
+    list_parts_to_load,
+    make_buffer_parts,
+    make_generator_parts,
+    read_generator_states,
+    set_generator_states,
+)
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], model: Engine, optimizer: Numbers
+    path: str | os.PathLike[str], model: CheckpointedModel, optimizer: CheckpointedOptimizer
 ) -> dict[str, int | float | str]:
     """Take over a checkpoint's weights and state, on all ranks at once, and return the caller's progress.
 
@@ -44,25 +48,31 @@ def load_checkpoint(
         RuntimeError: it could not be read, or a rank is gone; the model may be changed in part.
     """
     folder = CheckpointFolder(path)
-    ranks = Ranks(model, f"checkpoint {folder.path} cannot be loaded")
+    ranks = RankGroup(model, f"checkpoint {folder.path} cannot be loaded")
     ranks.on_first(folder.recover)
-    manifest = ranks.together(lambda: _open(folder, ranks, model, optimizer))
+    manifest = ranks.together(lambda: _open_checkpoint(folder, ranks, model, optimizer))
     metadata = ranks.together(lambda: read_metadata(folder.path, manifest.files))
     model.synchronize()
     for unit in model.units:
         unit.release()
-    buffers = {name: torch.empty_like(buffer).contiguous() for name, buffer in buffers_of(model.module)}
-    states = {} if _other_ranks(manifest, model) else generator_states(model, ranks.rank)
-    states = known_states(states, metadata)
-    parts = [*parts_to_load(model, optimizer), *buffer_parts(buffers), *generator_parts(states)]
+    buffers = {name: torch.empty_like(buffer).contiguous() for name, buffer in iter_buffers(model.module)}
+    states = {} if _rank_count_differs(manifest, model) else read_generator_states(model, ranks.rank)
+    states = filter_known_states(states, metadata)
+    parts = [
+        *list_parts_to_load(model, optimizer),
+        *make_buffer_parts(buffers),
+        *make_generator_parts(states),
+    ]
     reader, planner = IndexedReader(folder.path, metadata), PartsLoadPlanner(parts)
     ranks.call(lambda: _dcp_load(reader, planner, ranks))
     _take_over(model, optimizer, manifest, buffers)
-    set_generators(model, states)
+    set_generator_states(model, states)
     return dict(manifest.progress)
 
 
-def _open(folder: CheckpointFolder, ranks: Ranks, model: Engine, optimizer: Numbers) -> Manifest:
+def _open_checkpoint(
+    folder: CheckpointFolder, ranks: RankGroup, model: CheckpointedModel, optimizer: CheckpointedOptimizer
+) -> Manifest:
     manifest = read_manifest(folder.path)
     groups, here = len(manifest.optimizer["groups"]), len(optimizer.param_groups)
     if groups != here:
@@ -74,10 +84,13 @@ def _open(folder: CheckpointFolder, ranks: Ranks, model: Engine, optimizer: Numb
 
 
 def _take_over(
-    model: Engine, optimizer: Numbers, manifest: Manifest, buffers: Mapping[str, torch.Tensor]
+    model: CheckpointedModel,
+    optimizer: CheckpointedOptimizer,
+    manifest: Manifest,
+    buffers: Mapping[str, torch.Tensor],
 ) -> None:
     with torch.no_grad():
-        for name, buffer in buffers_of(model.module):
+        for name, buffer in iter_buffers(model.module):
             buffer.copy_(buffers[name])
         for unit in model.units:
             unit.store_weights()
@@ -85,11 +98,11 @@ def _take_over(
             if not unit.policy.shard_parameters and (unit.policy.shard_optimizer or not unit.trainable):
                 unit.publish()  # each rank has read its own part
                 unit.wait()
-    optimizer.load_scalar_state(_with_tuples(manifest.optimizer))
+    optimizer.load_scalar_state(_restore_tuples(manifest.optimizer))
     optimizer.zero_grad()
 
 
-def _with_tuples(state: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_tuples(state: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no tuples, and a group's betas are one."""
     groups = [
         {key: tuple(value) if isinstance(value, list) else value for key, value in group.items()}
@@ -98,11 +111,11 @@ def _with_tuples(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, "groups": groups}
 
 
-def _other_ranks(manifest: Manifest, model: Engine) -> bool:
+def _rank_count_differs(manifest: Manifest, model: CheckpointedModel) -> bool:
     return manifest.data_parallel != model.comm.world_size
 
 
-def _dcp_load(reader: IndexedReader, planner: PartsLoadPlanner, ranks: Ranks) -> None:
+def _dcp_load(reader: IndexedReader, planner: PartsLoadPlanner, ranks: RankGroup) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one rank alone, as meant
         state_dict_loader.load(

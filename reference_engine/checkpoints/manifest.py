@@ -1,4 +1,8 @@
-"""``zero.json``: what a checkpoint holds besides tensors, and what it must hold to be whole.
+"""Write and read a checkpoint's folder: its manifest `zero.json`, checksums, and the atomic replacement of
+an older one.
+
+The folder is written as `.NAME.saving`, flushed and renamed, so that one whole checkpoint can be loaded at
+every instant.
 
     {"format": "zero.checkpoint", "version": 1, "crc32": <of content>, "content": {
         "stage", "data_parallel", "model_parallel"   of the engine that saved
@@ -16,11 +20,15 @@ It is written last: a folder without it is no checkpoint.  The checksums find da
 """
 
 import json
+import os
+import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from zprof.reference_engine.checkpoints.parts import CheckpointedModel, is_split, iter_buffers
 
 MANIFEST = "zero.json"
 FORMAT = "zero.checkpoint"
@@ -45,7 +53,7 @@ class Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write ``zero.json``; whoever publishes the folder must flush it to disk."""
     content = asdict(manifest)
-    head = {"format": FORMAT, "version": VERSION, "crc32": _crc32_of(content)}
+    head = {"format": FORMAT, "version": VERSION, "crc32": _compute_crc32(content)}
     (folder / MANIFEST).write_text(json.dumps({**head, "content": content}, indent=1))
 
 
@@ -70,12 +78,12 @@ def read_manifest(folder: Path) -> Manifest:
         raise ValueError(
             f"it has format version {version}; this engine reads up to {VERSION}: use a newer one"
         )
-    return _content(whole)
+    return _parse_content(whole)
 
 
-def checksums(folder: Path, pattern: str) -> dict[str, dict[str, int]]:
+def compute_checksums(folder: Path, pattern: str) -> dict[str, dict[str, int]]:
     """Size and checksum of the files that match."""
-    return {path.name: _checksum(path) for path in sorted(folder.glob(pattern))}
+    return {path.name: _compute_checksum(path) for path in sorted(folder.glob(pattern))}
 
 
 def check_file(folder: Path, name: str, expected: Mapping[str, int]) -> None:
@@ -89,12 +97,12 @@ def check_file(folder: Path, name: str, expected: Mapping[str, int]) -> None:
         raise ValueError(f"its file {name} is missing")
     if path.stat().st_size != expected["bytes"]:
         raise ValueError(f"its file {name} has {path.stat().st_size} bytes, not {expected['bytes']}")
-    if _checksum(path) != expected:
+    if _compute_checksum(path) != expected:
         raise ValueError(f"its file {name} is damaged: the checksum differs")
 
 
-def _content(whole: Mapping[str, Any]) -> Manifest:
-    if whole.get("crc32") != _crc32_of(whole.get("content")):
+def _parse_content(whole: Mapping[str, Any]) -> Manifest:
+    if whole.get("crc32") != _compute_crc32(whole.get("content")):
         raise ValueError(f"its {MANIFEST} is damaged: the checksum differs")
     try:
         manifest = Manifest(**whole["content"])
@@ -105,13 +113,139 @@ def _content(whole: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"its {MANIFEST} is damaged: {error}") from None
 
 
-def _crc32_of(content: object) -> int:
+def _compute_crc32(content: object) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _checksum(path: Path) -> dict[str, int]:
+def _compute_checksum(path: Path) -> dict[str, int]:
     value = 0
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):
             value = zlib.crc32(block, value)
     return {"bytes": path.stat().st_size, "crc32": value}
+
+
+class CheckpointFolder:
+    """The place of one checkpoint.  Only the first rank may call what changes anything."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.realpath(path))
+        self.draft = self.path.with_name(f".{self.path.name}.saving")
+        self._replaced = self.path.with_name(f".{self.path.name}.replaced")
+
+    def recover(self) -> None:
+        """Put back a checkpoint whose replacement was cut short."""
+        if self._replaced.is_dir() and not self.path.exists():
+            self._replaced.rename(self.path)
+
+    def begin(self, *, overwrite: bool) -> None:
+        """Make an empty draft.
+
+        Raises:
+            ValueError: something is there already that may not be replaced.
+        """
+        self.recover()
+        self.check(overwrite=overwrite)
+        shutil.rmtree(self.draft, ignore_errors=True)
+        self.draft.mkdir(parents=True)
+
+    def check(self, *, overwrite: bool) -> None:
+        """Refuse a place where no checkpoint can be written; changes nothing.
+
+        Raises:
+            ValueError: something is there already that may not be replaced, or the folder is not writable.
+        """
+        if self.path.exists():
+            if not overwrite:
+                raise ValueError("it exists; choose another folder or pass overwrite=True")
+            if not (self.path / MANIFEST).is_file():
+                raise ValueError(
+                    f"what is there is not a checkpoint (it has no {MANIFEST}); remove it yourself"
+                )
+        nearest = next(parent for parent in self.path.parents if parent.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise ValueError(f"nothing can be written in {nearest}; choose another folder")
+
+    def publish(self) -> None:
+        """Flush the draft to disk and put it in its place."""
+        for file in self.draft.iterdir():
+            _flush(file)
+        _flush(self.draft)
+        shutil.rmtree(self._replaced, ignore_errors=True)
+        if self.path.exists():
+            self.path.rename(self._replaced)
+        self.draft.rename(self.path)
+        _flush(self.path.parent)
+        shutil.rmtree(self._replaced, ignore_errors=True)
+
+    def abandon(self) -> None:
+        """Remove a draft that was not finished; what was there before is there still."""
+        shutil.rmtree(self.draft, ignore_errors=True)
+        self.recover()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def describe_parameters(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
+    """Every logical parameter; with tensor parallelism the shape is that of a slice."""
+    return {
+        slot.name: {
+            "shape": list(slot.shape),
+            "trainable": unit.trainable,
+            "split": is_split(unit, slot.name),
+            "group": unit.group if unit.trainable else None,
+        }
+        for unit in engine.units
+        for slot in unit.layout.slots
+    }
+
+
+def describe_buffers(engine: CheckpointedModel) -> dict[str, dict[str, Any]]:
+    """Every persistent buffer."""
+    return {
+        name: {"shape": list(buffer.shape), "dtype": str(buffer.dtype).removeprefix("torch.")}
+        for name, buffer in iter_buffers(engine.module)
+    }
+
+
+def check_fits(manifest: Manifest, engine: CheckpointedModel) -> None:
+    """Compare a checkpoint with the model that wants it.
+
+    Raises:
+        ValueError: one line that names the first thing that differs.
+    """
+    model_parallel = 1 if engine.mp is None else engine.mp.world_size
+    if manifest.model_parallel != model_parallel:
+        raise ValueError(
+            f"it was saved with a model-parallel degree of {manifest.model_parallel}, and this mesh has "
+            f"{model_parallel}; another degree cannot be loaded"
+        )
+    _compare_entries("parameter", manifest.parameters, describe_parameters(engine))
+    _compare_entries("buffer", manifest.buffers, describe_buffers(engine))
+
+
+def _compare_entries(
+    kind: str, saved: Mapping[str, Mapping[str, Any]], here: Mapping[str, Mapping[str, Any]]
+) -> None:
+    if missing := [name for name in here if name not in saved]:
+        raise ValueError(f"it lacks the model's {kind} {missing[0]}{_format_more(missing)}")
+    if unexpected := [name for name in saved if name not in here]:
+        raise ValueError(
+            f"it has a {kind} {unexpected[0]}, which the model has not{_format_more(unexpected)}"
+        )
+    for name, record in here.items():
+        for key, value in record.items():
+            if saved[name].get(key) != value:
+                raise ValueError(
+                    f"{kind} {name}: {key} is {saved[name].get(key)} there and {value} in the model"
+                )
+
+
+def _format_more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

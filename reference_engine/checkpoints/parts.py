@@ -1,26 +1,84 @@
-"""What of a checkpoint lies in this rank's memory, by logical parameter, padding left out.
+"""List what of a checkpoint lies in this rank's memory: shards of parameters and moments as boxes of whole
+tensors, buffers, and random generators.
 
 Every rank writes its own shard of every unit: in stage 0 too, where all ranks hold all of it, so that nothing
 is written twice.  With tensor parallelism, slices are entries of their own (``<name>/mp1of2``), and what is
 the same on all ranks of the model-parallel group is written by the first.
+
+DCP knows rectangular chunks of an n-dimensional tensor, and a rank owns an interval of its elements in
+row-major order.  An interval is at most 2n - 1 boxes, each of which is itself an interval:
+
+    . . a a        a: what is left of the first row
+    b b b b        b: whole rows
+    b b b b
+    c . . .        c: the beginning of the last row
+
+Buffers are those of the first rank, whole, the persistent ones as in ``Module.state_dict``.  The generators
+of every rank are kept, and given back where the number of ranks is the same; otherwise they stay as they are.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from zprof.reference_engine.checkpoints.boxes import Box, boxes
-from zprof.reference_engine.comm import Comm
-from zprof.reference_engine.units.flat_unit import FlatUnit
-from zprof.reference_engine.units.layout import Piece
+from zprof.reference_engine.comm.collective import Comm
+from zprof.reference_engine.flat_unit import FlatUnit, Piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A chunk of a tensor whose elements are one interval of the flattened tensor."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return math.prod(self.sizes)
+
+
+def split_into_boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
+    """Elements [start, stop) of a flattened tensor as boxes, in order; an empty tensor is one empty box."""
+    if math.prod(shape) == 0:
+        yield Box(offsets=(0,) * len(shape), sizes=shape)
+    elif not shape:
+        yield Box(offsets=(), sizes=())
+    else:
+        yield from _iter_rows(shape, start, stop)
+
+
+def _iter_rows(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
+    row = math.prod(shape[1:])
+    if start % row:
+        end = min(stop, -(-start // row) * row)
+        yield from _iter_within_row(shape, start, end)
+        start = end
+    if whole := (stop - start) // row:
+        yield Box(
+            offsets=(start // row, *(0 for _ in shape[1:])),
+            sizes=(whole, *shape[1:]),
+        )
+        start += whole * row
+    if start < stop:
+        yield from _iter_within_row(shape, start, stop)
+
+
+def _iter_within_row(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
+    index, first = divmod(start, math.prod(shape[1:]))
+    for box in _iter_rows(shape[1:], first, first + stop - start):
+        yield Box(offsets=(index, *box.offsets), sizes=(1, *box.sizes))
+
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Engine(Protocol):
+class CheckpointedModel(Protocol):
     """What a checkpoint reads of a ``ZeroModel``."""
 
     module: nn.Module
@@ -35,7 +93,7 @@ class Engine(Protocol):
         """Wait for gathers that are under way."""
 
 
-class Numbers(Protocol):
+class CheckpointedOptimizer(Protocol):
     """What a checkpoint reads of a ``ZeroOptimizer``."""
 
     state: Any
@@ -63,31 +121,36 @@ class Part:
     def chunks(self) -> Iterator[tuple[Box, torch.Tensor]]:
         """The part as boxes of the whole tensor, each with its memory, shaped like the box."""
         position = 0
-        for box in boxes(self.shape, self.start, self.start + self.values.numel()):
+        for box in split_into_boxes(self.shape, self.start, self.start + self.values.numel()):
             yield box, self.values[position : position + box.numel].view(box.sizes)
             position += box.numel
 
 
-def parts_to_save(engine: Engine, optimizer: Numbers) -> Iterator[Part]:
+def list_parts_to_save(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
     """This rank's part of all parameters and of the optimizer's state."""
     first = engine.mp is None or engine.mp.rank == 0
     for unit in engine.units:
-        keys = _keys(unit, engine.mp)
-        pieces = [*unit.layout.pieces(engine.comm.rank), *(_empty(unit) if engine.comm.rank == 0 else ())]
+        keys = _make_keys(unit, engine.mp)
+        pieces = [
+            *unit.layout.pieces(engine.comm.rank),
+            *(_list_empty_pieces(unit) if engine.comm.rank == 0 else ()),
+        ]
         mine = [piece for piece in pieces if first or is_split(unit, piece.name)]
-        for flat, template, base in _memories(unit, optimizer):
-            yield from _parts(unit, flat, template, base, mine, keys)
+        for flat, template, base in _iter_memories(unit, optimizer):
+            yield from _make_parts(unit, flat, template, base, mine, keys)
 
 
-def parts_to_load(engine: Engine, optimizer: Numbers) -> Iterator[Part]:
+def list_parts_to_load(engine: CheckpointedModel, optimizer: CheckpointedOptimizer) -> Iterator[Part]:
     """The memory of everything that this rank must read."""
     for unit in engine.units:
         pieces = unit.layout.pieces(engine.comm.rank)
         if unit.trainable and not unit.policy.shard_optimizer:
-            pieces = _all_pieces(unit)
-        for flat, template, base in _memories(unit, optimizer):
+            pieces = _list_all_pieces(unit)
+        for flat, template, base in _iter_memories(unit, optimizer):
             whole = unit.trainable and not unit.policy.shard_optimizer
-            yield from _parts(unit, flat, template, 0 if whole else base, pieces, _keys(unit, engine.mp))
+            yield from _make_parts(
+                unit, flat, template, 0 if whole else base, pieces, _make_keys(unit, engine.mp)
+            )
 
 
 def is_split(unit: FlatUnit, name: str) -> bool:
@@ -96,7 +159,9 @@ def is_split(unit: FlatUnit, name: str) -> bool:
     return bool(getattr(unit.parameters[index], "tensor_parallel_split", False))
 
 
-def _memories(unit: FlatUnit, optimizer: Numbers) -> Iterator[tuple[torch.Tensor, str, int]]:
+def _iter_memories(
+    unit: FlatUnit, optimizer: CheckpointedOptimizer
+) -> Iterator[tuple[torch.Tensor, str, int]]:
     """Flat tensors, the template of their keys, and where this rank's shard begins in them."""
     if unit.weights is None:
         yield unit.shard.detach(), "model.{}", 0
@@ -107,7 +172,7 @@ def _memories(unit: FlatUnit, optimizer: Numbers) -> Iterator[tuple[torch.Tensor
         yield optimizer.state[unit.weights][moment], "optimizer.state.{}." + moment, base
 
 
-def _parts(
+def _make_parts(
     unit: FlatUnit,
     flat: torch.Tensor,
     template: str,
@@ -126,14 +191,14 @@ def _parts(
         )
 
 
-def _keys(unit: FlatUnit, mp: Comm | None) -> dict[str, str]:
+def _make_keys(unit: FlatUnit, mp: Comm | None) -> dict[str, str]:
     if mp is None or mp.world_size == 1:
         return {slot.name: slot.name for slot in unit.layout.slots}
     split = f"/mp{mp.rank}of{mp.world_size}"
     return {slot.name: slot.name + (split if is_split(unit, slot.name) else "") for slot in unit.layout.slots}
 
 
-def _all_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
+def _list_all_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
     return tuple(
         Piece(name=slot.name, parameter_offset=0, shard_offset=slot.offset, numel=slot.numel)
         for slot in unit.layout.slots
@@ -141,10 +206,58 @@ def _all_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
     )
 
 
-def _empty(unit: FlatUnit) -> tuple[Piece, ...]:
+def _list_empty_pieces(unit: FlatUnit) -> tuple[Piece, ...]:
     # They lie in no shard.  Written all the same, so that other readers of DCP find every parameter.
     return tuple(
         Piece(name=slot.name, parameter_offset=0, shard_offset=0, numel=0)
         for slot in unit.layout.slots
         if not slot.numel
     )
+
+
+def iter_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Persistent buffers by name, each once."""
+    for prefix, child in module.named_modules():
+        for name, buffer in child.named_buffers(prefix=prefix, recurse=False):
+            if name.rpartition(".")[2] not in child._non_persistent_buffers_set:
+                yield name, buffer
+
+
+def make_buffer_parts(buffers: dict[str, torch.Tensor]) -> Iterator[Part]:
+    """Whole contiguous tensors."""
+    for name, buffer in buffers.items():
+        yield Part(key=f"model.{name}", shape=tuple(buffer.shape), start=0, values=buffer.view(-1))
+
+
+def make_generator_parts(states: dict[str, torch.Tensor]) -> Iterator[Part]:
+    """States of generators, by key."""
+    for key, state in states.items():
+        yield Part(key=key, shape=tuple(state.shape), start=0, values=state)
+
+
+def read_generator_states(engine: CheckpointedModel, rank: int) -> dict[str, torch.Tensor]:
+    """Copies of the state of torch's generators on the CPU and on the parameters' GPU."""
+    states = {f"rng.{rank}.cpu": torch.get_rng_state()}
+    device = engine.units[0].full.device
+    if device.type == "cuda":
+        states[f"rng.{rank}.cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def filter_known_states(states: dict[str, torch.Tensor], metadata: Metadata) -> dict[str, torch.Tensor]:
+    """Those that a checkpoint has in this form (another version of torch may have another)."""
+    stored = metadata.state_dict_metadata
+    return {
+        key: state
+        for key, state in states.items()
+        if isinstance(record := stored.get(key), TensorStorageMetadata) and record.size == state.size()
+    }
+
+
+def set_generator_states(engine: CheckpointedModel, states: dict[str, torch.Tensor]) -> None:
+    """Give the generators their state."""
+    for key, state in states.items():
+        if key.endswith(".cuda"):
+            torch.cuda.set_rng_state(state, engine.units[0].full.device)
+        else:
+            torch.set_rng_state(state)

@@ -11,27 +11,33 @@ from typing import Any
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from zprof.reference_engine.checkpoints.extras import (
-    buffer_parts,
-    buffers_of,
-    generator_parts,
-    generator_states,
+from zprof.reference_engine.checkpoints.dcp import METADATA, PartsSavePlanner, RankGroup
+from zprof.reference_engine.checkpoints.manifest import (
+    CheckpointFolder,
+    Manifest,
+    compute_checksums,
+    describe_buffers,
+    describe_parameters,
+    write_manifest,
 )
-from zprof.reference_engine.checkpoints.folder import CheckpointFolder
-from zprof.reference_engine.checkpoints.manifest import Manifest, checksums, write_manifest
-from zprof.reference_engine.checkpoints.parts import Engine, Numbers, Part, parts_to_save
-from zprof.reference_engine.checkpoints.planners import PartsSavePlanner
-from zprof.reference_engine.checkpoints.ranks import Ranks
-from zprof.reference_engine.checkpoints.storage import METADATA
-from zprof.reference_engine.checkpoints.table import buffers_table, parameters_table
+from zprof.reference_engine.checkpoints.parts import (
+    CheckpointedModel,
+    CheckpointedOptimizer,
+    Part,
+    iter_buffers,
+    list_parts_to_save,
+    make_buffer_parts,
+    make_generator_parts,
+    read_generator_states,
+)
 
 Progress = Mapping[str, int | float | str]
 
 
 def save_checkpoint(
     path: str | os.PathLike[str],
-    model: Engine,
-    optimizer: Numbers,
+    model: CheckpointedModel,
+    optimizer: CheckpointedOptimizer,
     *,
     progress: Progress | None = None,
     overwrite: bool = False,
@@ -48,12 +54,12 @@ def save_checkpoint(
         RuntimeError: a rank could not write or is gone; the same one line on all ranks that are left.
     """
     folder = CheckpointFolder(path)
-    ranks = Ranks(model, f"checkpoint {folder.path} was not saved")
+    ranks = RankGroup(model, f"checkpoint {folder.path} was not saved")
     ranks.together(lambda: _check_progress(progress or {}))
     model.synchronize()
     ranks.on_first(lambda: folder.begin(overwrite=overwrite))
     try:
-        _write(folder, ranks, model, optimizer, progress or {})
+        _write_checkpoint(folder, ranks, model, optimizer, progress or {})
     except BaseException:
         if ranks.rank == 0:
             folder.abandon()
@@ -73,23 +79,27 @@ def check_checkpoint_path(path: str | os.PathLike[str], *, overwrite: bool = Fal
         raise ValueError(f"checkpoint {folder.path} cannot be saved: {error}") from None
 
 
-def _write(
-    folder: CheckpointFolder, ranks: Ranks, model: Engine, optimizer: Numbers, progress: Progress
+def _write_checkpoint(
+    folder: CheckpointFolder,
+    ranks: RankGroup,
+    model: CheckpointedModel,
+    optimizer: CheckpointedOptimizer,
+    progress: Progress,
 ) -> None:
-    planner = PartsSavePlanner(_parts(model, optimizer, ranks))
+    planner = PartsSavePlanner(_list_parts(model, optimizer, ranks))
     writer = FileSystemWriter(folder.draft, overwrite=False)
     ranks.call(lambda: _dcp_save(writer, planner, ranks))
-    written = ranks.collect(lambda: _written(folder, ranks.rank))
+    written = ranks.collect(lambda: _checksum_written(folder, ranks.rank))
     numbers = optimizer.scalar_state()
     steps = ranks.collect(lambda: numbers["steps"])  # a rank knows those of the parameters that it updates
     manifest = Manifest(
-        stage=_stage(model),
+        stage=_get_stage(model),
         data_parallel=model.comm.world_size,
         model_parallel=1 if model.mp is None else model.mp.world_size,
         optimizer={**numbers, "steps": {name: count for own in steps for name, count in own.items()}},
         progress=dict(progress),
-        parameters=parameters_table(model),
-        buffers=buffers_table(model),
+        parameters=describe_parameters(model),
+        buffers=describe_buffers(model),
         files={name: found for one_rank in written for name, found in one_rank.items()},
     )
 
@@ -100,19 +110,23 @@ def _write(
     ranks.on_first(publish)
 
 
-def _parts(model: Engine, optimizer: Numbers, ranks: Ranks) -> Iterator[Part]:
-    yield from parts_to_save(model, optimizer)
-    yield from generator_parts(generator_states(model, ranks.rank))
+def _list_parts(
+    model: CheckpointedModel, optimizer: CheckpointedOptimizer, ranks: RankGroup
+) -> Iterator[Part]:
+    yield from list_parts_to_save(model, optimizer)
+    yield from make_generator_parts(read_generator_states(model, ranks.rank))
     if ranks.rank == 0:
-        yield from buffer_parts({name: buffer.contiguous() for name, buffer in buffers_of(model.module)})
+        yield from make_buffer_parts(
+            {name: buffer.contiguous() for name, buffer in iter_buffers(model.module)}
+        )
 
 
-def _written(folder: CheckpointFolder, rank: int) -> dict[str, dict[str, int]]:
-    index = checksums(folder.draft, METADATA) if rank == 0 else {}
-    return checksums(folder.draft, f"__{rank}_*") | index
+def _checksum_written(folder: CheckpointFolder, rank: int) -> dict[str, dict[str, int]]:
+    index = compute_checksums(folder.draft, METADATA) if rank == 0 else {}
+    return compute_checksums(folder.draft, f"__{rank}_*") | index
 
 
-def _dcp_save(writer: FileSystemWriter, planner: PartsSavePlanner, ranks: Ranks) -> None:
+def _dcp_save(writer: FileSystemWriter, planner: PartsSavePlanner, ranks: RankGroup) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one rank alone, as meant
         state_dict_saver.save(
@@ -120,7 +134,7 @@ def _dcp_save(writer: FileSystemWriter, planner: PartsSavePlanner, ranks: Ranks)
         )
 
 
-def _stage(model: Engine) -> int:
+def _get_stage(model: CheckpointedModel) -> int:
     policy = model.units[0].policy
     return policy.shard_optimizer + policy.shard_gradients + policy.shard_parameters
 

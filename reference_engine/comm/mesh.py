@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
-from zprof.reference_engine.comm.base import Comm
+from zprof.reference_engine.comm.collective import Comm
 
 CommFactory = Callable[[dist.ProcessGroup | None], Comm]
 

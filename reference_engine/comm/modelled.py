@@ -17,11 +17,16 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from zprof.reference_engine import ranges
-from zprof.reference_engine.collective import Collective, Kind, ring_factor
-from zprof.reference_engine.comm.base import Handle
-from zprof.reference_engine.comm.native import NativeComm, failure
-from zprof.reference_engine.comm.order import POLL_S, CollectiveOrder
+from zprof.reference_engine.comm import native
+from zprof.reference_engine.comm.collective import (
+    POLL_S,
+    Collective,
+    CollectiveOrder,
+    Handle,
+    Kind,
+    get_ring_factor,
+)
+from zprof.reference_engine.comm.native import NativeComm, make_failure
 
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -53,7 +58,7 @@ class LinkModel:
         """Transfer time of a collective once all ranks have come to it; 0 for a rank alone."""
         if ranks == 1:
             return 0.0
-        moved = collective.bytes * ring_factor(collective.kind, ranks)
+        moved = collective.bytes * get_ring_factor(collective.kind, ranks)
         slowest = max((self.rank_factors.get(rank, 1.0) for rank in range(ranks)), default=1.0)
         return (self.latency_s + moved / self.bandwidth_bytes_per_s) * slowest
 
@@ -65,7 +70,7 @@ class ModelledComm(NativeComm):
         """Start the link's thread and make the group in which the ranks' threads meet (collective)."""
         super().__init__(group)
         self._link = link
-        self._meeting = _Meeting(group)
+        self._meeting = _LinkBarrier(group)
         self._queue: queue.SimpleQueue[_Transfer | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="modelled-link", daemon=True)
@@ -100,7 +105,7 @@ class ModelledComm(NativeComm):
             transfer.carry(self._meeting)
 
 
-class _Meeting:
+class _LinkBarrier:
     """Where the ranks' link threads wait for each other, in a group of its own."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -132,16 +137,16 @@ class _Transfer:
         self._error: BaseException | None = None
         self._waited = False
 
-    def carry(self, meeting: _Meeting) -> None:
+    def carry(self, meeting: _LinkBarrier) -> None:
         """Meet the other ranks, complete the real collective, and fill up to the modelled time."""
-        with ranges.comm(self._collective):
+        with native.comm_range(self._collective):
             try:
                 self._complete(meeting)
             except BaseException as error:  # whatever it is, the waiting caller must get it
                 self._error = error
         self._done.set()
 
-    def _complete(self, meeting: _Meeting) -> None:
+    def _complete(self, meeting: _LinkBarrier) -> None:
         work, self._work = self._work, None
         assert work is not None
         meeting.wait()
@@ -155,9 +160,9 @@ class _Transfer:
             self._waited = True
             if self._order is not None:
                 self._order.check_agreed()
-            with ranges.wait(self._collective):
+            with native.wait_range(self._collective):
                 while not self._done.wait(POLL_S):
                     if self._order is not None:
                         self._order.look()
         if self._error is not None:
-            raise failure(self._collective, self._error) from self._error
+            raise make_failure(self._collective, self._error) from self._error

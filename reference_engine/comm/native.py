@@ -1,4 +1,15 @@
-"""The native transport: torch.distributed's own process group (gloo, NCCL)."""
+"""Run collectives on torch.distributed's own process group (gloo, NCCL), count their bytes, and write the
+zero:: ranges into a profiler's trace.
+
+    zero::launch <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>    around a launch
+    zero::wait <kind> pg=<name> seq=<int> unit=<name>                               around blocking for it
+    zero::comm <kind> pg=<name> seq=<int> unit=<name> bytes=<int> dtype=<name>      a modelled link's transfer
+    zero::compute <phase> unit=<name>                                               modelled compute
+    zero::copy <what> unit=<name> bytes=<int>                                       a modelled copy (offload)
+    zero::prefetch_miss unit=<name> expected=<name>                                 the order has changed
+
+``bytes`` is the full (gathered) tensor, ``seq`` counts within the process group and is equal on all ranks.
+"""
 
 import time
 from collections import Counter
@@ -7,15 +18,21 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
+from torch.profiler import record_function
+
+from zprof.reference_engine.comm.collective import (
+    POLL_S,
+    Collective,
+    CollectiveOrder,
+    Handle,
+    Kind,
+    get_ring_factor,
+)
 
 # Keeps the default group of its import time as a default argument, and torch's optimizers import it.  After
 # init_process_group() the group would so outlive its destruction, and its threads abort the process at exit.
-import torch.distributed.nn.functional
 
-from zprof.reference_engine import ranges
-from zprof.reference_engine.collective import Collective, Kind, ring_factor
-from zprof.reference_engine.comm.base import Handle
-from zprof.reference_engine.comm.order import POLL_S, CollectiveOrder
 
 # torch 2.13 renamed the two and warns at the old names; 2.8 has only those.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -31,7 +48,7 @@ class NativeComm:
             raise RuntimeError("no process group: call torch.distributed.init_process_group() first")
         # None stays None: a reference that outlives destroy_process_group() aborts the process at exit.
         self._group = group
-        self._group_name = _name_of(group)
+        self._group_name = _get_group_name(group)
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.moved: Counter[str] = Counter()
@@ -46,13 +63,13 @@ class NativeComm:
         return self._group
 
     def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.base.Comm`."""
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
         return self._start(
             Kind.ALL_GATHER, out, unit, lambda: _all_gather(out, shard, group=self._group, async_op=True)
         )
 
     def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.base.Comm`."""
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
         return self._start(
             Kind.REDUCE_SCATTER,
             full,
@@ -61,13 +78,13 @@ class NativeComm:
         )
 
     def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.base.Comm`."""
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
         return self._start(
             Kind.ALL_REDUCE, tensor, unit, lambda: dist.all_reduce(tensor, group=self._group, async_op=True)
         )
 
     def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
-        """See :class:`~zprof.reference_engine.comm.base.Comm`."""
+        """See :class:`~zprof.reference_engine.comm.collective.Comm`."""
         return self._start(
             Kind.BROADCAST,
             tensor,
@@ -95,14 +112,14 @@ class NativeComm:
         if self.order is not None:
             self.order.check(collective)
         try:
-            with ranges.launch(collective):
+            with launch_range(collective):
                 work = launch()
         except RuntimeError as error:
             # Without its traceback: the frames in it keep the process group (see above).
-            raise failure(collective, error) from error.with_traceback(None)
+            raise make_failure(collective, error) from error.with_traceback(None)
         assert work is not None  # this process belongs to the group, checked at construction
         self._launched += 1
-        self.moved[kind] += round(collective.bytes * ring_factor(kind, self.world_size))
+        self.moved[kind] += round(collective.bytes * get_ring_factor(kind, self.world_size))
         return self._carry(collective, work, full)
 
     def _carry(self, collective: Collective, work: dist.Work, full: torch.Tensor) -> Handle:
@@ -126,7 +143,7 @@ class _WorkHandle:
         work, self._work = self._work, None
         if self._order is not None:
             self._order.check_agreed()
-        with ranges.wait(self._collective):
+        with wait_range(self._collective):
             while not self._completed(work):
                 assert self._order is not None
                 self._order.look()
@@ -141,7 +158,7 @@ class _WorkHandle:
                 work.wait(timedelta(seconds=POLL_S))
         except RuntimeError as error:
             if self._order is None:
-                raise failure(self._collective, error) from error
+                raise make_failure(self._collective, error) from error
             # gloo's reduce_scatter fails without ever being completed: what fails at once is no timeout
             if not work.is_completed() and time.monotonic() - begin >= POLL_S:
                 return False
@@ -150,12 +167,53 @@ class _WorkHandle:
         return True
 
 
-def failure(collective: Collective, error: BaseException) -> RuntimeError:
+def make_failure(collective: Collective, error: BaseException) -> RuntimeError:
     """The one-line error of a collective that did not complete."""
     return RuntimeError(f"{collective.kind} of unit {collective.unit} failed: {error}")
 
 
-def _name_of(group: dist.ProcessGroup | None) -> str:
+def _get_group_name(group: dist.ProcessGroup | None) -> str:
     group = group if group is not None else dist.group.WORLD
     assert group is not None
     return group.group_name
+
+
+RANGE_PREFIX = "zero::"
+
+
+def launch_range(collective: Collective) -> record_function:
+    """Around the launch of a collective, on the calling thread."""
+    return record_function(f"{RANGE_PREFIX}launch {_format_identity(collective)} {_format_size(collective)}")
+
+
+def wait_range(collective: Collective) -> record_function:
+    """Around blocking for a collective, on the calling thread."""
+    return record_function(f"{RANGE_PREFIX}wait {_format_identity(collective)}")
+
+
+def comm_range(collective: Collective) -> record_function:
+    """The collective itself, on the thread of a modelled link."""
+    return record_function(f"{RANGE_PREFIX}comm {_format_identity(collective)} {_format_size(collective)}")
+
+
+def compute_range(phase: str, unit: str) -> record_function:
+    """Time that stands for compute."""
+    return record_function(f"{RANGE_PREFIX}compute {phase} unit={unit}")
+
+
+def copy_range(what: str, unit: str, size_bytes: int) -> record_function:
+    """Time that stands for a copy between device and host."""
+    return record_function(f"{RANGE_PREFIX}copy {what} unit={unit} bytes={size_bytes}")
+
+
+def prefetch_miss_range(unit: str, expected: str) -> record_function:
+    """A unit was needed out of the recorded order."""
+    return record_function(f"{RANGE_PREFIX}prefetch_miss unit={unit} expected={expected}")
+
+
+def _format_identity(collective: Collective) -> str:
+    return f"{collective.kind} pg={collective.group} seq={collective.sequence} unit={collective.unit}"
+
+
+def _format_size(collective: Collective) -> str:
+    return f"bytes={collective.bytes} dtype={collective.dtype}"

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 
 import torch
 
-from zprof.reference_engine.comm import Comm
-from zprof.reference_engine.gradients.pieces import Cut
-from zprof.reference_engine.units.flat_unit import FlatUnit
+from zprof.reference_engine.comm.collective import Comm
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.gradients.storage import Cut
 
 PROBE_UNIT = "sign_of_zero"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _FirstElements:
     """First elements of one parameter in shards: where they are in what is sent, and in the flat tensor."""
 
     parameter: int
@@ -48,7 +48,7 @@ class Presence:
         self._unit = unit
         self._sign_kept = sign_kept
         self._had: set[int] = set()
-        self._places: dict[Cut | None, tuple[_Place, ...]] = {}
+        self._places: dict[Cut | None, tuple[_FirstElements, ...]] = {}
 
     def add(self, index: int) -> None:
         """Note that the parameter of this index has a gradient in this step."""
@@ -118,13 +118,13 @@ class Presence:
         )
         return torch.zeros((), dtype=torch.float32, device=first.device)
 
-    def _first_elements(self, cut: Cut | None) -> tuple[_Place, ...]:
+    def _first_elements(self, cut: Cut | None) -> tuple[_FirstElements, ...]:
         if cut not in self._places:
-            self._places[cut] = tuple(_places(self._unit, cut))
+            self._places[cut] = tuple(_find_first_elements(self._unit, cut))
         return self._places[cut]
 
 
-def keeps_sign_of_zero(units: Sequence[FlatUnit], dtype: torch.dtype, comm: Comm) -> bool:
+def probe_sign_of_zero(units: Sequence[FlatUnit], dtype: torch.dtype, comm: Comm) -> bool:
     """Find out if sums over the ranks keep the sign of zero (collective; waits for the device).
 
     The same kind of collective as in a step, of the same sizes: a library chooses its algorithm by these.
@@ -143,7 +143,7 @@ def keeps_sign_of_zero(units: Sequence[FlatUnit], dtype: torch.dtype, comm: Comm
     return kept
 
 
-def _places(unit: FlatUnit, cut: Cut | None) -> list[_Place]:
+def _find_first_elements(unit: FlatUnit, cut: Cut | None) -> list[_FirstElements]:
     size = unit.layout.shard_numel
     first, elements = (0, size) if cut is None else (cut.first, cut.elements)
     found = []
@@ -154,11 +154,11 @@ def _places(unit: FlatUnit, cut: Cut | None) -> list[_Place]:
         if first <= offset < first + elements:
             sent = shard * elements + offset - first
             flat = slice(slot.offset, slot.offset + 1)
-            found.append(_Place(parameter=index, sent=slice(sent, sent + 1), flat=flat))
+            found.append(_FirstElements(parameter=index, sent=slice(sent, sent + 1), flat=flat))
         begin, end = shard + 1, -(-(slot.offset + slot.numel) // size)  # shards that begin inside of it
         if first == 0 and begin < end:
             found.append(
-                _Place(
+                _FirstElements(
                     parameter=index,
                     sent=slice(begin * elements, (end - 1) * elements + 1, elements),
                     flat=slice(begin * size, (end - 1) * size + 1, size),

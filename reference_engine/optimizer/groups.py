@@ -16,7 +16,7 @@ from torch import nn
 from zprof.reference_engine.config import ZeroConfig
 
 #: Options of torch.optim.AdamW that the engine's update does not have.
-_NOT_THERE = ("amsgrad", "maximize", "capturable", "differentiable")
+_UNSUPPORTED_OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ def resolve_groups(
             raise ValueError(f"groups[{index}] is no dictionary with params; pass {{'params': [...]}}")
         own = {key: value for key, value in group.items() if key != "params"}
         numbers.append({**defaults, **own, "betas": tuple(own.get("betas", defaults["betas"]))})
-        _check_numbers(index, numbers[-1])
-        for parameter in _parameters(index, group["params"]):
+        _check_hyperparameters(index, numbers[-1])
+        for parameter in _list_parameters(index, group["params"]):
             if parameter not in named:
                 shape = tuple(parameter.shape)
                 raise ValueError(f"groups[{index}] has a parameter of shape {shape} that is not in the model")
@@ -77,7 +77,7 @@ def resolve_groups(
     return ParameterGroups(numbers=tuple(numbers), index=trained)
 
 
-def _parameters(index: int, params: Any) -> list[nn.Parameter]:
+def _list_parameters(index: int, params: Any) -> list[nn.Parameter]:
     """One parameter, several, or pairs of a name and a parameter, as torch takes them."""
     several = [params] if isinstance(params, torch.Tensor) else list(params)
     found: list[nn.Parameter] = []
@@ -90,7 +90,7 @@ def _parameters(index: int, params: Any) -> list[nn.Parameter]:
     return found
 
 
-def _check_numbers(index: int, numbers: Mapping[str, Any]) -> None:
+def _check_hyperparameters(index: int, numbers: Mapping[str, Any]) -> None:
     for name in ("lr", "eps", "weight_decay"):
         if not numbers[name] >= 0:
             raise ValueError(f"{name} of groups[{index}] is {numbers[name]!r}; it must be 0 or more")
@@ -98,6 +98,6 @@ def _check_numbers(index: int, numbers: Mapping[str, Any]) -> None:
         raise ValueError(
             f"betas of groups[{index}] is {numbers['betas']!r}; it must be two numbers in [0, 1)"
         )
-    for name in _NOT_THERE:
+    for name in _UNSUPPORTED_OPTIONS:
         if numbers.get(name):
             raise ValueError(f"groups[{index}] asks for {name}, which the engine does not have; leave it out")

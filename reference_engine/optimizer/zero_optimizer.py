@@ -1,26 +1,115 @@
-"""AdamW on this rank's part of every unit.
+"""Update this rank's shard of every unit with AdamW, and count the steps of parameters that had no gradient
+separately.
 
-    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
-    w = w (1 - lr wd) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+State in bytes per owned element: 8 for both moments, 12 with fp32 master weights.
 
-State in bytes per owned element: m and v, 8; with low-precision parameters also the fp32 master weights, 12.
-With a loss scale 8 bytes more, and where the norm is taken 8 that keep the last one.
+A unit has one step count, and is one part, as long as each of its parameters has a gradient on this rank in
+every step.  From the first step in which one has none, it has a count of its own (4 bytes), which steps
+without a gradient on any rank do not advance.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from zprof.reference_engine.comm import Comm
+from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.gradients.reducer import GradientReducer
-from zprof.reference_engine.gradients.unit_gradients import UnitGradients
-from zprof.reference_engine.optimizer.loss_scale import DynamicLossScale
-from zprof.reference_engine.optimizer.norm import SquaresOverRanks, control_of, norm_of
-from zprof.reference_engine.optimizer.segments import Segment, own_steps, set_steps, split_shard
-from zprof.reference_engine.optimizer.update import AdamWNumbers, Shard, StepControl, Update
-from zprof.reference_engine.units.flat_unit import FlatUnit
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.gradients.reducer import GradientReducer, UnitGradients
+from zprof.reference_engine.optimizer.adamw import (
+    AdamWHyperparameters,
+    Shard,
+    StepControl,
+    Update,
+    combine_skip,
+)
+from zprof.reference_engine.optimizer.scale_and_clip import (
+    DynamicLossScale,
+    SumOfSquares,
+    compute_norm,
+    compute_step_control,
+)
+
+_OWN_STEP_PREFIX = "step."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of what this rank owns of a unit.
+
+    ``own``      whether ``step`` counts for this part alone
+    ``lacking``  1.0 if no rank had a gradient in this step, else 0.0; None: this rank had one
+    """
+
+    part: slice
+    step: torch.Tensor
+    own: bool = False
+    lacking: torch.Tensor | None = None
+
+    def control(self, of_all: StepControl | None) -> StepControl | None:
+        """Return what the step does with this part: without a gradient, nothing."""
+        return combine_skip(of_all, self.lacking)
+
+
+def split_shard(unit: FlatUnit, gradients: UnitGradients, state: dict[str, Any]) -> list[Segment]:
+    """Cut this rank's part of a unit, when its gradients are reduced; may add step counts to ``state``."""
+    elements = unit.owned_range.stop - unit.owned_range.start
+    lacking = {}
+    for index in gradients.presence.lacking_here():
+        part = _find_owned_part(unit, index)
+        if part is not None:
+            lacking[index] = gradients.presence.lacking_everywhere(index, gradients.owned[part.start])
+            state.setdefault(_OWN_STEP_PREFIX + unit.layout.slots[index].name, state["step"].clone())
+    segments = []
+    done = 0
+    for index in _find_own_steps(unit, state):
+        part = _find_owned_part(unit, index)
+        if part is None:
+            continue
+        if done < part.start:
+            segments.append(Segment(part=slice(done, part.start), step=state["step"]))
+        step = state[_OWN_STEP_PREFIX + unit.layout.slots[index].name]
+        segments.append(Segment(part=part, step=step, own=True, lacking=lacking.get(index)))
+        done = part.stop
+    if done < elements:
+        segments.append(Segment(part=slice(done, elements), step=state["step"]))
+    return segments
+
+
+def read_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> dict[str, int]:
+    """Return step counts of parameters that differ from the unit's (waits for the device)."""
+    common = int(state["step"])
+    found = {
+        unit.layout.slots[index].name: int(state[_OWN_STEP_PREFIX + unit.layout.slots[index].name])
+        for index in _find_own_steps(unit, state)
+    }
+    return {name: count for name, count in found.items() if count != common}
+
+
+def set_steps(unit: FlatUnit, state: dict[str, Any], common: int, own: Mapping[str, int]) -> None:
+    """Set the unit's count, and those of parameters whose count differs from it; the inverse of own_steps."""
+    state["step"].fill_(common)
+    for key in [key for key in state if key.startswith(_OWN_STEP_PREFIX)]:
+        del state[key]
+    for index, slot in enumerate(unit.layout.slots):
+        if slot.name in own and _find_owned_part(unit, index) is not None:
+            state[_OWN_STEP_PREFIX + slot.name] = torch.full_like(state["step"], own[slot.name])
+
+
+def _find_own_steps(unit: FlatUnit, state: Mapping[str, Any]) -> list[int]:
+    if not any(key.startswith(_OWN_STEP_PREFIX) for key in state):
+        return []
+    return [index for index, slot in enumerate(unit.layout.slots) if _OWN_STEP_PREFIX + slot.name in state]
+
+
+def _find_owned_part(unit: FlatUnit, index: int) -> slice | None:
+    """Where a parameter lies in what this rank owns; None: nowhere."""
+    owned, slot = unit.owned_range, unit.layout.slots[index]
+    first, last = max(slot.offset, owned.start), min(slot.offset + slot.numel, owned.stop)
+    return slice(first - owned.start, last - owned.start) if first < last else None
+
 
 #: Elements of a rank that are updated before their gathers start: at 28 bytes 117 MB, 35 us at 3.35 TB/s.
 BATCH_ELEMENTS = 2**22
@@ -73,9 +162,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._clip_norm = config.clip_norm
         self._micro_batches = config.micro_batches
         self._overlap_gather = config.overlap_gather
-        self._squares: SquaresOverRanks | None = None
+        self._squares: SumOfSquares | None = None
         if config.clip_norm is not None or loss_scale is not None:
-            self._squares = SquaresOverRanks(gradients, update, comm=comm, mp=mp)
+            self._squares = SumOfSquares(gradients, update, comm=comm, mp=mp)
         self.gradient_norm: torch.Tensor | None = None
         defaults = {
             "lr": config.learning_rate,
@@ -85,7 +174,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
             "fused": True,  # by this torch loads the step counts to the device, in float32
         }
         parameters = [
-            [_weights(unit) for unit in self._units if unit.group == index] for index in range(len(groups))
+            [_get_weights(unit) for unit in self._units if unit.group == index]
+            for index in range(len(groups))
         ]
         super().__init__(
             [
@@ -129,7 +219,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._check_reduced()
         control = self._control()
         segments = {
-            unit: split_shard(unit, self._gradients[unit], self.state[_weights(unit)]) for unit in self._units
+            unit: split_shard(unit, self._gradients[unit], self.state[_get_weights(unit)])
+            for unit in self._units
         }
         self._count_step(control, [segment for of_unit in segments.values() for segment in of_unit])
         for units in self._batches:
@@ -150,7 +241,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
         ``steps`` are the counts of parameters on this rank that have fewer.
         """
-        steps = {int(self.state[_weights(unit)]["step"]) for unit in self._units}
+        steps = {int(self.state[_get_weights(unit)]["step"]) for unit in self._units}
         groups = [
             {key: value for key, value in group.items() if key != "params"} for group in self.param_groups
         ]
@@ -158,14 +249,14 @@ class ZeroOptimizer(torch.optim.Optimizer):
         fewer = {
             name: count
             for unit in self._units
-            for name, count in own_steps(unit, self.state[_weights(unit)]).items()
+            for name, count in read_own_steps(unit, self.state[_get_weights(unit)]).items()
         }
         return {"step": max(steps), "steps": fewer, "groups": groups, "loss_scale": scale}
 
     def load_scalar_state(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`scalar_state` gave, on every rank."""
         for unit in self._units:
-            set_steps(unit, self.state[_weights(unit)], state["step"], state.get("steps", {}))
+            set_steps(unit, self.state[_get_weights(unit)], state["step"], state.get("steps", {}))
         for group, numbers in zip(self.param_groups, state["groups"], strict=True):
             group.update(numbers)
         if self._loss_scale is not None and state.get("loss_scale") is not None:
@@ -185,7 +276,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             self._loss_scale.set(state_dict["loss_scale"])
 
     def _make_state(self, unit: FlatUnit) -> None:
-        weights = _weights(unit)
+        weights = _get_weights(unit)
         self.state[weights] = {
             "step": torch.zeros((), dtype=torch.float32, device=weights.device),
             "exp_avg": torch.zeros_like(weights.detach()),
@@ -210,11 +301,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def _control(self) -> StepControl | None:
         if self._squares is None:
             return None
-        self.gradient_norm = norm_of(self._squares.sum(), self.loss_scale)
-        return control_of(self.gradient_norm, self.loss_scale, self._clip_norm)
+        self.gradient_norm = compute_norm(self._squares.sum(), self.loss_scale)
+        return compute_step_control(self.gradient_norm, self.loss_scale, self._clip_norm)
 
     def _count_step(self, control: StepControl | None, segments: Sequence[Segment]) -> None:
-        counts = [self.state[_weights(unit)]["step"] for unit in self._units]
+        counts = [self.state[_get_weights(unit)]["step"] for unit in self._units]
         counts += [segment.step for segment in segments if segment.own and segment.lacking is None]
         if control is None:
             torch._foreach_add_(counts, 1.0)
@@ -231,7 +322,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         segments: Mapping[FlatUnit, Sequence[Segment]],
         control: StepControl | None,
     ) -> None:
-        shards: dict[AdamWNumbers, list[Shard]] = {}
+        shards: dict[AdamWHyperparameters, list[Shard]] = {}
         for unit in units:
             unit.wait()  # of the last step's gather, if no forward came since
             if not unit.policy.shard_parameters:
@@ -245,7 +336,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
                 unit.publish()
 
     def _shard(self, unit: FlatUnit, segment: Segment) -> Shard:
-        weights, part = _weights(unit), segment.part
+        weights, part = _get_weights(unit), segment.part
         state = self.state[weights]
         return Shard(
             weights=weights.detach()[part],
@@ -257,9 +348,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
             skip=segment.lacking,
         )
 
-    def _numbers(self, unit: FlatUnit) -> AdamWNumbers:
+    def _numbers(self, unit: FlatUnit) -> AdamWHyperparameters:
         group = self.param_groups[unit.group]
-        return AdamWNumbers(
+        return AdamWHyperparameters(
             learning_rate=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -286,6 +377,6 @@ def split_batches(units: Sequence[FlatUnit], update: Update) -> list[list[FlatUn
     return batches
 
 
-def _weights(unit: FlatUnit) -> torch.nn.Parameter:
+def _get_weights(unit: FlatUnit) -> torch.nn.Parameter:
     assert unit.weights is not None  # the optimizer is given trainable units only
     return unit.weights

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 _NOISE = 0.1
 
 
-def global_batch(*, seed: int, step: int, batch: int, time: int, vocabulary: int) -> torch.Tensor:
+def make_global_batch(*, seed: int, step: int, batch: int, time: int, vocabulary: int) -> torch.Tensor:
     """Tokens [batch, time + 1] of one step: inputs and, one further, targets."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     tokens = torch.empty(batch, time + 1, dtype=torch.int64)
@@ -27,7 +27,7 @@ def global_batch(*, seed: int, step: int, batch: int, time: int, vocabulary: int
     return tokens
 
 
-def rank_slice(tokens: torch.Tensor, *, rank: int, ranks: int) -> torch.Tensor:
+def take_rank_slice(tokens: torch.Tensor, *, rank: int, ranks: int) -> torch.Tensor:
     """One rank's sequences of the global batch."""
     share = tokens.shape[0] // ranks
     return tokens[rank * share : (rank + 1) * share]
@@ -53,16 +53,16 @@ class Batches:
 
     def step(self, step: int) -> Iterator[torch.Tensor]:
         """The micro-batches of one step, each [sequences, length + 1]."""
-        tokens = global_batch(
+        tokens = make_global_batch(
             seed=self.seed, step=step, batch=self.batch, time=self.time, vocabulary=self.vocabulary
         )
-        mine = rank_slice(tokens, rank=self.rank, ranks=self.ranks)
+        mine = take_rank_slice(tokens, rank=self.rank, ranks=self.ranks)
         for part in mine[:, : (self.length or self.time) + 1].chunk(self.micro_batches):
             clock.sleep(self.delay_s)
             yield part
 
 
-def micro_batches(batches: Batches, steps: range) -> Iterator[torch.Tensor]:
+def iter_micro_batches(batches: Batches, steps: range) -> Iterator[torch.Tensor]:
     """All micro-batches of these steps, through torch's DataLoader (which a profiler names)."""
     # With a generator of its own the loader leaves the seed of the model alone.
     loader: DataLoader[Any] = DataLoader(

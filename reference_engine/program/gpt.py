@@ -1,15 +1,26 @@
-"""A language model with the shape of GPT-2: learned positions, pre-norm blocks, GELU, causal attention."""
+"""Define a language model with the shape of GPT-2, whole or as one tensor-parallel rank's part of it.
+
+A block's four matrices go by columns and rows in turn, with whole heads and whole features of the perceptron
+on a rank: two all_reduces in the forward, two in the backward.  Norms and positions stay whole.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zprof.reference_engine.activations import BlockRunner, call_block
-from zprof.reference_engine.comm import Comm
-from zprof.reference_engine.program.gpt_split import split_block, split_vocabulary
+from zprof.reference_engine.activation_checkpointing import BlockRunner, call_block
+from zprof.reference_engine.comm.collective import Comm
+from zprof.reference_engine.tensor_parallel import (
+    ColumnParallelLinear,
+    GatheredColumns,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    VocabParallelLoss,
+)
 
 _INIT_STD = 0.02
 
@@ -110,7 +121,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
         self.all_logits: nn.Module = nn.Identity()
         self.loss: nn.Module = nn.CrossEntropyLoss()
-        self.apply(_initialise)
+        self.apply(_init_weights)
         self._scale_residuals()
         if config.tied:
             self.head.weight = self.token_embedding.weight
@@ -145,8 +156,29 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=std)
 
 
-def _initialise(module: nn.Module) -> None:
+def _init_weights(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=_INIT_STD)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
+
+
+def split_block(block: Any, mp: Comm, name: str) -> None:
+    """Split attention by heads and the perceptron by its features."""
+    attention = block.attention
+    unit = f"{name}.attention"
+    attention.query_key_value = ColumnParallelLinear(attention.query_key_value, mp, unit, parts=3)
+    attention.projection = RowParallelLinear(attention.projection, mp, unit)
+    unit = f"{name}.perceptron"
+    block.expand = ColumnParallelLinear(block.expand, mp, unit)
+    block.projection = RowParallelLinear(block.projection, mp, unit)
+
+
+def split_vocabulary(model: Any, mp: Comm, *, tied: bool) -> None:
+    """Split the token embedding and the head by words."""
+    model.token_embedding = VocabParallelEmbedding(model.token_embedding, mp, "token_embedding")
+    model.head = ColumnParallelLinear(model.head, mp, "head")
+    if tied:
+        model.head.weight = model.token_embedding.weight
+    model.all_logits = GatheredColumns(mp, "logits")
+    model.loss = VocabParallelLoss(mp, "loss")

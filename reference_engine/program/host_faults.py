@@ -1,16 +1,76 @@
-"""What a training loop does wrong on the host, on purpose: it stalls, it synchronizes, it fetches twice."""
+"""Make the host misbehave on purpose: stalls, blocking synchronization, and gathers that are not needed."""
 
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from zprof.reference_engine import ranges
-from zprof.reference_engine.program.block_visit import Visit, visit
-from zprof.reference_engine.program.in_flight import InFlightComm
-from zprof.reference_engine.units.flat_unit import FlatUnit
+from zprof.reference_engine.comm import native
+from zprof.reference_engine.comm.collective import Comm, Handle
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.program.modelled_compute import BlockCallback, add_block_callbacks
+
+
+class InFlightComm:
+    """Another transport's collectives; see :class:`~zprof.reference_engine.comm.collective.Comm`."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self._in_flight: list[Handle] = []
+
+    @property
+    def rank(self) -> int:
+        """Of this process in the group."""
+        return self._comm.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the group."""
+        return self._comm.world_size
+
+    @property
+    def moved(self) -> Mapping[str, int]:
+        """Bytes that this rank has moved so far."""
+        return self._comm.moved
+
+    @property
+    def process_group(self) -> Any:
+        """The transport's group, where it has one."""
+        return getattr(self._comm, "process_group", None)
+
+    def all_gather(self, out: torch.Tensor, shard: torch.Tensor, unit: str) -> Handle:
+        """See the transport."""
+        return self._keep(self._comm.all_gather(out, shard, unit))
+
+    def reduce_scatter(self, out: torch.Tensor, full: torch.Tensor, unit: str) -> Handle:
+        """See the transport."""
+        return self._keep(self._comm.reduce_scatter(out, full, unit))
+
+    def all_reduce(self, tensor: torch.Tensor, unit: str) -> Handle:
+        """See the transport."""
+        return self._keep(self._comm.all_reduce(tensor, unit))
+
+    def broadcast(self, tensor: torch.Tensor, unit: str) -> Handle:
+        """See the transport."""
+        return self._keep(self._comm.broadcast(tensor, unit))
+
+    def wait_all(self) -> None:
+        """Block until everything that was launched so far is complete."""
+        in_flight, self._in_flight = self._in_flight, []
+        for handle in in_flight:
+            handle.wait()
+
+    def close(self) -> None:
+        """See the transport."""
+        self._in_flight.clear()
+        self._comm.close()
+
+    def _keep(self, handle: Handle) -> Handle:
+        self._in_flight.append(handle)
+        return handle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +109,15 @@ def attach_faults(blocks: Mapping[str, nn.Module], faults: HostFaults, comm: InF
 
     for name, block in blocks.items():
         if faults.block_delay_s or comm is not None:
-            visit(block, before_forward=start, before_backward=start)
+            add_block_callbacks(block, before_forward=start, before_backward=start)
         if faults.checkpoint_copy_s:
-            visit(block, before_forward=_copier(name, faults.checkpoint_copy_s))
+            add_block_callbacks(block, before_forward=_make_copier(name, faults.checkpoint_copy_s))
 
 
-def _copier(unit: str, seconds: float) -> Visit:
+def _make_copier(unit: str, seconds: float) -> BlockCallback:
     # Out before the forward and in before the recomputation: the checkpoint is the input of both.
     def copy(x: torch.Tensor) -> None:
-        with ranges.copy("checkpoint", unit, x.nbytes):
+        with native.copy_range("checkpoint", unit, x.nbytes):
             time.sleep(seconds)
 
     return copy
@@ -68,10 +128,10 @@ def regather_in_recompute(blocks: Mapping[str, nn.Module], units: Iterable[FlatU
     owned = tuple(units)
     for block in blocks.values():
         inside = set(block.parameters())
-        _regather(block, [unit for unit in owned if inside.issuperset(unit.parameters)])
+        _regather_block(block, [unit for unit in owned if inside.issuperset(unit.parameters)])
 
 
-def _regather(block: nn.Module, units: list[FlatUnit]) -> None:
+def _regather_block(block: nn.Module, units: list[FlatUnit]) -> None:
     def before_forward(x: torch.Tensor) -> None:
         if torch._C._current_graph_task_id() == -1:
             return  # the forward itself
@@ -80,4 +140,4 @@ def _regather(block: nn.Module, units: list[FlatUnit]) -> None:
             unit.gather()
             unit.wait()
 
-    visit(block, before_forward=before_forward)
+    add_block_callbacks(block, before_forward=before_forward)

@@ -1,18 +1,62 @@
-"""Compute that takes a chosen time: each block sleeps in its forward and in its backward.
+"""Let blocks sleep for a chosen time instead of computing, so that overlap can be seen on a machine with
+fewer cores than ranks.
 
 On a machine with fewer cores than ranks, real compute and communication fight for the cores, and no overlap
 is seen.  A sleeping block leaves its core to the others, as a GPU does.  Numbers are not changed.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from zprof.reference_engine import ranges
-from zprof.reference_engine.program.block_visit import Visit, visit
+from zprof.reference_engine.comm import native
+
+BlockCallback = Callable[[torch.Tensor], None]
+
+
+def add_block_callbacks(
+    block: nn.Module,
+    *,
+    before_forward: BlockCallback | None = None,
+    after_forward: BlockCallback | None = None,
+    before_backward: BlockCallback | None = None,
+) -> None:
+    """Call back with the block's input, its output, and the gradient of its output.
+
+    Call it before the engine hooks the block: then the block's parameters are there in all of them.
+    """
+
+    def enter(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if before_forward is not None:
+            before_forward(arguments[0])
+
+    def leave(module: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> Any:
+        if after_forward is not None:
+            after_forward(output)
+        if before_backward is None:
+            return output
+        return _Identity.apply(output, before_backward)  # type: ignore[no-untyped-call]
+
+    block.register_forward_pre_hook(enter)
+    block.register_forward_hook(leave)
+
+
+class _Identity(torch.autograd.Function):
+    """The identity; its backward calls back first."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, before_backward: BlockCallback) -> torch.Tensor:
+        ctx.before_backward = before_backward
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.before_backward(gradients[0])
+        return gradients[0], None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +82,7 @@ class ComputeModel:
         return rank == (step % ranks if self.straggler_rotates else self.straggler_rank)
 
 
-def attach(
+def attach_modelled_compute(
     blocks: Mapping[str, nn.Module],
     model: ComputeModel,
     *,
@@ -52,7 +96,9 @@ def attach(
     """
     compute = ModelledCompute(blocks, model, rank=rank, ranks=ranks, full_length=full_length)
     for name, block in blocks.items():
-        visit(block, after_forward=compute.forward(name), before_backward=compute.backward(name))
+        add_block_callbacks(
+            block, after_forward=compute.forward(name), before_backward=compute.backward(name)
+        )
     return compute
 
 
@@ -77,7 +123,7 @@ class ModelledCompute:
         """The loop begins a step."""
         self._late = self._model.is_late(self._rank, step, self._ranks)
 
-    def forward(self, name: str) -> Visit:
+    def forward(self, name: str) -> BlockCallback:
         """What the block does after its forward; a recomputation takes the time again, but no delay."""
 
         def sleep(x: torch.Tensor) -> None:
@@ -89,7 +135,7 @@ class ModelledCompute:
 
         return sleep
 
-    def backward(self, name: str) -> Visit:
+    def backward(self, name: str) -> BlockCallback:
         """What the block does before its backward."""
         return lambda x: _sleep("backward", name, self._model.backward_s * self._share(x))
 
@@ -104,5 +150,5 @@ class ModelledCompute:
 
 
 def _sleep(phase: str, unit: str, seconds: float) -> None:
-    with ranges.compute(phase, unit):
+    with native.compute_range(phase, unit):
         time.sleep(seconds)

@@ -1,16 +1,91 @@
-"""Causes that can be planted in a run, each under the name that a report has for it.
+"""Plant a known cause of slowness or memory use in a run, under the name that a report has for it.
 
-Those that are about time bring a modelled link and modelled compute, those about memory a model whose memory
-goes where the cause says.
+``base`` is the run in which the cause shows: its sizes, a modelled link, modelled compute; whatever is asked
+for beside the plant goes before it.  ``change`` is the cause itself; what is asked for may not contradict it,
+nor ``needs``, or the run would not be what it is called.
 """
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 
 from zprof.reference_engine.config import Keep
-from zprof.reference_engine.program.plant import Fields, Plant
-from zprof.reference_engine.program.train_config import Units
+from zprof.reference_engine.program.train_config import TrainConfig, Units, replace_fields
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """One cause: ``does`` says in a sentence what is wrong with the run.
+
+    ``needs`` names fields that must have one of some values for the cause to be there at all.  ``cure``
+    are those that take it away again, where leaving ``change`` out does not.
+    """
+
+    cause: str
+    does: str
+    base: Fields
+    change: Fields = field(default_factory=dict)
+    needs: Mapping[str, Collection[Any]] = field(default_factory=dict)
+    cure: Fields = field(default_factory=dict)
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether it brings a link and compute of a chosen speed."""
+        return any(name.startswith("link.") for name in self.base)
+
+    def apply(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
+        """The config with the cause planted in it; ``asked`` is what its base must not replace.
+
+        Raises:
+            ValueError: what was asked for contradicts the cause; the message names the field.
+        """
+        asked = {} if asked is None else asked
+        for name, value in self.change.items():
+            if name in asked and asked[name] != value:
+                raise ValueError(
+                    f"plant {self.cause} sets {name} to {_format_value(value)}; do not set it beside"
+                )
+        planted = replace_fields(config, {**self.base, **asked, **self.change, "plant": self.cause})
+        for name, allowed in self.needs.items():
+            value = _get_field(planted, name)
+            if value not in allowed:
+                raise ValueError(
+                    f"plant {self.cause} needs {name} {_format_allowed(allowed)}; it is "
+                    f"{_format_value(value)}"
+                )
+        return planted
+
+    def cured(self, config: TrainConfig, asked: Fields | None = None) -> TrainConfig:
+        """The same run without the cause: what a planted run is to be compared with.
+
+        Raises:
+            ValueError: a setting is out of range.
+        """
+        asked = {} if asked is None else asked
+        return replace_fields(config, {**self.base, **asked, **self.cure})
+
+
+def _get_field(config: TrainConfig, path: str) -> Any:
+    value: Any = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _format_allowed(allowed: Collection[Any]) -> str:
+    if isinstance(allowed, range):
+        return f"of {allowed.start} or more"
+    return " or ".join(_format_value(value) for value in allowed)
+
+
+def _format_value(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
 
 #: Two cores show what a cluster would: small real work, and a link and compute of a chosen speed.  A block's
 #: gather takes 8 ms on this link with two ranks, and fits under a block's compute.
@@ -28,7 +103,7 @@ MODELLED: Fields = {
 #: The last block stays gathered: its backward begins at once (to drop it is a cause by itself).
 _STAGE_3: Fields = {**MODELLED, "zero.stage": 3, "zero.keep_after_forward": Keep.LAST}
 _MEMORY: Fields = {"zero.stage": 3, "gpt.layers": 4, "gpt.hidden": 128, "batch": 4}
-_SEVERAL = range(2, 1 << 20)
+_TWO_OR_MORE = range(2, 1 << 20)
 _LATE_S = 0.04
 
 
@@ -117,7 +192,7 @@ PLANTS: tuple[Plant, ...] = (
         base={**MODELLED, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": True},
         cure={"zero.reduce_each_micro_batch": False},
-        needs={"zero.micro_batches": _SEVERAL},
+        needs={"zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
         cause="accumulation_regathers",
@@ -125,7 +200,7 @@ PLANTS: tuple[Plant, ...] = (
         base={**_STAGE_3, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False, "zero.keep_after_forward": Keep.NONE},
         cure={"zero.reduce_each_micro_batch": False, "zero.stage": 2},
-        needs={"zero.stage": (3,), "zero.micro_batches": _SEVERAL},
+        needs={"zero.stage": (3,), "zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
         cause="needless_reshard_after_forward",
@@ -168,7 +243,7 @@ PLANTS: tuple[Plant, ...] = (
         does="whole gradients are kept from micro-batch to micro-batch, though they are sharded",
         base={**_MEMORY, "zero.stage": 2, "zero.micro_batches": 4, "batch": 8},
         change={"zero.reduce_each_micro_batch": False},
-        needs={"zero.stage": (2, 3), "zero.micro_batches": _SEVERAL},
+        needs={"zero.stage": (2, 3), "zero.micro_batches": _TWO_OR_MORE},
     ),
     Plant(
         cause="buffers_dominate",
@@ -198,7 +273,7 @@ PLANTS: tuple[Plant, ...] = (
 )
 
 
-def plant_of(cause: str) -> Plant:
+def find_plant(cause: str) -> Plant:
     """The plant of a cause.
 
     Raises:
@@ -213,7 +288,7 @@ def plant_of(cause: str) -> Plant:
     )
 
 
-def listing() -> str:
+def format_plants() -> str:
     """All plants, one a line."""
     width = max(len(plant.cause) for plant in PLANTS)
     lines = [

@@ -6,8 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from zprof.reference_engine.activations import ActivationConfig
-from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.activation_checkpointing import ActivationConfig
+from zprof.reference_engine.comm.modelled import LinkModel
 from zprof.reference_engine.config import ZeroConfig
 from zprof.reference_engine.program.gpt import GPTConfig
 from zprof.reference_engine.program.host_faults import HostFaults
@@ -122,21 +122,21 @@ class TrainConfig:
 
 
 #: Parts of a config that are absent by default, and what they become with their first field.
-_ABSENT: Mapping[str, type[Any]] = {"link": LinkModel, "compute": ComputeModel}
+_OPTIONAL_PARTS: Mapping[str, type[Any]] = {"link": LinkModel, "compute": ComputeModel}
 
 
-def with_fields(config: TrainConfig, fields: Mapping[str, object]) -> TrainConfig:
+def replace_fields(config: TrainConfig, fields: Mapping[str, object]) -> TrainConfig:
     """The config with fields of it and of its parts changed, by dotted name: ``{"zero.stage": 3}``.
 
     Raises:
         ValueError: a value is out of range.
         TypeError: there is no such field.
     """
-    changed: TrainConfig = _with(config, fields.items())
+    changed: TrainConfig = _replace_fields(config, fields.items())
     return changed
 
 
-def _with(part: Any, fields: Iterable[tuple[str, object]]) -> Any:
+def _replace_fields(part: Any, fields: Iterable[tuple[str, object]]) -> Any:
     own: dict[str, object] = {}
     inner: dict[str, dict[str, object]] = {}
     for path, value in fields:
@@ -147,5 +147,5 @@ def _with(part: Any, fields: Iterable[tuple[str, object]]) -> Any:
             own[name] = value
     for name, values in inner.items():
         old = getattr(part, name)
-        own[name] = _ABSENT[name](**values) if old is None else _with(old, values.items())
+        own[name] = _OPTIONAL_PARTS[name](**values) if old is None else _replace_fields(old, values.items())
     return replace(part, **own)

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from zprof.model.planning.assumption import Assumption
-from zprof.model.planning.plan import Plan
-from zprof.model.planning.whatif import Outlook
+from zprof.model.plan import Plan
+from zprof.model.whatif import Assumption, Outlook
 from zprof.reports.page import Item, ItemList, Section, make_section
 from zprof.reports.presenters.memory_figures import tenant_name
 from zprof.reports.presenters.plan_words import AXES, SCHEMES

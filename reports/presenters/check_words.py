@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from zprof.model.check import Check, GateResult, Limit, Outcome, Sense
-from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
+from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.reports.page import UNKNOWN
 
 MARKS = {

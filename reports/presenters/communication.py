@@ -1,8 +1,8 @@
 """Collectives by kind, group and type, and what is known of bytes and clocks."""
 
+from zprof.model.formatting import format_ms, format_ns
 from zprof.model.report import Report
 from zprof.model.time import CollectiveTime
-from zprof.model.units import format_ms, format_ns
 from zprof.reports.page import (
     UNKNOWN,
     Column,

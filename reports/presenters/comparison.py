@@ -1,7 +1,7 @@
 """How a run was recorded, the same work of two jobs, and what else differs between them."""
 
+from zprof.model.formatting import format_ms, format_ns
 from zprof.model.report import Comparison, Report, RunFacts
-from zprof.model.units import format_ms, format_ns
 from zprof.reports.page import (
     Block,
     Column,

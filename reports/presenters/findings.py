@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.model.gaps import Gap
 from zprof.model.report import Report
-from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
 from zprof.reports.page import Card, Code, Facts, Item, ItemList, Note, Paragraph, Section, make_section
 from zprof.reports.presenters.run_words import named_ranks
 

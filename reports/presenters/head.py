@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from zprof.model.formatting import format_ns, format_percent
 from zprof.model.report import Report, RunFacts, VerdictStatus
-from zprof.model.units import format_ns, format_percent
 from zprof.reports.page import Block, Code, Facts, KeyFigures, Note, Verdict
 from zprof.reports.presenters.findings import first_sure, grouped_gaps
 from zprof.reports.presenters.memory_figures import largest_peak, largest_rank, peak_change_ratio

@@ -7,7 +7,7 @@ thousand would vanish.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.units import format_ms
+from zprof.model.formatting import format_ms
 from zprof.reports.page import UNKNOWN, HeatCell, HeatMap
 
 MAX_ROWS, MAX_COLUMNS = 64, 24

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from zprof.model.formatting import format_ms, format_ns, format_percent
 from zprof.model.report import Comparison, Report
-from zprof.model.units import format_ms, format_ns, format_percent
 from zprof.reports.page import (
     Bar,
     Block,

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.memory import RankMemory, StateLaw
+from zprof.model.formatting import format_bytes
+from zprof.model.memory import RankMemory, StateFormula
 from zprof.model.report import Report
-from zprof.model.tenants import SHOWN, Tenant
-from zprof.model.units import format_bytes
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import (
     MAX_ROWS,
     Bars,
@@ -49,7 +49,7 @@ _MAX_BARS, _MAX_BARS_COMPARED = 32, 16
 _MAX_TEXT_RANKS, _MAX_TEXT_RANKS_COMPARED = 4, 2
 _MAX_STATED = 4
 _MAX_TEXT_TOP = 4
-TENANT_TITLES = (*(tenant_name(tenant) for tenant in SHOWN), UNTAGGED, "= allocated peak")
+TENANT_TITLES = (*(tenant_name(tenant) for tenant in DISPLAY_ORDER), UNTAGGED, "= allocated peak")
 
 
 def memory_section(report: Report, *, short: bool = False, with_largest: bool = True) -> tuple[Section, ...]:
@@ -105,7 +105,7 @@ def _tenant_row(name: str, rank: RankMemory, beside: Sequence[tuple[str, str]]) 
 
 def _change_row(report: Report, beside: int) -> tuple[str, ...]:
     delta = report.comparison.memory_delta if report.comparison else {}
-    names = (*(tenant.value for tenant in SHOWN), "untagged_bytes", "peak_bytes")
+    names = (*(tenant.value for tenant in DISPLAY_ORDER), "untagged_bytes", "peak_bytes")
     changes = (signed_bytes(delta[name]) if name in delta else "" for name in names)
     return ("change of the largest", *changes, "", *[""] * beside)
 
@@ -177,7 +177,10 @@ def _tenant_bars(report: Report) -> Bars:
 
 def _tenant_bar(rank: RankMemory, whose: str, scale: int) -> StackedBar:
     parts = [
-        *((tenant.value, rank.tenants.get(tenant, 0), tenant_bytes(rank, tenant)) for tenant in SHOWN),
+        *(
+            (tenant.value, rank.tenants.get(tenant, 0), tenant_bytes(rank, tenant))
+            for tenant in DISPLAY_ORDER
+        ),
         (UNTAGGED, rank.untagged_bytes, format_bytes(rank.untagged_bytes)),
     ]
     return StackedBar(
@@ -188,7 +191,7 @@ def _tenant_bar(rank: RankMemory, whose: str, scale: int) -> StackedBar:
     )
 
 
-def _formula_parts(law: StateLaw) -> list[tuple[str, int, str]]:
+def _formula_parts(law: StateFormula) -> list[tuple[str, int, str]]:
     states = (
         (Tenant.PARAMETERS, law.parameters),
         (Tenant.GRADIENTS, law.gradients),

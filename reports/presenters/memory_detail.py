@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.memory import (
     Allocation,
     AllocatorCounters,
     DeviceMemory,
-    LawCheck,
+    FormulaCheck,
     Memory,
     RankMemory,
     RankSpread,
 )
 from zprof.model.report import Report
-from zprof.model.tenants import SHOWN
-from zprof.model.units import format_bytes, format_ns, format_percent
+from zprof.model.tenants import DISPLAY_ORDER
 from zprof.reports.page import (
     MAX_ROWS,
     Bar,
@@ -109,7 +109,7 @@ def _phase_table(memory: Memory, rank: RankMemory) -> Table | None:
     rows = [
         (
             phase.phase,
-            *(format_bytes(phase.tenants.get(tenant, 0)) for tenant in SHOWN),
+            *(format_bytes(phase.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER),
             format_bytes(phase.untagged_bytes),
             format_bytes(phase.peak_bytes),
             str(phase.step),
@@ -186,7 +186,7 @@ def _allocation_row(entry: Allocation, peak_bytes: int) -> Row:
     return Row(cells=cells, below=where or (_NO_STACK,))
 
 
-def _formula_table(laws: Sequence[LawCheck]) -> Table | None:
+def _formula_table(laws: Sequence[FormulaCheck]) -> Table | None:
     """Return the model states, those furthest from their formula first."""
     shown = sorted(laws, key=lambda law: -abs(law.unexplained_bytes))
     causes = dict.fromkeys(f"{tenant_name(law.tenant)}: {law.cause}" for law in shown if law.cause)
@@ -205,7 +205,7 @@ def _formula_table(laws: Sequence[LawCheck]) -> Table | None:
     )
 
 
-def _formula_row(law: LawCheck) -> tuple[str, ...]:
+def _formula_row(law: FormulaCheck) -> tuple[str, ...]:
     sizes = (law.law_bytes, law.measured_bytes, law.padding_bytes, law.scalar_bytes)
     rest = signed_bytes(law.unexplained_bytes)
     return (tenant_name(law.tenant), str(law.rank), *(format_bytes(size) for size in sizes), rest)

@@ -3,17 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zprof.model.memory import (
-    Allocation,
-    Basis,
-    LawCheck,
-    Memory,
-    MemoryPart,
-    MemoryTimeline,
-    RankMemory,
-)
-from zprof.model.tenants import SHOWN, Tenant
-from zprof.model.units import format_bytes, format_percent
+from zprof.model.formatting import format_bytes, format_percent
+from zprof.model.memory import Allocation, Basis, FormulaCheck, Memory, MemoryPart, MemoryTimeline, RankMemory
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, LegendEntry
 
 #: Marks a size that rests on a rule and not on what was seen.
@@ -38,7 +30,7 @@ DEVICE_TERMS = (
 BESIDE = (("reserved_unused_bytes", "reserved, unused"), ("non_pytorch_bytes", "outside PyTorch"))
 UNTAGGED = "untagged"
 #: Bottom to top, and left to right: what stays comes before what comes and goes.
-ORDER = (*(tenant.value for tenant in SHOWN), UNTAGGED)
+ORDER = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
 LETTERS: dict[str, str] = {
     Tenant.PARAMETERS.value: "P",
     Tenant.GRADIENTS.value: "G",
@@ -186,7 +178,7 @@ def tenant_bytes(rank: RankMemory, tenant: Tenant) -> str:
 
 def tenant_cells(rank: RankMemory) -> tuple[str, ...]:
     """Return the six tenants, what is untagged and the peak."""
-    sizes = (tenant_bytes(rank, tenant) for tenant in SHOWN)
+    sizes = (tenant_bytes(rank, tenant) for tenant in DISPLAY_ORDER)
     return (*sizes, format_bytes(rank.untagged_bytes), peak_text(rank))
 
 
@@ -216,7 +208,7 @@ def telling_frames(stack: Sequence[str], most: int) -> tuple[str, ...]:
     return tuple("/".join(frame.split("/")[-3:]) for frame in chosen[:most])
 
 
-def state_lines(laws: Sequence[LawCheck], most: int) -> tuple[str, ...]:
+def state_lines(laws: Sequence[FormulaCheck], most: int) -> tuple[str, ...]:
     """Return a sentence per rank, the one furthest off its formula first; one if all ranks are alike."""
     checks = _state_checks(laws)
     if len({replace(check, rank=0) for check in checks}) == 1:
@@ -227,15 +219,15 @@ def state_lines(laws: Sequence[LawCheck], most: int) -> tuple[str, ...]:
     return (*lines, *((left,) if len(worst) < len(checks) else ()))
 
 
-def _state_checks(laws: Sequence[LawCheck]) -> list[StateCheck]:
+def _state_checks(laws: Sequence[FormulaCheck]) -> list[StateCheck]:
     """Return the three states of each rank as one sum, if each of them has a formula."""
-    by_rank: dict[int, list[LawCheck]] = {}
+    by_rank: dict[int, list[FormulaCheck]] = {}
     for law in laws:
         by_rank.setdefault(law.rank, []).append(law)
     return [_state_check(rank, found) for rank, found in by_rank.items() if len(found) == _STATES]
 
 
-def _state_check(rank: int, laws: Sequence[LawCheck]) -> StateCheck:
+def _state_check(rank: int, laws: Sequence[FormulaCheck]) -> StateCheck:
     return StateCheck(
         rank=rank,
         law_bytes=sum(law.law_bytes for law in laws),

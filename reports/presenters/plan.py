@@ -1,7 +1,6 @@
 """A plan as a page: what a job would need that did not run, and what it would cost."""
 
-from zprof.model.planning.plan import Plan
-from zprof.model.planning.verification import VerifiedStage
+from zprof.model.plan import Plan, VerifiedStage
 from zprof.model.report import VerdictStatus
 from zprof.reports.page import (
     Facts,

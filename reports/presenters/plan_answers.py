@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Job
-from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow
-from zprof.model.planning.verification import PlanVerification
+from zprof.model.job import Hardware, Job
+from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, PlanVerification
 from zprof.reports.presenters.plan_memory import memory_scale, peak_words
 from zprof.reports.presenters.plan_time import tokens_per_s
 from zprof.reports.presenters.plan_words import (

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from zprof.model.planning.plan import ZERO_STAGES, Plan, PlanRow, Term
-from zprof.model.tenants import SHOWN, Tenant
+from zprof.model.plan import ZERO_STAGES, Plan, PlanRow, Term
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
 from zprof.reports.page import UNKNOWN, Bars, Column, Row, StackedBar, Table
 from zprof.reports.presenters.memory import stack_segments
 from zprof.reports.presenters.memory_figures import tenant_colour, tenant_legend, tenant_name
@@ -51,7 +51,7 @@ def memory_table(plan: Plan) -> Table:
         columns=scheme_columns(plan.rows),
         rows=(
             plan_row(name="model states, at rest", short="states at rest", cells=sums),
-            *(_tenant(plan.rows, tenant, scale) for tenant in SHOWN),
+            *(_tenant(plan.rows, tenant, scale) for tenant in DISPLAY_ORDER),
             plan_row(name="peak", cells=peaks, total=True),
             *_fit(plan),
         ),
@@ -63,7 +63,7 @@ def term_table(plan: Plan) -> Table:
     """Return each kind within a tenant, so that every byte has a name."""
     scale = memory_scale(plan)
     kinds = dict.fromkeys((term.tenant, term.sub) for row in plan.rows for term in row.terms)
-    ordered = sorted(kinds, key=lambda kind: SHOWN.index(kind[0]))
+    ordered = sorted(kinds, key=lambda kind: DISPLAY_ORDER.index(kind[0]))
     return plan_table(
         title="What the tenants consist of",
         unit=scale.unit,
@@ -191,7 +191,7 @@ def plan_bars(plan: Plan) -> Bars:
 
 
 def _plan_bar(row: PlanRow, most: int, scale: Scale) -> StackedBar:
-    sizes = [(tenant.value, row.tenants.get(tenant, 0)) for tenant in SHOWN]
+    sizes = [(tenant.value, row.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
     parts = [(name, size, f"{scaled(size, scale)} {scale.unit}") for name, size in sizes]
     return StackedBar(
         name=SCHEMES[row.scheme],

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
 
-from zprof.model.planning.sensitivity import BreakEven, Point, Sensitivity, SpeedUp
-from zprof.model.printable import shorten
-from zprof.model.units import format_percent
+from zprof.model.formatting import format_percent, shorten
+from zprof.model.plan import BreakEven, Sensitivity, SensitivityPoint, SpeedUp
 from zprof.reports.page import UNKNOWN, AxisMark, Column, Line, LineChart, LinePoint, Table
 from zprof.reports.presenters.plan_words import (
     plan_row,
@@ -37,11 +36,11 @@ class Condition:
     title: str
     head: str
     axis: str
-    words: Callable[[Point], str]
+    words: Callable[[SensitivityPoint], str]
     logarithmic: bool = True
 
 
-def bandwidth_words(point: Point) -> str:
+def bandwidth_words(point: SensitivityPoint) -> str:
     """Return it as a share of what the group gets: the lesser of the bus in a node and the node's cards."""
     return f"{point.bandwidth_ratio * 100:g} %"
 
@@ -84,18 +83,18 @@ CONDITIONS = (
 )
 
 
-def points_of(found: Sensitivity, condition: Condition) -> Sequence[Point]:
+def points_of(found: Sensitivity, condition: Condition) -> Sequence[SensitivityPoint]:
     """Return the series over a condition."""
-    points: Sequence[Point] = getattr(found, condition.leaf)
+    points: Sequence[SensitivityPoint] = getattr(found, condition.leaf)
     return points
 
 
-def varies(condition: Condition, points: Sequence[Point]) -> bool:
+def varies(condition: Condition, points: Sequence[SensitivityPoint]) -> bool:
     """Return if a condition has more than one value in a series."""
     return len({getattr(point, condition.field) for point in points}) > 1
 
 
-def fixed_words(condition: Condition, points: Sequence[Point]) -> str:
+def fixed_words(condition: Condition, points: Sequence[SensitivityPoint]) -> str:
     """Return what all points have in common, so that a table can be read alone."""
     first = points[0]
     said = {
@@ -123,7 +122,7 @@ def sensitivity_tables(found: Sensitivity) -> tuple[Table, ...]:
     return (*_break_even(found.break_even), *series, *_speed_up(found.speed_up))
 
 
-def _series(condition: Condition, points: Sequence[Point]) -> Table:
+def _series(condition: Condition, points: Sequence[SensitivityPoint]) -> Table:
     times = time_scale([point.wall_ns for point in points])
     sizes = size_scale([point.state_bytes for point in points])
     others = [other for other in CONDITIONS if other is not condition and varies(other, points)]
@@ -236,7 +235,7 @@ def sensitivity_charts(found: Sensitivity) -> tuple[LineChart, ...]:
     return tuple(chart for chart in charts if chart is not None)
 
 
-def _chart(condition: Condition, points: Sequence[Point]) -> LineChart | None:
+def _chart(condition: Condition, points: Sequence[SensitivityPoint]) -> LineChart | None:
     places = sorted({_place(point, condition) for point in points})
     if len(places) < 2 or places[0] <= 0:
         return None
@@ -257,7 +256,7 @@ def _chart(condition: Condition, points: Sequence[Point]) -> LineChart | None:
     )
 
 
-def _place(point: Point, condition: Condition) -> float:
+def _place(point: SensitivityPoint, condition: Condition) -> float:
     return float(getattr(point, condition.field))
 
 
@@ -283,10 +282,12 @@ def _apart(places: Sequence[float], logarithmic: bool) -> Iterator[float]:
             free = at + 0.1 * (along[-1] - along[0])
 
 
-def _lines(condition: Condition, points: Sequence[Point], scale: tuple[float, float, bool]) -> Iterator[Line]:
+def _lines(
+    condition: Condition, points: Sequence[SensitivityPoint], scale: tuple[float, float, bool]
+) -> Iterator[Line]:
     """Yield one line for each combination of the other conditions."""
     others = [other for other in CONDITIONS if other is not condition and varies(other, points)]
-    lines: dict[str, list[Point]] = {}
+    lines: dict[str, list[SensitivityPoint]] = {}
     for point in points:
         name = ", ".join(f"{other.words(point)} {_UNITS[other.leaf]}" for other in others)
         lines.setdefault(name, []).append(point)

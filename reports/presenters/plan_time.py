@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from zprof.model.planning.plan import PIPELINES, Axis, LinkTraffic, Plan, PlannedStep, PlanRow
-from zprof.model.units import format_percent
+from zprof.model.formatting import format_percent
+from zprof.model.plan import PIPELINES, Axis, LinkTraffic, Plan, PlannedStep, PlanRow
 from zprof.reports.page import UNKNOWN, Row, Table
 from zprof.reports.presenters.plan_memory import scheme_columns
 from zprof.reports.presenters.plan_words import (

@@ -6,8 +6,8 @@ A GB is 1e9 bytes, as in the paper.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zprof.model.planning.plan import SCHEME_NAMES, Axis
-from zprof.model.units import format_percent
+from zprof.model.formatting import format_percent
+from zprof.model.plan import SCHEME_NAMES, Axis
 from zprof.reports.page import MAX_ROWS, UNKNOWN, Cell, Column, Row, Table, text_column
 
 #: Stands before a sum of which not all parts are known.

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.planning.whatif import Calibration, FittedLink, Outlook, Predicted, Prediction
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.whatif import Calibration, FittedLink, Outlook, PredictedFigure, Prediction
 from zprof.reports.page import UNKNOWN, Column, Kind, Row, Table
 from zprof.reports.presenters.plan_memory import SHORT
 from zprof.reports.presenters.plan_words import PREDICTED, plan_row, plan_table, signed_percent, whole
@@ -17,7 +17,7 @@ _NAMES = {
 }
 
 
-def figure_of(entries: Sequence[Predicted], name: str) -> Predicted | None:
+def figure_of(entries: Sequence[PredictedFigure], name: str) -> PredictedFigure | None:
     """Return the figure of that name, if it is predicted."""
     return next((entry for entry in entries if entry.name == name and entry.predicted is not None), None)
 
@@ -27,12 +27,12 @@ def term_name(name: str) -> str:
     return _NAMES.get(name, name.removesuffix("_ns").removesuffix("_bytes").replace("_", " "))
 
 
-def predicted_words(entry: Predicted | None) -> str:
+def predicted_words(entry: PredictedFigure | None) -> str:
     """Return a predicted figure as a cell: times in ms, sizes with their unit."""
     return UNKNOWN if entry is None else mark_predicted(cell_words(entry.name, entry.predicted))
 
 
-def range_words(entry: Predicted | None) -> str:
+def range_words(entry: PredictedFigure | None) -> str:
     """Return the range of a prediction as a cell."""
     if entry is None or entry.low is None or entry.high is None:
         return UNKNOWN
@@ -73,12 +73,12 @@ def mark_predicted(text: str) -> str:
     return text if text == UNKNOWN else f"{PREDICTED}{text}"
 
 
-def said_words(entry: Predicted) -> str:
+def said_words(entry: PredictedFigure) -> str:
     """Return a predicted figure with its mark and unit, for sentences."""
     return mark_predicted(plain_words(entry.name, entry.predicted))
 
 
-def span_words(entry: Predicted) -> str:
+def span_words(entry: PredictedFigure) -> str:
     """Return the range in brackets, for sentences; empty if there is none."""
     if entry.low is None or entry.high is None:
         return ""
@@ -200,12 +200,12 @@ def _error_note(outlook: Outlook) -> Iterator[str]:
             yield f"The model of the run itself is off by {said} of its measured {what}."
 
 
-def _is_total(entry: Predicted) -> bool:
+def _is_total(entry: PredictedFigure) -> bool:
     """Return if a figure is the sum of the others."""
     return entry.name in (STEP, PEAK)
 
 
-def _term(entry: Predicted) -> Row:
+def _term(entry: PredictedFigure) -> Row:
     return plan_row(
         name=term_name(entry.name),
         short=SHORT.get(entry.name, ""),

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from zprof.model.formatting import format_ms, format_ns, format_percent
 from zprof.model.report import Report
 from zprof.model.time import RankTime
-from zprof.model.units import format_ms, format_ns, format_percent
 from zprof.reports.page import (
     MAX_ROWS,
     Column,

@@ -1,8 +1,8 @@
 """What another program says of the same ranks: what bounds the critical path, what idle streams wait for."""
 
+from zprof.model.formatting import format_ms
 from zprof.model.report import Report
 from zprof.model.second_opinion import RankOpinion, SecondOpinion
-from zprof.model.units import format_ms
 from zprof.reports.page import Section, Table, make_section, make_table, name_column, numbers, text_column
 from zprof.reports.presenters.time_words import optional_ratio
 

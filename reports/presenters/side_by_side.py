@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from zprof.model.formatting import format_bytes, format_ns, format_percent, format_rate
 from zprof.model.side_by_side import Figure, Row, Setting, SideBySide
 from zprof.model.side_by_side import Section as Leaves
-from zprof.model.units import format_bytes, format_ns, format_percent, format_rate
 from zprof.reports.page import (
     Column,
     Facts,

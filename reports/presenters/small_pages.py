@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from zprof.model.causes import FINDING_IDS
 from zprof.model.doctor import Check, CheckStatus, Doctor
+from zprof.model.findings import FINDING_IDS
+from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
+from zprof.model.second_opinion import Figure as VerifiedFigure
+from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
 from zprof.model.side_by_side import Figure, Row
-from zprof.model.units import format_bytes, format_ns, format_percent
-from zprof.model.verification import Figure as VerifiedFigure
-from zprof.model.verification import FigureStatus, RankVerification, Verification
 from zprof.reports.finding_pages import claims
 from zprof.reports.page import (
     Block,

@@ -1,8 +1,8 @@
 """Time in detail: by step, unit and message size, the fitted link, the clocks of the ranks."""
 
+from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent
 from zprof.model.report import Report
 from zprof.model.time import Alignment, LinkFit, MessageSizes, StepTime, Time, UnitTime
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent
 from zprof.reports.page import (
     MAX_ROWS,
     UNKNOWN,

@@ -2,16 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.model.report import Volume
 from zprof.model.time import Alignment, RankTime, StepTime, Time, WindowPolicy
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.reports.page import UNKNOWN
-from zprof.reports.presenters.time_figures import (
-    exposure,
-    is_unknown_size,
-    is_whole_trace,
-    unsplit_ns,
-)
+from zprof.reports.presenters.time_figures import exposure, is_unknown_size, is_whole_trace, unsplit_ns
 
 #: Marks of bounds.
 AT_LEAST, AT_MOST = "≥ ", "≤ "

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from zprof.model.printable import shorten
+from zprof.model.formatting import format_bytes, format_ns, shorten
 from zprof.model.report import Report
-from zprof.model.units import format_bytes, format_ns
 from zprof.reports.page import AreaChart, AxisMark, Section, Series, make_section
 from zprof.reports.presenters.memory_figures import (
     Areas,

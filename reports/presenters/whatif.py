@@ -2,20 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.planning.whatif import Outlook, Prediction
-from zprof.model.planning.whatif_document import WhatIf
-from zprof.model.report import Report, VerdictStatus
-from zprof.reports.page import (
-    Block,
-    Facts,
-    Item,
-    ItemList,
-    KeyFigures,
-    Page,
-    Section,
-    Verdict,
-    make_section,
-)
+from zprof.model.report import Report, VerdictStatus, WhatIf
+from zprof.model.whatif import Outlook, Prediction
+from zprof.reports.page import Block, Facts, Item, ItemList, KeyFigures, Page, Section, Verdict, make_section
 from zprof.reports.presenters.assumptions import outlook_assumptions, whatif_assumptions
 from zprof.reports.presenters.findings import gap_items, gap_section
 from zprof.reports.presenters.head import modelled_notes

@@ -13,11 +13,9 @@ import torch
 
 import zprof
 from zprof.collectors.devices.cuda import TorchCuda
-from zprof.collectors.devices.library import load_pynvml
-from zprof.collectors.devices.pace import Pace
-from zprof.collectors.devices.rows import DeviceRow
-from zprof.collectors.devices.sampler import DeviceSampler
-from zprof.collectors.samples import SampleLog
+from zprof.collectors.devices.nvml import load_pynvml
+from zprof.collectors.devices.sampler import DeviceRow, DeviceSampler, SamplingPace
+from zprof.collectors.logs import SampleLog
 
 MIB = 2**20
 HIDDEN = "not measured: NVML hides this process (another pid namespace)"
@@ -46,7 +44,7 @@ def ends_after(most: int) -> Callable[[float], bool]:
 @pytest.fixture
 def sampled() -> tuple[DeviceSampler, list[dict[str, Any]]]:
     held = torch.ones(64 * MIB, dtype=torch.uint8, device="cuda")
-    sampling = DeviceSampler(TorchCuda(), load_pynvml, pace=Pace())
+    sampling = DeviceSampler(TorchCuda(), load_pynvml, pace=SamplingPace())
     sampling.run(ends_after(5))
     columns = sampling.columns()
     del held
@@ -90,7 +88,7 @@ def test_what_is_not_in_the_columns_is_in_a_gap(
 
 def test_the_real_thread_stays_within_its_share() -> None:
     torch.ones(1, device="cuda")
-    pace = Pace(period_ns=1_000_000)
+    pace = SamplingPace(period_ns=1_000_000)
     sampling = DeviceSampler(TorchCuda(), load_pynvml, pace=pace)
     begin_ns = time.perf_counter_ns()
     sampling.start()

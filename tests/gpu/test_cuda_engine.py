@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.device.engine_cases import Case, run_cases
-from benchmarks.device.engine_judge import complaints
+from benchmarks.device.engine import Case, find_case_faults, run_cases
 
 Results = dict[str, list[dict[str, Any]]]
 LARGE = {"layers": 8, "hidden": 1024, "steps": 3}
@@ -48,7 +47,7 @@ def results() -> Results:
 @pytest.mark.parametrize("name", NUMERICS)
 def test_losses_are_those_without_the_engine(results: Results, name: str) -> None:
     dtype = NUMERICS[name].zero.get("dtype", "float32")
-    assert complaints(name, results[name], dtype) == []
+    assert find_case_faults(name, results[name], dtype) == []
 
 
 @pytest.mark.parametrize("stage", range(4))

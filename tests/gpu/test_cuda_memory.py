@@ -8,12 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.device.memory_identity import AWAITED_BYTES, PIECE_BYTES, PIECES, awaiting, fragments
-from benchmarks.device.memory_program import Recorded, complaints, recorded
+from benchmarks.device.memory import (
+    AWAITED_BYTES,
+    PIECE_BYTES,
+    PIECES,
+    RecordedStep,
+    find_report_faults,
+    leave_fragments,
+    leave_free_waiting,
+    record_step,
+)
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 
-Record = Callable[..., Recorded]
+Record = Callable[..., RecordedStep]
 
 
 @pytest.fixture
@@ -23,10 +31,10 @@ def record(tmp_path: Path) -> Record:
 
     folders = (tmp_path / str(number) for number in itertools.count())
 
-    def run(**options: Any) -> Recorded:
+    def run(**options: Any) -> RecordedStep:
         folder = next(folders)
         folder.mkdir()
-        return recorded(folder, **options)
+        return record_step(folder, **options)
 
     return run
 
@@ -34,7 +42,7 @@ def record(tmp_path: Path) -> Record:
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_peak_and_the_identity_are_the_allocators(record: Record, fused: bool) -> None:
     run = record(fused=fused)
-    assert complaints(run) == []
+    assert find_report_faults(run) == []
     memory = run.analysis.memory.per_rank[0]
     assert memory.device.startswith("cuda")
     assert memory.tenants[Tenant.OPTIMIZER_STATE] > memory.tenants[Tenant.PARAMETERS] > 0
@@ -48,15 +56,15 @@ def test_a_fused_optimizer_needs_no_temporaries(record: Record) -> None:
 
 
 def test_a_block_that_another_stream_uses_awaits_its_free(record: Record) -> None:
-    run = record(after_forward=awaiting)
-    assert complaints(run) == []
+    run = record(after_forward=leave_free_waiting)
+    assert find_report_faults(run) == []
     assert any((leaf.awaiting_free_bytes or 0) >= AWAITED_BYTES for leaf in run.analysis.memory.devices)
 
 
 def test_free_pieces_between_used_ones_are_split(record: Record) -> None:
     without = record()
-    with_pieces = record(after_forward=fragments)
-    assert complaints(with_pieces) == []
+    with_pieces = record(after_forward=leave_fragments)
+    assert find_report_faults(with_pieces) == []
     grown = (with_pieces.devices["allocated peak"].split_bytes or 0) - (
         without.devices["allocated peak"].split_bytes or 0
     )

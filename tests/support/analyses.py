@@ -12,8 +12,8 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Intervals, union
-from zprof.analysis.time.noise import step_noise_ns
-from zprof.analysis.time.transfer.prefetch import prefetch_columns
+from zprof.analysis.time.ledger import estimate_step_noise
+from zprof.analysis.time.transfer.launch_delays import measure_prefetch
 from zprof.model.collectives import CollectiveKind, bus_factor
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
@@ -140,7 +140,7 @@ def analysis_of(plan: Scenario) -> RunAnalysis:
             per_rank=_rank_times(plan, frame),
             collectives=_collective_times(plan, frame, collectives),
             alignment=_alignment(plan, collectives),
-            step_noise_ns=step_noise_ns(frame),
+            step_noise_ns=estimate_step_noise(frame),
         ),
         memory=Memory(),
         volume=Volume(expected_bytes=3 * _parameters(plan), seen_bytes=3 * _parameters(plan), ratio=1.0),
@@ -257,7 +257,7 @@ def _spans(pairs: list[tuple[int, int]]) -> Intervals:
 def _with_room(frame: pd.DataFrame, ranks: _Ranks) -> pd.DataFrame:
     """Add what each gather could have run under."""
     parts = [
-        rows.assign(**prefetch_columns(rows, _spans(ranks.busy[rank]), _spans(ranks.moving[rank])))
+        rows.assign(**measure_prefetch(rows, _spans(ranks.busy[rank]), _spans(ranks.moving[rank])))
         for rank, rows in ((int(str(rank)), rows) for rank, rows in frame.groupby("rank"))
     ]
     return pd.concat(parts).sort_index() if parts else frame

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zprof.checks.baseline import baseline_of
+from zprof.checks.baseline import make_baseline
 from zprof.model.baseline import Baseline
-from zprof.model.causes import Cause
 from zprof.model.check import Limit, Sense
-from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, MemoryPart, RankMemory
 from zprof.model.report import Report, RunFacts, Verdict, VerdictStatus, Volume
@@ -71,7 +70,7 @@ class Made:
 
     @property
     def baseline(self) -> Baseline:
-        return baseline_of(self.report, ENVIRONMENT, "base")
+        return make_baseline(self.report, ENVIRONMENT, "base")
 
 
 def limit(gate: str, **more: Any) -> Limit:

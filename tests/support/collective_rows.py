@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.activity.steps import StepWindows
+from zprof.analysis.time.steps import StepWindows
 from zprof.analysis.time.synchronise import synchronise
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000

@@ -5,14 +5,14 @@ from pathlib import Path
 from statistics import fmean
 
 from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence, Finding
 from zprof.model.memory import DeviceMemory, Memory
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import Run, load
 from zprof.simulator.causes import Cause, plant
-from zprof.simulator.cures import cured
+from zprof.simulator.fixes import plant_and_fix
 from zprof.simulator.plan import Gathering, Plan, Vendor
 from zprof.simulator.simulate import simulate
 from zprof.simulator.truth.model import Truth
@@ -94,7 +94,7 @@ def planted_beside_healthy(cause: Cause, plan: Plan, folder: Path, strength: flo
 def true_saving_ns(cause: Cause, plan: Plan, folder: Path, strength: float = 1.0) -> float:
     """How much shorter a step gets when the cause is cured: means over ranks and steps."""
     sick = simulate(plant(plan, cause, strength), folder / "sick")
-    well = simulate(cured(plan, cause, strength), folder / "well")
+    well = simulate(plant_and_fix(plan, cause, strength), folder / "well")
     return step_ns(sick) - step_ns(well)
 
 
@@ -116,7 +116,7 @@ def assert_first_and_priced(
     assert first.cause.value == cause.value
     low, high = first.saving_ns
     assert job.plan == plant(plan, cause, strength), "it is the sick one of which the cure is priced"
-    true = step_ns(job.truth) - step_ns(simulate(cured(plan, cause, strength), folder / "well"))
+    true = step_ns(job.truth) - step_ns(simulate(plant_and_fix(plan, cause, strength), folder / "well"))
     assert low <= true <= high, (low, true, high)
     assert widest is None or high <= widest * low, (low, high)
     return first

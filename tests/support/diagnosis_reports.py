@@ -4,11 +4,9 @@ from dataclasses import replace
 
 from tests.support.analyses import MS
 from tests.support.reports import memory_only, slower, straggler
-from zprof.model.causes import FINDING_IDS, Cause
-from zprof.model.equal_work import Difference, EqualWork, WorkUnit
-from zprof.model.findings import Confidence, Evidence, Finding, Severity
+from zprof.model.findings import FINDING_IDS, Cause, Confidence, Evidence, Finding, Severity
 from zprof.model.gaps import Gap
-from zprof.model.report import Report, Verdict, VerdictStatus
+from zprof.model.report import Difference, EqualWork, Report, Verdict, VerdictStatus, WorkUnit
 
 _NO_COUNTER = Gap(
     what="reserved memory", reason="no device counter covers this process", remedy="record on a GPU"

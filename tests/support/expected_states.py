@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from zprof.analysis.laws import tenant_laws
+from zprof.analysis.zero_formulas import compute_tenant_formulas
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 
@@ -11,7 +11,7 @@ _STATES = 3
 
 def expected_state(facts: TrainingFacts) -> Mapping[Tenant, int] | None:
     """Bytes of each state with the stated padding and step counters; None where one has no law."""
-    laws = tenant_laws(facts)
+    laws = compute_tenant_formulas(facts)
     if len(laws) < _STATES:
         return None
     return {tenant: law.law_bytes + law.padding_bytes + law.scalar_bytes for tenant, law in laws.items()}

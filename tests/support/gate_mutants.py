@@ -1,6 +1,6 @@
 """Broken copies of the gates: each comparison, condition and constant changed, one at a time.
 
-Beside what :mod:`benchmarks.mutation.found` changes, a comparison is turned around (its operands swapped),
+Beside what :mod:`benchmarks.mutations` changes, a comparison is turned around (its operands swapped),
 ``is`` becomes ``is not``, ``and`` becomes ``or``, a condition is negated, and confidence and sense of a limit
 are taken for another.
 """
@@ -14,14 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.mutation.found import mutants_of
+from benchmarks.mutations import find_mutants
 
 ROOT = Path(__file__).parents[2]
 _GATES = "zprof.checks.gates"
 #: In the order in which they import each other.
 MODULES = (
-    *(f"{_GATES}.{name}" for name in ("figure", "reading", "words", "judge", "steps")),
-    *(f"{_GATES}.{name}" for name in ("memory", "communication", "ratios", "time", "wait")),
+    *(f"{_GATES}.{name}" for name in ("reading", "sentences", "judge")),
+    *(f"{_GATES}.{name}" for name in ("time", "memory", "communication")),
     "zprof.checks.check",
 )
 _AROUND = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
@@ -37,7 +37,7 @@ def source_of(module: str) -> bytes:
 def mutants(module: str) -> Iterator[tuple[str, bytes]]:
     """What is changed, in words, and the source with it."""
     source = source_of(module)
-    for mutant in mutants_of(module, source):
+    for mutant in find_mutants(module, source):
         yield f"line {mutant.line}: {mutant.change}", mutant.applied(source)
     lines = source.splitlines(keepends=True)
     tree = ast.parse(source)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import STEPS_NAME, PlannedSteps, RunManifest, rank_folder
-from zprof.run.step_log import StepLine, to_line
+from zprof.run.step_log import StepLine, encode_step
 from zprof.run.writer import RankWriter
 
 PLAN = PlannedSteps(skip=2, memory=1, time=3)
@@ -55,4 +55,4 @@ def window(step: int) -> str:
 
 def line(step: int) -> bytes:
     """A line that a rank could have written."""
-    return to_line(StepLine(step=step, begin_ns=CREATED_NS, end_ns=CREATED_NS + step))
+    return encode_step(StepLine(step=step, begin_ns=CREATED_NS, end_ns=CREATED_NS + step))

@@ -8,7 +8,7 @@ import pandas as pd
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.kernels.sums import KERNEL_COLUMNS
+from zprof.analysis.time.kernels import KERNEL_COLUMNS
 
 
 def kernel_row(name: str, milliseconds: float, **more: float | str) -> dict[str, float | str]:

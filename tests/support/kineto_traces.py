@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from zprof.collectors.kineto.arguments import Arguments
-from zprof.collectors.kineto.columns import ABSENT, Group, Trace, TraceHeader, Words
-from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.convert import convert_trace
+from zprof.collectors.kineto.trace import ABSENT, Arguments, Group, TextColumn, Trace, TraceHeader
 from zprof.model.gaps import Gap
 
 BASE = 1_790_857_026_000_000_000
@@ -68,15 +67,15 @@ def trace_of(
 
 def converted(trace: Trace) -> tuple[list[dict[str, Any]], list[Gap]]:
     """The rows of ``collectives``, and the gaps."""
-    tables, gaps = convert(trace)
+    tables, gaps = convert_trace(trace)
     columns = tables["collectives"]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], gaps
 
 
-def words(texts: Iterable[str]) -> Words:
+def words(texts: Iterable[str]) -> TextColumn:
     codes: dict[str, int] = {}
     column = np.array([codes.setdefault(text, len(codes)) for text in texts], dtype=np.int32)
-    return Words(codes=column, texts=tuple(codes))
+    return TextColumn(codes=column, texts=tuple(codes))
 
 
 def _decoded(args: dict[str, Any]) -> Arguments:

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from zprof.model.time import Blame, LateReason, RankTime, StepLateness, StepTime, WaitShares
-from zprof.tui.session import Loaded
+from zprof.tui.session import LoadedRun
 
 MS = 1_000_000
 
 
-def with_ranks(loaded: Loaded, ranks: int, steps: int, late: int = -1, first_step: int = 3) -> Loaded:
+def with_ranks(loaded: LoadedRun, ranks: int, steps: int, late: int = -1, first_step: int = 3) -> LoadedRun:
     """``loaded`` with so many ranks and steps instead of its own; waiting is charged to the late rank."""
     report = loaded.report
     numbers = range(first_step, first_step + steps)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.clocks.offsets import Clocks, RankClock
+from zprof.analysis.time.clocks.rank_clock import Clocks, RankClock
 
 BASE_NS = 1_790_857_026_000_000_000
 _NULLABLE = ("launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns", "stream", "peer_rank")

@@ -1,6 +1,6 @@
 """Hand-made memory leaves with a known truth, and hostile names."""
 
-from zprof.model.memory import Allocation, LawCheck, Memory, RankMemory, StateLaw
+from zprof.model.memory import Allocation, FormulaCheck, Memory, RankMemory, StateFormula
 from zprof.model.tenants import Tenant
 
 MIB = 1 << 20
@@ -21,11 +21,11 @@ def memory_of(stage: int, *, ranks: int = 2, parameters: int = 6 << 20, module: 
     return Memory(per_rank=entries, top=top, laws=laws)
 
 
-def _laws(rank: RankMemory) -> tuple[LawCheck, ...]:
+def _laws(rank: RankMemory) -> tuple[FormulaCheck, ...]:
     assert rank.formula is not None
     assert rank.state_bytes is not None
     return tuple(
-        LawCheck(
+        FormulaCheck(
             rank=rank.rank,
             tenant=tenant,
             law_bytes=law,
@@ -45,7 +45,7 @@ def _laws(rank: RankMemory) -> tuple[LawCheck, ...]:
 
 def _rank(stage: int, rank: int, ranks: int, parameters: int) -> RankMemory:
     full = 4 * parameters
-    law = StateLaw(
+    law = StateFormula(
         parameters=full // ranks if stage == 3 else full,
         gradients=full // ranks if stage >= 2 else full,
         optimizer_state=2 * full // ranks if stage >= 1 else 2 * full,

@@ -7,10 +7,17 @@ stage below 3 holds all parameters.
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap
-from zprof.model.planning.assumption import Assumption
-from zprof.model.planning.whatif import Calibration, Change, FittedLink, Outlook, Predicted, Prediction
-from zprof.model.tenants import SHOWN
+from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import LEDGER_TERMS
+from zprof.model.whatif import (
+    Assumption,
+    Calibration,
+    Change,
+    FittedLink,
+    Outlook,
+    PredictedFigure,
+    Prediction,
+)
 
 MODEL, SPREAD = 0.9, 0.1
 ASSUMPTIONS = {
@@ -46,7 +53,7 @@ def _prediction(analysis: RunAnalysis, change: Change) -> Prediction:
     )
 
 
-def _step(analysis: RunAnalysis, change: Change) -> tuple[Predicted, ...]:
+def _step(analysis: RunAnalysis, change: Change) -> tuple[PredictedFigure, ...]:
     ranks = analysis.time.per_rank
     if not ranks:
         return ()
@@ -65,13 +72,13 @@ def _factor(term: str, change: Change) -> float:
     return 0.0 if term == "exposed_wait_ns" and change.even else factor
 
 
-def _memory(analysis: RunAnalysis, change: Change) -> tuple[Predicted, ...]:
+def _memory(analysis: RunAnalysis, change: Change) -> tuple[PredictedFigure, ...]:
     ranks = analysis.memory.per_rank
     if not ranks:
         return ()
     largest = max(ranks, key=lambda rank: rank.peak_bytes)
     found = []
-    for tenant in SHOWN:
+    for tenant in DISPLAY_ORDER:
         measured = largest.tenants.get(tenant, 0)
         is_whole = tenant == "parameters" and change.stage not in (None, 3)
         found.append(_entry(tenant.value, measured, measured * (2 if is_whole else 1), "states"))
@@ -80,9 +87,9 @@ def _memory(analysis: RunAnalysis, change: Change) -> tuple[Predicted, ...]:
     return (*found, _entry("peak_bytes", largest.peak_bytes, largest.peak_bytes + more, "states"))
 
 
-def _entry(name: str, measured: int, predicted: int, assumption: str) -> Predicted:
+def _entry(name: str, measured: int, predicted: int, assumption: str) -> PredictedFigure:
     modelled = round(measured * MODEL)
-    return Predicted(
+    return PredictedFigure(
         name=name,
         measured=measured,
         modelled=modelled,

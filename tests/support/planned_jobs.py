@@ -1,7 +1,6 @@
 """Jobs of published sizes."""
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Overlap, Residual, Unit
+from zprof.model.job import Batch, Degrees, Hardware, Job, Overlap, Residual, Unit
 
 BLOCK_1T = 12 * 25600**2
 

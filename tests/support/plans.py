@@ -4,16 +4,34 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from zprof.model.gaps import Gap
-from zprof.model.planning.assumption import Assumption
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape
-from zprof.model.planning.plan import Axis, LinkTraffic, Plan, PlannedStep, PlanRow, Scheme, Term
-from zprof.model.planning.sensitivity import BreakEven, Point, Sensitivity, SpeedUp
-from zprof.model.planning.verification import PlanVerification, VerifiedStage, VerifiedTenant
-from zprof.model.planning.whatif import Calibration, Change, FittedLink, Outlook, Predicted, Prediction
-from zprof.model.planning.whatif_document import WhatIf
-from zprof.model.report import RunFacts
-from zprof.model.tenants import SHOWN, Tenant
+from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape
+from zprof.model.plan import (
+    Axis,
+    BreakEven,
+    LinkTraffic,
+    Plan,
+    PlannedStep,
+    PlanRow,
+    PlanVerification,
+    Scheme,
+    Sensitivity,
+    SensitivityPoint,
+    SpeedUp,
+    Term,
+    VerifiedStage,
+    VerifiedTenant,
+)
+from zprof.model.report import RunFacts, WhatIf
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.model.whatif import (
+    Assumption,
+    Calibration,
+    Change,
+    FittedLink,
+    Outlook,
+    PredictedFigure,
+    Prediction,
+)
 
 GB, MS, MIB = 10**9, 1_000_000, 1 << 20
 NODE = Hardware(
@@ -121,7 +139,7 @@ def verification() -> PlanVerification:
     tenants = tuple(
         VerifiedTenant(tenant=tenant, planned_bytes=3 * GB, verified_bytes=3 * GB + 7_000_000,
                        difference_ratio=-0.0023)
-        for tenant in SHOWN
+        for tenant in DISPLAY_ORDER
     )  # fmt: skip
     stage = VerifiedStage(
         stage=3,
@@ -205,7 +223,9 @@ def _row(scheme: Scheme, *, has_batch: bool) -> PlanRow:
              assumption="states.sharded")
     )  # fmt: skip
     least = sum(term.bytes or 0 for term in terms)
-    sizes = {t: sum(m.bytes or 0 for m in terms if m.tenant is t and m.bytes is not None) for t in SHOWN}
+    sizes = {
+        t: sum(m.bytes or 0 for m in terms if m.tenant is t and m.bytes is not None) for t in DISPLAY_ORDER
+    }
     dp, mp, pp = degrees
     return PlanRow(
         scheme=scheme,
@@ -266,10 +286,10 @@ def _point(
     tokens: int = 2048,
     devices: int = 1024,
     efficiency: float = 1.0,
-) -> Point:
+) -> SensitivityPoint:
     compute = tokens * 200_000
     wall = round(compute / efficiency)
-    return Point(
+    return SensitivityPoint(
         bandwidth_ratio=bandwidth,
         latency_ns=latency,
         tokens=tokens,
@@ -296,8 +316,8 @@ def _speed(devices: int, samples: int, states: float, acts: float, *ratios: floa
 
 
 def _prediction(words: str, change: Change, step_ms: int, peak_mib: int) -> Prediction:
-    def time(name: str, measured: int, modelled: int, predicted: int) -> Predicted:
-        return Predicted(
+    def time(name: str, measured: int, modelled: int, predicted: int) -> PredictedFigure:
+        return PredictedFigure(
             name=name,
             measured=measured * MS,
             modelled=modelled * MS,
@@ -308,8 +328,8 @@ def _prediction(words: str, change: Change, step_ms: int, peak_mib: int) -> Pred
             assumption="whatif.step",
         )
 
-    def size(name: str, measured: int, predicted: int) -> Predicted:
-        return Predicted(
+    def size(name: str, measured: int, predicted: int) -> PredictedFigure:
+        return PredictedFigure(
             name=name,
             measured=measured * MIB,
             modelled=(measured + 1) * MIB,
@@ -330,7 +350,7 @@ def _prediction(words: str, change: Change, step_ms: int, peak_mib: int) -> Pred
         ),
         memory=(
             size("parameters", 64, 64),
-            Predicted(name="untagged_bytes", measured=None, modelled=None, predicted=None, low=None,
+            PredictedFigure(name="untagged_bytes", measured=None, modelled=None, predicted=None, low=None,
                       high=None, error_ratio=None, assumption="whatif.memory"),
             size("peak_bytes", 301, peak_mib),
         ),

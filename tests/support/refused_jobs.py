@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.model.planning.job import Job
-from zprof.planner.hardware import presets
-from zprof.planner.refuse import refuse_impossible
+from zprof.model.job import Job
+from zprof.planner import hardware
+from zprof.planner.refusals import refuse_impossible
 
-V100 = replace(presets.V100, name="V100 DGX-2")
+V100 = replace(hardware.V100, name="V100 DGX-2")
 
 
 def refused_in_one_line(job: Job, what: str, remedy: str) -> None:

@@ -9,8 +9,7 @@ from tests.support import diagnosis_reports, plans
 from tests.support.checks_by_hand import CHECKS
 from tests.support.markdown_reading import visible
 from tests.support.reports import memory_only, slower, trace
-from zprof.analysis.side_by_side.other_rows import finding_section, memory_section
-from zprof.analysis.side_by_side.time_rows import time_sections
+from zprof.analysis.side_by_side import build_finding_section, build_memory_section, build_time_sections
 from zprof.model.report import Report
 from zprof.model.side_by_side import Setting, SideBySide
 from zprof.reports.formats import page_html, page_markdown, page_text
@@ -46,7 +45,7 @@ def both_runs() -> SideBySide:
         b=b.run,
         verdict=b.verdict,
         comparison=b.comparison,
-        sections=(*time_sections(a, b), memory_section(a, b), finding_section(a, b)),
+        sections=(*build_time_sections(a, b), build_memory_section(a, b), build_finding_section(a, b)),
         settings=SETTINGS,
     )
 

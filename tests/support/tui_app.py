@@ -8,10 +8,10 @@ from textual.pilot import Pilot
 from tests.support.outlooks import foreseen
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
-from zprof.tui.plan.predicting import Predictor
-from zprof.tui.popups.popup import Popup
+from zprof.tui.background import Predictor
+from zprof.tui.popups import Popup
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Asked, Loaded
+from zprof.tui.session import LoadedRun, RunRequest
 
 SMALL, MIDDLE, LARGE = (80, 24), (120, 36), (200, 50)
 SIZES = (SMALL, MIDDLE, LARGE)
@@ -20,10 +20,10 @@ Act = Callable[[ZprofApp, Pilot[int]], Awaitable[None]]
 
 
 def app_on(
-    loaded: Loaded, *, ascii_only: bool = False, mono: bool = False, predictor: Predictor = foreseen
+    loaded: LoadedRun, *, ascii_only: bool = False, mono: bool = False, predictor: Predictor = foreseen
 ) -> ZprofApp:
     """An app on what is measured already; predictions are those of a test, not the planner's."""
-    asked = Asked(path=loaded.run.path, opener=open_run)
+    asked = RunRequest(path=loaded.run.path, opener=open_run)
     return ZprofApp(asked, loaded=loaded, ascii_only=ascii_only, mono=mono, predictor=predictor)
 
 

@@ -8,7 +8,7 @@ from textual.widget import Widget
 from tests.support.tui_app import settled
 from zprof.tui.app import ZprofApp
 from zprof.tui.keys import KEYS, Key, Where
-from zprof.tui.popups.popup import Popup
+from zprof.tui.popups import Popup
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Keys of Textual's own that are not in the table: to move, to edit a line, to select text, and to leave.

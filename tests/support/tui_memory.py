@@ -7,7 +7,7 @@ from tests.support.memories import MIB, memory_of
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, MemoryTimeline
 from zprof.model.tenants import Tenant
-from zprof.tui.session import Loaded
+from zprof.tui.session import LoadedRun
 
 NO_MEMORY = Gap(
     what="memory",
@@ -16,7 +16,7 @@ NO_MEMORY = Gap(
 )
 
 
-def with_memory(loaded: Loaded, memory: Memory, *gaps: Gap) -> Loaded:
+def with_memory(loaded: LoadedRun, memory: Memory, *gaps: Gap) -> LoadedRun:
     """The same run with another memory, and other gaps."""
     report = replace(loaded.report, memory=memory, gaps=gaps)
     return replace(loaded, report=report, analysis=replace(loaded.analysis, memory=memory))

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from tests.support.tui_app import app_on, play, settled
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
-from zprof.tui.session import Asked, load
+from zprof.tui.session import RunRequest, load
 
 #: Name of the picture, and the keys that lead to it.
 PICTURES = {
@@ -28,7 +28,7 @@ _FONTS = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 def draw(run: Path, baseline: Path, folder: Path) -> None:
     """Write each picture as ``NAME.svg``."""
-    asked = Asked(path=run, baseline=baseline, opener=open_run)
+    asked = RunRequest(path=run, baseline=baseline, opener=open_run)
     loaded = load(asked, lambda doing: None)
     for name, keys in PICTURES.items():
 

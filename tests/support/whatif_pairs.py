@@ -6,14 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from zprof.analysis.analysis import RunAnalysis, analyse
-from zprof.integrations.importing import import_paths
-from zprof.model.planning.whatif import Change, Predicted, Prediction
+from zprof.integrations.imports.import_paths import import_paths
+from zprof.model.whatif import Change, PredictedFigure, Prediction
 from zprof.run.reader import load
-from zprof.simulator.engine.run import run
 from zprof.simulator.plan import Plan
-from zprof.simulator.simulate import simulate
-from zprof.simulator.truth.spans import dependencies
-from zprof.simulator.truth.steps import swept_steps
+from zprof.simulator.simulate import run_plan, simulate
+from zprof.simulator.truth.build import measure_steps
+from zprof.simulator.truth.sweep import resolve_dependencies
 
 #: Steps of a plan that count: what a step leaves to the next is there from the second one on.
 _STEADY = 2
@@ -30,9 +29,9 @@ def analysed(plan: Plan) -> RunAnalysis:
 
 def true_step_ns(plan: Plan) -> float:
     """The mean of the plan's last steps over its ranks; nothing is written for it."""
-    schedule = run(plan)
-    known = dependencies(schedule)
-    steps = [step for rank in range(plan.ranks) for step in swept_steps(schedule, known, rank)[0]]
+    schedule = run_plan(plan)
+    known = resolve_dependencies(schedule)
+    steps = [step for rank in range(plan.ranks) for step in measure_steps(schedule, known, rank)[0]]
     last = max(step.number for step in steps)
     walls = [step.wall_ns for step in steps if step.number > last - _STEADY]
     return sum(walls) / len(walls)
@@ -46,17 +45,17 @@ class Pair:
     plan: Plan
 
 
-def named(rows: Sequence[Predicted], name: str) -> Predicted:
+def named(rows: Sequence[PredictedFigure], name: str) -> PredictedFigure:
     """The row of that name."""
     return next(row for row in rows if row.name == name)
 
 
-def wall(prediction: Prediction) -> Predicted:
+def wall(prediction: Prediction) -> PredictedFigure:
     """Its step."""
     return named(prediction.step, "wall_ns")
 
 
-def predicted(row: Predicted) -> int:
+def predicted(row: PredictedFigure) -> int:
     """What is predicted, which must be known."""
     assert row.predicted is not None
     return row.predicted

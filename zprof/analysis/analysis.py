@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from zprof.analysis.facts import run_facts
+from zprof.analysis.facts import describe_run
 from zprof.analysis.memory.analyse import analyse_memory
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.tracks import RankTracks
+from zprof.analysis.time.ledger import RankTracks
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory
 from zprof.model.report import RunFacts, Volume
@@ -59,7 +59,7 @@ def analyse(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> RunAnalysis:
     """
     time, memory = analyse_time(run, policy), analyse_memory(run)
     return RunAnalysis(
-        run=run_facts(run),
+        run=describe_run(run),
         training=run.manifest.training,
         time=time.time,
         memory=memory.memory,
@@ -85,7 +85,7 @@ def analyse_memory_alone(run: Run) -> RunAnalysis:
     """
     memory = analyse_memory(run)
     return RunAnalysis(
-        run=run_facts(run),
+        run=describe_run(run),
         training=run.manifest.training,
         time=Time(),
         memory=memory.memory,
@@ -104,7 +104,7 @@ def analyse_time_alone(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> Ru
     """
     time = analyse_time(run, policy)
     return RunAnalysis(
-        run=run_facts(run),
+        run=describe_run(run),
         training=run.manifest.training,
         time=time.time,
         memory=Memory(),

@@ -1,32 +1,30 @@
-"""This run against its baseline: where the difference of the step time went, and of the memory.
+"""This run against its baseline: where the change in step time and memory comes from, also at equal work.
 
-Ledger: mean over the ranks of each term, b minus a, in whole nanoseconds; what rounding leaves over
-goes to ``unexplained_ns``, so that the terms sum exactly to the change of the mean wall time.
-Step time: a step's time is the mean over its ranks.  The 95 % interval of mean(b) - mean(a) is a
-percentile bootstrap over the steps of each run by itself (runs share no steps, so nothing is paired),
-10 000 resamples, seed 0.  Resampled means spread by sqrt((n-1)/n) too little for small n; that factor
-is taken out.
-Times are put side by side only where they are of the same thing: steps, or recordings of as many steps.
+Ledger: mean over the ranks of each term, b minus a, in whole nanoseconds; rounding goes to
+``unexplained_ns``, so that the terms sum exactly to the change of the mean wall time. Step time: percentile
+bootstrap over the steps of each run (10 000 resamples, seed 0), 95 % interval of mean(b) - mean(a); the
+spread is corrected by sqrt(n/(n-1)) for small n. Equal work: b's step times are scaled by tokens (else
+samples) per rank of a over those of b.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.equal_work import differences, equal_work, equal_work_gap
 from zprof.model.gaps import Gap
 from zprof.model.memory import RankMemory
-from zprof.model.report import Comparison, StepTimeChange
+from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, WorkUnit
 from zprof.model.tenants import Tenant
 from zprof.model.time import LEDGER_TERMS, RankTime
 
 #: Fewer steps than this say nothing about how much a step varies.
 MIN_STEPS = 3
 #: What the gaps are about that keep a verdict from being said.
-NOT_COMPARED = "times beside the baseline"
+TIMES_NOT_COMPARABLE = "times beside the baseline"
 NO_INTERVAL = "step time interval"
 _RESAMPLES = 10_000
 _SEED = 0
@@ -34,65 +32,70 @@ _SEED = 0
 
 def compare(a: RunAnalysis, b: RunAnalysis) -> Comparison | None:
     """``b`` (this run) minus ``a`` (its baseline); None where they share neither time nor memory."""
-    timed = not_compared(a, b) is None
-    memory = memory_delta(a.memory.per_rank, b.memory.per_rank)
+    timed = find_time_mismatch(a, b) is None
+    memory = subtract_memory(a.memory.per_rank, b.memory.per_rank)
     if not timed and not memory:
         return None
-    steps = (step_times(a.steps), step_times(b.steps))
+    steps = (mean_step_times(a.steps), mean_step_times(b.steps))
     return Comparison(
         baseline=a.run.name,
-        ledger_delta=ledger_delta(a.time.per_rank, b.time.per_rank) if timed else {},
+        ledger_delta=subtract_ledgers(a.time.per_rank, b.time.per_rank) if timed else {},
         memory_delta=memory,
-        step_time=_step_time_change(a, b) if timed else None,
+        step_time=_compare_step_times(a, b) if timed else None,
         baseline_run=a.run,
         baseline_time=a.time.per_rank,
         baseline_memory=a.memory.per_rank,
-        equal_work=equal_work(a, b, steps, bootstrap_interval) if timed else None,
-        differences=differences(a, b),
+        equal_work=scale_to_equal_work(a, b, steps, bootstrap_interval) if timed else None,
+        differences=list_job_differences(a, b),
     )
 
 
-def not_compared(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
+def find_time_mismatch(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
     """Why the times of both cannot stand side by side, where they cannot."""
     silent = [run.run.name for run in (a, b) if run.steps.empty or not run.time.per_rank]
     if silent:
         remedy = "record the time window of both, or compare what they hold: --only memory"
-        return Gap(what=NOT_COMPARED, reason=f"no step of {' or '.join(silent)} was timed", remedy=remedy)
-    whole = [run for run in (a, b) if _is_whole(run)]
+        return Gap(
+            what=TIMES_NOT_COMPARABLE, reason=f"no step of {' or '.join(silent)} was timed", remedy=remedy
+        )
+    whole = [run for run in (a, b) if _is_one_stretch(run)]
     if len(whole) == 1:
         other = b if whole[0] is a else a
         reason = f"all of {whole[0].run.name} was measured as one stretch, and {other.run.name} by its steps"
-        return Gap(what=NOT_COMPARED, reason=reason, remedy="mark the steps of both: profiler.step()")
+        return Gap(what=TIMES_NOT_COMPARABLE, reason=reason, remedy="mark the steps of both: profiler.step()")
     counts = [len(run.run.steps) for run in whole]
     if whole and all(counts) and len(set(counts)) > 1:
-        reason = f"{a.run.name} is one stretch of {_steps(counts[0])}, {b.run.name} of {_steps(counts[1])}"
-        return Gap(what=NOT_COMPARED, reason=reason, remedy="compare their steps: --window step")
+        reason = (
+            f"{a.run.name} is one stretch of {_count_steps(counts[0])}, {b.run.name} of "
+            f"{_count_steps(counts[1])}"
+        )
+        return Gap(what=TIMES_NOT_COMPARABLE, reason=reason, remedy="compare their steps: --window step")
     return None
 
 
-def _is_whole(run: RunAnalysis) -> bool:
+def _is_one_stretch(run: RunAnalysis) -> bool:
     return run.time.window is not None and run.time.window.is_whole
 
 
-def _step_time_change(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
+def _compare_step_times(a: RunAnalysis, b: RunAnalysis) -> StepTimeChange:
     return StepTimeChange(
-        a_ns=_mean(a.time.per_rank, "wall_ns"),
-        b_ns=_mean(b.time.per_rank, "wall_ns"),
-        ci95=bootstrap_interval(step_times(a.steps), step_times(b.steps)),
+        a_ns=_mean_over_ranks(a.time.per_rank, "wall_ns"),
+        b_ns=_mean_over_ranks(b.time.per_rank, "wall_ns"),
+        ci95=bootstrap_interval(mean_step_times(a.steps), mean_step_times(b.steps)),
     )
 
 
-def comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
+def find_comparison_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     """What the comparison cannot say, and what the baseline itself could not measure."""
-    apart = not_compared(a, b)
+    apart = find_time_mismatch(a, b)
     if apart is not None:
-        return (apart, *baseline_gaps(a, b))
-    few = [_few_steps(run) for run in (a, b) if len(step_times(run.steps)) < MIN_STEPS]
-    work = equal_work_gap(a, b)
-    return (*few, *([work] if work else []), *baseline_gaps(a, b))
+        return (apart, *list_baseline_gaps(a, b))
+    few = [_few_steps_gap(run) for run in (a, b) if len(mean_step_times(run.steps)) < MIN_STEPS]
+    work = find_work_gap(a, b)
+    return (*few, *([work] if work else []), *list_baseline_gaps(a, b))
 
 
-def baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
+def list_baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     """What the baseline could not measure; what neither run can is said once."""
     return tuple(
         Gap(what=f"baseline: {gap.what}", reason=gap.reason, remedy=gap.remedy, rank=gap.rank)
@@ -101,26 +104,26 @@ def baseline_gaps(a: RunAnalysis, b: RunAnalysis) -> tuple[Gap, ...]:
     )
 
 
-def ledger_delta(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[str, int]:
+def subtract_ledgers(a: tuple[RankTime, ...], b: tuple[RankTime, ...]) -> dict[str, int]:
     """Change of each ledger term; the values sum to the change of the mean wall time."""
-    delta = {term: _mean(b, term) - _mean(a, term) for term in LEDGER_TERMS}
-    wall = _mean(b, "wall_ns") - _mean(a, "wall_ns")
+    delta = {term: _mean_over_ranks(b, term) - _mean_over_ranks(a, term) for term in LEDGER_TERMS}
+    wall = _mean_over_ranks(b, "wall_ns") - _mean_over_ranks(a, "wall_ns")
     delta["unexplained_ns"] += wall - sum(delta.values())
     return delta
 
 
-def memory_delta(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dict[str, int]:
+def subtract_memory(a: tuple[RankMemory, ...], b: tuple[RankMemory, ...]) -> dict[str, int]:
     """Change of each tenant, of the untagged rest and of the peak: the largest rank of each side.
 
     Empty where either side measured no memory.
     """
     if not a or not b:
         return {}
-    before, after = _largest(a), _largest(b)
+    before, after = _max_over_ranks(a), _max_over_ranks(b)
     return {name: after[name] - before[name] for name in after}
 
 
-def step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:
+def mean_step_times(steps: pd.DataFrame) -> npt.NDArray[np.float64]:
     """The time of each step in nanoseconds, mean over the ranks that ran it."""
     if steps.empty:
         return np.empty(0)
@@ -138,13 +141,13 @@ def difference_interval(
 ) -> tuple[float, float]:
     """Interval of mean(b) - mean(a), with ``confidence`` in (0, 1); neither may be empty."""
     generator = np.random.default_rng(_SEED)
-    difference = _resampled_means(b, generator) - _resampled_means(a, generator)
+    difference = _resample_means(b, generator) - _resample_means(a, generator)
     beside = 50 * (1 - confidence)
     low, high = np.percentile(difference, [beside, 100 - beside])
     return (float(low), float(high))
 
 
-def _resampled_means(
+def _resample_means(
     sample: npt.NDArray[np.float64], generator: np.random.Generator
 ) -> npt.NDArray[np.float64]:
     count = len(sample)
@@ -153,26 +156,119 @@ def _resampled_means(
     return np.asarray(sample.mean() + (means - sample.mean()) * stretch)
 
 
-def _mean(ranks: Iterable[RankTime], term: str) -> int:
+def _mean_over_ranks(ranks: Iterable[RankTime], term: str) -> int:
     values = [int(getattr(rank, term)) for rank in ranks]
     return round(sum(values) / len(values))
 
 
-def _largest(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:
+def _max_over_ranks(ranks: tuple[RankMemory, ...]) -> Mapping[str, int]:
     largest = {tenant.value: max(rank.tenants.get(tenant, 0) for rank in ranks) for tenant in Tenant}
     largest["untagged_bytes"] = max(rank.untagged_bytes for rank in ranks)
     largest["peak_bytes"] = max(rank.peak_bytes for rank in ranks)
     return largest
 
 
-def _few_steps(run: RunAnalysis) -> Gap:
-    if _is_whole(run):
+def _few_steps_gap(run: RunAnalysis) -> Gap:
+    if _is_one_stretch(run):
         reason, remedy = f"all of {run.run.name} was measured as one stretch", "compare steps: --window step"
     else:
-        timed = len(step_times(run.steps))
-        reason, remedy = f"{run.run.name} has {_steps(timed, 'timed ')}", "record more steps"
+        timed = len(mean_step_times(run.steps))
+        reason, remedy = f"{run.run.name} has {_count_steps(timed, 'timed ')}", "record more steps"
     return Gap(what=NO_INTERVAL, reason=f"{reason}, an interval needs {MIN_STEPS}", remedy=remedy)
 
 
-def _steps(count: int, kind: str = "") -> str:
+def _count_steps(count: int, kind: str = "") -> str:
     return f"{count} {kind}step{'' if count == 1 else 's'}"
+
+
+#: Step times of a and b in nanoseconds to the 95 % interval of mean(b) - mean(a).
+Interval = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64]], tuple[int, int]]
+_FIELDS = ((WorkUnit.TOKENS, "tokens_per_step"), (WorkUnit.SAMPLES, "samples_per_step"))
+_UNSTATED = frozenset({"", "none", "unknown", "None"})
+
+
+def scale_to_equal_work(
+    a: RunAnalysis,
+    b: RunAnalysis,
+    steps: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
+    interval: Interval,
+) -> EqualWork | None:
+    """``b`` for as much work on a rank as ``a`` does in a step; None where the work of one is not known."""
+    known = _find_work(a, b)
+    if known is None:
+        return None
+    unit, before, after = known
+    scale = Fraction(before, a.run.world_size) / Fraction(after, b.run.world_size)
+    walls = [rank.wall_ns for rank in b.time.per_rank]
+    return EqualWork(
+        unit=unit,
+        a_per_step=before,
+        b_per_step=after,
+        b_ns=round(Fraction(sum(walls), len(walls)) * scale),
+        ci95=interval(steps[0], steps[1] * float(scale)),
+    )
+
+
+def find_work_gap(a: RunAnalysis, b: RunAnalysis) -> Gap | None:
+    """That nobody can say whether both do the same work in a step."""
+    if _find_work(a, b) is not None:
+        return None
+    silent = [run.run.name for run in (a, b) if not any(_read_work(run, field) for _, field in _FIELDS)]
+    who = " and ".join(silent) or "one of the runs"
+    return Gap(
+        what="time at equal work",
+        reason=f"how many tokens a step of {who} has is not known: a larger batch would look slower",
+        remedy="say it: --tokens-per-step, --baseline-tokens-per-step, "
+        "or zprof.record(training=TrainingFacts(…))",
+    )
+
+
+def list_job_differences(a: RunAnalysis, b: RunAnalysis) -> tuple[Difference, ...]:
+    """What makes step times hard to compare, where both runs say it and do not say the same."""
+    pairs = zip(_describe_job(a), _describe_job(b), strict=True)
+    return tuple(
+        Difference(what=what, a=before, b=after)
+        for (what, before), (_, after) in pairs
+        if before != after and not {before, after} & _UNSTATED
+    )
+
+
+def _describe_job(run: RunAnalysis) -> list[tuple[str, str]]:
+    facts, training = run.run, run.training
+    tokens, samples = training.tokens_per_step, training.samples_per_step
+    sequence = f"{tokens / samples:g}" if tokens and samples else None
+    spoken = training.engine not in _UNSTATED  # 1 is also what stands there where nobody said anything
+    return [
+        ("ranks", str(facts.world_size)),
+        ("ranks loaded", _describe_ranks(facts.ranks_loaded, facts.world_size)),
+        ("device", facts.device),
+        ("backend", facts.backend),
+        ("parameters", str(training.parameters)),
+        ("model-parallel ranks", str(training.model_parallel_ranks if spoken else None)),
+        ("micro-batches", str(training.micro_batches if spoken else None)),
+        ("samples a step", str(samples)),
+        ("tokens a step", str(tokens)),
+        ("tokens a sample", str(sequence)),
+        ("modelled", "; ".join(facts.modelled) or "nothing"),
+    ]
+
+
+def _describe_ranks(loaded: tuple[int, ...], world_size: int) -> str:
+    """``all`` of any number: how many there are is said apart."""
+    if len(loaded) == world_size:
+        return "all"
+    shown = ",".join(map(str, loaded[:8]))
+    return shown if len(loaded) <= 8 else f"{shown},.. ({len(loaded)})"
+
+
+def _find_work(a: RunAnalysis, b: RunAnalysis) -> tuple[WorkUnit, int, int] | None:
+    for unit, field in _FIELDS:
+        before, after = _read_work(a, field), _read_work(b, field)
+        if before and after:
+            return unit, before, after
+    return None
+
+
+def _read_work(run: RunAnalysis, field: str) -> int | None:
+    value = getattr(run.training, field)
+    return value if isinstance(value, int) and value > 0 else None

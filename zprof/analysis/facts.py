@@ -4,7 +4,7 @@ from zprof.model.report import RunFacts
 from zprof.run.reader import Run
 
 
-def run_facts(run: Run) -> RunFacts:
+def describe_run(run: Run) -> RunFacts:
     """What was recorded, from the manifests alone."""
     manifest, ranks = run.manifest, run.rank_manifests.values()
     return RunFacts(

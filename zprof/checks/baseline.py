@@ -1,58 +1,77 @@
-"""From a report to a baseline: what of a run is kept in a repository.
+"""Make the baseline of a report, and write and read its file (``zprof.baseline/1``).
 
 Every value is a leaf of the report, or a sum or a mean of a list of leaves:
 
     memory        the rank with the highest peak, of equal ones the first
-    collectives   by kind, data type and group size: the sum over groups of mean * group size / world size
-    time          by step the mean over the ranks that ran it
+    collectives   per kind, data type and group size: the sum over groups of mean * group size / world size
+    time          per step the mean over the ranks that ran it
+
+The file is JSON to review in a repository: stable keys, each list of numbers on one line. It may be
+hostile, so it is read strictly: a plain file of at most 1 MiB, of this schema, with values that a run can
+have.
 """
 
+import json
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
-from zprof.checks.baseline_file import MOST_MODELLED, read_baseline, share_of, to_json
-from zprof.model.baseline import Baseline, CollectiveBaseline, Conditions, MemoryBaseline, TimeBaseline
+import msgspec
+
+from zprof.model.baseline import (
+    BASELINE_SCHEMA,
+    Baseline,
+    CollectiveBaseline,
+    Conditions,
+    MemoryBaseline,
+    TimeBaseline,
+)
 from zprof.model.collectives import CollectiveKind
+from zprof.model.errors import BadInput
+from zprof.model.formatting import printable, shorten
+from zprof.model.json_format import to_tree
 from zprof.model.memory import RankMemory
-from zprof.model.printable import printable, shorten
 from zprof.model.report import Report
+from zprof.model.tenants import Tenant
 from zprof.model.time import CollectiveTime, StepTime
+from zprof.run.plain_file import open_plain
 from zprof.version import __version__
 
-__all__ = ["baseline_of", "conditions_of", "highest", "read_baseline", "to_json"]
-
 #: Columns of a name that comes from a run: more is no name of a data type or of a device.
-_LONGEST = 100
+_MAX_NAME_COLUMNS = 100
 
 
-def baseline_of(report: Report, environment: Mapping[str, str], name: str) -> Baseline:
+def make_baseline(report: Report, environment: Mapping[str, str], name: str) -> Baseline:
     """What later runs are held against; ``environment`` is that of the run's manifest."""
     return Baseline(
         zprof_version=__version__,
-        name=_name(name),
-        conditions=conditions_of(report, environment),
+        name=_clean_name(name),
+        conditions=read_conditions(report, environment),
         memory=_memory(report),
         collectives=_collectives(report),
         time=_time(report),
     )
 
 
-def conditions_of(report: Report, environment: Mapping[str, str]) -> Conditions:
+def read_conditions(report: Report, environment: Mapping[str, str]) -> Conditions:
     """Under which the run was recorded; what nobody said is empty."""
     run, window = report.run, report.time.window
     return Conditions(
-        device=_name(run.device),
-        backend=_name(run.backend),
+        device=_clean_name(run.device),
+        backend=_clean_name(run.backend),
         world_size=run.world_size,
-        engine=_name(run.engine),
+        engine=_clean_name(run.engine),
         stage=run.stage,
-        torch=_name(environment.get("torch", "")),
-        modelled=tuple(_name(said) for said in run.modelled[:MOST_MODELLED]),
+        torch=_clean_name(environment.get("torch", "")),
+        modelled=tuple(_clean_name(said) for said in run.modelled[:MAX_MODELLED]),
         window="trace" if window is not None and window.is_whole else "step",
     )
 
 
-def highest(ranks: Sequence[RankMemory]) -> int:
+def find_highest_peak(ranks: Sequence[RankMemory]) -> int:
     """Where in the list the rank with the highest peak stands, of equal ones the first; not of none."""
     return max(range(len(ranks)), key=lambda place: (ranks[place].peak_bytes, -place))
 
@@ -61,18 +80,18 @@ def _memory(report: Report) -> MemoryBaseline | None:
     ranks = report.memory.per_rank
     if not ranks:
         return None
-    rank = ranks[highest(ranks)]
+    rank = ranks[find_highest_peak(ranks)]
     return MemoryBaseline(
         peak_bytes=rank.peak_bytes,
         untagged_bytes=rank.untagged_bytes,
         tenants={tenant.value: size for tenant, size in rank.tenants.items()},
         upper_bound=rank.upper_bound,
         lower_bound=any(entry.lower_bound for entry in ranks),
-        missing_ranks=_missing(report, {entry.rank for entry in ranks}),
+        missing_ranks=_list_missing_ranks(report, {entry.rank for entry in ranks}),
     )
 
 
-def _missing(report: Report, seen: set[int]) -> tuple[int, ...]:
+def _list_missing_ranks(report: Report, seen: set[int]) -> tuple[int, ...]:
     return tuple(rank for rank in range(report.run.world_size) if rank not in seen)
 
 
@@ -83,11 +102,11 @@ def _collectives(report: Report) -> tuple[CollectiveBaseline, ...] | None:
         return None
     groups: defaultdict[tuple[str, str, int], list[CollectiveTime]] = defaultdict(list)
     for entry in entries:
-        groups[(_name(entry.kind), _name(entry.dtype), max(0, entry.group_size))].append(entry)
-    return tuple(_of_a_rank(*key, groups[key], world) for key in sorted(groups))
+        groups[(_clean_name(entry.kind), _clean_name(entry.dtype), max(0, entry.group_size))].append(entry)
+    return tuple(_scale_to_rank(*key, groups[key], world) for key in sorted(groups))
 
 
-def _of_a_rank(
+def _scale_to_rank(
     kind: str, dtype: str, size: int, entries: Sequence[CollectiveTime], world: int
 ) -> CollectiveBaseline:
     """One group is all there is of it, and is its leaf; of several each rank is in some only."""
@@ -111,22 +130,22 @@ def _time(report: Report) -> TimeBaseline | None:
     ranks = report.time.per_rank
     if not steps or not ranks:
         return None
-    rows = [_of_a_step(steps[step]) for step in sorted(steps)]
+    rows = [_average_step(steps[step]) for step in sorted(steps)]
     wall, exposed, collective, wait = (tuple(column) for column in zip(*rows, strict=True))
     return TimeBaseline(
         wall_ns=wall,
         exposed_ns=exposed,
-        exposed_ratio=share_of(sum(exposed), sum(wall)),
-        overlap_ratio=share_of(sum(collective) - sum(exposed), sum(collective)),
+        exposed_ratio=clamp_ratio(sum(exposed), sum(wall)),
+        overlap_ratio=clamp_ratio(sum(collective) - sum(exposed), sum(collective)),
         exposed_wait_ns=round(sum(wait) / len(wait)),
         collective_ns=collective,
         upper_bound=any(rank.upper_bound for rank in ranks),
         wait_lower_bound=any(rank.unsplit_ns > 0 for rank in ranks),
-        missing_ranks=_missing(report, {rank.rank for rank in ranks}),
+        missing_ranks=_list_missing_ranks(report, {rank.rank for rank in ranks}),
     )
 
 
-def _of_a_step(ranks: Sequence[StepTime]) -> tuple[int, int, int, int]:
+def _average_step(ranks: Sequence[StepTime]) -> tuple[int, int, int, int]:
     """Wall, exposed, collective and exposed wait of a step."""
     rows = [
         (
@@ -141,5 +160,201 @@ def _of_a_step(ranks: Sequence[StepTime]) -> tuple[int, int, int, int]:
     return wall, exposed, collective, wait
 
 
-def _name(said: str) -> str:
-    return shorten(printable(said), _LONGEST)
+def _clean_name(said: str) -> str:
+    return shorten(printable(said), _MAX_NAME_COLUMNS)
+
+
+_MAX_BYTES = 1 << 20
+#: More is no size, time, count or number of ranks of a run.
+_MAX_AMOUNT = 1 << 60
+_MAX_COUNT = 1e9
+_MAX_RANKS = 1 << 24
+_MAX_NAME_LENGTH = 400
+#: More is modelled of no run.
+MAX_MODELLED = 16
+_SAVE_AGAIN = "save it again: zprof baseline save RUN"
+_T = TypeVar("_T")
+
+
+def to_json(baseline: Baseline) -> str:
+    """The baseline as it stands in a repository.
+
+    Raises:
+        BadInput: it is so large that it would not be read.
+    """
+    text = "\n".join(_format_lines(to_tree(baseline), "")) + "\n"
+    if len(text) > _MAX_BYTES:  # of ASCII
+        raise BadInput(
+            f"{_clip_text(baseline.name)}: its baseline is larger than one can be (1 MiB)",
+            hint="record fewer time steps (--time-steps)",
+        )
+    return text
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read and check a baseline.
+
+    Raises:
+        BadInput: it is not there, no baseline, damaged, from a newer zprof, or holds what no run can.
+    """
+    content = _read_bytes(path)
+    _check_schema(_decode(content, _Versioned, path).schema, path)
+    baseline = _decode(content, Baseline, path)
+    wrong = next(_find_wrong(baseline), None)
+    if wrong is not None:
+        raise BadInput(f"{_format_path(path)}: no baseline that a run can have ({wrong})", hint=_SAVE_AGAIN)
+    return baseline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Versioned:
+    """What a baseline of any version has."""
+
+    schema: str = ""
+
+
+def clamp_ratio(part: int, whole: int) -> float | None:
+    """A ratio of sums as a baseline keeps it, from 0 to 1; None of nothing."""
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else None
+
+
+def _format_lines(value: Any, indent: str) -> list[str]:
+    """``value`` as lines; the first one is not indented."""
+    if isinstance(value, dict) and value:
+        return _format_block(value, indent)
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        inner = [f"{indent}  {json.dumps(item, allow_nan=False)}" for item in value]
+        return ["[", *_with_commas(inner), f"{indent}]"]
+    return [json.dumps(value, allow_nan=False)]
+
+
+def _format_block(value: dict[str, Any], indent: str) -> list[str]:
+    inner = []
+    for key, entry in value.items():
+        first, *rest = _format_lines(entry, f"{indent}  ")
+        inner.append("\n".join([f"{indent}  {json.dumps(key)}: {first}", *rest]))
+    return ["{", *_with_commas(inner), f"{indent}}}"]
+
+
+def _with_commas(lines: Sequence[str]) -> list[str]:
+    return [*(f"{line}," for line in lines[:-1]), lines[-1]]
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        with open_plain(path) as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise BadInput(
+            f"{_format_path(path)}: no such baseline", hint=f"make one: {_SAVE_AGAIN[15:]}"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "its name is none"
+        raise BadInput(f"{_format_path(path)}: cannot be read ({reason})", hint=_SAVE_AGAIN) from None
+    if len(content) > _MAX_BYTES:
+        raise BadInput(f"{_format_path(path)}: larger than a baseline can be (1 MiB)", hint=_SAVE_AGAIN)
+    return content
+
+
+def _decode(content: bytes, kind: type[_T], path: Path) -> _T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadInput(
+            f"{_format_path(path)}: no baseline ({_clip_text(reason)})", hint=_SAVE_AGAIN
+        ) from None
+
+
+def _check_schema(schema: str, path: Path) -> None:
+    if schema == BASELINE_SCHEMA:
+        return
+    if schema.startswith("zprof.baseline/"):
+        raise BadInput(
+            f'{_format_path(path)}: schema "{_clip_text(schema)}", this zprof reads "{BASELINE_SCHEMA}"',
+            hint=f"upgrade zprof, or {_SAVE_AGAIN}",
+        )
+    raise BadInput(f"{_format_path(path)}: no baseline of zprof", hint=_SAVE_AGAIN)
+
+
+def _find_wrong(baseline: Baseline) -> Iterator[str]:
+    """What no run can have, the first of it in the order of the file."""
+    conditions = baseline.conditions
+    texts = (baseline.name, baseline.zprof_version, conditions.device, conditions.backend)
+    more = (conditions.engine, conditions.torch, conditions.window, *conditions.modelled)
+    if any(len(text) > _MAX_NAME_LENGTH for text in (*texts, *more)):
+        yield f"a name of more than {_MAX_NAME_LENGTH} characters"
+    if len(conditions.modelled) > MAX_MODELLED:
+        yield f"more than {MAX_MODELLED} things modelled"
+    if not 1 <= conditions.world_size <= _MAX_RANKS:
+        yield "world_size"
+    if baseline.memory is not None:
+        yield from _find_wrong_memory(baseline.memory)
+    yield from _find_wrong_collectives(baseline.collectives or ())
+    if baseline.time is not None:
+        yield from _find_wrong_time(baseline.time)
+
+
+def _find_wrong_memory(memory: MemoryBaseline) -> Iterator[str]:
+    if not _all_sizes((memory.peak_bytes, memory.untagged_bytes, *memory.tenants.values())):
+        yield "bytes of memory"
+    if sum(memory.tenants.values()) + memory.untagged_bytes != memory.peak_bytes:
+        yield "tenants that do not sum to the peak"
+    yield from (f'tenant "{_clip_text(name)}"' for name in memory.tenants if name not in set(Tenant))
+    yield from _find_wrong_ranks(memory.missing_ranks)
+
+
+def _find_wrong_collectives(entries: Sequence[CollectiveBaseline]) -> Iterator[str]:
+    for entry in entries:
+        if entry.kind not in set(CollectiveKind) or len(entry.dtype) > _MAX_NAME_LENGTH:
+            yield f'collective "{_clip_text(entry.kind)}"'
+        if not _all_sizes((entry.bytes, entry.group_size)) or not 0 <= entry.count <= _MAX_COUNT:
+            yield f'amounts of "{_clip_text(entry.kind)}"'
+    if len({(entry.kind, entry.dtype, entry.group_size) for entry in entries}) < len(entries):
+        yield "a collective that stands there twice"
+
+
+def _find_wrong_time(time: TimeBaseline) -> Iterator[str]:
+    lists = (time.wall_ns, time.exposed_ns, time.collective_ns or time.wall_ns)
+    if not time.wall_ns or len({len(entries) for entries in lists}) > 1:
+        yield "lists of steps of unequal length"
+    waits = () if time.exposed_wait_ns is None else (time.exposed_wait_ns,)
+    if not _all_sizes((*waits, *(value for entries in lists for value in entries))):
+        yield "times"
+    if any(exposed > wall for exposed, wall in zip(time.exposed_ns, time.wall_ns, strict=False)):
+        yield "a step that is exposed for longer than it takes"
+    ratios = [ratio for ratio in (time.exposed_ratio, time.overlap_ratio) if ratio is not None]
+    if not all(math.isfinite(ratio) and 0 <= ratio <= 1 for ratio in ratios):
+        yield "a ratio beyond 0 to 1"
+    wall, exposed, collective = (
+        sum(entries) for entries in (time.wall_ns, time.exposed_ns, time.collective_ns)
+    )
+    if not (
+        _is_same(time.exposed_ratio, clamp_ratio(exposed, wall))
+        and _is_same(time.overlap_ratio, clamp_ratio(collective - exposed, collective))
+    ):
+        yield "ratios that are not those of its steps"
+    yield from _find_wrong_ranks(time.missing_ranks)
+
+
+def _find_wrong_ranks(ranks: Sequence[int]) -> Iterator[str]:
+    if not all(0 <= rank < _MAX_RANKS for rank in ranks):
+        yield "missing_ranks"
+
+
+def _is_same(stated: float | None, found: float | None) -> bool:
+    if stated is None or found is None:
+        return stated is found
+    return math.isclose(stated, found, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def _all_sizes(values: Sequence[int]) -> bool:
+    return all(0 <= value <= _MAX_AMOUNT for value in values)
+
+
+def _clip_text(text: str) -> str:
+    return shorten(printable(text), 120)
+
+
+def _format_path(path: Path) -> str:
+    return printable(path)

@@ -6,22 +6,20 @@ nothing judged at all: unknown, but on a first run without baseline
 
 from collections.abc import Callable, Mapping, Sequence
 
-from zprof.checks.baseline import baseline_of
-from zprof.checks.comparable import differences
+from zprof.checks.baseline import make_baseline
+from zprof.checks.baseline_comparison import find_condition_differences
 from zprof.checks.gates.communication import collective_bytes, collective_bytes_law, collective_count
-from zprof.checks.gates.judge import SAVE, judge
+from zprof.checks.gates.judge import SAVE_HINT, judge
 from zprof.checks.gates.memory import peak_memory, tenant_memory, untagged_ratio
-from zprof.checks.gates.ratios import exposed_ratio, overlap_ratio
-from zprof.checks.gates.reading import Asked, Reading
-from zprof.checks.gates.time import step_time
-from zprof.checks.gates.wait import exposed_wait
+from zprof.checks.gates.reading import GateInput, Reading
+from zprof.checks.gates.time import exposed_ratio, exposed_wait, overlap_ratio, step_time
 from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Outcome
 from zprof.model.errors import BadInput
 from zprof.model.report import Report
 from zprof.version import __version__
 
-GATES: Mapping[str, Callable[[Asked], Reading]] = {
+GATES: Mapping[str, Callable[[GateInput], Reading]] = {
     "peak_memory": peak_memory,
     "untagged_ratio": untagged_ratio,
     "exposed_ratio": exposed_ratio,
@@ -32,7 +30,7 @@ GATES: Mapping[str, Callable[[Asked], Reading]] = {
     "step_time": step_time,
     "exposed_wait": exposed_wait,
 }
-_TENANT = "peak_memory."
+_TENANT_PREFIX = "peak_memory."
 _WORST_FIRST = (Outcome.FAILED, Outcome.UNKNOWN, Outcome.WARNED, Outcome.WITHIN_NOISE, Outcome.PASSED)
 
 
@@ -56,15 +54,17 @@ def check(
     Raises:
         BadInput: the baseline is of other conditions, or there is no such gate.
     """
-    now = baseline_of(report, environment, report.run.name)
-    apart = differences(baseline.conditions, now.conditions) if baseline is not None else ()
+    now = make_baseline(report, environment, report.run.name)
+    apart = find_condition_differences(baseline.conditions, now.conditions) if baseline is not None else ()
     if apart and not any_conditions:
         raise BadInput(
             f"{now.name}: not comparable with its baseline: {'; '.join(apart)}",
             hint="zprof baseline update saves this run in its place; --any-conditions compares all the same",
         )
-    results = tuple(_result(Asked(limit=limit, report=report, now=now, before=baseline)) for limit in limits)
-    outcome, notices = _outcome(results, now, baseline)
+    results = tuple(
+        _judge_limit(GateInput(limit=limit, report=report, now=now, before=baseline)) for limit in limits
+    )
+    outcome, notices = _worst_outcome(results, now, baseline)
     held = (f"held against a baseline of other conditions: {'; '.join(apart)}",) if apart else ()
     return Check(
         zprof_version=__version__,
@@ -76,19 +76,21 @@ def check(
     )
 
 
-def _result(asked: Asked) -> GateResult:
+def _judge_limit(asked: GateInput) -> GateResult:
     gate = asked.limit.gate
-    read = tenant_memory if gate.startswith(_TENANT) else GATES.get(gate)
+    read = tenant_memory if gate.startswith(_TENANT_PREFIX) else GATES.get(gate)
     if read is None:
         raise BadInput(f"there is no gate {gate[:60]!r}", hint=f"known: {', '.join(GATES)}")
     return judge(asked.limit, read(asked), has_baseline=asked.before is not None)
 
 
-def _outcome(
+def _worst_outcome(
     results: Sequence[GateResult], now: Baseline, baseline: Baseline | None
 ) -> tuple[Outcome, tuple[str, ...]]:
     seen = {result.outcome for result in results}
-    first = () if baseline is not None else (f"no baseline yet: limits that need one were skipped; {SAVE}",)
+    first = (
+        () if baseline is not None else (f"no baseline yet: limits that need one were skipped; {SAVE_HINT}",)
+    )
     worst = next((outcome for outcome in _WORST_FIRST if outcome in seen), None)
     if worst is not None:
         return worst, first

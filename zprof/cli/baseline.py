@@ -4,17 +4,18 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.options.check_baseline import BASELINE_FILE, measured
-from zprof.cli.options.training_facts import add_training_options
-from zprof.cli.terminal import console
-from zprof.cli.terminal.output import check_target, deliver
+from zprof.cli import console
+from zprof.cli.inputs import BASELINE_FILE, measure_run
+from zprof.cli.output import check_target, deliver
+from zprof.cli.shared_options import add_training_options
 from zprof.model.errors import BadInput, MissingData
-from zprof.model.printable import printable, shorten
+from zprof.model.formatting import printable, shorten
 
 if TYPE_CHECKING:
     from zprof.model.baseline import Baseline
 
-_LONGEST = 400
+
+_MAX_LINE = 400
 _RUN = "folder that a recording made, a trace, a memory snapshot, or a folder of them"
 
 
@@ -67,15 +68,15 @@ def _save(arguments: argparse.Namespace) -> None:
 
     output: Path = arguments.output
     check_target(output, force=arguments.force)
-    baseline = measured(arguments.run, arguments).baseline()
-    _refuse_nothing(baseline, arguments.run)
+    baseline = measure_run(arguments.run, arguments).baseline()
+    _refuse_empty(baseline, arguments.run)
     deliver(to_json(baseline), output, force=arguments.force)
-    _say_doubts(baseline)
+    _note_bounds(baseline)
 
 
 def _show(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import read_baseline, to_json
-    from zprof.checks.changes import rows
+    from zprof.checks.baseline_comparison import compare_figures
     from zprof.reports.formats import page_text
     from zprof.reports.presenters.small_pages import baseline_page
 
@@ -83,42 +84,44 @@ def _show(arguments: argparse.Namespace) -> None:
     if arguments.format == "json":
         console.data(to_json(baseline))
     else:
-        console.page(page_text(baseline_page(baseline.name, rows(baseline, baseline))))
+        console.page(page_text(baseline_page(baseline.name, compare_figures(baseline, baseline))))
 
 
 def _update(arguments: argparse.Namespace) -> None:
     from zprof.checks.baseline import read_baseline, to_json
-    from zprof.checks.changes import changed, other_conditions
+    from zprof.checks.baseline_comparison import list_changes, other_conditions
     from zprof.reports.formats import page_text
     from zprof.reports.presenters.small_pages import changes_page
 
     file: Path = arguments.file
     before = read_baseline(file)
     check_target(file, force=True)
-    after = measured(arguments.run, arguments).baseline()
-    _refuse_nothing(after, arguments.run)
+    after = measure_run(arguments.run, arguments).baseline()
+    _refuse_empty(after, arguments.run)
     apart = other_conditions(before, after)
     if apart and not arguments.any_conditions:
         raise BadInput(
             f"{file}: recorded under other conditions than {arguments.run}: {'; '.join(apart)}",
             hint="--any-conditions updates it all the same",
         )
-    console.page(page_text(changes_page(changed(before, after))))
+    console.page(page_text(changes_page(list_changes(before, after))))
     deliver(to_json(after), file, force=True)
-    _say_doubts(after)
+    _note_bounds(after)
 
 
-def _say_doubts(baseline: "Baseline") -> None:
+def _note_bounds(baseline: "Baseline") -> None:
     """Of a run whose rank was killed, or whose figures are bounds."""
-    from zprof.checks.changes import doubts
+    from zprof.checks.baseline_comparison import list_bounds
 
-    said = "; ".join(doubts(baseline))
+    said = "; ".join(list_bounds(baseline))
     if said:
-        line = shorten(printable(f"not all of the run was seen, a check judges less by it: {said}"), _LONGEST)
+        line = shorten(
+            printable(f"not all of the run was seen, a check judges less by it: {said}"), _MAX_LINE
+        )
         console.note(f"zprof: {line}")
 
 
-def _refuse_nothing(baseline: "Baseline", run: Path) -> None:
+def _refuse_empty(baseline: "Baseline", run: Path) -> None:
     """A baseline of nothing would let every run pass."""
     if baseline.memory is None and baseline.time is None and not baseline.collectives:
         raise MissingData(

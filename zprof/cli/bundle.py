@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.opening import open_run
-from zprof.cli.terminal import console
-from zprof.cli.terminal.output import check_target, deliver, written_whole
+from zprof.cli import console
+from zprof.cli.inputs import open_run
+from zprof.cli.output import check_target, deliver, open_atomically
 from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from zprof.integrations.bundle.bundle import Bundle
+    from zprof.integrations.support_bundle import Bundle
 
 
 class BundleCommand:
@@ -51,8 +51,8 @@ class BundleCommand:
         if arguments.names is not None:
             check_target(arguments.names, force=arguments.force)
             _check_apart(arguments.names, output)
-        bundle = _collected(arguments)
-        console.data(_contents(bundle))
+        bundle = _collect_bundle(arguments)
+        console.data(_describe_contents(bundle))
         if arguments.names is not None:
             _deliver_names(bundle, arguments.names, force=arguments.force)
         if not arguments.list:
@@ -66,17 +66,17 @@ def _check_apart(names: Path, output: Path) -> None:
         raise BadInput(f"{names}: both the bundle and the names", hint="name another file for --names")
 
 
-def _collected(arguments: argparse.Namespace) -> "Bundle":
-    from zprof.integrations.bundle.bundle import collect
-    from zprof.integrations.doctor.checks import examine
+def _collect_bundle(arguments: argparse.Namespace) -> "Bundle":
+    from zprof.integrations.doctor import examine
+    from zprof.integrations.support_bundle import collect_bundle
     from zprof.rules.diagnose import diagnose
 
     run = open_run(arguments.run)
     baseline = open_run(arguments.baseline) if arguments.baseline else None
-    return collect(run, diagnose(run, baseline), examine())
+    return collect_bundle(run, diagnose(run, baseline), examine())
 
 
-def _contents(bundle: "Bundle") -> str:
+def _describe_contents(bundle: "Bundle") -> str:
     from zprof.reports.formats import page_text
     from zprof.reports.presenters.small_pages import bundle_page
 
@@ -85,10 +85,10 @@ def _contents(bundle: "Bundle") -> str:
 
 
 def _deliver(bundle: "Bundle", output: Path, *, force: bool) -> None:
-    from zprof.integrations.bundle.bundle import write
+    from zprof.integrations.support_bundle import write_bundle
 
-    with written_whole(output, force=force) as file:
-        write(bundle, file)
+    with open_atomically(output, force=force) as file:
+        write_bundle(bundle, file)
     console.note(f"zprof: wrote {output}")
 
 

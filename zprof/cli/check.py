@@ -1,27 +1,23 @@
-"""``zprof check``: a run held against limits and a baseline."""
+"""``zprof check``: check a run against limits and a baseline. Limits on the command line are one flag
+per gate.
+"""
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.options.check_baseline import (
-    BASELINE_FILE,
-    Measured,
-    baseline_at,
-    is_still_to_save,
-    measured,
-)
-from zprof.cli.options.check_limits import add_limit_options, stated_limits
-from zprof.cli.options.check_output import add_check_outputs, outputs, write_outputs
-from zprof.cli.options.training_facts import add_training_options
+from zprof.cli.check_output import add_check_outputs, choose_outputs, write_outputs
+from zprof.cli.inputs import BASELINE_FILE, MeasuredRun, is_missing_baseline, load_baseline, measure_run
+from zprof.cli.shared_options import add_training_options
 from zprof.model.check import Check, Limit
 from zprof.model.errors import BadInput
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
 
 if TYPE_CHECKING:
+    from zprof.checks.config import StatedLimit
     from zprof.model.baseline import Baseline
 
 
@@ -74,9 +70,9 @@ class CheckCommand:
         """Read the limits, measure, judge, say it."""
         from zprof.checks.config import limits_for
 
-        wanted = outputs(arguments)
-        limits = limits_for(_working_directory(), config=arguments.config, flags=stated_limits(arguments))
-        run, check = _checked(arguments, limits)
+        wanted = choose_outputs(arguments)
+        limits = limits_for(_working_directory(), config=arguments.config, flags=read_limits(arguments))
+        run, check = _run_check(arguments, limits)
         write_outputs(check, run.report, wanted)
         return check.exit_code
 
@@ -90,13 +86,13 @@ def _working_directory() -> Path:
         raise BadInput(reason, hint="change to a folder that exists") from None
 
 
-def _checked(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[Measured, Check]:
+def _run_check(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[MeasuredRun, Check]:
     from zprof.checks.check import check
-    from zprof.checks.defaults import for_device
+    from zprof.checks.config import soften_for_device
 
-    baseline, notices = _baseline(arguments)
-    run = measured(arguments.run, arguments)
-    held = for_device(limits, run.report.run.device)
+    baseline, notices = _find_baseline(arguments)
+    run = measure_run(arguments.run, arguments)
+    held = soften_for_device(limits, run.report.run.device)
     found = check(
         run.report,
         held,
@@ -104,15 +100,15 @@ def _checked(arguments: argparse.Namespace, limits: Sequence[Limit]) -> tuple[Me
         environment=run.environment,
         any_conditions=arguments.any_conditions,
     )
-    notices += _softened(limits, found)
+    notices += _explain_softened(limits, found)
     return run, replace(found, notices=(*found.notices, *notices))
 
 
-def _baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[str, ...]]":
+def _find_baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[str, ...]]":
     """What the run is held against; None on a first run, with a notice that says how to go on."""
     path: Path | None = arguments.baseline
-    if path is not None and not is_still_to_save(path):
-        return baseline_at(path, arguments), ()
+    if path is not None and not is_missing_baseline(path):
+        return load_baseline(path, arguments), ()
     run, file = (shlex.quote(printable(part)) for part in (arguments.run, path or BASELINE_FILE))
     save = f"zprof baseline save {run} -o {file}, commit it"
     if arguments.require_baseline:
@@ -122,13 +118,83 @@ def _baseline(arguments: argparse.Namespace) -> "tuple[Baseline | None, tuple[st
     return None, (f"{file} is not there yet: {save}",)
 
 
-def _softened(limits: Sequence[Limit], found: Check) -> tuple[str, ...]:
+def _explain_softened(limits: Sequence[Limit], found: Check) -> tuple[str, ...]:
     """Which gates only warned for they stand in the defaults alone and the ranks are CPU ranks."""
-    from zprof.checks.defaults import softened
+    from zprof.checks.config import list_softened
 
-    gates = softened(limits, found)
+    gates = list_softened(limits, found)
     if not gates:
         return ()
     return (
         f"{', '.join(gates)}: zprof's own limits of time only warn on CPU ranks; one that you state fails",
     )
+
+
+_FLAGS = (
+    ("peak_memory", "+2%%, exact, or 24 MiB: the highest peak of any rank"),
+    ("untagged_ratio", "0.1%%: share of the peak that no tenant claims"),
+    ("exposed_ratio", "10%%, or +3pt more than the baseline: share of a step"),
+    ("overlap_ratio", "'>=0.7', or -5pt (write --overlap-ratio=-5pt)"),
+    ("collective_bytes", "+0%%, or 500 MB: of a step and rank"),
+    ("collective_count", "+0%%, or 48: of a step and rank"),
+    ("collective_bytes_law", "'3 psi': bytes in units of the parameters"),
+    ("step_time", "'+3%%@0.95': with an interval of that confidence"),
+    ("exposed_wait", "+10%%: fails only where one rank is late in nearly all steps"),
+)
+
+
+def add_limit_options(parser: argparse.ArgumentParser) -> None:
+    """A flag a gate; ``off`` turns one off."""
+    group = parser.add_argument_group(
+        "limits", "stronger than those of zprof.toml, pyproject.toml and zprof itself; off turns one off"
+    )
+    for gate, help_text in _FLAGS:
+        group.add_argument(_flag_name(gate), metavar="LIMIT", help=help_text)
+    group.add_argument(
+        "--tenant",
+        metavar="NAME=LIMIT",
+        action="append",
+        default=[],
+        help="activations=+0%%: a part of the peak; may be repeated",
+    )
+
+
+def read_limits(arguments: argparse.Namespace) -> "list[StatedLimit]":
+    """What was said, in the order of the flags; of a part said twice the last counts.
+
+    Raises:
+        BadInput: a ``--tenant`` without a name or a limit.
+    """
+    return [*_read_gate_flags(arguments), *map(_read_tenant_flag, arguments.tenant)]
+
+
+def _read_gate_flags(arguments: argparse.Namespace) -> "Iterator[StatedLimit]":
+    from zprof.checks.config import StatedLimit
+
+    for gate, _ in _FLAGS:
+        said: str | None = getattr(arguments, gate)
+        if said is not None:
+            yield StatedLimit(gate=gate, said=said, origin=_flag_name(gate), place=_flag_name(gate))
+
+
+def _read_tenant_flag(said: str) -> "StatedLimit":
+    from zprof.checks.config import StatedLimit
+    from zprof.checks.limit_text import quote_input
+    from zprof.checks.limits import MEMORY_PARTS, PEAK_MEMORY, suggest_names
+
+    name, _, limit = (part.strip() for part in said.partition("="))
+    name = name.replace("-", "_")
+    if not name or not limit:
+        raise BadInput(
+            f"--tenant: {quote_input(said)} is no tenant with a limit", hint="--tenant activations=+0%"
+        )
+    if name not in MEMORY_PARTS:
+        raise BadInput(
+            f"--tenant: there is no tenant {quote_input(name)}", hint=suggest_names(name, MEMORY_PARTS)
+        )
+    origin = f"--tenant {name}"
+    return StatedLimit(gate=f"{PEAK_MEMORY}.{name}", said=limit, origin=origin, place=origin)
+
+
+def _flag_name(gate: str) -> str:
+    return f"--{gate.replace('_', '-')}"

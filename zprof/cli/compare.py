@@ -4,10 +4,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.opening import open_run
-from zprof.cli.options.measuring import add_measuring_options, measuring
-from zprof.cli.options.output import add_output_options, render_to
-from zprof.cli.options.training_facts import add_work_options, stated_work
+from zprof.cli.inputs import open_run
+from zprof.cli.output import add_output_options, render_to
+from zprof.cli.shared_options import (
+    add_measuring_options,
+    add_stated_work,
+    add_work_options,
+    read_measuring_options,
+)
 
 if TYPE_CHECKING:
     from zprof.model.side_by_side import SideBySide
@@ -44,14 +48,14 @@ class CompareCommand:
         from zprof.reports.formats import COMPARISONS, COMPARISONS_IN_FULL
 
         formats = COMPARISONS_IN_FULL if arguments.all else COMPARISONS
-        render_to(arguments, formats, lambda: _both(arguments))
+        render_to(arguments, formats, lambda: _compare_runs(arguments))
         return 0
 
 
-def _both(arguments: argparse.Namespace) -> "SideBySide":
-    from zprof.rules.side_by_side import side_by_side
+def _compare_runs(arguments: argparse.Namespace) -> "SideBySide":
+    from zprof.rules.diagnose import diagnose_side_by_side
 
     a, b = open_run(arguments.a), open_run(arguments.b)
-    a = a.described(stated_work(arguments.baseline_tokens_per_step, a.manifest.training))
-    b = b.described(stated_work(arguments.tokens_per_step, b.manifest.training))
-    return side_by_side(a, b, **measuring(arguments))
+    a = a.described(add_stated_work(arguments.baseline_tokens_per_step, a.manifest.training))
+    b = b.described(add_stated_work(arguments.tokens_per_step, b.manifest.training))
+    return diagnose_side_by_side(a, b, **read_measuring_options(arguments))

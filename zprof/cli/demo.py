@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.terminal import console
-from zprof.cli.terminal.progress import steps_progress
+from zprof.cli import console
+from zprof.cli.progress import steps_progress
 
 if TYPE_CHECKING:
     from zprof.integrations.demo_scenes import Scene
     from zprof.model.report import Report
+
 
 _INTRODUCTION = """\
 "We turned sharding on to get headroom, and the step got slower. Where do we look?"
@@ -65,15 +66,15 @@ class DemoCommand:
 
 
 def _record(folder: Path, scenes: Sequence["Scene"]) -> None:
-    from zprof.integrations.reference_job import train
-    from zprof.run.target import cleared_target
+    from zprof.integrations.reference_job import train_reference
+    from zprof.run.output_path import replace_run
 
     for scene in scenes:
         job = scene.job(folder)
         assert job.run is not None
-        room = cleared_target(job.run, force=True)
+        room = replace_run(job.run, force=True)
         with room, steps_progress(f"{scene.letter}  {scene.title}", job.recorded_steps) as on_step:
-            train(job, on_step=on_step)
+            train_reference(job, on_step=on_step)
 
 
 def _report(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "Report":
@@ -85,7 +86,7 @@ def _report(folder: Path, scene: "Scene", baseline: "Scene | None" = None) -> "R
 
 
 def _outcome(scenes: Sequence["Scene"], reports: Sequence["Report"]) -> str:
-    from zprof.model.units import format_bytes, format_ns, format_percent
+    from zprof.model.formatting import format_bytes, format_ns, format_percent
     from zprof.reports.formats import page_text
     from zprof.reports.presenters.memory_figures import peak_bytes
     from zprof.reports.presenters.small_pages import demo_page

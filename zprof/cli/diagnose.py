@@ -4,10 +4,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.opening import open_run
-from zprof.cli.options.measuring import add_measuring_options, measuring
-from zprof.cli.options.output import add_output_options, render_to
-from zprof.cli.options.training_facts import add_training_options, add_work_options, stated, stated_work
+from zprof.cli.inputs import open_run
+from zprof.cli.output import add_output_options, render_to
+from zprof.cli.shared_options import (
+    add_measuring_options,
+    add_stated_facts,
+    add_stated_work,
+    add_training_options,
+    add_work_options,
+    read_measuring_options,
+)
 
 if TYPE_CHECKING:
     from zprof.model.report import Report
@@ -42,18 +48,18 @@ class DiagnoseCommand:
         """Diagnose, render, deliver."""
         from zprof.reports.formats import DIAGNOSES
 
-        render_to(arguments, DIAGNOSES, lambda: _diagnosed(arguments))
+        render_to(arguments, DIAGNOSES, lambda: _diagnose_run(arguments))
         return 0
 
 
-def _diagnosed(arguments: argparse.Namespace) -> "Report":
+def _diagnose_run(arguments: argparse.Namespace) -> "Report":
     from zprof.rules.diagnose import diagnose
 
     baseline = open_run(arguments.baseline) if arguments.baseline else None
     if baseline is not None:
-        known = stated_work(arguments.baseline_tokens_per_step, baseline.manifest.training)
+        known = add_stated_work(arguments.baseline_tokens_per_step, baseline.manifest.training)
         baseline = baseline.described(known)
     run = open_run(arguments.run)
-    training = stated(arguments, run.manifest.training, run.manifest.world_size)
-    run = run.described(stated_work(arguments.tokens_per_step, training))
-    return diagnose(run, baseline, **measuring(arguments))
+    training = add_stated_facts(arguments, run.manifest.training, run.manifest.world_size)
+    run = run.described(add_stated_work(arguments.tokens_per_step, training))
+    return diagnose(run, baseline, **read_measuring_options(arguments))

@@ -2,7 +2,7 @@
 
 import argparse
 
-from zprof.cli.terminal import console
+from zprof.cli import console
 from zprof.model.errors import CheckFailed
 
 
@@ -30,8 +30,8 @@ class DoctorCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Examine, print, and say by the exit code whether zprof can work here."""
-        from zprof.integrations.doctor.checks import examine
-        from zprof.model.json_tree import to_json
+        from zprof.integrations.doctor import examine
+        from zprof.model.json_format import to_json
         from zprof.reports.formats import page_text
         from zprof.reports.presenters.small_pages import doctor_page
 

@@ -1,21 +1,26 @@
-"""``main()``: the only place that prints errors and turns them into exit codes.
+"""Run the command line: parse the arguments, run the command, print errors and return the exit code.
 
-0 fine, 1 check failed, 2 bad input, usage or surroundings, 3 not enough data, 70 internal, 130 interrupted.
+Only ``main()`` prints errors and exits. The parser describes only the command that is called, and raises
+what argparse would print. Exit codes: 0 fine, 1 check failed, 2 bad input, usage or surroundings, 3 not
+enough data, 70 internal fault, 130 interrupted.
 """
 
+import argparse
+import inspect
 import os
 import shutil
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
-from zprof.cli.command import Handover
-from zprof.cli.parser import parse
-from zprof.cli.terminal import console
+from zprof.cli import console
+from zprof.cli.registry import COMMANDS, Command, Entry, Handover
 from zprof.model.errors import BadInput, ZprofError
-from zprof.model.interrupts import interrupts_kept
-from zprof.model.memory_limit import is_memory_shortage, memory_limit, within_memory_limit
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
+from zprof.model.interrupts import keep_interrupts
+from zprof.model.memory_limit import import_within_memory_limit, is_memory_shortage, read_memory_limit
+from zprof.version import __version__
 
 SURROUNDINGS = BadInput.exit_code
 INTERNAL = 70
@@ -25,20 +30,20 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name; the exit code."""
     console.open_closed_streams()
-    with interrupts_kept() as interrupts, within_memory_limit():
+    with keep_interrupts() as interrupts, import_within_memory_limit():
         try:
             return _run_and_flush(sys.argv[1:] if arguments is None else arguments)
         except Handover as handover:
             program = handover.program
         except ZprofError as error:
-            _say(error.message, error.hint)
+            _print_error(error.message, error.hint)
             return error.exit_code
         except console.ReaderGone:
             return 0
         except KeyboardInterrupt:
-            return _interrupted()
+            return _report_interrupt()
         except Exception as error:
-            return _interrupted() if interrupts.received else _unexpected(error)
+            return _report_interrupt() if interrupts.received else _report_unexpected(error)
     return program()
 
 
@@ -63,12 +68,12 @@ def _run(arguments: Sequence[str]) -> int:
         return command.run(parsed)
 
 
-def _say(message: str, hint: str) -> None:
+def _print_error(message: str, hint: str) -> None:
     line = f"zprof: {message}" + (f"; {hint}" if hint else "")
     console.note(printable(line))
 
 
-def _interrupted() -> int:
+def _report_interrupt() -> int:
     # Where the interrupt fell into exec() of a string (a dataclass is made so), ``python -m`` ends by SIGINT
     # whatever the exit code, even though the exception was caught; the next exec() of a string clears that.
     exec("")
@@ -76,35 +81,97 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
-def _unexpected(error: Exception) -> int:
+def _report_unexpected(error: Exception) -> int:
     """No memory and what the system refuses are no faults of zprof; everything else is one."""
     if os.environ.get("ZPROF_DEBUG") == "1":
         traceback.print_exception(error)
     if is_memory_shortage(error):
-        return _out_of_memory()
+        return _report_out_of_memory()
     if isinstance(error, OSError) and error.errno is not None:
         what = (
             f"{error.filename}: {os.strerror(error.errno)}"
             if error.filename is not None
             else error.strerror or os.strerror(error.errno)  # "No usable temporary directory found in ..."
         )
-        _say(what, "the system refused that; ZPROF_DEBUG=1 shows where")
+        _print_error(what, "the system refused that; ZPROF_DEBUG=1 shows where")
         return SURROUNDINGS
-    _say(
+    _print_error(
         f"internal error, {type(error).__name__}: {str(error)[:200]}",
         "this is a fault of zprof: run again with ZPROF_DEBUG=1 and report what it prints",
     )
     return INTERNAL
 
 
-def _out_of_memory() -> int:
+def _report_out_of_memory() -> int:
     """Say so with what is left of it."""
     try:
-        limit = memory_limit()
+        limit = read_memory_limit()
         if limit is None:
-            _say("there is not enough memory", "use a machine with more, or fewer ranks at a time")
+            _print_error("there is not enough memory", "use a machine with more, or fewer ranks at a time")
         else:
-            _say(f"there is not enough memory: this process may use {limit >> 20} MiB", "raise ulimit -v")
+            _print_error(
+                f"there is not enough memory: this process may use {limit >> 20} MiB", "raise ulimit -v"
+            )
     except MemoryError:
         os.write(2, b"zprof: there is not enough memory\n")
     return SURROUNDINGS
+
+
+_DESCRIPTION = "Says why sharded training is slow or out of memory, and what to change."
+_EXAMPLE = "example:\n  zprof report zero3.zprof --baseline ddp.zprof"
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are ZprofErrors: only ``main()`` prints and exits."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print."""
+        raise BadInput(message, hint=f"{self.prog} --help shows how")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help and version, which argparse would drop where stdout cannot be written."""
+        console.data(message)
+
+
+def parse(
+    arguments: Sequence[str], commands: Sequence[Entry] = COMMANDS
+) -> tuple[Command | None, argparse.Namespace]:
+    """The command that is called, and its arguments; None where none is named.
+
+    Raises:
+        BadInput: the arguments cannot be used.
+        SystemExit: after ``--help`` and ``--version``.
+    """
+    parser = build_parser()
+    children = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    command = None
+    for entry in commands:
+        child = _add_command(children, entry)
+        if entry.name == called:
+            command = entry.load()
+            _describe_command(child, command)
+    return command, parser.parse_args(list(arguments))
+
+
+def build_parser() -> Parser:
+    """The parser without its commands."""
+    parser = Parser(
+        prog="zprof",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"zprof {__version__}")
+    return parser
+
+
+def _add_command(children: "argparse._SubParsersAction[Parser]", entry: Entry) -> Parser:
+    return children.add_parser(
+        entry.name, help=entry.summary, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def _describe_command(parser: Parser, command: Command) -> None:
+    parser.description = inspect.getdoc(type(command))
+    command.add_arguments(parser)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from zprof.cli.terminal import console
+from zprof.cli import console
 from zprof.model.errors import BadInput
 
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from zprof.cli.opening import open_run
-from zprof.cli.options.numbers import numbers
-from zprof.cli.terminal import console
+from zprof.cli import console
+from zprof.cli.inputs import open_run
+from zprof.cli.quantities import parse_number_ranges
 from zprof.model.errors import BadInput
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
 
 _SUFFIXES = (".json", ".json.gz")
 #: Above this a better compression takes longer than writing it plain.
@@ -41,14 +41,18 @@ class ExportCommand:
         parser.add_argument(
             "--perfetto", metavar="FILE", type=Path, help="write a Chrome JSON trace (.json or .json.gz)"
         )
-        parser.add_argument("--steps", metavar="STEPS", type=numbers, help="steps such as 4, 3-5 or 3,7")
-        parser.add_argument("--ranks", metavar="RANKS", type=numbers, help="ranks such as 0, 0-3 or 0,8")
+        parser.add_argument(
+            "--steps", metavar="STEPS", type=parse_number_ranges, help="steps such as 4, 3-5 or 3,7"
+        )
+        parser.add_argument(
+            "--ranks", metavar="RANKS", type=parse_number_ranges, help="ranks such as 0, 0-3 or 0,8"
+        )
         parser.add_argument("--python", action="store_true", help="also the frames of Python functions")
         parser.add_argument("--force", action="store_true", help="overwrite FILE")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Analyse, write, say what was written."""
-        from zprof.cli.terminal.output import check_target, written_whole
+        from zprof.cli.output import check_target, open_atomically
 
         target: Path | None = arguments.perfetto
         if target is None:
@@ -57,12 +61,12 @@ class ExportCommand:
             raise BadInput(f"{target}: not .json or .json.gz", hint="Perfetto opens both")
         check_target(target, force=arguments.force)
         run = open_run(arguments.run)
-        from zprof.integrations.perfetto.choice import Choice
-        from zprof.integrations.perfetto.export import export
+        from zprof.integrations.perfetto.export import export_trace
+        from zprof.integrations.perfetto.rank_rows import ExportChoice
 
-        choice = Choice(ranks=arguments.ranks, steps=arguments.steps, python=arguments.python)
-        with written_whole(target, force=arguments.force) as file, _packed(file, target) as out:
-            exported = export(run, choice, out)
+        choice = ExportChoice(ranks=arguments.ranks, steps=arguments.steps, python=arguments.python)
+        with open_atomically(target, force=arguments.force) as file, _open_output(file, target) as out:
+            exported = export_trace(run, choice, out)
         for note in exported.notes:
             console.note(f"zprof: {printable(note)}")
         ranks = "1 rank" if len(exported.ranks) == 1 else f"{len(exported.ranks)} ranks"
@@ -72,7 +76,7 @@ class ExportCommand:
 
 
 @contextmanager
-def _packed(file: BinaryIO, target: Path) -> Iterator[BinaryIO]:
+def _open_output(file: BinaryIO, target: Path) -> Iterator[BinaryIO]:
     """The file itself, or what compresses into it."""
     if not target.name.endswith(".gz"):
         yield file

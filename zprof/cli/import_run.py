@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from zprof.cli.terminal import console
-from zprof.model.printable import printable
+from zprof.cli import console
+from zprof.model.formatting import printable
 
 
 class ImportCommand:
@@ -52,7 +52,7 @@ class ImportCommand:
         where.add_argument(
             "--workers",
             metavar="N",
-            type=_count,
+            type=_parse_workers,
             default=0,
             help="processes that read traces (default: one a processor)",
         )
@@ -65,8 +65,8 @@ class ImportCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Import, and say of what ranks."""
-        from zprof.cli.terminal.import_progress import import_progress
-        from zprof.integrations.importing import import_paths
+        from zprof.cli.progress import import_progress
+        from zprof.integrations.imports.import_paths import import_paths
         from zprof.integrations.imports.options import ImportOptions
 
         options = ImportOptions(workers=arguments.workers, executor=arguments.executor)
@@ -83,7 +83,7 @@ class ImportCommand:
         return 0
 
 
-def _count(text: str) -> int:
+def _parse_workers(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text) <= 1024):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1024")
     return int(text)

@@ -4,11 +4,11 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zprof.cli.options.output import add_output_options, render_to
-from zprof.cli.options.planning import add_planning_options, job_of, schemes_of
+from zprof.cli.output import add_output_options, render_to
+from zprof.cli.plan_options import add_planning_options, build_job, choose_schemes
 
 if TYPE_CHECKING:
-    from zprof.model.planning.plan import Plan
+    from zprof.model.plan import Plan
 
 
 class PlanCommand:
@@ -54,17 +54,17 @@ class PlanCommand:
         from zprof.reports.formats import PLANS, PLANS_IN_FULL
 
         formats = PLANS_IN_FULL if arguments.assumptions else PLANS
-        render_to(arguments, formats, lambda: _planned(arguments))
+        render_to(arguments, formats, lambda: _make_plan(arguments))
         return 0
 
 
-def _planned(arguments: argparse.Namespace) -> "Plan":
+def _make_plan(arguments: argparse.Namespace) -> "Plan":
     from zprof.planner.plan import plan
 
-    job = job_of(arguments)
-    made = plan(job, schemes=schemes_of(arguments), with_sensitivity=arguments.sensitivity)
+    job = build_job(arguments)
+    made = plan(job, schemes=choose_schemes(arguments), with_sensitivity=arguments.sensitivity)
     if not arguments.verify:
         return made
-    from zprof.integrations.planning.verify import verify_plan
+    from zprof.integrations.planning.tasks import verify_plan
 
     return replace(made, verification=verify_plan(made, arguments.model))

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.command import Handover
-from zprof.cli.options.numbers import count_or_none, positive
-from zprof.cli.terminal import console
-from zprof.cli.terminal.job_log import job_log, say_end_of
-from zprof.cli.terminal.live_view import LiveView, wanted
-from zprof.integrations.program.end_tree import GRACE_S
+from zprof.cli import console
+from zprof.cli.live_view import LiveView, job_log, print_log_tail, should_show_live
+from zprof.cli.quantities import parse_count_or_zero, parse_positive
+from zprof.cli.registry import Handover
+from zprof.integrations.program.command import GRACE_S
 from zprof.model.errors import BadInput
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
 
 if TYPE_CHECKING:
-    from zprof.integrations.program.settings import ProgramSettings
+    from zprof.integrations.program.session import ProgramSettings
 
 
 class RecordCommand:
@@ -56,7 +55,7 @@ class RecordCommand:
             parser.add_argument(
                 f"--{name}-steps",
                 metavar="N",
-                type=count_or_none,
+                type=parse_count_or_zero,
                 default=steps,
                 help=f"steps {what} (%(default)s)",
             )
@@ -68,18 +67,18 @@ class RecordCommand:
             "--no-init", action="store_true", help="do not watch memory before the first step"
         )
         parser.add_argument(
-            "--grace", metavar="S", type=positive, default=GRACE_S,
+            "--grace", metavar="S", type=parse_positive, default=GRACE_S,
             help="seconds that a command has after ctrl+c (%(default)g)",
         )  # fmt: skip
         parser.add_argument("program", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Hand over to the program, or return its exit code."""
-        from zprof.integrations.program.in_process import runs_here
+        from zprof.integrations.program.in_process import is_python_program
         from zprof.integrations.program.record import record_command, record_here
-        from zprof.integrations.program.settings import ProgramSettings
+        from zprof.integrations.program.session import ProgramSettings
 
-        command = _command(arguments.program)
+        command = _strip_separator(arguments.program)
         settings = ProgramSettings(
             run=str(Path(arguments.output).absolute()),
             skip=arguments.skip_steps,
@@ -89,49 +88,49 @@ class RecordCommand:
             init=not arguments.no_init,
         )
         on = os.environ.get("ZPROF") != "0"
-        if on and wanted(arguments.live, Path(arguments.output)):
-            return _live(command, settings, force=arguments.force, grace_s=arguments.grace)
-        if runs_here(command):
-            raise Handover(record_here(command, settings, force=arguments.force, on=on, say=_say))
+        if on and should_show_live(arguments.live, Path(arguments.output)):
+            return _record_live(command, settings, force=arguments.force, grace_s=arguments.grace)
+        if is_python_program(command):
+            raise Handover(record_here(command, settings, force=arguments.force, on=on, say=_print_note))
         return record_command(
-            command, settings, force=arguments.force, on=on, say=_say, grace_s=arguments.grace
+            command, settings, force=arguments.force, on=on, say=_print_note, grace_s=arguments.grace
         )
 
 
-def _live(command: Sequence[str], settings: "ProgramSettings", *, force: bool, grace_s: float) -> int:
+def _record_live(command: Sequence[str], settings: "ProgramSettings", *, force: bool, grace_s: float) -> int:
     """A script is a child, too: the view and it cannot share a process, nor the terminal."""
-    from zprof.integrations.program.in_process import check, runs_here
+    from zprof.integrations.program.in_process import check_program, is_python_program
     from zprof.integrations.program.record import record_command
-    from zprof.run.target import check_room
+    from zprof.run.output_path import check_output_path
 
     run = Path(settings.run)
-    if runs_here(command):
-        check(command)
+    if is_python_program(command):
+        check_program(command)
         command = [sys.executable, *command]
-    check_room(run, force=force)
+    check_output_path(run, force=force)
     with job_log(run) as (path, output):
-        view = LiveView(run, log=path, left=lambda: _say(f"the program goes on, and writes to {path}"))
+        view = LiveView(run, log=path, left=lambda: _print_note(f"the program goes on, and writes to {path}"))
         code = record_command(
             command,
             settings,
             force=force,
             on=True,
-            say=_say,
+            say=_print_note,
             output=output,
             beside=view,
             grace_s=grace_s,
         )
         if code:
-            say_end_of(path)
+            print_log_tail(path)
     return code
 
 
-def _command(given: Sequence[str]) -> Sequence[str]:
+def _strip_separator(given: Sequence[str]) -> Sequence[str]:
     command = given[1:] if given and given[0] == "--" else given
     if not command:
         raise BadInput("no program given", hint="zprof record -o RUN -- python train.py")
     return command
 
 
-def _say(note: str) -> None:
+def _print_note(note: str) -> None:
     console.note(f"zprof: {printable(note)}")

@@ -1,10 +1,34 @@
-"""The commands by name.  A command's module is imported when it is called, not to list it."""
+"""What a command is, and the list of all commands. A command's module is imported only when it is called."""
 
+import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from typing import Protocol, cast
 
-from zprof.cli.command import Command
+
+class Handover(Exception):
+    """Raised by a command that runs the user's own program: what that raises is no error of zprof."""
+
+    def __init__(self, program: Callable[[], int]) -> None:
+        super().__init__()
+        self.program = program
+
+
+class Command(Protocol):
+    """One command of ``zprof``.
+
+    The class docstring is its help; a part after an empty line with ``example:`` ends it.  Modules of
+    commands import what costs time inside ``run``.
+    """
+
+    name: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; the exit code.  Raises ZprofError for everything that a user can mend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

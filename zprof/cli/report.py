@@ -4,10 +4,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.opening import open_run
-from zprof.cli.options.measuring import add_measuring_options, measuring
-from zprof.cli.options.output import add_output_options, render_to
-from zprof.cli.options.training_facts import add_training_options, stated
+from zprof.cli.inputs import open_run
+from zprof.cli.output import add_output_options, render_to
+from zprof.cli.shared_options import (
+    add_measuring_options,
+    add_stated_facts,
+    add_training_options,
+    read_measuring_options,
+)
 from zprof.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -54,34 +58,34 @@ class ReportCommand:
         """Diagnose, render, deliver."""
         from zprof.reports.formats import FORMATS
 
-        render_to(arguments, FORMATS, lambda: _diagnosed(arguments))
+        render_to(arguments, FORMATS, lambda: _diagnose_run(arguments))
         return 0
 
 
-def _diagnosed(arguments: argparse.Namespace) -> "Report":
+def _diagnose_run(arguments: argparse.Namespace) -> "Report":
     from zprof.analysis.analysis import analyse, analyse_time_alone
-    from zprof.planner.whatif.outlook import with_outlook
+    from zprof.planner.whatif.outlook import add_outlook
     from zprof.rules.diagnose import diagnose, diagnose_memory, diagnose_time
 
     if arguments.hta and arguments.only == "memory":
         raise BadInput("--hta says nothing of memory", hint="leave out --hta, or --only memory")
     baseline = open_run(arguments.baseline) if arguments.baseline else None
     run = open_run(arguments.run)
-    run = run.described(stated(arguments, run.manifest.training, run.manifest.world_size))
+    run = run.described(add_stated_facts(arguments, run.manifest.training, run.manifest.world_size))
     if arguments.only == "memory":
         return diagnose_memory(run, baseline)
-    asked = measuring(arguments)
+    asked = read_measuring_options(arguments)
     if arguments.only == "time":
         analysis = analyse_time_alone(run, asked["policy"])
         report = diagnose_time(analysis, baseline, **asked)
     else:
         analysis = analyse(run, asked["policy"])
         report = diagnose(analysis, baseline, **asked)
-    report = with_outlook(report, analysis)
+    report = add_outlook(report, analysis)
     return _with_hta(report, run.path) if arguments.hta else report
 
 
 def _with_hta(report: "Report", run: Path) -> "Report":
-    from zprof.integrations.hta.opinion import with_second_opinion
+    from zprof.integrations.hta.second_opinion import add_second_opinion
 
-    return with_second_opinion(report, run)
+    return add_second_opinion(report, run)

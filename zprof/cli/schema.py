@@ -29,8 +29,8 @@ class SchemaCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Make it from the types, deliver it."""
-        from zprof.cli.terminal.output import deliver
-        from zprof.model.json_tree import to_json
+        from zprof.cli.output import deliver
+        from zprof.model.json_format import to_json
 
         deliver(to_json(schema_of(arguments.document)), arguments.output, force=arguments.force)
         return 0
@@ -40,10 +40,9 @@ def schema_of(document: str) -> Mapping[str, Any]:
     """The schema of one of ``DOCUMENTS``, as a tree of JSON values."""
     from zprof.model.baseline import Baseline
     from zprof.model.check import Check
-    from zprof.model.json_schema import json_schema
-    from zprof.model.planning.plan import Plan
-    from zprof.model.planning.whatif_document import WhatIf
-    from zprof.model.report import Report
+    from zprof.model.json_format import make_json_schema
+    from zprof.model.plan import Plan
+    from zprof.model.report import Report, WhatIf
 
     kinds: dict[str, type] = {
         "report": Report,
@@ -52,4 +51,4 @@ def schema_of(document: str) -> Mapping[str, Any]:
         "plan": Plan,
         "whatif": WhatIf,
     }
-    return json_schema(kinds[document], title=f"zprof {document}")
+    return make_json_schema(kinds[document], title=f"zprof {document}")

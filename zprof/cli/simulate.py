@@ -1,11 +1,15 @@
-"""``zprof simulate``: traces of a sharded job with a known truth."""
+"""``zprof simulate``: write traces of a sharded job with a known truth."""
 
 import argparse
+import random
+from dataclasses import replace
 from pathlib import Path
 
-from zprof.cli.terminal import console
+from zprof.cli import console
 from zprof.model.errors import BadInput
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
+from zprof.simulator.causes import Cause, plant
+from zprof.simulator.plan import Plan, Recording, Vendor
 
 _VENDORS = ("nvidia", "amd", "gloo")
 
@@ -59,12 +63,11 @@ class SimulateCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Simulate, and say what was planted."""
-        from zprof.cli.options.simulating import plan_of, room_for
         from zprof.simulator.causes import PRESETS, Cause
         from zprof.simulator.simulate import simulate
 
-        plan = plan_of(arguments)
-        folder = room_for(arguments.output, force=arguments.force)
+        plan = build_plan(arguments)
+        folder = clear_output_folder(arguments.output, force=arguments.force)
         try:
             truth = simulate(plan, folder)
         except OSError as error:
@@ -74,12 +77,86 @@ class SimulateCommand:
         written = sum(rank.file is not None for rank in truth.per_rank)
         says = PRESETS[Cause(plan.cause)].says
         console.note(
-            f"zprof: simulated {_counted(written, 'rank')}, {_counted(plan.steps, 'step')}, "
+            f"zprof: simulated {_format_count(written, 'rank')}, {_format_count(plan.steps, 'step')}, "
             f"stage {plan.stage}, {plan.vendor}; planted {plan.cause}: {says}"
         )
         console.note(f"zprof: wrote {printable(folder)}; next, zprof diagnose {printable(folder)}")
         return 0
 
 
-def _counted(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+_TRUTH_FILE = "truth.json"
+_MAX_STEPS = 10_000
+_MAX_MEGABYTES = 4_096
+
+
+def build_plan(arguments: argparse.Namespace) -> Plan:
+    """The plan that was asked for.
+
+    Raises:
+        BadInput: it cannot be simulated.
+    """
+    _check_ranges(arguments)
+    plan = Plan(
+        ranks=arguments.ranks,
+        steps=arguments.steps,
+        stage=arguments.stage,
+        units=arguments.units,
+        prefetch=arguments.prefetch,
+        micro_batches=arguments.micro_batches,
+        seed=arguments.seed,
+        vendor=Vendor(arguments.vendor),
+        recording=Recording(pad_to_bytes=int(arguments.megabytes * 1e6)),
+    )
+    plan = replace(plan, offsets_ns=_draw_clock_offsets(plan, arguments.skew_us))
+    return plant(plan, Cause(arguments.cause), arguments.strength)
+
+
+def clear_output_folder(folder: Path, *, force: bool) -> Path:
+    """The folder, with an older simulation taken out of it.
+
+    Raises:
+        BadInput: something is there, and it is no simulation or ``force`` is not given.
+    """
+    try:
+        found = sorted(folder.iterdir()) if folder.exists() else []
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}", hint="name a folder") from None
+    if not found:
+        return folder
+    old = [
+        path
+        for path in found
+        if path.name == _TRUTH_FILE or path.match("rank*.json") or path.match("rank*.json.gz")
+    ]
+    if len(old) < len(found) or not (folder / _TRUTH_FILE).is_file():
+        raise BadInput(f"{folder}: holds other things than a simulation", hint="name an empty folder")
+    if not force:
+        raise BadInput(f"{folder}: there already", hint="--force replaces it")
+    for path in old:
+        path.unlink()
+    return folder
+
+
+def _check_ranges(arguments: argparse.Namespace) -> None:
+    for wrong, what in (
+        (not 1 <= arguments.steps <= _MAX_STEPS, f"--steps: 1 to {_MAX_STEPS}"),
+        (not 1 <= arguments.units <= 1_000, "--units: 1 to 1000"),
+        (not 1 <= arguments.micro_batches <= 1_000, "--micro-batches: 1 to 1000"),
+        (not 0 <= arguments.seed < 1 << 63, "--seed: 0 or more"),
+        (not 0 <= arguments.megabytes <= _MAX_MEGABYTES, f"--megabytes: 0 to {_MAX_MEGABYTES}"),
+        (not 0 <= arguments.skew_us <= 1e9, "--skew-us: 0 to 1e9"),
+    ):
+        if wrong:
+            raise BadInput(what, hint="zprof simulate --help shows the options")
+
+
+def _draw_clock_offsets(plan: Plan, skew_us: float) -> dict[int, int]:
+    """One clock a host."""
+    most = int(skew_us * 1000)
+    draw = random.Random(plan.seed)
+    hosts = [draw.randint(-most, most) for _ in range(-(-plan.ranks // plan.ranks_per_host))]
+    return {rank: hosts[rank // plan.ranks_per_host] for rank in range(plan.ranks)} if most else {}

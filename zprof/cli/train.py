@@ -4,15 +4,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zprof.cli.options.numbers import count, count_or_none
-from zprof.cli.terminal import console
-from zprof.cli.terminal.live_progress import live_progress
-from zprof.cli.terminal.live_view import wanted
-from zprof.cli.terminal.progress import steps_progress
+from zprof.cli import console
+from zprof.cli.live_view import live_progress, should_show_live
+from zprof.cli.progress import steps_progress
+from zprof.cli.quantities import parse_count, parse_count_or_zero
 from zprof.model.errors import BadInput, MissingData
 
 if TYPE_CHECKING:
     from zprof.reference_engine.program.train_config import TrainConfig
+
 
 _RANKS = 2
 _HINT = "zprof train --help shows the options"
@@ -45,14 +45,14 @@ class TrainCommand:
         )
         group.add_argument("--force", action="store_true", help="overwrite RUN")
         group.add_argument("--live", action="store_true", help="show it step by step; q leaves the view")
-        group.add_argument("--ranks", metavar="N", type=count, help="processes (dp x mp, or 2)")
+        group.add_argument("--ranks", metavar="N", type=parse_count, help="processes (dp x mp, or 2)")
         for name, steps, what in (
             ("skip", 2, "left alone at first"),
             ("memory", 2, "watched for memory"),
             ("time", 8, "watched for time"),
         ):
             group.add_argument(
-                f"--{name}-steps", metavar="N", type=count_or_none, default=steps,
+                f"--{name}-steps", metavar="N", type=parse_count_or_zero, default=steps,
                 help=f"steps {what} (%(default)s)",
             )  # fmt: skip
         add_arguments(parser)
@@ -61,8 +61,8 @@ class TrainCommand:
         """Train, print the losses, then say what to do with the run."""
         from dataclasses import replace
 
-        from zprof.integrations.reference_job import ReferenceJob, train
-        from zprof.run.target import cleared_target
+        from zprof.integrations.reference_job import ReferenceJob, train_reference
+        from zprof.run.output_path import replace_run
 
         own = {"output", "force", "ranks", "skip_steps", "memory_steps", "time_steps", "live", "command"}
         options = {name: value for name, value in vars(arguments).items() if name not in own}
@@ -77,31 +77,31 @@ class TrainCommand:
             time_steps=arguments.time_steps,
         )
         options.setdefault("steps", max(1, job.recorded_steps))
-        ranks = _ranks(_config(options), arguments.ranks)
-        room = cleared_target(path, force=arguments.force)
+        ranks = _choose_ranks(_build_config(options), arguments.ranks)
+        room = replace_run(path, force=arguments.force)
         progress = (
             live_progress(path, path.name, options["steps"])
-            if wanted(arguments.live, path)
+            if should_show_live(arguments.live, path)
             else steps_progress(path.name, options["steps"])
         )
         with room, progress as on_step:
-            losses = train(replace(job, world_size=ranks), on_step=on_step)
+            losses = train_reference(replace(job, world_size=ranks), on_step=on_step)
         _check_recorded(path, ranks)
         console.data(f"loss {losses[0]:.6f} -> {losses[-1]:.6f} in {len(losses)} steps\n" if losses else "")
         console.note(f"zprof: recorded {path}; next: zprof diagnose {path}")
         return 0
 
 
-def _config(options: dict[str, Any]) -> "TrainConfig":
-    from zprof.reference_engine.program.options import config_from
+def _build_config(options: dict[str, Any]) -> "TrainConfig":
+    from zprof.reference_engine.program.options import make_config
 
     try:
-        return config_from(argparse.Namespace(**options))
+        return make_config(argparse.Namespace(**options))
     except ValueError as error:
         raise BadInput(str(error), hint=_HINT) from None
 
 
-def _ranks(config: "TrainConfig", asked: int | None) -> int:
+def _choose_ranks(config: "TrainConfig", asked: int | None) -> int:
     """How many ranks run: those that were asked for, dp x mp, or two groups at most."""
     ranks = asked or (config.dp * config.mp if config.dp else max(_RANKS, config.mp))
     try:

@@ -1,18 +1,24 @@
-"""``zprof tui``: look at a run in the terminal."""
+"""``zprof tui``: look at a run in the terminal, or watch it while it is recorded."""
 
 import argparse
 import os
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zprof.cli.command import Handover
-from zprof.cli.live import add_live_options, is_live, show_live
-from zprof.cli.opening import open_run
-from zprof.cli.options.measuring import Measuring, add_measuring_options, measuring
-from zprof.cli.options.training_facts import add_work_options, stated_work
-from zprof.cli.terminal import console
-from zprof.model.interrupts import python_interrupts
+from zprof.cli import console
+from zprof.cli.inputs import open_run
+from zprof.cli.registry import Handover
+from zprof.cli.shared_options import (
+    MeasuringOptions,
+    add_measuring_options,
+    add_stated_work,
+    add_work_options,
+    read_measuring_options,
+)
+from zprof.model.interrupts import restore_python_interrupts
 
 if TYPE_CHECKING:
     from zprof.run.reader import Run
@@ -46,73 +52,115 @@ class TuiCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Show it; print the report where there is no terminal to show it on."""
-        options = measuring(arguments)
-        theme = _theme(arguments.theme)
+        options = read_measuring_options(arguments)
+        theme = _check_theme(arguments.theme)
         if not console.are_terminals(sys.stdin, sys.stdout) or os.environ.get("TERM") == "dumb":
-            return _printed(arguments, options)
+            return _print_report(arguments, options)
         if is_live(arguments):
             code, opens = show_live(arguments, theme)
             if not opens:
                 return code
-        return _shown(arguments, options, theme)
+        return _show_app(arguments, options, theme)
 
 
-def _theme(name: str | None) -> str | None:
+def _check_theme(name: str | None) -> str | None:
     """A wrong name is refused at once, also where nothing is drawn."""
     if name is None:
         return None
-    from zprof.tui.theme.looks import theme_named
+    from zprof.tui.theme import resolve_theme
 
-    return theme_named(name)
+    return resolve_theme(name)
 
 
-def _printed(arguments: argparse.Namespace, options: Measuring) -> int:
+def _print_report(arguments: argparse.Namespace, options: MeasuringOptions) -> int:
     from zprof.analysis.analysis import analyse
-    from zprof.planner.whatif.outlook import with_outlook
+    from zprof.planner.whatif.outlook import add_outlook
     from zprof.reports.formats import by_name
     from zprof.rules.diagnose import diagnose
 
-    run, baseline = _given(arguments)
+    run, baseline = _open_runs(arguments)
     analysis = analyse(run, options["policy"])
-    console.page(by_name("text").render(with_outlook(diagnose(analysis, baseline, **options), analysis)))
+    console.page(by_name("text").render(add_outlook(diagnose(analysis, baseline, **options), analysis)))
     return 0
 
 
-def _given(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
+def _open_runs(arguments: argparse.Namespace) -> "tuple[Run, Run | None]":
     """The run and its baseline, with the work of a step as it was said."""
     run = open_run(arguments.run)
-    run = run.described(stated_work(arguments.tokens_per_step, run.manifest.training))
+    run = run.described(add_stated_work(arguments.tokens_per_step, run.manifest.training))
     if arguments.baseline is None:
         return run, None
     before = open_run(arguments.baseline)
-    return run, before.described(stated_work(arguments.baseline_tokens_per_step, before.manifest.training))
+    return run, before.described(
+        add_stated_work(arguments.baseline_tokens_per_step, before.manifest.training)
+    )
 
 
-def _shown(arguments: argparse.Namespace, options: Measuring, theme: str | None) -> int:
+def _show_app(arguments: argparse.Namespace, options: MeasuringOptions, theme: str | None) -> int:
     # What cannot be opened is refused in one line, and traces are imported, before the screen is taken.
-    run, before = _given(arguments)
+    run, before = _open_runs(arguments)
     from zprof.tui.app import ZprofApp
-    from zprof.tui.session import Asked
-    from zprof.tui.theme.looks import wants_no_colour
+    from zprof.tui.session import RunRequest
+    from zprof.tui.theme import wants_no_colour
 
     def opener(path: Path) -> "Run":
         if path == arguments.run:
             return run
         return before if before is not None and path == arguments.baseline else open_run(path)
 
-    asked = Asked(path=arguments.run, opener=opener, baseline=arguments.baseline, **options)
+    asked = RunRequest(path=arguments.run, opener=opener, baseline=arguments.baseline, **options)
     app = ZprofApp(asked, ascii_only=arguments.ascii, mono=wants_no_colour())
     if theme is not None:
         app.theme = theme
-    with python_interrupts():
+    with restore_python_interrupts():
         code = app.run() or app.return_code or 0
     if app.has_threads:
-        raise Handover(lambda: _end(code))
+        raise Handover(lambda: _exit_now(code))
     return code
 
 
-def _end(code: int) -> int:
+def _exit_now(code: int) -> int:
     """Who leaves while a run is measured does not wait for that; its thread only reads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+#: A view gives way to the job that it shows.
+_NICENESS = 10
+
+
+def add_live_options(parser: argparse.ArgumentParser) -> None:
+    """``--live``, and what a command that runs a job beside it tells it."""
+    parser.add_argument(
+        "--live", action="store_true", help="wait for RUN, and show it step by step as it grows"
+    )
+    parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--job-log", type=Path, help=argparse.SUPPRESS)
+
+
+def is_live(arguments: argparse.Namespace) -> bool:
+    """Whether to show the live view: it was asked for, or somebody records there right now."""
+    from zprof.run.live import is_still_recording
+
+    return bool(arguments.live) or is_still_recording(arguments.run, time.time_ns())
+
+
+def show_live(arguments: argparse.Namespace, theme: str | None) -> tuple[int, bool]:
+    """Show it until the user leaves; its exit code, and whether to go on with all screens of the run."""
+    from zprof.tui.live.app import LiveApp
+    from zprof.tui.live.watcher import Watcher
+    from zprof.tui.theme import wants_no_colour
+
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    watcher = Watcher(arguments.run, job=arguments.job, log=arguments.job_log)
+    app = LiveApp(watcher, ascii_only=arguments.ascii, mono=wants_no_colour())
+    if theme is not None:
+        app.theme = theme
+    try:
+        with restore_python_interrupts():
+            code = app.run()
+    finally:
+        watcher.close()
+    return code or app.return_code or 0, app.opens

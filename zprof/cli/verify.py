@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
-from zprof.cli.options.numbers import numbers, positive
-from zprof.cli.terminal import console
+from zprof.cli import console
+from zprof.cli.quantities import parse_number_ranges, parse_positive
 from zprof.model.errors import MissingData
-from zprof.model.printable import printable
-from zprof.model.verification import FigureStatus
+from zprof.model.formatting import printable
+from zprof.model.second_opinion import FigureStatus
 
 
 class VerifyCommand:
@@ -30,11 +30,13 @@ class VerifyCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """TRACE, and how to write the comparison."""
         parser.add_argument("trace", metavar="TRACE", type=Path, help="a Kineto trace, or a folder of them")
-        parser.add_argument("--ranks", metavar="RANKS", type=numbers, help="ranks such as 0, 0-3 or 0,8")
+        parser.add_argument(
+            "--ranks", metavar="RANKS", type=parse_number_ranges, help="ranks such as 0, 0-3 or 0,8"
+        )
         parser.add_argument(
             "--hta-seconds",
             metavar="N",
-            type=positive,
+            type=parse_positive,
             help="end HTA on a rank after so long (default: by the size of its file)",
         )
         parser.add_argument(
@@ -43,12 +45,12 @@ class VerifyCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Measure twice, print, and say by the exit code whether both agree."""
-        from zprof.integrations.hta.verify import verify
-        from zprof.model.json_tree import to_json
+        from zprof.integrations.hta.verification import verify_with_hta
+        from zprof.model.json_format import to_json
         from zprof.reports.formats import page_text
         from zprof.reports.presenters.small_pages import verification_page
 
-        found = verify(
+        found = verify_with_hta(
             arguments.trace,
             ranks=arguments.ranks,
             wall_s=arguments.hta_seconds,

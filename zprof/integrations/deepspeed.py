@@ -23,11 +23,17 @@ from typing import Any
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
 from zprof.collectors.training import detect_training
-from zprof.integrations.frameworks import innermost
+from zprof.integrations.frameworks import unwrap_optimizer
 from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
 
-_NEEDED = ("module", "optimizer", "global_steps", "zero_optimization_stage", "gradient_accumulation_steps")
+_ENGINE_ATTRIBUTES = (
+    "module",
+    "optimizer",
+    "global_steps",
+    "zero_optimization_stage",
+    "gradient_accumulation_steps",
+)
 
 
 @contextmanager
@@ -42,7 +48,7 @@ def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = 
     Raises:
         BadInput: ``engine`` is none of DeepSpeed's.
     """
-    if not is_engine(engine):
+    if not is_deepspeed_engine(engine):
         raise BadInput(
             f"record_deepspeed: {type(engine).__name__} is not a DeepSpeed engine",
             hint="pass the first of what deepspeed.initialize() returned",
@@ -54,20 +60,20 @@ def record_deepspeed(engine: Any, path: str | Path, *, steps: Schedule | None = 
         steps=steps,
         training=lambda: deepspeed_facts(engine),
     )
-    with recording, _told_of_steps(engine, recording.step):
+    with recording, _watch_steps(engine, recording.step):
         yield recording
 
 
-def is_engine(model: Any) -> bool:
+def is_deepspeed_engine(model: Any) -> bool:
     """Whether it has what an engine of DeepSpeed has."""
-    return all(hasattr(model, name) for name in _NEEDED)
+    return all(hasattr(model, name) for name in _ENGINE_ATTRIBUTES)
 
 
 def deepspeed_optimizers(engine: Any) -> list[Any]:
     """The optimizer that steps; in stage 3 also the fp32 partitions that it gets only while it steps."""
     masters = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)
     partitions = [] if masters is None else [SimpleNamespace(param_groups=[{"params": masters}], state={})]
-    return [innermost(engine.optimizer), *partitions]
+    return [unwrap_optimizer(engine.optimizer), *partitions]
 
 
 def deepspeed_facts(engine: Any) -> TrainingFacts:
@@ -78,24 +84,24 @@ def deepspeed_facts(engine: Any) -> TrainingFacts:
         seen,
         engine="deepspeed",
         stage=int(engine.zero_optimization_stage()),
-        parameters=_elements(engine.module),
+        parameters=_count_elements(engine.module),
         shard_ranks=int(engine.seq_dp_world_size),
         parameter_bytes=parameter,
         gradient_bytes=gradient,
         communication_bytes=parameter,
         reduction_bytes=engine.communication_data_type.itemsize,
         micro_batches=int(engine.gradient_accumulation_steps()),
-        samples_per_step=_samples(engine),
+        samples_per_step=_samples_per_step(engine),
     )
 
 
-def _samples(engine: Any) -> int | None:
+def _samples_per_step(engine: Any) -> int | None:
     """The global batch, where the engine has one."""
     batch = getattr(engine, "train_batch_size", None)
     return int(batch()) if callable(batch) else None
 
 
-def _elements(module: Any) -> int | None:
+def _count_elements(module: Any) -> int | None:
     """All elements, where all are trained: a frozen one has no gradient and does not travel."""
     parameters = list(module.parameters())
     if not all(parameter.requires_grad for parameter in parameters):
@@ -104,7 +110,7 @@ def _elements(module: Any) -> int | None:
 
 
 @contextmanager
-def _told_of_steps(engine: Any, step: Callable[[], None]) -> Iterator[None]:
+def _watch_steps(engine: Any, step: Callable[[], None]) -> Iterator[None]:
     """Call ``step`` after each call of the engine's that has updated the model.
 
     ``is_gradient_accumulation_boundary()`` would have to be asked before the call, and says no there where

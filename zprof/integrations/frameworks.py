@@ -1,4 +1,4 @@
-"""What the bridges to training frameworks share."""
+"""Helpers that the bridges to training frameworks share."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,19 +7,19 @@ from zprof.collectors.training import detect_training
 from zprof.model.training import TrainingFacts
 
 
-def missing(package: str, module: str) -> ImportError:
+def missing_framework(package: str, module: str) -> ImportError:
     """The error of a bridge whose framework is not there, in one line."""
     return ImportError(f"{module} needs {package}, which is not installed: pip install {package}")
 
 
-def innermost(optimizer: Any) -> Any:
+def unwrap_optimizer(optimizer: Any) -> Any:
     """The optimizer that steps, out of what wraps it and keeps it as ``optimizer``."""
     while (inner := getattr(optimizer, "optimizer", None)) is not None:
         optimizer = inner
     return optimizer
 
 
-def facts_of(
+def detect_facts(
     model: Any, optimizers: Any, *, micro_batches: int, data_parallel: bool = False
 ) -> TrainingFacts:
     """What can be seen of the model; ``data_parallel``: the framework keeps its DDP wrapper to itself."""

@@ -14,13 +14,13 @@ from typing import Any
 
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
-from zprof.integrations.frameworks import facts_of, innermost, missing
+from zprof.integrations.frameworks import detect_facts, missing_framework, unwrap_optimizer
 from zprof.model.training import TrainingFacts
 
 try:
     from transformers import TrainerCallback
 except ImportError:
-    raise missing("transformers", __name__) from None
+    raise missing_framework("transformers", __name__) from None
 
 _SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
@@ -44,10 +44,10 @@ class ZprofCallback(TrainerCallback):  # type: ignore[misc]
         """Begin to record, with the Trainer's model and optimizer."""
         if self._recording is not None:
             return
-        model, optimizer = kwargs["model"], innermost(kwargs["optimizer"])
+        model, optimizer = kwargs["model"], unwrap_optimizer(kwargs["optimizer"])
 
         def facts() -> TrainingFacts:
-            return self._training or facts_of(
+            return self._training or detect_facts(
                 model,
                 optimizer,
                 micro_batches=args.gradient_accumulation_steps,

@@ -15,8 +15,8 @@ from typing import Any
 
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import Schedule
-from zprof.integrations.deepspeed import deepspeed_facts, is_engine
-from zprof.integrations.frameworks import facts_of, missing
+from zprof.integrations.deepspeed import deepspeed_facts, is_deepspeed_engine
+from zprof.integrations.frameworks import detect_facts, missing_framework
 from zprof.model.training import TrainingFacts
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -29,7 +29,7 @@ def _callback_class() -> Any:
             return importlib.import_module(name).Callback
         except ImportError:
             continue
-    raise missing("lightning", __name__)
+    raise missing_framework("lightning", __name__)
 
 
 class ZprofCallback(_callback_class()):  # type: ignore[misc]
@@ -86,6 +86,6 @@ class ZprofCallback(_callback_class()):  # type: ignore[misc]
 
 
 def _facts(trainer: Any, model: Any, optimizers: list[Any]) -> TrainingFacts:
-    if is_engine(model):
+    if is_deepspeed_engine(model):
         return deepspeed_facts(model)
-    return facts_of(model, optimizers, micro_batches=trainer.accumulate_grad_batches)
+    return detect_facts(model, optimizers, micro_batches=trainer.accumulate_grad_batches)

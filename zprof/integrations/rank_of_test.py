@@ -28,7 +28,7 @@ from zprof.model.errors import ZprofError
 PLAN, STORE = "plan.pickle", "store"
 #: Asks a rank where it is.
 ASK = signal.SIGUSR1
-_LONGEST = 300
+_MAX_LINE_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class RankPlan:
     timeout_s: float
 
 
-def failure_of(folder: Path, rank: int) -> Path:
+def failure_path(folder: Path, rank: int) -> Path:
     """Where a rank says what it failed with: a JSON object with ``time_ns`` and ``line``."""
     return folder / f"failed{rank}.json"
 
 
-def place_of(folder: Path, rank: int) -> Path:
+def place_path(folder: Path, rank: int) -> Path:
     """Where stands what a rank did when it was asked, as faulthandler writes it."""
     return folder / f"place{rank}.txt"
 
@@ -64,12 +64,12 @@ def main(arguments: Sequence[str]) -> int:
     folder, rank = Path(arguments[0]), int(os.environ["RANK"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     plan: RankPlan = pickle.loads((folder / PLAN).read_bytes())
-    with place_of(folder, rank).open("w") as place:
+    with place_path(folder, rank).open("w") as place:
         faulthandler.register(ASK, file=place, all_threads=False)
         try:
             _train(plan, folder, rank)
         except BaseException as error:
-            _say(error, plan, failure_of(folder, rank))
+            _report_failure(error, plan, failure_path(folder, rank))
             return 1
         finally:
             faulthandler.unregister(ASK)
@@ -97,7 +97,7 @@ def _train(plan: RankPlan, folder: Path, rank: int) -> None:
 
 def _import(name: str, file: str) -> None:
     """Have the function's module under its name, wherever its file is."""
-    found = _spec(name)
+    found = _find_spec(name)
     if not file or (found is not None and found.origin is not None and Path(found.origin) == Path(file)):
         return
     spec = importlib.util.spec_from_file_location(name, file)
@@ -108,24 +108,24 @@ def _import(name: str, file: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _spec(name: str) -> Any:
+def _find_spec(name: str) -> Any:
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
 
 
-def _say(error: BaseException, plan: RankPlan, path: Path) -> None:
+def _report_failure(error: BaseException, plan: RankPlan, path: Path) -> None:
     """The whole on stderr, one line for the test."""
     now_ns = time.time_ns()
     traceback.print_exception(error)
     said = error.message if isinstance(error, ZprofError) else f"{type(error).__name__}: {error}"
-    first = said.strip().splitlines()[0][:_LONGEST]
-    where = _where(error.__traceback__, plan.file)
+    first = said.strip().splitlines()[0][:_MAX_LINE_LENGTH]
+    where = _describe_place(error.__traceback__, plan.file)
     path.write_text(json.dumps({"time_ns": now_ns, "line": f"{first}{where}"}))
 
 
-def _where(trace: TracebackType | None, file: str) -> str:
+def _describe_place(trace: TracebackType | None, file: str) -> str:
     """The innermost line of the test's own file."""
     frames = [frame for frame in traceback.extract_tb(trace) if frame.filename == file]
     return f" ({Path(file).name}:{frames[-1].lineno})" if frames else ""

@@ -13,15 +13,15 @@ from contextlib import ExitStack
 from zprof.collectors.recorder import Recorder, record
 from zprof.collectors.schedule import steps
 from zprof.integrations.reference_job import Outcome, ReferenceJob
-from zprof.model.memory_limit import exhausted_limit, is_memory_shortage
+from zprof.model.formatting import format_ns, format_rate
+from zprof.model.memory_limit import find_exhausted_limit, is_memory_shortage
 from zprof.model.training import TrainingFacts
-from zprof.model.units import format_ns, format_rate
-from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.comm.modelled import LinkModel
 from zprof.reference_engine.engine import ZeroModel
 from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
 from zprof.reference_engine.program.modelled_compute import ComputeModel
-from zprof.reference_engine.program.options import add_arguments, config_from
-from zprof.reference_engine.program.plants import plant_of
+from zprof.reference_engine.program.options import add_arguments, make_config
+from zprof.reference_engine.program.plants import find_plant
 from zprof.reference_engine.program.train_config import TrainConfig
 from zprof.reference_engine.train import train
 
@@ -78,30 +78,30 @@ def training_facts(model: ZeroModel, config: TrainConfig) -> TrainingFacts:
         model_parallel_ranks=config.mp,
         samples_per_step=config.batch,
         tokens_per_step=config.tokens_per_step(facts.shard_ranks),
-        modelled=modelled(config),
+        modelled=describe_modelled_parts(config),
     )
 
 
-def modelled(config: TrainConfig) -> tuple[str, ...]:
+def describe_modelled_parts(config: TrainConfig) -> tuple[str, ...]:
     """What of a run is simulated or wrong on purpose, in words for its report."""
     said = []
     if config.plant is not None:
-        said.append(f"planted {config.plant}: {plant_of(config.plant).does}")
+        said.append(f"planted {config.plant}: {find_plant(config.plant).does}")
     if config.link is not None:
-        said.append(_link(config.link))
+        said.append(_describe_link(config.link))
     if config.compute is not None:
-        said.extend(_compute(config.compute))
+        said.extend(_describe_compute(config.compute))
     return tuple(said)
 
 
-def _link(link: LinkModel) -> str:
+def _describe_link(link: LinkModel) -> str:
     latency = f", latency {format_ns(link.latency_s * 1e9)}" if link.latency_s else ""
     slowest = max(link.rank_factors.values(), default=1.0)
     factor = f", one rank {slowest:g} times slower" if slowest > 1 else ""
     return f"link of {format_rate(link.bandwidth_bytes_per_s)}{latency}{factor}"
 
 
-def _compute(compute: ComputeModel) -> Iterator[str]:
+def _describe_compute(compute: ComputeModel) -> Iterator[str]:
     forward, backward = (format_ns(s * 1e9) for s in (compute.forward_s, compute.backward_s))
     yield f"compute of {forward} forward and {backward} backward a block"
     delay = format_ns(compute.straggler_s * 1e9)
@@ -118,24 +118,26 @@ def main() -> int:
     add_arguments(parser)
     options = parser.parse_args([], argparse.Namespace(**job.options))
     with ExitStack() as stack:
-        config = config_from(options)
+        config = make_config(options)
         observer = RecordingObserver(job, config, stack)
         try:
             losses = train(config, observer)
         except ValueError as error:
             if observer.began:
                 raise
-            return _leave(job, Outcome(refused=str(error)), code=2)
+            return _leave_outcome(job, Outcome(refused=str(error)), code=2)
         except Exception as error:
             if is_memory_shortage(error):
-                return _leave(job, Outcome(refused="a rank ran out of memory"), code=2)
-            if limit := exhausted_limit(error):
-                return _leave(job, Outcome(refused=f"a rank was refused by the system: {limit}"), code=2)
+                return _leave_outcome(job, Outcome(refused="a rank ran out of memory"), code=2)
+            if limit := find_exhausted_limit(error):
+                return _leave_outcome(
+                    job, Outcome(refused=f"a rank was refused by the system: {limit}"), code=2
+                )
             raise
-    return _leave(job, Outcome(losses=tuple(losses)), code=0)
+    return _leave_outcome(job, Outcome(losses=tuple(losses)), code=0)
 
 
-def _leave(job: ReferenceJob, outcome: Outcome, *, code: int) -> int:
+def _leave_outcome(job: ReferenceJob, outcome: Outcome, *, code: int) -> int:
     """Rank 0 speaks for all where all is well; whoever refuses is heard."""
     if job.outcome is not None and (code or os.environ.get("RANK", "0") == "0"):
         outcome.write(job.outcome)

@@ -26,7 +26,7 @@ class Interrupts:
 
 
 @contextmanager
-def interrupts_kept() -> Iterator[Interrupts]:
+def keep_interrupts() -> Iterator[Interrupts]:
     """Install the handler where Python's own would be called: in the main thread, nothing else installed."""
     before = signal.getsignal(signal.SIGINT)
     interrupts = Interrupts()
@@ -41,9 +41,9 @@ def interrupts_kept() -> Iterator[Interrupts]:
 
 
 @contextmanager
-def interrupts_deferred() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Raise the KeyboardInterrupt of a SIGINT at the end of the block instead of within it."""
-    with _installed() as interrupts:
+    with _install_handler() as interrupts:
         before, interrupts.received = interrupts.received, False
         interrupts.deferred += 1
         try:
@@ -66,7 +66,7 @@ def raise_lost_interrupt() -> None:
 
 
 @contextmanager
-def python_interrupts() -> Iterator[None]:
+def restore_python_interrupts() -> Iterator[None]:
     """Python's own handler again, for an event loop that puts its own in its place."""
     before = signal.getsignal(signal.SIGINT)
     if not isinstance(before, Interrupts):
@@ -80,10 +80,10 @@ def python_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def _installed() -> Iterator[Interrupts]:
+def _install_handler() -> Iterator[Interrupts]:
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, Interrupts) and threading.current_thread() is threading.main_thread():
         yield handler
         return
-    with interrupts_kept() as interrupts:
+    with keep_interrupts() as interrupts:
         yield interrupts

@@ -14,7 +14,7 @@ from functools import lru_cache
 from zprof.model.collectives import FULL_SYNC, CollectiveKind
 
 #: Names of functions are short; what is longer is not searched.
-_LONGEST, _LONGEST_FUNCTION, _DEEPEST = 4096, 200, 64
+_MAX_NAME, _MAX_FUNCTION, _MAX_NESTING = 4096, 200, 64
 _MANGLED = re.compile(r"_Z(NK?)?(?=\d)", re.ASCII)
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}")
 _INNERMOST = re.compile(r"<[^<>]*>")
@@ -33,7 +33,7 @@ class KnownKernel:
     full_sync: bool = False
 
 
-def _row(
+def _make_row(
     library: str, pattern: str, kind: CollectiveKind | None = None, *, full_sync: bool | None = None
 ) -> KnownKernel:
     """A row; a kind that is a full synchronisation anywhere is one here too, unless said otherwise."""
@@ -43,7 +43,7 @@ def _row(
 
 _AG, _RS, _AR = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE
 _A2A, _BARRIER = CollectiveKind.ALL_TO_ALL, CollectiveKind.BARRIER
-_WORDS_OF_NCCL = {
+_NCCL_WORDS = {
     "AllGather": _AG,
     "ReduceScatter": _RS,
     "AllReduce": _AR,
@@ -56,49 +56,51 @@ _WORDS_OF_NCCL = {
 }
 
 
-def _of_nccl() -> Iterator[KnownKernel]:
+def _list_nccl_kernels() -> Iterator[KnownKernel]:
     """NCCL and RCCL: ``ncclKernel_``, since 2.19 ``ncclDevKernel_``, symmetric ones since 2.27."""
-    for word, kind in _WORDS_OF_NCCL.items():
-        yield _row("nccl", rf"nccl(?:Dev|SymDev|SymkDev|Symk)?Kernel_{word}(?:V|Pivot)?(?:_\w+)?", kind)
+    for word, kind in _NCCL_WORDS.items():
+        yield _make_row("nccl", rf"nccl(?:Dev|SymDev|SymkDev|Symk)?Kernel_{word}(?:V|Pivot)?(?:_\w+)?", kind)
         # until 2.6: ncclAllReduceRingLLKernel_sum_f32
-        yield _row("nccl", rf"nccl{word}(?:Ring|Tree|CollNet)[A-Z0-9]*Kernel(?:_\w+)?", kind)
-        yield _row("rccl", rf"rccl(?:Dev)?Kernel_{word}(?:_\w+)?", kind)
+        yield _make_row("nccl", rf"nccl{word}(?:Ring|Tree|CollNet)[A-Z0-9]*Kernel(?:_\w+)?", kind)
+        yield _make_row("rccl", rf"rccl(?:Dev)?Kernel_{word}(?:_\w+)?", kind)
     # SendRecv (an all-to-all too) and Generic: only metadata says what it is, and who waits for whom
-    yield _row("nccl", r"nccl(?:Dev|SymDev|SymkDev|Symk)?Kernel_\w+")
-    yield _row("nccl", r"nccl(?:SendRecv|Send|Recv)[A-Za-z0-9]*Kernel(?:_\w+)?")
-    yield _row("rccl", r"rccl[A-Z]\w*")
-    yield _row("msccl", r"mscclKernel_\w+")
+    yield _make_row("nccl", r"nccl(?:Dev|SymDev|SymkDev|Symk)?Kernel_\w+")
+    yield _make_row("nccl", r"nccl(?:SendRecv|Send|Recv)[A-Za-z0-9]*Kernel(?:_\w+)?")
+    yield _make_row("rccl", r"rccl[A-Z]\w*")
+    yield _make_row("msccl", r"mscclKernel_\w+")
 
 
 #: The table.  Where several rows fit, the first one counts.
 KERNELS: tuple[KnownKernel, ...] = (
-    *_of_nccl(),
+    *_list_nccl_kernels(),
     # torch's symmetric memory, and what is written after it
-    _row("symm_mem", r"multimem_all_gather\w*", _AG),
-    _row("symm_mem", r"(?:multimem|one_shot|two_shot)_reduce_scatter\w*", _RS),
-    _row("symm_mem", r"multimem_(?:one_shot_|two_shot_)?(?:all_)?reduce\w*", _AR),
-    _row("symm_mem", r"(?:one|two)_shot_all_reduce\w*", _AR),
-    _row("symm_mem", r"symmetric_memory::barrier_kernel", _BARRIER),
-    _row("symm_mem", r"symmetric_memory::put_signal_kernel", CollectiveKind.SEND),
-    _row("symm_mem", r"symmetric_memory::wait_signal_kernel", CollectiveKind.RECV),
+    _make_row("symm_mem", r"multimem_all_gather\w*", _AG),
+    _make_row("symm_mem", r"(?:multimem|one_shot|two_shot)_reduce_scatter\w*", _RS),
+    _make_row("symm_mem", r"multimem_(?:one_shot_|two_shot_)?(?:all_)?reduce\w*", _AR),
+    _make_row("symm_mem", r"(?:one|two)_shot_all_reduce\w*", _AR),
+    _make_row("symm_mem", r"symmetric_memory::barrier_kernel", _BARRIER),
+    _make_row("symm_mem", r"symmetric_memory::put_signal_kernel", CollectiveKind.SEND),
+    _make_row("symm_mem", r"symmetric_memory::wait_signal_kernel", CollectiveKind.RECV),
     # vLLM, SGLang, AITER
-    _row("custom_all_reduce", r"cross_device_reduce_\w+", _AR),
-    _row("custom_all_reduce", r"reduce_scatter_cross_device_store\w*", _RS),
-    _row("quick_reduce", r"allreduce_prototype(?:_\w+)?", _AR),
-    _row("flashinfer", r"allreduce_fusion_kernel_(?:one|two)shot\w*", _AR),
-    _row("tensorrt_llm", r"(?:one|two)[Ss]hotAll[Rr]educe(?:Fusion)?Kernel", _AR),
+    _make_row("custom_all_reduce", r"cross_device_reduce_\w+", _AR),
+    _make_row("custom_all_reduce", r"reduce_scatter_cross_device_store\w*", _RS),
+    _make_row("quick_reduce", r"allreduce_prototype(?:_\w+)?", _AR),
+    _make_row("flashinfer", r"allreduce_fusion_kernel_(?:one|two)shot\w*", _AR),
+    _make_row("tensorrt_llm", r"(?:one|two)[Ss]hotAll[Rr]educe(?:Fusion)?Kernel", _AR),
     # all-to-alls of any size each: a rank that gets nothing from another need not wait for it
-    _row("nvshmem", r"exchangeSplitAndOffset(?:_2d)?", _A2A),
-    _row("nvshmem", r"allToAllV(?:_2d)?", _A2A, full_sync=False),
-    _row("nvshmem", r"(?:nv|roc)shmemx?i?_barrier\w*", _BARRIER),
-    _row("nvshmem", r"barrier(?:_all)?_on_stream_kernel(?:_\w+)?", _BARRIER),
-    _row("nvshmem", r"(?:nv|roc)shmemx?i?_\w+"),
-    _row("deep_ep", r"(?:intranode|internode|internode_ll)::barrier\w*", _BARRIER),
-    _row("deep_ep", r"(?:intranode|internode|internode_ll)::(?:cached_)?notify(?:_\w+)?", _BARRIER),
-    _row("deep_ep", r"(?:intranode|internode|internode_ll)::(?:dispatch|combine)", _A2A, full_sync=False),
+    _make_row("nvshmem", r"exchangeSplitAndOffset(?:_2d)?", _A2A),
+    _make_row("nvshmem", r"allToAllV(?:_2d)?", _A2A, full_sync=False),
+    _make_row("nvshmem", r"(?:nv|roc)shmemx?i?_barrier\w*", _BARRIER),
+    _make_row("nvshmem", r"barrier(?:_all)?_on_stream_kernel(?:_\w+)?", _BARRIER),
+    _make_row("nvshmem", r"(?:nv|roc)shmemx?i?_\w+"),
+    _make_row("deep_ep", r"(?:intranode|internode|internode_ll)::barrier\w*", _BARRIER),
+    _make_row("deep_ep", r"(?:intranode|internode|internode_ll)::(?:cached_)?notify(?:_\w+)?", _BARRIER),
+    _make_row(
+        "deep_ep", r"(?:intranode|internode|internode_ll)::(?:dispatch|combine)", _A2A, full_sync=False
+    ),
     # Transformer Engine
-    _row("userbuffers", r"k?userbuffers_\w+"),
-    _row("mscclpp", r"mscclpp::(?:\w+::)*\w+"),
+    _make_row("userbuffers", r"k?userbuffers_\w+"),
+    _make_row("mscclpp", r"mscclpp::(?:\w+::)*\w+"),
 )
 
 
@@ -109,39 +111,39 @@ _ANY = re.compile(rf"(?:\w+::)*(?:{_ROWS})(?:\.kd)?", re.ASCII)
 
 def is_collective_kernel(name: str) -> bool:
     """Whether a kernel is one of a communication library."""
-    return collective_of(name) is not None
+    return identify_kernel(name) is not None
 
 
-def collective_of(name: str) -> KnownKernel | None:
+def identify_kernel(name: str) -> KnownKernel | None:
     """What is known of a kernel by its name, or None where it is none of a communication library."""
-    return _known(name[:_LONGEST])
+    return _identify_cached(name[:_MAX_NAME])
 
 
 @lru_cache(maxsize=1 << 12)
-def _known(name: str) -> KnownKernel | None:
+def _identify_cached(name: str) -> KnownKernel | None:
     """Thousands of ranks run the same some hundred kernels."""
-    function = function_name(name)
-    found = _ANY.fullmatch(function) if len(function) <= _LONGEST_FUNCTION else None
+    function = parse_function_name(name)
+    found = _ANY.fullmatch(function) if len(function) <= _MAX_FUNCTION else None
     return KERNELS[int((found.lastgroup or "r0")[1:])] if found is not None else None
 
 
-def function_name(name: str) -> str:
+def parse_function_name(name: str) -> str:
     """The qualified name of the function that a kernel runs, mangled or not.
 
     ``void a::(anonymous namespace)::f<nccl::T>(int)`` is ``a::f``.
     """
-    name = name[:_LONGEST].strip()
+    name = name[:_MAX_NAME].strip()
     mangled = _MANGLED.match(name)
     if mangled is not None:
-        return "::".join(_length_prefixed(name[mangled.end() :], nested=mangled[1] is not None))
+        return "::".join(_split_mangled(name[mangled.end() :], nested=mangled[1] is not None))
     name, passes = _ANONYMOUS.sub("", name), 0
-    while passes < _DEEPEST and (shorter := _INNERMOST.sub("", name)) != name:
+    while passes < _MAX_NESTING and (shorter := _INNERMOST.sub("", name)) != name:
         name, passes = shorter, passes + 1
     words = re.split(r"[(<]", name, maxsplit=1)[0].split()
     return re.sub(r":{3,}", "::", words[-1]).strip(":") if words else ""
 
 
-def _length_prefixed(text: str, *, nested: bool) -> Iterator[str]:
+def _split_mangled(text: str, *, nested: bool) -> Iterator[str]:
     """``4vllm3foo`` is two names; one that is not nested is one."""
     while (digits := re.match(r"\d{1,4}", text)) is not None:
         end = digits.end() + int(digits[0])

@@ -1,6 +1,6 @@
-"""The memory side of the report: who owned which bytes, when, on which rank, and beside what law.
+"""The memory side of the report: who owned which bytes, when, on which rank, and what the ZeRO formula gives.
 
-Sizes are integer bytes, times integer nanoseconds.  ``None`` is unknown, and a gap says why.
+Sizes are integer bytes, times integer nanoseconds. ``None`` is unknown, and a gap says why.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateLaw:
+class StateFormula:
     """Model-state bytes that the stage's law gives one rank (ZeRO paper, section 5 and figure 1).
 
     ``padding_bytes`` and ``scalar_bytes`` are what the engine says it adds: padding of shards to equal
@@ -62,7 +62,7 @@ class RankMemory:
     untagged_bytes: int
     reserved_unused_bytes: int | None
     non_pytorch_bytes: int | None
-    formula: StateLaw | None
+    formula: StateFormula | None
     state_bytes: Mapping[Tenant, int] | None = None
     upper_bound: bool = False
     lower_bound: bool = False
@@ -129,7 +129,7 @@ class RankSpread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LawCheck:
+class FormulaCheck:
     """One model state of one rank against the stage's law.
 
     measured = law + padding + step counters + unexplained; ``cause`` is one sentence, empty where the
@@ -225,7 +225,7 @@ class Memory:
     phases: tuple[PhasePeak, ...] = ()
     modules: tuple[ModulePeak, ...] = ()
     spread: RankSpread | None = None
-    laws: tuple[LawCheck, ...] = ()
+    laws: tuple[FormulaCheck, ...] = ()
     devices: tuple[DeviceMemory, ...] = ()
     counters: tuple[AllocatorCounters, ...] = ()
     host: tuple[RankMemory, ...] = ()

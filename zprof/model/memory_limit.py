@@ -38,14 +38,14 @@ _WORDS = (
 
 
 @contextmanager
-def within_memory_limit() -> Iterator[None]:
+def import_within_memory_limit() -> Iterator[None]:
     """Import within what a limit leaves: MemoryError instead of a crash."""
-    if memory_limit() is None:
+    if read_memory_limit() is None:
         yield
         return
     for name, value in _FRUGAL.items():
         os.environ.setdefault(name, value)
-    finder = _RoomFirst()
+    finder = _AddressSpaceCheck()
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -53,7 +53,7 @@ def within_memory_limit() -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def memory_limit() -> int | None:
+def read_memory_limit() -> int | None:
     """The bytes that this process may map; None where that has no limit."""
     try:
         import resource
@@ -63,29 +63,29 @@ def memory_limit() -> int | None:
     return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
 
 
-def check_room_for(library: str) -> None:
+def check_address_space(library: str) -> None:
     """Raise MemoryError where the import of a library would exceed a limit."""
     size = _LIBRARY_BYTES.get(library, 0)
-    if size and memory_limit() is not None and not _has_room(size):
+    if size and read_memory_limit() is not None and not _can_map(size):
         raise MemoryError(f"{library} needs {size // _MIB} MiB of address space")
 
 
 def is_memory_shortage(error: BaseException) -> bool:
     """Whether an error, or what it came of, says that there is no memory left."""
-    for cause in _causes(error):
+    for cause in _iterate_causes(error):
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return True
-        if isinstance(cause, OSError | ImportError | RuntimeError) and _says_so(cause):
+        if isinstance(cause, OSError | ImportError | RuntimeError) and _mentions_memory_shortage(cause):
             return True
-    return memory_limit() is not None and not _has_room(_SPARE_BYTES)
+    return read_memory_limit() is not None and not _can_map(_SPARE_BYTES)
 
 
-def exhausted_limit(error: BaseException) -> str:
+def find_exhausted_limit(error: BaseException) -> str:
     """Return which limit an error, or what it came of, ran into, in the words of the system; else "".
 
     A library in C++ raises a RuntimeError with these words in it.
     """
-    for cause in _causes(error):
+    for cause in _iterate_causes(error):
         for code in _LIMITS:
             words = os.strerror(code)
             if getattr(cause, "errno", None) == code or (
@@ -95,7 +95,7 @@ def exhausted_limit(error: BaseException) -> str:
     return ""
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """The error, and what it came of."""
     seen: set[int] = set()
     cause: BaseException | None = error
@@ -105,12 +105,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _says_so(error: BaseException) -> bool:
+def _mentions_memory_shortage(error: BaseException) -> bool:
     text = str(error).lower()
     return any(word in text for word in _WORDS)
 
 
-def _has_room(size: int) -> bool:
+def _can_map(size: int) -> bool:
     try:
         mmap.mmap(-1, size).close()
     except (OSError, ValueError, MemoryError):
@@ -118,12 +118,12 @@ def _has_room(size: int) -> bool:
     return True
 
 
-class _RoomFirst:
+class _AddressSpaceCheck:
     """Finds no module; refuses to look for a library that would not fit."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Raise MemoryError where there is no room."""
-        check_room_for(name)
+        check_address_space(name)
         return None

@@ -1,20 +1,55 @@
-"""The report: one tree of values behind every face of zprof (schema ``zprof.report/1``).
+"""The report: one tree of values that every output shows (schema ``zprof.report/1``).
 
-Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1].  ``None`` means unknown,
-and a :class:`~zprof.model.gaps.Gap` says why.  Leaves may be added; those that stand here stay.
+Times are integer nanoseconds, sizes integer bytes, ratios floats in [0, 1]. ``None`` means unknown, and a
+:class:`~zprof.model.gaps.Gap` says why. Leaves may be added; existing ones stay. The document of ``zprof
+whatif`` (``zprof.whatif/1``) is made of the same parts.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from zprof.model.equal_work import Difference, EqualWork
 from zprof.model.findings import Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, RankMemory
-from zprof.model.planning.whatif import Outlook
 from zprof.model.second_opinion import SecondOpinion
 from zprof.model.time import RankTime, Time
+from zprof.model.whatif import Outlook
+
+
+class WorkUnit(StrEnum):
+    """What a step works off."""
+
+    TOKENS = "tokens"
+    SAMPLES = "samples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualWork:
+    """The step time of b for as much work on a rank as a's step does.
+
+    ``a_per_step`` and ``b_per_step`` are of the whole job, by all its ranks.  ``b_ns``: b's mean step time
+    times a's work on a rank over b's; ``ci95``: the 95 % interval of ``b_ns`` minus a's step time.
+    """
+
+    unit: WorkUnit
+    a_per_step: int
+    b_per_step: int
+    b_ns: int
+    ci95: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What is not the same in both jobs, and therefore may be why a figure differs.
+
+    ``a`` and ``b`` are texts; one of them is ``unknown`` where only the other run says it.
+    """
+
+    what: str
+    a: str
+    b: str
+
 
 REPORT_SCHEMA = "zprof.report/1"
 
@@ -29,7 +64,7 @@ class VerdictStatus(StrEnum):
 
 
 #: Of the bytes of the ZeRO formula: padding, norms and losses are less.
-_BESIDE_RATIO = 0.1
+_VOLUME_TOLERANCE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +111,7 @@ class Volume:
     @property
     def exceeds_formula(self) -> bool:
         """Whether more is moved than padding, norms and losses can add to the formula."""
-        return self.ratio > 1 + _BESIDE_RATIO
+        return self.ratio > 1 + _VOLUME_TOLERANCE_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,3 +169,16 @@ class Report:
     unclaimed: Mapping[str, int] = field(default_factory=dict)
     unclaimed_rank: int | None = None
     outlook: Outlook | None = None
+
+
+WHATIF_SCHEMA = "zprof.whatif/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The run that was measured, and what the changes asked for would make of it."""
+
+    schema: str = WHATIF_SCHEMA
+    zprof_version: str
+    run: RunFacts
+    outlook: Outlook

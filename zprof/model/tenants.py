@@ -30,4 +30,4 @@ PRECEDENCE: tuple[Tenant, ...] = (
 )
 
 #: The order in which tenants are shown.
-SHOWN: tuple[Tenant, ...] = tuple(Tenant)
+DISPLAY_ORDER: tuple[Tenant, ...] = tuple(Tenant)

@@ -1,9 +1,10 @@
-"""What a training program says of itself, for the laws that its run is held against.
+"""Facts of a training program: the phases of its step, its engine, stage and the sizes that formulas need.
 
-A recorder fills what it can see; an engine that knows more says more.  ``None`` is unknown.
+A recorder fills in what it can see; an engine that knows more adds to it. ``None`` is unknown.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +38,13 @@ class TrainingFacts:
     samples_per_step: int | None = None
     tokens_per_step: int | None = None
     modelled: tuple[str, ...] = ()
+
+
+class Phase(StrEnum):
+    """What the step was doing."""
+
+    FORWARD = "forward"
+    RECOMPUTE = "recompute"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"

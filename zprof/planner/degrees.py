@@ -1,4 +1,4 @@
-"""The same devices, spread in another way: so that every scheme is asked about as much hardware.
+"""Spread the same devices in another way, so that all schemes are compared on the same hardware.
 
     data parallel, ZeRO    mp as stated; all else is data parallel, the devices of pipeline stages too
     model parallel         mp as stated, else the most of a node's devices that divides what it must
@@ -12,75 +12,75 @@ micro-batch itself stays as it is.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zprof.model.planning.job import Degrees, Job, Shape, Unit
-from zprof.model.planning.plan import PIPELINES, Scheme
+from zprof.model.job import Degrees, Job, Shape, Unit
+from zprof.model.plan import PIPELINES, Scheme
 from zprof.planner.rounding import ceil_div
 
 #: Devices of a node where no hardware says it.
-_NODE = 8
+_DEFAULT_NODE_DEVICES = 8
 
 
-def spread(job: Job, scheme: Scheme) -> Job:
+def spread_devices(job: Job, scheme: Scheme) -> Job:
     """The job with the degrees of a scheme; ZeRO's own sharding is off in the last two.
 
     A model-parallel degree that is not stated divides hidden and heads, and the vocabulary is padded to a
     multiple of it, as Megatron-LM does; units of another degree keep their elements only.  A pipeline degree
     that is not stated divides the layers.
     """
-    return _same_batch(_spread(job, scheme), job)
+    return _keep_global_batch(_spread_by_scheme(job, scheme), job)
 
 
-def _spread(job: Job, scheme: Scheme) -> Job:
+def _spread_by_scheme(job: Job, scheme: Scheme) -> Job:
     if scheme is Scheme.MODEL_PARALLEL:
-        return _model_parallel(job)
+        return _spread_model_parallel(job)
     if scheme in PIPELINES:
-        return _pipeline(job)
-    return replace(job, degrees=_without_pipeline(job.degrees, job.degrees.mp))
+        return _spread_pipeline(job)
+    return replace(job, degrees=_fold_pipeline(job.degrees, job.degrees.mp))
 
 
-def _same_batch(there: Job, given: Job) -> Job:
+def _keep_global_batch(there: Job, given: Job) -> Job:
     """What all replicas take together, in whole micro-batches; one each at least."""
     whole = given.batch.micro_batches * given.degrees.dp
     return replace(there, batch=replace(there.batch, micro_batches=max(1, whole // there.degrees.dp)))
 
 
-def _model_parallel(job: Job) -> Job:
+def _spread_model_parallel(job: Job) -> Job:
     given = job.degrees
     if given.mp > 1:
-        return replace(job, degrees=_without_pipeline(given, given.mp))
-    split = () if job.shape is None else split_sizes(job.shape)
-    mp = _divisor((given.devices, *split), _node(job))
+        return replace(job, degrees=_fold_pipeline(given, given.mp))
+    split = () if job.shape is None else model_parallel_sizes(job.shape)
+    mp = _largest_divisor((given.devices, *split), _devices_of_node(job))
     return replace(
         job,
-        degrees=_without_pipeline(given, mp),
-        shape=_padded(job.shape, mp),
+        degrees=_fold_pipeline(given, mp),
+        shape=_pad_vocabulary(job.shape, mp),
         units=_split_units(job.units, mp),
     )
 
 
-def _pipeline(job: Job) -> Job:
+def _spread_pipeline(job: Job) -> Job:
     given = job.degrees
     if given.pp > 1:
         return job
-    layers = layers_of(job)
-    pp = _divisor((given.dp,) if layers is None else (given.dp, layers), _node(job))
+    layers = count_layers(job)
+    pp = _largest_divisor((given.dp,) if layers is None else (given.dp, layers), _devices_of_node(job))
     return replace(job, degrees=Degrees(dp=given.dp // pp, mp=given.mp, pp=pp))
 
 
-def _without_pipeline(given: Degrees, mp: int) -> Degrees:
+def _fold_pipeline(given: Degrees, mp: int) -> Degrees:
     return Degrees(dp=given.devices // mp, mp=mp, pp=1)
 
 
-def _node(job: Job) -> int:
-    return _NODE if job.hardware is None else job.hardware.devices_per_node
+def _devices_of_node(job: Job) -> int:
+    return _DEFAULT_NODE_DEVICES if job.hardware is None else job.hardware.devices_per_node
 
 
-def split_sizes(shape: Shape) -> tuple[int, ...]:
+def model_parallel_sizes(shape: Shape) -> tuple[int, ...]:
     """What model parallelism divides, beside a vocabulary that can be padded."""
     return (shape.hidden,) if shape.heads is None else (shape.hidden, shape.heads)
 
 
-def _padded(shape: Shape | None, mp: int) -> Shape | None:
+def _pad_vocabulary(shape: Shape | None, mp: int) -> Shape | None:
     return None if shape is None else replace(shape, vocabulary=ceil_div(shape.vocabulary, mp) * mp)
 
 
@@ -99,14 +99,14 @@ def _split_units(units: Sequence[Unit], mp: int) -> tuple[Unit, ...]:
     )
 
 
-def layers_of(job: Job) -> int | None:
+def count_layers(job: Job) -> int | None:
     """What a pipeline divides; None where the model's inside is not known."""
     if job.shape is not None:
         return job.shape.layers
     return sum(not unit.encloses for unit in job.units) or None
 
 
-def _divisor(wholes: Sequence[int], most: int) -> int:
+def _largest_divisor(wholes: Sequence[int], most: int) -> int:
     """The largest number that divides all and is not above ``most``."""
     least = min(*wholes, most) if wholes else 1
     return max(part for part in range(1, least + 1) if all(whole % part == 0 for whole in wholes))

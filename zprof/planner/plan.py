@@ -1,29 +1,31 @@
-"""A plan: the job under every scheme, and what each figure rests on."""
+"""Plan a job under every scheme: memory, traffic and step of one device, with assumptions and gaps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from zprof.model.gaps import Gap
-from zprof.model.planning.assumption import Assumption
-from zprof.model.planning.job import Job
-from zprof.model.planning.plan import PIPELINES, ZERO_STAGES, Plan, PlanRow, Scheme, Term
-from zprof.model.tenants import SHOWN, Tenant
-from zprof.planner.degrees import spread
-from zprof.planner.gaps import gaps_of_plan, is_one_unit
-from zprof.planner.memory import largest, rows
-from zprof.planner.memory.states import law_bytes
-from zprof.planner.memory.walk import peak
-from zprof.planner.models.units import with_units
-from zprof.planner.refuse import refuse_impossible
-from zprof.planner.sensitivity.series import sensitivity_of
+from zprof.model.job import Job
+from zprof.model.plan import PIPELINES, SCHEME_NAMES, ZERO_STAGES, Plan, PlanRow, Scheme, Term
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.model.whatif import Assumption
+from zprof.planner.degrees import spread_devices
+from zprof.planner.gpt_units import with_units
+from zprof.planner.memory import device_memory, largest_model
+from zprof.planner.memory.states import total_state_bytes
+from zprof.planner.memory.walk.ledger import ASSUMPTIONS as WALK_ASSUMPTIONS
+from zprof.planner.refusals import refuse_impossible
+from zprof.planner.sensitivity.series import analyze_sensitivity
 from zprof.planner.step import ledger, traffic
+from zprof.planner.step.assumptions import STEP_ASSUMPTIONS, TRAFFIC_ASSUMPTIONS
+from zprof.planner.step.unit_times import find_rate_gaps, reached_flops_per_s
 from zprof.version import __version__
 
 ASSUMPTIONS: Mapping[str, Assumption] = {
-    **rows.ASSUMPTIONS,
-    **peak.ASSUMPTIONS,
-    **largest.ASSUMPTIONS,
-    **ledger.ASSUMPTIONS,
-    **traffic.ASSUMPTIONS,
+    **device_memory.MEMORY_ASSUMPTIONS,
+    **WALK_ASSUMPTIONS,
+    **largest_model.LARGEST_ASSUMPTIONS,
+    **STEP_ASSUMPTIONS,
+    **TRAFFIC_ASSUMPTIONS,
 }
 #: What fits with less than this share of the device left is tight.  Our choice: the driver's context, the
 #: network library's buffers and fragmentation are in no peak, and take about so much.
@@ -38,24 +40,24 @@ def plan(job: Job, *, schemes: Sequence[Scheme] = tuple(Scheme), with_sensitivit
     """
     refuse_impossible(job)
     divided = [scheme for scheme in schemes if scheme not in PIPELINES or not is_one_unit(job)]
-    answers = [_row(with_units(spread(job, scheme)), scheme) for scheme in divided]
+    answers = [_plan_row(with_units(spread_devices(job, scheme)), scheme) for scheme in divided]
     made = tuple(row for row, _ in answers)
     return Plan(
         zprof_version=__version__,
         job=with_units(job),
         rows=made,
-        assumptions=_used(made),
-        sensitivity=sensitivity_of(job) if with_sensitivity else None,
-        gaps=gaps_of_plan(job, answers),
+        assumptions=_used_assumptions(made),
+        sensitivity=analyze_sensitivity(job) if with_sensitivity else None,
+        gaps=find_plan_gaps(job, answers),
     )
 
 
-def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
-    memory = rows.memory_of(job, scheme)
-    known = _by_tenant(memory.terms)
+def _plan_row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
+    memory = device_memory.plan_memory(job, scheme)
+    known = _sum_by_tenant(memory.terms)
     least = sum(known.values())
     peak_bytes = None if any(term.bytes is None for term in memory.terms) else least
-    left = _left(job, peak_bytes)
+    left = _free_bytes(job, peak_bytes)
     row = PlanRow(
         scheme=scheme,
         stage=ZERO_STAGES.get(scheme),
@@ -63,16 +65,16 @@ def _row(job: Job, scheme: Scheme) -> tuple[PlanRow, tuple[Gap, ...]]:
         micro_batches=job.batch.micro_batches,
         terms=memory.terms,
         tenants=known,
-        state_bytes=law_bytes(job, scheme),
+        state_bytes=total_state_bytes(job, scheme),
         least_bytes=least,
         peak_bytes=peak_bytes,
         peak_at=memory.peak_at,
         fits=_fits(job, least, peak_bytes),
-        largest_parameters=largest.largest_parameters(job, scheme),
+        largest_parameters=largest_model.largest_parameters(job, scheme),
         left_bytes=left,
         tight=job.hardware is not None and left is not None and _is_tight(left, job.hardware.memory_bytes),
-        links=traffic.links_of(job, scheme),
-        step=ledger.step_of(job, scheme),
+        links=traffic.plan_traffic(job, scheme),
+        step=ledger.plan_step(job, scheme),
     )
     return row, memory.gaps
 
@@ -86,7 +88,7 @@ def _fits(job: Job, least: int, peak_bytes: int | None) -> bool | None:
     return None if peak_bytes is None else True
 
 
-def _left(job: Job, peak_bytes: int | None) -> int | None:
+def _free_bytes(job: Job, peak_bytes: int | None) -> int | None:
     return None if job.hardware is None or peak_bytes is None else job.hardware.memory_bytes - peak_bytes
 
 
@@ -94,9 +96,9 @@ def _is_tight(left: int, memory: int) -> bool:
     return 0 <= left < TIGHT_RATIO * memory
 
 
-def _by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
+def _sum_by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
     """Sums of what is known, in the order in which tenants are shown."""
-    known = {tenant: [term.bytes for term in terms if term.tenant is tenant] for tenant in SHOWN}
+    known = {tenant: [term.bytes for term in terms if term.tenant is tenant] for tenant in DISPLAY_ORDER}
     return {
         tenant: sum(size for size in sizes if size is not None)
         for tenant, sizes in known.items()
@@ -104,10 +106,71 @@ def _by_tenant(terms: Sequence[Term]) -> Mapping[Tenant, int]:
     }
 
 
-def _used(made: Sequence[PlanRow]) -> Mapping[str, Assumption]:
+def _used_assumptions(made: Sequence[PlanRow]) -> Mapping[str, Assumption]:
     """Those that a figure names."""
     named = {term.assumption for row in made for term in row.terms}
     named |= {link.assumption for row in made for link in row.links}
     named |= {key for row in made if row.step for key in row.step.assumptions.values()}
-    named |= set(largest.ASSUMPTIONS) if any(row.largest_parameters is not None for row in made) else set()
+    named |= (
+        set(largest_model.LARGEST_ASSUMPTIONS)
+        if any(row.largest_parameters is not None for row in made)
+        else set()
+    )
     return {key: ASSUMPTIONS[key] for key in sorted(named)}
+
+
+_SHAPE_INSTEAD = "plan with --layers and --hidden in place of --model"
+
+
+def find_plan_gaps(job: Job, made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> tuple[Gap, ...]:
+    """Each once; ``made``: the rows with what is not known of the memory of each."""
+    return (
+        *find_rate_gaps(job),
+        *_one_unit_gap(job),
+        *_row_gaps(made),
+        *_missing_time_gaps(job, [row for row, _ in made]),
+    )
+
+
+def is_one_unit(job: Job) -> bool:
+    """Whether the model was counted and has nothing within its root that could be a layer."""
+    return job.shape is None and bool(job.units) and all(unit.encloses for unit in job.units)
+
+
+def _one_unit_gap(job: Job) -> Iterator[Gap]:
+    if is_one_unit(job):
+        yield Gap(
+            what="units of the model: it is one, its root",
+            reason="it has no nn.ModuleList with blocks: ZeRO-3 gathers all of it at once, and GPipe and "
+            "PipeDream have no layers to divide, so that they are left out",
+            remedy="hold the blocks in an nn.ModuleList, or " + _SHAPE_INSTEAD,
+        )
+
+
+def _row_gaps(made: Sequence[tuple[PlanRow, Sequence[Gap]]]) -> Iterator[Gap]:
+    """With the names of the columns that lack it, where others have it."""
+    for gap in dict.fromkeys(gap for _, gaps in made for gap in gaps):
+        lacking = [row for row, gaps in made if gap in gaps]
+        yield (
+            gap
+            if len(lacking) == len(made)
+            else replace(gap, what=f"{gap.what} of {_join_scheme_names(lacking)}")
+        )
+
+
+def _missing_time_gaps(job: Job, rows: Sequence[PlanRow]) -> Iterator[Gap]:
+    """Counted units do not say what model-parallel ranks and stages of a pipeline send to each other."""
+    if job.hardware is None or job.batch.tokens is None or job.shape is not None or not job.units:
+        return
+    lacking = [row for row in rows if row.step is None]
+    if lacking and reached_flops_per_s(job, job.hardware) is not None:
+        yield Gap(
+            what=f"times of {_join_scheme_names(lacking)}",
+            reason="how wide the tensors are that pass between their ranks is not known of a counted model",
+            remedy=_SHAPE_INSTEAD,
+        )
+
+
+def _join_scheme_names(rows: Sequence[PlanRow]) -> str:
+    *first, last = (SCHEME_NAMES[row.scheme] for row in rows)
+    return f"{', '.join(first)} and {last}" if first else last

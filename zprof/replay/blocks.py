@@ -27,20 +27,20 @@ _MAX_MICRO_BATCHES = 64
 _OPENING_KERNELS = 4
 #: Micro-batches differ by what they add up: the shortest of the longest at least.
 _SIMILAR_RATIO = 0.5
-_PASSES = 2
-_MOVES = ("Memcpy", "Memset")
+_MAX_PASSES = 2
+_COPY_PREFIXES = ("Memcpy", "Memset")
 
 
-def main_stream(rank: RankGraph) -> int:
+def main_stream_of_rank(rank: RankGraph) -> int:
     """Return the stream that computes longest, ``NONE`` if none does."""
     return find_main_stream(rank.tasks, rank.collective != NONE)
 
 
-def computes(rank: RankGraph, copies: Collection[str]) -> Bools:
+def is_compute(rank: RankGraph, copies: Collection[str]) -> Bools:
     """Return which tasks compute; ``copies`` are names of kernels that only serve collectives."""
-    stream = main_stream(rank)
+    stream = main_stream_of_rank(rank)
     is_move = np.array(
-        [name in copies or name.startswith(_MOVES) for name in rank.tasks.kernel], dtype=np.bool_
+        [name in copies or name.startswith(_COPY_PREFIXES) for name in rank.tasks.kernel], dtype=np.bool_
     )
     chosen: Bools = (rank.stream == stream) & (rank.collective == NONE) & ~is_move
     return chosen if stream != NONE else np.zeros(len(rank.tasks), dtype=np.bool_)
@@ -52,13 +52,13 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
     Numbers rise along the tasks; a block has one number for each pass over it.
     """
     found = np.full(len(rank.tasks), NONE, dtype=np.int64)
-    kernels, codes = _named_kernels(rank, copies)
+    kernels, codes = _number_kernels(rank, copies)
     steps = step_places(rank)[kernels]
     count = 0
     for step in np.unique(steps).tolist():
         mine = np.flatnonzero(steps == step)
-        for piece in _micro_batches(codes[mine]):
-            for begin, period, blocks in _passes(codes[mine[piece]]):
+        for piece in _split_micro_batches(codes[mine]):
+            for begin, period, blocks in _find_passes(codes[mine[piece]]):
                 for block in range(blocks):
                     first = begin + block * period
                     found[kernels[mine[piece[first : first + period]]]] = count
@@ -66,22 +66,22 @@ def find_blocks(rank: RankGraph, copies: Collection[str]) -> Int64s:
     return found
 
 
-def _named_kernels(rank: RankGraph, copies: Collection[str]) -> tuple[Int64s, Int64s]:
+def _number_kernels(rank: RankGraph, copies: Collection[str]) -> tuple[Int64s, Int64s]:
     """Return the kernels that compute, and a number for the name of each."""
-    kernels = np.flatnonzero(computes(rank, copies))
+    kernels = np.flatnonzero(is_compute(rank, copies))
     names = {name: number for number, name in enumerate(dict.fromkeys(rank.tasks.kernel))}
     return kernels, np.array([names[rank.tasks.kernel[at]] for at in kernels.tolist()], dtype=np.int64)
 
 
 def count_blocks(rank: RankGraph, copies: Collection[str]) -> int:
     """Return how many blocks a pass over the model has; 0 where its kernels do not repeat."""
-    kernels, codes = _named_kernels(rank, copies)
+    kernels, codes = _number_kernels(rank, copies)
     last = codes[step_places(rank)[kernels] == step_places(rank)[-1]]
-    passes = [each for piece in _micro_batches(last) for each in _passes(last[piece])]
+    passes = [each for piece in _split_micro_batches(last) for each in _find_passes(last[piece])]
     return max((blocks for _, _, blocks in passes), default=0)
 
 
-def _micro_batches(codes: Int64s) -> list[Int64s]:
+def _split_micro_batches(codes: Int64s) -> list[Int64s]:
     """Split a step where its first kernels, those of the embedding and of the first block, run again."""
     whole = np.arange(len(codes))
     if len(codes) < _OPENING_KERNELS:
@@ -94,7 +94,7 @@ def _micro_batches(codes: Int64s) -> list[Int64s]:
     return np.split(whole, starts[1:])
 
 
-def _passes(codes: Int64s) -> list[tuple[int, int, int]]:
+def _find_passes(codes: Int64s) -> list[tuple[int, int, int]]:
     """Return begin, kernels of a block, and count of blocks of the passes of a micro-batch, in order.
 
     What ends a pass can look like the begin of one block more, and what begins a backward like the end of
@@ -102,8 +102,8 @@ def _passes(codes: Int64s) -> list[tuple[int, int, int]]:
     """
     found: list[tuple[int, int, int]] = []
     free = np.ones(len(codes), dtype=np.bool_)
-    for _ in range(_PASSES):
-        best = _longest(codes, free)
+    for _ in range(_MAX_PASSES):
+        best = _find_longest_repeat(codes, free)
         if best is None:
             break
         begin, length, period = best
@@ -116,7 +116,7 @@ def _passes(codes: Int64s) -> list[tuple[int, int, int]]:
     ]
 
 
-def _longest(codes: Int64s, free: Bools) -> tuple[int, int, int] | None:
+def _find_longest_repeat(codes: Int64s, free: Bools) -> tuple[int, int, int] | None:
     """Return begin and length of the longest repeating stretch and its shortest period."""
     best: tuple[int, int, int] | None = None
     for period in range(_MIN_KERNELS, min(_MAX_KERNELS, len(codes) // _MIN_BLOCKS) + 1):

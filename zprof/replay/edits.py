@@ -7,8 +7,8 @@ import numpy as np
 
 from zprof.analysis.intervals import Int64s, Intervals, covered, union
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.pace import lower_median, own_work_ns
-from zprof.replay.structure import are_orders, find_main_stream
+from zprof.replay.slow_ranks import lower_median, own_work_ns
+from zprof.replay.structure import are_ordering_calls, find_main_stream
 from zprof.replay.tasks import NONE, Bools, Floats
 
 #: What a call that blocks costs the host where there is nothing to block for.
@@ -64,14 +64,14 @@ def drop_collectives(
         dropped = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
         np.subtract.at(members, rank.collective[dropped], 1)
         if dropped.any():
-            ranks.append(_without(rank, dropped, keeps_hooks=keeps_hooks, keeps_copies=keeps_copies))
+            ranks.append(_drop_from_rank(rank, dropped, keeps_hooks=keeps_hooks, keeps_copies=keeps_copies))
         else:
             ranks.append(rank)
     return replace(graph, ranks=tuple(ranks), members=members)
 
 
-def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool, keeps_copies: bool) -> RankGraph:
-    first = _surroundings(rank)
+def _drop_from_rank(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool, keeps_copies: bool) -> RankGraph:
+    first = _first_tasks_of_collectives(rank)
     inside = np.flatnonzero(rank.collective != NONE)
     gone = np.zeros(len(rank.gap_ns), dtype=np.bool_)
     for at in np.flatnonzero(dropped).tolist():
@@ -88,8 +88,8 @@ def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool, keeps_copies
     after_compute = np.concatenate(([False], computes[:-1]))
     starts = np.zeros(len(gone), dtype=np.bool_)
     starts[first[inside]] = True
-    hook = _usual(rank.gap_ns[starts & after_compute])
-    between = _usual(rank.gap_ns[computes & after_compute & ~starts])
+    hook = _median_or_inf(rank.gap_ns[starts & after_compute])
+    between = _median_or_inf(rank.gap_ns[computes & after_compute & ~starts])
     gap = np.where(gone & (rank.gap_ns < _LONG_GAP_NS), 0.0, rank.gap_ns)
     for at in np.unique(first[dropped]).tolist():
         if not at or not gone[at - 1]:
@@ -98,7 +98,7 @@ def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool, keeps_copies
     for at in behind.tolist():
         if starts[at] or computes[at]:
             gap[at] = min(gap[at], hook if starts[at] else between)
-    return _bypassed(
+    return _pass_waits_on(
         replace(
             rank,
             stream=np.where(gone, NONE, stream),
@@ -112,14 +112,14 @@ def _without(rank: RankGraph, dropped: Bools, *, keeps_hooks: bool, keeps_copies
     )
 
 
-def _usual(times: Floats) -> float:
+def _median_or_inf(times: Floats) -> float:
     return float(np.median(times)) if len(times) else np.inf
 
 
-def _surroundings(rank: RankGraph) -> Int64s:
+def _first_tasks_of_collectives(rank: RankGraph) -> Int64s:
     """Return the first task that each collective brings along; of other tasks themselves."""
     first = np.arange(len(rank.gap_ns))
-    orders = are_orders(rank.tasks)
+    orders = are_ordering_calls(rank.tasks)
     for at in np.flatnonzero(rank.collective != NONE).tolist():
         begin = at
         while begin and (orders[begin - 1] or begin - 1 == rank.copy_in[at]):
@@ -128,7 +128,7 @@ def _surroundings(rank: RankGraph) -> Int64s:
     return first
 
 
-def _bypassed(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGraph:
+def _pass_waits_on(changed: RankGraph, rank: RankGraph, gone: Bools) -> RankGraph:
     """Pass waits on: what waited for dropped work waits for the work before it, what it waited for is kept.
 
     Copies run in order with the compute of their stream.  A gather that waited for a copy waited for its own
@@ -163,7 +163,7 @@ def edit_ranks(graph: Graph, edit: Callable[[RankGraph], RankGraph]) -> Graph:
     return replace(graph, ranks=tuple(edit(rank) for rank in graph.ranks))
 
 
-def unblock(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
+def unblock_calls(graph: Graph, chosen: Callable[[RankGraph], Bools]) -> Graph:
     """Let chosen calls return at once instead of blocking until work is done."""
 
     def edit(rank: RankGraph) -> RankGraph:
@@ -187,7 +187,7 @@ def scale_host(graph: Graph, ratio: float, chosen: Callable[[RankGraph], Bools])
     return edit_ranks(graph, edit)
 
 
-def even_out(graph: Graph, late: Sequence[int] | None = None) -> Graph:
+def even_out_ranks(graph: Graph, late: Sequence[int] | None = None) -> Graph:
     """Let ranks be no slower than the median of the ranks, task by task; only the ``late`` ones if given.
 
     Ranks whose steps do not have the same tasks stay as they are.
@@ -218,8 +218,8 @@ def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
 
     ``chosen``: an array of [rank, step].
     """
-    host = _ratios_to_usual(graph, [rank.gap_ns + rank.call_ns for rank in graph.ranks], chosen)
-    work = _ratios_to_usual(graph, [own_work_ns(rank) for rank in graph.ranks], chosen)
+    host = _ratios_to_median(graph, [rank.gap_ns + rank.call_ns for rank in graph.ranks], chosen)
+    work = _ratios_to_median(graph, [own_work_ns(rank) for rank in graph.ranks], chosen)
     ranks = [
         replace(
             rank,
@@ -232,7 +232,7 @@ def even_out_steps(graph: Graph, chosen: Bools) -> Graph:
     return replace(graph, ranks=tuple(ranks))
 
 
-def _ratios_to_usual(graph: Graph, times: Sequence[Floats], chosen: Bools) -> list[Floats]:
+def _ratios_to_median(graph: Graph, times: Sequence[Floats], chosen: Bools) -> list[Floats]:
     """Return what is left of each task's time where chosen steps take no longer than the median of the ranks.
 
     The time goes where the rank is slower than the others: a stall of a host is in one place, and not in all
@@ -296,7 +296,7 @@ def scale_work(graph: Graph, ratio: Callable[[RankGraph], Floats]) -> Graph:
     return edit_ranks(graph, edit)
 
 
-def release(graph: Graph, gathers: frozenset[int]) -> Graph:
+def release_held(graph: Graph, gathers: frozenset[int]) -> Graph:
     """Let collectives start when what they need is there, whatever kernels of compute held them.
 
     ``gathers``: the rows of those that only wait for the update, which those of their step before the first
@@ -348,12 +348,12 @@ def launch_earlier(graph: Graph, rows: frozenset[int]) -> Graph:
             () if is_moved else each for is_moved, each in zip(moved.tolist(), rank.waits_on, strict=True)
         )
         freed = replace(rank, waits_on=waits, lag_ns=np.where(moved, 0.0, rank.lag_ns))
-        return reordered(freed, np.argsort(place, kind="stable"))
+        return reorder_tasks(freed, np.argsort(place, kind="stable"))
 
     return edit_ranks(graph, edit)
 
 
-def reordered(rank: RankGraph, order: Int64s) -> RankGraph:
+def reorder_tasks(rank: RankGraph, order: Int64s) -> RankGraph:
     """Return the rank with its tasks in another order of the host."""
     new_place = np.empty(len(order), dtype=np.int64)
     new_place[order] = np.arange(len(order))
@@ -362,19 +362,19 @@ def reordered(rank: RankGraph, order: Int64s) -> RankGraph:
         tasks=rank.tasks.at(order),
         gap_ns=rank.gap_ns[order],
         call_ns=rank.call_ns[order],
-        blocks_on=_moved(rank.blocks_on, order, new_place),
+        blocks_on=_renumber_places(rank.blocks_on, order, new_place),
         returns_ns=rank.returns_ns[order],
         stream=rank.stream[order],
         work_ns=rank.work_ns[order],
         waits_on=tuple(tuple(int(new_place[other]) for other in rank.waits_on[at]) for at in order.tolist()),
         lag_ns=rank.lag_ns[order],
         collective=rank.collective[order],
-        copy_in=_moved(rank.copy_in, order, new_place),
-        copy_out=_moved(rank.copy_out, order, new_place),
+        copy_in=_renumber_places(rank.copy_in, order, new_place),
+        copy_out=_renumber_places(rank.copy_out, order, new_place),
     )
 
 
-def _moved(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s:
+def _renumber_places(places: Int64s, order: Int64s, new_place: Int64s) -> Int64s:
     moved = places[order]
     renamed: Int64s = np.where(moved == NONE, NONE, new_place[np.maximum(moved, 0)])
     return renamed
@@ -435,7 +435,7 @@ def undo_slowdown(graph: Graph, factor: float) -> Graph:
     return scale_work(graph, ratio)
 
 
-def share_before_calls(rank: RankGraph, spans: Intervals, origin_ns: int) -> Floats:
+def gap_time_within(rank: RankGraph, spans: Intervals, origin_ns: int) -> Floats:
     """How much of the host's time before each call lies within ``spans``."""
     ends = rank.tasks.call[:, 0]
     begins = ends - rank.gap_ns

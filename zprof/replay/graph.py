@@ -21,12 +21,12 @@ from zprof.model.collectives import CollectiveKind
 from zprof.model.gaps import Gap
 from zprof.replay.structure import (
     COPIES_GRADIENTS,
-    REDUCES,
+    REDUCING_KINDS,
     find_copies_in,
     find_copies_out,
     find_main_stream,
     find_work_behind,
-    of_kinds,
+    select_kinds,
 )
 from zprof.replay.tasks import NONE, Floats, RankTasks, read_tasks
 from zprof.replay.waits import find_device_waits, find_host_waits, find_pick_up, read_host_times
@@ -117,22 +117,22 @@ def build_graph(analysis: RunAnalysis, *, apart: bool = False) -> Graph | Gap:
     ``apart``: each rank by itself, with collectives that take as long as they did, whoever was waited for.
     """
     if analysis.source is None or not analysis.tracks or not len(analysis.steps):
-        return _gap("the recording is not at hand")
+        return _replay_gap("the recording is not at hand")
     if analysis.run.device == "cpu":
-        return _gap("the ranks compute on their CPU")
+        return _replay_gap("the ranks compute on their CPU")
     steps = _common_steps(analysis)
     if not steps:
-        return _gap("no step was recorded by all ranks")
+        return _replay_gap("no step was recorded by all ranks")
     for count in range(len(steps), 0, -1):
-        tasks = _read(analysis, steps[-count:])
+        tasks = _read_ranks(analysis, steps[-count:])
         if isinstance(tasks, Gap):
             return tasks
         if sum(len(each) for each in tasks) <= _MAX_TASKS:
-            return _connect(analysis, tasks, steps[-count:], apart=apart)
-    return _gap(f"a step has more than {_MAX_TASKS:,} calls")
+            return _connect_ranks(analysis, tasks, steps[-count:], apart=apart)
+    return _replay_gap(f"a step has more than {_MAX_TASKS:,} calls")
 
 
-def _gap(reason: str) -> Gap:
+def _replay_gap(reason: str) -> Gap:
     return Gap(
         what="replay of the step",
         reason=reason,
@@ -152,7 +152,7 @@ def _common_steps(analysis: RunAnalysis) -> list[int]:
     return best
 
 
-def _read(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
+def _read_ranks(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
     assert analysis.source is not None
     windows = [tracks.host_steps.only(steps) for tracks in analysis.tracks]
     origin = min(int(window.begin_ns[0]) for window in windows)
@@ -162,14 +162,14 @@ def _read(analysis: RunAnalysis, steps: Sequence[int]) -> list[RankTasks] | Gap:
         mine = rows.get(tracks.rank, analysis.collectives.iloc[:0])
         tasks, missing = read_tasks(analysis.source, tracks, mine, window, origin)
         if missing > _MAX_UNLAUNCHED_RATIO:
-            return _gap(f"of {missing:.0%} of the work of rank {tracks.rank} no launch was recorded")
+            return _replay_gap(f"of {missing:.0%} of the work of rank {tracks.rank} no launch was recorded")
         if not len(tasks):  # torn, or its host and its device have different clocks
-            return _gap(f"no call of the host of rank {tracks.rank} lies in its steps")
+            return _replay_gap(f"no call of the host of rank {tracks.rank} lies in its steps")
         found.append(tasks)
     return found
 
 
-def _connect(
+def _connect_ranks(
     analysis: RunAnalysis, tasks: Sequence[RankTasks], steps: Sequence[int], *, apart: bool
 ) -> Graph:
     rows = analysis.collectives
@@ -208,11 +208,11 @@ def _connect(
     }
     lane = np.where(np.isin(lane, list(lanes_in_order)), lane, NONE)
     device_steps = {tracks.rank: tracks.steps.only(steps) for tracks in analysis.tracks}
-    copies = _copies_of_gathers(analysis)
+    copies = _gather_copy_names(analysis)
     named = rows["unit"].dropna().astype(str)
     units = dict(zip(named.index.tolist(), named.tolist(), strict=True))
     ranks = tuple(
-        _rank_graph(
+        _build_rank(
             each,
             mine,
             arrival,
@@ -239,7 +239,7 @@ def _connect(
     )
 
 
-def _copies_of_gathers(analysis: RunAnalysis) -> frozenset[str]:
+def _gather_copy_names(analysis: RunAnalysis) -> frozenset[str]:
     """Return the names of kernels that copy parameters out of what was gathered."""
     kernels = analysis.kernels
     if kernels.empty:
@@ -260,7 +260,7 @@ def _is_one_at_a_time(
     return True
 
 
-def _rank_graph(
+def _build_rank(
     tasks: RankTasks,
     collective: Int64s,
     arrival: Floats,
@@ -274,10 +274,10 @@ def _rank_graph(
     pick_up = find_pick_up(tasks)
     gap, call, blocks_on, returns = find_host_waits(tasks, *read_host_times(tasks, host[0]))
     compute_stream = find_main_stream(tasks, collective != NONE)
-    gathers = of_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value})
+    gathers = select_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value})
     copy_in = find_copies_in(tasks, collective, compute_stream)
     copy_out = find_copies_out(tasks, gathers, copies, compute_stream, units)
-    reductions = of_kinds(tasks, kinds, REDUCES)
+    reductions = select_kinds(tasks, kinds, REDUCING_KINDS)
     copy_out = np.maximum(copy_out, find_work_behind(tasks, collective, reductions, compute_stream))
     lag, waits_on, held = find_device_waits(
         tasks, collective, kinds, copy_in, copy_out, compute_stream, pick_up, device_begin

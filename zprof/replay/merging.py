@@ -13,10 +13,10 @@ import numpy as np
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.blocks import main_stream
-from zprof.replay.edits import reordered
+from zprof.replay.blocks import main_stream_of_rank
+from zprof.replay.edits import reorder_tasks
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.messages import Messages, Partners
+from zprof.replay.messages import Messages, PartnerCopies
 from zprof.replay.tasks import NONE, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
@@ -54,11 +54,11 @@ def merge_units(
     each = [read(rank) for rank in graph.ranks]
     if len({messages.kind for messages in each}) > 1:
         return None
-    merges = _plan(each[0])
-    return _merge(graph, each, merges, latency_ns, copies)
+    merges = _plan_merges(each[0])
+    return _apply_merges(graph, each, merges, latency_ns, copies)
 
 
-def _plan(messages: Messages) -> list[_Merge]:
+def _plan_merges(messages: Messages) -> list[_Merge]:
     merges = []
     found: dict[tuple[str, str, int], list[int]] = defaultdict(list)
     for place, (kind, group, block) in enumerate(
@@ -83,7 +83,7 @@ def _plan(messages: Messages) -> list[_Merge]:
     return merges
 
 
-def _merge(
+def _apply_merges(
     graph: Graph,
     each: Sequence[Messages],
     merges: Sequence[_Merge],
@@ -95,7 +95,7 @@ def _merge(
     done: set[int] = set()
     for rank, messages in zip(graph.ranks, each, strict=True):
         work, place = rank.work_ns.copy(), np.arange(len(rank.tasks), dtype=np.float64)
-        partners = Partners(rank, messages.at[messages.gathers], copies)
+        partners = PartnerCopies(rank, messages.at[messages.gathers], copies)
         kept: dict[int, int] = {}
         for merge in merges:
             tasks = [int(messages.at[member]) for member in merge.members]
@@ -125,20 +125,20 @@ def _merge(
                 if copied_in is not None:
                     place[copied_in] = target - 0.5
         paced = replace(rank, work_ns=work)
-        paced = _repaced(_waiting_later(paced, messages, merges, partners), messages, merges)
+        paced = _move_gather_waits(_move_reduction_waits(paced, messages, merges, partners), messages, merges)
         removed = [member for merge in merges if not merge.last for member in merge.members[1:]]
-        ranks.append(_without(_without_hooks(paced, messages, removed), kept, place))
+        ranks.append(_drop_tasks(_drop_hooks(paced, messages, removed), kept, place))
     return replace(graph, ranks=tuple(ranks), transfer_ns=transfer, members=members)
 
 
-def _repaced(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> RankGraph:
+def _move_gather_waits(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> RankGraph:
     """Let what made a gather wait for the compute of the n-th unit before it be the n-th block before it.
 
     That is how engines bound what is gathered at once.
     """
     gathers = messages.gathers
     needed = messages.needed[gathers]
-    group = _groups(len(gathers), {int(at): number for number, at in enumerate(gathers)}, merges)
+    group = _number_merged(len(gathers), {int(at): number for number, at in enumerate(gathers)}, merges)
     first = np.searchsorted(group, np.arange(group.max(initial=0) + 1))
 
     def moved(number: int, other: int) -> int:
@@ -166,8 +166,8 @@ def _repaced(rank: RankGraph, messages: Messages, merges: Sequence[_Merge]) -> R
     return replace(rank, waits_on=tuple(waits), blocks_on=on)
 
 
-def _waiting_later(
-    rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: Partners
+def _move_reduction_waits(
+    rank: RankGraph, messages: Messages, merges: Sequence[_Merge], partners: PartnerCopies
 ) -> RankGraph:
     """Let compute that waits for the reduction of the n-th unit before it wait for the n-th block before it.
 
@@ -176,14 +176,16 @@ def _waiting_later(
     chosen = np.array([kind in _REDUCES for kind in messages.kind], dtype=np.bool_)
     reduces = np.flatnonzero(chosen)
     tasks = messages.at[reduces]
-    group = _groups(len(reduces), {int(at): number for number, at in enumerate(reduces)}, merges, last=True)
+    group = _number_merged(
+        len(reduces), {int(at): number for number, at in enumerate(reduces)}, merges, last=True
+    )
     ends = np.searchsorted(group, np.arange(group.max(initial=-1) + 1), side="right") - 1
     number_of = {int(task): number for number, task in enumerate(tasks)}
     for number, task in enumerate(tasks.tolist()):
         behind = partners.behind(task)
         if behind is not None:
             number_of[behind] = number
-    computing = np.flatnonzero((rank.stream == main_stream(rank)) & (rank.collective == NONE))
+    computing = np.flatnonzero((rank.stream == main_stream_of_rank(rank)) & (rank.collective == NONE))
     moved: dict[int, set[int]] = defaultdict(set)
     waits = list(rank.waits_on)
     for task in computing.tolist():
@@ -202,7 +204,9 @@ def _waiting_later(
     return replace(rank, waits_on=tuple(waits))
 
 
-def _groups(count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False) -> Int64s:
+def _number_merged(
+    count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, last: bool = False
+) -> Int64s:
     """Number the gathers, or the reductions, by what they are merged into."""
     first = np.arange(count)
     for merge in merges:
@@ -213,7 +217,7 @@ def _groups(count: int, order: Mapping[int, int], merges: Sequence[_Merge], *, l
     return np.maximum.accumulate(numbers) if count else numbers
 
 
-def _without_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) -> RankGraph:
+def _drop_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) -> RankGraph:
     """Let the kernels before which such a unit begins be launched as soon as others are.
 
     A unit's hooks run before its first kernel, in passes that gather nothing, too.
@@ -234,7 +238,7 @@ def _without_hooks(rank: RankGraph, messages: Messages, removed: Sequence[int]) 
     return replace(rank, gap_ns=np.where(hooked, np.minimum(rank.gap_ns, gap), rank.gap_ns))
 
 
-def _without(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGraph:
+def _drop_tasks(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGraph:
     """Take out tasks that others do as well, with what launching them costs, and let those go first."""
     gone = np.zeros(len(rank.tasks), dtype=np.bool_)
     gone[list(kept)] = True
@@ -263,4 +267,4 @@ def _without(rank: RankGraph, kept: Mapping[int, int], place: Floats) -> RankGra
         blocks_on=np.where(idle, NONE, on),
         waits_on=waits,
     )
-    return reordered(changed, np.argsort(place, kind="stable"))
+    return reorder_tasks(changed, np.argsort(place, kind="stable"))

@@ -1,4 +1,4 @@
-"""Read what each collective of a rank serves: the compute that needs it, its block, the copies beside it."""
+"""Read what each collective of a rank serves and waits for, and what is left to hide a gather."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import numpy as np
 
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.blocks import computes, find_blocks, main_stream
-from zprof.replay.graph import RankGraph
-from zprof.replay.tasks import NONE, Bools
+from zprof.replay.blocks import find_blocks, is_compute, main_stream_of_rank
+from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.tasks import NONE, Bools, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
 
@@ -65,11 +65,11 @@ def read_messages(
     """
     at = np.flatnonzero(rank.collective != NONE)
     kind = tuple(kinds[int(row)] for row in rank.tasks.row[at])
-    works = computes(rank, copies)
+    works = is_compute(rank, copies)
     blocks = find_blocks(rank, copies)
     computing = np.flatnonzero(works)
     gathers = np.array([each == _GATHER for each in kind], dtype=np.bool_)
-    needed = _needed(rank, at, gathers, computing)
+    needed = _first_needed_by(rank, at, gathers, computing)
     before = computing[np.maximum(0, np.searchsorted(computing, at) - 1)] if len(computing) else at
     served = np.where(gathers, needed, before)
     used = np.searchsorted(np.maximum.accumulate(needed[gathers]), at)
@@ -84,11 +84,11 @@ def read_messages(
     )
 
 
-def _needed(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:
+def _first_needed_by(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> Int64s:
     """The first compute that needs each collective: the first that waits for it, else the next one."""
     waiter: dict[int, int] = {}
     chosen = set(at[gathers].tolist())
-    stream = main_stream(rank)
+    stream = main_stream_of_rank(rank)
     for task in np.flatnonzero(rank.stream == stream).tolist():
         for other in rank.waits_on[task]:
             if other in chosen and task > other:
@@ -100,16 +100,16 @@ def _needed(rank: RankGraph, at: Int64s, gathers: Bools, computing: Int64s) -> I
     return computing[np.minimum(place, len(computing) - 1)]
 
 
-class Partners:
+class PartnerCopies:
     """The copies that go with collectives: into what is moved right before it, and out of it behind it."""
 
     def __init__(self, rank: RankGraph, gathers: Int64s, copies: Collection[str]) -> None:
-        stream = main_stream(rank)
+        stream = main_stream_of_rank(rank)
         named = np.array([name in copies for name in rank.tasks.kernel], dtype=np.bool_)
         elsewhere = (rank.stream != NONE) & (rank.stream != stream)
         self._serves = (named | elsewhere) & (rank.collective == NONE)
         self._works = np.flatnonzero(rank.stream != NONE)
-        self._out = _copies_out(rank, named & (rank.stream == stream), gathers)
+        self._out = _pair_copies_out(rank, named & (rank.stream == stream), gathers)
 
     def before(self, task: int) -> int | None:
         """The copy launched right before."""
@@ -127,7 +127,7 @@ class Partners:
         return int(self._works[place])
 
 
-def _copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[int, int]:
+def _pair_copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[int, int]:
     """The copy out of what each gather brought: the copies that wait for gathers, in the order of these."""
     chosen = set(gathers.tolist())
     waiting = [task for task in np.flatnonzero(copies).tolist() if chosen & set(rank.waits_on[task])]
@@ -137,3 +137,80 @@ def _copies_out(rank: RankGraph, copies: Bools, gathers: Int64s) -> dict[int, in
     if len(first) == len(gathers) == len(out):
         return dict(first)
     return {other: task for task in reversed(waiting) for other in rank.waits_on[task] if other in chosen}
+
+
+def late_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
+    """Return how many of the gathers in ``rows`` can start only when the compute before theirs is done.
+
+    What a gather depends on is followed back, through its stream and its waits, to kernels of compute.  It
+    is late if one of them is the last before the kernel that needs it: nothing is left that could hide it.
+    Prefetched ones depend on earlier kernels.  What opens a step has nothing before it, and does not count.
+    """
+    late = count = 0
+    for rank in graph.ranks:
+        gathers = np.flatnonzero(np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE))
+        users = _first_users(rank, gathers)
+        on_compute = rank.stream == main_stream_of_rank(rank)
+        worked_ns = np.cumsum(np.where(on_compute, rank.work_ns, 0.0))
+        needed_ns = _needed_compute_ns(rank, on_compute, worked_ns)
+        steps = step_places(rank)
+        opening = {int(steps[user]): user for user in sorted(users.values(), reverse=True)}
+        for gather, user in users.items():
+            if user != opening[int(steps[user])]:
+                count += 1
+                late += worked_ns[user - 1] <= needed_ns[gather]
+    return late / count if count else 0.0
+
+
+def held_gathers_ratio(graph: Graph, rows: Collection[int]) -> float:
+    """Return how many of the gathers in ``rows`` started as a kernel ended on which they cannot depend."""
+    chosen = list(rows)
+    count = sum(int(np.isin(rank.tasks.row, chosen).sum()) for rank in graph.ranks)
+    held = sum(int(np.isin(rank.tasks.row[list(rank.held)], chosen).sum()) for rank in graph.ranks)
+    return held / count if count else 0.0
+
+
+def run_beside_ratio(graph: Graph, rows: Collection[int]) -> float:
+    """Return the share of the gathers' time in which compute that was launched behind all of them ran."""
+    beside = whole = 0.0
+    for rank in graph.ranks:
+        main = main_stream_of_rank(rank)
+        mine = np.isin(rank.tasks.row, list(rows)) & (rank.collective != NONE)
+        places = step_places(rank)
+        for step in range(graph.steps):
+            gathers = np.flatnonzero(mine & (places == step))
+            if not len(gathers):
+                continue
+            begin, end = rank.tasks.work[gathers, 0].min(), rank.tasks.work[gathers, 1].max()
+            later = np.flatnonzero(rank.stream == main)
+            later = later[later > gathers[-1]]
+            work = np.clip(rank.tasks.work[later], begin, end)
+            beside += float((work[:, 1] - work[:, 0]).sum())
+            whole += float(end - begin)
+    return beside / whole if whole else 0.0
+
+
+def _first_users(rank: RankGraph, gathers: Int64s) -> dict[int, int]:
+    """Return the first kernel that waits for each gather; a gather that nothing waits for is left out."""
+    wanted = set(gathers.tolist())
+    users: dict[int, int] = {}
+    for at, waits in enumerate(rank.waits_on):
+        if rank.collective[at] == NONE:
+            for gather in wanted.intersection(waits):
+                users.setdefault(gather, at)
+    return users
+
+
+def _needed_compute_ns(rank: RankGraph, on_compute: Bools, worked_ns: Floats) -> Floats:
+    """Return how much compute must be done before each task, with what it waits for and its stream."""
+    needed_ns = np.full(len(rank.tasks), -1.0)
+    last: dict[int, int] = {}
+    for at in np.flatnonzero(rank.stream != NONE).tolist():
+        stream = int(rank.stream[at])
+        if on_compute[at]:
+            needed_ns[at] = worked_ns[at]
+        else:
+            others = (*rank.waits_on[at], last.get(stream, NONE))
+            needed_ns[at] = max((needed_ns[other] for other in others if other != NONE), default=-1.0)
+        last[stream] = at
+    return needed_ns

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 import numpy as np
 
 from zprof.replay.graph import Graph, RankGraph, step_places
-from zprof.replay.sharing import stretched_ns
+from zprof.replay.link_sharing import stretch_transfers_ns
 from zprof.replay.tasks import NONE, Floats
 
 #: Rounds in which the times of messages that share a link settle, from the first one on: usually up to ten.
@@ -19,11 +19,11 @@ _MAX_ROUNDS = 30
 _SETTLED_NS = 1_000.0
 
 
-class Stuck(Exception):
+class ReplayDeadlock(Exception):
     """The ranks wait for each other in a circle: what was changed is no program any more."""
 
 
-def play(graph: Graph) -> Floats:
+def play_graph(graph: Graph) -> Floats:
     """Return when each rank ends each step, in nanoseconds: an array of [rank, step].
 
     A step ends with the last work that was launched up to its end.  Where communicators share links, what
@@ -32,30 +32,30 @@ def play(graph: Graph) -> Floats:
     Raises:
         Stuck: no rank can go on.
     """
-    ends, begins = _play(graph, np.zeros(len(graph.transfer_ns)))
+    ends, begins = _play_once(graph, np.zeros(len(graph.transfer_ns)))
     if graph.lost:
         for _ in range(_MAX_ROUNDS):
             before = ends
-            ends, begins = _play(graph, stretched_ns(graph, begins) - graph.transfer_ns)
+            ends, begins = _play_once(graph, stretch_transfers_ns(graph, begins) - graph.transfer_ns)
             if np.abs(ends - before).max() <= _SETTLED_NS:
                 break
     return ends
 
 
-def _play(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
+def _play_once(graph: Graph, longer_ns: Floats) -> tuple[Floats, Floats]:
     """Return the ends of steps, and when each collective begins, NaN for those that no rank enters.
 
     ``longer_ns``: how much longer than alone each collective takes.
     """
-    link = _Link(graph, longer_ns)
+    link = _Rendezvous(graph, longer_ns)
     ranks = [_Rank(rank, link, graph.steps) for rank in graph.ranks]
     while not all(rank.is_done for rank in ranks):
         if not any([rank.advance() for rank in ranks]):
-            raise Stuck
+            raise ReplayDeadlock
     return np.array([rank.step_ends() for rank in ranks]), np.array(link.begins)
 
 
-class _Link:
+class _Rendezvous:
     """Collectives in which the ranks meet: who has arrived, and what each waits for."""
 
     def __init__(self, graph: Graph, longer_ns: Floats) -> None:
@@ -63,7 +63,7 @@ class _Link:
         self._missing = graph.members.tolist()
         self._ready: list[list[tuple[_Rank, int, float]]] = [[] for _ in self._transfer]
         self._lane = graph.lane.tolist()
-        self._orders = _lane_orders(graph)
+        self._orders = _order_lanes(graph)
         self._free: dict[int, float] = defaultdict(float)
         self.begins = [np.nan] * len(self._transfer)
 
@@ -90,7 +90,7 @@ class _Link:
         return end
 
 
-def _lane_orders(graph: Graph) -> dict[int, deque[int]]:
+def _order_lanes(graph: Graph) -> dict[int, deque[int]]:
     """Return the collectives of each communicator by launch, on the first rank that has them."""
     orders: dict[int, dict[int, None]] = defaultdict(dict)
     for rank in graph.ranks:
@@ -103,7 +103,7 @@ def _lane_orders(graph: Graph) -> dict[int, deque[int]]:
 class _Rank:
     """One rank: the time of its host, and when the work of its tasks ends."""
 
-    def __init__(self, graph: RankGraph, link: _Link, steps: int) -> None:
+    def __init__(self, graph: RankGraph, link: _Rendezvous, steps: int) -> None:
         self._link = link
         self._gap, self._call = graph.gap_ns.tolist(), graph.call_ns.tolist()
         self._on, self._returns = graph.blocks_on.tolist(), graph.returns_ns.tolist()

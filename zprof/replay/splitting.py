@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 
 from zprof.model.collectives import CollectiveKind
-from zprof.replay.adding import NewCollectives, NewTask, add_tasks
-from zprof.replay.blocks import computes
+from zprof.replay.added_messages import NewCollectives, NewTask, add_tasks
+from zprof.replay.blocks import is_compute
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.messages import Messages, Partners
+from zprof.replay.messages import Messages, PartnerCopies
 from zprof.replay.tasks import NONE, Floats
 
 _GATHER = CollectiveKind.ALL_GATHER.value
@@ -27,7 +27,7 @@ _HEAD_RATIO = 1 / 3
 _LAUNCH_NS = 150_000.0
 #: Of the longest reduction: what takes less is of a norm or a loss.
 _LARGE_RATIO = 0.05
-_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IGNORECASE)
+_MATRIX_PRODUCT = re.compile(r"gemm|nvjet|cutlass|matmul|Cijk", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +64,12 @@ def split_units(
     added, transfer = NewCollectives(graph), graph.transfer_ns.copy()
     ranks = []
     for rank, messages in zip(graph.ranks, each, strict=True):
-        split = _Split(rank, messages, added, transfer, latency_ns, copies, again=again)
+        split = _RankSplit(rank, messages, added, transfer, latency_ns, copies, again=again)
         ranks.append(split.done())
     return added.added_to(ranks, transfer) if added.members else None
 
 
-class _Split:
+class _RankSplit:
     """The split messages of one rank."""
 
     def __init__(
@@ -85,9 +85,9 @@ class _Split:
     ) -> None:
         self._rank, self._messages, self._added, self._transfer = rank, messages, added, transfer
         self._latency, self._again = latency_ns, again
-        self._computing = np.flatnonzero(computes(rank, copies))
-        self._partners = Partners(rank, messages.at[messages.gathers], copies)
-        self._passes = _passes(rank, messages)
+        self._computing = np.flatnonzero(is_compute(rank, copies))
+        self._partners = PartnerCopies(rank, messages.at[messages.gathers], copies)
+        self._passes = _find_block_passes(rank, messages)
         self._new: list[NewTask] = []
         self._work = rank.work_ns.copy()
         self._waits = list(rank.waits_on)
@@ -232,7 +232,7 @@ class _Split:
     def _time(self, begin: int, end: int) -> float:
         """Return the time of matrix products between two tasks: it goes with their parameters."""
         mine = self._computing[(self._computing >= begin) & (self._computing < end)]
-        products = [at for at in mine.tolist() if _PRODUCT.search(self._rank.tasks.kernel[at])]
+        products = [at for at in mine.tolist() if _MATRIX_PRODUCT.search(self._rank.tasks.kernel[at])]
         return float(self._rank.work_ns[products or mine].sum())
 
     def _is_of(self, each: _Pass, task: int) -> bool:
@@ -249,7 +249,7 @@ class _Split:
         return int(self._computing[min(at, len(self._computing) - 1)])
 
 
-def _passes(rank: RankGraph, messages: Messages) -> list[_Pass]:
+def _find_block_passes(rank: RankGraph, messages: Messages) -> list[_Pass]:
     """Return the passes of a rank: blocks in succession that run the same kernels."""
     tasks = np.flatnonzero(messages.blocks != NONE)
     if not len(tasks):

@@ -21,17 +21,17 @@ _TOLERANCE_NS = 4_000.0
 _HOLDS_RATIO = 0.97
 _MAX_LAG_GATHERS = 4
 #: Calls that order a collective behind other streams, or hold it until there is room for it.
-_ORDERS = re.compile(r"(cuda|hip|cu)(Event\w+|StreamWaitEvent)", re.ASCII)
+_ORDERING_CALLS = re.compile(r"(cuda|hip|cu)(Event\w+|StreamWaitEvent)", re.ASCII)
 #: FSDP2's operator that copies gradients together for a reduction.
 COPIES_GRADIENTS = "chunk_cat"
-REDUCES = frozenset(
+REDUCING_KINDS = frozenset(
     {CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value, CollectiveKind.ALL_TO_ALL.value}
 )
 
 
-def are_orders(tasks: RankTasks) -> Bools:
+def are_ordering_calls(tasks: RankTasks) -> Bools:
     """Return which calls give no work, and order a collective behind other work or hold it back."""
-    named = [_ORDERS.fullmatch(name) is not None for name in tasks.name]
+    named = [_ORDERING_CALLS.fullmatch(name) is not None for name in tasks.name]
     return np.array(named, dtype=np.bool_) & np.isnan(tasks.work[:, 0])
 
 
@@ -50,7 +50,7 @@ def find_copies_in(tasks: RankTasks, collective: Int64s, compute_stream: int) ->
 
     Between the two launches nothing is launched: only events are recorded and waited for.
     """
-    orders = are_orders(tasks)
+    orders = are_ordering_calls(tasks)
     found = np.full(len(tasks), NONE, dtype=np.int64)
     for at in np.flatnonzero(collective != NONE).tolist():
         before = at - 1
@@ -96,8 +96,8 @@ def find_copies_out(
     pieces = max(1, round(len(gathers) / max(1, len(outs))))
     for entries in (
         [[at] for at in gathers],
-        _runs(gathers, lambda at: units.get(int(tasks.row[at]), at)),
-        _runs(gathers, lambda at: int(done[at])),
+        _split_runs(gathers, lambda at: units.get(int(tasks.row[at]), at)),
+        _split_runs(gathers, lambda at: int(done[at])),
         [list(gathers[at : at + pieces]) for at in range(0, len(gathers), pieces)],
     ):
         # a window may begin between a gather and its copy, and end there, too
@@ -113,7 +113,7 @@ def find_copies_out(
     return found
 
 
-def _runs(gathers: Sequence[int], key: Callable[[int], object]) -> list[list[int]]:
+def _split_runs(gathers: Sequence[int], key: Callable[[int], object]) -> list[list[int]]:
     return [list(run) for _, run in groupby(gathers, key)]
 
 
@@ -128,7 +128,7 @@ def find_gather_consumers(
     """
     known = [(int(copy_out[at]), at) for at in gathers if copy_out[at] != NONE]
     if known:
-        return _grouped(known)
+        return _group_by_consumer(known)
     compute = np.flatnonzero((tasks.stream == compute_stream) & ~np.isnan(tasks.work[:, 0]))
     if len(gathers) < 2 or not len(compute):
         return {}
@@ -140,8 +140,8 @@ def find_gather_consumers(
             for gather, where in zip(gathers, place.tolist(), strict=True)
             if where < len(compute)
         ]
-        if pairs and _hold(tasks, pairs):
-            return _grouped(pairs)
+        if pairs and _are_in_order(tasks, pairs):
+            return _group_by_consumer(pairs)
     return {}
 
 
@@ -166,7 +166,9 @@ def find_reduction_consumers(
         for (then, _), (_, before) in zip(filled[1:], filled, strict=False)
         if tasks.step[then] == tasks.step[before]
     ]
-    return _grouped([pair for pairs in (ends, reused) if pairs and _hold(tasks, pairs) for pair in pairs])
+    return _group_by_consumer(
+        [pair for pairs in (ends, reused) if pairs and _are_in_order(tasks, pairs) for pair in pairs]
+    )
 
 
 def find_closing_gathers(
@@ -177,7 +179,7 @@ def find_closing_gathers(
     return frozenset(at for at in gathers if at > last.get(int(tasks.step[at]), len(tasks)))
 
 
-def of_kinds(tasks: RankTasks, kinds: Mapping[int, str], chosen: Collection[str]) -> list[int]:
+def select_kinds(tasks: RankTasks, kinds: Mapping[int, str], chosen: Collection[str]) -> list[int]:
     """Return the tasks that are collectives of the chosen kinds."""
     return [at for at, row in enumerate(tasks.row.tolist()) if row != NONE and kinds[row] in chosen]
 
@@ -189,12 +191,12 @@ def _follows_copy(tasks: RankTasks, at: int) -> bool:
     return before >= 0 and COPIES_GRADIENTS in tasks.kernel[before]
 
 
-def _hold(tasks: RankTasks, pairs: Sequence[tuple[int, int]]) -> bool:
+def _are_in_order(tasks: RankTasks, pairs: Sequence[tuple[int, int]]) -> bool:
     held = [tasks.work[first, 1] <= tasks.work[then, 0] + _TOLERANCE_NS for then, first in pairs]
     return bool(np.mean(held) >= _HOLDS_RATIO)
 
 
-def _grouped(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+def _group_by_consumer(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
     found: dict[int, tuple[int, ...]] = {}
     for consumer, gather in pairs:
         found[consumer] = (*found.get(consumer, ()), gather)

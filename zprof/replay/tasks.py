@@ -13,10 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.activity.roles import CALLS, WORK
-from zprof.analysis.time.activity.steps import StepWindows
-from zprof.analysis.time.activity.view import EventView
-from zprof.analysis.time.tracks import RankTracks
+from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, EventView
+from zprof.analysis.time.ledger import RankTracks
+from zprof.analysis.time.steps import StepWindows
 from zprof.run.reader import Run
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +23,7 @@ Bools = npt.NDArray[np.bool_]
 
 _COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
 #: Calls that can block the host until the device is done with something.
-_BLOCKS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy|Free|Malloc|Query)\w*", re.ASCII)
+_BLOCKING_CALLS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy|Free|Malloc|Query)\w*", re.ASCII)
 NONE = -1
 
 
@@ -84,14 +83,14 @@ def read_tasks(
         host_steps: The steps to be replayed, by the host's marks, on the common clock.
         origin_ns: The instant that becomes 0.
     """
-    view = EventView(run.table(tracks.rank, "events", _COLUMNS), WORK | CALLS)
+    view = EventView(run.table(tracks.rank, "events", _COLUMNS), WORK_CATEGORIES | CALL_CATEGORIES)
     spans = tracks.clock.common(view.spans)
-    is_work = view.category_is(*WORK) & (spans[:, 1] > spans[:, 0])
-    is_call = view.category_is(*CALLS)
+    is_work = view.category_is(*WORK_CATEGORIES) & (spans[:, 1] > spans[:, 0])
+    is_call = view.category_is(*CALL_CATEGORIES)
     inside = host_steps.step_at(spans[:, 0]) >= 0
-    calls = _outermost(np.flatnonzero(is_call & inside), spans, view.thread)
+    calls = _drop_inner_calls(np.flatnonzero(is_call & inside), spans, view.thread)
     work = np.flatnonzero(is_work)
-    call_of_work = _calls_of(work, calls, view.correlation)
+    call_of_work = _find_launches(work, calls, view.correlation)
     launched = call_of_work != NONE
     missing = _unlaunched_ratio(view, spans, work, np.flatnonzero(is_call), host_steps)
     # a call with several pieces of work (a graph) is as many tasks, of which the first has the call's time
@@ -101,7 +100,7 @@ def read_tasks(
     all_calls = np.concatenate((task_call, idle))
     all_work = np.concatenate((task_work, np.full(len(idle), NONE, dtype=np.int64)))
     order = np.argsort(all_calls, kind="stable")
-    return _tasks(
+    return _make_tasks(
         tracks.rank, view, spans, calls[all_calls[order]], all_work[order], rows, host_steps, origin_ns
     ), missing
 
@@ -115,11 +114,11 @@ def _unlaunched_ratio(
     """
     seen = work[(spans[work, 1] > host_steps.begin_ns[0]) & (spans[work, 0] < host_steps.end_ns[-1])]
     length = (spans[seen, 1] - spans[seen, 0]).astype(np.float64)
-    unknown = _calls_of(seen, calls, view.correlation) == NONE
+    unknown = _find_launches(seen, calls, view.correlation) == NONE
     return float(length[unknown].sum() / max(1.0, length.sum()))
 
 
-def _tasks(
+def _make_tasks(
     rank: int,
     view: EventView,
     spans: Int64s,
@@ -135,29 +134,29 @@ def _tasks(
     repeated[1:] = calls[1:] == calls[:-1]
     call[repeated, 0] = call[repeated, 1]
     done = np.where(has[:, None], (spans[work] - origin_ns).astype(np.float64), np.nan)
-    names = _names(view, calls)
+    names = _read_names(view, calls)
     return RankTasks(
         rank=rank,
         thread=view.thread[calls],
         name=names,
-        blocks=np.array([_BLOCKS.match(name) is not None for name in names], dtype=np.bool_),
+        blocks=np.array([_BLOCKING_CALLS.match(name) is not None for name in names], dtype=np.bool_),
         call=call,
         work=done,
         stream=np.where(has, view.stream[work], NONE),
         kernel=tuple(
-            name if is_there else "" for name, is_there in zip(_names(view, work), has, strict=True)
+            name if is_there else "" for name, is_there in zip(_read_names(view, work), has, strict=True)
         ),
-        row=_rows_of(spans, work, rows),
+        row=_find_rows(spans, work, rows),
         step=host_steps.step_at(spans[calls, 0]),
     )
 
 
-def _names(view: EventView, rows: Int64s) -> tuple[str, ...]:
+def _read_names(view: EventView, rows: Int64s) -> tuple[str, ...]:
     words, codes = view.coded(rows)
     return tuple(words[code] for code in codes.tolist())
 
 
-def _outermost(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
+def _drop_inner_calls(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
     """Leave out calls within another call of their thread: the driver's within the runtime's."""
     order = calls[np.lexsort((-spans[calls, 1], spans[calls, 0], thread[calls]))]
     kept = []
@@ -176,7 +175,7 @@ def _outermost(calls: Int64s, spans: Int64s, thread: Int64s) -> Int64s:
     return chosen[np.argsort(spans[chosen, 0], kind="stable")] if len(chosen) else chosen
 
 
-def _calls_of(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
+def _find_launches(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
     """The place among ``calls`` of the launch of each row of ``work``; NONE where it is not among them."""
     order = np.argsort(correlation[calls], kind="stable")
     known = correlation[calls][order]
@@ -187,7 +186,7 @@ def _calls_of(work: Int64s, calls: Int64s, correlation: Int64s) -> Int64s:
     return np.where((known[at] == wanted) & (wanted > 0), order[at], NONE).astype(np.int64)
 
 
-def _rows_of(spans: Int64s, work: Int64s, rows: pd.DataFrame) -> Int64s:
+def _find_rows(spans: Int64s, work: Int64s, rows: pd.DataFrame) -> Int64s:
     """Which collective each piece of work is: the same start and end."""
     known: Mapping[tuple[int, int], int] = dict(
         zip(

@@ -14,11 +14,11 @@ import numpy as np
 from zprof.analysis.intervals import Int64s
 from zprof.model.collectives import CollectiveKind
 from zprof.replay.structure import (
-    REDUCES,
+    REDUCING_KINDS,
     find_closing_gathers,
     find_gather_consumers,
     find_reduction_consumers,
-    of_kinds,
+    select_kinds,
 )
 from zprof.replay.tasks import NONE, Floats, RankTasks
 
@@ -38,7 +38,7 @@ _QUEUE_FULL_NS = 100_000.0
 _MIN_QUEUE, _FULL_RATIO = 512, 0.75
 #: So many gaps of the host that are alike say what is usual.
 _MIN_ALIKE = 3
-_WAITS = re.compile(r"(cuda|hip|cu)\w*Synchronize\w*", re.ASCII)
+_SYNCHRONIZE_CALLS = re.compile(r"(cuda|hip|cu)\w*Synchronize\w*", re.ASCII)
 
 
 def find_pick_up(tasks: RankTasks) -> float:
@@ -87,11 +87,11 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
         if on[at] != NONE:
             returns[at] = end - tasks.work[on[at], 1]
             call[at] = 0.0
-    pending = _pending(tasks, done)
+    pending = _count_pending(tasks, done)
     fullest = int(pending.max(initial=0))
     # a recording that shows waits shows all of them: then a device that ran dry waited for the host
-    shows_waits = any(_WAITS.fullmatch(name) for name in set(tasks.name))
-    usual = _usual_gaps(tasks, gap, pending)
+    shows_waits = any(_SYNCHRONIZE_CALLS.fullmatch(name) for name in set(tasks.name))
+    usual = _longest_usual_gaps(tasks, gap, pending)
     for at in np.flatnonzero((gap >= _QUEUE_FULL_NS) & (gap > usual)).tolist():
         # the host went on just as the device ran dry, or as a full queue had room: no call shows that wait
         begin, left = tasks.call[at, 0], pending[at]
@@ -104,7 +104,7 @@ def find_host_waits(tasks: RankTasks, gap: Floats, call: Floats) -> tuple[Floats
     return gap, call, on, returns
 
 
-def _usual_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats:
+def _longest_usual_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats:
     """Return what the host takes at most before such a call, behind such a one, while the device has work.
 
     A host that is as long away while nothing can hold it does something of its own.
@@ -121,7 +121,7 @@ def _usual_gaps(tasks: RankTasks, gap: Floats, pending: Int64s) -> Floats:
     return np.array([usual.get(step, 0.0) for step in steps])
 
 
-def _pending(tasks: RankTasks, done: Int64s) -> Int64s:
+def _count_pending(tasks: RankTasks, done: Int64s) -> Int64s:
     """How much work was launched before each call and not yet done."""
     launched = np.cumsum(~np.isnan(tasks.work[:, 0])) - ~np.isnan(tasks.work[:, 0])
     ended = np.searchsorted(np.sort(tasks.work[done, 1]), tasks.call[:, 0], side="right")
@@ -151,8 +151,8 @@ def find_device_waits(
     is_collective = collective != NONE
     last_compute = NONE
     gathers_at, reductions = (
-        of_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value}),
-        of_kinds(tasks, kinds, REDUCES),
+        select_kinds(tasks, kinds, {CollectiveKind.ALL_GATHER.value}),
+        select_kinds(tasks, kinds, REDUCING_KINDS),
     )
     closing = find_closing_gathers(tasks, gathers_at, reductions)
     step, program, before_step, begins = NONE, NONE, NONE, True
@@ -168,7 +168,7 @@ def find_device_waits(
             if tasks.work[other, 1] <= start + _RESOLUTION_NS:
                 waits[at].append(other)
                 known = max(known, float(tasks.work[other, 1]))
-        follows = is_collective[at] and (kinds[int(tasks.row[at])] in REDUCES or at in closing)
+        follows = is_collective[at] and (kinds[int(tasks.row[at])] in REDUCING_KINDS or at in closing)
         if tasks.step[at] != step:
             step, program, begins = int(tasks.step[at]), int(tasks.thread[at]), True
         begins |= int(tasks.thread[at]) != program
@@ -183,11 +183,11 @@ def find_device_waits(
             waits[at].append(last_compute)
             known = max(known, float(tasks.work[last_compute, 1]))
         if start - known > _STALL_NS:
-            cause = _released_by(tasks, by_end, ends, start, stream, at)
+            cause = _find_releasing_work(tasks, by_end, ends, start, stream, at)
             if is_collective[at] and cause not in (NONE, last_compute):
                 behind = int(tasks.stream[cause]) == compute_stream
             else:
-                behind = is_collective[at] and cause == NONE and _ends_there(tasks, by_end, ends, at)
+                behind = is_collective[at] and cause == NONE and _ends_at_start(tasks, by_end, ends, at)
             if behind:
                 held.append(at)
             if cause != NONE and tasks.work[cause, 1] > known:
@@ -200,7 +200,9 @@ def find_device_waits(
     return lag, tuple(tuple(each) for each in waits), tuple(held)
 
 
-def _released_by(tasks: RankTasks, by_end: Int64s, ends: Floats, start: float, stream: int, at: int) -> int:
+def _find_releasing_work(
+    tasks: RankTasks, by_end: Int64s, ends: Floats, start: float, stream: int, at: int
+) -> int:
     """The work of another stream, launched before, that ended last before ``start`` and shortly before it."""
     place = int(np.searchsorted(ends, start + _RESOLUTION_NS, side="right")) - 1
     while place >= 0 and ends[place] > start - _RELEASE_NS:
@@ -211,7 +213,7 @@ def _released_by(tasks: RankTasks, by_end: Int64s, ends: Floats, start: float, s
     return NONE
 
 
-def _ends_there(tasks: RankTasks, by_end: Int64s, ends: Floats, at: int) -> bool:
+def _ends_at_start(tasks: RankTasks, by_end: Int64s, ends: Floats, at: int) -> bool:
     """Return whether work launched later ended just as this started."""
     start = float(tasks.work[at, 0])
     first = int(np.searchsorted(ends, start - _HELD_NS, side="left"))

@@ -1,22 +1,19 @@
-"""Savings share no time: each finding takes what it claims from the ledger, what is surest first.
+"""Account for lost time: one finding claims each nanosecond, and what none claims is unexplained.
 
-Two findings can see the same exposed transfer (no prefetch on a slow link); its time can be won once.  One
-cause can make the signal of another (a single unit leaves nothing to prefetch): what explains another
-finding, and is sure, takes its time before that.  Among the rest those of high confidence claim before those
-of medium and low confidence, and among equals the largest saving claims first.
-A ledger term holds the largest rank's mean a step, because a wait lies on the ranks that do not cause it;
-where single steps are known, the mean of each step's largest rank, for another rank may wait in each.
+Two findings can see the same exposed transfer (no prefetch on a slow link), and its time can be saved once.
+Findings that explain others claim first, then those of higher confidence, then the larger saving. A ledger
+term holds the largest rank's mean per step. Terms of different ranks do not add up: while one rank waits
+another one is idle, so what is unexplained is stated for the one rank that has most of it.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding, Severity
-from zprof.model.time import RankTime, StepTime
-from zprof.rules.measurement.measurement_artifact import LOST_A_STEP
+from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.model.time import CollectiveTime, RankTime, StepTime
+from zprof.rules.measurement_artifact import START_COST_PER_STEP
 from zprof.rules.rule import Rule
 
 #: What is lost: compute is no loss, until a rule says how much of it is.
@@ -24,23 +21,23 @@ _LOST = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "idle_ns
 _SURENESS = {Confidence.LOW: 0, Confidence.MEDIUM: 1, Confidence.HIGH: 2}
 
 
-def spoils(finding: Finding) -> bool:
+def spoils_times(finding: Finding) -> bool:
     """Whether the finding says that the times of the run cannot be trusted."""
     return finding.cause is Cause.MEASUREMENT_ARTIFACT and finding.severity is Severity.HIGH
 
 
-def distorts(finding: Finding) -> bool:
+def distorts_times(finding: Finding) -> bool:
     """Whether the finding says for certain that the recording is part of what it shows."""
     is_sure = finding.confidence is Confidence.HIGH and finding.severity is not Severity.LOW
     return finding.cause is Cause.MEASUREMENT_ARTIFACT and is_sure
 
 
-def _added_ns(finding: Finding) -> float:
+def _recording_cost_ns(finding: Finding) -> float:
     """Return twice what the start of the recording adds to a step, as the sum of a range; 0 for causes."""
-    return 2 * sum(entry.value for entry in finding.evidence if entry.what == LOST_A_STEP)
+    return 2 * sum(entry.value for entry in finding.evidence if entry.what == START_COST_PER_STEP)
 
 
-def ordered(findings: Iterable[Finding]) -> list[Finding]:
+def order_findings(findings: Iterable[Finding]) -> list[Finding]:
     """What spoils or distorts the measurement first, then by time, then by memory freed; notes last.
 
     Time is what a fix saves, or what the recording itself adds.
@@ -51,11 +48,11 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
 
     def key(finding: Finding) -> tuple[bool, bool, bool, bool, float, bool, bool, int, str]:
         low, bytes_freed = finding.confidence is Confidence.LOW, finding.saving_bytes
-        time_ns = _added_ns(finding) or sum(finding.saving_ns)
+        time_ns = _recording_cost_ns(finding) or sum(finding.saving_ns)
         timed = time_ns > 0
         return (
-            not spoils(finding),
-            not distorts(finding),
+            not spoils_times(finding),
+            not distorts_times(finding),
             not timed,
             timed and low,
             -time_ns,
@@ -68,7 +65,7 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=key)
 
 
-def disjoint(
+def split_savings(
     findings: Sequence[Finding],
     rules: Sequence[Rule],
     ranks: Sequence[RankTime],
@@ -81,17 +78,17 @@ def disjoint(
     ``replayed``: the ranges of these are what a replay of the step wins by that fix alone, and stay.
     """
     claims = {rule.cause: rule.claims for rule in rules}
-    causes = _explained(findings, rules)
-    left = _terms({term for rule in rules for term in rule.claims}, ranks, steps)
+    causes = _explained_causes(findings, rules)
+    left = _largest_terms({term for rule in rules for term in rule.claims}, ranks, steps)
     kept = []
-    for finding in _in_order_of_claims(ordered(findings), causes):
-        high = _take(left, claims.get(finding.cause, ()), finding.saving_ns[1])
+    for finding in _sort_by_claim(order_findings(findings), causes):
+        high = _take_from_terms(left, claims.get(finding.cause, ()), finding.saving_ns[1])
         nothing_left = finding.saving_ns[1] > 0 and high == 0
         if finding.cause in replayed:
             kept.append(finding)
         elif not (nothing_left and finding.cause in causes):
             kept.append(replace(finding, saving_ns=(min(finding.saving_ns[0], high), high)))
-    return tuple(_behind_what_explains(ordered(kept), rules))
+    return tuple(_move_behind_explaining(order_findings(kept), rules))
 
 
 def unclaimed(
@@ -99,23 +96,23 @@ def unclaimed(
 ) -> Mapping[str, int]:
     """What is lost on the largest rank and no finding claims, by ledger term."""
     asked = {rule.cause: rule for rule in rules}
-    left = _terms(_LOST, ranks, ())
+    left = _largest_terms(_LOST, ranks, ())
     for finding in findings:
         rule = asked.get(finding.cause)
         if rule is not None:
-            _take(left, [term for term in rule.claims if term in left], finding.saving_ns[1])
+            _take_from_terms(left, [term for term in rule.claims if term in left], finding.saving_ns[1])
             for term in rule.elsewhere:
-                _take(left, (term,), finding.saving_ns[1])
+                _take_from_terms(left, (term,), finding.saving_ns[1])
     return left
 
 
-def _explained(findings: Sequence[Finding], rules: Sequence[Rule]) -> frozenset[Cause]:
+def _explained_causes(findings: Sequence[Finding], rules: Sequence[Rule]) -> frozenset[Cause]:
     """Causes whose signal a sure finding makes as well."""
     sure = {finding.cause for finding in findings if finding.confidence is not Confidence.LOW}
     return frozenset(cause for rule in rules if rule.cause in sure for cause in rule.explains)
 
 
-def _behind_what_explains(findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
+def _move_behind_explaining(findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
     """Move each finding behind those that explain it and are surer than it: they are to be fixed first."""
     explains = {rule.cause: rule.explains for rule in rules}
     placed = list(findings)
@@ -132,22 +129,24 @@ def _behind_what_explains(findings: Sequence[Finding], rules: Sequence[Rule]) ->
     return placed
 
 
-def _in_order_of_claims(findings: Sequence[Finding], explained: frozenset[Cause]) -> list[Finding]:
+def _sort_by_claim(findings: Sequence[Finding], explained: frozenset[Cause]) -> list[Finding]:
     """Sort what explains others first, then by confidence; what is equal in both keeps its order."""
     return sorted(findings, key=lambda f: (f.cause in explained, -_SURENESS[f.confidence]))
 
 
-def _terms(terms: Iterable[str], ranks: Sequence[RankTime], steps: Sequence[StepTime]) -> dict[str, int]:
+def _largest_terms(
+    terms: Iterable[str], ranks: Sequence[RankTime], steps: Sequence[StepTime]
+) -> dict[str, int]:
     return {
         term: max(
             max((int(getattr(rank, term)) for rank in ranks), default=0),
-            _of_largest(term, steps),
+            _largest_rank_mean(term, steps),
         )
         for term in terms
     }
 
 
-def _of_largest(term: str, steps: Sequence[StepTime]) -> int:
+def _largest_rank_mean(term: str, steps: Sequence[StepTime]) -> int:
     """The mean over steps of the largest rank's; 0 for a term that is not known of single steps."""
     largest: dict[int, int] = defaultdict(int)
     for step in steps:
@@ -155,7 +154,7 @@ def _of_largest(term: str, steps: Sequence[StepTime]) -> int:
     return int(fmean(largest.values())) if largest else 0
 
 
-def _take(left: dict[str, int], terms: Sequence[str], wanted: int) -> int:
+def _take_from_terms(left: dict[str, int], terms: Sequence[str], wanted: int) -> int:
     """Take as much as there is of the terms, in their order; how much that was."""
     got = 0
     for term in terms:
@@ -163,3 +162,87 @@ def _take(left: dict[str, int], terms: Sequence[str], wanted: int) -> int:
         left[term] -= taken
         got += taken
     return got
+
+
+#: What is lost: compute is no loss, until a rule says how much of it is.
+_COMMUNICATION = frozenset({"exposed_wait_ns", "exposed_transfer_ns"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedGroup:
+    """At least so much of the exposed time of a group's collectives is unexplained: the mean of its ranks."""
+
+    kind: str
+    group: str
+    ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unexplained:
+    """By ledger term of ``rank``'s mean step; ``groups`` are the largest first."""
+
+    rank: int | None = None
+    terms: Mapping[str, int] = field(default_factory=dict)
+    groups: tuple[ExposedGroup, ...] = ()
+
+    @property
+    def total_ns(self) -> int:
+        """All terms: one rank's, so that they add up."""
+        return sum(self.terms.values())
+
+
+def find_unexplained_loss(
+    findings: Sequence[Finding],
+    rules: Sequence[Rule],
+    ranks: Sequence[RankTime],
+    collectives: Sequence[CollectiveTime] = (),
+) -> Unexplained:
+    """Take what the findings can save from each rank's own step; return the rank that has most left.
+
+    A saving is won once: it is taken from the terms that its rule claims, and what those lack from the terms
+    in which other ranks lose the same time.
+    """
+    asked = {rule.cause: rule for rule in rules}
+    left = {rank.rank: _subtract_savings(rank, findings, asked) for rank in ranks}
+    most = max(left, key=lambda rank: (sum(left[rank].values()), -rank), default=None)
+    return Unexplained(
+        rank=most,
+        terms={} if most is None else left[most],
+        groups=_exposed_groups(findings, asked, collectives),
+    )
+
+
+def _subtract_savings(
+    rank: RankTime, findings: Sequence[Finding], asked: Mapping[Cause, Rule]
+) -> dict[str, int]:
+    left = {term: int(getattr(rank, term)) for term in _LOST}
+    for finding in findings:
+        rule = asked.get(finding.cause)
+        wanted = finding.saving_ns[1] if rule is not None else 0
+        for term in (*rule.claims, *rule.elsewhere) if rule is not None else ():
+            taken = min(wanted, left.get(term, 0))
+            wanted -= taken
+            if taken:
+                left[term] -= taken
+    return left
+
+
+def _exposed_groups(
+    findings: Sequence[Finding], asked: Mapping[Cause, Rule], collectives: Sequence[CollectiveTime]
+) -> tuple[ExposedGroup, ...]:
+    """A finding does not say which collectives it speaks of: each group loses all that findings claim."""
+    claimed = sum(
+        finding.saving_ns[1]
+        for finding in findings
+        if (rule := asked.get(finding.cause)) is not None and _COMMUNICATION.intersection(rule.claims)
+    )
+    sums: dict[tuple[str, str], int] = {}
+    for entry in collectives:
+        key = (entry.kind, entry.group)
+        sums[key] = sums.get(key, 0) + entry.exposed_ns
+    found = [
+        ExposedGroup(kind=kind, group=group, ns=ns - claimed)
+        for (kind, group), ns in sums.items()
+        if ns > claimed
+    ]
+    return tuple(sorted(found, key=lambda entry: (-entry.ns, entry.kind, entry.group)))

@@ -1,31 +1,36 @@
-"""Asks the rules and builds the report: verdict first, then what it rests on."""
+"""Run the rules on a recording, against a baseline or side by side with another, and build the report."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from zprof.analysis.analysis import RunAnalysis, analyse, analyse_memory_alone, analyse_time_alone
-from zprof.analysis.comparison import baseline_gaps, compare, comparison_gaps
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.analysis.comparison import compare, find_comparison_gaps, list_baseline_gaps
+from zprof.analysis.side_by_side import (
+    build_finding_section,
+    build_kernel_section,
+    build_memory_section,
+    build_time_sections,
+    list_settings,
+)
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.report import Comparison, Report, Verdict
+from zprof.model.side_by_side import Section, SideBySide
 from zprof.model.time import WindowPolicy
-from zprof.rules.claims import disjoint
-from zprof.rules.measurement.measurement_artifact import has_lost_events
-from zprof.rules.noise import widened
-from zprof.rules.pricing import Replay, behind_stalls, drop_explained, price
-from zprof.rules.registry import memory_rules, rules, time_rules
-from zprof.rules.replayed import replayed_findings
-from zprof.rules.replayed_sizes import judge_sizes
-from zprof.rules.rows import wall_ns
-from zprof.rules.rule import Rule, grouped
-from zprof.rules.unexplained import unexplained_loss
+from zprof.rules.claims import find_unexplained_loss, split_savings
+from zprof.rules.counterfactual.findings import find_by_replay
+from zprof.rules.counterfactual.message_findings import judge_message_sizes
+from zprof.rules.counterfactual.pricing import Replay, drop_explained, move_behind_stalls, price_finding
+from zprof.rules.measurement_artifact import has_lost_events
+from zprof.rules.registry import all_rules, memory_rules, time_rules
+from zprof.rules.rule import Rule, group_gaps, wall_ns
+from zprof.rules.saving_range import widen_by_noise
 from zprof.rules.verdict import judge, judge_memory
 from zprof.run.reader import Run
 from zprof.version import __version__
 
 #: What these do is counted on each rank by itself.
-_COUNTED = frozenset(
+_COUNTED_CAUSES = frozenset(
     {
         Cause.ACCUMULATION_REGATHERS,
         Cause.ACCUMULATION_SYNCS,
@@ -57,9 +62,9 @@ def diagnose(
     Raises:
         BadInput: a recording is damaged.
     """
-    analysis = _analysed(run, policy)
-    before = _analysed(baseline, policy) if baseline is not None else None
-    return _judged(analysis, before, rules(expected_bus_bytes_per_s))
+    analysis = _analyse_run(run, policy)
+    before = _analyse_run(baseline, policy) if baseline is not None else None
+    return _build_report(analysis, before, all_rules(expected_bus_bytes_per_s))
 
 
 def diagnose_time(
@@ -76,14 +81,14 @@ def diagnose_time(
     """
     analysis = run if isinstance(run, RunAnalysis) else analyse_time_alone(run, policy)
     before = analyse_time_alone(baseline, policy) if baseline is not None else None
-    return _judged(analysis, before, time_rules(expected_bus_bytes_per_s))
+    return _build_report(analysis, before, time_rules(expected_bus_bytes_per_s))
 
 
-def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[Rule]) -> Report:
-    findings, gaps = _ask(asked, analysis, before)
-    gaps += comparison_gaps(before, analysis) if before else ()
+def _build_report(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[Rule]) -> Report:
+    findings, gaps = _run_rules(asked, analysis, before)
+    gaps += find_comparison_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
-    rest = unexplained_loss(findings, asked, analysis.time.per_rank, analysis.time.collectives)
+    rest = find_unexplained_loss(findings, asked, analysis.time.per_rank, analysis.time.collectives)
     verdict = judge(
         analysis.run,
         analysis.time,
@@ -95,7 +100,7 @@ def _judged(analysis: RunAnalysis, before: RunAnalysis | None, asked: Sequence[R
         unexplained=rest,
         volume=analysis.volume,
     )
-    report = _report(analysis, verdict, comparison, findings, gaps)
+    report = _assemble_report(analysis, verdict, comparison, findings, gaps)
     return replace(report, unclaimed=rest.terms, unclaimed_rank=rest.rank)
 
 
@@ -107,14 +112,14 @@ def diagnose_memory(run: Run, baseline: Run | None = None) -> Report:
     """
     analysis = analyse_memory_alone(run)
     before = analyse_memory_alone(baseline) if baseline is not None else None
-    findings, gaps = _ask(memory_rules(), analysis, before)
-    gaps += baseline_gaps(before, analysis) if before else ()
+    findings, gaps = _run_rules(memory_rules(), analysis, before)
+    gaps += list_baseline_gaps(before, analysis) if before else ()
     comparison = compare(before, analysis) if before else None
     verdict = judge_memory(analysis.run, analysis.memory, findings)
-    return _report(analysis, verdict, comparison, findings, gaps)
+    return _assemble_report(analysis, verdict, comparison, findings, gaps)
 
 
-def _report(
+def _assemble_report(
     analysis: RunAnalysis,
     verdict: Verdict,
     comparison: Comparison | None,
@@ -134,40 +139,42 @@ def _report(
     )
 
 
-def _analysed(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:
+def _analyse_run(run: Run | RunAnalysis, policy: WindowPolicy) -> RunAnalysis:
     return run if isinstance(run, RunAnalysis) else analyse(run, policy)
 
 
-def _ask(
+def _run_rules(
     asked: Sequence[Rule], analysis: RunAnalysis, baseline: RunAnalysis | None
 ) -> tuple[tuple[Finding, ...], list[Gap]]:
     """Findings in order, no time claimed twice; all gaps of the run, those of the rules last."""
-    checked = [rule.check(analysis, baseline) for rule in _askable(asked, analysis)]
+    checked = [rule.check(analysis, baseline) for rule in _applicable_rules(asked, analysis)]
     replay = Replay(analysis=analysis)
-    answers, judged = judge_sizes(analysis, replay, [answer for answer in checked if answer is not None])
-    found_by_rules = [price(replay, answer) for answer in answers if isinstance(answer, Finding)]
+    answers, judged = judge_message_sizes(
+        analysis, replay, [answer for answer in checked if answer is not None]
+    )
+    found_by_rules = [price_finding(replay, answer) for answer in answers if isinstance(answer, Finding)]
     priced = [*(each for each in found_by_rules if each is not None), *judged]
-    more = replayed_findings(analysis, replay, priced)
+    more = find_by_replay(analysis, replay, priced)
     found = {finding.cause for finding in more}
     kept = [finding for finding in priced if finding.cause not in found]
     left = drop_explained(replay, [*kept, *more], asked)
     if has_lost_events(analysis):
-        left = [_unsure(finding) for finding in left]
-    findings = [widened(finding, analysis.time.step_noise_ns) for finding in left]
-    untested = grouped([answer for answer in answers if isinstance(answer, Gap)])
+        left = [_lower_confidence(finding) for finding in left]
+    findings = [widen_by_noise(finding, analysis.time.step_noise_ns) for finding in left]
+    untested = group_gaps([answer for answer in answers if isinstance(answer, Gap)])
     time = analysis.time
-    apart = disjoint(findings, asked, time.per_rank, time.steps, replay.causes)
-    return behind_stalls(replay, apart), [*analysis.gaps, *untested]
+    apart = split_savings(findings, asked, time.per_rank, time.steps, replay.causes)
+    return move_behind_stalls(replay, apart), [*analysis.gaps, *untested]
 
 
-def _unsure(finding: Finding) -> Finding:
+def _lower_confidence(finding: Finding) -> Finding:
     """Return the finding as a note if it rests on times between events, of which some are lost."""
-    if finding.cause in _COUNTED or finding.saving_ns[1] <= 0:
+    if finding.cause in _COUNTED_CAUSES or finding.saving_ns[1] <= 0:
         return finding
     return replace(finding, confidence=Confidence.LOW)
 
 
-def _askable(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
+def _applicable_rules(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
     """Without a timed step there is no time to claim; that none was timed is said once, and not by each.
 
     A step of no length is one of a damaged trace.
@@ -176,3 +183,51 @@ def _askable(asked: Sequence[Rule], analysis: RunAnalysis) -> Sequence[Rule]:
         return asked
     memory = {rule.cause for rule in memory_rules()}
     return [rule for rule in asked if not rule.claims or rule.cause in memory]
+
+
+def diagnose_side_by_side(
+    a: Run,
+    b: Run,
+    *,
+    expected_bus_bytes_per_s: float | None = None,
+    policy: WindowPolicy = WindowPolicy.STEP,
+) -> SideBySide:
+    """``a`` by itself, and ``b`` with ``a`` as its baseline.
+
+    Raises:
+        BadInput: a recording is damaged.
+    """
+    first, second = analyse(a, policy), analyse(b, policy)
+    after = diagnose(second, first, expected_bus_bytes_per_s=expected_bus_bytes_per_s)
+    return pair_with_baseline(
+        (a, first), (b, second), after, expected_bus_bytes_per_s=expected_bus_bytes_per_s
+    )
+
+
+def pair_with_baseline(
+    a: tuple[Run, RunAnalysis],
+    b: tuple[Run, RunAnalysis],
+    after: Report,
+    *,
+    expected_bus_bytes_per_s: float | None = None,
+) -> SideBySide:
+    """The same of two runs that are measured already; ``after``: the report on ``b`` with ``a`` before it."""
+    before = diagnose(a[1], expected_bus_bytes_per_s=expected_bus_bytes_per_s)
+    others = [
+        build_memory_section(before, after),
+        build_kernel_section(a[1], b[1]),
+        build_finding_section(before, after),
+    ]
+    return SideBySide(
+        zprof_version=after.zprof_version,
+        a=before.run,
+        b=after.run,
+        verdict=after.verdict,
+        comparison=after.comparison,
+        sections=(*build_time_sections(before, after), *filter(_has_values, others)),
+        settings=list_settings(a[0], b[0]),
+    )
+
+
+def _has_values(section: Section) -> bool:
+    return any(row.a is not None or row.b is not None for row in section.rows)

@@ -1,53 +1,49 @@
-"""The answer in one word and one sentence.
+"""The answer in one word and one sentence, for time and for memory.
 
-Against a baseline: what :mod:`~zprof.rules.compared` says, and ``inconclusive`` where the times of the two
-are not of the same thing.  Alone: ``risk`` where a finding is sure enough, ``ok`` where the causes that need
-no baseline were tested and none found, else ``inconclusive``: so is a run of which a tenth of the step or
-more is exposed and no finding says why.  Time that is lost is added up on one rank, never across ranks.  An
-``ok`` also says where more is moved than the ZeRO formula has, hidden or not.
-Without any timed step: what :mod:`~zprof.rules.memory.verdict` says of the peak.
+Without a baseline: ``risk`` if a finding is sure enough, ``ok`` if the causes that need no baseline were
+tested and none was found, else ``inconclusive``: also for a run of which a tenth of the step or more is
+exposed and no finding says why. If no step was timed, the peak decides: ``risk`` if a finding of at least
+medium confidence frees a tenth of it or the allocator had to retry, ``inconclusive`` if a tenth of it has no
+known owner. The verdict against a baseline is in :mod:`zprof.rules.baseline_verdict`.
 """
 
 from collections.abc import Sequence
 
-from zprof.analysis.comparison import NOT_COMPARED
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.analysis.comparison import TIMES_NOT_COMPARABLE
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
 from zprof.model.gaps import DISK_FULL, RANK_CUT_SHORT, RANK_MISSING, Gap
-from zprof.model.memory import Memory
-from zprof.model.printable import printable, shorten
+from zprof.model.memory import Memory, RankMemory
 from zprof.model.report import Comparison, RunFacts, Verdict, VerdictStatus, Volume
+from zprof.model.tenants import DISPLAY_ORDER
 from zprof.model.time import Time, WindowPolicy
-from zprof.model.units import format_bytes, format_ns, format_percent
-from zprof.rules.claims import spoils
-from zprof.rules.compared import compared
-from zprof.rules.memory.verdict import of_memory
-from zprof.rules.rule import Rule, untested
-from zprof.rules.unexplained import ExposedGroup, Unexplained
+from zprof.rules.baseline_verdict import judge_against_baseline
+from zprof.rules.claims import ExposedGroup, Unexplained, spoils_times
+from zprof.rules.rule import Rule, list_untested
 
 #: Causes that a run by itself must have been tested for before it is called ok.
-_NEEDED = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
+_NEEDED_CAUSES = (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK, Cause.MEASUREMENT_ARTIFACT)
 #: What can keep a device without work: before they were tested nothing is said of idle time.
-_IDLE = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
+_IDLE_CAUSES = (Cause.CPU_BOUND_LAUNCH, Cause.BLOCKING_SYNC, Cause.DATA_LOADER, Cause.ALLOCATOR_RETRIES)
 
 _EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_memcpy_ns")
 _COMMUNICATION = _EXPOSED[:2]
-_LOST = {
+_LOST_TERMS = {
     "exposed_wait_ns": "exposed wait",
     "exposed_transfer_ns": "exposed transfer",
     "exposed_memcpy_ns": "exposed copies",
     "idle_ns": "idle",
 }
 #: Of the step: so much lost, and no cause found, is no "ok".
-_HALF = 0.5
+_IDLE_RATIO = 0.5
 #: Of the step: from here on a loss is named.
 _WORTH_RATIO = 0.1
 #: Groups that are named, and of the largest one how much the others must have.
-_MOST_GROUPS = 3
+_MAX_GROUPS = 3
 _WORTH_GROUP_RATIO = 0.1
-_NAME = 40
+_MAX_NAME_LENGTH = 40
 #: Ranks that are named.
-_MOST_NAMED = 4
+_MAX_NAMED_RANKS = 4
 
 #: Gaps by which a verdict on the rest is none on the run, and how they are said.
 _LOST_RANKS = {
@@ -81,21 +77,21 @@ def judge(
         unexplained=unexplained,
         volume=volume,
     )
-    lost = _lost_ranks(gaps)
+    lost = _describe_lost_ranks(gaps)
     if not lost or verdict.status not in (VerdictStatus.OK, VerdictStatus.INCONCLUSIVE):
         return verdict
     rest = verdict.sentence.removeprefix(f"{verdict.status.value.upper()} ")
-    return _verdict(VerdictStatus.INCONCLUSIVE, f"{lost}; of what was recorded: {rest}")
+    return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{lost}; of what was recorded: {rest}")
 
 
-def _lost_ranks(gaps: Sequence[Gap]) -> str:
+def _describe_lost_ranks(gaps: Sequence[Gap]) -> str:
     """Which ranks a verdict cannot speak for: "rank 1 ended before the recording did"."""
     said = []
     for what, verb in _LOST_RANKS.items():
         ranks = sorted({gap.rank for gap in gaps if gap.what == what and gap.rank is not None})
         if ranks:
-            shown = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED])
-            more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+            shown = ", ".join(str(rank) for rank in ranks[:_MAX_NAMED_RANKS])
+            more = f" and {len(ranks) - _MAX_NAMED_RANKS} more" if len(ranks) > _MAX_NAMED_RANKS else ""
             said.append(f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{more} {verb}")
     return ", ".join(said)
 
@@ -117,71 +113,79 @@ def _judge(
     ``unexplained``: what is lost and no finding explains.
     """
     if not time.per_rank and memory is not None and memory.per_rank:
-        status, sentence = _peak(run, memory, findings)
-        return _verdict(status, f"{sentence}; no step was timed")
+        status, sentence = _judge_peak_of_run(run, memory, findings)
+        return _make_verdict(status, f"{sentence}; no step was timed")
     if not time.per_rank:
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
-    spoiled = next((f for f in findings if spoils(f)), None)
+        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"no step of {run.name} was timed")
+    spoiled = next((f for f in findings if spoils_times(f)), None)
     if spoiled:
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}: {spoiled.sentence}")
+        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{_mean_step(time)}: {spoiled.sentence}")
     sure = [f for f in findings if f.confidence is not Confidence.LOW and f.saving_ns[1] > 0]
-    apart = next((gap for gap in gaps if gap.what == NOT_COMPARED), None)
+    apart = next((gap for gap in gaps if gap.what == TIMES_NOT_COMPARABLE), None)
     if apart:
-        return _not_compared(f"{_step(time)}{_loaded(run)}", apart, sure)
+        return _refuse_comparison(f"{_mean_step(time)}{_loaded_ranks(run)}", apart, sure)
     if comparison and comparison.step_time:
-        status, sentence = compared(comparison, sure, gaps, asked, loaded=_loaded(run), of=_of(time))
-        more = _still_exposed(time) + _beyond(volume) if status is VerdictStatus.OK else ""
-        return _verdict(status, f"{sentence}{more}")
+        status, sentence = judge_against_baseline(
+            comparison, sure, gaps, asked, loaded=_loaded_ranks(run), of=_step_unit(time)
+        )
+        more = _describe_exposed(time) + _describe_excess_volume(volume) if status is VerdictStatus.OK else ""
+        return _make_verdict(status, f"{sentence}{more}")
     if sure:
-        more = _more(sure, unexplained or Unexplained(), time) + _unsplit(run, time)
-        return _verdict(VerdictStatus.RISK, f"{_step(time)}{_loaded(run)}: {sure[0].sentence}{more}")
+        more = _describe_unexplained(sure, unexplained or Unexplained(), time) + _describe_unsplit(run, time)
+        return _make_verdict(
+            VerdictStatus.RISK, f"{_mean_step(time)}{_loaded_ranks(run)}: {sure[0].sentence}{more}"
+        )
     rest = unexplained or Unexplained()
-    return _guessed(run, time, findings) or _alone(run, time, gaps, asked, rest, volume)
+    return _judge_guess(run, time, findings) or _judge_without_findings(run, time, gaps, asked, rest, volume)
 
 
 def judge_memory(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> Verdict:
     """The verdict on the memory of a run; with ranks missing it is never ok."""
     if not memory.per_rank:
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"no memory of {run.name} was recorded")
-    return _verdict(*_peak(run, memory, findings))
+        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"no memory of {run.name} was recorded")
+    return _make_verdict(*_judge_peak_of_run(run, memory, findings))
 
 
-def _not_compared(head: str, why: Gap, sure: Sequence[Finding]) -> Verdict:
+def _refuse_comparison(head: str, why: Gap, sure: Sequence[Finding]) -> Verdict:
     """A baseline was named, and nothing can be said of it; what the run shows by itself is."""
     alone = f"; by itself: {sure[0].sentence}" if sure else ""
-    return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}, not compared: {why.reason}{alone}")
+    return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{head}, not compared: {why.reason}{alone}")
 
 
-def _peak(run: RunFacts, memory: Memory, findings: Sequence[Finding]) -> tuple[VerdictStatus, str]:
-    status, sentence = of_memory(memory, findings)
+def _judge_peak_of_run(
+    run: RunFacts, memory: Memory, findings: Sequence[Finding]
+) -> tuple[VerdictStatus, str]:
+    status, sentence = judge_peak(memory, findings)
     if status is VerdictStatus.OK and len(run.ranks_loaded) < run.world_size:
         status = VerdictStatus.INCONCLUSIVE
-    return status, f"{sentence}{_loaded(run)}"
+    return status, f"{sentence}{_loaded_ranks(run)}"
 
 
-def _more(sure: Sequence[Finding], unexplained: Unexplained, time: Time) -> str:
+def _describe_unexplained(sure: Sequence[Finding], unexplained: Unexplained, time: Time) -> str:
     """That one rank loses more than the findings can save, where that is worth a word."""
     rest, saved = unexplained.total_ns, sum(finding.saving_ns[1] for finding in sure)
     wall = next((rank.wall_ns for rank in time.per_rank if rank.rank == unexplained.rank), 0)
     if rest <= saved or rest < _WORTH_RATIO * wall:
         return ""
     most = max(unexplained.terms, key=lambda term: unexplained.terms[term])
-    mostly = f", mostly {_LOST[most]}" if most in _LOST else ""
+    mostly = f", mostly {_LOST_TERMS[most]}" if most in _LOST_TERMS else ""
     if most in _COMMUNICATION and unexplained.groups:
-        mostly += f" in {_named(unexplained.groups[0])}"
+        mostly += f" in {_name_group(unexplained.groups[0])}"
     return f"; rank {unexplained.rank} loses {format_ns(rest)} more{mostly}, and no finding explains it"
 
 
-def _guessed(run: RunFacts, time: Time, findings: Sequence[Finding]) -> Verdict | None:
+def _judge_guess(run: RunFacts, time: Time, findings: Sequence[Finding]) -> Verdict | None:
     """Nothing is sure enough, but a guess is about so much of the step that the run is not called ok."""
     wall = max(rank.wall_ns for rank in time.per_rank)
     guess = next((f for f in findings if f.saving_ns[1] >= _WORTH_RATIO * wall), None)
     if guess is None:
         return None
-    return _verdict(VerdictStatus.INCONCLUSIVE, f"{_step(time)}{_loaded(run)}: perhaps {guess.sentence}")
+    return _make_verdict(
+        VerdictStatus.INCONCLUSIVE, f"{_mean_step(time)}{_loaded_ranks(run)}: perhaps {guess.sentence}"
+    )
 
 
-def _alone(
+def _judge_without_findings(
     run: RunFacts,
     time: Time,
     gaps: Sequence[Gap],
@@ -190,72 +194,74 @@ def _alone(
     volume: Volume | None,
 ) -> Verdict:
     """Where nothing is sure enough."""
-    head = f"{_step(time)}{_loaded(run)}"
-    missing = untested(_NEEDED, gaps)
+    head = f"{_mean_step(time)}{_loaded_ranks(run)}"
+    missing = list_untested(_NEEDED_CAUSES, gaps)
     if missing:
-        seen = _unsplit(run, time).removeprefix("; ") or _lost(time).removesuffix("; ")
+        seen = _describe_unsplit(run, time).removeprefix("; ") or _largest_loss(time).removesuffix("; ")
         said = f"{seen}; " if seen else ""
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {said}not tested: {_listed(missing)}")
-    idle = _idle(time)
+        return _make_verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {said}not tested: {_join_causes(missing)}")
+    idle = _idle_share(time)
     if idle is not None:
-        return _verdict(VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {_why(gaps, asked)}")
+        return _make_verdict(
+            VerdictStatus.INCONCLUSIVE, f"{head}: {idle} of it nothing runs, {_explain_idle(gaps, asked)}"
+        )
     exposed = _exposed_ratio(time)
     if exposed >= _WORTH_RATIO:
         most = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
         what = f"{most}{format_percent(exposed)} of it is exposed communication and copies"
-        said = f"{head}: {what}{_by_group(unexplained)}, and no finding explains it"
-        return _verdict(VerdictStatus.INCONCLUSIVE, said)
+        said = f"{head}: {what}{_list_groups(unexplained)}, and no finding explains it"
+        return _make_verdict(VerdictStatus.INCONCLUSIVE, said)
     whole = len(run.ranks_loaded) >= run.world_size
     status = VerdictStatus.OK if whole else VerdictStatus.INCONCLUSIVE
-    more = f"{_exposure(time)}{_beyond(volume)}"
-    return _verdict(status, f"{head}: no cause of lost time found{more}")
+    more = f"{_exposed_share(time)}{_describe_excess_volume(volume)}"
+    return _make_verdict(status, f"{head}: no cause of lost time found{more}")
 
 
-def _by_group(unexplained: Unexplained) -> str:
+def _list_groups(unexplained: Unexplained) -> str:
     """The groups of collectives in which most of it lies, means of their ranks."""
     named = [
-        f"{format_ns(entry.ns)} in {_named(entry)}"
-        for entry in unexplained.groups[:_MOST_GROUPS]
+        f"{format_ns(entry.ns)} in {_name_group(entry)}"
+        for entry in unexplained.groups[:_MAX_GROUPS]
         if entry.ns >= _WORTH_GROUP_RATIO * unexplained.groups[0].ns
     ]
     return f" ({', '.join(named)})" if named else ""
 
 
-def _named(entry: ExposedGroup) -> str:
-    return f"{entry.kind} of group {shorten(printable(entry.group), _NAME)}"
+def _name_group(entry: ExposedGroup) -> str:
+    return f"{entry.kind} of group {shorten(printable(entry.group), _MAX_NAME_LENGTH)}"
 
 
-def _why(gaps: Sequence[Gap], asked: Sequence[Rule]) -> str:
+def _explain_idle(gaps: Sequence[Gap], asked: Sequence[Rule]) -> str:
     """What is known of the causes of idle time, none of which was found."""
-    missing = untested(_IDLE, gaps, asked)
+    missing = list_untested(_IDLE_CAUSES, gaps, asked)
     if missing:
-        return f"and what the host does meanwhile is not known: not tested: {_listed(missing)}"
-    return f"and none of its known causes was found ({_listed(_IDLE)})"
+        return f"and what the host does meanwhile is not known: not tested: {_join_causes(missing)}"
+    return f"and none of its known causes was found ({_join_causes(_IDLE_CAUSES)})"
 
 
-def _listed(causes: Sequence[Cause]) -> str:
+def _join_causes(causes: Sequence[Cause]) -> str:
     return ", ".join(cause.value for cause in causes)
 
 
-def _verdict(status: VerdictStatus, sentence: str) -> Verdict:
+def _make_verdict(status: VerdictStatus, sentence: str) -> Verdict:
     return Verdict(status=status, sentence=f"{status.value.upper()} {sentence}")
 
 
-def _step(time: Time) -> str:
+def _mean_step(time: Time) -> str:
     walls = [rank.wall_ns for rank in time.per_rank]
-    return f"{format_ns(sum(walls) / len(walls))} {_of(time)}"
+    return f"{format_ns(sum(walls) / len(walls))} {_step_unit(time)}"
 
 
-def _of(time: Time) -> str:
+def _step_unit(time: Time) -> str:
     whole = time.window is not None and time.window.policy is WindowPolicy.TRACE
     return "in all" if whole else "a step"
 
 
-def _idle(time: Time) -> str | None:
+def _idle_share(time: Time) -> str | None:
     """How much of the time is idle, where that is more than half of it."""
     idle = sum(rank.idle_ns + rank.unexplained_ns for rank in time.per_rank)
     wall = sum(rank.wall_ns for rank in time.per_rank)
-    return format_percent(idle / wall) if idle > _HALF * wall else None
+    return format_percent(idle / wall) if idle > _IDLE_RATIO * wall else None
 
 
 def _exposed_ratio(time: Time) -> float:
@@ -265,17 +271,17 @@ def _exposed_ratio(time: Time) -> float:
     return exposed / wall if wall else 0.0
 
 
-def _still_exposed(time: Time) -> str:
+def _describe_exposed(time: Time) -> str:
     """The share of the step in which nothing is computed because data is on its way, where that is much."""
     exposed = _exposed_ratio(time)
     if exposed < _WORTH_RATIO:
         return ""
     most = "at most " if any(rank.upper_bound for rank in time.per_rank) else ""
-    of = "the time" if _of(time) == "in all" else "the step"
+    of = "the time" if _step_unit(time) == "in all" else "the step"
     return f"; {most}{format_percent(exposed)} of {of} is exposed communication and copies"
 
 
-def _beyond(volume: Volume | None) -> str:
+def _describe_excess_volume(volume: Volume | None) -> str:
     """Say that more is moved than the formula has, though all of it may be hidden."""
     if volume is None or not volume.exceeds_formula:
         return ""
@@ -283,17 +289,17 @@ def _beyond(volume: Volume | None) -> str:
     return f"; a rank moves {seen} a step, {format_percent(volume.ratio)} of the ZeRO formula ({formula})"
 
 
-def _lost(time: Time) -> str:
+def _largest_loss(time: Time) -> str:
     """The largest part of the step in which nothing is computed, where it is worth a word."""
     ranks = time.per_rank
-    sums = {name: sum(int(getattr(rank, term)) for rank in ranks) for term, name in _LOST.items()}
+    sums = {name: sum(int(getattr(rank, term)) for rank in ranks) for term, name in _LOST_TERMS.items()}
     name, largest = max(sums.items(), key=lambda item: item[1])
     if largest < _WORTH_RATIO * sum(rank.wall_ns for rank in ranks):
         return ""
     return f"{format_ns(largest / len(ranks))} of it is {name}; "
 
 
-def _unsplit(run: RunFacts, time: Time) -> str:
+def _describe_unsplit(run: RunFacts, time: Time) -> str:
     """How much of the step is communication of which nobody can say whether it waited, where that is most."""
     ranks = time.per_rank
     unsplit = sum(rank.unsplit_ns for rank in ranks)
@@ -308,7 +314,7 @@ def _unsplit(run: RunFacts, time: Time) -> str:
     )
 
 
-def _exposure(time: Time) -> str:
+def _exposed_share(time: Time) -> str:
     total = sum(rank.collective_ns for rank in time.per_rank)
     if not total:
         return ""
@@ -317,6 +323,52 @@ def _exposure(time: Time) -> str:
     return f" ({most}{format_percent(exposed / total)} of collective time is exposed)"
 
 
-def _loaded(run: RunFacts) -> str:
+def _loaded_ranks(run: RunFacts) -> str:
     loaded = len(run.ranks_loaded)
     return f" on {loaded} of {run.world_size} ranks" if loaded < run.world_size else ""
+
+
+_RISK_RATIO = 0.10
+_UNKNOWN_RATIO = 0.10
+
+
+def judge_peak(memory: Memory, findings: Sequence[Finding]) -> tuple[VerdictStatus, str]:
+    """Status and sentence; some rank's memory must be known."""
+    rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank))
+    head = _describe_peak(rank)
+    risk = next((entry for entry in findings if _is_risk(entry, rank)), None)
+    if risk:
+        return VerdictStatus.RISK, f"{head}: {risk.sentence}"
+    unknown = rank.untagged_bytes / max(1, rank.peak_bytes)
+    if unknown >= _UNKNOWN_RATIO:
+        return VerdictStatus.INCONCLUSIVE, f"{head}: {format_percent(unknown)} of it has no known owner"
+    return VerdictStatus.OK, f"{head}: {_describe_no_risk(rank, findings)}"
+
+
+def _describe_no_risk(rank: RankMemory, findings: Sequence[Finding]) -> str:
+    perhaps = next((entry for entry in findings if _frees_much(entry, rank)), None)
+    if perhaps:
+        return f"nothing sure frees a tenth of it; {perhaps.id} below may"
+    return "none of the causes that were tested frees a tenth of it"
+
+
+def _is_risk(finding: Finding, rank: RankMemory) -> bool:
+    if finding.confidence is Confidence.LOW:
+        return False
+    if finding.cause is Cause.ALLOCATOR_RETRIES:
+        return True
+    return _frees_much(finding, rank)
+
+
+def _frees_much(finding: Finding, rank: RankMemory) -> bool:
+    return finding.saving_bytes is not None and finding.saving_bytes[1] >= _RISK_RATIO * rank.peak_bytes
+
+
+def _describe_peak(rank: RankMemory) -> str:
+    most = {(True, False): "at most ", (False, True): "at least "}.get(
+        (rank.upper_bound, rank.lower_bound), ""
+    )
+    first = max(DISPLAY_ORDER, key=lambda tenant: rank.tenants.get(tenant, 0))
+    held = rank.tenants.get(first, 0)
+    share = f" ({first.value.replace('_', ' ')} {format_percent(held / rank.peak_bytes)})" if held else ""
+    return f"peak {most}{format_bytes(rank.peak_bytes)} on rank {rank.rank}{share}"

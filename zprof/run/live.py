@@ -1,17 +1,17 @@
-"""Follows a run while it is recorded: its manifests, and the steps of all ranks as they come.
+"""Follow a run while it is being recorded: its manifests, and the steps of all ranks as they come in.
 
-Nothing in the folder is trusted: what is read of it in one look, and what is kept, is bounded.  A look costs
-two calls of ``stat`` a rank where nothing is new.
+Nothing in the folder is trusted: what one look reads, and what is kept, is bounded. A look costs two
+``stat`` calls per rank when nothing is new.
 """
 
 import os
 import re
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zprof.model.errors import BadInput
-from zprof.run.followed_file import FollowedFile
 from zprof.run.manifest import (
     MANIFEST_NAME,
     RANK_NAME,
@@ -22,16 +22,17 @@ from zprof.run.manifest import (
     read_rank_manifest,
     read_run_manifest,
 )
-from zprof.run.step_log import StepLine, from_line
+from zprof.run.plain_file import open_plain
+from zprof.run.step_log import StepLine, decode_step
 
-MOST_RANKS = 1024
+MAX_RANKS = 1024
 #: Steps of a rank that are kept: the last ones.
-MOST_STEPS = 128
+MAX_STEPS = 128
 #: Longer lines are none of ours, also not of a later version.
-MOST_LINE_BYTES = 4096
+MAX_LINE_BYTES = 4096
 #: New bytes of all ranks in one look; who has more waits for the next ones.
-MOST_NEW_BYTES = 4 << 20
-_RANK_BYTES = 64 << 10
+MAX_NEW_BYTES = 4 << 20
+_MAX_RANK_BYTES = 64 << 10
 _RANK_FOLDER = re.compile(r"rank(\d{5})")
 #: A rank's own words of how its recording stands; where it has none of these it ended.
 UNFINISHED = ("recording", "partial")
@@ -80,7 +81,7 @@ class LiveState:
     @property
     def finished(self) -> bool:
         """Whether all ranks of the run have written all."""
-        expected = min(self.manifest.world_size, MOST_RANKS) if self.manifest else 0
+        expected = min(self.manifest.world_size, MAX_RANKS) if self.manifest else 0
         return 0 < expected <= len(self.ranks) and all(rank.finished for rank in self.ranks)
 
 
@@ -91,7 +92,7 @@ class LiveRun:
         self.path = path
         self._manifest: RunManifest | None = None
         self._seen: tuple[int, ...] = ()
-        self._ranks: dict[int, _Followed] = {}
+        self._ranks: dict[int, _RankFollower] = {}
         self._first = 0
         self._tables = 0
 
@@ -107,20 +108,22 @@ class LiveRun:
             numbers = self._numbers(self._manifest.world_size)
         except OSError as error:
             return LiveState(manifest=self._manifest, problem=str(error.strerror))
-        followed = [self._ranks.setdefault(rank, _Followed(self.path, rank)) for rank in numbers[:MOST_RANKS]]
+        followed = [
+            self._ranks.setdefault(rank, _RankFollower(self.path, rank)) for rank in numbers[:MAX_RANKS]
+        ]
         self._read_new(followed)
         found = [rank.now for rank in followed if rank.now is not None and self._is_ours(rank.now)]
         return LiveState(
             manifest=self._manifest,
             ranks=tuple(found),
             tables=self._tables,
-            left_out=max(0, len(numbers) - MOST_RANKS),
+            left_out=max(0, len(numbers) - MAX_RANKS),
         )
 
     def _read_manifest(self) -> None:
         path = self.path / MANIFEST_NAME
         try:
-            seen = _signature(path)
+            seen = _file_signature(path)
         except FileNotFoundError:
             self._manifest, self._seen = None, ()
             return
@@ -133,18 +136,18 @@ class LiveRun:
 
     def _numbers(self, world_size: int) -> list[int]:
         """Ranks that have a folder; not looked for again once all are there."""
-        if len(self._ranks) >= min(world_size, MOST_RANKS) and world_size <= MOST_RANKS:
+        if len(self._ranks) >= min(world_size, MAX_RANKS) and world_size <= MAX_RANKS:
             return sorted(self._ranks)
         names = (_RANK_FOLDER.fullmatch(name) for name in os.listdir(self.path))
         return sorted(number for name in names if name and (number := int(name[1])) < world_size)
 
-    def _read_new(self, followed: list["_Followed"]) -> None:
+    def _read_new(self, followed: list["_RankFollower"]) -> None:
         """Each look begins with another rank, so that none waits for ever where there is much to read."""
-        room, many = MOST_NEW_BYTES, len(followed)
+        room, many = MAX_NEW_BYTES, len(followed)
         for place in range(many):
             rank = followed[(self._first + place) % many]
             self._tables += rank.read_manifest()
-            room -= rank.read_steps(min(_RANK_BYTES, room))
+            room -= rank.read_steps(min(_MAX_RANK_BYTES, room))
             if room <= 0:
                 self._first = (self._first + place + 1) % many
                 return
@@ -153,22 +156,22 @@ class LiveRun:
         return self._manifest is not None and rank.manifest.run_id == self._manifest.run_id
 
 
-class _Followed:
+class _RankFollower:
     """One rank, from look to look."""
 
     def __init__(self, run: Path, rank: int) -> None:
         self._run, self._rank = run, rank
         self._manifest_path = rank_folder(run, rank) / RANK_NAME
         self._seen: tuple[int, ...] = ()
-        self._steps: deque[StepLine] = deque(maxlen=MOST_STEPS)
-        self._file = FollowedFile(rank_folder(run, rank) / STEPS_NAME, MOST_LINE_BYTES, self._restart)
+        self._steps: deque[StepLine] = deque(maxlen=MAX_STEPS)
+        self._file = FollowedFile(rank_folder(run, rank) / STEPS_NAME, MAX_LINE_BYTES, self._restart)
         self._done, self._damaged = 0, 0
         self.now: LiveRank | None = None
 
     def read_manifest(self) -> bool:
         """Whether it has written tables since the last look, or said that these were the last."""
         try:
-            seen = _signature(self._manifest_path)
+            seen = _file_signature(self._manifest_path)
             if seen == self._seen:
                 return False
             manifest = read_rank_manifest(self._run, self._rank)
@@ -189,7 +192,7 @@ class _Followed:
         except OSError:
             return 0
         for line in lines:
-            self._take(from_line(line))
+            self._take(decode_step(line))
         new = self._file.read_bytes - before
         if new and self.now is not None:
             self.now = self._rank_of(self.now.manifest)
@@ -217,7 +220,7 @@ class _Followed:
         )
 
 
-def still_recording(path: Path, now_ns: int) -> bool:
+def is_still_recording(path: Path, now_ns: int) -> bool:
     """Whether somebody seems to record there: ranks have not finished, and wrote not long ago.
 
     A rank that was killed leaves the same words; only its silence tells.
@@ -231,7 +234,77 @@ def still_recording(path: Path, now_ns: int) -> bool:
     return abs(now_ns - newest) < max(_SILENT_NS, _SILENT_STEPS * longest)
 
 
-def _signature(path: Path) -> tuple[int, ...]:
+def _file_signature(path: Path) -> tuple[int, ...]:
     """Differs for each file that was put in this place: inode numbers alone come again."""
     state = os.stat(path)
     return (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
+
+
+class FollowedFile:
+    """Whole lines as they come.  A line that is too long is left out, without keeping it in memory.
+
+    ``too_long`` counts those of this file, ``read_bytes`` all bytes ever read.
+
+    Args:
+        path: A file that may not be there yet, and may be replaced.
+        longest: Bytes of a line, without its end.
+        restarted: Called where another file stands in the place of the one that was followed.
+    """
+
+    def __init__(self, path: Path, longest: int, restarted: Callable[[], None]) -> None:
+        self._path, self._longest, self._restarted = path, longest, restarted
+        self._file: tuple[int, int] | None = None
+        self._offset = 0
+        self._half = b""
+        self._skips = False
+        self.too_long, self.read_bytes = 0, 0
+
+    def lines(self, most_bytes: int) -> list[bytes]:
+        """The lines that ended since the last call, of at most so many new bytes.
+
+        Raises:
+            OSError: it is there and cannot be read, or is no regular file.
+        """
+        try:
+            content = self._new_bytes(most_bytes)
+        except FileNotFoundError:
+            return []
+        return self._split(content) if content else []
+
+    def _new_bytes(self, most_bytes: int) -> bytes:
+        state = os.stat(self._path)
+        same = self._file == (state.st_dev, state.st_ino)
+        if same and state.st_size == self._offset:
+            return b""
+        with open_plain(self._path) as file:
+            state = os.fstat(file.fileno())
+            if self._file != (state.st_dev, state.st_ino) or state.st_size < self._offset:
+                self._begin((state.st_dev, state.st_ino))
+            file.seek(self._offset)
+            content = file.read(most_bytes)
+        self._offset += len(content)
+        self.read_bytes += len(content)
+        return content
+
+    def _begin(self, file: tuple[int, int]) -> None:
+        if self._file is not None:
+            self._restarted()
+        self._file, self._offset, self._half, self._skips, self.too_long = file, 0, b"", False, 0
+
+    def _split(self, content: bytes) -> list[bytes]:
+        *ended, rest = content.split(b"\n")
+        lines = []
+        for place, line in enumerate(ended):
+            whole = self._half + line if place == 0 else line
+            skips, self._half, self._skips = self._skips and place == 0, b"", False
+            if skips or len(whole) > self._longest:
+                self.too_long += not skips
+            else:
+                lines.append(whole)
+        self._half += rest
+        if len(self._half) > self._longest:
+            self.too_long += not self._skips
+            self._half, self._skips = b"", True
+        elif self._skips:
+            self._half = b""
+        return lines

@@ -1,13 +1,155 @@
 """The tables of a run (schema ``zprof.run/1``): one Parquet file per rank and table.
 
-Times are absolute int64 nanoseconds of the rank's own clock, sizes int64 bytes.  A column is null
-where the value is unknown, never 0.  Names are dictionary-encoded.
+Times are absolute int64 nanoseconds of the rank's own clock, sizes int64 bytes. A column is null where the
+value is unknown, never 0. Names are dictionary-encoded.
 """
 
 import pyarrow as pa
 
-from zprof.run.columns import column, name
-from zprof.run.memory_schema import ALLOC, BLOCK, DEVICE, ROLE, SAMPLES, SEGMENT, STACK
+#: Text that repeats.
+TEXT = pa.dictionary(pa.int32(), pa.string())
+
+
+def make_column(title: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    """One column; null only where it says so."""
+    return pa.field(title, kind, nullable=nullable)
+
+
+#: One row for each life of a block of memory.  ``source``: profiler (the allocator's own event),
+#: storage (a tensor storage that the tracker saw), foreign (memory torch did not allocate).  A
+#: storage that was there before the window has the window's begin as ``allocated_ns``.
+#: ``generation`` numbers the rows of source storage; -1 for the others.
+ALLOC = pa.schema(
+    [
+        make_column("generation", pa.int64()),
+        make_column("source", TEXT),
+        make_column("device", TEXT),
+        make_column("address", pa.int64()),
+        make_column("bytes", pa.int64()),
+        make_column("allocated_ns", pa.int64()),
+        make_column("freed_ns", pa.int64(), nullable=True),
+        make_column("before_window", pa.bool_()),
+        make_column("operator", TEXT, nullable=True),
+        make_column("phase", TEXT),
+        make_column("module", TEXT, nullable=True),
+        make_column("thread", pa.int64(), nullable=True),
+        make_column("stack", pa.int64(), nullable=True),
+    ]
+)
+
+#: Python frames of a stack, ``depth`` 0 the innermost.  ``stack`` numbers the stacks of ``alloc`` and
+#: ``block`` of the same rank.
+STACK = pa.schema(
+    [
+        make_column("stack", pa.int64()),
+        make_column("depth", pa.int64()),
+        make_column("file", TEXT),
+        make_column("line", pa.int64()),
+        make_column("function", TEXT),
+    ]
+)
+
+#: One row for each block of a CUDA allocator's history (recorded, or from a snapshot file).
+#: ``freed_ns`` is when the program gave it back (free_requested), ``released_ns`` when no stream used it
+#: any more (free_completed): in between it cannot be used again.  ``before_history``: it was there when the
+#: history begins, which then stands in ``allocated_ns``.  ``tag`` is the program's own note
+#: (user_metadata), ``pool`` a private pool's id ("0,0" is the common one).
+BLOCK = pa.schema(
+    [
+        make_column("device", TEXT),
+        make_column("address", pa.int64()),
+        make_column("requested_bytes", pa.int64()),
+        make_column("block_bytes", pa.int64()),
+        make_column("allocated_ns", pa.int64()),
+        make_column("freed_ns", pa.int64(), nullable=True),
+        make_column("released_ns", pa.int64(), nullable=True),
+        make_column("before_history", pa.bool_()),
+        make_column("stream", pa.int64(), nullable=True),
+        make_column("pool", TEXT, nullable=True),
+        make_column("stack", pa.int64(), nullable=True),
+        make_column("tag", TEXT, nullable=True),
+        make_column("compile_context", TEXT, nullable=True),
+    ]
+)
+
+#: One row for each stretch of device memory that a CUDA allocator held, from its mapping to its end.
+SEGMENT = pa.schema(
+    [
+        make_column("device", TEXT),
+        make_column("address", pa.int64()),
+        make_column("bytes", pa.int64()),
+        make_column("mapped_ns", pa.int64()),
+        make_column("unmapped_ns", pa.int64(), nullable=True),
+        make_column("before_history", pa.bool_()),
+        make_column("stream", pa.int64(), nullable=True),
+        make_column("pool", TEXT, nullable=True),
+        make_column("expandable", pa.bool_()),
+    ]
+)
+
+#: A claim of a tenant on a storage's life (``generation``), from ``time_ns`` on; ``gained`` false ends
+#: it.  ``backdated``: the claim covers the storage from birth on.  ``via`` says who saw it.
+ROLE = pa.schema(
+    [
+        make_column("generation", pa.int64()),
+        make_column("time_ns", pa.int64()),
+        make_column("tenant", TEXT),
+        make_column("sub", TEXT),
+        make_column("gained", pa.bool_()),
+        make_column("backdated", pa.bool_()),
+        make_column("via", TEXT),
+    ]
+)
+
+#: Counters of the allocator and of the process, sampled at step boundaries (``step`` -1 before the first);
+#: a null column was not measurable.  The peaks are those since the process began.
+SAMPLES = pa.schema(
+    [
+        make_column("time_ns", pa.int64()),
+        make_column("step", pa.int64()),
+        make_column("device", TEXT),
+        make_column("allocated_bytes", pa.int64(), nullable=True),
+        make_column("reserved_bytes", pa.int64(), nullable=True),
+        make_column("process_bytes", pa.int64(), nullable=True),
+        make_column("active_bytes", pa.int64(), nullable=True),
+        make_column("requested_bytes", pa.int64(), nullable=True),
+        make_column("split_bytes", pa.int64(), nullable=True),
+        make_column("peak_allocated_bytes", pa.int64(), nullable=True),
+        make_column("peak_reserved_bytes", pa.int64(), nullable=True),
+        make_column("retries", pa.int64(), nullable=True),
+        make_column("ooms", pa.int64(), nullable=True),
+    ]
+)
+
+#: What NVML says of a device while the program runs; a null column is not supported there.
+#: ``reason``: period, before_group or after_group (``group``: whose first collective that is).
+#: ``process_bytes`` is this process's on the device, ``used_bytes`` everybody's.  ``reserved_bytes`` is the
+#: allocator's at the same moment.  ``cost_ns``: what taking the sample took.
+DEVICE = pa.schema(
+    [
+        make_column("time_ns", pa.int64()),
+        make_column("device", TEXT),
+        make_column("reason", TEXT),
+        make_column("group", TEXT, nullable=True),
+        make_column("cost_ns", pa.int64()),
+        make_column("process_bytes", pa.int64(), nullable=True),
+        make_column("used_bytes", pa.int64(), nullable=True),
+        make_column("total_bytes", pa.int64(), nullable=True),
+        make_column("reserved_bytes", pa.int64(), nullable=True),
+        make_column("busy_ratio", pa.float64(), nullable=True),
+        make_column("memory_busy_ratio", pa.float64(), nullable=True),
+        make_column("sm_clock_hz", pa.int64(), nullable=True),
+        make_column("memory_clock_hz", pa.int64(), nullable=True),
+        make_column("throttle_reasons", pa.int64(), nullable=True),
+        make_column("power_watts", pa.float64(), nullable=True),
+        make_column("temperature_celsius", pa.float64(), nullable=True),
+        make_column("pcie_sent_bytes_per_s", pa.int64(), nullable=True),
+        make_column("pcie_received_bytes_per_s", pa.int64(), nullable=True),
+        make_column("nvlink_sent_bytes_per_s", pa.int64(), nullable=True),
+        make_column("nvlink_received_bytes_per_s", pa.int64(), nullable=True),
+    ]
+)
+
 
 #: Everything with a duration: kernels, copies, CPU operators, annotations.  ``category`` is Kineto's
 #: ``cat`` (cpu_op, user_annotation, kernel, gpu_memcpy, ...), in today's words also where the file is older.
@@ -15,15 +157,15 @@ from zprof.run.memory_schema import ALLOC, BLOCK, DEVICE, ROLE, SAMPLES, SEGMENT
 #: ``external_id`` to the operator.  ``bytes`` are those of a copy.
 EVENTS = pa.schema(
     [
-        column("start_ns", pa.int64()),
-        column("duration_ns", pa.int64()),
-        column("category", name),
-        column("name", name),
-        column("thread", pa.int64()),
-        column("stream", pa.int64(), nullable=True),
-        column("correlation", pa.int64(), nullable=True),
-        column("external_id", pa.int64(), nullable=True),
-        column("bytes", pa.int64(), nullable=True),
+        make_column("start_ns", pa.int64()),
+        make_column("duration_ns", pa.int64()),
+        make_column("category", TEXT),
+        make_column("name", TEXT),
+        make_column("thread", pa.int64()),
+        make_column("stream", pa.int64(), nullable=True),
+        make_column("correlation", pa.int64(), nullable=True),
+        make_column("external_id", pa.int64(), nullable=True),
+        make_column("bytes", pa.int64(), nullable=True),
     ]
 )
 
@@ -41,22 +183,22 @@ EVENTS = pa.schema(
 #: kernel_name, ...), with "_order" behind it where ``sequence`` is only the order on this rank.
 COLLECTIVES = pa.schema(
     [
-        column("kind", name),
-        column("group", name),
-        column("group_size", pa.int32()),
-        column("sequence", pa.int64()),
-        column("dtype", name),
-        column("bytes", pa.int64()),
-        column("start_ns", pa.int64()),
-        column("end_ns", pa.int64()),
-        column("launch_start_ns", pa.int64(), nullable=True),
-        column("launch_end_ns", pa.int64(), nullable=True),
-        column("wait_start_ns", pa.int64(), nullable=True),
-        column("wait_end_ns", pa.int64(), nullable=True),
-        column("unit", name, nullable=True),
-        column("stream", pa.int64(), nullable=True),
-        column("peer_rank", pa.int64(), nullable=True),
-        column("method", name),
+        make_column("kind", TEXT),
+        make_column("group", TEXT),
+        make_column("group_size", pa.int32()),
+        make_column("sequence", pa.int64()),
+        make_column("dtype", TEXT),
+        make_column("bytes", pa.int64()),
+        make_column("start_ns", pa.int64()),
+        make_column("end_ns", pa.int64()),
+        make_column("launch_start_ns", pa.int64(), nullable=True),
+        make_column("launch_end_ns", pa.int64(), nullable=True),
+        make_column("wait_start_ns", pa.int64(), nullable=True),
+        make_column("wait_end_ns", pa.int64(), nullable=True),
+        make_column("unit", TEXT, nullable=True),
+        make_column("stream", pa.int64(), nullable=True),
+        make_column("peer_rank", pa.int64(), nullable=True),
+        make_column("method", TEXT),
     ]
 )
 
@@ -67,10 +209,10 @@ COLLECTIVES = pa.schema(
 #: unknown) and oom_request at the same time (number: the bytes asked for).
 MARK = pa.schema(
     [
-        column("time_ns", pa.int64()),
-        column("kind", name),
-        column("number", pa.int64()),
-        column("name", name),
+        make_column("time_ns", pa.int64()),
+        make_column("kind", TEXT),
+        make_column("number", pa.int64()),
+        make_column("name", TEXT),
     ]
 )
 

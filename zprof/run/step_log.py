@@ -1,9 +1,10 @@
-"""A line of ``steps.jsonl``: a finished step of a rank, as cheap to write as it is to follow.
+"""A line of ``steps.jsonl``: a finished step of a rank, cheap to write and to follow.
 
     {"step":7,"begin_ns":…,"end_ns":…,"window":"time","device":"cuda:0","allocated_bytes":…,…}
 
-``step``, ``begin_ns`` and ``end_ns`` are always there; what a rank does not know is left out.  A line is
-shorter than :data:`MOST_LINE_BYTES`; it comes without fsync, and a reader may see half of the last one.
+``step``, ``begin_ns`` and ``end_ns`` are always there; what a rank does not know is left out. A line is
+shorter than :data:`MAX_WRITTEN_LINE_BYTES`; it is written without fsync, and a reader may see half of the
+last one.
 """
 
 from dataclasses import dataclass, fields
@@ -11,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-MOST_LINE_BYTES = 300
+MAX_WRITTEN_LINE_BYTES = 300
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Name = Annotated[str, msgspec.Meta(max_length=16)]
 
@@ -44,13 +45,13 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(StepLine).decode
 
 
-def to_line(line: StepLine) -> bytes:
+def encode_step(line: StepLine) -> bytes:
     """The line, with its end."""
     known = {name: value for name in _NAMES if (value := getattr(line, name)) not in (None, "")}
     return _encode(known) + b"\n"
 
 
-def from_line(text: bytes) -> StepLine | None:
+def decode_step(text: bytes) -> StepLine | None:
     """What a line says; None where it is none of ours."""
     try:
         line = _decode(text)

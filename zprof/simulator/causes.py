@@ -1,17 +1,247 @@
-"""Causes of a slow step, planted: each is a plan made worse in one way.
+"""Plant a cause of a slow step: each makes a plan worse in one way.
 
-``strength`` 1 gives a clear effect, 0.5 half of it, 2 twice as much, where the cause has a size at all.
-Names are those of reports.  What only matters once communication hardly fits under the compute comes
-with a network that makes it so (``changes.tight``): the healthy plan to compare with is then "tight".
+``strength`` 1 gives a clear effect, 0.5 half of it, 2 twice as much, if the cause has a size at all.
+Names are those of reports. A cause that matters only if communication hardly fits under compute comes
+with a network that makes it so (``tighten_network``): compare it with the healthy plan "tight".
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import numpy as np
+
 from zprof.model.errors import BadInput
-from zprof.simulator import changes
-from zprof.simulator.plan import Plan
+from zprof.simulator.plan import DType, HostDelay, Limiter, Plan, Vendor, Window
+
+
+def choose_victim(plan: Plan) -> int:
+    """The rank that suffers, where it is one."""
+    return (1 + plan.seed) % plan.ranks
+
+
+def tighten_network(plan: Plan, share: float = 0.9) -> Plan:
+    """A network on which a unit's gather takes ``share`` of the compute of its forward."""
+    size = max(2, plan.shard_size)
+    moved = plan.unit_elements * plan.precision.gather.size_bytes * (size - 1) / size
+    left = max(1_000, share * plan.compute.forward_ns - plan.network.alpha_ns)
+    return replace(plan, network=replace(plan.network, beta_bytes_per_s=moved * 1e9 / left))
+
+
+def plant_straggler(plan: Plan, strength: float) -> Plan:
+    """One rank computes slower."""
+    return replace(plan, speed={**plan.speed, choose_victim(plan): 1 / (1 + 0.25 * strength)})
+
+
+def plant_rotating_straggler(plan: Plan, strength: float) -> Plan:
+    """Another rank's host stalls in every step."""
+    delay = HostDelay(rank=choose_victim(plan), ns=int(8_000_000 * strength), rotating=True)
+    return replace(plan, delays=(*plan.delays, delay))
+
+
+def _split_units(plan: Plan, parts: int) -> Plan:
+    """The same model in ``parts`` times as many units."""
+    compute = replace(
+        plan.compute,
+        forward_ns=plan.compute.forward_ns // parts,
+        backward_ns=plan.compute.backward_ns // parts,
+        forward_kernels=max(1, plan.compute.forward_kernels // parts),
+        backward_kernels=max(1, plan.compute.backward_kernels // parts),
+        copy_ns=max(2_000, plan.compute.copy_ns // parts),
+    )
+    elements = max(1, plan.unit_elements // parts)
+    return replace(plan, units=plan.units * parts, unit_elements=elements, compute=compute)
+
+
+def plant_latency(plan: Plan, strength: float) -> Plan:
+    """Small messages on a network of high latency."""
+    network = replace(plan.network, alpha_ns=int(500_000 * strength))
+    return replace(_split_units(plan, 4), stage=3, network=network)
+
+
+def plant_small_units(plan: Plan, strength: float) -> Plan:
+    """Many small units: the parts of each block are wrapped, not the block."""
+    network, parts = replace(plan.network, alpha_ns=150_000), max(2, round(16 * strength))
+    return replace(_split_units(plan, parts), stage=3, network=network, units_per_block=parts)
+
+
+def plant_single_unit(plan: Plan, strength: float) -> Plan:
+    """The whole model is one unit."""
+    whole = tighten_network(plan, min(5.0, 0.9 * strength))
+    compute = replace(
+        plan.compute,
+        forward_ns=plan.compute.forward_ns * plan.units,
+        backward_ns=plan.compute.backward_ns * plan.units,
+        forward_kernels=plan.compute.forward_kernels * plan.units,
+        backward_kernels=plan.compute.backward_kernels * plan.units,
+        copy_ns=plan.compute.copy_ns * plan.units,
+    )
+    elements = plan.unit_elements * plan.units
+    return replace(whole, stage=3, units=1, unit_elements=elements, compute=compute)
+
+
+def plant_no_prefetch(plan: Plan, strength: float) -> Plan:
+    """Each unit is gathered when it is needed."""
+    return replace(tighten_network(plan, min(5.0, 0.9 * strength)), stage=3, prefetch=0)
+
+
+def plant_rate_limiter(plan: Plan, strength: float) -> Plan:
+    """The host waits before each gather, and is slow to resume."""
+    gathering = replace(plan.gathering, limiter=Limiter.HOST)
+    host = replace(plan.host, resume_ns=int(235_000 * strength))
+    return replace(plan, stage=3, prefetch=1, gathering=gathering, host=host)
+
+
+def plant_cpu_bound_launch(plan: Plan, strength: float) -> Plan:
+    """Kernels are short, and launching one takes longer.
+
+    A device runs while the next launch goes on, so only what a launch is longer than a kernel is lost; a CPU
+    rank has nothing beside its launches, and loses all of them.
+    """
+    times = 8
+    compute = replace(
+        plan.compute,
+        forward_kernels=plan.compute.forward_kernels * times,
+        backward_kernels=plan.compute.backward_kernels * times,
+    )
+    kernel_ns = (compute.forward_ns + compute.backward_ns) // max(
+        1, compute.forward_kernels + compute.backward_kernels
+    )
+    hidden = 0 if plan.vendor is Vendor.GLOO else 1
+    launch_ns = int(kernel_ns * (hidden + 0.5 * strength))
+    return replace(plan, compute=compute, host=replace(plan.host, launch_ns=launch_ns))
+
+
+def plant_allocator_retries(plan: Plan, strength: float) -> Plan:
+    """Retries within steps."""
+    return replace(plan, allocator=replace(plan.allocator, retries_per_step=max(1, round(4 * strength))))
+
+
+def plant_contention(plan: Plan, strength: float) -> Plan:
+    """Kernels are slower beside collectives."""
+    return replace(tighten_network(plan, 0.6), compute=replace(plan.compute, slowdown=1 + 0.6 * strength))
+
+
+def plant_blocked_collectives(plan: Plan, strength: float) -> Plan:
+    """Collectives start behind queued kernels."""
+    network = tighten_network(plan, min(5.0, 0.9 * strength))
+    return replace(network, compute=replace(plan.compute, blocks_collectives=True))
+
+
+def plant_low_bandwidth(plan: Plan, strength: float) -> Plan:
+    """The network is slow."""
+    return tighten_network(plan, 2.5 * strength)
+
+
+def plant_node_span(plan: Plan, strength: float) -> Plan:
+    """Two hosts with a slow link between them."""
+    slow = tighten_network(plan, 2.0 * strength).network.beta_bytes_per_s
+    network = replace(plan.network, inter_beta_bytes_per_s=slow, inter_alpha_ns=3 * plan.network.alpha_ns)
+    return replace(plan, ranks_per_host=max(1, plan.ranks // 2), network=network)
+
+
+def plant_fp32_reduce(plan: Plan, strength: float) -> Plan:
+    """Gradients travel in float32."""
+    precision = replace(plan.precision, reduce=DType.FLOAT32)
+    return replace(tighten_network(plan, min(5.0, 0.9 * strength)), precision=precision)
+
+
+def plant_fp32_gather(plan: Plan, strength: float) -> Plan:
+    """Parameters travel in float32."""
+    precision = replace(plan.precision, gather=DType.FLOAT32)
+    return replace(tighten_network(plan, min(5.0, 0.9 * strength)), precision=precision)
+
+
+def plant_accumulation_syncs(plan: Plan, strength: float) -> Plan:
+    """Each micro-batch reduces: data parallelism that accumulates without ``no_sync``."""
+    return replace(
+        tighten_network(plan), stage=0, micro_batches=max(2, round(4 * strength)), reduce_each=True
+    )
+
+
+def plant_accumulation_regathers(plan: Plan, strength: float) -> Plan:
+    """Each micro-batch gathers."""
+    return replace(tighten_network(plan, 1.4), stage=3, micro_batches=max(2, round(4 * strength)))
+
+
+def plant_needless_reshard(plan: Plan, strength: float) -> Plan:
+    """Units are dropped after forward and gathered again."""
+    gathering = replace(plan.gathering, reshard_after_forward=True)
+    return replace(tighten_network(plan, min(5.0, 1.5 * strength)), stage=3, gathering=gathering)
+
+
+def plant_last_unit_regather(plan: Plan, strength: float) -> Plan:
+    """The last unit is dropped and gathered again at once.
+
+    The host reads the loss before the backward, as many do: a host that runs ahead of the device would
+    launch this gather so early that it hides under the forward of the unit itself.  The other gathers fit.
+    """
+    gathering = replace(plan.gathering, keep_last_unit=False)
+    host = replace(plan.host, reads_loss=plan.vendor is not Vendor.GLOO)
+    return replace(tighten_network(plan, min(0.95, 0.9 * strength)), stage=3, gathering=gathering, host=host)
+
+
+def plant_checkpoint_regathers(plan: Plan, strength: float) -> Plan:
+    """Recomputation gathers once more."""
+    gathering = replace(plan.gathering, recompute=True, recompute_gathers=True)
+    return replace(tighten_network(plan, min(5.0, 1.2 * strength)), stage=3, gathering=gathering)
+
+
+def plant_offload(plan: Plan, strength: float) -> Plan:
+    """Shards live in host memory, behind a slow link, and the optimizer runs on the CPU."""
+    offload = replace(
+        plan.offload,
+        enabled=True,
+        optimizer_ns=int(plan.offload.optimizer_ns * strength),
+        pcie_bytes_per_s=plan.offload.pcie_bytes_per_s / strength,
+    )
+    return replace(plan, stage=3, offload=offload)
+
+
+def plant_blocking_syncs(plan: Plan, strength: float) -> Plan:
+    """The host reads scalars back after each unit; without a device it waits for all that is in flight."""
+    host = replace(plan.host, syncs_per_unit=max(1, round(2 * strength)), resume_ns=150_000)
+    return replace(plan, host=host)
+
+
+def plant_data_loader(plan: Plan, strength: float) -> Plan:
+    """Each step begins with a wait for data."""
+    return replace(plan, data_ns=int(15_000_000 * strength))
+
+
+def plant_exposed_optimizer_gather(plan: Plan, strength: float) -> Plan:
+    """New parameters are gathered with nothing beside it."""
+    network = tighten_network(plan, min(5.0, 0.9 * strength))
+    return replace(network, stage=plan.stage if plan.stage in (1, 2) else 2, hide_optimizer_gather=False)
+
+
+def plant_copy_overhead(plan: Plan, strength: float) -> Plan:
+    """Copies around gathers take long."""
+    copy_ns = int(0.3 * plan.compute.forward_ns * strength)
+    return replace(plan, stage=3, compute=replace(plan.compute, copy_ns=copy_ns))
+
+
+def plant_uneven_shapes(plan: Plan, strength: float) -> Plan:
+    """Shards are padded."""
+    return replace(plan, padding_ratio=0.15 * strength)
+
+
+def plant_lost_efficiency(plan: Plan, strength: float) -> Plan:
+    """All kernels take longer."""
+    return replace(plan, compute=replace(plan.compute, factor=plan.compute.factor * (1 + 0.3 * strength)))
+
+
+def plant_measurement_artifact(plan: Plan, strength: float) -> Plan:
+    """Profilers take differently long to start, as where a device's tracing is set up: tens of ms apart."""
+    random = np.random.Generator(np.random.PCG64([plan.seed, 9]))
+    opening = random.integers(0, int(60_000_000 * strength), size=plan.ranks)
+    windows = {rank: Window(opening_ns=int(opening[rank])) for rank in range(plan.ranks)}
+    return replace(plan, windows=windows)
+
+
+def keep_plan(plan: Plan, strength: float) -> Plan:
+    """No change."""
+    return plan
 
 
 class Cause(StrEnum):
@@ -70,60 +300,65 @@ def plant(plan: Plan, cause: Cause, strength: float = 1.0) -> Plan:
 
 
 PRESETS: dict[Cause, Preset] = {
-    Cause.NONE: Preset(says="nothing is wrong", change=changes.as_it_is),
+    Cause.NONE: Preset(says="nothing is wrong", change=keep_plan),
     Cause.TIGHT: Preset(
-        says="nothing is wrong, but communication only just fits", change=lambda plan, _: changes.tight(plan)
+        says="nothing is wrong, but communication only just fits",
+        change=lambda plan, _: tighten_network(plan),
     ),
-    Cause.STRAGGLER_RANK: Preset(says="one rank computes slower", change=changes.straggler),
+    Cause.STRAGGLER_RANK: Preset(says="one rank computes slower", change=plant_straggler),
     Cause.ROTATING_STRAGGLER: Preset(
-        says="another rank's host stalls in every step", change=changes.rotating
+        says="another rank's host stalls in every step", change=plant_rotating_straggler
     ),
     Cause.LATENCY_BOUND_COLLECTIVES: Preset(
-        says="small messages on a network of high latency", change=changes.latency
+        says="small messages on a network of high latency", change=plant_latency
     ),
-    Cause.UNITS_TOO_SMALL: Preset(says="many small wrapped units", change=changes.small_units),
-    Cause.SINGLE_UNIT: Preset(says="the whole model is one wrapped unit", change=changes.single_unit),
-    Cause.NO_PREFETCH: Preset(says="each unit is gathered when it is needed", change=changes.no_prefetch),
-    Cause.RATE_LIMITED_PREFETCH: Preset(
-        says="the host waits before each gather", change=changes.rate_limited
-    ),
+    Cause.UNITS_TOO_SMALL: Preset(says="many small wrapped units", change=plant_small_units),
+    Cause.SINGLE_UNIT: Preset(says="the whole model is one wrapped unit", change=plant_single_unit),
+    Cause.NO_PREFETCH: Preset(says="each unit is gathered when it is needed", change=plant_no_prefetch),
+    Cause.RATE_LIMITED_PREFETCH: Preset(says="the host waits before each gather", change=plant_rate_limiter),
     Cause.CPU_BOUND_LAUNCH: Preset(
-        says="the host launches slower than kernels run", change=changes.cpu_bound
+        says="the host launches slower than kernels run", change=plant_cpu_bound_launch
     ),
     Cause.ALLOCATOR_RETRIES: Preset(
-        says="the allocator frees and allocates within steps", change=changes.allocator
+        says="the allocator frees and allocates within steps", change=plant_allocator_retries
     ),
-    Cause.COMM_SLOWS_COMPUTE: Preset(
-        says="kernels are slower beside collectives", change=changes.slow_compute
+    Cause.COMM_SLOWS_COMPUTE: Preset(says="kernels are slower beside collectives", change=plant_contention),
+    Cause.COMPUTE_BLOCKS_COMM: Preset(
+        says="collectives start behind queued kernels", change=plant_blocked_collectives
     ),
-    Cause.COMPUTE_BLOCKS_COMM: Preset(says="collectives start behind queued kernels", change=changes.blocked),
-    Cause.LOW_BUS_BANDWIDTH: Preset(says="the network is slow", change=changes.low_bandwidth),
+    Cause.LOW_BUS_BANDWIDTH: Preset(says="the network is slow", change=plant_low_bandwidth),
     Cause.SHARDING_SPANS_NODES: Preset(
-        says="shards lie on two hosts with a slow link", change=changes.spans_nodes
+        says="shards lie on two hosts with a slow link", change=plant_node_span
     ),
-    Cause.FP32_REDUCE: Preset(says="gradients are reduced in float32", change=changes.fp32_reduce),
-    Cause.FP32_GATHER: Preset(says="parameters are gathered in float32", change=changes.fp32_gather),
+    Cause.FP32_REDUCE: Preset(says="gradients are reduced in float32", change=plant_fp32_reduce),
+    Cause.FP32_GATHER: Preset(says="parameters are gathered in float32", change=plant_fp32_gather),
     Cause.ACCUMULATION_SYNCS: Preset(
-        says="each micro-batch reduces gradients", change=changes.accumulation_syncs
+        says="each micro-batch reduces gradients", change=plant_accumulation_syncs
     ),
     Cause.ACCUMULATION_REGATHERS: Preset(
-        says="each micro-batch gathers parameters again", change=changes.accumulation_regathers
+        says="each micro-batch gathers parameters again", change=plant_accumulation_regathers
     ),
     Cause.NEEDLESS_RESHARD_AFTER_FORWARD: Preset(
-        says="units are dropped after forward and gathered again", change=changes.needless_reshard
+        says="units are dropped after forward and gathered again", change=plant_needless_reshard
     ),
     Cause.LAST_UNIT_REGATHERED: Preset(
-        says="the last unit is dropped and gathered again at once", change=changes.last_unit
+        says="the last unit is dropped and gathered again at once", change=plant_last_unit_regather
     ),
-    Cause.CHECKPOINT_REGATHERS: Preset(says="recomputation gathers once more", change=changes.checkpoint),
-    Cause.OFFLOAD_ON_CRITICAL_PATH: Preset(says="the optimizer runs on the CPU", change=changes.offload),
-    Cause.BLOCKING_SYNC: Preset(says="the host reads scalars back after each unit", change=changes.syncs),
-    Cause.DATA_LOADER: Preset(says="each step begins with a wait for data", change=changes.data),
+    Cause.CHECKPOINT_REGATHERS: Preset(
+        says="recomputation gathers once more", change=plant_checkpoint_regathers
+    ),
+    Cause.OFFLOAD_ON_CRITICAL_PATH: Preset(says="the optimizer runs on the CPU", change=plant_offload),
+    Cause.BLOCKING_SYNC: Preset(
+        says="the host reads scalars back after each unit", change=plant_blocking_syncs
+    ),
+    Cause.DATA_LOADER: Preset(says="each step begins with a wait for data", change=plant_data_loader),
     Cause.UNHIDDEN_OPTIMIZER_GATHER: Preset(
-        says="new parameters are gathered with nothing beside it", change=changes.unhidden
+        says="new parameters are gathered with nothing beside it", change=plant_exposed_optimizer_gather
     ),
-    Cause.COPY_OVERHEAD: Preset(says="copies around gathers take long", change=changes.copies),
-    Cause.UNEVEN_SHAPES: Preset(says="shards are padded", change=changes.uneven),
-    Cause.LOST_COMPUTE_EFFICIENCY: Preset(says="all kernels take longer", change=changes.lost_efficiency),
-    Cause.MEASUREMENT_ARTIFACT: Preset(says="recordings open at different times", change=changes.artifact),
+    Cause.COPY_OVERHEAD: Preset(says="copies around gathers take long", change=plant_copy_overhead),
+    Cause.UNEVEN_SHAPES: Preset(says="shards are padded", change=plant_uneven_shapes),
+    Cause.LOST_COMPUTE_EFFICIENCY: Preset(says="all kernels take longer", change=plant_lost_efficiency),
+    Cause.MEASUREMENT_ARTIFACT: Preset(
+        says="recordings open at different times", change=plant_measurement_artifact
+    ),
 }

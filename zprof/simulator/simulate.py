@@ -1,15 +1,21 @@
-"""Simulates a plan: a trace a rank, and the truth beside them."""
+"""Simulate a plan: run every step of every rank, and write a trace for each rank and the truth beside
+them.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from zprof.simulator.clocks import ORIGIN_NS
-from zprof.simulator.engine.run import run
-from zprof.simulator.plan import Plan
+import numpy as np
+
+from zprof.simulator.engine.cpu import CpuMachine
+from zprof.simulator.engine.device import DeviceMachine
+from zprof.simulator.engine.schedule import ORIGIN_NS, Schedule
+from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.program.instructions import Mesh
+from zprof.simulator.program.step import step_instructions
 from zprof.simulator.truth.build import build_truth
-from zprof.simulator.truth.model import RankTruth, Truth
-from zprof.simulator.truth.store import write_truth
-from zprof.simulator.writing.moments import Times
+from zprof.simulator.truth.model import RankTruth, Truth, write_truth
+from zprof.simulator.writing.events import LocalTimes
 from zprof.simulator.writing.trace import Written, write_trace
 
 
@@ -25,14 +31,14 @@ def simulate(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None = N
         What is in truth.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    schedule = run(plan)
-    times = Times(schedule)
+    schedule = run_plan(plan)
+    times = LocalTimes(schedule)
     ranks: list[RankTruth] = []
     lost: dict[int, frozenset[int]] = {}
     for rank in range(plan.ranks):
         written = None if rank in plan.missing else write_trace(schedule, times, rank, folder)
-        ranks.append(_rank(plan, times, rank, written))
-        lost[rank] = written.lost if written else frozenset(range(_collectives(times, rank)))
+        ranks.append(_make_rank_truth(plan, times, rank, written))
+        lost[rank] = written.lost if written else frozenset(range(_count_collectives(times, rank)))
         if on_rank is not None:
             on_rank(rank + 1)
     truth = build_truth(schedule, ranks, lost)
@@ -40,7 +46,7 @@ def simulate(plan: Plan, folder: Path, on_rank: Callable[[int], None] | None = N
     return truth
 
 
-def _rank(plan: Plan, times: Times, rank: int, written: Written | None) -> RankTruth:
+def _make_rank_truth(plan: Plan, times: LocalTimes, rank: int, written: Written | None) -> RankTruth:
     opening = times.common_opening(rank)
     return RankTruth(
         rank=rank,
@@ -55,5 +61,23 @@ def _rank(plan: Plan, times: Times, rank: int, written: Written | None) -> RankT
     )
 
 
-def _collectives(times: Times, rank: int) -> int:
+def _count_collectives(times: LocalTimes, rank: int) -> int:
     return sum(moment.line.groups is not None for moment in times.moments(rank))
+
+
+def run_plan(plan: Plan) -> Schedule:
+    """Simulate every step of every rank."""
+    mesh = Mesh(plan)
+    machine = CpuMachine(plan, mesh) if plan.vendor is Vendor.GLOO else DeviceMachine(plan, mesh)
+    for step in range(plan.steps):
+        machine.state.begin_step(step)
+        for instruction in step_instructions(plan, step):
+            machine.carry_out(instruction)
+    machine.finish()
+    ends = [line.end for line in machine.state.lines]
+    return Schedule(
+        plan=plan,
+        mesh=mesh,
+        lines=machine.state.lines,
+        end_ns=np.maximum(machine.state.host[0], np.max(ends, axis=0)),
+    )

@@ -1,26 +1,33 @@
-"""Holds the run of a test against its limits, and keeps its baseline where that is asked for."""
+"""Check the run of a test against its limits, and save its baseline on request.
 
+Baselines are ``zprof-baselines/<test>.json`` beside the test's file. No two tests write the same file, so
+parallel workers need no lock.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zprof.checks.baseline import baseline_of
+from zprof.checks.baseline import make_baseline, read_baseline, to_json
 from zprof.checks.check import check
-from zprof.checks.gates.figure import is_relative
+from zprof.checks.gates.reading import is_relative
 from zprof.model.baseline import Baseline
 from zprof.model.check import Check, GateResult, Limit, Outcome
 from zprof.model.errors import BadInput
-from zprof.model.printable import printable
-from zprof.testing.kept_baselines import UPDATE, keep, kept
-from zprof.testing.recorded_run import RecordedRun
+from zprof.model.formatting import printable
+from zprof.testing.run_fixture import RecordedRun
 
 #: Beyond these a test is red: what could not be measured is no success.
-_RED = (Outcome.FAILED, Outcome.UNKNOWN)
-_AMBER = (Outcome.WARNED, Outcome.WITHIN_NOISE)
+_FAILS = (Outcome.FAILED, Outcome.UNKNOWN)
+_WARNS = (Outcome.WARNED, Outcome.WITHIN_NOISE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class LimitVerdict:
     """What became of it, each a line that is safe to print.
 
     ``first_run``: that there is no baseline yet, and how to write it.  ``properties``: the measured values by
@@ -35,7 +42,7 @@ class Judged:
     written: Path | None = None
 
 
-def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool) -> Judged:
+def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool) -> LimitVerdict:
     """Hold ``run`` against ``limits``, those of the baseline against the one in ``file``.
 
     With ``update`` this run becomes the baseline, where it keeps all limits that need none.
@@ -44,18 +51,18 @@ def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool
         BadInput: the recording or the baseline cannot be used.
     """
     compared = any(is_relative(limit) for limit in limits)
-    before = _before(run, file, update=update) if compared else None
-    result = _checked(run, limits, before)
+    before = _choose_baseline(run, file, update=update) if compared else None
+    result = _check_run(run, limits, before)
     failures = tuple(_failures(result))
     written = None
     if update and before is not None and not failures:
-        keep(before, file)
+        save_baseline(before, file)
         written = file
     first = compared and before is None
-    return Judged(
+    return LimitVerdict(
         failures=failures,
         warnings=tuple(
-            _line(gate) for gate in result.results if gate.outcome in _AMBER or gate.noise is not None
+            _line(gate) for gate in result.results if gate.outcome in _WARNS or gate.noise is not None
         ),
         notices=() if first else tuple(_notices(result, before)),
         first_run=_first_run(file, limits) if first else "",
@@ -64,7 +71,7 @@ def judge(run: RecordedRun, limits: Sequence[Limit], file: Path, *, update: bool
     )
 
 
-def _checked(run: RecordedRun, limits: Sequence[Limit], before: Baseline | None) -> Check:
+def _check_run(run: RecordedRun, limits: Sequence[Limit], before: Baseline | None) -> Check:
     report, environment = run.report, run.manifest.environment
     try:
         return check(report, limits, before, environment=environment)
@@ -72,8 +79,8 @@ def _checked(run: RecordedRun, limits: Sequence[Limit], before: Baseline | None)
         raise BadInput(error.message, hint=f"pytest {UPDATE} makes this run its baseline") from None
 
 
-def _before(run: RecordedRun, file: Path, *, update: bool) -> Baseline | None:
-    return baseline_of(run.report, run.manifest.environment, file.stem) if update else kept(file)
+def _choose_baseline(run: RecordedRun, file: Path, *, update: bool) -> Baseline | None:
+    return make_baseline(run.report, run.manifest.environment, file.stem) if update else load_baseline(file)
 
 
 def _first_run(file: Path, limits: Sequence[Limit]) -> str:
@@ -84,9 +91,9 @@ def _first_run(file: Path, limits: Sequence[Limit]) -> str:
 
 
 def _failures(result: Check) -> Iterator[str]:
-    red = [_line(gate) for gate in result.results if gate.outcome in _RED]
+    red = [_line(gate) for gate in result.results if gate.outcome in _FAILS]
     yield from red
-    if not red and result.outcome in _RED:  # nothing could be judged: a notice says why
+    if not red and result.outcome in _FAILS:  # nothing could be judged: a notice says why
         yield printable(result.notices[-1] if result.notices else "nothing was judged")
 
 
@@ -109,3 +116,59 @@ def _properties(result: Check) -> Iterator[tuple[str, str]]:
         named = f"zprof.{name}" if gates.count(name) == 1 else f"zprof.{name}.{gate.subject}"
         value = "unknown" if gate.value is None else f"{gate.value:.15g}"
         yield printable(named), value
+
+
+FOLDER = "zprof-baselines"
+UPDATE = "--zprof-update-baseline"
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+#: With the test file's name and the digest a file name stays below what file systems take, 255 bytes.
+_MAX_NAME_LENGTH = 100
+
+
+def baseline_path(test_file: Path, names: Sequence[str]) -> Path:
+    """Where the baseline of a test is; ``names`` of its classes and its own: ``["TestB", "test_c[1]"]``.
+
+    A name that a file cannot have is made fit, and told apart by a digest of the whole.
+    """
+    name = "::".join(names)
+    plain = name.replace("::", ".")
+    fit = _UNFIT.sub("-", plain).strip("-")[:_MAX_NAME_LENGTH]
+    if fit != plain:
+        fit = f"{fit}-{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:8]}"
+    return test_file.parent / FOLDER / f"{test_file.stem}.{fit}.json"
+
+
+def load_baseline(path: Path) -> Baseline | None:
+    """The baseline that is there; None on the first run.
+
+    Raises:
+        BadInput: what is there is none.
+    """
+    if not path.exists() and not path.is_symlink():
+        return None
+    try:
+        return read_baseline(path)
+    except BadInput as error:
+        raise BadInput(error.message, hint=f"pytest {UPDATE} writes it again") from None
+
+
+def save_baseline(baseline: Baseline, path: Path) -> None:
+    """Write it, whole or not at all.
+
+    Raises:
+        BadInput: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:_MAX_NAME_LENGTH]}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(to_json(baseline))
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="is it writable?") from None

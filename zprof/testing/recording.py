@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from zprof.collectors.recorder import Recorder
     from zprof.collectors.schedule import Schedule
 
+
 #: As the recorder has it; it cannot be asked where torch is absent.
 _OFF_SWITCH = "ZPROF"
 _AS_FUNCTION = "def train(record): ... with record(model=model) as recording: ... recording.step()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RecordingRequest:
     """What is recorded, how and where."""
 
     path: Path
@@ -49,7 +50,7 @@ def refuse_turned_off() -> None:
         raise MissingData("zprof_run: recording is turned off by ZPROF=0", hint="unset it")
 
 
-def recorder_of(wanted: Wanted) -> "Callable[..., Recorder]":
+def make_recorder(wanted: RecordingRequest) -> "Callable[..., Recorder]":
     """:func:`zprof.record` with path, steps and memory mode given.
 
     Raises:
@@ -64,7 +65,7 @@ def recorder_of(wanted: Wanted) -> "Callable[..., Recorder]":
     return partial(record, wanted.path, steps=wanted.steps, memory_mode=wanted.memory_mode)
 
 
-def record_here(train: Callable[..., object], wanted: Wanted, **objects: Any) -> None:
+def record_here(train: Callable[..., object], wanted: RecordingRequest, **objects: Any) -> None:
     """Run ``train`` and record it; what it raises goes through.
 
     Args:
@@ -79,9 +80,9 @@ def record_here(train: Callable[..., object], wanted: Wanted, **objects: Any) ->
     __tracebackhide__ = True  # what the test's own code raises is shown as if it had called it itself
     whole = takes_record(train)
     if whole and objects:
-        raise BadInput(f"zprof_run: {_names(objects)} cannot be given with a function that has record",
+        raise BadInput(f"zprof_run: {_join_names(objects)} cannot be given with a function that has record",
                        hint=f"give it to record: {_AS_FUNCTION}")  # fmt: skip
-    record = recorder_of(wanted)
+    record = make_recorder(wanted)
     if whole:
         train(record)
         return
@@ -99,7 +100,7 @@ def takes_record(train: Callable[..., object]) -> bool:
     """
     if not callable(train):
         raise BadInput("zprof_run: its first argument is no function", hint="zprof_run(step, model=model)")
-    needed = _needed(train)
+    needed = _count_required_arguments(train)
     if needed > 1:
         raise BadInput(
             f"zprof_run: a function of {needed} arguments",
@@ -108,7 +109,7 @@ def takes_record(train: Callable[..., object]) -> bool:
     return needed == 1
 
 
-def _needed(train: Callable[..., object]) -> int:
+def _count_required_arguments(train: Callable[..., object]) -> int:
     """How many arguments a call has to give."""
     try:
         parameters = inspect.signature(train).parameters.values()
@@ -120,5 +121,5 @@ def _needed(train: Callable[..., object]) -> int:
     )
 
 
-def _names(objects: dict[str, Any]) -> str:
+def _join_names(objects: dict[str, Any]) -> str:
     return ", ".join(objects)

@@ -1,6 +1,9 @@
-"""The app: loads the run beside the screens, and keeps what is selected."""
+"""The terminal app: which screens there are, what each key does, and what opens when a cell is entered.
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+State is in `shell.py`.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,17 +13,63 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from zprof.model.errors import ZprofError
-from zprof.model.printable import printable
-from zprof.tui import actions, copying, exporting
+from zprof.model.formatting import printable
+from zprof.tui import export, help_texts
 from zprof.tui.keys import KEYS, Where, bindings
-from zprof.tui.popups.pick import LinePopup, PickPopup
-from zprof.tui.popups.popup import Popup
-from zprof.tui.popups.text import TextPopup
-from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import first_look
-from zprof.tui.shell import Shell, one_line
-from zprof.tui.tables import Opens, number_of
+from zprof.tui.popups import LinePopup, PickPopup, Popup, TextPopup
+from zprof.tui.screens.overview import OverviewScreen
+from zprof.tui.screens.page_screen import PageScreen
+from zprof.tui.session import preview_run
+from zprof.tui.shell import Shell, format_error
+from zprof.tui.tables import Opens, find_number
 from zprof.tui.widgets.fact_table import FactTable
+
+
+def _load_memory() -> PageScreen:
+    from zprof.tui.screens.memory import MemoryScreen
+
+    return MemoryScreen()
+
+
+def _load_communication() -> PageScreen:
+    from zprof.tui.screens.communication import CommunicationScreen
+
+    return CommunicationScreen()
+
+
+def _load_timeline() -> PageScreen:
+    from zprof.tui.screens.timeline import TimelineScreen
+
+    return TimelineScreen()
+
+
+def _load_ranks() -> PageScreen:
+    from zprof.tui.screens.ranks import RanksScreen
+
+    return RanksScreen()
+
+
+def _load_compare() -> PageScreen:
+    from zprof.tui.screens.compare import CompareScreen
+
+    return CompareScreen()
+
+
+def _load_plan() -> PageScreen:
+    from zprof.tui.screens.plan import PlanScreen
+
+    return PlanScreen()
+
+
+SCREENS: Mapping[str, Callable[[], PageScreen]] = {
+    "overview": OverviewScreen,
+    "memory": _load_memory,
+    "communication": _load_communication,
+    "timeline": _load_timeline,
+    "ranks": _load_ranks,
+    "compare": _load_compare,
+    "plan": _load_plan,
+}
 
 
 class ZprofApp(Shell):
@@ -38,9 +87,9 @@ class ZprofApp(Shell):
     def on_mount(self) -> None:
         """First what the manifest tells; once that is drawn, measure beside it."""
         try:
-            self.look = first_look(self.asked)
+            self.look = preview_run(self.asked)
         except ZprofError as error:
-            self.say(one_line(error))
+            self.say(format_error(error))
         self.push_screen("overview")
         self.theme_changed_signal.subscribe(self, lambda _: self.refill())
         if self.loaded is None and self.look is not None:
@@ -55,20 +104,20 @@ class ZprofApp(Shell):
 
     def action_explain(self) -> None:
         """What is focused."""
-        self.push_screen(TextPopup(*actions.explained(self)))
+        self.push_screen(TextPopup(*help_texts.explain_focus(self)))
 
     def action_help(self) -> None:
         """All keys, first those of the screen in front."""
-        self.push_screen(TextPopup("keys", actions.keys_text(actions.nearest_first(self.screen))))
+        self.push_screen(TextPopup("keys", help_texts.format_keys(help_texts.sort_keys(self.screen))))
 
     def action_pick_rank(self) -> None:
         """One of the loaded ranks."""
-        choices, present = actions.rank_choices(self), self.selected.rank
+        choices, present = help_texts.list_rank_choices(self), self.selected.rank
         self._pick("rank", choices, present, lambda key: self.select(rank=int(key)))
 
     def action_pick_step(self) -> None:
         """One of the timed steps."""
-        choices, present = actions.step_choices(self), self.selected.step
+        choices, present = help_texts.list_step_choices(self), self.selected.step
         self._pick("step", choices, present, lambda key: self.select(step=int(key)))
 
     def _pick(
@@ -82,14 +131,14 @@ class ZprofApp(Shell):
 
     def action_step(self, by: int) -> None:
         """The step before, or the next."""
-        steps = [int(key) for key, _ in actions.step_choices(self)]
+        steps = [int(key) for key, _ in help_texts.list_step_choices(self)]
         if self.selected.step in steps:
             at = steps.index(self.selected.step) + by
             self.select(step=steps[max(0, min(len(steps) - 1, at))])
 
     def action_gaps(self) -> None:
         """What could not be measured."""
-        self.push_screen(TextPopup("what could not be measured", actions.gaps_text(self)))
+        self.push_screen(TextPopup("what could not be measured", help_texts.format_gaps(self)))
 
     def action_baseline(self) -> None:
         """Another run as the baseline."""
@@ -98,29 +147,29 @@ class ZprofApp(Shell):
 
     def _compare_with(self, path: str | None) -> None:
         if path:
-            self.measure(actions.with_baseline(self.asked, Path(path).expanduser()))
+            self.measure(help_texts.replace_baseline(self.asked, Path(path).expanduser()))
 
     def action_copy_markdown(self) -> None:
         """What is focused, as Markdown, on the clipboard."""
-        copying.copy(self, copying.as_markdown)
+        export.copy_focused(self, export.format_markdown)
 
     def action_copy_json(self) -> None:
         """What is focused, as JSON."""
-        copying.copy(self, copying.as_json)
+        export.copy_focused(self, export.format_json)
 
     def action_export(self) -> None:
         """The report, in a file whose name says the format."""
-        name = exporting.report_name(self.look.facts.name if self.look else "", Path())
+        name = export.suggest_report_name(self.look.facts.name if self.look else "", Path())
         self.push_screen(LinePopup("write the report to (.txt, .json or .svg)", name), self._export)
 
     def _export(self, path: str | None) -> None:
         if path:
-            loaded = actions.to_write(self)
-            self._write(lambda: exporting.export_report(loaded, Path(path).expanduser()))
+            loaded = help_texts.get_export(self)
+            self._write(lambda: export.export_report(loaded, Path(path).expanduser()))
 
     def action_perfetto(self) -> None:
         """The selected step as a trace."""
-        self._write(lambda: exporting.export_perfetto(self.loaded, self.selected, Path()))
+        self._write(lambda: export.export_perfetto(self.loaded, self.selected, Path()))
 
     @work(thread=True, exit_on_error=False, description="write")
     def _write(self, act: Callable[[], str]) -> None:
@@ -128,22 +177,22 @@ class ZprofApp(Shell):
         try:
             self.notify(printable(act()), markup=False)
         except ZprofError as error:
-            self.notify(one_line(error), severity="error", markup=False)
+            self.notify(format_error(error), severity="error", markup=False)
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
         """A number is opened as a number, a row as what it leads to, else as its first number."""
         if self.loaded is None:
             return
-        from zprof.tui import opened
+        from zprof.tui import opening
 
-        number = number_of(event.line, event.cell)
+        number = find_number(event.line, event.cell)
         if number is not None:
-            self.push_screen(opened.number(self.loaded, number, event.line, event.table))
+            self.push_screen(opening.open_number(self.loaded, number, event.line, event.table))
         elif event.line.opens is Opens.RANK:
             self.select(rank=event.line.target)
         elif event.line.opens is Opens.STEP:
             self.select(step=event.line.target)
-        elif (popup := opened.row(self, event.line)) is not None:
+        elif (popup := opening.open_row(self, event.line)) is not None:
             self.push_screen(popup)
         else:
             self.notify("there is nothing behind this row", markup=False)
@@ -164,10 +213,10 @@ class ZprofApp(Shell):
         yield from super().get_system_commands(screen)
         for key in KEYS:
             if key.where is Where.EVERYWHERE and key.action not in ("quit", "command_palette"):
-                yield SystemCommand(key.says, f"key {key.written}", _runs(self, key.action))
+                yield SystemCommand(key.says, f"key {key.written}", _make_command(self, key.action))
 
 
-def _runs(app: ZprofApp, action: str) -> Callable[[], Awaitable[None]]:
+def _make_command(app: ZprofApp, action: str) -> Callable[[], Awaitable[None]]:
     async def run() -> None:
         await app.run_action(action)
 

@@ -1,7 +1,7 @@
-"""Numbers as a screen shows them: each knows the leaves of the report that it comes from.
+"""Numbers as a screen shows them: exact, a range, a bound, or predicted.
 
-A :class:`Figure` names JSON leaves (``time.per_rank[3].wall_ns``, ``time.per_rank[*].wall_ns`` for all of a
-list) and how they make its value, so that it can be opened, and held against the report.
+A `Figure` names the JSON leaves it comes from (`time.per_rank[3].wall_ns`; `[*]` for all entries of a list)
+and how they combine, so that it can be opened and checked against the report.
 """
 
 import math
@@ -12,7 +12,8 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Any
 
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_rate
+from zprof.model.tenants import Tenant
 
 UNKNOWN = "unknown"
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+|\*)\]")
@@ -30,7 +31,7 @@ class Unit(StrEnum):
     FACTOR = "times"
 
 
-class How(StrEnum):
+class Aggregation(StrEnum):
     """How a value is made of its leaves, in their order; leaves that are unknown are left out."""
 
     LEAF = "as it stands in the report"
@@ -61,7 +62,7 @@ class Figure:
     value: float | None
     unit: Unit
     leaves: tuple[str, ...]
-    how: How = How.LEAF
+    how: Aggregation = Aggregation.LEAF
     signed: bool = False
 
     @property
@@ -107,7 +108,7 @@ class Range(Figure):
         return (*self.low.in_report(), *Figure.in_report(self))
 
 
-def ranged(low: Figure, high: Figure) -> Range:
+def make_range(low: Figure, high: Figure) -> Range:
     """From one number to the other."""
     return Range(
         value=high.value, unit=high.unit, leaves=high.leaves, how=high.how, signed=high.signed, low=low
@@ -115,24 +116,28 @@ def ranged(low: Figure, high: Figure) -> Range:
 
 
 def figure(
-    tree: Mapping[str, Any], unit: Unit, *leaves: str, how: How = How.LEAF, signed: bool = False
+    tree: Mapping[str, Any],
+    unit: Unit,
+    *leaves: str,
+    how: Aggregation = Aggregation.LEAF,
+    signed: bool = False,
 ) -> Figure:
     """The figure that these leaves of the report's JSON make."""
-    value = combined(how, [list(resolve(tree, leaf)) for leaf in leaves])
+    value = combine(how, [list(resolve(tree, leaf)) for leaf in leaves])
     return Figure(value=value, unit=unit, leaves=leaves, how=how, signed=signed)
 
 
-def combined(how: How, found: Sequence[Sequence[float | None]]) -> float | None:
+def combine(how: Aggregation, found: Sequence[Sequence[float | None]]) -> float | None:
     """The value that the numbers of some leaves make; None where nothing is known."""
     known = [[value for value in values if value is not None] for values in found]
     flat = [value for values in known for value in values]
     if not flat:
         return None
-    if how in (How.DIFFERENCE, How.SHARE, How.PER_WORK):
+    if how in (Aggregation.DIFFERENCE, Aggregation.SHARE, Aggregation.PER_WORK):
         if not known[0]:
             return None
         rest = sum(value for values in known[1:] for value in values)
-        if how is How.DIFFERENCE:
+        if how is Aggregation.DIFFERENCE:
             return sum(known[0]) - rest
         return sum(known[0]) / rest if rest else None
     return _COMBINE[how](flat)
@@ -162,10 +167,98 @@ def _first(values: Sequence[float]) -> float:
     return values[0]
 
 
-_COMBINE: Mapping[How, Callable[[Sequence[float]], float]] = {
-    How.LEAF: _first,
-    How.SUM: sum,
-    How.MEAN: fmean,
-    How.LARGEST: max,
-    How.SMALLEST: min,
+_COMBINE: Mapping[Aggregation, Callable[[Sequence[float]], float]] = {
+    Aggregation.LEAF: _first,
+    Aggregation.SUM: sum,
+    Aggregation.MEAN: fmean,
+    Aggregation.LARGEST: max,
+    Aggregation.SMALLEST: min,
 }
+
+
+AT_LEAST, AT_MOST, EXACT = "≥ ", "≤ ", ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound(Figure):
+    """A figure with a sign before it."""
+
+    sign: str
+
+    @property
+    def text(self) -> str:
+        """``≥ 12.0``; without the sign where it is unknown."""
+        shown = str(Figure.text.fget(self))  # type: ignore[attr-defined]
+        return shown if self.value is None else f"{self.sign}{shown}"
+
+
+def add_bound_sign(found: Figure, sign: str) -> Figure:
+    """The same figure with the sign where there is one."""
+    if not sign:
+        return found
+    return Bound(value=found.value, unit=found.unit, leaves=found.leaves, how=found.how, sign=sign)
+
+
+def make_bound_figure(
+    tree: Mapping[str, Any], unit: Unit, *leaves: str, sign: str = EXACT, how: Aggregation = Aggregation.LEAF
+) -> Figure:
+    """The figure of these leaves, with the sign where there is one."""
+    return add_bound_sign(figure(tree, unit, *leaves, how=how), sign)
+
+
+#: Before every predicted number, whatever the colours.
+PREDICTED_SIGN = "~"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFigure(Figure):
+    """A number of the model: of the run as it was, or predicted for the changed one.
+
+    ``words``: as it is shown.  ``said``: what it rests on, in lines.  ``assumption``: its key in the outlook.
+    """
+
+    words: str
+    said: str
+    assumption: str
+    is_predicted: bool
+
+    @property
+    def text(self) -> str:
+        """With the sign where it is predicted."""
+        if self.value is None:
+            return UNKNOWN
+        return f"{PREDICTED_SIGN}{self.words}" if self.is_predicted else self.words
+
+    def in_report(self) -> tuple[Figure, ...]:
+        """None: a report that was measured has no outlook; a test of its own holds it against that."""
+        return ()
+
+    def in_json(self) -> dict[str, Any]:
+        """And that it is predicted, and what from."""
+        kind = "predicted" if self.is_predicted else "modelled"
+        return {**Figure.in_json(self), "is": kind, "shown": self.text, "assumption": self.assumption}
+
+
+_UNIT_SUFFIXES = (
+    ("_bytes_per_s", Unit.BYTES_PER_S),
+    ("_ns", Unit.NS),
+    ("_bytes", Unit.BYTES),
+    ("ratio", Unit.RATIO),
+)
+#: Mappings by tenant hold bytes.
+_BYTE_NAMES = frozenset({*(tenant.value for tenant in Tenant), "untagged"})
+
+
+def strip_unit(name: str) -> str:
+    """A name without its unit, which its values have: ``exposed_wait_ns`` as ``exposed wait``."""
+    short = next(
+        (name.removesuffix(end) for end, _ in _UNIT_SUFFIXES if end[0] == "_" and name.endswith(end)), name
+    )
+    return short.replace("_", " ")
+
+
+def infer_unit(name: str) -> Unit:
+    """Its unit; a count where it names none."""
+    if name == "bytes" or name.rpartition(".")[2] in _BYTE_NAMES:
+        return Unit.BYTES
+    return next((unit for end, unit in _UNIT_SUFFIXES if name.endswith(end)), Unit.COUNT)

@@ -1,4 +1,4 @@
-"""The keys: one table, from which screens bind, the footer chooses and the help is written."""
+"""The one table of keys: screens bind from it, the footer picks from it, help is written from it."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""What the terminal UI was asked to show, and what is loaded of it."""
+"""Load a run and its baseline for the TUI, and pick the rank and step to show first."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zprof.analysis.facts import run_facts
-from zprof.model.json_tree import to_tree
+from zprof.analysis.facts import describe_run
+from zprof.model.json_format import to_tree
 from zprof.model.report import Report, RunFacts
 from zprof.model.side_by_side import SideBySide
 from zprof.model.time import WindowPolicy
@@ -16,12 +16,13 @@ from zprof.run.reader import Run
 if TYPE_CHECKING:
     from zprof.analysis.analysis import RunAnalysis
 
+
 Opener = Callable[[Path], Run]
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RunRequest:
     """A run, its baseline, and how to measure; ``opener`` opens a path as a run."""
 
     path: Path
@@ -32,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadedRun:
     """A run as far as it was measured: what every page is made of.
 
     ``before`` and ``before_run``: the baseline; ``both``: what ``zprof compare`` says of the two.
@@ -52,7 +53,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class Selection:
     """The rank and step that pages about one of them show; None where the run has none."""
 
     rank: int | None = None
@@ -60,22 +61,22 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstLook:
+class RunPreview:
     """What manifests alone tell, at once."""
 
     facts: RunFacts
 
 
-def first_look(asked: Asked) -> FirstLook:
+def preview_run(asked: RunRequest) -> RunPreview:
     """Open the run, and read no table.
 
     Raises:
         BadInput: there is no run, or its manifest is damaged.
     """
-    return FirstLook(facts=run_facts(asked.opener(asked.path)))
+    return RunPreview(facts=describe_run(asked.opener(asked.path)))
 
 
-def load(asked: Asked, progress: Progress) -> Loaded:
+def load(asked: RunRequest, progress: Progress) -> LoadedRun:
     """Measure the run and its baseline; ``progress`` is told what is done next.
 
     Raises:
@@ -85,34 +86,35 @@ def load(asked: Asked, progress: Progress) -> Loaded:
     from zprof.analysis.analysis import analyse
 
     run = asked.opener(asked.path)
-    progress(f"measuring {run_facts(run).name}: {len(run.ranks)} ranks")
+    progress(f"measuring {describe_run(run).name}: {len(run.ranks)} ranks")
     analysis = analyse(run, asked.policy)
     if asked.baseline is None:
-        return _judged(asked, (run, analysis), None, progress)
+        return _diagnose_loaded(asked, (run, analysis), None, progress)
     progress("measuring the baseline")
     before_run = asked.opener(asked.baseline)
-    return _judged(asked, (run, analysis), (before_run, analyse(before_run, asked.policy)), progress)
+    return _diagnose_loaded(asked, (run, analysis), (before_run, analyse(before_run, asked.policy)), progress)
 
 
-def turned(asked: Asked, loaded: Loaded, progress: Progress) -> Loaded:
+def swap_baseline(asked: RunRequest, loaded: LoadedRun, progress: Progress) -> LoadedRun:
     """The baseline as the run, and the run as its baseline: nothing is measured again.
 
     ``loaded`` must have a baseline.
     """
     assert loaded.before is not None
     assert loaded.before_run is not None
-    return _judged(asked, (loaded.before_run, loaded.before), (loaded.run, loaded.analysis), progress)
+    return _diagnose_loaded(
+        asked, (loaded.before_run, loaded.before), (loaded.run, loaded.analysis), progress
+    )
 
 
-def _judged(
-    asked: Asked,
+def _diagnose_loaded(
+    asked: RunRequest,
     this: tuple[Run, "RunAnalysis"],
     before: "tuple[Run, RunAnalysis] | None",
     progress: Progress,
-) -> Loaded:
+) -> LoadedRun:
     progress("asking the rules")
-    from zprof.rules.diagnose import diagnose
-    from zprof.rules.side_by_side import beside
+    from zprof.rules.diagnose import diagnose, pair_with_baseline
 
     expected = asked.expected_bus_bytes_per_s
     run, analysis = this
@@ -120,31 +122,33 @@ def _judged(
         analysis, before[1] if before else None, expected_bus_bytes_per_s=expected, policy=asked.policy
     )
     if before is None:
-        return _with_tree(Loaded(run=run, report=report, analysis=analysis))
+        return _build_json_tree(LoadedRun(run=run, report=report, analysis=analysis))
     progress("putting both side by side")
-    both = beside(before, this, report, expected_bus_bytes_per_s=expected)
-    return _with_tree(
-        Loaded(run=run, report=report, analysis=analysis, before=before[1], before_run=before[0], both=both)
+    both = pair_with_baseline(before, this, report, expected_bus_bytes_per_s=expected)
+    return _build_json_tree(
+        LoadedRun(
+            run=run, report=report, analysis=analysis, before=before[1], before_run=before[0], both=both
+        )
     )
 
 
-def _with_tree(loaded: Loaded) -> Loaded:
+def _build_json_tree(loaded: LoadedRun) -> LoadedRun:
     """Its JSON is made here, beside the screen: that of a thousand ranks takes longer than a key may."""
     assert loaded.tree
     return loaded
 
 
-def kept_selected(report: Report, present: Selected) -> Selected:
+def keep_selection(report: Report, present: Selection) -> Selection:
     """What is selected, where the run has it; else what is looked at first."""
     timed = any(step.rank == present.rank and step.step == present.step for step in report.time.steps)
-    return present if timed else first_selected(report)
+    return present if timed else pick_selection(report)
 
 
-def first_selected(report: Report) -> Selected:
+def pick_selection(report: Report) -> Selection:
     """The rank that loses most of its step, and its step in the middle."""
     ranks = report.time.per_rank
     worst = max(ranks, key=lambda rank: rank.wall_ns - rank.compute_ns, default=None)
     if worst is None:
-        return Selected(rank=min(report.run.ranks_loaded, default=None))
+        return Selection(rank=min(report.run.ranks_loaded, default=None))
     steps = sorted((step.wall_ns, step.step) for step in report.time.steps if step.rank == worst.rank)
-    return Selected(rank=worst.rank, step=steps[len(steps) // 2][1] if steps else None)
+    return Selection(rank=worst.rank, step=steps[len(steps) // 2][1] if steps else None)

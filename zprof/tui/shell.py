@@ -1,26 +1,28 @@
-"""What the app knows apart from keys and screens: the run, how far it is measured, what is selected."""
+"""The app's state apart from keys and screens.
+
+The run, how far it is measured, the selected rank and step.
+"""
 
 from typing import Protocol, runtime_checkable
 
 from zprof.model.errors import ZprofError
-from zprof.model.printable import printable
-from zprof.tui.loading import Loader, Loading
-from zprof.tui.plan.predicting import Predicting, Predictor, predict
-from zprof.tui.session import Asked, FirstLook, Loaded, Selected, kept_selected, load
-from zprof.tui.theme.looked import Looked
+from zprof.model.formatting import printable
+from zprof.tui.background import Loader, Loading, Predicting, Predictor, predict
+from zprof.tui.session import LoadedRun, RunPreview, RunRequest, Selection, keep_selection, load
+from zprof.tui.theme import ThemedApp
 
 _ERROR_SECONDS = 20
 
 
 @runtime_checkable
-class Refilled(Protocol):
+class Refillable(Protocol):
     """A screen that shows what was loaded."""
 
     def refill(self) -> None:
         """Show what has changed."""
 
 
-class Shell(Looked):
+class Shell(ThemedApp):
     """One run, and a baseline beside it.
 
     ``look`` is what the manifest tells, ``loaded`` what was measured: None until then.
@@ -28,9 +30,9 @@ class Shell(Looked):
 
     def __init__(
         self,
-        asked: Asked,
+        asked: RunRequest,
         *,
-        loaded: Loaded | None = None,
+        loaded: LoadedRun | None = None,
         ascii_only: bool = False,
         mono: bool = False,
         loader: Loader = load,
@@ -39,9 +41,9 @@ class Shell(Looked):
         """``loaded``: what was measured already, which is then not measured again."""
         super().__init__(ascii_only=ascii_only, mono=mono)
         self.asked = asked
-        self.look: FirstLook | None = None
+        self.look: RunPreview | None = None
         self.loaded = loaded
-        self.selected = kept_selected(loaded.report, Selected()) if loaded else Selected()
+        self.selected = keep_selection(loaded.report, Selection()) if loaded else Selection()
         self.predictor = predictor
         self._loader = loader
         self._loading: Loading | None = None
@@ -69,7 +71,7 @@ class Shell(Looked):
         """What is being done, or why nothing is loaded."""
         return f"{self._doing} ..." if self.is_measuring else self._doing
 
-    def measure(self, asked: Asked, *, loader: Loader | None = None) -> None:
+    def measure(self, asked: RunRequest, *, loader: Loader | None = None) -> None:
         """Measure this beside the screens; what was measured until now is given up.
 
         ``loader``: how, where not as the app does.
@@ -92,8 +94,8 @@ class Shell(Looked):
         if event.loading is not self._loading:
             return
         self._loading, self.asked, self.loaded = None, event.loading.asked, event.loaded
-        self.look = FirstLook(facts=event.loaded.report.run)
-        self.selected = kept_selected(event.loaded.report, self.selected)
+        self.look = RunPreview(facts=event.loaded.report.run)
+        self.selected = keep_selection(event.loaded.report, self.selected)
         self.clear_notifications()
         self.refill()
 
@@ -102,8 +104,8 @@ class Shell(Looked):
         if event.loading is not self._loading:
             return
         self._loading = None
-        self.say(one_line(event.error))
-        self.notify(one_line(event.error), severity="error", markup=False, timeout=_ERROR_SECONDS)
+        self.say(format_error(event.error))
+        self.notify(format_error(event.error), severity="error", markup=False, timeout=_ERROR_SECONDS)
 
     def say(self, doing: str) -> None:
         """What is being done, or went wrong, in the status line."""
@@ -113,12 +115,12 @@ class Shell(Looked):
     def refill(self) -> None:
         """The screen in front, or below what is opened, shows what has changed."""
         for screen in self.screen_stack:
-            if isinstance(screen, Refilled):
+            if isinstance(screen, Refillable):
                 screen.refill()
 
     def select(self, rank: int | None = None, step: int | None = None) -> None:
         """Show this rank, or this step, from now on."""
-        self.selected = Selected(
+        self.selected = Selection(
             rank=self.selected.rank if rank is None else rank,
             step=self.selected.step if step is None else step,
         )
@@ -128,6 +130,6 @@ class Shell(Looked):
         """Switch to a screen, where the app has it."""
 
 
-def one_line(error: ZprofError) -> str:
+def format_error(error: ZprofError) -> str:
     """The error with its remedy."""
     return printable(f"{error} ({error.hint})" if error.hint else str(error))

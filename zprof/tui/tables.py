@@ -1,16 +1,19 @@
-"""What a page shows, apart from how it is drawn: tables of cells, and what a row opens."""
+"""Tables of cells, independent of how they are drawn: columns, lines, marks, and what a row opens.
 
-from collections.abc import Sequence
+Sorting and searching are here, too.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, overload, runtime_checkable
 
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
 from zprof.tui.figures import Figure
 
 #: Rows that a table draws, the first of its order, and lines of a page's table that can be searched and
 #: sorted: of more than either its notes say how many there are.
-MOST_ROWS, MOST_LINES = 100, 2000
+MAX_ROWS, MAX_LINES = 100, 2000
 
 
 class Mark(StrEnum):
@@ -40,7 +43,7 @@ class Opens(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class TextCell:
     """Text in a cell: names from a run are made printable here, and nowhere else."""
 
     raw: str
@@ -53,7 +56,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar(Word):
+class BarCell(TextCell):
     """A piece of a line, drawn to scale: kinds of time, each from one share of the line to another.
 
     ``columns``: how long the whole line is in a terminal of 80 columns; wide ones have more.  ``raw`` is what
@@ -68,7 +71,7 @@ class Bar(Word):
         return self.columns + max(0, width - 80) // 2
 
 
-Cell = Word | Figure
+Cell = TextCell | Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class Column:
     rest: bool = False
 
 
-def numeric(title: str, says: str = "", *, from_width: int = 0) -> Column:
+def numeric_column(title: str, says: str = "", *, from_width: int = 0) -> Column:
     """A column of numbers."""
     return Column(title=title, says=says, numeric=True, from_width=from_width)
 
@@ -121,7 +124,7 @@ class Table:
         return [cell for line in self.lines for cell in line.cells if isinstance(cell, Figure)]
 
 
-def number_of(line: Line, cell: Cell) -> Figure | None:
+def find_number(line: Line, cell: Cell) -> Figure | None:
     """What ``enter`` on a cell explains: its number; of a row that leads nowhere, the row's first number."""
     if isinstance(cell, Figure) and cell.leaves:
         return cell
@@ -131,7 +134,7 @@ def number_of(line: Line, cell: Cell) -> Figure | None:
 
 
 @runtime_checkable
-class ShowsTable(Protocol):
+class TableSource(Protocol):
     """A widget that keys can act on: what it shows as a table, and the line and cell under its cursor."""
 
     @property
@@ -142,12 +145,12 @@ class ShowsTable(Protocol):
         """What is under the cursor."""
 
 
-def shown_columns(table: Table, width: int) -> list[int]:
+def select_columns(table: Table, width: int) -> list[int]:
     """Places of the columns that a table of this width shows."""
     return [place for place, column in enumerate(table.columns) if width >= column.from_width]
 
 
-def narrowed(table: Table, text: str) -> Sequence[Line]:
+def filter_lines(table: Table, text: str) -> Sequence[Line]:
     """The lines in which the text stands, in any case of letters; all for no text."""
     wanted = text.casefold()
     if not wanted:
@@ -155,7 +158,7 @@ def narrowed(table: Table, text: str) -> Sequence[Line]:
     return [line for line in table.lines if any(wanted in cell.text.casefold() for cell in line.cells)]
 
 
-def sorted_by(table: Table, lines: Sequence[Line], place: int, *, reverse: bool) -> list[Line]:
+def sort_lines(table: Table, lines: Sequence[Line], place: int, *, reverse: bool) -> list[Line]:
     """The lines by a column: numbers by value, unknown ones last, texts by letters."""
 
     def key(line: Line) -> tuple[float, str]:
@@ -171,3 +174,40 @@ def sorted_by(table: Table, lines: Sequence[Line], place: int, *, reverse: bool)
 
 def _is_unknown(cell: Cell) -> bool:
     return isinstance(cell, Figure) and cell.value is None
+
+
+class LazyLines(Sequence[Line]):
+    """So many lines, each made once, by its place."""
+
+    def __init__(self, count: int, make: Callable[[int], Line]) -> None:
+        self._make = make
+        self._made: list[Line | None] = [None] * count
+
+    @property
+    def made(self) -> int:
+        """How many are made by now."""
+        return sum(line is not None for line in self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, at: int) -> Line: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Line]: ...
+    def __getitem__(self, at: int | slice) -> Line | Sequence[Line]:
+        """The line at a place, or the lines of a stretch."""
+        if isinstance(at, slice):
+            return [self._at(place) for place in range(*at.indices(len(self)))]
+        return self._at(range(len(self))[at])
+
+    def _at(self, place: int) -> Line:
+        found = self._made[place]
+        if found is None:
+            found = self._made[place] = self._make(place)
+        return found
+
+
+def format_truncation(shown: int, count: int, which: str) -> str:
+    """That a table has only some of what there is; nothing where it has all."""
+    return f"the {shown} {which} of {count}  " if count > shown else ""

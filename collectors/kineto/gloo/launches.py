@@ -1,24 +1,94 @@
-"""Launches of gloo's collectives: the operators of c10d on the thread that called them."""
+"""Find gloo's collectives in a trace: their launches (c10d operators on the calling thread) and their
+executions (``gloo:<op>`` on the threads of a process group).
+
+The table of operators was observed in traces of torch 2.13: a reduce-scatter runs as
+``gloo:all_reduce`` over the full input, so its kind is only known from the launch.
+"""
 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zprof.collectors.kineto.arguments import Arguments, elements
-from zprof.collectors.kineto.collectives.finding import Enclosing, rows_of
-from zprof.collectors.kineto.collectives.groups import GroupNames
-from zprof.collectors.kineto.collectives.spans import RangeSpan, identity
-from zprof.collectors.kineto.collectives.units import units_at
-from zprof.collectors.kineto.columns import Trace
-from zprof.collectors.kineto.gloo.operators import OPERATORS, GlooKey, GlooOperator
-from zprof.collectors.kineto.gloo.peers import place_in_group
+import numpy as np
+
+from zprof.collectors.kineto.annotations import (
+    IntervalIndex,
+    RangeSpan,
+    collective_identity,
+    find_rows,
+    find_units,
+)
+from zprof.collectors.kineto.collectives import parse_element_type
+from zprof.collectors.kineto.process_groups import GroupNames, parse_place_in_group
+from zprof.collectors.kineto.trace import Arguments, Int64s, Trace, count_elements
+from zprof.model.collectives import CollectiveKind
 from zprof.run.ranges import EngineRange, RangeVerb
 
-_NOTHING = Arguments()
-_MOST_REPEATS = 1 << 12
+#: What a launch and its execution have in common: the operator that gloo runs, and its elements.
+GlooKey = tuple[str, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlooOperator:
+    """One c10d operator.
+
+    ``executed`` is the name behind ``gloo:``.  The execution shows the elements of ``argument`` of the
+    launch; None where it shows none that all ranks have.  ``repeats``: it executes once for each rank of
+    the group.  ``gathers``: the full tensor is as many times larger as the group has ranks.  ``shards``: the
+    arguments that hold the full tensor and this rank's part, which tell how many ranks there are.
+    ``root``: the argument of one-sided operators that names the root by its place in the group.
+    """
+
+    kind: CollectiveKind
+    executed: str
+    argument: int | None
+    repeats: bool = False
+    gathers: bool = False
+    shards: tuple[int, int] | None = None
+    root: int | None = None
+
+
+GLOO_OPERATORS: dict[str, GlooOperator] = {
+    "c10d::_allgather_base_": GlooOperator(
+        kind=CollectiveKind.ALL_GATHER, executed="all_gather", argument=1, gathers=True, shards=(0, 1)
+    ),
+    "c10d::allgather_": GlooOperator(
+        kind=CollectiveKind.ALL_GATHER, executed="all_gather", argument=1, gathers=True, shards=(0, 1)
+    ),
+    "c10d::_reduce_scatter_base_": GlooOperator(
+        kind=CollectiveKind.REDUCE_SCATTER, executed="all_reduce", argument=1, shards=(1, 0)
+    ),
+    "c10d::reduce_scatter_": GlooOperator(
+        kind=CollectiveKind.REDUCE_SCATTER, executed="all_reduce", argument=0, repeats=True
+    ),
+    "c10d::allreduce_": GlooOperator(kind=CollectiveKind.ALL_REDUCE, executed="all_reduce", argument=0),
+    "c10d::broadcast_": GlooOperator(kind=CollectiveKind.BROADCAST, executed="broadcast", argument=0, root=2),
+    "c10d::alltoall_base_": GlooOperator(kind=CollectiveKind.ALL_TO_ALL, executed="all_to_all", argument=1),
+    "c10d::alltoall_": GlooOperator(kind=CollectiveKind.ALL_TO_ALL, executed="all_to_all", argument=1),
+    "c10d::reduce_": GlooOperator(kind=CollectiveKind.REDUCE, executed="reduce", argument=0, root=3),
+    "c10d::gather_": GlooOperator(
+        kind=CollectiveKind.GATHER, executed="gather", argument=1, gathers=True, root=3
+    ),
+    "c10d::scatter_": GlooOperator(kind=CollectiveKind.SCATTER, executed="scatter", argument=None, root=3),
+    "c10d::barrier": GlooOperator(kind=CollectiveKind.BARRIER, executed="barrier", argument=None),
+}
+
+#: Executions that show no tensor which a launch on every rank has.
+WITHOUT_TENSOR = frozenset(o.executed for o in GLOO_OPERATORS.values() if o.argument is None)
+
+#: Executions of point-to-point messages: the caller's thread carries them (see ``messages``).
+MESSAGE_KINDS = {
+    "gloo:send": CollectiveKind.SEND,
+    "gloo:recv": CollectiveKind.RECV,
+    "gloo:recvAnySource": CollectiveKind.RECV,
+}
+
+
+_NO_ARGUMENTS = Arguments()
+_MAX_REPEATS = 1 << 12
 #: Between the launch of a synchronous call and its wait lie a few lines of Python.
-_DIRECTLY_NS = 1_000_000
+_MAX_WAIT_DELAY_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +118,9 @@ class Launch:
 
 def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> list[Launch]:
     """All launches by start, without those that went to another backend."""
-    find = _Launches(trace, spans, groups)
-    rows = launch_rows(trace, OPERATORS.__contains__)
-    units = units_at(trace, trace.thread[rows], trace.start_ns[rows])
+    find = _LaunchReader(trace, spans, groups)
+    rows = find_launch_rows(trace, GLOO_OPERATORS.__contains__)
+    units = find_units(trace, trace.thread[rows], trace.start_ns[rows])
     return [
         launch
         for index, (row, unit) in enumerate(zip(rows, units, strict=True))
@@ -58,7 +128,7 @@ def find_launches(trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) 
     ]
 
 
-class _Launches:
+class _LaunchReader:
     """Makes launches of the rows of operators."""
 
     def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
@@ -68,11 +138,11 @@ class _Launches:
 
     def of(self, row: int, index: int, unit: str | None) -> list[Launch]:
         """The launch, as often as it executes."""
-        operator, thread = OPERATORS[self._trace.name[row]], int(self._trace.thread[row])
-        start, end = _times(self._trace, row)
+        operator, thread = GLOO_OPERATORS[self._trace.name[row]], int(self._trace.thread[row])
+        start, end = _read_times(self._trace, row)
         span = self._enclosing.find(thread, start, end)
         stated = span.range if span is not None and span.range.verb is RangeVerb.LAUNCH else None
-        arguments = self._trace.arguments.get(row, _NOTHING)
+        arguments = self._trace.arguments.get(row, _NO_ARGUMENTS)
         group, size = self._group(stated, operator, arguments)
         launch = Launch(
             start_ns=start,
@@ -85,36 +155,36 @@ class _Launches:
             group=group,
             group_size=size,
             index=index,
-            key=_launch_key(operator, arguments),
-            root=place_in_group(arguments, operator.root),
+            key=_make_launch_key(operator, arguments),
+            root=parse_place_in_group(arguments, operator.root),
         )
-        return [launch] * (max(1, min(size, _MOST_REPEATS)) if operator.repeats else 1)
+        return [launch] * (max(1, min(size, _MAX_REPEATS)) if operator.repeats else 1)
 
     def _group(
         self, stated: EngineRange | None, operator: GlooOperator, arguments: Arguments
     ) -> tuple[str, int]:
         if stated is not None:
             return self._groups.resolve(stated.group)
-        return self._groups.of_size(_ranks_by_shape(operator, arguments))
+        return self._groups.of_size(_count_ranks_by_shape(operator, arguments))
 
 
-def launch_rows(trace: Trace, named: Callable[[str], bool]) -> list[int]:
+def find_launch_rows(trace: Trace, named: Callable[[str], bool]) -> list[int]:
     """Return the rows of operators by start, without those that enclose a ``record_param_comms``.
 
     Those went to NCCL or RCCL.
     """
-    rows = rows_of(trace, ("cpu_op",), named)
-    elsewhere = rows_of(trace, ("cpu_op",), "record_param_comms".__eq__)
-    taken = Enclosing(trace, rows).at(trace.thread[elsewhere], trace.start_ns[elsewhere])
+    rows = find_rows(trace, ("cpu_op",), named)
+    elsewhere = find_rows(trace, ("cpu_op",), "record_param_comms".__eq__)
+    taken = IntervalIndex(trace, rows).at(trace.thread[elsewhere], trace.start_ns[elsewhere])
     gone = set(taken.tolist())
     return [row for row in rows.tolist() if row not in gone]
 
 
-def _ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int | None:
+def _count_ranks_by_shape(operator: GlooOperator, arguments: Arguments) -> int | None:
     """How many ranks a gather or reduce-scatter spans: the full tensor over one part."""
     if operator.shards is None:
         return None
-    parts, part = (elements(arguments.dims, argument) for argument in operator.shards)
+    parts, part = (count_elements(arguments.dims, argument) for argument in operator.shards)
     return parts // part if parts and part and not parts % part else None
 
 
@@ -124,7 +194,10 @@ class EnclosingRanges:
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
         self._spans: dict[int, list[RangeSpan]] = defaultdict(list)
         for span in spans:
-            if span.range.verb in (RangeVerb.LAUNCH, RangeVerb.COMM) and identity(span.range) is not None:
+            if (
+                span.range.verb in (RangeVerb.LAUNCH, RangeVerb.COMM)
+                and collective_identity(span.range) is not None
+            ):
                 self._spans[span.thread].append(span)
 
     def find(self, thread: int, start_ns: int, end_ns: int) -> RangeSpan | None:
@@ -146,7 +219,7 @@ class _NextWaits:
     def find(self, thread: int, launched_ns: int) -> RangeSpan | None:
         spans = self._spans.get(thread, [])
         index = bisect_right(spans, launched_ns, key=lambda span: span.start_ns)
-        near = index < len(spans) and spans[index].start_ns - launched_ns <= _DIRECTLY_NS
+        near = index < len(spans) and spans[index].start_ns - launched_ns <= _MAX_WAIT_DELAY_NS
         return spans[index] if near else None
 
 
@@ -156,12 +229,69 @@ def _is_synchronous(arguments: Arguments) -> bool:
     return isinstance(values, list) and len(values) >= 2 and values[-2] == "False"
 
 
-def _launch_key(operator: GlooOperator, arguments: Arguments) -> GlooKey:
+def _make_launch_key(operator: GlooOperator, arguments: Arguments) -> GlooKey:
     if operator.argument is None:
         return operator.executed, None
-    return operator.executed, elements(arguments.dims, operator.argument)
+    return operator.executed, count_elements(arguments.dims, operator.argument)
 
 
-def _times(trace: Trace, row: int) -> tuple[int, int]:
+def _read_times(trace: Trace, row: int) -> tuple[int, int]:
     start = int(trace.start_ns[row])
     return start, start + int(trace.duration_ns[row])
+
+
+_WORKER_THREAD = "pt_gloo_runloop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One ``gloo:<op>`` on a worker thread.  ``dtype`` is torch's name and the bytes of an element."""
+
+    thread: int
+    start_ns: int
+    end_ns: int
+    elements: int | None
+    dtype: tuple[str, int] | None
+    key: GlooKey
+
+
+def find_executions(trace: Trace) -> list[Execution]:
+    """All executions by start."""
+    rows = find_rows(trace, ("user_annotation", "cpu_op"), _is_execution)
+    workers = _find_worker_threads(trace, rows) if len(rows) else frozenset()
+    found: list[Execution] = []
+    for row in rows.tolist():
+        thread = int(trace.thread[row])
+        if thread not in workers:
+            continue
+        start = int(trace.start_ns[row])
+        arguments = trace.arguments.get(row, _NO_ARGUMENTS)
+        executed = trace.name[row].removeprefix("gloo:")
+        count = count_elements(arguments.dims, types=arguments.types)
+        key = (executed, None if executed in WITHOUT_TENSOR else count)
+        types = arguments.types if isinstance(arguments.types, list) and arguments.types else [None]
+        dtype = parse_element_type(types[0])
+        found.append(
+            Execution(
+                thread=thread,
+                start_ns=start,
+                end_ns=start + int(trace.duration_ns[row]),
+                elements=count,
+                dtype=dtype,
+                key=key,
+            )
+        )
+    return found
+
+
+def _find_worker_threads(trace: Trace, executions: Int64s) -> frozenset[int]:
+    """Gloo's threads: they are called so, or (where none is: names are inherited) run no operators."""
+    named = {t for t, names in trace.thread_names.items() if any(_WORKER_THREAD in name for name in names)}
+    if named:
+        return frozenset(named)
+    operators = trace.thread[trace.category.where("cpu_op".__eq__)]
+    return frozenset(np.setdiff1d(trace.thread[executions], operators).tolist())
+
+
+def _is_execution(name: str) -> bool:
+    return name.startswith("gloo:") and name not in MESSAGE_KINDS

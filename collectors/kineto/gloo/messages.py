@@ -1,10 +1,11 @@
-"""Point-to-point messages of gloo: ``gloo:send`` and ``gloo:recv`` on the thread that called them.
+"""Find gloo's point-to-point messages: ``gloo:send`` and ``gloo:recv`` on the thread that called them.
 
 Unlike collectives, which worker threads carry out, a message is posted by its caller: the range
-``gloo:send`` opens within the operator ``c10d::send``, on the same thread, and closes when the caller has
-waited for it.  So each joins to its own post and its own wait, without counting.  A message that nobody
-waited for within the window leaves no range: a gap says so.  A receive may arrive long before it is waited
-for and its range still ends at the wait: what of it is blocked is read from the waits, not from the range.
+``gloo:send`` opens within the operator ``c10d::send``, on the same thread, and closes when the caller
+has waited for it.  So each joins to its own post and its own wait, without counting.  A message that
+nobody waited for within the window leaves no range: a gap says so.  A receive may arrive long before
+it is waited for and its range still ends at the wait: the blocked time is read from the waits, not
+from the range.
 """
 
 from bisect import bisect_right
@@ -14,64 +15,63 @@ from dataclasses import replace
 
 import numpy as np
 
-from zprof.collectors.kineto.arguments import Arguments, elements
-from zprof.collectors.kineto.collectives.element_types import element_type
-from zprof.collectors.kineto.collectives.finding import Enclosing, rows_of
-from zprof.collectors.kineto.collectives.groups import GroupNames
-from zprof.collectors.kineto.collectives.rows import CollectiveRow
-from zprof.collectors.kineto.collectives.spans import RangeSpan
-from zprof.collectors.kineto.collectives.units import units_at
-from zprof.collectors.kineto.columns import Int64s, Trace
-from zprof.collectors.kineto.gloo.gaps import gaps_of_rows, unknown_peers, unposted, unwaited
-from zprof.collectors.kineto.gloo.launches import EnclosingRanges, launch_rows
-from zprof.collectors.kineto.gloo.operators import MESSAGES
-from zprof.collectors.kineto.gloo.peers import Peers, place_in_group
+from zprof.collectors.kineto.annotations import IntervalIndex, RangeSpan, find_rows, find_units
+from zprof.collectors.kineto.collective_gaps import (
+    list_gloo_gaps,
+    make_unknown_peers_gap,
+    make_unposted_gap,
+    make_unwaited_gap,
+)
+from zprof.collectors.kineto.collectives import CollectiveRow, parse_element_type
+from zprof.collectors.kineto.gloo.launches import MESSAGE_KINDS, EnclosingRanges, find_launch_rows
+from zprof.collectors.kineto.process_groups import GroupNames, Peers, parse_place_in_group
+from zprof.collectors.kineto.trace import Arguments, Int64s, Trace, count_elements
 from zprof.model.gaps import Gap
 from zprof.run.ranges import RangeVerb
 
-METHOD = "gloo_message_order"
-_NOTHING = Arguments()
+BY_MESSAGE_ORDER = "gloo_message_order"
+_NO_ARGUMENTS = Arguments()
 #: Operators that post a message, and the argument that names the other side.
 _POSTS: dict[str, int | None] = {"c10d::send": 2, "c10d::recv_": 2, "c10d::recv_any_source_": None}
 
 
-def message_rows(
+def make_message_rows(
     trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
 ) -> tuple[list[CollectiveRow], list[Gap]]:
     """Return a row for each message of gloo, numbered per kind and peer, and what is unknown of them."""
-    executions = rows_of(trace, ("user_annotation", "cpu_op"), MESSAGES.__contains__)
-    posts = np.array(launch_rows(trace, _POSTS.__contains__), dtype=np.int64)
-    around = _posts_around(trace, posts, executions)
-    read = _Messages(trace, spans, groups)
+    executions = find_rows(trace, ("user_annotation", "cpu_op"), MESSAGE_KINDS.__contains__)
+    posts = np.array(find_launch_rows(trace, _POSTS.__contains__), dtype=np.int64)
+    around = _find_posts(trace, posts, executions)
+    read = _MessageReader(trace, spans, groups)
     counts: dict[tuple[str, str, int | None], int] = defaultdict(int)
     rows = []
     for row in read.rows(executions, around):
         key = row.group, row.kind, row.peer_rank
         rows.append(replace(row, sequence=counts[key]))
         counts[key] += 1
-    unfinished = len(posts) - int((around >= 0).sum()) if len(executions) or not _is_on_device(trace) else 0
-    return rows, _gaps(rows, unfinished)
+    unfinished = len(posts) - int((around >= 0).sum()) if len(executions) or not _has_kernels(trace) else 0
+    return rows, _list_message_gaps(rows, unfinished)
 
 
-def _posts_around(trace: Trace, posts: Int64s, executions: Int64s) -> Int64s:
+def _find_posts(trace: Trace, posts: Int64s, executions: Int64s) -> Int64s:
     """The row of the operator in which each execution began, or -1."""
     if not len(posts):
         return np.full(len(executions), -1, dtype=np.int64)
-    return Enclosing(trace, posts).at(trace.thread[executions], trace.start_ns[executions])
+    return IntervalIndex(trace, posts).at(trace.thread[executions], trace.start_ns[executions])
 
 
-class _Messages:
+class _MessageReader:
     """Makes rows of executions."""
 
     def __init__(self, trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames) -> None:
         self._trace, self._groups, self._peers = trace, groups, Peers(trace.header)
-        self._ranges, self._waits = EnclosingRanges(spans), _Waits(spans)
+        self._ranges, self._waits = EnclosingRanges(spans), _MessageWaits(spans)
         self._carrying = {span.range.engine for span in spans if span.range.verb is RangeVerb.COMM}
 
     def rows(self, executions: Int64s, around: Int64s) -> list[CollectiveRow]:
         """Rows by start, without messages that a ``::comm`` range stands for."""
         posts = np.where(around >= 0, around, executions)
-        units = units_at(self._trace, self._trace.thread[posts], self._trace.start_ns[posts])
+        units = find_units(self._trace, self._trace.thread[posts], self._trace.start_ns[posts])
         found = [
             self._row(execution, post, unit)
             for execution, post, unit in zip(executions.tolist(), around.tolist(), units, strict=True)
@@ -82,9 +82,9 @@ class _Messages:
         trace = self._trace
         thread, start = int(trace.thread[execution]), int(trace.start_ns[execution])
         end = start + int(trace.duration_ns[execution])
-        arguments = trace.arguments.get(execution, _NOTHING)
+        arguments = trace.arguments.get(execution, _NO_ARGUMENTS)
         types = arguments.types if isinstance(arguments.types, list) and arguments.types else [None]
-        dtype, size = element_type(types[0]) or ("none", 0)
+        dtype, size = parse_element_type(types[0]) or ("none", 0)
         group, group_size = self._groups.resolve(None)
         place, launched = None, None
         if post >= 0:
@@ -95,15 +95,15 @@ class _Messages:
             if span is not None and span.range.verb is RangeVerb.LAUNCH:
                 group, group_size = self._groups.resolve(span.range.group)
                 unit = span.range.unit or unit
-            place = place_in_group(trace.arguments.get(post, _NOTHING), _POSTS[trace.name[post]])
+            place = parse_place_in_group(trace.arguments.get(post, _NO_ARGUMENTS), _POSTS[trace.name[post]])
         wait = self._waits.around(thread, end)
         return CollectiveRow(
-            kind=str(MESSAGES[trace.name[execution]]),
+            kind=str(MESSAGE_KINDS[trace.name[execution]]),
             group=group,
             group_size=group_size,
             sequence=0,
             dtype=dtype,
-            bytes=(elements(arguments.dims, types=arguments.types) or 0) * size,
+            bytes=(count_elements(arguments.dims, types=arguments.types) or 0) * size,
             start_ns=start,
             end_ns=end,
             launch_start_ns=launched[0] if launched else None,
@@ -112,11 +112,11 @@ class _Messages:
             wait_end_ns=wait.end_ns if wait else None,
             unit=unit,
             peer_rank=self._peers.find(group, place, other=True),
-            method=METHOD,
+            method=BY_MESSAGE_ORDER,
         )
 
 
-class _Waits:
+class _MessageWaits:
     """Finds the wait of a thread in which a message ended."""
 
     def __init__(self, spans: Sequence[RangeSpan]) -> None:
@@ -131,18 +131,18 @@ class _Waits:
         return spans[index] if index >= 0 and end_ns <= spans[index].end_ns else None
 
 
-def _is_on_device(trace: Trace) -> bool:
+def _has_kernels(trace: Trace) -> bool:
     return bool(trace.category.where("kernel".__eq__).any())
 
 
-def _gaps(rows: Sequence[CollectiveRow], unfinished: int) -> list[Gap]:
-    gaps = gaps_of_rows(rows)
+def _list_message_gaps(rows: Sequence[CollectiveRow], unfinished: int) -> list[Gap]:
+    gaps = list_gloo_gaps(rows)
     if unfinished:
-        gaps.append(unwaited(unfinished))
+        gaps.append(make_unwaited_gap(unfinished))
     silent = sum(row.launch_start_ns is None for row in rows)
     if silent:
-        gaps.append(unposted(silent, len(rows)))
+        gaps.append(make_unposted_gap(silent, len(rows)))
     nameless = sum(row.peer_rank is None for row in rows) - silent
     if nameless:
-        gaps.append(unknown_peers(nameless, len(rows)))
+        gaps.append(make_unknown_peers_gap(nameless, len(rows)))
     return gaps

@@ -1,4 +1,4 @@
-"""Decodes events in the cheapest way that their text allows."""
+"""Decode events in the cheapest way that their text allows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from typing import Any
 import msgspec
 
 from zprof.collectors.kineto.reading.events import (
-    EVENT,
-    EVENTS,
-    EXACT_EVENTS,
-    NOT_DECODED,
-    USUAL_EVENTS,
+    DECODE_ERRORS,
+    EVENT_DECODER,
+    EVENTS_DECODER,
+    EXACT_EVENTS_DECODER,
+    USUAL_EVENTS_DECODER,
     Event,
     ExactEvent,
     FewArguments,
-    Named,
+    NameEvent,
     Span,
-    Usual,
+    UsualEvent,
 )
-from zprof.collectors.kineto.reading.mend import Mended
-from zprof.collectors.kineto.reading.separators import Separators
+from zprof.collectors.kineto.reading.repair import RepairedEvent
+from zprof.collectors.kineto.reading.structure import Separators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class DecodedEvents:
     """Events by kind.  ``number``: of all kinds.  ``phased``: so many of them say their kind.
 
     ``usual``: their spans have not all of their arguments.
@@ -37,8 +37,8 @@ class Decoded:
     usual: bool
 
 
-def _by_kind(events: Sequence[Event | ExactEvent]) -> Decoded:
-    return Decoded(
+def _split_by_kind(events: Sequence[Event | ExactEvent]) -> DecodedEvents:
+    return DecodedEvents(
         number=len(events),
         spans=[event for event in events if event.ph == "X"],
         named=[event for event in events if event.ph == "M"],
@@ -47,12 +47,12 @@ def _by_kind(events: Sequence[Event | ExactEvent]) -> Decoded:
     )
 
 
-def _by_type(events: Sequence[Usual]) -> Decoded:
-    has_named = Named in map(type, events)
-    return Decoded(
+def _split_by_type(events: Sequence[UsualEvent]) -> DecodedEvents:
+    has_named = NameEvent in map(type, events)
+    return DecodedEvents(
         number=len(events),
         spans=[event for event in events if type(event) is Span],
-        named=[event for event in events if type(event) is Named] if has_named else [],
+        named=[event for event in events if type(event) is NameEvent] if has_named else [],
         phased=len(events),
         usual=True,
     )
@@ -69,75 +69,75 @@ class Piece:
         self._separators = separators
         self.array = memoryview(text)[start - 1 : stop + 1]
 
-    def usual(self) -> Decoded | None:
+    def usual(self) -> DecodedEvents | None:
         """None where there are events of other kinds."""
         try:
-            return _by_type(USUAL_EVENTS.decode(self.array))
+            return _split_by_type(USUAL_EVENTS_DECODER.decode(self.array))
         except msgspec.ValidationError:
             return None
 
-    def any(self) -> Decoded:
+    def any(self) -> DecodedEvents:
         """Of all kinds."""
-        return _by_kind(EVENTS.decode(self.array))
+        return _split_by_kind(EVENTS_DECODER.decode(self.array))
 
-    def exact(self) -> Decoded:
+    def exact(self) -> DecodedEvents:
         """With the digits of their times."""
-        return _by_kind(EXACT_EVENTS.decode(self.array))
+        return _split_by_kind(EXACT_EVENTS_DECODER.decode(self.array))
 
-    def arguments(self, decoded: Decoded, rows: Sequence[int]) -> list[FewArguments]:
+    def arguments(self, decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
         """All arguments of a few of the spans of this text.
 
         Each is looked for by its name, and is the right one where all else that was read of it is the same.
         """
         if not decoded.usual:
-            return _arguments(decoded, rows)
+            return _list_arguments(decoded, rows)
         found: list[FewArguments] = []
         at, text = self._start, self._text
         for span in [decoded.spans[row] for row in rows]:
             name = msgspec.json.encode(span.name)
             while (place := text.find(name, at, self._stop)) >= 0:
                 begin, at = self._separators.around(text, self._start, place, self._stop)
-                event = _event(memoryview(text)[begin:at])
-                if event is not None and _same(event, span):
+                event = _decode_event(memoryview(text)[begin:at])
+                if event is not None and _is_same_event(event, span):
                     found.append(event.args)
                     break
             else:
-                return _arguments(self.any(), rows)
+                return _list_arguments(self.any(), rows)
         return found
 
 
-class MendedPiece:
+class RepairedPiece:
     """One event that was mended."""
 
-    def __init__(self, mended: Mended) -> None:
+    def __init__(self, mended: RepairedEvent) -> None:
         self._mended = mended
         self.array = memoryview(mended.text)
 
-    def any(self) -> Decoded:
+    def any(self) -> DecodedEvents:
         """Of all kinds."""
-        return _by_kind([self._mended.event()])
+        return _split_by_kind([self._mended.event()])
 
-    def exact(self) -> Decoded:
+    def exact(self) -> DecodedEvents:
         """With the digits of its times."""
-        return _by_kind([self._mended.exact_event()])
+        return _split_by_kind([self._mended.exact_event()])
 
-    def arguments(self, decoded: Decoded, rows: Sequence[int]) -> list[FewArguments]:
+    def arguments(self, decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
         """All arguments of some of its events."""
-        return _arguments(decoded, rows)
+        return _list_arguments(decoded, rows)
 
 
-def _arguments(decoded: Decoded, rows: Sequence[int]) -> list[FewArguments]:
+def _list_arguments(decoded: DecodedEvents, rows: Sequence[int]) -> list[FewArguments]:
     return [decoded.spans[row].args for row in rows]
 
 
-def _event(text: memoryview) -> Event | None:
+def _decode_event(text: memoryview) -> Event | None:
     try:
-        return EVENT.decode(text)
-    except NOT_DECODED:
+        return EVENT_DECODER.decode(text)
+    except DECODE_ERRORS:
         return None
 
 
-def _same(event: Event, span: Span) -> bool:
+def _is_same_event(event: Event, span: Span) -> bool:
     few, other = span.args, event.args
     return (
         event.ph == "X"

@@ -1,18 +1,24 @@
-"""Reads the outer part of a trace: an object with the events under one of its keys, or a bare list of events.
+"""Read the outer part of a trace: an object with the events under one of its keys, or a bare list of
+events; parse its header, and say what a file is that is no trace.
 
-Keys stand before and after the events, in any order.  Values of keys that nobody asked for are passed over
-unread: there are programs that write their whole environment into a trace.
+Keys come before and after the events, in any order.  Values of other keys are skipped unread: some
+programs write their whole environment into a trace.
 """
 
+import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from zprof.collectors.kineto.reading.refusals import no_trace
-from zprof.collectors.kineto.reading.structure import brackets
-from zprof.collectors.kineto.reading.window import Window
+from zprof.collectors.kineto.reading.columns import to_int64
+from zprof.collectors.kineto.reading.structure import find_brackets
+from zprof.collectors.kineto.reading.text import Window
+from zprof.collectors.kineto.trace import ABSENT, Group, TraceHeader, int64_or_none
 from zprof.model.errors import BadInput
 
-EVENTS = b"traceEvents"
+EVENTS_KEY = b"traceEvents"
 _SPACE, _BETWEEN = re.compile(rb"\s+"), re.compile(rb"[\s,]+")
 _PADDING = re.compile(rb"[\s\0]+")
 _KEY = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:', re.DOTALL)
@@ -21,7 +27,7 @@ _SCALAR = re.compile(rb"[^\s,\]}]++")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _QUOTE, _OPEN, _CURLY_OPEN, _CURLY_CLOSE, _BACKSLASH = b'"[{}\\'
 #: A list of groups of some ten thousand ranks has some megabytes.
-_MOST_VALUE_BYTES = 16 << 20
+_MAX_VALUE_BYTES = 16 << 20
 
 
 class Document:
@@ -50,7 +56,7 @@ class Document:
         self._pass_byte_order_mark()
         first = self._window.skip(_SPACE)
         if first not in (_OPEN, _CURLY_OPEN):
-            raise no_trace(self._window)
+            raise make_not_a_trace_error(self._window)
         self._window.start += 1
         closed = self._read_list() if first == _OPEN else self._read_object()
         self.complete = closed and self._window.skip(_PADDING) is None
@@ -64,7 +70,7 @@ class Document:
 
     def _read_list(self) -> bool:
         if self._window.skip(_SPACE) != _CURLY_OPEN:
-            raise no_trace(self._window)
+            raise make_not_a_trace_error(self._window)
         self.has_events = True
         return self._read_events()
 
@@ -77,7 +83,7 @@ class Document:
             if key is None:
                 break
             kind = self._window.skip(_SPACE)
-            if kind == _OPEN and key.group(1) == EVENTS:
+            if kind == _OPEN and key.group(1) == EVENTS_KEY:
                 self._window.start += 1
                 self.has_events = True
                 if not self._read_events():
@@ -88,7 +94,7 @@ class Document:
 
     def _read_value(self, key: bytes, kind: int) -> bool:
         if kind in (_OPEN, _CURLY_OPEN):
-            value = bracketed(self._window, keep=key in self._asked)
+            value = skip_bracketed(self._window, keep=key in self._asked)
         else:
             found = self._match(_TEXT if kind == _QUOTE else _SCALAR)
             value = found.group() if found else None
@@ -110,26 +116,26 @@ class Document:
         return copied
 
 
-def bracketed(window: Window, *, keep: bool) -> bytes | None:
+def skip_bracketed(window: Window, *, keep: bool) -> bytes | None:
     """Move behind the list or object that begins here, of any size; its text where it is to be kept."""
     kept, depth, in_string = bytearray(), 0, False
     while True:
-        stop = _without_backslashes(window)
-        found = brackets(window.data, window.start, stop, in_string=in_string)
+        stop = _end_before_backslashes(window)
+        found = find_brackets(window.data, window.start, stop, in_string=in_string)
         ends = (found.depth + depth == 0).nonzero()[0]
         stop = int(found.position[ends[0]]) + 1 if len(ends) else stop
-        if keep and len(kept) <= _MOST_VALUE_BYTES:
+        if keep and len(kept) <= _MAX_VALUE_BYTES:
             kept += window.data[window.start : stop]
         window.start = stop
         if len(ends):
-            return bytes(kept) if len(kept) <= _MOST_VALUE_BYTES else b""
+            return bytes(kept) if len(kept) <= _MAX_VALUE_BYTES else b""
         depth += int(found.depth[-1]) if len(found.depth) else 0
         in_string = found.in_string
         if not window.more():
             return None
 
 
-def _without_backslashes(window: Window) -> int:
+def _end_before_backslashes(window: Window) -> int:
     """The end of the window, but before backslashes whose meaning hangs on what follows."""
     stop = window.end
     while stop > window.start and window.data[stop - 1] == _BACKSLASH and not window.ended:
@@ -146,3 +152,120 @@ def refuse_without_events(document: Document) -> None:
     if not document.has_events:
         why = "it has no traceEvents" if document.complete else "it ends before its events"
         raise BadInput(why)
+
+
+HEADER_KEYS = (
+    b"baseTimeNanoseconds",
+    b"distributedInfo",
+    b"deviceProperties",
+    b"host_name",
+    b"record_shapes",
+)
+_MAX_RANKS = 1 << 22
+_MAX_LETTERS = 256
+
+
+def parse_header(values: Mapping[bytes, bytes]) -> TraceHeader:
+    """From the text of each value; what is damaged or of another type counts as absent."""
+    read = {key: _parse_value(values.get(key, b"null")) for key in HEADER_KEYS}
+    base, info, devices, host, shapes = (read[key] for key in HEADER_KEYS)
+    info = info if isinstance(info, dict) else {}
+    return TraceHeader(
+        base_ns=max(0, to_int64(base)),
+        rank=_count_or_none(info.get("rank")),
+        world_size=_count_or_none(info.get("world_size")),
+        backend=_read_text(info.get("backend")),
+        groups=tuple(_read_groups(info.get("pg_config"))),
+        devices=tuple(_read_text(d.get("name")) for d in _list_or_empty(devices) if isinstance(d, dict)),
+        host=_read_text(host),
+        with_shapes=None if shapes is None else to_int64(shapes) == 1 or shapes is True,
+    )
+
+
+def _parse_value(text: bytes) -> Any:
+    try:
+        return json.loads(text.decode(errors="replace"), strict=False, parse_int=_parse_whole)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parse_whole(digits: str) -> int | None:
+    return int(digits) if len(digits) < 64 else None
+
+
+def _read_groups(listed: object) -> Iterator[Group]:
+    left = _MAX_RANKS
+    for entry in _list_or_empty(listed):
+        ranks = _read_ranks(entry.get("ranks")) if isinstance(entry, dict) else ()
+        left -= len(ranks)
+        if ranks and left >= 0:
+            yield Group(
+                name=_read_text(entry.get("pg_name")),
+                description=_read_text(entry.get("pg_desc")),
+                ranks=ranks,
+            )
+
+
+def _read_ranks(value: object) -> tuple[int, ...]:
+    """``[1, 0]`` or ``"[1, 0]"``; empty where one of them is no rank."""
+    listed = _parse_value(value.encode(errors="replace")) if isinstance(value, str) else value
+    ranks = [_count_or_none(rank) for rank in _list_or_empty(listed)]
+    return tuple(sorted({rank for rank in ranks if rank is not None})) if None not in ranks else ()
+
+
+def _list_or_empty(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _count_or_none(value: object) -> int | None:
+    found = to_int64(value)
+    return found if found != ABSENT and found >= 0 else None
+
+
+def _read_text(value: object) -> str:
+    """Names may be numbers."""
+    if isinstance(value, int) and not isinstance(value, bool) and int64_or_none(value) is not None:
+        return str(value)
+    text = value.encode(errors="replace").decode() if isinstance(value, str) else ""
+    return text[:_MAX_LETTERS]
+
+
+_KNOWN_FILES = (
+    (b"\x80", "it is a pickle", "a CUDA memory snapshot is given as it is to: zprof import"),
+    (b"<", "it is an HTML or XML page", "download the file itself"),
+    (b"PK\x03\x04", "it is a zip archive", "unpack it"),
+    (b"PAR1", "it is a Parquet file", "give the folder of the run"),
+    (b"version https://git-lfs", "it is a pointer of Git LFS", "run: git lfs pull"),
+)
+_EXPORT_HINT = "give what torch.profiler exports with export_chrome_trace"
+
+
+def make_not_a_trace_error(window: Window) -> BadInput:
+    """Judged by how the text goes on where the window stands."""
+    rest = window.data[window.start : window.end]
+    if not rest:
+        return BadInput("it is empty or cut short", hint=_EXPORT_HINT)
+    for begin, what, hint in _KNOWN_FILES:
+        if rest.startswith(begin):
+            return BadInput(what, hint=hint)
+    if rest.startswith(b"[") and window.data[1 : window.start].strip() == b"[":
+        hint = "it may be a memory timeline: zprof reads memory from a snapshot"
+        return BadInput("it is a list of lists, not of events", hint=hint)
+    return BadInput("it is not a JSON object or a list of events", hint=_EXPORT_HINT)
+
+
+@contextmanager
+def name_file_in_errors(path: Path) -> Iterator[None]:
+    """Puts the name of the file into what goes wrong with it.
+
+    Raises:
+        BadInput: instead of OSError, and of BadInput without the name.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"{path}: cannot be read ({reason})", hint="give a trace file") from None
+    except BadInput as error:
+        hint = error.hint or "export the trace again"
+        raise BadInput(f"{path}: not a Kineto trace ({error.message})", hint=hint) from None

@@ -1,18 +1,17 @@
-"""One event as it stands in the file, typed: only what every row needs, so that the rest costs nothing."""
+"""Type one event as it is written in the file: only what every row needs, so that the rest costs nothing."""
 
 from typing import Any, Literal
 
 import msgspec
 
-from zprof.collectors.kineto.arguments import FILE_NAMES
-from zprof.collectors.kineto.columns import ABSENT
+from zprof.collectors.kineto.trace import ABSENT, ARGUMENT_KEYS
 
-Identity = int | str | None
+RawId = int | str | None
 NO_TEXT = msgspec.Raw(b"")
 
 
 class FewArguments(
-    msgspec.Struct, gc=False, frozen=True, rename=FILE_NAMES | {"external_id_2021": "external id"}
+    msgspec.Struct, gc=False, frozen=True, rename=ARGUMENT_KEYS | {"external_id_2021": "external id"}
 ):
     """What zprof reads of ``args``: four columns, then what is kept of rows that are about collectives.
 
@@ -20,11 +19,11 @@ class FewArguments(
     Lists, which operators of all kinds have, stay text.
     """
 
-    stream: Identity = ABSENT
-    correlation: Identity = ABSENT
-    external_id: Identity = ABSENT
-    external_id_2021: Identity = None
-    bytes: Identity = ABSENT
+    stream: RawId = ABSENT
+    correlation: RawId = ABSENT
+    external_id: RawId = ABSENT
+    external_id_2021: RawId = None
+    bytes: RawId = ABSENT
     collective: Any = None
     group: Any = None
     name: Any = None
@@ -65,8 +64,8 @@ class Event(msgspec.Struct, gc=False):
     name: str | None = None
     ts: float | None = None
     dur: float | None = None
-    pid: Identity = None
-    tid: Identity = None
+    pid: RawId = None
+    tid: RawId = None
     args: FewArguments = NO_ARGUMENTS
 
 
@@ -78,21 +77,21 @@ class ExactEvent(msgspec.Struct, gc=False):
     name: str | None = None
     ts: msgspec.Raw = NO_TEXT
     dur: msgspec.Raw = NO_TEXT
-    pid: Identity = None
-    tid: Identity = None
+    pid: RawId = None
+    tid: RawId = None
     args: FewArguments = NO_ARGUMENTS
 
 
 class SpanArguments(
-    msgspec.Struct, gc=False, frozen=True, rename=FILE_NAMES | {"external_id_2021": "external id"}
+    msgspec.Struct, gc=False, frozen=True, rename=ARGUMENT_KEYS | {"external_id_2021": "external id"}
 ):
     """What every row needs, and what tells rows about collectives: the other fields cost as much again."""
 
-    stream: Identity = ABSENT
-    correlation: Identity = ABSENT
-    external_id: Identity = ABSENT
-    external_id_2021: Identity = None
-    bytes: Identity = ABSENT
+    stream: RawId = ABSENT
+    correlation: RawId = ABSENT
+    external_id: RawId = ABSENT
+    external_id_2021: RawId = None
+    bytes: RawId = ABSENT
     collective: Any = None
     group: Any = None
 
@@ -141,30 +140,30 @@ class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
     cat: Category | None = None
     name: str | None = None
-    pid: Identity = None
-    tid: Identity = None
+    pid: RawId = None
+    tid: RawId = None
     ts: float | None = None
     dur: float | None = None
     args: SpanArguments = NO_SPAN_ARGUMENTS
 
 
-class Named(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+class NameEvent(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
     """Says how a thread is called, or a process."""
 
     name: str | None = None
-    tid: Identity = None
+    tid: RawId = None
     args: FewArguments = NO_ARGUMENTS
 
 
-class _Begin(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+class _FlowStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
     """Of a flow; of this and the following nothing is read."""
 
 
-class _Through(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
+class _FlowStep(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
     """A point on the way of a flow."""
 
 
-class _End(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+class _FlowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
     """Of a flow."""
 
 
@@ -176,14 +175,14 @@ class _Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
     """A value at a moment."""
 
 
-Usual = Span | Named | _Begin | _Through | _End | _Instant | _Counter
+UsualEvent = Span | NameEvent | _FlowStart | _FlowStep | _FlowEnd | _Instant | _Counter
 
 #: ``strict=False``: ``"12"`` and ``1.0`` are identities, ``"1.5"`` is a time.
-EVENTS = msgspec.json.Decoder(list[Event], strict=False)
+EVENTS_DECODER = msgspec.json.Decoder(list[Event], strict=False)
 #: Refuses events of other kinds, and takes two thirds of the time.
-USUAL_EVENTS = msgspec.json.Decoder(list[Usual], strict=False)
-EVENT = msgspec.json.Decoder(Event, strict=False)
-EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent], strict=False)
+USUAL_EVENTS_DECODER = msgspec.json.Decoder(list[UsualEvent], strict=False)
+EVENT_DECODER = msgspec.json.Decoder(Event, strict=False)
+EXACT_EVENTS_DECODER = msgspec.json.Decoder(list[ExactEvent], strict=False)
 
 #: What decoding raises for text that is not as it should be.
-NOT_DECODED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -1,9 +1,16 @@
-"""Reads a Kineto trace (Chrome trace format, JSON) into columns.
+"""Read a Kineto trace (Chrome trace format, JSON) into columns.
 
-Absolute time is ``baseTimeNanoseconds + 1000 * ts``, with ``ts`` in microseconds and up to three decimals,
-exact to the nanosecond.  ``displayTimeUnit`` says how viewers show times, not how they are written.
+Absolute time is ``baseTimeNanoseconds + 1000 * ts``, with ``ts`` in microseconds and up to three
+decimals, exact to the nanosecond.  ``displayTimeUnit`` says how viewers show times, not how they are
+written.
+
+The array of events is read out of a window that moves over the text.  The fast way guesses where the
+last complete event of the window ends and decodes all up to there at once.  What the guess cut
+wrongly, or is not valid JSON, does not decode: then brackets are counted, and halves of halves are
+decoded until the broken events are found.  No event is lost to a wrong guess.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +18,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from zprof.collectors.kineto.columns import Mask, ReadReport, Trace, Words
-from zprof.collectors.kineto.reading.array import EventArray
-from zprof.collectors.kineto.reading.document import Document, refuse_without_events
-from zprof.collectors.kineto.reading.header import ASKED, header
-from zprof.collectors.kineto.reading.numbers import LIMIT
-from zprof.collectors.kineto.reading.refusals import refusing
-from zprof.collectors.kineto.reading.rows import Rows
-from zprof.collectors.kineto.reading.text import TraceText
-from zprof.collectors.kineto.reading.texts import Texts
-from zprof.collectors.kineto.reading.window import Text, Window
+from zprof.collectors.kineto.reading.columns import NUMBER_LIMIT, TextCodes
+from zprof.collectors.kineto.reading.decoding import Piece, RepairedPiece
+from zprof.collectors.kineto.reading.document import (
+    HEADER_KEYS,
+    Document,
+    name_file_in_errors,
+    parse_header,
+    refuse_without_events,
+)
+from zprof.collectors.kineto.reading.events import DECODE_ERRORS
+from zprof.collectors.kineto.reading.repair import repair_event
+from zprof.collectors.kineto.reading.rows import EventRows
+from zprof.collectors.kineto.reading.structure import Separators, find_elements
+from zprof.collectors.kineto.reading.text import TextSource, TraceText, Window
+from zprof.collectors.kineto.trace import Mask, ReadReport, TextColumn, Trace
 from zprof.model.errors import BadInput
 from zprof.run.plain_file import open_plain
 
@@ -35,40 +47,42 @@ def read_trace(path: Path, on_bytes: Callable[[int], None] | None = None) -> Tra
     Raises:
         BadInput: it cannot be read, or is not such a trace.
     """
-    with refusing(path), open_plain(path) as file:
+    with name_file_in_errors(path), open_plain(path) as file:
         text = TraceText(file, on_bytes)
         trace = read_text(text, lambda: text.damaged)
         return replace(trace, report=replace(trace.report, trailing_bytes=text.trailing_bytes))
 
 
-def read_text(text: Text, damaged: Callable[[], bool] = lambda: False, block_bytes: int = 512 << 10) -> Trace:
+def read_text(
+    text: TextSource, damaged: Callable[[], bool] = lambda: False, block_bytes: int = 512 << 10
+) -> Trace:
     """Read the text of a trace, ``block_bytes`` at a time.
 
     Raises:
         BadInput: it is something else.
     """
-    reading = _Reading(Window(text, block_bytes))
+    reading = _TraceReading(Window(text, block_bytes))
     reading.document.read()
     return reading.trace(damaged=damaged())
 
 
 #: Each costs a look at the whole window.
-_MOST_ARRAYS = 64
+_MAX_ARRAYS = 64
 
 
-class _Reading:
+class _TraceReading:
     """One file.  Of a key ``traceEvents`` that stands there twice the last counts, as for all of JSON."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
         self._arrays = 0
-        self.document = Document(window, ASKED, self._read_events)
+        self.document = Document(window, HEADER_KEYS, self._read_events)
 
     def _read_events(self) -> bool:
         self._arrays += 1
-        if self._arrays > _MOST_ARRAYS:
-            raise BadInput(f"it has traceEvents more than {_MOST_ARRAYS} times")
-        self._rows = Rows()
+        if self._arrays > _MAX_ARRAYS:
+            raise BadInput(f"it has traceEvents more than {_MAX_ARRAYS} times")
+        self._rows = EventRows()
         self._array = EventArray(self._window, self._rows)
         return self._array.read()
 
@@ -77,17 +91,19 @@ class _Reading:
         rows, array, complete = self._rows, self._array, self.document.complete
         if not rows.phased and not (array.empty and complete):
             raise BadInput("none of its entries is an event")
-        return _trace(rows, self.document, array.dropped, cut_short=damaged or not complete)
+        return _build_trace(rows, self.document, array.dropped, cut_short=damaged or not complete)
 
 
-def _trace(rows: Rows, document: Document, dropped: int, *, cut_short: bool) -> Trace:
-    top = header(document.values)
+def _build_trace(rows: EventRows, document: Document, dropped: int, *, cut_short: bool) -> Trace:
+    top = parse_header(document.values)
     columns = {name: column.finish() for name, column in rows.columns.items()}
     codes = {name: column.finish() for name, column in rows.codes.items()}
     columns["start"] += top.base_ns
-    placed = (columns["start"] >= 0) & (columns["start"] < LIMIT - columns["duration"])
+    placed = (columns["start"] >= 0) & (columns["start"] < NUMBER_LIMIT - columns["duration"])
     arguments = rows.wanted.rows
-    nameless = _empty(rows.names, codes["name"]) | _empty(rows.categories.texts, codes["category"])
+    nameless = _mask_empty_texts(rows.names, codes["name"]) | _mask_empty_texts(
+        rows.categories.texts, codes["category"]
+    )
     lost = len(placed) - int(placed.sum())
     if lost:
         columns = {name: column[placed] for name, column in columns.items()}
@@ -97,8 +113,8 @@ def _trace(rows: Rows, document: Document, dropped: int, *, cut_short: bool) -> 
     return Trace(
         start_ns=columns["start"],
         duration_ns=columns["duration"],
-        category=Words(codes=codes["category"], texts=tuple(rows.categories.texts.texts)),
-        name=Words(codes=codes["name"], texts=tuple(rows.names.texts)),
+        category=TextColumn(codes=codes["category"], texts=tuple(rows.categories.texts.texts)),
+        name=TextColumn(codes=codes["name"], texts=tuple(rows.names.texts)),
         process=columns["process"],
         thread=columns["thread"],
         stream=columns["stream"],
@@ -121,7 +137,123 @@ def _trace(rows: Rows, document: Document, dropped: int, *, cut_short: bool) -> 
     )
 
 
-def _empty(texts: Texts, codes: npt.NDArray[np.int32]) -> Mask:
+def _mask_empty_texts(texts: TextCodes, codes: npt.NDArray[np.int32]) -> Mask:
     """Mark the rows whose text is empty or missing."""
     mask: Mask = codes == texts.texts.index("") if "" in texts.texts else np.zeros(len(codes), dtype=np.bool_)
     return mask
+
+
+_BETWEEN = re.compile(rb"[\s,]+")
+_OPEN, _CLOSE, _CURLY_OPEN = b"[]{"
+#: An event that is not closed within as much, though others seem to begin in it, is broken.
+_MAX_EVENT_BYTES = 1 << 20
+_Spans = list[tuple[int, int]]
+
+
+class EventArray:
+    """``dropped``: pieces that could not be read.  ``empty``: nothing at all stands in it."""
+
+    def __init__(self, window: Window, rows: EventRows) -> None:
+        self._window = window
+        self._rows = rows
+        self._separators = Separators()
+        self.dropped = 0
+        self.empty = False
+
+    def read(self) -> bool:
+        """Read from behind the opening bracket to behind the closing one; False where the text ends first."""
+        window = self._window
+        self.empty = window.skip(_BETWEEN) == _CLOSE
+        while (byte := window.skip(_BETWEEN)) is not None:
+            if byte == _CLOSE:
+                window.start += 1
+                return True
+            cut = self._separators.last(window.data, window.start, window.end)
+            if cut is not None and self._decodes(window.start, cut[0]):
+                window.start = cut[1]
+                window.more()  # One event is left, and hardly all of it.
+            elif not self._read_slowly() and not window.more():
+                break
+        return False
+
+    def _decodes(self, start: int, stop: int) -> bool:
+        """Whether that part of the window is a row of events; brackets are put around it for the time."""
+        data = self._window.data
+        around = data[start - 1], data[stop]
+        data[start - 1], data[stop] = _OPEN, _CLOSE
+        try:
+            self._rows.add(Piece(data, start, stop, self._separators))
+        except DECODE_ERRORS:
+            return False
+        finally:
+            data[start - 1], data[stop] = around
+        return True
+
+    def _read_slowly(self) -> bool:
+        """Read the elements that are complete by their brackets; False where none is."""
+        window, before = self._window, self._window.start
+        found = find_elements(window.data, before, window.end)
+        self._separators.learn(window.data, found.spans)
+        trouble = self._read_spans(found.spans, self._read_element)
+        reached = found.spans[-1][1] if found.spans else before
+        if trouble is not None:
+            window.start = self._read_by_signs(trouble)
+        elif found.closed is not None:
+            ends = window.data[found.closed] == _CLOSE
+            window.start = found.closed if ends else self._read_by_signs(reached, found.closed + 1)
+        elif window.ended or window.end - reached > _MAX_EVENT_BYTES:
+            window.start = self._read_by_signs(reached)
+        else:
+            window.start = reached
+        return window.start > before
+
+    def _read_by_signs(self, start: int, otherwise: int | None = None) -> int:
+        """Brackets do not match: only the separators tell events apart.
+
+        Returns:
+            Where to go on; ``otherwise``, or ``start``, where there are no separators.
+        """
+        spans, last = self._separators.spans(self._window.data, start, self._window.end)
+        if not spans:
+            self.dropped += otherwise is not None
+            return start if otherwise is None else otherwise
+        closed = self._read_spans(spans, self._read_piece)
+        return last if closed is None else closed
+
+    def _read_spans(self, spans: _Spans, read_one: Callable[[int, int], int | None]) -> int | None:
+        """Decode all at once, or each half, or by ``read_one``; which may say where to go on instead."""
+        if not spans or self._decodes(spans[0][0], spans[-1][1]):
+            return None
+        if len(spans) == 1:
+            return read_one(*spans[0])
+        middle = len(spans) // 2
+        stopped = self._read_spans(spans[:middle], read_one)
+        return self._read_spans(spans[middle:], read_one) if stopped is None else stopped
+
+    def _read_element(self, start: int, stop: int) -> int | None:
+        """One by its brackets; its begin where it is broken and may have swallowed others."""
+        data = self._window.data
+        if data[start] == _CURLY_OPEN and not self._mend(start, stop):
+            if self._separators.last(data, start, stop) is not None:
+                return start
+            self.dropped += 1
+        return None
+
+    def _read_piece(self, start: int, stop: int) -> int | None:
+        """What lies between two separators; the end of the array where it lies in it."""
+        if self._mend(start, stop):
+            return None
+        data = self._window.data
+        found = find_elements(data, start, stop)
+        ends = found.closed is not None and data[found.closed] == _CLOSE and len(found.spans) == 1
+        if ends and (self._decodes(*found.spans[0]) or self._mend(*found.spans[0])):
+            return found.closed
+        self.dropped += 1
+        return None
+
+    def _mend(self, start: int, stop: int) -> bool:
+        mended = repair_event(bytes(self._window.data[start:stop]))
+        if mended is not None:
+            self._rows.repaired += mended.changed
+            self._rows.add(RepairedPiece(mended))
+        return mended is not None

@@ -1,5 +1,13 @@
-"""Finds the brackets of JSON that stand outside strings, without looking at each byte in Python."""
+"""Find where events start and end in the JSON text: brackets outside strings, without looking at each
+byte in Python, and the separator between events.
 
+A separator is learned from the layout of the first events: ``},`` + newline + indent + ``{`` cannot
+occur within a string, and inside an event the indent is another.  In a file without newlines the first
+key of an event belongs to it: ``}, {"ph"``.  A wrong guess is harmless: what it cuts off is not valid
+JSON.
+"""
+
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,13 +31,13 @@ class Brackets:
     in_string: bool
 
 
-def brackets(text: bytearray, start: int, stop: int, *, in_string: bool = False) -> Brackets:
+def find_brackets(text: bytearray, start: int, stop: int, *, in_string: bool = False) -> Brackets:
     """All brackets of ``text[start:stop]`` outside strings, by position from the begin of ``text``."""
     letters = np.frombuffer(text, dtype=np.uint8)
     found, escaped = [np.zeros(0, dtype=np.int64)], False
     for begin in range(start, stop, _PIECE_BYTES):
         piece = letters[begin : min(begin + _PIECE_BYTES, stop)]
-        quotes, escaped = _closing_and_opening(piece, escaped)
+        quotes, escaped = _find_quotes(piece, escaped)
         folded = piece | _CURLY
         position = np.flatnonzero((folded == _OPEN) | (folded == _CLOSE))
         outside = (np.searchsorted(quotes, position) + in_string) % 2 == 0
@@ -49,9 +57,9 @@ class Elements:
     closed: int | None
 
 
-def elements(text: bytearray, start: int, stop: int) -> Elements:
+def find_elements(text: bytearray, start: int, stop: int) -> Elements:
     """Those of ``text[start:stop]``, which begins between two elements of an array."""
-    found = brackets(text, start, stop)
+    found = find_brackets(text, start, stop)
     below = np.flatnonzero(found.depth < 0)
     closed = int(below[0]) if len(below) else len(found.depth)
     depth, opens, position = found.depth[:closed], found.opens[:closed], found.position[:closed]
@@ -63,7 +71,7 @@ def elements(text: bytearray, start: int, stop: int) -> Elements:
     )
 
 
-def _closing_and_opening(letters: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.NDArray[np.int64], bool]:
+def _find_quotes(letters: npt.NDArray[np.uint8], escaped: bool) -> tuple[npt.NDArray[np.int64], bool]:
     """Where strings begin and end, and whether the letter behind is escaped, as the first one may be."""
     quotes = np.flatnonzero(letters == _QUOTE)
     slashes = np.flatnonzero(letters == _BACKSLASH)
@@ -77,3 +85,49 @@ def _closing_and_opening(letters: npt.NDArray[np.uint8], escaped: bool) -> tuple
         first[0] = 1  # escaped itself, it escapes nothing
     behind = (last + 1)[(last - first) % 2 == 0]
     return np.setdiff1d(quotes, behind, assume_unique=True), bool(len(behind) and behind[-1] == len(letters))
+
+
+_GAP = re.compile(rb"\s*,\s*")
+_FIRST_KEY = re.compile(rb'\{\s*"[^"\\]{0,60}"')
+
+
+class Separators:
+    """Knows nothing until it has ``learn``ed."""
+
+    def __init__(self) -> None:
+        self._sign = b""
+        self._skip = 0
+
+    def learn(self, text: bytearray, spans: list[tuple[int, int]]) -> None:
+        """Take the gap between the first two elements as the sign."""
+        if len(spans) < 2:
+            return
+        stop, start = spans[0][1], spans[1][0]
+        gap = bytes(text[stop:start])
+        if not _GAP.fullmatch(gap):
+            return
+        key = _FIRST_KEY.match(text, start)
+        begin = key.group() if b"\n" not in gap and key else b"{"
+        self._sign, self._skip = b"}" + gap + begin, 1 + len(gap)
+
+    def last(self, text: bytearray, start: int, stop: int) -> tuple[int, int] | None:
+        """The end of the last event but one, and the begin of the last, which may not be complete."""
+        found = text.rfind(self._sign, start, stop) if self._sign else -1
+        return (found + 1, found + self._skip) if found >= 0 else None
+
+    def around(self, text: bytearray, start: int, place: int, stop: int) -> tuple[int, int]:
+        """Begin and end of the event at ``place`` between two separators, or the ends."""
+        before, behind = (
+            (text.rfind(self._sign, start, place), text.find(self._sign, place, stop))
+            if self._sign
+            else (-1, -1)
+        )
+        return before + self._skip if before >= 0 else start, behind + 1 if behind >= 0 else stop
+
+    def spans(self, text: bytearray, start: int, stop: int) -> tuple[list[tuple[int, int]], int]:
+        """All between separators, as (start, stop), and the begin of what follows the last."""
+        spans: list[tuple[int, int]] = []
+        while self._sign and (found := text.find(self._sign, start, stop)) >= 0:
+            spans.append((start, found + 1))
+            start = found + self._skip
+        return spans, start

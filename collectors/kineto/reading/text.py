@@ -1,10 +1,13 @@
-"""The text of a trace file, whatever it is packed in: plain, gzip or zstd, told apart by content.
+"""Unpack the text of a trace file (plain, gzip or zstd, told apart by content), and hold the part of it
+that is in memory: one buffer, used again and again.
 
-A compressed file that ends early or is damaged gives what there is, to the last byte before the damage.  What
-follows the last member of a gzip file (padding of a tape or a download) is left out, as gzip does.
+A compressed file that ends early or is damaged gives what there is, to the last byte before the
+damage.  What follows the last member of a gzip file (padding of a tape or a download) is left out, as
+gzip does.
 """
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,7 +27,7 @@ _DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, IsalError
 _SMALL_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
 #: Real traces shrink by 10 to 60; a file of a few kilobytes that becomes gigabytes is no trace.
-_LEAST_LIMIT_BYTES, _MOST_EXPANSION = 256 << 20, 128
+_MIN_LIMIT_BYTES, _MAX_EXPANSION = 256 << 20, 128
 
 
 class _Unpacked(Protocol):
@@ -50,7 +53,7 @@ class TraceText:
         self._file = file
         self._on_bytes = on_bytes
         self._given_bytes = 0
-        self._unpacked = _unpacked(file, self._magic)
+        self._unpacked = _open_unpacked(file, self._magic)
 
     def readinto(self, target: memoryview) -> int:
         """Fill the begin of ``target``; 0 at the end of the text.
@@ -74,17 +77,19 @@ class TraceText:
     def _go_on_slowly(self, target: memoryview) -> int:
         """The fast readers lose what they have unpacked of the block with the damage."""
         if self._magic.startswith(_GZIP):
-            self.trailing_bytes = _trailing_bytes(self._file)
+            self.trailing_bytes = _count_trailing_bytes(self._file)
         self.damaged = not self.trailing_bytes
         self._file.seek(0)
-        pieces = _zstd_pieces(self._file) if self._magic.startswith(_ZSTD) else _gzip_pieces(self._file)
-        self._unpacked = _Pieces(_without(pieces, self._given_bytes))
+        pieces = (
+            _iter_zstd_pieces(self._file) if self._magic.startswith(_ZSTD) else _iter_gzip_pieces(self._file)
+        )
+        self._unpacked = _Pieces(_skip_bytes(pieces, self._given_bytes))
         return self._unpacked.readinto(target)
 
     def _bound(self) -> None:
-        if self.packed and self._given_bytes > _most_bytes(self._file):
+        if self.packed and self._given_bytes > _compute_max_bytes(self._file):
             raise BadInput(
-                f"it unpacks to more than {_MOST_EXPANSION} times its size", hint="unpack it and look inside"
+                f"it unpacks to more than {_MAX_EXPANSION} times its size", hint="unpack it and look inside"
             )
 
 
@@ -106,20 +111,20 @@ class _Pieces:
         return size
 
 
-def _unpacked(file: BufferedReader, magic: bytes) -> _Unpacked:
+def _open_unpacked(file: BufferedReader, magic: bytes) -> _Unpacked:
     if magic.startswith(_GZIP):
         packed: _Unpacked = igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
         return packed
-    return _zstd(file) if magic.startswith(_ZSTD) else file
+    return _open_zstd(file) if magic.startswith(_ZSTD) else file
 
 
-def _zstd(file: BufferedReader) -> Any:
+def _open_zstd(file: BufferedReader) -> Any:
     import pyarrow
 
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(_Lent(file), mode="r"), "zstd")
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(_LentFile(file), mode="r"), "zstd")
 
 
-class _Lent:
+class _LentFile:
     """A file that pyarrow, which closes what it is done with, leaves open."""
 
     closed = False
@@ -131,7 +136,7 @@ class _Lent:
         """Not ours to close."""
 
 
-def _trailing_bytes(file: BufferedReader) -> int:
+def _count_trailing_bytes(file: BufferedReader) -> int:
     """How many bytes follow the last gzip member and are none; 0 where a member itself is damaged."""
     file.seek(0)
     packed, unpacked_bytes = file.read(_CHUNK_BYTES), 0
@@ -143,7 +148,7 @@ def _trailing_bytes(file: BufferedReader) -> int:
             except zlib.error:
                 return 0
             packed = member.unconsumed_tail or (b"" if member.eof else file.read(_CHUNK_BYTES))
-            if unpacked_bytes > _most_bytes(file) or not (packed or member.eof):
+            if unpacked_bytes > _compute_max_bytes(file) or not (packed or member.eof):
                 return 0
         packed = member.unused_data.lstrip(b"\0")
         while len(packed) < len(_GZIP) and (more := file.read(_CHUNK_BYTES)):
@@ -151,11 +156,11 @@ def _trailing_bytes(file: BufferedReader) -> int:
     return len(packed) + os.fstat(file.fileno()).st_size - file.tell()
 
 
-def _most_bytes(file: BufferedReader) -> int:
-    return max(_LEAST_LIMIT_BYTES, _MOST_EXPANSION * file.tell())
+def _compute_max_bytes(file: BufferedReader) -> int:
+    return max(_MIN_LIMIT_BYTES, _MAX_EXPANSION * file.tell())
 
 
-def _gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
+def _iter_gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
     """All members, up to the damage; what follows the last member is none."""
     packed = file.read(_SMALL_BYTES)
     while packed.startswith(_GZIP[:1]):
@@ -165,14 +170,14 @@ def _gzip_pieces(file: BufferedReader) -> Iterator[bytes]:
             try:
                 piece = member.decompress(packed, _SMALL_BYTES)
             except zlib.error:
-                yield from _letters(before, packed)
+                yield from _iter_bytes(before, packed)
                 return
             packed = member.unconsumed_tail or (b"" if member.eof else file.read(_SMALL_BYTES))
             yield piece
         packed = (member.unused_data or file.read(_SMALL_BYTES)).lstrip(b"\0")
 
 
-def _letters(member: Any, packed: bytes) -> Iterator[bytes]:
+def _iter_bytes(member: Any, packed: bytes) -> Iterator[bytes]:
     """One byte after the other, up to the damage."""
     with suppress(zlib.error):
         for _ in range(_SMALL_BYTES):
@@ -180,8 +185,8 @@ def _letters(member: Any, packed: bytes) -> Iterator[bytes]:
             packed = member.unconsumed_tail
 
 
-def _zstd_pieces(file: BufferedReader) -> Iterator[bytes]:
-    packed = _zstd(file)
+def _iter_zstd_pieces(file: BufferedReader) -> Iterator[bytes]:
+    packed = _open_zstd(file)
     try:
         while piece := packed.read(_SMALL_BYTES):
             yield piece
@@ -189,10 +194,76 @@ def _zstd_pieces(file: BufferedReader) -> Iterator[bytes]:
         return
 
 
-def _without(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
     """All but the first ``size`` bytes."""
     for piece in pieces:
         if len(piece) > size:
             return chain((piece[size:],), pieces)
         size -= len(piece)
     return iter(())
+
+
+_BLOCK_BYTES = 512 << 10
+#: One event, or one value of the header, may be this large.
+_MAX_BYTES = 64 << 20
+
+
+class TextSource(Protocol):
+    """Gives a text piece by piece."""
+
+    def readinto(self, target: memoryview, /) -> int:
+        """Fill the begin of ``target``; 0 at the end of the text."""
+
+
+class Window:
+    """``data[start:end]`` is what has been read and not used yet; users move ``start``.
+
+    There is always a byte before ``start`` and one behind ``end``, in which a user may write.
+    """
+
+    def __init__(self, text: TextSource, block_bytes: int = _BLOCK_BYTES) -> None:
+        self._text = text
+        self._block_bytes = block_bytes
+        self.data = bytearray(4 * block_bytes + 2)
+        self.start = self.end = 1
+        self.ended = False
+
+    def more(self) -> bool:
+        """Read on; at least as much again as is unused, so that looking at it anew costs no more than 2x.
+
+        Returns:
+            False at the end of the text.
+
+        Raises:
+            BadInput: the unused part has grown beyond any event.
+        """
+        if self.ended:
+            return False
+        unused = self.end - self.start
+        if unused > _MAX_BYTES:
+            raise BadInput(f"one entry is larger than {_MAX_BYTES >> 20} MiB", hint="export the trace again")
+        before, wanted = self.end - self.start, max(self._block_bytes, unused)
+        self._make_room(unused + wanted)
+        with memoryview(self.data) as view:
+            while wanted and not self.ended:
+                size = self._text.readinto(view[self.end : self.end + wanted])
+                self.end, wanted, self.ended = self.end + size, wanted - size, not size
+        return self.end - self.start > before
+
+    def _make_room(self, size: int) -> None:
+        """Move the unused part to the front; into a larger buffer where it does not fit."""
+        unused = self.data[self.start : self.end]
+        if size + 2 > len(self.data):
+            self.data = bytearray(2 * size + 2)
+        self.data[1 : 1 + len(unused)] = unused
+        self.start, self.end = 1, 1 + len(unused)
+
+    def skip(self, filler: re.Pattern[bytes]) -> int | None:
+        """Move to the first byte that ``filler`` does not match and return it; None at the end."""
+        while True:
+            found = filler.match(self.data, self.start, self.end)
+            self.start = found.end() if found else self.start
+            if self.start < self.end:
+                return self.data[self.start]
+            if not self.more():
+                return None

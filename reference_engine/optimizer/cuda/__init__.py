@@ -3,8 +3,7 @@
 Importing this folder needs neither a GPU nor the extra ``zprof[cuda]``; ``unavailable`` says what is missing.
 """
 
-from zprof.reference_engine.optimizer.cuda.available import unavailable
+from zprof.reference_engine.optimizer.cuda.compilation import KernelError, unavailable
 from zprof.reference_engine.optimizer.cuda.launch import CudaAdamW
-from zprof.reference_engine.optimizer.cuda.program import KernelError
 
 __all__ = ["CudaAdamW", "KernelError", "unavailable"]

@@ -1,18 +1,115 @@
-"""The update by the engine's own CUDA kernel: 28 bytes a parameter with 16-bit gradients and parameters.
+"""Launch the engine's CUDA kernels: AdamW at 28 bytes per parameter (16-bit gradients and parameters), and
+the sum of squares for the norm.
 
-One kernel reads g, w, m, v and writes w, m, v and the low-precision copy; a second one, for the norm, reads g
-once (2 bytes).  One launch takes all shards of a call that have the same types.  Nothing waits for the GPU.
+One launch takes all shards of a call that have the same types; nothing waits for the GPU.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from typing import Any, Protocol
 
 import torch
 
-from zprof.reference_engine.optimizer.cuda.runtime import CudaRuntime, Runtime
-from zprof.reference_engine.optimizer.update import AdamWNumbers, Shard, StepControl
+from zprof.reference_engine.optimizer.adamw import AdamWHyperparameters, Shard, StepControl
+from zprof.reference_engine.optimizer.cuda.compilation import (
+    KernelError,
+    first_line,
+    get_cache_folder,
+    load_cubin,
+)
+
+#: Of a block, for every kernel: what ``THREADS`` says in the source.
+THREADS = 256
+
+
+class Runtime(Protocol):
+    """Runs kernels by name.  Arguments: ``int`` for a pointer or a 64-bit count, ``float`` for a double.
+
+    ``threads``  of a block
+    """
+
+    threads: int
+
+    def stream(self) -> int:
+        """Return what identifies torch's current stream."""
+
+    def resident_blocks(self, kernel: str) -> int:
+        """Blocks that run at the same time."""
+
+    def launch(self, kernel: str, blocks: int, *arguments: int | float) -> None:
+        """Asynchronous; after what torch's current stream was given before."""
+
+
+class CudaRuntime:
+    """See :class:`Runtime`.
+
+    Raises:
+        KernelError: the kernels cannot be compiled or loaded for the device.
+    """
+
+    threads = THREADS
+
+    def __init__(self, device: torch.device) -> None:
+        """Compile, or find in the cache, for ``device``."""
+        from cuda.core import Device, ObjectCode
+
+        self._device = device
+        major, minor = torch.cuda.get_device_capability(device)
+        code = load_cubin(f"sm_{major}{minor}", get_cache_folder())
+        self._processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._kernels: dict[str, Any] = {}
+        with torch.cuda.device(device):
+            self._cuda_device = Device(device.index)
+            self._cuda_device.set_current()
+            try:
+                self._code = ObjectCode.from_cubin(code, name="adamw")
+            except Exception as error:  # cuda.core's own types
+                raise KernelError(f"the kernel cannot be loaded on {device}: {first_line(error)}") from error
+
+    def stream(self) -> int:
+        """Return what identifies torch's current stream."""
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
+
+    def resident_blocks(self, kernel: str) -> int:
+        """Blocks that run at the same time: so many are one wave, and each does its start-up work once."""
+        with torch.cuda.device(self._device):
+            self._cuda_device.set_current()
+            occupancy = self._kernel(kernel).occupancy
+            return int(occupancy.max_active_blocks_per_multiprocessor(THREADS, 0)) * self._processors
+
+    def launch(self, kernel: str, blocks: int, *arguments: int | float) -> None:
+        """Asynchronous; after what torch's current stream was given before."""
+        from cuda.core import LaunchConfig, launch
+
+        with torch.cuda.device(self._device):
+            self._cuda_device.set_current()  # a thread that torch has not used yet has no context
+            stream = TorchStream(torch.cuda.current_stream(self._device))
+            launch(stream, LaunchConfig(grid=blocks, block=THREADS), self._kernel(kernel), *arguments)
+
+    def _kernel(self, name: str) -> Any:
+        if name not in self._kernels:
+            try:
+                self._kernels[name] = self._code.get_kernel(name)
+            except Exception as error:  # cuda.core's own types
+                raise KernelError(
+                    f"kernel {name} cannot be loaded on {self._device}: {first_line(error)}"
+                ) from error
+        return self._kernels[name]
+
+
+class TorchStream:
+    """A stream of torch, in the protocol by which CUDA libraries hand streams to each other."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        """Borrowed: torch keeps it alive."""
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version of the protocol, and the ``cudaStream_t``."""
+        return 0, self._stream.cuda_stream
+
 
 #: Elements that a thread takes at a time: what ``PACKS`` and ``PACK`` say in the source.
 THREAD_ELEMENTS = 2 * 4
@@ -52,7 +149,7 @@ class _Table:
 
 
 class CudaAdamW:
-    """See :class:`~zprof.reference_engine.optimizer.update.Update`.
+    """See :class:`~zprof.reference_engine.optimizer.adamw.Update`.
 
     Keeps a table for each list of shards, 80 bytes a shard and 8 a block, and makes it again when the list
     changes.
@@ -80,7 +177,7 @@ class CudaAdamW:
         """
         rows: dict[str, list[_Row]] = {}
         for gradient in gradients:
-            kernel = f"sum_of_squares_{_name(gradient, _TYPES, 'gradient')}"
+            kernel = f"sum_of_squares_{_get_type_name(gradient, _TYPES, 'gradient')}"
             self._check(gradient, "gradient", gradient.numel())
             if gradient.numel() > 0:
                 rows.setdefault(kernel, []).append((gradient.data_ptr(), gradient.numel()))
@@ -98,7 +195,9 @@ class CudaAdamW:
         self._runtime.launch("sum_partials", 1, partials.data_ptr(), blocks, result.data_ptr())
         return result
 
-    def adamw(self, shards: Sequence[Shard], numbers: AdamWNumbers, control: StepControl | None) -> None:
+    def adamw(
+        self, shards: Sequence[Shard], numbers: AdamWHyperparameters, control: StepControl | None
+    ) -> None:
         """Update shards in place.  No ``control`` means divisor 1 and no skipping."""
         if control is not None:
             self._check_scalar(control.divisor, "divisor")
@@ -107,7 +206,7 @@ class CudaAdamW:
         for shard in shards:
             kernel = self._kernel_for(shard)
             if shard.weights.numel() > 0:
-                rows.setdefault(kernel, []).append(_row_of(shard))
+                rows.setdefault(kernel, []).append(_make_row(shard))
         for kernel, of_types in rows.items():
             # Weights stay where they are, so that the first ones tell one list of an optimizer from another.
             table = self._table((kernel, of_types[0][0]), of_types, self._resident_blocks(kernel))
@@ -153,15 +252,15 @@ class CudaAdamW:
         for name in ("weights", "gradient", "exp_avg", "exp_avg_sq"):
             self._check(getattr(shard, name), name, elements)
         for name in ("weights", "exp_avg", "exp_avg_sq"):
-            _name(getattr(shard, name), _STATE_TYPES, name)
+            _get_type_name(getattr(shard, name), _STATE_TYPES, name)
         self._check_scalar(shard.step, "step")
         if shard.skip is not None:
             self._check_scalar(shard.skip, "skip")
         low = "none"
         if shard.low_precision is not None:
             self._check(shard.low_precision, "low_precision", elements)
-            low = _name(shard.low_precision, _LOW_TYPES, "low_precision")
-        return f"adamw_{_name(shard.gradient, _TYPES, 'gradient')}_{low}"
+            low = _get_type_name(shard.low_precision, _LOW_TYPES, "low_precision")
+        return f"adamw_{_get_type_name(shard.gradient, _TYPES, 'gradient')}_{low}"
 
     def _check(self, tensor: torch.Tensor, name: str, elements: int) -> None:
         """The kernel sees bare pointers: anything else than this would read or write beyond them."""
@@ -171,7 +270,7 @@ class CudaAdamW:
 
     def _check_scalar(self, tensor: torch.Tensor, name: str) -> None:
         self._check(tensor, name, 1)
-        _name(tensor, _STATE_TYPES, name)
+        _get_type_name(tensor, _STATE_TYPES, name)
 
     def _resident_blocks(self, kernel: str) -> int:
         if kernel not in self._resident:
@@ -179,7 +278,7 @@ class CudaAdamW:
         return self._resident[kernel]
 
 
-def _row_of(shard: Shard) -> _Row:
+def _make_row(shard: Shard) -> _Row:
     return (
         shard.weights.data_ptr(),
         shard.gradient.data_ptr(),
@@ -192,7 +291,7 @@ def _row_of(shard: Shard) -> _Row:
     )
 
 
-def _name(tensor: torch.Tensor, names: dict[torch.dtype, str], what: str) -> str:
+def _get_type_name(tensor: torch.Tensor, names: dict[torch.dtype, str], what: str) -> str:
     if tensor.dtype not in names:
         allowed = ", ".join(str(dtype) for dtype in names)
         raise ValueError(f"{what} is {tensor.dtype}; the CUDA kernel takes {allowed}")

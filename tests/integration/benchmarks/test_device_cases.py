@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmarks.device.engine_cases import Case, run_cases
-from benchmarks.device.engine_judge import complaints
+from benchmarks.device.engine import Case, find_case_faults, run_cases
 
 pytestmark = pytest.mark.ranks
 
@@ -19,5 +18,5 @@ CASES = {
 def test_cases_run_on_real_ranks_and_an_error_is_one_cases_own() -> None:
     results = run_cases(CASES, device="cpu")
     for name in ("stage 3", "stage 2 bfloat16", "Pa+cpu"):
-        assert complaints(name, results[name], CASES[name].zero.get("dtype", "float32")) == []
-    assert complaints("refused", results["refused"], "float32")[0].endswith("it must be 0, 1, 2 or 3")
+        assert find_case_faults(name, results[name], CASES[name].zero.get("dtype", "float32")) == []
+    assert find_case_faults("refused", results["refused"], "float32")[0].endswith("it must be 0, 1, 2 or 3")

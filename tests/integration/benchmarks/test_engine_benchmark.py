@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.engine import main
-from benchmarks.steps.plan import FLOAT32, pairs_of
+from benchmarks.steps.launch import FLOAT32, list_pairs
 
 pytestmark = pytest.mark.ranks
 
@@ -20,7 +20,7 @@ def test_the_quick_benchmark_gives_the_whole_table(
     result = json.loads(output.read_text())
     assert result["disagreements"] == []
     printed = capsys.readouterr().out
-    for pair in pairs_of(FLOAT32):
+    for pair in list_pairs(FLOAT32):
         assert f"{pair.subject} / {pair.peer}" in printed
     ratios = {(pair["subject"], pair["peer"]): pair["bytes_moved_ratio"] for pair in result["pairs"]}
     if result["ranks"]["counted"] is None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from zprof.checks.baseline import baseline_of
+from zprof.checks.baseline import make_baseline
 from zprof.checks.check import check
-from zprof.checks.defaults import default_limits, for_device
+from zprof.checks.config import default_limits, soften_for_device
 from zprof.checks.limits import parse_limit
 from zprof.model.check import Check, GateResult, Limit
 from zprof.model.report import Report
@@ -52,7 +52,7 @@ def report_of(run: Path) -> Report:
 
 def held(run: Path, base: Path, *limits: Limit) -> Check:
     environment = load(base).manifest.environment
-    baseline = baseline_of(report_of(base), environment, "base")
+    baseline = make_baseline(report_of(base), environment, "base")
     return check(report_of(run), limits, baseline, environment=environment)
 
 
@@ -102,7 +102,7 @@ def test_a_planted_regression_fails_at_its_gate(
 ) -> None:
     run = record(folder / "planted.zprof", *TINY.split(), *planted)
     report_of.cache_clear()
-    found = held(run, base, *for_device(default_limits(), "cpu"))
+    found = held(run, base, *soften_for_device(default_limits(), "cpu"))
     assert (found.outcome, found.exit_code) == ("failed", 1)
     wrong = failed(found)
     assert gates <= set(wrong), [result.sentence for result in found.results]
@@ -149,7 +149,7 @@ def loaded_cores() -> Iterator[None]:
 @pytest.mark.slow
 def test_an_equal_run_passes_every_time_on_a_loaded_machine(folder: Path, base: Path) -> None:
     ended = []
-    limits = (*for_device(default_limits(), "cpu"), *EXACT)
+    limits = (*soften_for_device(default_limits(), "cpu"), *EXACT)
     with loaded_cores():
         for count in range(EQUAL_RUNS):
             run = record(folder / f"loaded{count}.zprof", *TINY.split())

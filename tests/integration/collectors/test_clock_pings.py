@@ -11,7 +11,7 @@ PROGRAM = """
 import json, os, sys, time
 import torch.distributed as dist
 from zprof.collectors.clock import ClockPings
-from zprof.collectors.marks import MarkLog
+from zprof.collectors.logs import MarkLog
 
 dist.init_process_group("gloo")
 rank, marks = dist.get_rank(), MarkLog()

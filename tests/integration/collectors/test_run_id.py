@@ -10,7 +10,7 @@ from tests.support.forked_ranks import run_forked
 PROGRAM = """
 import json, sys
 import torch.distributed as dist
-from zprof.collectors.run_id import agree_on_run_id
+from zprof.collectors.identity import agree_on_run_id
 
 dist.init_process_group("gloo")
 names = [agree_on_run_id() for _ in range(3)]

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bed import told
+from benchmarks.diagnosis_jobs import add_user_facts
 from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.findings import Confidence
-from zprof.replay.edits import even_out
+from zprof.replay.edits import even_out_ranks
 from zprof.replay.graph import Graph, build_graph
-from zprof.replay.play import play
+from zprof.replay.play import play_graph
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 from zprof.simulator.jobs import Truth, draw_job, write_job
@@ -39,7 +39,7 @@ def step_ns(ends: np.ndarray) -> float:
 @pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_unchanged_step_takes_as_long_as_it_took(tmp_path: Path, seed: int) -> None:
     analysis, truth = simulated(tmp_path, seed, "no_prefetch")
-    assert step_ns(play(graph_of(analysis))) == pytest.approx(truth.step_time_ns, rel=0.005)
+    assert step_ns(play_graph(graph_of(analysis))) == pytest.approx(truth.step_time_ns, rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_unchanged_step_takes_as_long_as_it_took(tmp_path: Path, seed: int) 
 def test_ranks_made_even_win_what_the_slow_ones_cost(tmp_path: Path, seed: int, fault: str) -> None:
     analysis, truth = simulated(tmp_path, seed, fault)
     graph = graph_of(analysis)
-    won = step_ns(play(graph)) - step_ns(play(even_out(graph)))
+    won = step_ns(play_graph(graph)) - step_ns(play_graph(even_out_ranks(graph)))
     slack = OFF_STEP_RATIO * truth.step_time_ns
     assert won == pytest.approx(truth.saving_ns[fault], rel=OFF_RATIO, abs=slack)
 
@@ -86,7 +86,7 @@ def test_gathers_that_kernels_hold_are_no_missing_prefetch(tmp_path: Path) -> No
 def test_gathers_beside_all_reduces_of_replicas_cost_what_these_lose(tmp_path: Path) -> None:
     job = draw_job(4015, "needless_reshard_after_forward")
     analysis, truth = simulated(tmp_path, 4015, "needless_reshard_after_forward")
-    found = {finding.cause: finding for finding in diagnose(told(analysis, job)).findings}
+    found = {finding.cause: finding for finding in diagnose(add_user_facts(analysis, job)).findings}
     low, high = found["needless_reshard_after_forward"].saving_ns
     assert low <= (truth.saving_ns["needless_reshard_after_forward"] or 0) <= high
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.trace_folders import write_ranks, write_trace
 from zprof.cli import main
-from zprof.integrations.importing import import_paths
 from zprof.integrations.imports import traces
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.imports.options import ImportOptions
-from zprof.integrations.imports.work import RankFacts, Refusal, TraceJob, import_trace
+from zprof.integrations.imports.trace_worker import RankFacts, Refusal, TraceJob, import_trace
 from zprof.model.errors import BadInput
 from zprof.run.reader import load
 
@@ -83,7 +83,7 @@ def test_without_a_scheduler_it_ends_soon(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("zprof.integrations.imports.cluster._CONNECT_S", 0.5)
+    monkeypatch.setattr("zprof.integrations.imports.executors._CONNECT_S", 0.5)
     write_ranks(tmp_path / "t", 2)
     with socket.socket() as taken:  # bound and not listening: nobody answers there
         taken.bind(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ def test_without_a_scheduler_it_ends_soon(
 
 def test_a_cluster_without_workers_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr("zprof.integrations.imports.cluster._WORKERS_S", 0.2)
+    monkeypatch.setattr("zprof.integrations.imports.executors._WORKERS_S", 0.2)
     write_ranks(tmp_path / "t", 2)
     with (
         distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", host="127.0.0.1") as empty,

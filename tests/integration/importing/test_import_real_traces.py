@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.real_traces import TRACES as DATA
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.run.reader import load
 
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the public traces are not there")

@@ -13,8 +13,8 @@ from case_names import FOUR_RANKS, HIDING, ONE_RANK, TWO_RANKS
 from tests.support import exact_counter
 from tests.support.forked_ranks import free_port
 from zprof.analysis.memory.analyse import analyse_memory
-from zprof.analysis.memory.rank.rank_lives import RankLives, devices_of, rank_lives
-from zprof.analysis.memory.rank.timeline import timeline_of
+from zprof.analysis.memory.live_bytes import RankLives, list_devices, read_rank_lives
+from zprof.analysis.memory.timeline import read_timeline
 from zprof.model.memory import Memory, RankMemory
 from zprof.run.reader import Run, load
 
@@ -54,9 +54,9 @@ class Recorded:
 
 
 def lives_of_rank(run: Run, rank: int) -> RankLives:
-    alloc, timeline = run.frame(rank, "alloc"), timeline_of(run.frame(rank, "mark"))
+    alloc, timeline = run.frame(rank, "alloc"), read_timeline(run.frame(rank, "mark"))
     assert timeline is not None
-    return rank_lives(alloc, run.frame(rank, "role"), timeline, devices_of(alloc)[0])
+    return read_rank_lives(alloc, run.frame(rank, "role"), timeline, list_devices(alloc)[0])
 
 
 @pytest.fixture(scope="session")

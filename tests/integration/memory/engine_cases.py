@@ -8,14 +8,13 @@ import torch.distributed as dist
 from memory_cases import Case, facts_of_engine, unhook, zero_engine
 
 from zprof.reference_engine import ZeroConfig
-from zprof.reference_engine.activations import ActivationConfig
-from zprof.reference_engine.comm import NativeComm
+from zprof.reference_engine.activation_checkpointing import ActivationConfig
 from zprof.reference_engine.comm.mesh import make_mesh
-from zprof.reference_engine.program.build import build
-from zprof.reference_engine.program.data import micro_batches
+from zprof.reference_engine.comm.native import NativeComm
+from zprof.reference_engine.program.data import iter_micro_batches
 from zprof.reference_engine.program.gpt import GPTConfig
-from zprof.reference_engine.program.loop import batches_of, train_step
 from zprof.reference_engine.program.train_config import TrainConfig
+from zprof.reference_engine.train import build_program, make_batches, train_step
 
 MODEL_PARALLEL = 2
 PA_MODEL = GPTConfig(layers=4, hidden=128, heads=4, vocabulary=256, context=64)
@@ -32,8 +31,8 @@ def partitioned(rank: int, world_size: int, *, stage: int, dtype: torch.dtype) -
         batch=8,
     )
     mesh = make_mesh(NativeComm, dp=world_size // MODEL_PARALLEL, mp=MODEL_PARALLEL)
-    built = build(config, mesh)
-    batches = micro_batches(batches_of(config, mesh), MANY_STEPS)
+    built = build_program(config, mesh)
+    batches = iter_micro_batches(make_batches(config, mesh), MANY_STEPS)
     case = Case(
         built.model,
         built.optimizer,

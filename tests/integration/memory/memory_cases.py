@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zprof.model.training import TrainingFacts
 from zprof.reference_engine import ZeroConfig, ZeroModel, zero
-from zprof.reference_engine.comm import LinkModel, ModelledComm, NativeComm
+from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
+from zprof.reference_engine.comm.native import NativeComm
 
 
 @dataclass

@@ -20,7 +20,7 @@ from one_rank_cases import ONE_RANK_CASES
 from parallel_cases import PARALLEL_CASES
 
 from tests.support.exact_counter import ExactCounter
-from zprof.collectors.marks import MarkLog
+from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest

@@ -10,11 +10,12 @@ import pytest
 from case_names import ENGINE, HIDING, PROGRAMS
 
 from tests.support.expected_states import expected_state
-from zprof.analysis.memory.rank.curve import live_curve
+from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.model.tenants import Tenant
 
 if TYPE_CHECKING:
     from conftest import Recorded
+
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("memory")]
 
@@ -40,8 +41,8 @@ def test_untagged_is_at_most_a_thousandth_of_the_peak(recorded: "Recorded", case
 def test_tenants_sum_to_live_bytes_at_every_event(recorded: "Recorded", case: str) -> None:
     for lives in recorded.lives(case):
         blocks, parts = lives.blocks, lives.segments
-        times, live = live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
-        part_times, part_live = live_curve(parts.begin_ns, parts.end_ns, parts.bytes)
+        times, live = compute_live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
+        part_times, part_live = compute_live_curve(parts.begin_ns, parts.end_ns, parts.bytes)
         at = np.searchsorted(part_times, times, side="right") - 1
         assert np.array_equal(np.where(at >= 0, part_live[at], 0), live)
 

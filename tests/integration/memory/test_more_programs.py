@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from case_names import OPTIMIZERS, PARTITIONED
 
-from zprof.analysis.memory.rank.curve import alive_at, composition, live_curve
-from zprof.analysis.memory.rank.lives import CODES
-from zprof.analysis.memory.rank.rank_lives import RankLives
-from zprof.model.phases import Phase
+from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve, find_alive_segments, sum_by_tenant
+from zprof.analysis.memory.tables import TENANT_CODES
 from zprof.model.tenants import Tenant
+from zprof.model.training import Phase
 
 if TYPE_CHECKING:
     from conftest import Recorded
+
 
 pytestmark = [pytest.mark.ranks, pytest.mark.xdist_group("memory")]
 
@@ -29,9 +29,9 @@ BLOCK, RECORDED_STEPS = 789_760 * 4, 2
 def at_first_backward(lives: RankLives) -> dict[tuple[str, str], int]:
     """Bytes by (tenant, sub) when the window's first backward begins."""
     begins = [t for t, name in lives.timeline.phases if name == Phase.BACKWARD.value]
-    rows = alive_at(lives.segments, min(t for t in begins if t >= lives.timeline.begin_ns))
+    rows = find_alive_segments(lives.segments, min(t for t in begins if t >= lives.timeline.begin_ns))
     held: dict[tuple[str, str], int] = {}
-    names = [*(tenant.value for tenant in CODES), "untagged"]
+    names = [*(tenant.value for tenant in TENANT_CODES), "untagged"]
     for row in rows:
         key = names[lives.segments.tenant[row]], str(lives.segments.sub[row])
         held[key] = held.get(key, 0) + int(lives.segments.bytes[row])
@@ -60,8 +60,8 @@ def test_compiled_blocks_change_no_tenant_of_fsdp2(recorded: "Recorded") -> None
 
 def most(lives: RankLives, tenant: str, sub: str) -> int:
     parts = lives.segments
-    ours = (parts.tenant == CODES[Tenant(tenant)]) & (parts.sub == sub)
-    live = live_curve(parts.begin_ns[ours], parts.end_ns[ours], parts.bytes[ours])[1]
+    ours = (parts.tenant == TENANT_CODES[Tenant(tenant)]) & (parts.sub == sub)
+    live = compute_live_curve(parts.begin_ns[ours], parts.end_ns[ours], parts.bytes[ours])[1]
     return int(live.max(initial=0))
 
 
@@ -84,7 +84,7 @@ def test_what_checkpointing_computes_again_is_an_activation(recorded: "Recorded"
     (lives,) = recorded.lives(case)
     recomputed = lives.segments.tenant[lives.segments.sub == "recomputed"]
     assert Phase.RECOMPUTE.value in {name for _, name in lives.timeline.phases}
-    assert (recomputed == CODES[Tenant.ACTIVATIONS]).all()
+    assert (recomputed == TENANT_CODES[Tenant.ACTIVATIONS]).all()
 
 
 def test_what_a_function_keeps_for_itself_is_a_retained_activation(recorded: "Recorded") -> None:
@@ -115,9 +115,9 @@ def test_a_fused_optimizer_needs_no_temporaries(recorded: "Recorded") -> None:
 
 def test_gradients_that_are_dropped_as_they_come_never_add_up(recorded: "Recorded") -> None:
     for lives in recorded.lives("step_in_backward"):
-        gradients = lives.segments.tenant == CODES[Tenant.GRADIENTS]
+        gradients = lives.segments.tenant == TENANT_CODES[Tenant.GRADIENTS]
         times = lives.segments.begin_ns[gradients]
-        most = max(composition(lives.segments, int(t))[CODES[Tenant.GRADIENTS]] for t in times)
+        most = max(sum_by_tenant(lives.segments, int(t))[TENANT_CODES[Tenant.GRADIENTS]] for t in times)
         assert 0 < most < P / 5
 
 
@@ -210,7 +210,7 @@ def test_partitioned_checkpoints_are_half_of_each_input(recorded: "Recorded", ca
     element = 2 if case.endswith("bf16") else 4
     for lives in recorded.lives(case):
         begins = [t for t, name in lives.timeline.phases if name == Phase.BACKWARD.value]
-        rows = alive_at(lives.segments, min(t for t in begins if t >= lives.timeline.begin_ns))
-        kept = lives.segments.tenant[rows] == CODES[Tenant.ACTIVATIONS]
+        rows = find_alive_segments(lives.segments, min(t for t in begins if t >= lives.timeline.begin_ns))
+        kept = lives.segments.tenant[rows] == TENANT_CODES[Tenant.ACTIVATIONS]
         sizes = lives.segments.bytes[rows][kept]
         assert np.count_nonzero(sizes == 8 * 64 * 128 * element // 2) == 4

@@ -14,10 +14,16 @@ import pytest
 
 import zprof
 from tests.support.forked_ranks import run_forked
-from zprof.analysis.memory.rank.curve import composition, live_curve, peak_of
-from zprof.analysis.memory.rank.lives import CODES
-from zprof.analysis.memory.rank.rank_lives import RankLives, devices_of, rank_lives
-from zprof.analysis.memory.rank.timeline import timeline_of
+from zprof.analysis.memory.live_bytes import (
+    RankLives,
+    compute_live_curve,
+    find_peak,
+    list_devices,
+    read_rank_lives,
+    sum_by_tenant,
+)
+from zprof.analysis.memory.tables import TENANT_CODES
+from zprof.analysis.memory.timeline import read_timeline
 from zprof.integrations.reference_job import ReferenceJob
 from zprof.model.tenants import Tenant
 
@@ -70,23 +76,25 @@ def recorded(options: dict[str, Any], path: Path) -> list[RankLives]:
 
 
 def rank_of(run: zprof.Run, rank: int) -> RankLives:
-    alloc, timeline = run.frame(rank, "alloc"), timeline_of(run.frame(rank, "mark"))
+    alloc, timeline = run.frame(rank, "alloc"), read_timeline(run.frame(rank, "mark"))
     assert timeline is not None
-    return rank_lives(alloc, run.frame(rank, "role"), timeline, devices_of(alloc)[0])
+    return read_rank_lives(alloc, run.frame(rank, "role"), timeline, list_devices(alloc)[0])
 
 
 def activations_after_the_forward(rank: RankLives) -> int:
     backwards = [time_ns for time_ns, phase in rank.timeline.phases if phase == "backward"]
     begin_ns = next(time_ns for time_ns in backwards if time_ns >= rank.timeline.begin_ns)
-    return int(composition(rank.segments, begin_ns - 1)[CODES[Tenant.ACTIVATIONS]])
+    return int(sum_by_tenant(rank.segments, begin_ns - 1)[TENANT_CODES[Tenant.ACTIVATIONS]])
 
 
 def most_communication_buffers(rank: RankLives) -> int:
     segments = rank.segments
-    ours = (segments.tenant == CODES[Tenant.COMMUNICATION_BUFFERS]) & (segments.sub != "backend_scratch")
+    ours = (segments.tenant == TENANT_CODES[Tenant.COMMUNICATION_BUFFERS]) & (
+        segments.sub != "backend_scratch"
+    )
     begins, ends, sizes = (part[ours] for part in (segments.begin_ns, segments.end_ns, segments.bytes))
-    times, live = live_curve(begins, ends, sizes)
-    return peak_of(times, live, rank.timeline.begin_ns, rank.timeline.end_ns)[1]
+    times, live = compute_live_curve(begins, ends, sizes)
+    return find_peak(times, live, rank.timeline.begin_ns, rank.timeline.end_ns)[1]
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from rank_program import run_cases
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.checkpoints import load_checkpoint, save_checkpoint
 from zprof.reference_engine.checkpoints.save import FileSystemWriter
-from zprof.reference_engine.comm import NativeComm
 from zprof.reference_engine.comm.mesh import Mesh, make_mesh
-from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.comm.native import NativeComm
+from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 SIZES = GPTConfig(layers=2, hidden=16, heads=2, vocabulary=32, context=8, tied=True)
@@ -62,8 +62,10 @@ def losses(run: Engine, steps: range) -> list[float]:
     """Of the whole batch: those of all ranks, averaged."""
     found = []
     for step in steps:
-        tokens = global_batch(seed=0, step=step, batch=BATCH, time=SIZES.context, vocabulary=SIZES.vocabulary)
-        tokens = rank_slice(tokens, rank=run.mesh.dp_index, ranks=run.mesh.dp_size)
+        tokens = make_global_batch(
+            seed=0, step=step, batch=BATCH, time=SIZES.context, vocabulary=SIZES.vocabulary
+        )
+        tokens = take_rank_slice(tokens, rank=run.mesh.dp_index, ranks=run.mesh.dp_size)
         run.optimizer.zero_grad()
         loss = run.model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()

@@ -11,7 +11,7 @@ from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.config import LossScale
-from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 
@@ -40,8 +40,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
 def train_step(
     model: ZeroModel, optimizer: ZeroOptimizer, gpt: GPTConfig, batch: int, step: int
 ) -> dict[str, Any]:
-    tokens = global_batch(seed=0, step=step, batch=batch, time=gpt.context, vocabulary=gpt.vocabulary)
-    tokens = rank_slice(tokens, rank=dist.get_rank(), ranks=dist.get_world_size())
+    tokens = make_global_batch(seed=0, step=step, batch=batch, time=gpt.context, vocabulary=gpt.vocabulary)
+    tokens = take_rank_slice(tokens, rank=dist.get_rank(), ranks=dist.get_world_size())
     optimizer.zero_grad()
     loss = model(tokens[:, :-1], tokens[:, 1:])
     loss.backward()

@@ -2,7 +2,7 @@
 
 import torch
 
-from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 
@@ -48,7 +48,7 @@ def _mixed_precision_step(
     total = 0.0
     sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for index in range(slices):
-        part = rank_slice(tokens, rank=index, ranks=slices)
+        part = take_rank_slice(tokens, rank=index, ranks=slices)
         model.zero_grad()
         loss = model(part[:, :-1], part[:, 1:])
         loss.backward()
@@ -65,4 +65,4 @@ def _mixed_precision_step(
 
 
 def _tokens(gpt: GPTConfig, step: int, batch: int) -> torch.Tensor:
-    return global_batch(seed=0, step=step, batch=batch, time=gpt.context, vocabulary=gpt.vocabulary)
+    return make_global_batch(seed=0, step=step, batch=batch, time=gpt.context, vocabulary=gpt.vocabulary)

@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine import train as training
-from zprof.reference_engine.activations import ActivationConfig
-from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.activation_checkpointing import ActivationConfig
+from zprof.reference_engine.comm.modelled import LinkModel
 from zprof.reference_engine.config import Keep, LossScale
 from zprof.reference_engine.program.gpt import GPTConfig
 from zprof.reference_engine.program.train_config import TrainConfig

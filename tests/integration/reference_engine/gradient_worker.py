@@ -10,7 +10,8 @@ from optional_model import Optional, inputs
 from rank_program import run_cases
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, zero
-from zprof.reference_engine.comm import LinkModel, ModelledComm, NativeComm
+from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
+from zprof.reference_engine.comm.native import NativeComm
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:

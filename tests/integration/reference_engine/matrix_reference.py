@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 
@@ -54,10 +54,10 @@ class Truth:
 
     def _backward(self, step: int, index: int, model: GPT) -> float:
         gpt = self.gpt
-        tokens = global_batch(
+        tokens = make_global_batch(
             seed=0, step=step, batch=self.batch, time=gpt.context, vocabulary=gpt.vocabulary
         )
-        part = rank_slice(tokens, rank=index, ranks=self.slices)
+        part = take_rank_slice(tokens, rank=index, ranks=self.slices)
         model.zero_grad()
         loss = model(part[:, :-1], part[:, 1:])
         (loss * self.scale).backward()

@@ -15,7 +15,9 @@ from rank_program import run_cases
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
-from zprof.reference_engine.comm import Comm, LinkModel, ModelledComm, NativeComm
+from zprof.reference_engine.comm.collective import Comm
+from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
+from zprof.reference_engine.comm.native import NativeComm
 
 WIDTH = 8
 

@@ -15,12 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, zero
-from zprof.reference_engine.activations import ActivationConfig, block_runner
-from zprof.reference_engine.comm import Comm, LinkModel, ModelledComm, NativeComm
+from zprof.reference_engine.activation_checkpointing import ActivationConfig, make_block_runner
+from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.comm.mesh import Mesh, make_mesh
-from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
+from zprof.reference_engine.comm.native import NativeComm
+from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
-from zprof.reference_engine.tensor_parallel.split import SPLIT_MARK
+from zprof.reference_engine.tensor_parallel import SPLIT_MARK
 
 
 def transport(case: dict[str, Any]) -> Callable[[dist.ProcessGroup | None], Comm]:
@@ -43,7 +45,7 @@ def trained(case: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
     gpt = GPTConfig(**case["gpt"])
     config = ZeroConfig(**case["zero"] | {"dtype": getattr(torch, case["zero"].get("dtype", "float32"))})
     torch.manual_seed(0)
-    runner = block_runner(ActivationConfig(**case["activations"]), blocks=gpt.layers, mp=mesh.mp)
+    runner = make_block_runner(ActivationConfig(**case["activations"]), blocks=gpt.layers, mp=mesh.mp)
     model, optimizer = zero(GPT(gpt, mesh.mp, runner), config, mesh.dp, mp=mesh.mp)
     losses, moved, forward_bytes = [], [], []
     for step in range(case["steps"]):
@@ -72,8 +74,10 @@ def trained(case: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
 
 
 def micro_batches(case: dict[str, Any], gpt: GPTConfig, mesh: Mesh, step: int, count: int) -> Any:
-    tokens = global_batch(seed=0, step=step, batch=case["batch"], time=gpt.context, vocabulary=gpt.vocabulary)
-    return rank_slice(tokens, rank=mesh.dp_index, ranks=mesh.dp_size).chunk(count)
+    tokens = make_global_batch(
+        seed=0, step=step, batch=case["batch"], time=gpt.context, vocabulary=gpt.vocabulary
+    )
+    return take_rank_slice(tokens, rank=mesh.dp_index, ranks=mesh.dp_size).chunk(count)
 
 
 class Born(TorchDispatchMode):

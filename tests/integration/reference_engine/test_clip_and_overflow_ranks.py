@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_ranks import run_ranks
 
-from zprof.reference_engine.program.data import global_batch
+from zprof.reference_engine.program.data import make_global_batch
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 pytestmark = pytest.mark.ranks
@@ -61,7 +61,9 @@ def reference() -> list[tuple[float, float]]:
     seen = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        tokens = global_batch(seed=0, step=step, batch=BATCH, time=gpt.context, vocabulary=gpt.vocabulary)
+        tokens = make_global_batch(
+            seed=0, step=step, batch=BATCH, time=gpt.context, vocabulary=gpt.vocabulary
+        )
         loss = model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)

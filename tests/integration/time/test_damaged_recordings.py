@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.support.simulations import MS, Simulated, simulated
-from zprof.model.causes import Cause
+from zprof.model.findings import Cause
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose_time
 from zprof.simulator.plan import Compute, Network, Plan, Recording, Vendor, Window

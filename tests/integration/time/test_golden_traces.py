@@ -11,7 +11,7 @@ import pytest
 from tests.support.interval_oracle import LIBRARIES, Totals, totals, work_of
 from tests.support.real_traces import TRACES
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.errors import BadInput
 from zprof.model.time import LEDGER_TERMS, RankTime, WindowPolicy
 from zprof.run.reader import load

@@ -10,8 +10,8 @@ import pytest
 from tests.support.hta_trace import ROWS, hta_trace
 from tests.support.real_traces import TRACES as DATA
 from zprof.cli import main
-from zprof.integrations.hta.verify import verify
-from zprof.model.verification import FigureStatus, RankVerification, Verification
+from zprof.integrations.hta.verification import verify_with_hta
+from zprof.model.second_opinion import FigureStatus, RankVerification, Verification
 from zprof.simulator.plan import Plan, Vendor
 from zprof.simulator.simulate import simulate
 
@@ -49,7 +49,7 @@ def only(found: Verification) -> RankVerification:
 
 def test_both_say_what_was_counted_by_hand(tmp_path):
     """Compact JSON too, of which HTA's own search for ranks finds none."""
-    found = verify(written(tmp_path / "strange name $(x).json", hta_trace(rank=1)))
+    found = verify_with_hta(written(tmp_path / "strange name $(x).json", hta_trace(rank=1)))
     rank = only(found)
     assert (found.source.split(" ")[0], found.gaps, rank.rank, rank.device_rows) == ("HTA", (), 1, ROWS)
     assert {figure.name: figure.zprof for figure in rank.figures} == pytest.approx(BY_HAND)
@@ -58,7 +58,7 @@ def test_both_say_what_was_counted_by_hand(tmp_path):
 
 
 def test_a_wait_that_hta_takes_for_compute_is_named(tmp_path):
-    found = verify(written(tmp_path / "rank0.json.gz", hta_trace(sync=True)))
+    found = verify_with_hta(written(tmp_path / "rank0.json.gz", hta_trace(sync=True)))
     rank = only(found)
     assert (found.status, statuses(rank)["compute"], statuses(rank)["communication"]) == (
         DIFFERS,
@@ -73,7 +73,7 @@ def test_a_wait_that_hta_takes_for_compute_is_named(tmp_path):
 def test_what_hta_cannot_parse_is_a_gap_with_its_words(tmp_path):
     cut = json.dumps(hta_trace()).encode()[:-40]
     (tmp_path / "rank0.json").write_bytes(cut)
-    found = verify(tmp_path / "rank0.json")
+    found = verify_with_hta(tmp_path / "rank0.json")
     assert found.status is FigureStatus.UNKNOWN
     assert {figure.zprof is None for figure in only(found).figures} == {False}
     (gap,) = [gap for gap in found.gaps if gap.what.startswith("HTA")]
@@ -87,7 +87,7 @@ def test_what_hta_cannot_parse_is_a_gap_with_its_words(tmp_path):
 )
 def test_simulated_ranks_differ_by_waits_alone(tmp_path, vendor, missing):
     simulate(Plan(ranks=2, steps=2, units=3, vendor=vendor, missing=missing, seed=7), tmp_path / "traces")
-    found = verify(tmp_path / "traces")
+    found = verify_with_hta(tmp_path / "traces")
     assert [rank.rank for rank in found.ranks] == [rank for rank in range(2) if rank not in missing]
     for rank in found.ranks:
         assert statuses(rank)["communication"] is statuses(rank)["memory"] is EQUAL
@@ -126,7 +126,7 @@ def test_the_report_has_hta_beside_its_own(tmp_path, capsys, monkeypatch):
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real traces are not here")
 @pytest.mark.parametrize("name", AGREED)
 def test_real_traces_on_which_both_agree(tmp_path, name):
-    found = verify(Path(shutil.copy(DATA / name, tmp_path)))
+    found = verify_with_hta(Path(shutil.copy(DATA / name, tmp_path)))
     assert found.status is EQUAL
     assert found.ranks
     assert {status for rank in found.ranks for status in statuses(rank).values()} == {EQUAL}

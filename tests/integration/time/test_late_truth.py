@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.imports.options import ImportOptions
 from zprof.run.reader import load
 from zprof.simulator.plan import Allocator, HostDelay, Plan, Vendor

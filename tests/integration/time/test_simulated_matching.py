@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.analysis.time.activity.timeline import load_collectives, load_timelines
 from zprof.analysis.time.synchronise import synchronise
-from zprof.integrations.importing import import_paths
+from zprof.analysis.time.timeline import load_collectives, load_timelines
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.integrations.imports.options import ImportOptions
 from zprof.run.reader import load
 from zprof.simulator.plan import Plan, Recording, Vendor, Window

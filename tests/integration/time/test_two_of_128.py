@@ -5,9 +5,8 @@ import shutil
 import pytest
 
 from tests.support.real_traces import TRACES
-from zprof.integrations.importing import import_paths
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence
+from zprof.integrations.imports.import_paths import import_paths
+from zprof.model.findings import Cause, Confidence
 from zprof.model.report import Report, VerdictStatus
 from zprof.reports.formats import by_name
 from zprof.rules.diagnose import diagnose

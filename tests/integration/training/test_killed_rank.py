@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.launch import RankFailed
-from zprof.integrations.reference_job import ReferenceJob, train
+from zprof.integrations.reference_job import RankFailed, ReferenceJob, train_reference
 from zprof.run.reader import load
 
 TINY = {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 64, "context": 16, "batch": 4, "stage": 3}
@@ -35,7 +34,7 @@ def kill_rank_1_after(step: int, folder: Path) -> Path:
         process_ids.append(ids[1])
 
     with pytest.raises(RankFailed, match="rank 1 was ended by signal 9"):
-        train(job, on_step=kill, on_start=started)
+        train_reference(job, on_step=kill, on_start=started)
     assert job.run is not None
     return job.run
 

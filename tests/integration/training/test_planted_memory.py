@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence
+from zprof.model.findings import Cause, Confidence
 from zprof.model.report import Report, VerdictStatus
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from zprof.reference_engine.optimizer.update import AdamWNumbers, Shard, StepControl
+from zprof.reference_engine.optimizer.adamw import AdamWHyperparameters, Shard, StepControl
 
 GRADIENT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 LOW_TYPES = (None, torch.bfloat16, torch.float16)
@@ -26,9 +26,9 @@ class Wanted:
     exp_avg_sq_error: torch.Tensor
 
 
-def numbers(**changes: float) -> AdamWNumbers:
+def numbers(**changes: float) -> AdamWHyperparameters:
     values = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
-    return AdamWNumbers(**(values | changes))
+    return AdamWHyperparameters(**(values | changes))
 
 
 def control(divisor: float = 1.0, found_inf: float = 0.0, device: str = "cpu") -> StepControl:
@@ -79,7 +79,7 @@ def around(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
 
 
-def wanted(before: Shard, by: AdamWNumbers, divisor: float = 1.0) -> Wanted:
+def wanted(before: Shard, by: AdamWHyperparameters, divisor: float = 1.0) -> Wanted:
     """The formula of ``optimizer/update.py`` in float64."""
     w, g, m, v = (
         tensor.detach().cpu().double()

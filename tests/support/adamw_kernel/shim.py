@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from zprof.reference_engine.optimizer.cuda import program
+from zprof.reference_engine.optimizer.cuda import compilation
 
 SHIM = Path(__file__).with_name("shim.cpp")
 FLAGS = ["-std=c++17", "-O2", "-fPIC", "-pthread", "-ffp-contract=off", "-fno-strict-aliasing"]
@@ -28,7 +28,7 @@ def build(folder: Path) -> Path:
     """Compile the kernels and the shim into ``folder``."""
     found = compiler()
     assert found is not None, "no C++ compiler"
-    (folder / program.SOURCE_NAME).write_text(program.source(), encoding="utf-8")
+    (folder / compilation.SOURCE_NAME).write_text(compilation.read_source(), encoding="utf-8")
     library, part = folder / "libadamw_shim.so", folder / "shim.o"
     subprocess.run([found, *FLAGS, *CHECKS, f"-I{folder}", "-c", "-o", str(part), str(SHIM)], check=True)
     subprocess.run([found, *FLAGS, "-shared", "-o", str(library), str(part)], check=True)

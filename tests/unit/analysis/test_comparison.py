@@ -10,13 +10,13 @@ from tests.support.memories import memory_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.comparison import (
     NO_INTERVAL,
-    NOT_COMPARED,
+    TIMES_NOT_COMPARABLE,
     bootstrap_interval,
     compare,
-    comparison_gaps,
-    ledger_delta,
-    memory_delta,
-    step_times,
+    find_comparison_gaps,
+    mean_step_times,
+    subtract_ledgers,
+    subtract_memory,
 )
 from zprof.model.time import LEDGER_TERMS, Window, WindowPolicy
 
@@ -36,7 +36,7 @@ def test_ledger_sums_to_the_change_of_the_wall_time(seed: int) -> None:
 
 def test_rounding_goes_to_unexplained_only() -> None:
     a, b = analysis_of(A), analysis_of(B)
-    delta = ledger_delta(a.time.per_rank, b.time.per_rank)
+    delta = subtract_ledgers(a.time.per_rank, b.time.per_rank)
     for term in LEDGER_TERMS:
         means = [np.mean([getattr(rank, term) for rank in run.time.per_rank]) for run in (a, b)]
         assert abs(delta[term] - (means[1] - means[0])) <= (4 if term == "unexplained_ns" else 1)
@@ -44,12 +44,12 @@ def test_rounding_goes_to_unexplained_only() -> None:
 
 def test_memory_is_the_largest_rank_of_each_side() -> None:
     a, b = memory_of(0).per_rank, memory_of(3).per_rank
-    delta = memory_delta(a, b)
+    delta = subtract_memory(a, b)
     assert delta["parameters"] == -2 * (6 << 20)
     assert delta["communication_buffers"] == 4 << 20
     assert delta["peak_bytes"] == max(r.peak_bytes for r in b) - max(r.peak_bytes for r in a)
     assert delta["untagged_bytes"] == 0
-    assert memory_delta((), b) == {}
+    assert subtract_memory((), b) == {}
 
 
 def test_baseline_leaves_come_along() -> None:
@@ -62,7 +62,7 @@ def test_baseline_leaves_come_along() -> None:
 
 
 def test_interval_is_the_same_each_time_and_holds_the_change() -> None:
-    a, b = step_times(analysis_of(A).steps), step_times(analysis_of(B).steps)
+    a, b = mean_step_times(analysis_of(A).steps), mean_step_times(analysis_of(B).steps)
     low, high = bootstrap_interval(a, b)
     assert (low, high) == bootstrap_interval(a, b)
     assert low < b.mean() - a.mean() < high
@@ -82,8 +82,8 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 def test_no_steps_no_comparison() -> None:
     empty = replace(analysis_of(A), steps=analysis_of(A).steps.iloc[:0])
     assert compare(empty, analysis_of(B)) is None
-    (gap,) = comparison_gaps(empty, analysis_of(B))
-    assert gap.what == NOT_COMPARED
+    (gap,) = find_comparison_gaps(empty, analysis_of(B))
+    assert gap.what == TIMES_NOT_COMPARABLE
     assert gap.reason == "no step of a was timed"
 
 
@@ -113,7 +113,7 @@ def test_only_times_of_the_same_thing_stand_side_by_side(
     a: RunAnalysis, b: RunAnalysis, reason: str | None
 ) -> None:
     comparison = compare(a, b)
-    reasons = [gap.reason for gap in comparison_gaps(a, b) if gap.what == NOT_COMPARED]
+    reasons = [gap.reason for gap in find_comparison_gaps(a, b) if gap.what == TIMES_NOT_COMPARABLE]
     assert reasons == ([reason] if reason else [])
     assert (comparison is None) == bool(reason)  # neither has memory
 
@@ -138,5 +138,5 @@ def test_what_keeps_memory_from_being_compared_is_something_else() -> None:
 def test_an_interval_needs_three_steps(window: Window, steps: int, reason: str | None) -> None:
     a = replace(seen(replace(A, steps=steps), window), memory=memory_of(0))
     b = replace(a, run=replace(a.run, name="b"), steps=analysis_of(A).steps)
-    reasons = [gap.reason for gap in comparison_gaps(a, b) if gap.what == NO_INTERVAL]
+    reasons = [gap.reason for gap in find_comparison_gaps(a, b) if gap.what == NO_INTERVAL]
     assert reasons == ([reason] if reason else [])

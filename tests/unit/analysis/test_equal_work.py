@@ -6,9 +6,8 @@ import pytest
 
 from tests.support.analyses import Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.comparison import compare, comparison_gaps
-from zprof.model.equal_work import Difference, EqualWork, WorkUnit
-from zprof.model.report import Comparison
+from zprof.analysis.comparison import compare, find_comparison_gaps
+from zprof.model.report import Comparison, Difference, EqualWork, WorkUnit
 from zprof.model.training import TrainingFacts
 
 A = analysis_of(Scenario(name="a"))
@@ -77,13 +76,13 @@ def test_what_only_one_run_says_compares_nothing(
 ) -> None:
     before, after = saying(A, **a), saying(B, **b)
     work = between(before, after).equal_work
-    gaps = [gap.what for gap in comparison_gaps(before, after)]
+    gaps = [gap.what for gap in find_comparison_gaps(before, after)]
     assert (work.unit if work else None) is unit
     assert gaps == ([] if unit else ["time at equal work"])
 
 
 def test_the_gap_names_the_run_that_is_silent() -> None:
-    (gap,) = comparison_gaps(saying(A), saying(B, tokens_per_step=512))
+    (gap,) = find_comparison_gaps(saying(A), saying(B, tokens_per_step=512))
     assert "a step of a has" in gap.reason
     assert "--baseline-tokens-per-step" in gap.remedy
 

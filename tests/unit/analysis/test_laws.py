@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.expected_states import expected_state
-from zprof.analysis.laws import state_law, volume_law
-from zprof.model.memory import StateLaw
+from zprof.analysis.zero_formulas import compute_expected_volume, compute_state_formula
+from zprof.model.memory import StateFormula
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
 
@@ -22,7 +22,7 @@ PAPER = TrainingFacts(
 )
 
 
-def total(law: StateLaw) -> int:
+def total(law: StateFormula) -> int:
     return law.parameters + law.gradients + law.optimizer_state
 
 
@@ -30,7 +30,7 @@ def total(law: StateLaw) -> int:
     ("stage", "printed_gb"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)], ids=lambda value: str(value)
 )
 def test_state_law_equals_figure_1(stage: int, printed_gb: float) -> None:
-    law = state_law(replace(PAPER, stage=stage))
+    law = compute_state_formula(replace(PAPER, stage=stage))
     assert law is not None
     assert total(law) / 1e9 == pytest.approx(printed_gb, abs=0.06)
 
@@ -40,14 +40,14 @@ def test_state_law_equals_figure_1(stage: int, printed_gb: float) -> None:
     [(0, (200, 200, 1200)), (1, (200, 200, 300)), (2, (200, 50, 300)), (3, (50, 50, 300))],
 )
 def test_each_stage_shards_one_state_more(stage: int, states: tuple[int, int, int]) -> None:
-    law = state_law(replace(PAPER, stage=stage, parameters=100, shard_ranks=4))
+    law = compute_state_formula(replace(PAPER, stage=stage, parameters=100, shard_ranks=4))
     assert law is not None
     assert (law.parameters, law.gradients, law.optimizer_state) == states
 
 
 def test_padding_and_counters_stand_apart() -> None:
     facts = replace(PAPER, stage=3, parameters=10, shard_ranks=4, padding_elements=2, step_counters=3)
-    assert state_law(facts) == StateLaw(
+    assert compute_state_formula(facts) == StateFormula(
         parameters=5, gradients=5, optimizer_state=30, padding_bytes=8, scalar_bytes=12
     )
     assert expected_state(facts) == {
@@ -63,7 +63,7 @@ def test_padding_and_counters_stand_apart() -> None:
 )
 def test_volume_law(stage: int, micro_batches: int, psis: int) -> None:
     facts = replace(PAPER, stage=stage, parameters=100, padding_elements=28, micro_batches=micro_batches)
-    assert volume_law(facts) == psis * 128 * 2
+    assert compute_expected_volume(facts) == psis * 128 * 2
 
 
 @pytest.mark.parametrize(
@@ -75,24 +75,24 @@ def test_gradients_may_be_reduced_in_another_size_than_parameters_are_gathered(
     facts = replace(
         PAPER, stage=stage, parameters=100, padding_elements=0, micro_batches=3, reduction_bytes=4
     )
-    assert volume_law(facts) == expected * 100
+    assert compute_expected_volume(facts) == expected * 100
 
 
 def test_one_rank_alone_moves_nothing() -> None:
-    assert volume_law(replace(PAPER, shard_ranks=1)) == 0
+    assert compute_expected_volume(replace(PAPER, shard_ranks=1)) == 0
 
 
 @pytest.mark.parametrize("missing", ["stage", "parameters", "shard_ranks", "optimizer_state_bytes"])
 def test_unknown_facts_give_no_law(missing: str) -> None:
     facts = replace(PAPER, **{missing: None})
-    assert state_law(facts) is None
+    assert compute_state_formula(facts) is None
     assert expected_state(facts) is None
 
 
 def test_unknown_stage_gives_no_law() -> None:
-    assert state_law(replace(PAPER, stage=7)) is None
-    assert volume_law(replace(PAPER, stage=7)) is None
+    assert compute_state_formula(replace(PAPER, stage=7)) is None
+    assert compute_expected_volume(replace(PAPER, stage=7)) is None
 
 
 def test_one_rank_moves_nothing_whatever_else_is_unknown() -> None:
-    assert volume_law(replace(PAPER, shard_ranks=1, parameters=None)) == 0
+    assert compute_expected_volume(replace(PAPER, shard_ranks=1, parameters=None)) == 0

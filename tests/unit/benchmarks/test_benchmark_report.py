@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.steps.plan import BFLOAT16, FLOAT32, Pair, Plan, contenders_of, pairs_of
-from benchmarks.steps.report import disagreements, pair_results, table
+from benchmarks.engine import compute_pair_results, find_disagreements, format_table
+from benchmarks.steps.launch import BFLOAT16, FLOAT32, Pair, Plan, list_contenders, list_pairs
 
 PAIR = Pair(subject="engine", peer="other", equal_overlap=True)
 
@@ -26,7 +26,7 @@ def counted(engine_peak: int = 900, own: int | None = 50) -> dict[str, Any]:
 
 
 def test_ratios_are_the_engines_to_the_peers() -> None:
-    [result] = pair_results([PAIR], [timed(), timed()], [counted(), counted(950)])
+    [result] = compute_pair_results([PAIR], [timed(), timed()], [counted(), counted(950)])
     assert result["step_time_ratio"] == pytest.approx(0.9)
     assert result["step_time_interval"] == pytest.approx((0.9, 0.9))
     assert result["cpu_time_ratio"] == pytest.approx(0.5)
@@ -35,7 +35,7 @@ def test_ratios_are_the_engines_to_the_peers() -> None:
 
 
 def test_the_table_shows_each_ratio_in_its_column() -> None:
-    head, _, row = table(pair_results([PAIR], [timed()], [counted()])).splitlines()
+    head, _, row = format_table(compute_pair_results([PAIR], [timed()], [counted()])).splitlines()
     for title, cell in (
         ("step time", "0.900"), ("CPU time", "0.500"), ("peak memory", "0.900"), ("bytes moved", "0.500"),
         ("peer's step", "10.0 ms"),
@@ -45,25 +45,25 @@ def test_the_table_shows_each_ratio_in_its_column() -> None:
 
 
 def test_what_was_not_measured_says_so() -> None:
-    [result] = pair_results([PAIR], [timed()], None)
+    [result] = compute_pair_results([PAIR], [timed()], None)
     assert result["peak_memory_ratio"] is None
-    assert table([result]).count("not measured") == 4
+    assert format_table([result]).count("not measured") == 4
 
 
 def test_contenders_that_do_other_work_are_named() -> None:
     off = timed()
     off["losses"]["other"] = [2.0, 1.1]
-    lines = disagreements([timed(), off], [counted(own=49)], tolerance=1e-4)
+    lines = find_disagreements([timed(), off], [counted(own=49)], tolerance=1e-4)
     assert [line.partition(":")[0] for line in lines] == ["rank 1", "rank 0"]
     assert "losses of other are [2.0, 1.1]" in lines[0]
     assert "engine moves 49 bytes, by the trace 50" in lines[1]
-    assert disagreements([timed()], [counted()], tolerance=1e-4) == []
+    assert find_disagreements([timed()], [counted()], tolerance=1e-4) == []
 
 
 def test_every_stage_meets_a_peer() -> None:
-    names = contenders_of(pairs_of(FLOAT32))
+    names = list_contenders(list_pairs(FLOAT32))
     assert {"zero0", "zero1", "zero2", "zero3", "ddp", "ddp + zro", "fsdp2", "fsdp2 keep"} <= set(names)
-    assert not any("ddp" in name for name in contenders_of(pairs_of(BFLOAT16)))
+    assert not any("ddp" in name for name in list_contenders(list_pairs(BFLOAT16)))
 
 
 def test_a_plan_refuses_what_cannot_be_measured() -> None:

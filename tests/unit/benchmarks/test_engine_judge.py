@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.device.engine_judge import complaints, summary
+from benchmarks.device.engine import find_case_faults, summarize_case
 
 
 def seen(**changed: Any) -> dict[str, Any]:
@@ -10,20 +10,20 @@ def seen(**changed: Any) -> dict[str, Any]:
 
 
 def test_equal_losses_are_fine() -> None:
-    assert complaints("case", [seen(), seen(losses=[6.0, 5.0005])], "float32") == []
+    assert find_case_faults("case", [seen(), seen(losses=[6.0, 5.0005])], "float32") == []
 
 
 def test_other_losses_an_error_and_nan_are_told() -> None:
-    assert len(complaints("case", [seen(losses=[6.0, 5.1])], "float32")) == 1
-    assert len(complaints("case", [seen(losses=[6.0, float("nan")])], "bfloat16")) == 1
-    assert complaints("case", [{"error": "gone"}, seen()], "float32") == ["case: rank 0: gone"]
+    assert len(find_case_faults("case", [seen(losses=[6.0, 5.1])], "float32")) == 1
+    assert len(find_case_faults("case", [seen(losses=[6.0, float("nan")])], "bfloat16")) == 1
+    assert find_case_faults("case", [{"error": "gone"}, seen()], "float32") == ["case: rank 0: gone"]
 
 
 def test_16_bits_may_be_off_in_the_third_digit_only() -> None:
-    assert complaints("case", [seen(losses=[6.0, 5.05])], "bfloat16") == []
-    assert complaints("case", [seen(losses=[6.0, 5.2])], "bfloat16") != []
+    assert find_case_faults("case", [seen(losses=[6.0, 5.05])], "bfloat16") == []
+    assert find_case_faults("case", [seen(losses=[6.0, 5.2])], "bfloat16") != []
 
 
 def test_a_summary_is_of_the_rank_that_needs_most() -> None:
-    assert summary([seen(peak_bytes=10), seen(peak_bytes=12)])["peak_bytes"] == 12
-    assert summary([seen(), {"error": "gone"}]) == {"error": [None, "gone"]}
+    assert summarize_case([seen(peak_bytes=10), seen(peak_bytes=12)])["peak_bytes"] == 12
+    assert summarize_case([seen(), {"error": "gone"}]) == {"error": [None, "gone"]}

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu
-from benchmarks.device import child
-from benchmarks.device.checks import CHECKS, Check
-from benchmarks.device.gpu_tests import counted as counted_tests
+from benchmarks.device import isolate
+from benchmarks.device.checks import CHECKS, Check, CheckFailed, NotMeasured, Row, Status
+from benchmarks.device.gpu_tests import count_outcomes as counted_tests
 from benchmarks.device.isolate import isolated
-from benchmarks.device.kineto_trace import counted as counted_trace
-from benchmarks.device.memory_history import counted as counted_history
-from benchmarks.device.row import CheckFailed, NotMeasured, Row, Status
+from benchmarks.device.torch_recordings import count_history as counted_history
+from benchmarks.device.torch_recordings import count_trace_events as counted_trace
 
 
 class Measures:
@@ -53,7 +52,7 @@ def test_without_a_gpu_every_row_says_so(
     ],
 )
 def test_a_check_always_gives_a_row(error: Exception | None, status: Status, reason: str | None) -> None:
-    row = child.made(Measures(error))  # type: ignore[arg-type]
+    row = isolate.make_row(Measures(error))  # type: ignore[arg-type]
     assert row.status is status
     assert row.reason is None if reason is None else (row.reason or "").startswith(reason)
     assert row.figures == ({"seen": 1} if error is None else getattr(error, "figures", {}))
@@ -96,9 +95,8 @@ def test_the_budget_is_8_minutes() -> None:
 
 def test_every_check_is_there() -> None:
     for check in CHECKS:
-        path = Path(gpu.__file__).parent / "device" / f"{check.name}.py"
-        assert check.module == f"benchmarks.device.{check.name}"
-        assert "def measure()" in path.read_text(), check.name
+        path = Path(gpu.__file__).parent / "device" / f"{check.module.rpartition('.')[2]}.py"
+        assert f"def {check.function}()" in path.read_text(), check.name
 
 
 def test_a_failed_row_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

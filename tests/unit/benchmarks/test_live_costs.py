@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.live import Turn, compared, line_costs
-from zprof.run.step_log import MOST_LINE_BYTES, StepLine
+from zprof.run.step_log import MAX_WRITTEN_LINE_BYTES, StepLine
 
 
 def steps(*walls: int) -> list[StepLine]:
@@ -39,4 +39,4 @@ def test_too_short_a_job_says_so() -> None:
 
 
 def test_a_line_is_short() -> None:
-    assert line_costs(2)["bytes_now"] < MOST_LINE_BYTES
+    assert line_costs(2)["bytes_now"] < MAX_WRITTEN_LINE_BYTES

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from benchmarks.matrix.cases import Outcome
-from benchmarks.matrix.table import healthy_markdown, markdown, rows
+from benchmarks.diagnosis_own import Outcome, format_healthy_table, format_matrix, tabulate_outcomes
 
 
 def an_outcome(**changed: Any) -> Outcome:
@@ -53,12 +52,12 @@ def test_rows_count_each_job_once() -> None:
         an_outcome(first=None, true_ns=1.0, saving_ns=None),
         an_outcome(vendor="gloo", true_ns=0.0, first=None, saving_ns=None),
     ]
-    nvidia, gloo = rows(outcomes)
+    nvidia, gloo = tabulate_outcomes(outcomes)
     assert (nvidia["jobs"], nvidia["there"], nvidia["first"], nvidia["priced"]) == (6, 4, 2, 1)
     assert nvidia["taken_for"] == {"straggler_rank": 1, "nothing": 1}
     assert nvidia["accused_without_cost"] == {"straggler_rank": 1}
     assert (gloo["jobs"], gloo["there"]) == (1, 0)
-    (line,) = [line for line in markdown([nvidia, gloo]).splitlines() if "no_prefetch" in line]
+    (line,) = [line for line in format_matrix([nvidia, gloo]).splitlines() if "no_prefetch" in line]
     assert line == "| no_prefetch | 2 of 4, 1 | costs nothing there | straggler_rank 1, nothing 1 |"
 
 
@@ -67,5 +66,5 @@ def test_a_healthy_job_that_accuses_somebody_is_shown() -> None:
         an_outcome(cause="none", true_ns=None, saving_ns=None, first=first)
         for first in (None, None, "blocking_sync")
     ]
-    assert "| none, nvidia | 3 | blocking_sync 1 |" in healthy_markdown(rows(healthy))
-    assert "| none, nvidia | 2 | 0 |" in healthy_markdown(rows(healthy[:2]))
+    assert "| none, nvidia | 3 | blocking_sync 1 |" in format_healthy_table(tabulate_outcomes(healthy))
+    assert "| none, nvidia | 2 | 0 |" in format_healthy_table(tabulate_outcomes(healthy[:2]))

@@ -5,9 +5,9 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.mutants import table
-from benchmarks.mutation.found import mutants_of
-from benchmarks.mutation.place import put_in_place
+from benchmarks.mutants import format_table
+from benchmarks.mutation_server import put_in_place
+from benchmarks.mutations import find_mutants
 
 SOURCE = b"""
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def inside(value):
 
 
 def changes(source: bytes) -> list[str]:
-    return [mutant.change for mutant in mutants_of("m.py", source)]
+    return [mutant.change for mutant in find_mutants("m.py", source)]
 
 
 def test_comparisons_get_their_neighbour_and_their_negation() -> None:
@@ -58,7 +58,7 @@ def test_numbers_are_scaled_and_small_whole_ones_change_by_one() -> None:
 
 
 def test_a_constant_is_read_where_what_is_made_of_it_is_read() -> None:
-    least = next(mutant for mutant in mutants_of("m.py", SOURCE) if mutant.change.startswith("_LEAST"))
+    least = next(mutant for mutant in find_mutants("m.py", SOURCE) if mutant.change.startswith("_LEAST"))
     lines = SOURCE.decode().splitlines()
     assert [lines[number - 1].split()[0] for number in least.lines] == ["return", "return"]
 
@@ -76,7 +76,7 @@ def test_who_holds_the_functions_and_classes_gets_the_mutant(imported: ModuleTyp
     inside, box = imported.inside, imported.Box(size=0.5)
     assert inside(0.5)
     assert not box.large
-    for mutant in mutants_of("mutated_example.py", SOURCE):
+    for mutant in find_mutants("mutated_example.py", SOURCE):
         if mutant.change.endswith(("> _LEAST  ->  >=", "<= value  ->  <")):
             put_in_place("mutated_example.py", mutant.applied(SOURCE))
             assert (inside(0.5), box.large) == ((False, False) if mutant.text == "<" else (True, True))
@@ -84,7 +84,7 @@ def test_who_holds_the_functions_and_classes_gets_the_mutant(imported: ModuleTyp
 
 def test_a_mutant_of_a_constant_reaches_what_is_made_of_it(imported: ModuleType) -> None:
     inside, box = imported.inside, imported.Box(size=0.55)
-    first = mutants_of("mutated_example.py", SOURCE)[0]
+    first = find_mutants("mutated_example.py", SOURCE)[0]
     put_in_place("mutated_example.py", first.applied(SOURCE))
     assert not inside(0.5)
     assert not box.large
@@ -92,6 +92,6 @@ def test_a_mutant_of_a_constant_reaches_what_is_made_of_it(imported: ModuleType)
 
 def test_the_table_sums_and_names_who_is_left() -> None:
     row = {"mutants": 3, "killed": 1, "equivalent": ["x: why"], "survivors": ["a.py:1: b < c"]}
-    lines = table([{"module": "a.py", **row}, {"module": "b.py", **row}]).splitlines()
+    lines = format_table([{"module": "a.py", **row}, {"module": "b.py", **row}]).splitlines()
     assert lines[3].split() == ["all", "6", "2", "2", "2"]
     assert lines[-1] == "a.py:1: b < c"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.check_runs import ENVIRONMENT, MS, Made
 from tests.support.memories import HOSTILE
-from zprof.checks.baseline import baseline_of, read_baseline, to_json
+from zprof.checks.baseline import make_baseline, read_baseline, to_json
 from zprof.model.baseline import Baseline, CollectiveBaseline, Conditions, MemoryBaseline, TimeBaseline
 from zprof.model.collectives import CollectiveKind
 from zprof.model.errors import BadInput
@@ -56,7 +56,7 @@ def test_what_would_not_be_read_is_not_written() -> None:
 def test_a_step_is_the_mean_over_its_ranks() -> None:
     report = Made().report
     steps = [replace(step, wall_ns=step.wall_ns + step.rank * 3) for step in report.time.steps]
-    base = baseline_of(replace(report, time=replace(report.time, steps=tuple(steps))), {}, "x")
+    base = make_baseline(replace(report, time=replace(report.time, steps=tuple(steps))), {}, "x")
     assert base.time is not None
     assert base.time.wall_ns == (100 * MS + 2,) * 8  # 1.5 more, to even
 
@@ -77,7 +77,7 @@ def test_a_recording_as_one_stretch_says_so() -> None:
     report = Made().report
     window = Window(policy=WindowPolicy.TRACE, source="whole trace")
     whole = replace(report, time=replace(report.time, window=window))
-    assert baseline_of(whole, ENVIRONMENT, "x").conditions.window == "trace"
+    assert make_baseline(whole, ENVIRONMENT, "x").conditions.window == "trace"
 
 
 def test_the_file_is_small_and_one_list_is_one_line(tmp_path: Path) -> None:

@@ -5,23 +5,23 @@ from dataclasses import replace
 import pytest
 
 from tests.support.check_runs import ENVIRONMENT, Made
-from zprof.checks.baseline import baseline_of
-from zprof.checks.changes import changed, doubts, other_conditions, rows
+from zprof.checks.baseline import make_baseline
+from zprof.checks.baseline_comparison import compare_figures, list_bounds, list_changes, other_conditions
 from zprof.model.baseline import Baseline
 
 
 def baseline(made: Made) -> Baseline:
-    return baseline_of(made.report, ENVIRONMENT, made.name)
+    return make_baseline(made.report, ENVIRONMENT, made.name)
 
 
 def test_equal_baselines_change_nothing() -> None:
-    assert changed(baseline(Made()), baseline(Made())) == ()
-    assert len(rows(baseline(Made()), baseline(Made()))) > 10
+    assert list_changes(baseline(Made()), baseline(Made())) == ()
+    assert len(compare_figures(baseline(Made()), baseline(Made()))) > 10
 
 
 def test_each_change_is_a_row_with_both_values() -> None:
     after = Made(peaks=(1100, 900), walls=(200_000_000,) * 8)
-    found = {row.name: (row.unit, row.a, row.b) for row in changed(baseline(Made()), baseline(after))}
+    found = {row.name: (row.unit, row.a, row.b) for row in list_changes(baseline(Made()), baseline(after))}
     assert found["peak_memory"] == ("bytes", 1000, 1100)
     assert found["step_time"] == ("ns", 100_000_000, 200_000_000)
     assert found["exposed_ratio"] == ("ratio", 0.2, 0.1)
@@ -31,11 +31,11 @@ def test_each_change_is_a_row_with_both_values() -> None:
 
 def test_what_only_one_has_is_unknown_in_the_other() -> None:
     fewer = Made(memory=False, collectives=(("all_gather", "float32", 20.0, 1200),))
-    found = {row.name: (row.a, row.b) for row in changed(baseline(Made()), baseline(fewer))}
+    found = {row.name: (row.a, row.b) for row in list_changes(baseline(Made()), baseline(fewer))}
     assert found["peak_memory"] == (1000, None)
     assert found["all_gather count (float32, 2 ranks)"] == (18.0, 20.0)
     assert found["reduce_scatter bytes (float32, 2 ranks)"] == (600, None)
-    back = {row.name: (row.a, row.b) for row in changed(baseline(fewer), baseline(Made()))}
+    back = {row.name: (row.a, row.b) for row in list_changes(baseline(fewer), baseline(Made()))}
     assert back["peak_memory"] == (None, 1000)
 
 
@@ -55,16 +55,16 @@ def test_what_only_one_has_is_unknown_in_the_other() -> None:
     ],
 )
 def test_what_makes_a_check_judge_less_is_a_row_and_a_doubt(made: Made, row: tuple[str, str]) -> None:
-    found = [(change.name, change.a, change.b) for change in changed(baseline(Made()), baseline(made))]
+    found = [(change.name, change.a, change.b) for change in list_changes(baseline(Made()), baseline(made))]
     assert (row[0], None, row[1]) in found
-    assert " ".join(row) in doubts(baseline(made))
-    assert not doubts(baseline(Made()))
+    assert " ".join(row) in list_bounds(baseline(made))
+    assert not list_bounds(baseline(Made()))
 
 
 def test_the_window_is_a_row() -> None:
     before = baseline(Made())
     after = replace(before, conditions=replace(before.conditions, window="trace"))
-    assert [(row.name, row.a, row.b) for row in changed(before, after)] == [("window", "step", "trace")]
+    assert [(row.name, row.a, row.b) for row in list_changes(before, after)] == [("window", "step", "trace")]
 
 
 def test_conditions_are_told_apart() -> None:
@@ -72,4 +72,4 @@ def test_conditions_are_told_apart() -> None:
     after = replace(before, conditions=replace(before.conditions, torch="2.8.0", stage=2))
     assert other_conditions(before, before) == ()
     assert len(other_conditions(before, after)) == 2
-    assert {row.name for row in changed(before, after)} == {"stage", "torch"}
+    assert {row.name for row in list_changes(before, after)} == {"stage", "torch"}

@@ -8,10 +8,10 @@ import pytest
 from tests.support.check_runs import ENVIRONMENT, MS, Made, limit
 from tests.support.memories import HOSTILE
 from zprof.checks.check import check
-from zprof.checks.defaults import default_limits
+from zprof.checks.config import default_limits
 from zprof.model.check import Check, Limit
 from zprof.model.errors import BadInput
-from zprof.model.json_tree import to_json, to_tree
+from zprof.model.json_format import to_json, to_tree
 from zprof.model.tenants import Tenant
 
 BASE = Made()

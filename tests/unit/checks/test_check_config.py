@@ -9,8 +9,14 @@ import pytest
 
 from tests.support.check_runs import ENVIRONMENT, MS, Made
 from zprof.checks.check import check
-from zprof.checks.config import Stated, limits_for
-from zprof.checks.defaults import DEFAULTS, default_limits, for_device, softened
+from zprof.checks.config import (
+    DEFAULTS,
+    StatedLimit,
+    default_limits,
+    limits_for,
+    list_softened,
+    soften_for_device,
+)
 from zprof.checks.limits import parse_limit
 from zprof.model.check import Check, Limit, Sense
 from zprof.model.errors import BadInput
@@ -30,7 +36,8 @@ def write(path: Path, text: str) -> Path:
 
 def by_gate(folder: Path, config: Path | None = None, **flags: str) -> dict[str, Limit]:
     stated = [
-        Stated(gate=gate, said=said, origin=f"--{gate}", place=f"--{gate}") for gate, said in flags.items()
+        StatedLimit(gate=gate, said=said, origin=f"--{gate}", place=f"--{gate}")
+        for gate, said in flags.items()
     ]
     return {limit.gate: limit for limit in limits_for(folder, config=config, flags=stated)}
 
@@ -213,26 +220,26 @@ TIMED = {"exposed_ratio", "overlap_ratio", "step_time", "exposed_wait"}
 
 
 def test_on_cpu_ranks_a_default_of_time_warns() -> None:
-    held = for_device(default_limits(), "cpu")
+    held = soften_for_device(default_limits(), "cpu")
     assert {limit.gate for limit in held if limit.warns} == TIMED
     assert [limit.said for limit in held] == [limit.said for limit in default_limits()]
 
 
 def test_on_a_gpu_a_default_of_time_fails() -> None:
     for device in ("cuda", "NVIDIA H200"):
-        assert for_device(default_limits(), device) == default_limits()
+        assert soften_for_device(default_limits(), device) == default_limits()
 
 
 @pytest.mark.parametrize(("device", "outcome"), [("cpu", "warned"), ("NVIDIA H200", "failed")])
 def test_a_rank_that_is_late_in_nearly_all_steps_breaks_the_default(device: str, outcome: str) -> None:
-    held = for_device(default_limits(), device)
+    held = soften_for_device(default_limits(), device)
     found = checked(held, replace(BASE, wait=9 * MS, late=0.9))
     assert {result.limit.gate: result.outcome for result in found.results}["exposed_wait"] == outcome
-    assert softened(default_limits(), found) == (("exposed_wait",) if device == "cpu" else ())
+    assert list_softened(default_limits(), found) == (("exposed_wait",) if device == "cpu" else ())
 
 
 def test_what_warns_anyway_was_not_softened() -> None:
-    of_nobody = checked(for_device(default_limits(), "cpu"), replace(BASE, wait=9 * MS))
+    of_nobody = checked(soften_for_device(default_limits(), "cpu"), replace(BASE, wait=9 * MS))
     assert [result.limit.gate for result in of_nobody.results if result.outcome == "warned"] == [
         "exposed_wait"
     ]
@@ -241,7 +248,7 @@ def test_what_warns_anyway_was_not_softened() -> None:
     of_a_value = checked((stated,), BASE)
     unheard = check(
         BASE.report,
-        for_device(default_limits(), "cpu"),
+        soften_for_device(default_limits(), "cpu"),
         replace(BASE, walls=()).baseline,
         environment=ENVIRONMENT,
     )
@@ -254,7 +261,7 @@ def test_what_warns_anyway_was_not_softened() -> None:
         ((warn,), checked((warn,), BASE)),
     ):
         assert found.outcome == "warned"
-        assert softened(limits, found) == ()
+        assert list_softened(limits, found) == ()
 
 
 def checked(limits: Sequence[Limit], run: Made) -> Check:
@@ -265,4 +272,4 @@ def checked(limits: Sequence[Limit], run: Made) -> Check:
 def test_a_stated_limit_of_time_fails_on_cpu_ranks_too(origin: str) -> None:
     stated = parse_limit("step_time", "+3%@0.95", origin=origin)
     assert stated is not None
-    assert for_device([stated], "cpu") == (stated,)
+    assert soften_for_device([stated], "cpu") == (stated,)

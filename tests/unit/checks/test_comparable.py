@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.check_runs import ENVIRONMENT, Made, limit
+from zprof.checks.baseline_comparison import find_condition_differences
 from zprof.checks.check import check
-from zprof.checks.comparable import differences
 from zprof.model.baseline import Conditions
 from zprof.model.errors import BadInput
 
@@ -32,25 +32,27 @@ HERE = Conditions(
     ],
 )
 def test_each_difference_is_a_phrase(change: dict[str, object], phrase: str) -> None:
-    assert differences(replace(HERE, **change), HERE) == (phrase,)  # type: ignore[arg-type]
+    assert find_condition_differences(replace(HERE, **change), HERE) == (phrase,)  # type: ignore[arg-type]
 
 
 def test_equal_conditions_differ_in_nothing() -> None:
-    assert differences(HERE, HERE) == ()
-    assert differences(HERE, replace(HERE, torch="2.13.0+cu130")) == ()
+    assert find_condition_differences(HERE, HERE) == ()
+    assert find_condition_differences(HERE, replace(HERE, torch="2.13.0+cu130")) == ()
     planted = (
         "planted no_prefetch: every unit is gathered late",
         "link of 50.0 MB/s",
         "straggler: rank 1 late",
     )
-    assert differences(HERE, replace(HERE, modelled=planted)) == ()
+    assert find_condition_differences(HERE, replace(HERE, modelled=planted)) == ()
     only = replace(HERE, modelled=planted[:1])
-    assert differences(replace(HERE, modelled=()), only) == ()
+    assert find_condition_differences(replace(HERE, modelled=()), only) == ()
 
 
 def test_a_long_condition_is_short_in_the_sentence_and_compared_whole() -> None:
     long = tuple("x" * 300 for _ in range(16))
-    (phrase,) = differences(replace(HERE, modelled=(*long[:-1], "y")), replace(HERE, modelled=long))
+    (phrase,) = find_condition_differences(
+        replace(HERE, modelled=(*long[:-1], "y")), replace(HERE, modelled=long)
+    )
     assert len(phrase) < 300
 
 

@@ -12,9 +12,8 @@ import pytest
 from tests.support.check_runs import ENVIRONMENT, MS, Made, at_least, limit
 from tests.support.gate_mutants import MODULES, loaded, mutants
 from zprof.model.baseline import Baseline
-from zprof.model.causes import Cause
 from zprof.model.check import Limit
-from zprof.model.findings import Confidence
+from zprof.model.findings import Cause, Confidence
 from zprof.model.memory import MemoryPart
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant

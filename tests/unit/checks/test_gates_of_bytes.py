@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.check_runs import ENVIRONMENT, Made, at_least, limit
 from zprof.checks.check import check
-from zprof.checks.gates.figure import Figure, allowed_of, holds
+from zprof.checks.gates.reading import Figure, compute_allowed, holds
 from zprof.model.check import GateResult, Limit, Outcome, Sense
 from zprof.model.tenants import Tenant
 
@@ -286,7 +286,7 @@ def test_more_bytes_never_turn_a_failure_into_a_pass(
 @given(_SIZES, _SIZES, st.integers(0, 100), st.sampled_from(Sense))
 def test_the_edge_is_where_whole_numbers_put_it(base: int, size: int, percent: int, sense: Sense) -> None:
     held = replace(limit("peak_memory", change_ratio=percent / 100), sense=sense)
-    allowed = allowed_of(held, Figure(value=Fraction(base)))
+    allowed = compute_allowed(held, Figure(value=Fraction(base)))
     left, right = 100 * size, base * (100 + percent)
     at_most = left <= right if sense is Sense.AT_MOST else left >= right
     assert holds(Figure(value=Fraction(size)), allowed, sense) is at_most

@@ -11,8 +11,8 @@ from tests.support.analyses import Scenario, analysis_of
 from tests.support.check_runs import ENVIRONMENT, MS, Made, at_least, limit
 from zprof.analysis.comparison import bootstrap_interval
 from zprof.checks.check import check
-from zprof.checks.gates.figure import ratio_samples
-from zprof.checks.gates.wait import late_rank
+from zprof.checks.gates.reading import ratio_samples
+from zprof.checks.gates.time import late_rank
 from zprof.model.check import GateResult, Limit
 from zprof.model.findings import Confidence
 from zprof.rules.diagnose import diagnose

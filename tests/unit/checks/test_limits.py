@@ -4,8 +4,7 @@ import datetime
 
 import pytest
 
-from zprof.checks.limits import parse_limit
-from zprof.checks.limits_gates import GATES
+from zprof.checks.limits import GATES, parse_limit
 from zprof.model.check import Limit, Sense
 from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant

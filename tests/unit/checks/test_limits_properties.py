@@ -6,11 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.checks.limits import parse_limit
-from zprof.checks.limits_gates import GATES, Gate, gate_named
+from zprof.checks.limits import GATES, Gate, find_gate, parse_limit
 from zprof.model.check import Limit, Sense
 from zprof.model.errors import BadInput
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
 
 NAMES = [gate.name for gate in GATES]
 UNITS = {
@@ -80,7 +79,7 @@ def test_every_written_limit_means_what_it_says_and_reads_back(
 
 
 def _unit(gate: str) -> str:
-    known = gate_named(gate)
+    known = find_gate(gate)
     assert known is not None
     return known.unit
 

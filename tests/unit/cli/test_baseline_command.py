@@ -10,7 +10,7 @@ import pytest
 from tests.support.schedules import Spec, play, write
 from zprof.checks.baseline import read_baseline
 from zprof.cli import main
-from zprof.cli.options.check_baseline import Measured
+from zprof.cli.inputs import MeasuredRun
 
 pytestmark = pytest.mark.usefixtures("diagnosed_once")
 
@@ -62,12 +62,12 @@ def test_save_overwrites_only_by_force(runs: Path, saved: Path, capsys: pytest.C
 def test_a_baseline_of_nothing_is_not_saved(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = Measured.baseline
+    whole = MeasuredRun.baseline
 
-    def nothing(measured: Measured) -> object:
+    def nothing(measured: MeasuredRun) -> object:
         return replace(whole(measured), memory=None, time=None, collectives=None)
 
-    monkeypatch.setattr(Measured, "baseline", nothing)
+    monkeypatch.setattr(MeasuredRun, "baseline", nothing)
     assert main(["baseline", "save", str(runs / "good.zprof"), "-o", str(tmp_path / "b.json")]) == 3
     assert "nothing to save" in capsys.readouterr().err
     assert not (tmp_path / "b.json").exists()

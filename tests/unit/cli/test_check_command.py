@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.schedules import MS, Spec, play, write
 from zprof.cli import main
-from zprof.cli.options.check_baseline import is_saved
+from zprof.cli.inputs import is_saved_baseline
 
 pytestmark = pytest.mark.usefixtures("diagnosed_once")
 STEPS = 8
@@ -285,11 +285,11 @@ def test_a_path_that_steers_a_terminal(check: Ask, runs: Path, tmp_path: Path) -
 
 
 def test_what_a_saved_baseline_is(runs: Path, tmp_path: Path) -> None:
-    assert is_saved(runs / "good.json")
-    assert not is_saved(runs / "good.zprof")
-    assert not is_saved(tmp_path / "none.json")
+    assert is_saved_baseline(runs / "good.json")
+    assert not is_saved_baseline(runs / "good.zprof")
+    assert not is_saved_baseline(tmp_path / "none.json")
     trace = tmp_path / "trace.json"
     trace.write_text('{"schemaVersion": 1, "traceEvents": []}')
-    assert not is_saved(trace)
+    assert not is_saved_baseline(trace)
     os.mkfifo(tmp_path / "pipe.json")
-    assert not is_saved(tmp_path / "pipe.json")
+    assert not is_saved_baseline(tmp_path / "pipe.json")

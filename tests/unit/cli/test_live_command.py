@@ -29,7 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(
         "zprof.cli.tui.sys", SimpleNamespace(stdin=Terminal(), stdout=Terminal(), stderr=Terminal())
     )
-    monkeypatch.setattr("zprof.cli.live.os.nice", lambda by: by)
+    monkeypatch.setattr("zprof.cli.tui.os.nice", lambda by: by)
     monkeypatch.setenv("TERM", "xterm-256color")
     for app in (ZprofApp, LiveApp):
         monkeypatch.setattr(app, "run", lambda self: found.append(self))

@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 
 from tests.support.schedules import Spec, play, write
-from zprof.cli import entry, main
+from zprof.cli import console, entry, main
+from zprof.cli.live_view import find_display_obstacle
+from zprof.cli.progress import import_progress, steps_progress
 from zprof.cli.registry import COMMANDS
-from zprof.cli.terminal import console
-from zprof.cli.terminal.import_progress import import_progress
-from zprof.cli.terminal.live_view import can_be_shown
-from zprof.cli.terminal.progress import steps_progress
 from zprof.model.errors import CheckFailed, MissingData
-from zprof.model.memory_limit import exhausted_limit
+from zprof.model.memory_limit import find_exhausted_limit
 from zprof.version import __version__
 
 
@@ -159,7 +157,7 @@ def test_errors_become_one_line_and_their_code(
 def test_a_limit_of_the_system_is_told_from_other_errors(error: BaseException, words: str) -> None:
     outer = RuntimeError("broadcast failed")
     outer.__cause__ = error
-    assert exhausted_limit(error) == exhausted_limit(outer) == words
+    assert find_exhausted_limit(error) == find_exhausted_limit(outer) == words
 
 
 def test_debug_shows_the_traceback(
@@ -226,7 +224,7 @@ def test_progress_and_the_live_view_do_without_streams_that_were_closed(
     with import_progress() as watch, steps_progress("a run", 2) as on_step:
         watch.begin(1, 1 << 30)
         on_step(1)
-    assert can_be_shown({}) == "there is no terminal"
+    assert find_display_obstacle({}) == "there is no terminal"
 
 
 @pytest.mark.parametrize("mebibytes", [32, 100, 180, 260])

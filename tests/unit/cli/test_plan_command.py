@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from zprof.cli import main
-from zprof.cli.options.planning import element_bytes
-from zprof.cli.options.planning_units import parameters
+from zprof.cli.plan_options import choose_element_bytes
+from zprof.cli.quantities import parse_parameter_count
 
 PROBE = """
 import sys
@@ -81,7 +81,7 @@ def test_every_option_reaches_the_job(capsys: pytest.CaptureFixture[str]) -> Non
 )
 def test_bytes_of_a_parameter(precision: str, optimizer: str, states: int, copy: int) -> None:
     """arXiv 1910.02054, section 3.1: 2 + 2 + 12 for Adam; fp32 master weights where there are 16 bits."""
-    made = element_bytes(precision, optimizer)
+    made = choose_element_bytes(precision, optimizer)
     assert made.parameter + made.gradient + made.optimizer_state == states
     assert made.gradient_copy == copy
     assert made.gathered == made.reduced == made.parameter
@@ -109,7 +109,7 @@ def test_a_preset_grows_to_the_sequence_and_says_so(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(("said", "elements"), [("7.642B", 7_642_000_000), ("0.35e9", 350_000_000), ("2", 2)])
 def test_elements_are_whole(said: str, elements: int) -> None:
-    assert parameters(said) == elements
+    assert parse_parameter_count(said) == elements
 
 
 def test_keeping_the_last_unit_is_of_stage_3(capsys: pytest.CaptureFixture[str]) -> None:

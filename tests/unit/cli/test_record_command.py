@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from zprof.cli.parser import parse
+from zprof.cli.entry import parse
 from zprof.cli.record import RecordCommand
 from zprof.integrations.program import record
-from zprof.integrations.program.settings import ProgramSettings
+from zprof.integrations.program.session import ProgramSettings
 from zprof.model.errors import BadInput
 
 

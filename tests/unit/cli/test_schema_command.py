@@ -14,12 +14,13 @@ from zprof.cli import main
 from zprof.cli.schema import DOCUMENTS, schema_of
 from zprof.model.baseline import Baseline, CollectiveBaseline, Conditions, MemoryBaseline, TimeBaseline
 from zprof.model.check import Check, GateResult, Limit, Outcome
-from zprof.model.json_tree import to_json
+from zprof.model.json_format import to_json
 from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
+
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "docs/schemas"

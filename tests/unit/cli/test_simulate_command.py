@@ -8,7 +8,7 @@ import pytest
 
 from zprof.cli.entry import main
 from zprof.simulator.causes import Cause
-from zprof.simulator.truth.store import read_truth
+from zprof.simulator.truth.model import read_truth
 
 SMALL = ["--ranks", "2", "--steps", "1", "--units", "2"]
 

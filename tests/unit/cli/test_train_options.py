@@ -20,7 +20,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ReferenceJob]:
         started.append(job)
         return (3.0, 2.0)
 
-    monkeypatch.setattr(reference_job, "train", run)
+    monkeypatch.setattr(reference_job, "train_reference", run)
     monkeypatch.setattr(train, "_check_recorded", lambda path, ranks: None)
     monkeypatch.chdir(tmp_path)
     return started

@@ -13,8 +13,8 @@ from tests.support.hta_trace import hta_trace
 from tests.support.schedules import Spec, play, write
 from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
 from zprof.cli import main
-from zprof.integrations.hta import verify
-from zprof.integrations.hta.answers import Answers, read_answers, refused
+from zprof.integrations.hta import verification
+from zprof.integrations.hta.answers import Answers, read_answers, refused_answers
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def hta(monkeypatch: pytest.MonkeyPatch) -> dict[int, Answers]:
 
     def ask_all(files, questions, wall_s=None):
         assert all(path.is_file() for path in files.values())
-        return {rank: told.get(rank, refused(f"limit {wall_s}")) for rank in files}
+        return {rank: told.get(rank, refused_answers(f"limit {wall_s}")) for rank in files}
 
-    monkeypatch.setattr(verify, "ask_all", ask_all)
+    monkeypatch.setattr(verification, "ask_all", ask_all)
     return told
 
 

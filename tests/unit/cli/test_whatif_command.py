@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.schedules import Spec, play, write
 from zprof.cli import main
-from zprof.cli.options.planning_changes import add_change_options, stated_change
-from zprof.model.planning.whatif import Change
+from zprof.cli.whatif import add_change_options, read_change
+from zprof.model.whatif import Change
 
 RUNS = Path(__file__).parents[2] / "data/tui"
 
@@ -17,7 +17,7 @@ RUNS = Path(__file__).parents[2] / "data/tui"
 def change(*options: str) -> Change | None:
     parser = argparse.ArgumentParser()
     add_change_options(parser)
-    return stated_change(parser.parse_args(list(options)))
+    return read_change(parser.parse_args(list(options)))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from zprof.collectors.clock import GO, STAY, UNEQUAL, agree
+from zprof.collectors.clock import GO, STAY, UNEQUAL, agree_to_ping
 
 
 class OthersFirst:
@@ -18,13 +18,13 @@ class OthersFirst:
 
     def check(self, *_: Any) -> bool:
         if not self._other:
-            self._other.append(agree(self._store, 1, 2, self._schedule, 0.01))
+            self._other.append(agree_to_ping(self._store, 1, 2, self._schedule, 0.01))
         return False
 
 
 def race(schedule: str) -> list[str]:
     verdicts: list[str] = []
-    verdicts.append(agree(OthersFirst(dist.HashStore(), verdicts, schedule), 0, 2, "time=8", 0.01))
+    verdicts.append(agree_to_ping(OthersFirst(dist.HashStore(), verdicts, schedule), 0, 2, "time=8", 0.01))
     return verdicts
 
 
@@ -38,10 +38,10 @@ def test_unequal_schedules_are_known_to_both() -> None:
 
 def test_a_rank_that_comes_too_late_stays_too() -> None:
     store = dist.HashStore()
-    assert [agree(store, rank, 2, "time=8", 0.01) for rank in range(2)] == [STAY, STAY]
+    assert [agree_to_ping(store, rank, 2, "time=8", 0.01) for rank in range(2)] == [STAY, STAY]
 
 
 def test_each_recording_is_agreed_anew() -> None:
     store = dist.HashStore()
     for _ in range(2):
-        assert agree(store, 0, 1, "time=8", 0.01) == GO
+        assert agree_to_ping(store, 0, 1, "time=8", 0.01) == GO

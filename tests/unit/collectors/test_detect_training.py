@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from zprof.analysis.laws import state_law, volume_law
+from zprof.analysis.zero_formulas import compute_expected_volume, compute_state_formula
 from zprof.collectors.training import detect_training
 
 
@@ -29,7 +29,7 @@ def test_a_frozen_layer_has_no_law() -> None:
     facts = detect_training(frozen)
     assert facts.parameters is None
     assert facts.parameter_bytes == 4
-    assert volume_law(replace(facts, shard_ranks=2)) is None
+    assert compute_expected_volume(replace(facts, shard_ranks=2)) is None
 
 
 def test_mixed_element_sizes_stay_unknown() -> None:
@@ -127,7 +127,7 @@ def test_masters_count_as_state() -> None:
 def test_a_single_process_replicates_nothing_and_shards_nothing() -> None:
     trained = model()
     facts = detect_training(trained, stepped(trained, torch.optim.AdamW(trained.parameters())))
-    law = state_law(facts)
+    law = compute_state_formula(facts)
     assert law is not None
     assert (facts.stage, law.parameters, law.gradients, law.optimizer_state) == (0, 160, 160, 320)
 

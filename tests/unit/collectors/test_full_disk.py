@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.collectors.faults import FaultGuard
+from zprof.collectors.base import FaultGuard
 from zprof.model.gaps import DISK_FULL
 
 

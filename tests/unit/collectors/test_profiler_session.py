@@ -11,7 +11,7 @@ from torch.profiler import profile, record_function
 
 from zprof.collectors.kineto.collector import KinetoCollector
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.profiler_session import BUSY, TAKEN, profiler_runs
+from zprof.collectors.profiler_session import BUSY, TAKEN, is_profiler_running
 
 Make = Callable[[], KinetoCollector | MemoryCollector]
 both = pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_ours_gives_way_to_a_profiler_that_starts_within_the_window(make: Make, 
     tables = collector.tables()
     assert "events" not in tables
     assert any(TAKEN in gap.reason for gap in collector.gaps())
-    assert not profiler_runs()
+    assert not is_profiler_running()
 
 
 @both

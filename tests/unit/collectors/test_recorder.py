@@ -242,7 +242,7 @@ def test_counters_that_fail_never_reach_training(tmp_path: Path, monkeypatch: py
     def fail(self: object, step: int) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("zprof.collectors.samples.SampleLog.add", fail)
+    monkeypatch.setattr("zprof.collectors.logs.SampleLog.add", fail)
     train(tmp_path, [], steps=6)
     (rank,) = LiveRun(tmp_path).look().ranks
     assert [step.step for step in rank.steps] == list(range(6))

@@ -14,8 +14,8 @@ from tests.support.hostile_pickles import good
 from tests.support.real_traces import TRACES
 from tests.support.snapshots import Allocator, snapshot_of, write_snapshot
 from zprof.cli import main
-from zprof.integrations import import_cache
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports import cache as import_cache
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.errors import BadInput
 from zprof.run.reader import load
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from zprof.integrations import launch as launching
-from zprof.integrations.launch import RankFailed, launch
-from zprof.model.interrupts import interrupts_kept
+from zprof.integrations import reference_job as launching
+from zprof.integrations.reference_job import RankFailed, launch
+from zprof.model.interrupts import keep_interrupts
 
 SAY_ENVIRONMENT = """
 import json, os, sys
@@ -106,14 +106,14 @@ def test_an_interrupt_while_ranks_start_leaves_no_process_behind(
     monkeypatch: pytest.MonkeyPatch, own_handler: None
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    start = launching._start
+    start = launching._start_rank
 
     def interrupted(*arguments: Any) -> subprocess.Popen[bytes]:
         started.append(start(*arguments))
         os.kill(os.getpid(), signal.SIGINT)
         return started[-1]
 
-    monkeypatch.setattr(launching, "_start", interrupted)
+    monkeypatch.setattr(launching, "_start_rank", interrupted)
     with pytest.raises(KeyboardInterrupt):
         launch(["-c", "import signal; signal.pause()"], world_size=2)
     assert [process.returncode for process in started] == [-signal.SIGTERM] * 2
@@ -131,9 +131,9 @@ def test_an_interrupt_that_somebody_dropped_is_raised_before_ranks_start(
                 pass
 
     started: list[object] = []
-    monkeypatch.setattr(launching, "_start", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr(launching, "_start_rank", lambda *arguments: started.append(arguments))
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
-    with interrupts_kept() as interrupts:
+    with keep_interrupts() as interrupts:
         Dropping()
         assert interrupts.received
         with pytest.raises(KeyboardInterrupt):

@@ -2,14 +2,14 @@
 
 import argparse
 
-from zprof.integrations.reference_rank import modelled
-from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.integrations.reference_rank import describe_modelled_parts
+from zprof.reference_engine.program.options import add_arguments, make_config
 
 
 def said(line: str) -> str:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return "; ".join(modelled(config_from(parser.parse_args(line.split()))))
+    return "; ".join(describe_modelled_parts(make_config(parser.parse_args(line.split()))))
 
 
 def test_a_real_run_has_nothing_modelled() -> None:
@@ -36,7 +36,7 @@ def test_stragglers_are_named() -> None:
 def tokens(line: str, dp: int) -> int:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return config_from(parser.parse_args(line.split())).tokens_per_step(dp)
+    return make_config(parser.parse_args(line.split())).tokens_per_step(dp)
 
 
 def test_tokens_of_a_step_are_those_of_all_ranks() -> None:

@@ -10,8 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from zprof.model import second_opinion, time
-from zprof.model.json_schema import json_schema
-from zprof.model.json_tree import to_json
+from zprof.model.json_format import make_json_schema, to_json
 
 
 class Color(StrEnum):
@@ -59,7 +58,7 @@ WHOLE = Whole(
     parts=(Part(color=Color.GREEN, size_bytes=None),),
     within=Whole(name="b", wall_ns=1, share_ratio=float("nan"), by_color={}, by_rank={}, part=None),
 )
-SCHEMA = json_schema(Whole, title="whole")
+SCHEMA = make_json_schema(Whole, title="whole")
 
 
 def errors(document: Any) -> list[str]:
@@ -130,7 +129,9 @@ def test_a_rate_is_no_size() -> None:
 
         busbw_bytes_per_s: float
 
-    leaf = json_schema(Link, title="")["$defs"]["test_json_schema.Link"]["properties"]["busbw_bytes_per_s"]
+    leaf = make_json_schema(Link, title="")["$defs"]["test_json_schema.Link"]["properties"][
+        "busbw_bytes_per_s"
+    ]
     assert leaf["description"] == "bytes per second"
 
 
@@ -142,7 +143,7 @@ def test_two_types_of_one_name_stay_apart() -> None:
         a: time.CriticalPath
         b: second_opinion.CriticalPath
 
-    found = json_schema(Both, title="")["$defs"]
+    found = make_json_schema(Both, title="")["$defs"]
     assert {"time.CriticalPath", "second_opinion.CriticalPath"} <= set(found)
 
 
@@ -154,4 +155,4 @@ def test_a_type_without_a_place_in_json_is_refused() -> None:
         value: complex
 
     with pytest.raises(TypeError, match=r"no JSON schema for .*complex"):
-        json_schema(Odd, title="")
+        make_json_schema(Odd, title="")

@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 import pytest
 
-from zprof.model.json_tree import to_json, to_tree
+from zprof.model.json_format import to_json, to_tree
 
 
 class Colour(StrEnum):

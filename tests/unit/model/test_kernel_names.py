@@ -8,7 +8,7 @@ import pytest
 from tests.support.real_traces import TRACES
 from zprof.model import kernels
 from zprof.model.collectives import CollectiveKind as Kind
-from zprof.model.kernels import KERNELS, collective_of, function_name, is_collective_kernel
+from zprof.model.kernels import KERNELS, identify_kernel, is_collective_kernel, parse_function_name
 
 FUSED = "flashinfer::trtllm_allreduce_fusion"
 KNOWN = [
@@ -79,27 +79,27 @@ COMPUTE = [
 
 @pytest.mark.parametrize(("name", "library", "kind", "full_sync"), KNOWN)
 def test_known_kernels(name, library, kind, full_sync):
-    found = collective_of(name)
+    found = identify_kernel(name)
     assert found is not None
     assert (found.library, found.kind, found.full_sync) == (library, kind, full_sync)
 
 
 @pytest.mark.parametrize("name", COMPUTE)
 def test_a_word_in_a_name_makes_no_collective(name):
-    assert collective_of(name) is None
+    assert identify_kernel(name) is None
     assert not is_collective_kernel(name)
 
 
 def test_the_function_is_found_in_its_signature():
-    assert function_name("void a::(anonymous namespace)::f<nccl::T<int>, (b)2>(c::d)") == "a::f"
-    assert function_name("std::enable_if<A<1>::b, void>::type g<4>(int)") == "g"
-    assert function_name("void f<&g<int>::operator()>(int)") == "f"
-    assert function_name("_ZN1a1b3cccEv") == "a::b::ccc"
+    assert parse_function_name("void a::(anonymous namespace)::f<nccl::T<int>, (b)2>(c::d)") == "a::f"
+    assert parse_function_name("std::enable_if<A<1>::b, void>::type g<4>(int)") == "g"
+    assert parse_function_name("void f<&g<int>::operator()>(int)") == "f"
+    assert parse_function_name("_ZN1a1b3cccEv") == "a::b::ccc"
 
 
 @pytest.mark.parametrize("text", ["<" * 5000, "a<" * 2000 + ">" * 2000, "_Z" + "9" * 50, "nccl" * 1500])
 def test_hostile_names_are_read_in_time(text):
-    assert collective_of(text) is None
+    assert identify_kernel(text) is None
 
 
 def test_a_name_that_all_ranks_have_is_read_once_and_long_ones_are_not_kept(monkeypatch):
@@ -107,12 +107,12 @@ def test_a_name_that_all_ranks_have_is_read_once_and_long_ones_are_not_kept(monk
 
     def reading(name):
         read.append(name)
-        return function_name(name)
+        return parse_function_name(name)
 
-    monkeypatch.setattr(kernels, "function_name", reading)
+    monkeypatch.setattr(kernels, "parse_function_name", reading)
     for _ in range(100):
-        assert collective_of("".join(["ncclDevKernel_AllGather_", "read_once"])) is not None
-        assert collective_of("x" * 1_000_000) is None
+        assert identify_kernel("".join(["ncclDevKernel_AllGather_", "read_once"])) is not None
+        assert identify_kernel("x" * 1_000_000) is None
     assert [len(name) for name in read] == [33, 4096]
 
 
@@ -124,7 +124,7 @@ def test_every_row_says_who_waits():
 @pytest.mark.skipif(not TRACES.is_dir(), reason="no real traces here")
 def test_kernels_of_real_traces():
     found = {name for name in kernels_of_real_traces() if is_collective_kernel(name)}
-    assert {function_name(name) for name in found} == {
+    assert {parse_function_name(name) for name in found} == {
         "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t",
         "ncclKernel_Broadcast_RING_LL_Sum_int8_t",
         "ncclKernel_AllReduce_RING_LL_Sum_float",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.memories import HOSTILE
-from zprof.model.printable import display_width, printable, printable_lines, shorten
+from zprof.model.formatting import display_width, printable, printable_lines, shorten
 
 
 def test_hostile_name_is_shown_as_what_it_is() -> None:

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Shape, Unit
-from zprof.model.planning.plan import ZERO_STAGES, Scheme
-from zprof.planner.degrees import spread
-from zprof.planner.hardware.presets import V100
+from zprof.model.job import Batch, Degrees, Hardware, Job, Shape, Unit
+from zprof.model.plan import ZERO_STAGES, Scheme
+from zprof.planner.degrees import spread_devices
+from zprof.planner.hardware import V100
 
 STAGED = tuple(ZERO_STAGES)
 
@@ -22,23 +21,23 @@ def job(
 
 @pytest.mark.parametrize("scheme", STAGED)
 def test_zero_takes_pipeline_stages_for_data_parallel_ranks(scheme: Scheme) -> None:
-    assert spread(job(dp=8, mp=2), scheme).degrees == Degrees(dp=8, mp=2)
-    assert spread(job(dp=8, mp=2, pp=4), scheme).degrees == Degrees(dp=32, mp=2)
+    assert spread_devices(job(dp=8, mp=2), scheme).degrees == Degrees(dp=8, mp=2)
+    assert spread_devices(job(dp=8, mp=2, pp=4), scheme).degrees == Degrees(dp=32, mp=2)
 
 
 def test_model_parallelism_fills_a_node() -> None:
-    assert spread(job(dp=64), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=8, mp=8)
-    assert spread(job(dp=64, hardware=V100), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=4, mp=16)
-    assert spread(job(dp=9, pp=2), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=3, mp=6)
-    assert spread(job(dp=4, mp=2, pp=2), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=8, mp=2)
+    assert spread_devices(job(dp=64), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=8, mp=8)
+    assert spread_devices(job(dp=64, hardware=V100), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=4, mp=16)
+    assert spread_devices(job(dp=9, pp=2), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=3, mp=6)
+    assert spread_devices(job(dp=4, mp=2, pp=2), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=8, mp=2)
 
 
 def test_model_parallelism_divides_hidden_and_heads_and_pads_the_vocabulary() -> None:
     shape = Shape(layers=48, hidden=1600, heads=25, vocabulary=50_257)
-    assert spread(job(dp=100, shape=shape), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=20, mp=5)
-    assert spread(job(dp=64, shape=shape), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=64)
+    assert spread_devices(job(dp=100, shape=shape), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=20, mp=5)
+    assert spread_devices(job(dp=64, shape=shape), Scheme.MODEL_PARALLEL).degrees == Degrees(dp=64)
     headless = Shape(layers=48, hidden=1600, vocabulary=50_257)
-    made = spread(job(dp=64, shape=headless), Scheme.MODEL_PARALLEL)
+    made = spread_devices(job(dp=64, shape=headless), Scheme.MODEL_PARALLEL)
     assert made.degrees.mp == 8
     assert made.shape is not None
     assert made.shape.vocabulary == 50_264
@@ -47,21 +46,21 @@ def test_model_parallelism_divides_hidden_and_heads_and_pads_the_vocabulary() ->
 def test_units_of_one_rank_become_parts_whose_bytes_nobody_knows() -> None:
     unit = Unit(name="a", elements=17, saved_bytes=5, forward_flop=3.0)
     whole = Job(parameters=17, units=(unit,), degrees=Degrees(dp=8))
-    assert spread(whole, Scheme.MODEL_PARALLEL).units == (Unit(name="a", elements=3),)
-    assert spread(whole, Scheme.ZERO_3).units == (unit,)
+    assert spread_devices(whole, Scheme.MODEL_PARALLEL).units == (Unit(name="a", elements=3),)
+    assert spread_devices(whole, Scheme.ZERO_3).units == (unit,)
     alone = Job(parameters=17, units=(unit,))
-    assert spread(alone, Scheme.MODEL_PARALLEL).units == (unit,)
+    assert spread_devices(alone, Scheme.MODEL_PARALLEL).units == (unit,)
 
 
 @pytest.mark.parametrize("scheme", [Scheme.GPIPE, Scheme.PIPEDREAM])
 def test_pipelines_divide_the_layers(scheme: Scheme) -> None:
     shape = Shape(layers=12, hidden=64)
-    assert spread(job(dp=64, shape=shape), scheme).degrees == Degrees(dp=16, pp=4)
-    assert spread(job(dp=64, mp=2), scheme).degrees == Degrees(dp=8, mp=2, pp=8)
-    assert spread(job(dp=4, pp=3, shape=shape), scheme).degrees == Degrees(dp=4, pp=3)
+    assert spread_devices(job(dp=64, shape=shape), scheme).degrees == Degrees(dp=16, pp=4)
+    assert spread_devices(job(dp=64, mp=2), scheme).degrees == Degrees(dp=8, mp=2, pp=8)
+    assert spread_devices(job(dp=4, pp=3, shape=shape), scheme).degrees == Degrees(dp=4, pp=3)
     blocks = tuple(Unit(name=str(n), elements=1) for n in range(6))
     of_units = Job(parameters=6, units=blocks, degrees=Degrees(dp=8))
-    assert spread(of_units, scheme).degrees == Degrees(dp=4, pp=2)
+    assert spread_devices(of_units, scheme).degrees == Degrees(dp=4, pp=2)
 
 
 @given(
@@ -73,7 +72,7 @@ def test_pipelines_divide_the_layers(scheme: Scheme) -> None:
 )
 def test_devices_stay_as_many(dp: int, mp: int, pp: int, scheme: Scheme, shape: Shape | None) -> None:
     given_job = job(dp=dp, mp=mp, pp=pp, shape=shape)
-    made = spread(given_job, scheme)
+    made = spread_devices(given_job, scheme)
     assert made.degrees.devices == given_job.degrees.devices
     if shape is not None and mp == 1:
         assert shape.hidden % made.degrees.mp == 0
@@ -96,5 +95,5 @@ def test_every_scheme_works_off_the_same_global_batch(
     stated: Degrees, micro_batches: int, scheme: Scheme, expected: int
 ) -> None:
     batch = Batch(samples=5, sequence=7, micro_batches=micro_batches)
-    made = spread(Job(parameters=10**9, degrees=stated, batch=batch), scheme)
+    made = spread_devices(Job(parameters=10**9, degrees=stated, batch=batch), scheme)
     assert made.batch == Batch(samples=5, sequence=7, micro_batches=expected)

@@ -9,14 +9,13 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from zprof.model.errors import BadInput
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape
-from zprof.model.planning.plan import PLAN_SCHEMA, Plan, PlanRow, Scheme
+from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape
+from zprof.model.plan import PLAN_SCHEMA, Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.degrees import spread
+from zprof.planner.degrees import spread_devices
+from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.states import state_bytes
-from zprof.planner.models.presets import parameters_of, preset
-from zprof.planner.models.units import with_units
+from zprof.planner.model_shapes import count_parameters, find_preset
 from zprof.planner.plan import ASSUMPTIONS, TIGHT_RATIO, plan
 
 BARE = Job(parameters=7_500_000_000, degrees=Degrees(dp=64))
@@ -37,7 +36,7 @@ def machine(memory_bytes: int) -> Hardware:
 
 
 def of_preset(name: str, *, batch: Batch, memory_bytes: int, **degrees: int) -> Job:
-    named = preset(name)
+    named = find_preset(name)
     return Job(
         parameters=named.parameters,
         shape=named.shape,
@@ -155,7 +154,7 @@ def test_impossible_jobs_are_refused_before_anything() -> None:
 
 jobs = st.builds(
     lambda layers, hidden, dp, samples, memory, checkpointing: Job(
-        parameters=parameters_of(Shape(layers=layers, hidden=hidden * 64, vocabulary=512)),
+        parameters=count_parameters(Shape(layers=layers, hidden=hidden * 64, vocabulary=512)),
         shape=Shape(layers=layers, hidden=hidden * 64, vocabulary=512),
         degrees=Degrees(dp=dp),
         batch=Batch(samples=samples, sequence=64 if samples else None),
@@ -181,7 +180,7 @@ def test_rows_are_consistent(job: Job) -> None:
     for each in made.rows:
         known = sum(term.bytes for term in each.terms if term.bytes is not None)
         assert each.least_bytes == known == sum(each.tenants.values())
-        by_tenant = state_bytes(with_units(spread(job, each.scheme)), each.scheme)
+        by_tenant = state_bytes(with_units(spread_devices(job, each.scheme)), each.scheme)
         stashed = each.degrees.pp - 1 if each.scheme is Scheme.PIPEDREAM else 0
         assert each.state_bytes == sum(by_tenant.values()) + stashed * by_tenant[Tenant.PARAMETERS]
         assert job.hardware is not None
@@ -193,7 +192,7 @@ def test_rows_are_consistent(job: Job) -> None:
 
 def test_planning_needs_no_table_and_no_tensor_library() -> None:
     code = (
-        "import sys; from zprof.planner.plan import plan; from zprof.model.planning.job import Job; "
+        "import sys; from zprof.planner.plan import plan; from zprof.model.job import Job; "
         "plan(Job(parameters=10)); print(sorted({'torch', 'pandas', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

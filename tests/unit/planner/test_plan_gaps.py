@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.model.planning.job import Batch, Degrees, Job, Unit
-from zprof.model.planning.plan import PIPELINES, SCHEME_NAMES, Plan, Scheme
+from zprof.model.job import Batch, Degrees, Job, Unit
+from zprof.model.plan import PIPELINES, SCHEME_NAMES, Plan, Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.hardware.presets import H100
-from zprof.planner.models.presets import preset
+from zprof.planner.hardware import H100
+from zprof.planner.model_shapes import find_preset
 from zprof.planner.plan import plan
 
 
@@ -87,6 +87,6 @@ def test_the_remedy_fits_the_way_the_model_was_named() -> None:
     assert {each.remedy for each in by_size} == {
         "state --layers and --hidden, or --preset, in place of --params"
     }
-    named = preset("1.5b")
+    named = find_preset("1.5b")
     shaped = Job(parameters=named.parameters, shape=named.shape)
     assert {each.remedy for each in plan(shaped).gaps} == {"state --micro-batch and --sequence"}

@@ -9,21 +9,12 @@ from hypothesis import strategies as st
 
 from tests.support.refused_jobs import V100, refused_in_one_line
 from zprof.model.errors import BadInput
-from zprof.model.planning.job import (
-    Batch,
-    Degrees,
-    ElementBytes,
-    Job,
-    Overlap,
-    Residual,
-    Shape,
-    Unit,
-)
-from zprof.planner.models.presets import PRESETS, parameters_of
-from zprof.planner.refuse import refuse_impossible
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
+from zprof.planner.model_shapes import MODEL_PRESETS, count_parameters
+from zprof.planner.refusals import refuse_impossible
 
 SHAPE = Shape(layers=48, hidden=1600, vocabulary=51_200, context=1024, heads=16)
-JOB = Job(parameters=parameters_of(SHAPE), shape=SHAPE, degrees=Degrees(dp=4, mp=2, pp=2))
+JOB = Job(parameters=count_parameters(SHAPE), shape=SHAPE, degrees=Degrees(dp=4, mp=2, pp=2))
 CHECKPOINTED = Residual(checkpointing=True)
 
 
@@ -167,10 +158,10 @@ def test_possible_jobs_pass(job: Job) -> None:
     refuse_impossible(job)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", MODEL_PRESETS)
 @pytest.mark.parametrize("mp", [1, 2, 4, 8, 16])
 def test_named_models_pass_at_the_papers_degrees(name: str, mp: int) -> None:
-    each = PRESETS[name]
+    each = MODEL_PRESETS[name]
     dividing = all(size % mp == 0 for size in (each.shape.hidden, each.shape.heads or mp))
     job = Job(parameters=each.parameters, shape=each.shape, degrees=Degrees(dp=64, mp=mp), hardware=V100)
     if dividing:

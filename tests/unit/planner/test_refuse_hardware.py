@@ -6,9 +6,8 @@ import pytest
 
 from tests.support.refused_jobs import V100, refused_in_one_line
 from zprof.model.errors import BadInput
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Job, Shape, Unit
-from zprof.planner.refuse import refuse_impossible
+from zprof.model.job import Hardware, Job, Shape, Unit
+from zprof.planner.refusals import refuse_impossible
 
 JOB = Job(parameters=10**9)
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from zprof.reference_engine.optimizer.update import AdamWNumbers
+from zprof.reference_engine.optimizer.adamw import AdamWHyperparameters
 
-NUMBERS = AdamWNumbers(learning_rate=1e-2, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.1)
+NUMBERS = AdamWHyperparameters(learning_rate=1e-2, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.1)
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Truth:
     second: torch.Tensor
     steps: int = 0
 
-    def step(self, gradient: torch.Tensor, numbers: AdamWNumbers = NUMBERS) -> None:
+    def step(self, gradient: torch.Tensor, numbers: AdamWHyperparameters = NUMBERS) -> None:
         """One update with an unscaled gradient."""
         g, n = gradient.double(), numbers
         self.steps += 1

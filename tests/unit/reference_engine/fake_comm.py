@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from zprof.reference_engine.comm import Handle
+from zprof.reference_engine.comm.collective import Handle
 
 
 class FakeHandle:

@@ -12,15 +12,15 @@ from thread_comm import ThreadComm, launches, on_ranks
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
-from zprof.reference_engine.activations import (
+from zprof.reference_engine.activation_checkpointing import (
     ActivationConfig,
     BlockRunner,
     CheckpointedBlocks,
-    block_runner,
     call_block,
+    make_block_runner,
 )
-from zprof.reference_engine.activations.stores import Kept, WholeStore
-from zprof.reference_engine.comm import Comm
+from zprof.reference_engine.activation_stores import StoredCheckpoint, WholeStore
+from zprof.reference_engine.comm.collective import Comm
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 
 CONFIG = GPTConfig(layers=3, hidden=8, heads=2, vocabulary=12, context=6)
@@ -65,7 +65,7 @@ def plain_gpt() -> GPT:
 
 def part_of(whole: GPT, mp: Comm, way: dict[str, bool]) -> GPT:
     part = deepcopy(whole)
-    part.run_block = block_runner(ActivationConfig(**way), blocks=CONFIG.layers, mp=mp)
+    part.run_block = make_block_runner(ActivationConfig(**way), blocks=CONFIG.layers, mp=mp)
     part._split(mp)
     return part
 
@@ -114,7 +114,7 @@ class Seen(WholeStore):
         self.units: list[str] = []
         self.sizes: list[int] = []
 
-    def put(self, checkpoint: torch.Tensor, unit: str) -> Kept:
+    def put(self, checkpoint: torch.Tensor, unit: str) -> StoredCheckpoint:
         self.units.append(unit)
         self.sizes.append(checkpoint.numel())
         return super().put(checkpoint, unit)
@@ -154,7 +154,7 @@ def test_the_recomputation_runs_to_its_end():
 @pytest.mark.parametrize("way", ["MD", "host MD"])
 def test_the_backward_gives_every_place_back_and_no_chunk_is_added(way: str):
     torch.manual_seed(0)
-    runner = block_runner(ActivationConfig(**WAYS[way]), blocks=CONFIG.layers)
+    runner = make_block_runner(ActivationConfig(**WAYS[way]), blocks=CONFIG.layers)
     model = GPT(CONFIG, run_block=runner)
     places = runner._store._places  # type: ignore[attr-defined]
     for step in range(3):
@@ -169,7 +169,7 @@ def test_the_backward_gives_every_place_back_and_no_chunk_is_added(way: str):
 @pytest.mark.usefixtures("_no_garbage_collection")
 def test_a_forward_without_a_backward_gives_its_places_back_too():
     torch.manual_seed(0)
-    runner = block_runner(ActivationConfig(checkpoint=True, contiguous=True), blocks=CONFIG.layers)
+    runner = make_block_runner(ActivationConfig(checkpoint=True, contiguous=True), blocks=CONFIG.layers)
     model = GPT(CONFIG, run_block=runner)
     for step in range(3):
         loss_of(model, batch(step))
@@ -180,7 +180,7 @@ def test_a_forward_without_a_backward_gives_its_places_back_too():
 def test_the_first_block_may_have_an_input_without_a_gradient():
     torch.manual_seed(0)
     block, x = nn.Linear(4, 4), torch.ones(2, 4)
-    runner = block_runner(ActivationConfig(checkpoint=True, contiguous=True), blocks=1)
+    runner = make_block_runner(ActivationConfig(checkpoint=True, contiguous=True), blocks=1)
     runner("block", block, x).sum().backward()
     assert torch.equal(block.weight.grad, torch.full((4, 4), 2.0))
 
@@ -208,5 +208,5 @@ def test_every_stage_has_the_losses_of_no_checkpointing(stage: int, way: str):
         model, optimizer = zero(GPT(TINY, run_block=runner), ZeroConfig(stage=stage), FakeComm())
         return [train_step(model, optimizer, step) for step in range(3)]
 
-    runner = block_runner(ActivationConfig(**WAYS[way]), blocks=TINY.layers)
+    runner = make_block_runner(ActivationConfig(**WAYS[way]), blocks=TINY.layers)
     assert losses(runner) == losses(call_block)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.reference_engine.checkpoints.boxes import Box, boxes
+from zprof.reference_engine.checkpoints.parts import Box, split_into_boxes
 
 shapes = st.lists(st.integers(1, 4), max_size=4).map(tuple)
 
@@ -21,15 +21,15 @@ def test_boxes_are_the_elements_of_the_interval_in_order(shape, data):
     start = data.draw(st.integers(0, numel - 1))
     stop = data.draw(st.integers(start + 1, numel))
     elements = torch.arange(numel).view(shape)
-    found = [elements[inside(box)].flatten() for box in boxes(shape, start, stop)]
+    found = [elements[inside(box)].flatten() for box in split_into_boxes(shape, start, stop)]
     assert torch.cat(found).tolist() == list(range(start, stop))
     assert len(found) <= max(1, 2 * len(shape) - 1)
-    assert all(box.numel > 0 for box in boxes(shape, start, stop))
+    assert all(box.numel > 0 for box in split_into_boxes(shape, start, stop))
 
 
 def test_an_empty_tensor_is_one_empty_box():
-    assert list(boxes((0, 3), 0, 0)) == [Box(offsets=(0, 0), sizes=(0, 3))]
+    assert list(split_into_boxes((0, 3), 0, 0)) == [Box(offsets=(0, 0), sizes=(0, 3))]
 
 
 def test_whole_rows_are_one_box():
-    assert list(boxes((4, 3), 3, 9)) == [Box(offsets=(1, 0), sizes=(2, 3))]
+    assert list(split_into_boxes((4, 3), 3, 9)) == [Box(offsets=(1, 0), sizes=(2, 3))]

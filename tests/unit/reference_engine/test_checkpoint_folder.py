@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from zprof.reference_engine.checkpoints import check_checkpoint_path
-from zprof.reference_engine.checkpoints.folder import CheckpointFolder
-from zprof.reference_engine.checkpoints.manifest import MANIFEST
+from zprof.reference_engine.checkpoints.manifest import MANIFEST, CheckpointFolder
 
 
 def publish(path: Path, text: str, *, overwrite: bool = False) -> None:

@@ -170,5 +170,5 @@ def test_two_names_of_one_module_are_one_entry():
             self.left = nn.BatchNorm1d(TINY.hidden)
             self.right = self.left
 
-    found = dict(checkpoints.extras.buffers_of(Twice()))
+    found = dict(checkpoints.parts.iter_buffers(Twice()))
     assert set(found) == {"left.running_mean", "left.running_var", "left.num_batches_tracked"}

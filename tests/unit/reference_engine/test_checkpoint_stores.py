@@ -11,16 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from thread_comm import ThreadComm, launches, on_ranks
 
-from zprof.reference_engine.activations import ActivationConfig, block_runner, call_block
-from zprof.reference_engine.activations.memory import (
+from zprof.reference_engine.activation_checkpointing import ActivationConfig, call_block, make_block_runner
+from zprof.reference_engine.activation_stores import (
     ALIGNMENT_BYTES,
     ChunkedPlaces,
+    CopyStore,
+    DeviceTransfer,
+    HostTransfer,
+    PartitionedStore,
     SeparatePlaces,
-    device_memory,
-    host_memory,
+    Store,
+    WholeStore,
+    allocate_device_memory,
+    allocate_host_memory,
 )
-from zprof.reference_engine.activations.stores import CopyStore, PartitionedStore, Store, WholeStore
-from zprof.reference_engine.activations.transfer import OnDevice, ToHost
 
 CPU = torch.device("cpu")
 BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
@@ -35,10 +39,10 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def store_of(kind: tuple[bool, bool, bool], mp: ThreadComm, places: int = 4) -> Store:
     partition, host, contiguous = kind
-    allocate = host_memory if host else device_memory
+    allocate = allocate_host_memory if host else allocate_device_memory
     copies = CopyStore(
         ChunkedPlaces(allocate, places) if contiguous else SeparatePlaces(allocate),
-        ToHost() if host else OnDevice(),
+        HostTransfer() if host else DeviceTransfer(),
     )
     return PartitionedStore(copies, mp) if partition else copies
 
@@ -96,10 +100,10 @@ def test_a_part_is_an_equal_share_rounded_up(elements: int):
 
     def allocate(size_bytes: int, device: torch.device) -> torch.Tensor:
         sizes.append(size_bytes)
-        return device_memory(size_bytes, device)
+        return allocate_device_memory(size_bytes, device)
 
     def work(mp: ThreadComm) -> None:
-        store = PartitionedStore(CopyStore(SeparatePlaces(allocate), OnDevice()), mp)
+        store = PartitionedStore(CopyStore(SeparatePlaces(allocate), DeviceTransfer()), mp)
         kept = store.put(torch.arange(float(elements)), "block")
         assert torch.equal(kept.get(), torch.arange(float(elements)))
         assert [one.elements for one in mp.launched] == [-(-elements // 4) * 4]
@@ -110,7 +114,7 @@ def test_a_part_is_an_equal_share_rounded_up(elements: int):
 
 def test_a_part_does_not_hold_the_whole():
     def work(mp: ThreadComm) -> int:
-        store = PartitionedStore(CopyStore(SeparatePlaces(device_memory), OnDevice()), mp)
+        store = PartitionedStore(CopyStore(SeparatePlaces(allocate_device_memory), DeviceTransfer()), mp)
         x = torch.zeros(8)
         kept = store.put(x, "block")
         return kept._part.content.untyped_storage().nbytes()  # type: ignore[attr-defined]
@@ -136,12 +140,12 @@ def test_host_memory_of_a_cpu_rank_is_not_torchs():
         del kept
         return max((event.cpu_memory_usage for event in profiled.events()), default=0)
 
-    assert torch_bytes(device_memory) >= 1 << 20
-    assert torch_bytes(host_memory) < 1 << 10
+    assert torch_bytes(allocate_device_memory) >= 1 << 20
+    assert torch_bytes(allocate_host_memory) < 1 << 10
 
 
 def test_host_memory_goes_back_with_its_tensor():
-    tensor = host_memory(mmap.PAGESIZE, CPU)
+    tensor = allocate_host_memory(mmap.PAGESIZE, CPU)
     assert tensor.fill_(7).sum() == 7 * mmap.PAGESIZE
     part = tensor[3:5]
     del tensor
@@ -156,13 +160,13 @@ class Counted:
 
     def __call__(self, size_bytes: int, device: torch.device) -> torch.Tensor:
         self.sizes.append(size_bytes)
-        return device_memory(size_bytes, device)
+        return allocate_device_memory(size_bytes, device)
 
 
 def chunked(places: int) -> tuple[CopyStore, Counted, ChunkedPlaces]:
     counted = Counted()
     room = ChunkedPlaces(counted, places)
-    return CopyStore(room, OnDevice()), counted, room
+    return CopyStore(room, DeviceTransfer()), counted, room
 
 
 def numbered(count: int, first: int = 0, numel: int = 64) -> list[torch.Tensor]:
@@ -221,7 +225,7 @@ def test_smaller_checkpoints_fit_and_larger_ones_get_a_larger_chunk():
 
 @given(size=st.integers(1, 5000), places=st.integers(1, 5))
 def test_places_are_aligned_and_do_not_overlap(size: int, places: int):
-    room = ChunkedPlaces(device_memory, places)
+    room = ChunkedPlaces(allocate_device_memory, places)
     taken = [room.take(size, CPU) for _ in range(places)]
     begins = [place.memory.storage_offset() for place in taken]
     assert len({place.memory.untyped_storage().data_ptr() for place in taken}) == 1
@@ -243,10 +247,10 @@ def test_partitioning_needs_model_parallel_ranks(ranks: int | None):
 
     def work(mp: ThreadComm) -> None:
         with pytest.raises(ValueError, match=expected):
-            block_runner(config, blocks=2, mp=None if ranks is None else mp)
+            make_block_runner(config, blocks=2, mp=None if ranks is None else mp)
 
     on_ranks(1, work)
 
 
 def test_without_checkpoints_blocks_are_just_called():
-    assert block_runner(ActivationConfig(), blocks=2) is call_block
+    assert make_block_runner(ActivationConfig(), blocks=2) is call_block

@@ -12,8 +12,7 @@ from fake_comm import FakeComm
 
 from zprof.reference_engine import ZeroConfig, zero
 from zprof.reference_engine.config import AdamKernel
-from zprof.reference_engine.optimizer.choose import choose_update
-from zprof.reference_engine.optimizer.torch_adamw import TorchAdamW
+from zprof.reference_engine.optimizer.adamw import TorchAdamW, choose_update
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

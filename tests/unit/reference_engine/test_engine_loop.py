@@ -9,7 +9,7 @@ from fake_comm import FakeComm
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
-from zprof.reference_engine.program.modelled_compute import ComputeModel, attach
+from zprof.reference_engine.program.modelled_compute import ComputeModel, attach_modelled_compute
 
 STAGES = range(4)
 
@@ -236,7 +236,7 @@ def test_modelled_compute_changes_no_number():
     expected = [train_step(*engine(1, stage=3)[:2])]
     module = tiny_gpt()
     blocks = {str(index): block for index, block in enumerate(module.blocks)}
-    attach(blocks, ComputeModel(forward_s=1e-4, backward_s=1e-4, straggler_rank=0), rank=0)
+    attach_modelled_compute(blocks, ComputeModel(forward_s=1e-4, backward_s=1e-4, straggler_rank=0), rank=0)
     model, optimizer = zero(module, ZeroConfig(stage=3), FakeComm())
     assert [train_step(model, optimizer)] == expected
 

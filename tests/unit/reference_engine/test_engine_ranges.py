@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from zprof.reference_engine import ranges
-from zprof.reference_engine.collective import Collective, Kind
+from zprof.reference_engine.comm import native
+from zprof.reference_engine.comm.collective import Collective, Kind
 
 GATHER = Collective(
     kind=Kind.ALL_GATHER, group="0", sequence=12, unit="blocks.3", bytes=4096, dtype="bfloat16"
@@ -15,9 +15,9 @@ SIZE = r" bytes=(?P<bytes>\d+) dtype=(?P<dtype>\S+)"
 @pytest.mark.parametrize(
     ("made", "grammar"),
     [
-        (ranges.launch(GATHER), rf"zero::launch {IDENTITY}{SIZE}"),
-        (ranges.wait(GATHER), rf"zero::wait {IDENTITY}"),
-        (ranges.comm(GATHER), rf"zero::comm {IDENTITY}{SIZE}"),
+        (native.launch_range(GATHER), rf"zero::launch {IDENTITY}{SIZE}"),
+        (native.wait_range(GATHER), rf"zero::wait {IDENTITY}"),
+        (native.comm_range(GATHER), rf"zero::comm {IDENTITY}{SIZE}"),
     ],
 )
 def test_collective_ranges_follow_the_grammar(made, grammar):
@@ -31,5 +31,5 @@ def test_collective_ranges_follow_the_grammar(made, grammar):
 
 
 def test_compute_and_prefetch_miss():
-    assert ranges.compute("backward", "blocks.3").name == "zero::compute backward unit=blocks.3"
-    assert ranges.prefetch_miss("a", "b").name == "zero::prefetch_miss unit=a expected=b"
+    assert native.compute_range("backward", "blocks.3").name == "zero::compute backward unit=blocks.3"
+    assert native.prefetch_miss_range("a", "b").name == "zero::prefetch_miss unit=a expected=b"

@@ -4,23 +4,23 @@ import pytest
 import torch
 
 from zprof.reference_engine import ZeroConfig
-from zprof.reference_engine.collective import Collective, Kind, ring_factor
-from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.comm.collective import Collective, Kind, get_ring_factor
+from zprof.reference_engine.comm.modelled import LinkModel
 from zprof.reference_engine.config import AdamKernel, Keep
-from zprof.reference_engine.policy import policy_of
+from zprof.reference_engine.flat_unit import get_policy
 from zprof.reference_engine.program.gpt import GPTConfig
 from zprof.reference_engine.program.modelled_compute import ComputeModel
-from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.options import add_arguments, make_config
 from zprof.reference_engine.program.train_config import TrainConfig
 
 
 def test_each_stage_shards_one_state_more():
     sharded = [
         (policy.shard_optimizer, policy.shard_gradients, policy.shard_parameters)
-        for policy in map(policy_of, range(4))
+        for policy in map(get_policy, range(4))
     ]
     assert sharded == [(False, False, False), (True, False, False), (True, True, False), (True, True, True)]
-    assert [policy_of(stage).gathers_after_step for stage in range(4)] == [False, True, True, False]
+    assert [get_policy(stage).gathers_after_step for stage in range(4)] == [False, True, True, False]
 
 
 def test_a_choice_may_be_given_by_its_text():
@@ -75,7 +75,7 @@ def test_the_other_configs_name_their_setting_too(make, named):
 def parse(*arguments: str) -> TrainConfig:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return config_from(parser.parse_args(arguments))
+    return make_config(parser.parse_args(arguments))
 
 
 def test_no_options_are_the_defaults_on_the_real_network():
@@ -124,7 +124,7 @@ def collective(kind: Kind, size: int) -> Collective:
     ("kind", "moved"), [(Kind.ALL_GATHER, 750), (Kind.REDUCE_SCATTER, 750), (Kind.ALL_REDUCE, 1500)]
 )
 def test_a_link_takes_its_latency_and_the_ring_volume(kind, moved):
-    assert 1000 * ring_factor(kind, 4) == moved
+    assert 1000 * get_ring_factor(kind, 4) == moved
     link = LinkModel(bandwidth_bytes_per_s=1000, latency_s=2, rank_factors={3: 2.0})
     assert link.seconds(collective(kind, 1000), 3 + 1) == pytest.approx((2 + moved / 1000) * 2)
     assert link.seconds(collective(kind, 1000), 1) == 0

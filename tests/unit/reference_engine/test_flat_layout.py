@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.reference_engine.units.layout import Layout, layout_of
+from zprof.reference_engine.flat_unit import Layout, build_layout
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=6)
 RANKS = st.integers(1, 9)
@@ -11,7 +11,7 @@ ALIGNMENTS = st.integers(1, 17)
 
 def layout(shapes: list[tuple[int, ...]], ranks: int, alignment: int) -> Layout:
     named = [(f"p{index}", shape) for index, shape in enumerate(shapes)]
-    return layout_of(named, ranks=ranks, alignment=alignment)
+    return build_layout(named, ranks=ranks, alignment=alignment)
 
 
 @given(SHAPES, RANKS, ALIGNMENTS)

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
-from zprof.reference_engine.comm import Handle
-from zprof.reference_engine.gradients.buckets import BucketPool, FreshMemory, KeptMemory
-from zprof.reference_engine.gradients.protocol import Turn
+from zprof.reference_engine.comm.collective import Handle
+from zprof.reference_engine.gradients.reductions import ReductionPass
+from zprof.reference_engine.gradients.storage import BucketPool, PersistentBucketMemory, TransientBucketMemory
 from zprof.reference_engine.program.gpt import GPTConfig
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -173,7 +173,7 @@ def made_by_a_backward(**settings: object) -> list[str]:
         give(root, reducer._gradients[root], produced[root][-1:])  # the head's gradient comes first
         for unit in [*reversed(blocks), root]:
             give(unit, reducer._gradients[unit], produced[unit])
-            reducer._handles.append(reducer._gradients[unit].reduce([], Turn()))
+            reducer._handles.append(reducer._gradients[unit].reduce([], ReductionPass()))
         reducer._wait()
     return made
 
@@ -237,7 +237,7 @@ class Noted:
 
 def test_kept_memory_gives_the_smallest_chunk_that_fits_and_waits_when_there_is_none():
     waited: list[int] = []
-    pool = BucketPool(KeptMemory([10, 6, 6], FP32, CPU), limit=9)
+    pool = BucketPool(PersistentBucketMemory([10, 6, 6], FP32, CPU), limit=9)
     small = [pool.take(5), pool.take(6)]
     large = pool.take(4)
     assert [bucket.untyped_storage().nbytes() // 4 for bucket in (*small, large)] == [6, 6, 10]
@@ -250,7 +250,7 @@ def test_kept_memory_gives_the_smallest_chunk_that_fits_and_waits_when_there_is_
 
 
 def test_kept_memory_grows_once_if_all_of_it_is_being_filled():
-    memory = KeptMemory([6], FP32, CPU)
+    memory = PersistentBucketMemory([6], FP32, CPU)
     pool = BucketPool(memory, limit=1)
     for _ in range(2):
         first, second = pool.take(6), pool.take(6)
@@ -262,7 +262,7 @@ def test_kept_memory_grows_once_if_all_of_it_is_being_filled():
 
 
 def test_what_a_broken_off_backward_held_is_free_after_a_drain():
-    pool = BucketPool(KeptMemory([6], FP32, CPU), limit=1)
+    pool = BucketPool(PersistentBucketMemory([6], FP32, CPU), limit=1)
     held = pool.take(6)
     pool.drain()
     assert pool.take(6).data_ptr() == held.data_ptr()
@@ -270,7 +270,7 @@ def test_what_a_broken_off_backward_held_is_free_after_a_drain():
 
 def test_fresh_memory_is_used_again_within_a_backward_and_freed_at_its_end():
     waited: list[int] = []
-    pool = BucketPool(FreshMemory(FP32, CPU), limit=1)
+    pool = BucketPool(TransientBucketMemory(FP32, CPU), limit=1)
     first = pool.take(6)
     pool.lend(first, Noted(waited, 0))
     assert pool.take(6).data_ptr() == first.data_ptr()

@@ -11,9 +11,9 @@ from no_host_sync import NoHostSync
 from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
-from zprof.reference_engine.optimizer.norm import SquaresOverRanks, control_of, norm_of
-from zprof.reference_engine.optimizer.torch_adamw import TorchAdamW
-from zprof.reference_engine.units.flat_unit import FlatUnit
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.optimizer.adamw import TorchAdamW
+from zprof.reference_engine.optimizer.scale_and_clip import SumOfSquares, compute_norm, compute_step_control
 
 STAGES = range(4)
 SHAPES = {"a": (3, 5), "b": (7,), "c": (2, 4), "d": (11,), "e": (), "f": (0, 3)}
@@ -55,7 +55,7 @@ def squares_of_rank(stage: int, dp: FakeComm, mp: FakeComm | None) -> float:
     whole = torch.zeros(unit.layout.padded)
     whole[: unit.layout.numel] = values
     gradients = {unit: Owned(unit, whole)}
-    return float(SquaresOverRanks(gradients, TorchAdamW(), comm=dp, mp=mp).sum())  # type: ignore[arg-type]
+    return float(SumOfSquares(gradients, TorchAdamW(), comm=dp, mp=mp).sum())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mp_ranks", [1, 2, 3])
@@ -103,7 +103,7 @@ def test_one_all_reduce_of_eight_bytes_in_each_group_that_has_something_to_add(s
     ],
 )
 def test_divisor_and_skip_by_the_norm(norm, scale, clip, divisor, found_inf):
-    control = control_of(
+    control = compute_step_control(
         torch.tensor(norm, dtype=torch.float64), None if scale is None else torch.tensor(scale), clip
     )
     assert control.divisor.dtype == control.found_inf.dtype == torch.float32
@@ -113,8 +113,8 @@ def test_divisor_and_skip_by_the_norm(norm, scale, clip, divisor, found_inf):
 
 def test_the_norm_is_unscaled():
     squares = torch.tensor(64.0, dtype=torch.float64)
-    assert float(norm_of(squares, None)) == 8
-    assert float(norm_of(squares, torch.tensor(4.0))) == 2
+    assert float(compute_norm(squares, None)) == 8
+    assert float(compute_norm(squares, torch.tensor(4.0))) == 2
 
 
 def clipped_reference(steps: int, clip: float) -> Iterator[tuple[float, float]]:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.reference_engine.gradients.pieces import buffer_elements, cuts, runs
-from zprof.reference_engine.units.layout import Layout, layout_of
+from zprof.reference_engine.flat_unit import Layout, build_layout
+from zprof.reference_engine.gradients.storage import find_runs, round_buffer_elements, split_into_cuts
 
 layouts = st.builds(
-    lambda sizes, ranks, alignment: layout_of(
+    lambda sizes, ranks, alignment: build_layout(
         ((f"p{index}", (size,)) for index, size in enumerate(sizes)), ranks=ranks, alignment=alignment
     ),
     st.lists(st.integers(0, 40), min_size=1, max_size=8),
@@ -22,9 +22,9 @@ def test_a_buffer_is_the_largest_whole_number_of_aligned_parts(ranks, alignment,
     block = ranks * alignment
     if limit < block:
         with pytest.raises(ValueError, match=f"constant_buffers is {limit} .* make it {block} "):
-            buffer_elements(limit, ranks=ranks, alignment=alignment)
+            round_buffer_elements(limit, ranks=ranks, alignment=alignment)
         return
-    elements = buffer_elements(limit, ranks=ranks, alignment=alignment)
+    elements = round_buffer_elements(limit, ranks=ranks, alignment=alignment)
     assert elements % block == 0
     assert elements <= limit < elements + block
 
@@ -32,9 +32,9 @@ def test_a_buffer_is_the_largest_whole_number_of_aligned_parts(ranks, alignment,
 @settings(max_examples=200)
 @given(layouts, st.integers(1, 200), st.integers(1, 8))
 def test_pieces_cover_every_element_of_every_shard_once(layout: Layout, parts: int, alignment: int):
-    limit = buffer_elements(parts * layout.ranks * alignment, ranks=layout.ranks, alignment=alignment)
+    limit = round_buffer_elements(parts * layout.ranks * alignment, ranks=layout.ranks, alignment=alignment)
     covered: list[int] = []
-    for cut in cuts(layout.shard_numel, limit // layout.ranks):
+    for cut in split_into_cuts(layout.shard_numel, limit // layout.ranks):
         elements = cut.elements * layout.ranks
         assert 0 < elements <= limit
         assert elements % layout.ranks == 0
@@ -51,9 +51,9 @@ def test_runs_fill_the_buffer_of_each_piece_in_order_with_the_right_elements(lay
         (index, element) for index, slot in enumerate(layout.slots) for element in range(slot.numel)
     ]
     owner += [None] * layout.padding
-    for cut in cuts(layout.shard_numel, most):
+    for cut in split_into_cuts(layout.shard_numel, most):
         filled: list[tuple[int, int] | None] = []
-        for run in runs(layout, cut):
+        for run in find_runs(layout, cut):
             assert run.buffer.first == len(filled)
             assert run.buffer.elements == run.elements.elements > 0
             elements = range(run.elements.first, run.elements.last)

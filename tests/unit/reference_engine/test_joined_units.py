@@ -10,10 +10,10 @@ from torch import nn
 
 from tests.support.adamw_kernel.shim import ShimRuntime
 from zprof.reference_engine import ZeroConfig, engine, zero
+from zprof.reference_engine.flat_unit import get_policy
+from zprof.reference_engine.optimizer.adamw import TorchAdamW
 from zprof.reference_engine.optimizer.cuda import CudaAdamW
-from zprof.reference_engine.optimizer.torch_adamw import TorchAdamW
 from zprof.reference_engine.optimizer.zero_optimizer import BATCH_ELEMENTS, split_batches
-from zprof.reference_engine.policy import policy_of
 
 STAGES = range(4)
 LAYERS = 100
@@ -99,7 +99,7 @@ def test_weights_are_those_of_torch_with_groups_and_counts_of_their_own(runtime,
 
 
 def units_of(sizes: list[int], stage: int) -> list[Any]:
-    return [SimpleNamespace(policy=policy_of(stage), owned_range=slice(5, 5 + size)) for size in sizes]
+    return [SimpleNamespace(policy=get_policy(stage), owned_range=slice(5, 5 + size)) for size in sizes]
 
 
 def sizes_of(sizes: list[int], stage: int, update: Any) -> list[list[int]]:

@@ -13,8 +13,8 @@ from torch import nn
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.config import LossScale
-from zprof.reference_engine.optimizer.loss_scale import SMALLEST, DynamicLossScale
-from zprof.reference_engine.optimizer.update import AdamWNumbers
+from zprof.reference_engine.optimizer.adamw import AdamWHyperparameters
+from zprof.reference_engine.optimizer.scale_and_clip import MIN_LOSS_SCALE, DynamicLossScale
 
 STAGES = range(4)
 FLOAT16 = {"dtype": torch.float16}
@@ -105,14 +105,14 @@ def test_the_scale_never_becomes_zero_or_infinite():
     for _ in range(300):
         falling.update(torch.tensor(1.0))
         rising.update(torch.tensor(0.0))
-    assert float(falling.value) == SMALLEST
+    assert float(falling.value) == MIN_LOSS_SCALE
     assert float(rising.value) == 2.0**127
 
 
 def float16_truth(steps: int, scale: float) -> list[tuple[float, dict[str, torch.Tensor]]]:
     """Losses and masters after each step: float16 gradients of a scaled loss, and float64 AdamW."""
     model = tiny_gpt()
-    numbers = AdamWNumbers(learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
+    numbers = AdamWHyperparameters(learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
     truths = {name: truth_of(parameter) for name, parameter in model.named_parameters()}
     model = model.half()
     seen = []

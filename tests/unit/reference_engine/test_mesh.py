@@ -6,8 +6,8 @@ import pytest
 import torch.distributed as dist
 from fake_comm import FakeComm
 
-from zprof.reference_engine.comm import NativeComm
 from zprof.reference_engine.comm.mesh import Mesh, check_mesh, make_mesh
+from zprof.reference_engine.comm.native import NativeComm
 
 
 @pytest.fixture

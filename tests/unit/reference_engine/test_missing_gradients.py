@@ -11,7 +11,7 @@ from torch import nn
 
 from zprof.reference_engine import ZeroConfig, ZeroModel, ZeroOptimizer, zero
 from zprof.reference_engine.config import LossScale
-from zprof.reference_engine.gradients.presence import keeps_sign_of_zero
+from zprof.reference_engine.gradients.presence import probe_sign_of_zero
 
 STAGES = range(4)
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -247,8 +247,8 @@ class SwitchedComm(ThreadComm):
 def test_a_network_that_loses_the_sign_of_zero_is_found_out():
     def run(comm: ThreadComm) -> tuple[bool, bool]:
         model, _ = zero(ragged(), ZeroConfig(stage=2), comm)
-        kept = keeps_sign_of_zero(model.units, torch.float32, comm)
+        kept = probe_sign_of_zero(model.units, torch.float32, comm)
         comm.__class__ = SwitchedComm
-        return kept, keeps_sign_of_zero(model.units, torch.float32, comm)
+        return kept, probe_sign_of_zero(model.units, torch.float32, comm)
 
     assert on_ranks(2, run) == [(True, False)] * 2

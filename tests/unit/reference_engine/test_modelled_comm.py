@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zprof.reference_engine.comm import LinkModel, ModelledComm
+from zprof.reference_engine.comm.modelled import LinkModel, ModelledComm
 
 
 @pytest.fixture

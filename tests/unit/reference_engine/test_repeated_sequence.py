@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from zprof.reference_engine.comm.order import RepeatedSequence
+from zprof.reference_engine.comm.collective import RepeatedSequence
 
 FORWARD = ["g0", "g1", "g2"]
 BACKWARD = ["g2", "r2", "g1", "r1", "g0", "r0"]

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from zprof.reference_engine.program.data import global_batch, rank_slice
+from zprof.reference_engine.program.data import make_global_batch, take_rank_slice
 
 
 def batch(step: int = 0, seed: int = 0) -> torch.Tensor:
-    return global_batch(seed=seed, step=step, batch=8, time=16, vocabulary=32)
+    return make_global_batch(seed=seed, step=step, batch=8, time=16, vocabulary=32)
 
 
 def test_a_batch_is_the_same_for_the_same_seed_and_step_only():
@@ -18,7 +18,7 @@ def test_a_batch_is_the_same_for_the_same_seed_and_step_only():
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_ranks_slices_are_the_global_batch(ranks):
-    slices = [rank_slice(batch(), rank=rank, ranks=ranks) for rank in range(ranks)]
+    slices = [take_rank_slice(batch(), rank=rank, ranks=ranks) for rank in range(ranks)]
     assert torch.equal(torch.cat(slices), batch())
 
 

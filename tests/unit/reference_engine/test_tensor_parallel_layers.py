@@ -9,16 +9,15 @@ import torch.nn.functional as F
 from thread_comm import ThreadComm, launches, on_ranks
 from torch import nn
 
-from zprof.reference_engine.program.gpt import GPT, Attention, GPTConfig
-from zprof.reference_engine.program.gpt_split import split_block
+from zprof.reference_engine.program.gpt import GPT, Attention, GPTConfig, split_block
 from zprof.reference_engine.tensor_parallel import (
+    SPLIT_MARK,
     ColumnParallelLinear,
     GatheredColumns,
     RowParallelLinear,
     VocabParallelEmbedding,
     VocabParallelLoss,
 )
-from zprof.reference_engine.tensor_parallel.split import SPLIT_MARK
 
 SIZES = GPTConfig(layers=2, hidden=16, heads=4, vocabulary=24, context=6)
 RANKS = (1, 2, 4)

@@ -7,8 +7,7 @@ import torch
 from adamw_truth import NUMBERS, truth_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zprof.reference_engine.optimizer.torch_adamw import NORM_PIECE_ELEMENTS, TorchAdamW
-from zprof.reference_engine.optimizer.update import Shard, StepControl
+from zprof.reference_engine.optimizer.adamw import NORM_PIECE_ELEMENTS, Shard, StepControl, TorchAdamW
 
 ELEMENTS = 1000
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -10,13 +10,12 @@ from training_helpers import SMALL, started
 
 from zprof.reference_engine import train as training
 from zprof.reference_engine.config import ZeroConfig
-from zprof.reference_engine.program.build import unit_modules
-from zprof.reference_engine.program.data import Batches, global_batch, micro_batches
+from zprof.reference_engine.program.data import Batches, iter_micro_batches, make_global_batch
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
 from zprof.reference_engine.program.host_faults import HostFaults
 from zprof.reference_engine.program.modelled_compute import ComputeModel
-from zprof.reference_engine.program.progress import Progress
-from zprof.reference_engine.program.train_config import TrainConfig, Units, with_fields
+from zprof.reference_engine.program.train_config import TrainConfig, Units, replace_fields
+from zprof.reference_engine.train import Progress, select_unit_modules
 
 BATCHES = Batches(seed=0, batch=8, time=4, vocabulary=16, rank=0, ranks=2, micro_batches=2)
 
@@ -27,22 +26,22 @@ def batches(**changes: int) -> Batches:
 
 
 def test_ranks_and_micro_batches_share_the_global_batch_without_rest():
-    whole = global_batch(seed=0, step=3, batch=8, time=4, vocabulary=16)
+    whole = make_global_batch(seed=0, step=3, batch=8, time=4, vocabulary=16)
     parts = [part for rank in (0, 1) for part in batches(rank=rank).step(3)]
     assert [part.shape for part in parts] == [(2, 5)] * 4
     assert torch.equal(torch.cat(parts), whole)
 
 
 def test_a_resumed_run_goes_on_with_the_data_of_its_step():
-    late = list(micro_batches(BATCHES, range(2, 4)))
-    whole = list(micro_batches(BATCHES, range(4)))
+    late = list(iter_micro_batches(BATCHES, range(2, 4)))
+    whole = list(iter_micro_batches(BATCHES, range(4)))
     assert len(late) == 4
     assert all(torch.equal(a, b) for a, b in zip(late, whole[4:], strict=True))
 
 
 def test_the_loader_leaves_the_random_state_of_the_model_alone():
     before = torch.get_rng_state()
-    next(micro_batches(BATCHES, range(1)))
+    next(iter_micro_batches(BATCHES, range(1)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -51,21 +50,21 @@ def test_shorter_sequences_are_the_beginning_of_whole_ones():
     assert torch.equal(torch.cat(short), torch.cat(list(BATCHES.step(0)))[:, :3])
     config = TrainConfig(shortened=0.75, gpt=GPTConfig(context=64))
     assert [config.length(rank, 3) for rank in range(3)] == [64, 16, 16]
-    evened = with_fields(config, {"evened": True})
+    evened = replace_fields(config, {"evened": True})
     assert [evened.length(rank, 3) for rank in range(3)] == [32, 32, 32]
     assert evened.tokens_per_step(3) == config.tokens_per_step(3)
 
 
 @pytest.mark.parametrize("accumulate", [2, 4])
 def test_losses_do_not_depend_on_accumulation(monkeypatch, accumulate):
-    config = with_fields(TrainConfig(), SMALL | {"zero.stage": 3})
+    config = replace_fields(TrainConfig(), SMALL | {"zero.stage": 3})
     once = started(monkeypatch, config, world_size=1)
-    often = started(monkeypatch, with_fields(config, {"zero.micro_batches": accumulate}), world_size=1)
+    often = started(monkeypatch, replace_fields(config, {"zero.micro_batches": accumulate}), world_size=1)
     assert often.steps(3) == pytest.approx(once.steps(3), abs=1e-5)
 
 
 def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(monkeypatch):
-    run = started(monkeypatch, with_fields(TrainConfig(), SMALL | {"zero.micro_batches": 2}), world_size=1)
+    run = started(monkeypatch, replace_fields(TrainConfig(), SMALL | {"zero.micro_batches": 2}), world_size=1)
     seen: list[float] = []
     run.built.model.register_forward_hook(lambda module, given, loss: seen.append(float(loss.detach())))
     (loss,) = run.steps()
@@ -75,9 +74,9 @@ def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(monkeypatch):
 
 def test_units_are_chosen_by_name():
     model = GPT(GPTConfig(layers=2, hidden=8, heads=2, vocabulary=16, context=8))
-    assert unit_modules(model, Units.BLOCKS) is None
-    assert unit_modules(model, Units.MODEL) == []
-    layers = unit_modules(model, Units.LAYERS)
+    assert select_unit_modules(model, Units.BLOCKS) is None
+    assert select_unit_modules(model, Units.MODEL) == []
+    layers = select_unit_modules(model, Units.LAYERS)
     assert {type(module) for module in layers} == {nn.Linear, nn.LayerNorm, nn.Embedding}
     assert len(layers) == 2 * 6 + 4
 
@@ -88,7 +87,7 @@ def test_units_are_chosen_by_name():
         (lambda: HostFaults(data_delay_s=-1), "data_delay_s is -1"),
         (lambda: ComputeModel(straggler_rotates=True, straggler_rank=1), "choose one of the two"),
         (lambda: TrainConfig(shortened=1.0), "shortened is 1.0"),
-        (lambda: with_fields(TrainConfig(), {"zero.stage": 4}), "stage is 4"),
+        (lambda: replace_fields(TrainConfig(), {"zero.stage": 4}), "stage is 4"),
     ],
 )
 def test_settings_of_the_program_are_named(make, words):
@@ -102,12 +101,12 @@ def test_fields_change_together_by_dotted_name():
         "zero.reduce_dtype": torch.bfloat16,
         "zero.loss_scale.initial": 2.0,
     }
-    config = with_fields(TrainConfig(), fields | {"compute.forward_s": 1.0, "steps": 3})
+    config = replace_fields(TrainConfig(), fields | {"compute.forward_s": 1.0, "steps": 3})
     assert config.zero.loss_scale.initial == 2.0
     assert config.compute == ComputeModel(forward_s=1.0)
     assert (config.steps, config.link, TrainConfig().zero) == (3, None, ZeroConfig())
     with pytest.raises(TypeError):
-        with_fields(TrainConfig(), {"zero.colour": 1})
+        replace_fields(TrainConfig(), {"zero.colour": 1})
 
 
 class Terminal(io.StringIO):

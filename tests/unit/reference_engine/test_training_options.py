@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from zprof.reference_engine import train as training
-from zprof.reference_engine.activations import ActivationConfig
+from zprof.reference_engine.activation_checkpointing import ActivationConfig
 from zprof.reference_engine.config import AdamKernel, Keep, LossScale, ZeroConfig
-from zprof.reference_engine.program.option_table import GROUPS
-from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.options import OPTION_GROUPS, add_arguments, make_config
 from zprof.reference_engine.program.train_config import TrainConfig, Units
 
 #: Nobody needs them on a command line; ``overlap_*`` have a --no- option.
@@ -31,7 +30,7 @@ def parse(line: str = "") -> TrainConfig:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     given = vars(parser.parse_args(line.split()))
-    return config_from(argparse.Namespace(**json.loads(json.dumps(given))))  # a job carries them as JSON
+    return make_config(argparse.Namespace(**json.loads(json.dumps(given))))  # a job carries them as JSON
 
 
 def test_every_engine_setting_becomes_the_config():
@@ -101,7 +100,7 @@ def test_synchronisation_of_micro_batches_has_three_ways(line, each):
 
 
 def test_every_field_of_the_configs_has_an_option():
-    covered = {field for group in GROUPS.values() for option in group for field in option.fields}
+    covered = {field for group in OPTION_GROUPS.values() for option in group for field in option.fields}
     covered |= {"zero.loss_scale.growth_factor", "zero.loss_scale.backoff_factor"}
     covered |= {"zero.loss_scale.growth_interval", "activations.contiguous", "plant"}
     missing = set(leaves(TrainConfig())) - covered - NOT_OPTIONS

@@ -11,11 +11,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 from training_helpers import Run, healthy, planted, started
 
-from zprof.reference_engine.collective import Collective, Kind
-from zprof.reference_engine.comm import LinkModel
+from zprof.reference_engine.comm.collective import Collective, Kind
+from zprof.reference_engine.comm.modelled import LinkModel
 from zprof.reference_engine.config import Keep
-from zprof.reference_engine.program.plants import PLANTS, listing, plant_of
-from zprof.reference_engine.program.train_config import TrainConfig, with_fields
+from zprof.reference_engine.program.plants import PLANTS, find_plant, format_plants
+from zprof.reference_engine.program.train_config import TrainConfig, replace_fields
 
 #: The names of causes in a report.
 CAUSES = """
@@ -44,9 +44,9 @@ def test_a_plant_has_a_cause_of_the_report_and_changes_a_default_run(plant):
     assert plant.cause in CAUSES.split()
     config = plant.apply(TrainConfig())
     assert config.plant == plant.cause
-    assert config != with_fields(TrainConfig(), {"plant": plant.cause})
+    assert config != replace_fields(TrainConfig(), {"plant": plant.cause})
     assert plant.is_modelled == (config.link is not None) == (config.compute is not None)
-    assert f"{plant.cause} " in listing()
+    assert f"{plant.cause} " in format_plants()
 
 
 def test_no_cause_is_planted_twice():
@@ -55,9 +55,9 @@ def test_no_cause_is_planted_twice():
 
 def test_an_unknown_plant_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match=r"no plant 'stragler'; near: straggler_rank"):
-        plant_of("stragler")
+        find_plant("stragler")
     with pytest.raises(ValueError, match=r"no plant 'qqq'; --plant list shows them"):
-        plant_of("qqq")
+        find_plant("qqq")
 
 
 def test_what_is_asked_for_beside_a_plant_stays_but_may_not_contradict_it():
@@ -76,19 +76,19 @@ def test_what_is_asked_for_beside_a_plant_stays_but_may_not_contradict_it():
 def test_a_cured_run_is_the_planted_one_without_its_cause(plant):
     sick, well = plant.apply(TrainConfig()), plant.cured(TrainConfig())
     assert well.plant is None
-    assert well != with_fields(sick, {"plant": None})
+    assert well != replace_fields(sick, {"plant": None})
     for part in ("gpt", "batch", "activations.checkpoint", "zero.micro_batches"):
         if not any(name.startswith(part) for name in plant.change):
             assert attrgetter(part)(well) == attrgetter(part)(sick)
 
 
 def test_the_cures_take_away_what_the_base_brings_or_the_default_has():
-    assert plant_of("straggler_rank").cured(TrainConfig()).compute.straggler_s == 0
-    assert plant_of("rotating_straggler").cured(TrainConfig()).compute.straggler_s == 0
-    assert plant_of("accumulation_syncs").cured(TrainConfig()).zero.reduce_each_micro_batch is False
-    assert plant_of("last_unit_regathered").cured(TrainConfig()).zero.keep_after_forward == "last"
-    assert plant_of("accumulation_regathers").cured(TrainConfig()).zero.stage == 2
-    assert plant_of("needless_reshard_after_forward").cured(TrainConfig()).zero.keep_after_forward == "all"
+    assert find_plant("straggler_rank").cured(TrainConfig()).compute.straggler_s == 0
+    assert find_plant("rotating_straggler").cured(TrainConfig()).compute.straggler_s == 0
+    assert find_plant("accumulation_syncs").cured(TrainConfig()).zero.reduce_each_micro_batch is False
+    assert find_plant("last_unit_regathered").cured(TrainConfig()).zero.keep_after_forward == "last"
+    assert find_plant("accumulation_regathers").cured(TrainConfig()).zero.stage == 2
+    assert find_plant("needless_reshard_after_forward").cured(TrainConfig()).zero.keep_after_forward == "all"
 
 
 def test_the_straggler_is_late_once_a_step_also_with_accumulation_and_recomputation(start):
@@ -123,7 +123,7 @@ def test_the_host_of_the_rotating_straggler_stalls_where_the_other_plant_compute
 
 
 def test_uneven_sequences_are_cured_by_as_many_tokens_dealt_out_evenly(start):
-    plant = plant_of("uneven_shapes")
+    plant = find_plant("uneven_shapes")
     sick, well = plant.apply(TrainConfig()), plant.cured(TrainConfig())
     assert well.tokens_per_step(2) == sick.tokens_per_step(2)
     assert well.length(0, 2) == well.length(1, 2) < sick.length(0, 2)
@@ -143,10 +143,10 @@ def test_a_slow_rank_makes_every_transfer_five_times_as_long():
 
 
 def test_latency_is_most_of_every_collective():
-    config = plant_of("latency_bound_collectives").apply(TrainConfig())
+    config = find_plant("latency_bound_collectives").apply(TrainConfig())
     block_bytes = 4 * 12 * config.gpt.hidden**2
     assert config.link.latency_s > 0.5 * seconds(config.link, block_bytes)
-    right = with_fields(config, {"link.latency_s": 50e-6}).link
+    right = replace_fields(config, {"link.latency_s": 50e-6}).link
     assert right.latency_s < 0.1 * seconds(right, block_bytes)
 
 
@@ -238,7 +238,7 @@ def test_accumulation_syncs_reduce_every_micro_batch(start):
     run = start(planted("accumulation_syncs"))
     run.steps()
     assert [run.reductions(unit) for unit in UNITS] == [4] * len(UNITS)
-    calm = start(with_fields(run.config, {"zero.reduce_each_micro_batch": False}))
+    calm = start(replace_fields(run.config, {"zero.reduce_each_micro_batch": False}))
     calm.steps()
     assert [calm.reductions(unit) for unit in UNITS] == [1] * len(UNITS)
 
@@ -261,7 +261,7 @@ def test_what_is_released_after_the_forward_is_gathered_twice(start, cause, twic
     run = start(planted(cause))
     run.steps()
     assert [unit for unit in UNITS if run.gathers(unit) == 2] == list(twice)
-    kept = start(with_fields(run.config, {"zero.keep_after_forward": keep}))
+    kept = start(replace_fields(run.config, {"zero.keep_after_forward": keep}))
     kept.steps()
     assert [unit for unit in BLOCKS if kept.gathers(unit) == 1] == list(saved)
 
@@ -326,7 +326,7 @@ def test_constant_buffers_are_larger_than_all_else(start):
         if type(tensor) is torch.Tensor and tensor.numel() == elements
     }
     assert sum(alive.values()) == 2 * 4 * elements
-    facts = plant_of("buffers_dominate").apply(TrainConfig()).gpt
+    facts = find_plant("buffers_dominate").apply(TrainConfig()).gpt
     model = 12 * facts.layers * facts.hidden**2 + 2 * facts.vocabulary * facts.hidden
     assert elements > 4 * model
 
@@ -360,12 +360,12 @@ def state_bytes(run: Run) -> int:
 
 
 def test_activations_are_more_than_all_states(start):
-    run = start(plant_of("activations_dominate").apply(TrainConfig()))
+    run = start(find_plant("activations_dominate").apply(TrainConfig()))
     assert sum(saved_bytes(run).values()) > 2 * state_bytes(run)
 
 
 def test_logits_are_more_than_all_else(start):
-    run = start(plant_of("logits_dominate").apply(TrainConfig()))
+    run = start(find_plant("logits_dominate").apply(TrainConfig()))
     saved = saved_bytes(run)
     logits = sum(size for shape, size in saved.items() if 1 << 14 in shape)
     assert logits > 0.9 * sum(saved.values())
@@ -373,7 +373,7 @@ def test_logits_are_more_than_all_else(start):
 
 
 def test_replicated_state_is_more_than_activations_and_sharding_would_halve_it(start):
-    run = start(plant_of("replicated_state").apply(TrainConfig()))
+    run = start(find_plant("replicated_state").apply(TrainConfig()))
     assert run.built.model.facts.stage == 0
     state = [tensor for entry in run.built.optimizer.state.values() for tensor in entry.values()]
     moments = sum(tensor.nbytes for tensor in state)

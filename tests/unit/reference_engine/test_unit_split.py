@@ -6,11 +6,11 @@ from torch import nn
 
 from zprof.reference_engine import ZeroConfig, zero
 from zprof.reference_engine.program.gpt import GPT, GPTConfig
-from zprof.reference_engine.units.split import by_dtype, split
+from zprof.reference_engine.unit_split import split_by_dtype, split_into_units
 
 
 def names(model: nn.Module) -> dict[str, list[str]]:
-    return {spec.name: [name for name, _ in spec.parameters] for spec in split(model)}
+    return {spec.name: [name for name, _ in spec.parameters] for spec in split_into_units(model)}
 
 
 def test_blocks_are_units_and_the_rest_is_the_root():
@@ -45,9 +45,12 @@ def test_containers_are_no_units_and_a_nested_unit_owns_its_own():
 def test_frozen_and_other_dtypes_are_flat_units_of_their_own():
     named = [(str(index), nn.Parameter(torch.zeros(1))) for index in range(2)]
     named.append(("2", nn.Parameter(torch.zeros(1), requires_grad=False)))
-    assert [(name, len(members)) for name, members in by_dtype(named, "u")] == [("u", 2), ("u.frozen", 1)]
+    assert [(name, len(members)) for name, members in split_by_dtype(named, "u")] == [
+        ("u", 2),
+        ("u.frozen", 1),
+    ]
     named.append(("3", nn.Parameter(torch.zeros(1, dtype=torch.float64))))
-    assert [name for name, _ in by_dtype(named, "u")] == ["u.float32", "u.frozen", "u.float64"]
+    assert [name for name, _ in split_by_dtype(named, "u")] == ["u.float32", "u.frozen", "u.float64"]
 
 
 def sparse() -> nn.Module:

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from zprof.reference_engine.collective import Kind, ring_factor
-from zprof.reference_engine.comm import Handle
+from zprof.reference_engine.comm.collective import Handle, Kind, get_ring_factor
 
 T = TypeVar("T")
 TIMEOUT_S = 60
@@ -109,7 +108,7 @@ class ThreadComm:
     ) -> Handle:
         full = brought if brought.numel() > out.numel() else out
         self.launched.append(Launched(kind, unit, full.numel(), full.dtype))
-        self.moved[kind] += round(full.numel() * full.element_size() * ring_factor(kind, self.world_size))
+        self.moved[kind] += round(full.numel() * full.element_size() * get_ring_factor(kind, self.world_size))
         number, self._number = self._number, self._number + 1
         self._meeting.bring(number, self.rank, brought)
         for tensor in (out, spoil):

@@ -9,13 +9,12 @@ import pytest
 import torch
 from fake_comm import FakeComm
 
-from zprof.reference_engine.comm import Handle
+from zprof.reference_engine.comm.collective import Handle
 from zprof.reference_engine.comm.mesh import Mesh
-from zprof.reference_engine.program.build import Built, build
-from zprof.reference_engine.program.data import micro_batches
-from zprof.reference_engine.program.loop import batches_of, train_step
-from zprof.reference_engine.program.plants import plant_of
-from zprof.reference_engine.program.train_config import TrainConfig, with_fields
+from zprof.reference_engine.program.data import iter_micro_batches
+from zprof.reference_engine.program.plants import find_plant
+from zprof.reference_engine.program.train_config import TrainConfig, replace_fields
+from zprof.reference_engine.train import BuiltProgram, build_program, make_batches, train_step
 
 SMALL = {
     "gpt.hidden": 8,
@@ -52,7 +51,7 @@ class Run:
     """A run that goes on step by step; ``sleeps`` are seconds, ``comm.events`` has them in order too."""
 
     config: TrainConfig
-    built: Built
+    built: BuiltProgram
     comm: CountingComm
     patch: pytest.MonkeyPatch
     sleeps: list[float] = field(default_factory=list)
@@ -66,7 +65,7 @@ class Run:
         self.comm.carried.clear()
         self.comm.take_events()
         steps = range(self.done, self.done + count)
-        batches = micro_batches(batches_of(self.config, self._mesh()), steps)
+        batches = iter_micro_batches(make_batches(self.config, self._mesh()), steps)
         self.done += count
         k = self.config.zero.micro_batches
         return [train_step(self.built, batches, step, micro_batches=k) for step in steps]
@@ -96,21 +95,21 @@ def started(
 ) -> Run:
     """Build the run; one step is made already, so that the order of the units is known."""
     comm = CountingComm(world_size, rank)
-    run = Run(config, build(config, mesh_of(comm)), comm, monkeypatch)
+    run = Run(config, build_program(config, mesh_of(comm)), comm, monkeypatch)
     run.steps()
     return run
 
 
 def planted(cause: str, **asked: Any) -> TrainConfig:
     """The plant on a small model; ``zero__stage=3`` asks for a field beside it."""
-    return plant_of(cause).apply(TrainConfig(), _fields(cause, asked))
+    return find_plant(cause).apply(TrainConfig(), _fields(cause, asked))
 
 
 def healthy(cause: str, **asked: Any) -> TrainConfig:
     """The same run without the cause."""
-    return with_fields(TrainConfig(), {**plant_of(cause).base, **_fields(cause, asked)})
+    return replace_fields(TrainConfig(), {**find_plant(cause).base, **_fields(cause, asked)})
 
 
 def _fields(cause: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    small = {name: value for name, value in SMALL.items() if name not in plant_of(cause).change}
+    small = {name: value for name, value in SMALL.items() if name not in find_plant(cause).change}
     return small | {name.replace("__", "."): value for name, value in asked.items()}

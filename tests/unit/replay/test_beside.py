@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.support.replay_ranks import replay_rank
-from zprof.replay.beside import fit_slowdown
 from zprof.replay.graph import Graph
+from zprof.replay.slowdown import fit_slowdown
 from zprof.replay.tasks import NONE
 
 MS = 1e6

@@ -5,9 +5,9 @@ import pytest
 
 from tests.support.replay_ranks import replay_rank
 from zprof.replay.edits import launch_earlier
-from zprof.replay.gathers import late_gathers_ratio
 from zprof.replay.graph import Graph
-from zprof.replay.play import play
+from zprof.replay.messages import late_gathers_ratio
+from zprof.replay.play import play_graph
 from zprof.replay.tasks import NONE
 
 MS = 1e6
@@ -75,5 +75,5 @@ def test_prefetched_gathers_are_not_late_however_slow_the_link(gather_ms: float)
 @pytest.mark.parametrize("messages", [1, 2, 3])
 def test_launched_one_unit_earlier_all_messages_of_a_unit_are_hidden(messages: int) -> None:
     graph = units(6, ahead=0, messages=messages)
-    gain = play(graph)[0, -1] - play(launch_earlier(graph, rows(graph)))[0, -1]
+    gain = play_graph(graph)[0, -1] - play_graph(launch_earlier(graph, rows(graph)))[0, -1]
     assert gain == pytest.approx(5 * 4 * MS, rel=0.01)

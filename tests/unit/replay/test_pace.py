@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.replay_ranks import replay_rank
 from zprof.replay.graph import Graph, RankGraph
-from zprof.replay.pace import find_excess, find_slowest, slow_again, slow_in_turn
+from zprof.replay.slow_ranks import find_excess, find_slowest, mark_in_turn, mark_recurring
 from zprof.replay.tasks import NONE
 
 MS = 1e6
@@ -45,7 +45,7 @@ def no_loading(graph: Graph) -> dict[int, np.ndarray]:
 
 
 def slow(graph: Graph) -> list[list[bool]]:
-    found: list[list[bool]] = slow_in_turn(find_excess(graph, no_loading(graph))).tolist()
+    found: list[list[bool]] = mark_in_turn(find_excess(graph, no_loading(graph))).tolist()
     return found
 
 
@@ -75,8 +75,8 @@ def test_what_the_loader_takes_says_nothing_of_the_host() -> None:
 
 def test_hiccups_of_other_lengths_are_no_turns() -> None:
     excess = np.array([[0.0, 0.0, 6.0, 0.0], [0.0, 1.1, 0.0, 0.0], [0.0, 0.0, 0.0, 5.6]]) * MS
-    assert slow_in_turn(excess).tolist() == (excess > 2 * MS).tolist()
-    assert slow_again(excess).tolist() == (excess > 0).tolist()
+    assert mark_in_turn(excess).tolist() == (excess > 2 * MS).tolist()
+    assert mark_recurring(excess).tolist() == (excess > 0).tolist()
 
 
 @pytest.mark.parametrize("has_start", [False, True])

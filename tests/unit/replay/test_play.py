@@ -7,22 +7,22 @@ import pytest
 
 from tests.support.replay_ranks import replay_rank
 from zprof.model.collectives import CollectiveKind
+from zprof.replay.added_messages import shard_within_hosts
 from zprof.replay.blocks import find_blocks
 from zprof.replay.edits import (
     drop_collectives,
-    even_out,
+    even_out_ranks,
     even_out_steps,
     launch_earlier,
     scale_transfers,
     scale_work,
     shorten_collectives,
-    unblock,
+    unblock_calls,
 )
 from zprof.replay.graph import Graph, RankGraph
 from zprof.replay.merging import merge_units
 from zprof.replay.messages import read_messages
-from zprof.replay.play import Stuck, play
-from zprof.replay.replicating import shard_within_hosts
+from zprof.replay.play import ReplayDeadlock, play_graph
 from zprof.replay.splitting import split_units
 from zprof.replay.tasks import NONE
 
@@ -71,7 +71,7 @@ def graph_of(*ranks: RankGraph, transfer_ms: tuple[float, ...] = (), lane: int =
 
 
 def ends_ms(graph: Graph) -> list[float]:
-    return [float(end) / MS for end in play(graph)[:, -1]]
+    return [float(end) / MS for end in play_graph(graph)[:, -1]]
 
 
 def gather_then_compute(number: int, before_ms: float) -> RankGraph:
@@ -83,8 +83,8 @@ def gather_then_compute(number: int, before_ms: float) -> RankGraph:
 def test_a_collective_ends_once_its_last_rank_is_there() -> None:
     graph = graph_of(gather_then_compute(0, 1.0), gather_then_compute(1, 4.0), transfer_ms=(3.0,))
     assert ends_ms(graph) == [12.0, 12.0]
-    assert ends_ms(even_out(graph)) == [9.0, 9.0]
-    assert ends_ms(even_out(graph, [0])) == [12.0, 12.0]
+    assert ends_ms(even_out_ranks(graph)) == [9.0, 9.0]
+    assert ends_ms(even_out_ranks(graph, [0])) == [12.0, 12.0]
 
 
 def test_a_stall_goes_from_where_it_is() -> None:
@@ -135,7 +135,7 @@ def test_a_blocking_call_keeps_the_host_from_launching_ahead() -> None:
     tasks = [("gemm", COMPUTE, 5.0), ("sync", NONE, 0.0), ("gemm", COMPUTE, 2.0)]
     rank = rank_of(0, tasks, gaps={2: 3.0}, blocks={1: 0})
     assert ends_ms(graph_of(rank)) == [10.0]
-    free = unblock(graph_of(rank), lambda each: each.blocks_on != NONE)
+    free = unblock_calls(graph_of(rank), lambda each: each.blocks_on != NONE)
     assert ends_ms(free) == [7.0]
 
 
@@ -150,8 +150,8 @@ def test_a_gather_launched_ahead_hides_under_the_compute_before_it() -> None:
 def test_ranks_that_wait_for_each_other_in_a_circle_are_stuck() -> None:
     first = rank_of(0, [("a", COMM, 1.0), ("b", COMM, 1.0)], rows={0: 0, 1: 1})
     second = rank_of(1, [("b", COMM, 1.0), ("a", COMM, 1.0)], rows={0: 1, 1: 0})
-    with pytest.raises(Stuck):
-        play(graph_of(first, second, transfer_ms=(1.0, 1.0)))
+    with pytest.raises(ReplayDeadlock):
+        play_graph(graph_of(first, second, transfer_ms=(1.0, 1.0)))
 
 
 KERNELS = ("norm", "gemm", "flash", "gelu")

@@ -5,8 +5,8 @@ import pytest
 
 from tests.support.replay_ranks import replay_rank
 from zprof.replay.graph import Graph
-from zprof.replay.play import play
-from zprof.replay.sharing import share_links, stretched_ns
+from zprof.replay.link_sharing import infer_link_sharing, stretch_transfers_ns
+from zprof.replay.play import play_graph
 from zprof.replay.tasks import NONE
 
 MS = 1e6
@@ -46,7 +46,7 @@ def two_groups(overlap_ms: list[float], lost: float) -> Graph:
 
 def shared(graph: Graph) -> Graph:
     rows = range(len(graph.transfer_ns))
-    return share_links(graph, dict.fromkeys(rows, 1 << 20), dict.fromkeys(rows, "all_gather"))
+    return infer_link_sharing(graph, dict.fromkeys(rows, 1 << 20), dict.fromkeys(rows, "all_gather"))
 
 
 @pytest.mark.parametrize("lost", [0.5, 0.8])
@@ -65,16 +65,16 @@ def test_two_at_once_take_twice_as_long_and_one_behind_the_other_do_not() -> Non
     graph = shared(two_groups([0.0, 1.0, 2.0, 3.0] * 4, 0.5))
     count = len(graph.transfer_ns)
     together = np.repeat(np.arange(count // 2) * 100 * MS, 2)
-    assert stretched_ns(graph, together) == pytest.approx(2 * ALONE_MS * MS, rel=0.1)
+    assert stretch_transfers_ns(graph, together) == pytest.approx(2 * ALONE_MS * MS, rel=0.1)
     apart = np.arange(count) * 100 * MS
-    assert stretched_ns(graph, apart) == pytest.approx(ALONE_MS * MS, rel=0.05)
+    assert stretch_transfers_ns(graph, apart) == pytest.approx(ALONE_MS * MS, rel=0.05)
 
 
 def test_the_replayed_step_moves_as_much_as_the_measured_one() -> None:
     graph = shared(two_groups([0.0, 1.0, 2.0, 3.0] * 4, 0.5))
     # the queues of both communicators run at once all the time: two messages take as long as both alone
     count = len(graph.transfer_ns)
-    assert play(graph)[0, -1] == pytest.approx(count * ALONE_MS * MS, rel=0.05)
+    assert play_graph(graph)[0, -1] == pytest.approx(count * ALONE_MS * MS, rel=0.05)
 
 
 def test_messages_that_wait_for_compute_behind_others_are_played_until_they_settle() -> None:
@@ -104,4 +104,4 @@ def test_messages_that_wait_for_compute_behind_others_are_played_until_they_sett
         origin_ns=0,
         lost=lost,
     )
-    assert play(graph)[0, -1] == pytest.approx(51.0 * MS)
+    assert play_graph(graph)[0, -1] == pytest.approx(51.0 * MS)

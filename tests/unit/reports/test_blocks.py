@@ -9,8 +9,8 @@ from tests.support import plans
 from tests.support.html_pages import Parsed
 from tests.support.many_ranks import spread_out
 from tests.support.reports import SITUATIONS, memory_only, slower, straggler, trace
+from zprof.model.formatting import format_ms
 from zprof.model.report import Report
-from zprof.model.units import format_ms
 from zprof.reports.formats import by_name
 from zprof.reports.page import AreaChart, Bar, Bars, Table
 from zprof.reports.presenters import heat

@@ -13,7 +13,7 @@ from tests.support.markdown_reading import visible
 from tests.support.reports import memory_only, slower, trace
 from zprof.model.check import Check, GateResult, Outcome
 from zprof.model.errors import BadInput
-from zprof.model.printable import display_width
+from zprof.model.formatting import display_width
 from zprof.model.report import Report
 from zprof.reports.check_ci import render_github, render_junit, render_sarif
 from zprof.reports.formats import CHECKS as FORMATS

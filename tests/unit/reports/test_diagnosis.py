@@ -12,11 +12,10 @@ import pytest
 from tests.support.analyses import MS
 from tests.support.diagnosis_reports import DIAGNOSES, FULL, GAPS, LATE, against_baseline, alone, larger_batch
 from tests.support.memories import HOSTILE
-from zprof.model.equal_work import Difference
 from zprof.model.findings import Confidence
+from zprof.model.formatting import display_width
 from zprof.model.gaps import Gap
-from zprof.model.printable import display_width
-from zprof.model.report import Report
+from zprof.model.report import Difference, Report
 from zprof.reports.formats import page_text
 from zprof.reports.page import Table
 from zprof.reports.presenters.diagnosis import diagnosis_page

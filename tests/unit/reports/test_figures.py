@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.memories import memory_of
 from tests.support.reports import slower, straggler
+from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.time import CriticalPath, PathKind, PathShare
-from zprof.model.units import format_bytes
 from zprof.reports.presenters.findings import grouped_gaps
 from zprof.reports.presenters.memory_figures import largest_ranks, peak_bytes, state_lines, telling_frames
 from zprof.reports.presenters.run_words import group_name

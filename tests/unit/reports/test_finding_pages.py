@@ -4,9 +4,9 @@ import unicodedata
 
 import pytest
 
-from zprof.model.causes import FINDING_IDS, Cause
 from zprof.model.errors import BadInput
-from zprof.model.printable import display_width
+from zprof.model.findings import FINDING_IDS, Cause
+from zprof.model.formatting import display_width
 from zprof.reports.finding_pages import cause_of, claims, page
 from zprof.reports.formats import page_text
 from zprof.reports.presenters.small_pages import finding_list_page

@@ -17,7 +17,7 @@ from tests.support.markdown_reading import is_active, tokens, visible
 from tests.support.report_pages import both_runs
 from tests.support.reports import memory_only, slower, straggler, trace
 from zprof.model.check import Check, Outcome
-from zprof.model.printable import display_width, printable
+from zprof.model.formatting import display_width, printable
 from zprof.model.report import Report
 from zprof.model.side_by_side import SideBySide
 from zprof.reports import junit, sarif

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.memories import HOSTILE
 from tests.support.reports import SITUATIONS, slower, straggler
+from zprof.model.formatting import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.model.report import Report
-from zprof.model.units import format_bytes, format_ms, format_ns, format_percent, format_rate
 from zprof.reports.formats import by_name
 
 #: Leaves of the contract: ``[]`` is any element.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.cli.terminal import console
-from zprof.model.printable import display_width
+from zprof.cli import console
+from zprof.model.formatting import display_width
 from zprof.reports.layout import bar, code_or_text, heading, page_columns, page_width, wrap
 from zprof.reports.page import Column, Kind, Row, Table, make_table, name_column, numbers, text_column
 from zprof.reports.terminal import coloured

@@ -10,9 +10,9 @@ from tests.support.memories import memory_of
 from tests.support.report_pages import PAGES, shown
 from tests.support.reports import memory_only, slower, straggler, trace
 from zprof.model.findings import Evidence
+from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.report import Difference
-from zprof.model.units import format_bytes
 from zprof.reports.formats import by_name, page_markdown
 from zprof.reports.page import Page, Paragraph, Section
 from zprof.reports.presenters.report import report_page

@@ -1,7 +1,7 @@
 """One leaf, the same figure in every face: text, Markdown, HTML, JSON, JUnit, SARIF and the terminal UI.
 
 The decisive leaves of a report get values that nothing else has; then each face must show each of them, as
-``zprof.model.units`` writes it.  A face that showed another leaf, or rounded by itself, would not.
+``zprof.model.formatting`` writes it.  A face that showed another leaf, or rounded by itself, would not.
 """
 
 import itertools
@@ -19,16 +19,15 @@ from tests.support import junit_schema, sarif_schema
 from tests.support.report_pages import seen
 from tests.support.reports import memory_only, slower, straggler, trace
 from zprof.model.findings import Evidence
+from zprof.model.formatting import format_bytes, format_ms, format_ns
 from zprof.model.report import Report
 from zprof.model.time import LEDGER_TERMS
-from zprof.model.units import format_bytes, format_ms, format_ns
 from zprof.reports.formats import by_name
 from zprof.tui.figures import Figure
-from zprof.tui.pages.communication import collectives_table
-from zprof.tui.pages.memory import stacks
-from zprof.tui.pages.overview import findings_table
-from zprof.tui.pages.overview_ledger import ledger_table
-from zprof.tui.session import Loaded, Selected
+from zprof.tui.presenters.communication import build_collectives_table
+from zprof.tui.presenters.memory import build_stacks
+from zprof.tui.presenters.overview import build_findings_table, build_ledger_table
+from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Table
 
 MIB, MS = 1 << 20, 1_000_000
@@ -157,11 +156,15 @@ def test_a_page_shows_every_decisive_leaf(name: str, at: int) -> None:
 @each_situation
 def test_the_terminal_shows_every_decisive_leaf(at: int) -> None:
     report = report_of(at)
-    loaded = Loaded(run=None, report=report, analysis=None)  # type: ignore[arg-type]
-    tables: list[Table] = [ledger_table(loaded), collectives_table(loaded), findings_table(loaded)]
+    loaded = LoadedRun(run=None, report=report, analysis=None)  # type: ignore[arg-type]
+    tables: list[Table] = [
+        build_ledger_table(loaded),
+        build_collectives_table(loaded),
+        build_findings_table(loaded),
+    ]
     shown = [figure for table in tables for figure in figures(table)]
     for rank in report.memory.per_rank:
-        drawn = stacks(loaded, Selected(rank=rank.rank))
+        drawn = build_stacks(loaded, Selection(rank=rank.rank))
         assert drawn is not None
         shown += [*figures(drawn.legend), *(bar.peak for bar in drawn.bars)]
     wanted = [leaf for leaf in decisive(at) if ".evidence" not in leaf.path]  # those have a page of their own

@@ -12,11 +12,10 @@ from tests.support import plans, report_pages
 from tests.support.html_pages import Parsed
 from tests.support.report_pages import RENDERERS
 from tests.support.reports import slower
-from zprof.model.planning.plan import Plan, Scheme
-from zprof.model.planning.whatif import Change, Outlook, Prediction
-from zprof.model.planning.whatif_document import WhatIf
-from zprof.model.printable import display_width
-from zprof.model.units import format_bytes, format_ms, format_percent
+from zprof.model.formatting import display_width, format_bytes, format_ms, format_percent
+from zprof.model.plan import Plan, Scheme
+from zprof.model.report import WhatIf
+from zprof.model.whatif import Change, Outlook, Prediction
 from zprof.reports.formats import PLANS, WHATIFS, by_name, page_html, page_text
 from zprof.reports.page import Page
 from zprof.reports.presenters.plan import plan_page

@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from zprof.cli.parser import parse
-from zprof.model.planning.assumption import Assumption
+from zprof.cli.entry import parse
+from zprof.model.whatif import Assumption
 from zprof.planner import plan
-from zprof.planner.hardware.presets import PRESETS
+from zprof.planner.hardware import PRESETS
 from zprof.planner.whatif import outlook
 
 PAGE = Path(__file__).parents[3] / "docs/planner.md"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.memories import HOSTILE
 from tests.support.report_pages import both_runs
-from zprof.model.printable import display_width
+from zprof.model.formatting import display_width
 from zprof.model.side_by_side import Row, Section, Setting, SideBySide
 from zprof.reports.formats import page_text
 from zprof.reports.presenters.side_by_side import change, label, side_by_side_page

@@ -3,10 +3,10 @@
 import pytest
 
 from zprof.model.doctor import Check, CheckStatus, Doctor
+from zprof.model.formatting import display_width
 from zprof.model.gaps import Gap
-from zprof.model.printable import display_width
+from zprof.model.second_opinion import Figure, FigureStatus, RankVerification, Verification
 from zprof.model.side_by_side import Row
-from zprof.model.verification import Figure, FigureStatus, RankVerification, Verification
 from zprof.reports.formats import page_text
 from zprof.reports.page import Page
 from zprof.reports.presenters.small_pages import (

@@ -9,8 +9,8 @@ from tests.support.full_memories import full_memory
 from tests.support.memories import HOSTILE
 from tests.support.reports import memory_only, nothing_timed
 from zprof.model.errors import MissingData
+from zprof.model.formatting import format_bytes
 from zprof.model.report import Report
-from zprof.model.units import format_bytes
 from zprof.reports.presenters.memory_figures import ORDER, stack_areas
 from zprof.reports.svg_memory import render
 

@@ -12,9 +12,8 @@ from tests.support.memories import HOSTILE, memory_of
 from tests.support.plans import full, whatif
 from tests.support.report_pages import PAGES
 from tests.support.reports import SITUATIONS, memory_only, slower, snapshot, straggler, trace
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence
-from zprof.model.printable import display_width
+from zprof.model.findings import Cause, Confidence
+from zprof.model.formatting import display_width
 from zprof.model.report import Report
 from zprof.model.tenants import Tenant
 from zprof.model.time import MessageSizes, RankTime, WindowPolicy

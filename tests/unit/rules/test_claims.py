@@ -3,16 +3,15 @@
 from dataclasses import fields, replace
 
 from tests.support.analyses import Scenario, analysis_of
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.time import RankTime, StepTime
-from zprof.rules.claims import disjoint, ordered, spoils, unclaimed
-from zprof.rules.registry import rules
-from zprof.rules.rule import finding
+from zprof.rules.claims import order_findings, split_savings, spoils_times, unclaimed
+from zprof.rules.registry import all_rules
+from zprof.rules.rule import make_finding
 
 
 def claim(cause: Cause, low: int, high: int, severity: Severity = Severity.HIGH) -> Finding:
-    return finding(
+    return make_finding(
         cause,
         sentence="",
         evidence=[],
@@ -30,7 +29,9 @@ def rank(**terms: int) -> RankTime:
 
 
 def savings(*claims: Finding, ranks: list[RankTime]) -> dict[Cause, tuple[int, int]]:
-    return {entry.cause: entry.saving_ns for entry in disjoint(ordered(claims), rules(), ranks)}
+    return {
+        entry.cause: entry.saving_ns for entry in split_savings(order_findings(claims), all_rules(), ranks)
+    }
 
 
 def test_the_second_claim_on_a_term_gets_what_is_left() -> None:
@@ -61,8 +62,8 @@ def test_where_ranks_wait_in_turn_a_term_is_that_of_each_steps_largest() -> None
     waits_in_turn = [
         step(rank, number, exposed_wait_ns=30 * (rank == number)) for rank in (0, 1) for number in (0, 1)
     ]
-    claims = disjoint(
-        [claim(Cause.STRAGGLER_RANK, 10, 60)], rules(), [rank(exposed_wait_ns=15)], waits_in_turn
+    claims = split_savings(
+        [claim(Cause.STRAGGLER_RANK, 10, 60)], all_rules(), [rank(exposed_wait_ns=15)], waits_in_turn
     )
     assert claims[0].saving_ns == (10, 30)
 
@@ -70,7 +71,7 @@ def test_where_ranks_wait_in_turn_a_term_is_that_of_each_steps_largest() -> None
 def test_while_others_wait_the_late_rank_stands_idle_and_that_is_one_loss() -> None:
     found = [claim(Cause.STRAGGLER_RANK, 10, 25)]
     ranks = [rank(exposed_wait_ns=30), rank(idle_ns=32)]
-    left = unclaimed(found, rules(), ranks)
+    left = unclaimed(found, all_rules(), ranks)
     assert (left["exposed_wait_ns"], left["idle_ns"]) == (5, 7)
 
 
@@ -78,11 +79,11 @@ def test_order_is_by_saving_and_what_spoils_comes_first() -> None:
     note = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0, Severity.LOW)
     spoiling = claim(Cause.MEASUREMENT_ARTIFACT, 0, 0)
     big, small = claim(Cause.LOW_BUS_BANDWIDTH, 1, 9), claim(Cause.NO_PREFETCH, 2, 6)
-    assert ordered([note, small, big]) == [big, small, note]
-    assert ordered([small, big, spoiling]) == [spoiling, big, small]
-    assert spoils(spoiling)
-    assert not spoils(note)
-    assert not spoils(replace(big, saving_ns=(0, 0)))
+    assert order_findings([note, small, big]) == [big, small, note]
+    assert order_findings([small, big, spoiling]) == [spoiling, big, small]
+    assert spoils_times(spoiling)
+    assert not spoils_times(note)
+    assert not spoils_times(replace(big, saving_ns=(0, 0)))
 
 
 def test_memory_comes_after_time_and_before_notes_the_sure_ones_first() -> None:
@@ -94,7 +95,7 @@ def test_memory_comes_after_time_and_before_notes_the_sure_ones_first() -> None:
     large = freeing(Cause.ACTIVATIONS_DOMINATE, 9, Confidence.MEDIUM)
     guess = freeing(Cause.WRONG_STAGE, 99, Confidence.LOW)
     time = claim(Cause.NO_PREFETCH, 0, 1)
-    assert ordered([note, guess, small, large, time]) == [time, large, small, guess, note]
+    assert order_findings([note, guess, small, large, time]) == [time, large, small, guess, note]
 
 
 def test_what_explains_another_takes_its_time_first_though_it_saves_less() -> None:
@@ -137,12 +138,12 @@ def test_a_finding_stands_behind_a_surer_one_that_explains_it() -> None:
     likely = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.MEDIUM)
     sure = claim(Cause.SINGLE_UNIT, 10, 20)
     ranks = [rank(exposed_transfer_ns=200)]
-    assert [f.cause for f in disjoint([likely, sure], rules(), ranks)] == [
+    assert [f.cause for f in split_savings([likely, sure], all_rules(), ranks)] == [
         Cause.SINGLE_UNIT,
         Cause.NO_PREFETCH,
     ]
     as_sure = claim(Cause.NO_PREFETCH, 50, 90)
-    assert [f.cause for f in disjoint([as_sure, sure], rules(), ranks)] == [
+    assert [f.cause for f in split_savings([as_sure, sure], all_rules(), ranks)] == [
         Cause.NO_PREFETCH,
         Cause.SINGLE_UNIT,
     ]
@@ -151,14 +152,14 @@ def test_a_finding_stands_behind_a_surer_one_that_explains_it() -> None:
 def test_a_guess_about_time_comes_after_what_is_sure() -> None:
     guess = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.LOW)
     sure = claim(Cause.DATA_LOADER, 1, 2)
-    assert ordered([guess, sure]) == [sure, guess]
+    assert order_findings([guess, sure]) == [sure, guess]
 
 
 def test_medium_is_surer_than_low() -> None:
     """A single unit leaves nothing to prefetch: its finding stands before that, be it less sure than most."""
     guess = replace(claim(Cause.NO_PREFETCH, 50, 90), confidence=Confidence.LOW)
     surer = replace(claim(Cause.SINGLE_UNIT, 10, 20), confidence=Confidence.MEDIUM)
-    kept = disjoint(ordered([guess, surer]), rules(), [rank(exposed_transfer_ns=200)])
+    kept = split_savings(order_findings([guess, surer]), all_rules(), [rank(exposed_transfer_ns=200)])
     assert [entry.cause for entry in kept] == [Cause.SINGLE_UNIT, Cause.NO_PREFETCH]
 
 

@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
-from zprof.model.causes import Cause
-from zprof.model.equal_work import Difference, EqualWork, WorkUnit
-from zprof.model.findings import Confidence, Finding, Severity
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.gaps import Gap
-from zprof.model.report import Comparison, StepTimeChange
+from zprof.model.report import Comparison, Difference, EqualWork, StepTimeChange, WorkUnit
 from zprof.model.report import VerdictStatus as Status
-from zprof.rules.compared import compared
-from zprof.rules.rule import Rule, finding
+from zprof.rules.baseline_verdict import judge_against_baseline
+from zprof.rules.rule import Rule, make_finding
 
 SLOWER = Comparison(
     baseline="a",
@@ -23,7 +21,7 @@ SLOWER = Comparison(
 
 
 def found(cause: Cause, sentence: str) -> Finding:
-    return finding(
+    return make_finding(
         cause, sentence=sentence, evidence=(), saving_ns=(1, 2), severity=Severity.HIGH,
         confidence=Confidence.HIGH, fix="", disprove="",
     )  # fmt: skip
@@ -55,7 +53,7 @@ def test_because(sure: tuple[Finding, ...], wait_ms: float, end: str) -> None:
     delta = dict(SLOWER.ledger_delta, exposed_wait_ns=int(wait_ms * MS))
     delta["exposed_transfer_ns"] = 50 * MS - delta["exposed_wait_ns"]
     comparison = replace(SLOWER, ledger_delta=delta)
-    status, sentence = compared(comparison, sure, (), ASKED)
+    status, sentence = judge_against_baseline(comparison, sure, (), ASKED)
     assert status is Status.SLOWER
     assert sentence.startswith("140.0 ms vs 100.0 ms a step, +40 % [+35.0, +45.0]")
     assert sentence.endswith(end)
@@ -80,14 +78,14 @@ def held_to(b_ms: float, interval_ms: tuple[float, float]) -> Comparison:
     ],
 )
 def test_other_work_is_judged_at_equal_work(comparison: Comparison, status: Status) -> None:
-    seen, sentence = compared(comparison, (), ())
+    seen, sentence = judge_against_baseline(comparison, (), ())
     assert seen is status
     assert "times the tokens on a rank" in sentence
     assert "at equal work" in sentence
 
 
 def test_the_same_work_needs_no_words() -> None:
-    _, sentence = compared(held_to(140, (35, 45)), (), ())
+    _, sentence = judge_against_baseline(held_to(140, (35, 45)), (), ())
     assert "at equal work" not in sentence
 
 
@@ -102,22 +100,22 @@ def test_the_same_work_needs_no_words() -> None:
 )
 def test_other_jobs_of_unknown_work_are_not_judged(what: str, status: Status) -> None:
     other = replace(SLOWER, differences=(Difference(what=what, a="2", b="4"),))
-    seen, sentence = compared(other, (SLOW,), ())
+    seen, sentence = judge_against_baseline(other, (SLOW,), ())
     assert seen is status
     assert (f"other jobs (4 vs 2 {what})" in sentence) == (status is Status.INCONCLUSIVE)
     known = replace(held_to(130, (20, 40)), differences=other.differences)
-    assert compared(known, (SLOW,), ())[0] is Status.SLOWER
+    assert judge_against_baseline(known, (SLOW,), ())[0] is Status.SLOWER
 
 
 def test_too_few_steps_say_nothing() -> None:
     gap = Gap(what="step time interval", reason="", remedy="")
-    status, sentence = compared(SLOWER, (SLOW,), (gap,))
+    status, sentence = judge_against_baseline(SLOWER, (SLOW,), (gap,))
     assert status is Status.INCONCLUSIVE
     assert sentence == "140.0 ms vs 100.0 ms a step, +40 %: too few steps to tell it from noise"
 
 
 def test_all_of_a_recording_is_no_step() -> None:
-    assert compared(SLOWER, (), (), of="in all")[1].startswith("140.0 ms vs 100.0 ms in all, ")
+    assert judge_against_baseline(SLOWER, (), (), of="in all")[1].startswith("140.0 ms vs 100.0 ms in all, ")
 
 
 def test_what_grew_is_asked_at_equal_work() -> None:
@@ -134,19 +132,19 @@ def test_what_grew_is_asked_at_equal_work() -> None:
         equal_work=work,
         baseline_time=(replace(before, exposed_transfer_ns=40 * MS),),
     )
-    status, sentence = compared(comparison, (LATE, SLOW), (), ASKED)
+    status, sentence = judge_against_baseline(comparison, (LATE, SLOW), (), ASKED)
     assert status is Status.SLOWER
     assert sentence.endswith("because nothing is prefetched")
-    assert compared(comparison, (), ())[1].endswith("most of it is exposed transfer (+60.0 ms)")
+    assert judge_against_baseline(comparison, (), ())[1].endswith("most of it is exposed transfer (+60.0 ms)")
 
 
 def test_an_interval_that_touches_zero_is_not_slower() -> None:
     times = StepTimeChange(a_ns=100 * MS, b_ns=103 * MS, ci95=(0, 4 * MS))
-    assert compared(replace(SLOWER, step_time=times), (), ())[0] is Status.OK
+    assert judge_against_baseline(replace(SLOWER, step_time=times), (), ())[0] is Status.OK
     above = replace(times, ci95=(1, 4 * MS))
-    assert compared(replace(SLOWER, step_time=above), (), ())[0] is Status.SLOWER
+    assert judge_against_baseline(replace(SLOWER, step_time=above), (), ())[0] is Status.SLOWER
 
 
 def test_where_no_term_grew_none_is_named() -> None:
     flat = replace(SLOWER, ledger_delta={"compute_ns": 0, "exposed_wait_ns": 0})
-    assert compared(flat, (), ())[1].endswith("no cause found; no term of it grew")
+    assert judge_against_baseline(flat, (), ())[1].endswith("no cause found; no term of it grew")

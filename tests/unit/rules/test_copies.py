@@ -10,9 +10,9 @@ from tests.support.kernels import kernel_row, with_kernels
 from tests.support.repeats import analysis_with, gather, reduce
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Finding
-from zprof.rules.copies import copies_of_gathers_ns
-from zprof.rules.device.copy_overhead import copy_overhead
-from zprof.rules.volume.passes.needless_reshard_after_forward import needless_reshard_after_forward
+from zprof.rules.compute.copy_overhead import copy_overhead
+from zprof.rules.rule import gather_copies_ns
+from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
 
 STEPS = 4
 
@@ -37,14 +37,14 @@ def of_backward(analysis: RunAnalysis) -> pd.DataFrame:
 
 def test_half_of_the_gathers_has_half_of_the_copies_out() -> None:
     analysis = run(out_ms=8, into_ms=20)
-    assert copies_of_gathers_ns(analysis, of_backward(analysis)) == pytest.approx(4 * MS)
-    assert copies_of_gathers_ns(analysis, analysis.collectives) == pytest.approx(8 * MS)
-    assert copies_of_gathers_ns(analysis, analysis.collectives.iloc[:0]) == 0
+    assert gather_copies_ns(analysis, of_backward(analysis)) == pytest.approx(4 * MS)
+    assert gather_copies_ns(analysis, analysis.collectives) == pytest.approx(8 * MS)
+    assert gather_copies_ns(analysis, analysis.collectives.iloc[:0]) == 0
 
 
 def test_a_trace_without_copies_has_none() -> None:
     analysis = replace(run(8, 20), kernels=pd.DataFrame())
-    assert copies_of_gathers_ns(analysis, analysis.collectives) == 0
+    assert gather_copies_ns(analysis, analysis.collectives) == 0
 
 
 def test_gathers_that_need_not_be_win_their_copies_too() -> None:

@@ -7,8 +7,7 @@ import pytest
 from tests.support.analyses import MS, Scenario, analysis_of, without_rank
 from tests.support.peaks import gpu
 from zprof.analysis.comparison import NO_INTERVAL
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence
+from zprof.model.findings import Cause, Confidence
 from zprof.model.memory import AllocatorCounters
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.time import Time

@@ -9,9 +9,9 @@ from tests.support.analyses import Scenario, analysis_of
 from tests.support.whatif_pairs import analysed, true_step_ns
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding
-from zprof.model.planning.whatif import Change
-from zprof.planner.whatif.saving import predicted_saving_ns
-from zprof.rules.foreseen import Foreseen, foreseen, foreseen_ns
+from zprof.model.whatif import Change
+from zprof.planner.whatif.outlook import predict_saving_ns
+from zprof.rules.saving_range import BoundedSaving, bound_by_prediction, bound_range_by_prediction
 from zprof.rules.transfer.no_prefetch import no_prefetch
 from zprof.simulator.plan import Gathering, Network, Plan, Vendor
 
@@ -33,7 +33,7 @@ def run() -> RunAnalysis:
 
 
 def known() -> tuple[int, int]:
-    found = predicted_saving_ns(run(), AHEAD)
+    found = predict_saving_ns(run(), AHEAD)
     assert found is not None
     return found
 
@@ -41,10 +41,10 @@ def known() -> tuple[int, int]:
 def test_both_ranges_hold() -> None:
     low, high = known()
     assert 0 < low < high
-    assert foreseen_ns(run(), AHEAD, (0.0, 10.0 * high)) == (low, high)
+    assert bound_range_by_prediction(run(), AHEAD, (0.0, 10.0 * high)) == (low, high)
     middle = (low + high) / 2
-    assert foreseen_ns(run(), AHEAD, (middle, 10.0 * high)) == (middle, high)
-    assert foreseen_ns(run(), AHEAD, (0.0, middle)) == (low, middle)
+    assert bound_range_by_prediction(run(), AHEAD, (middle, 10.0 * high)) == (middle, high)
+    assert bound_range_by_prediction(run(), AHEAD, (0.0, middle)) == (low, middle)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,17 @@ def test_where_rule_and_model_disagree_the_range_holds_both_and_confidence_falls
 ) -> None:
     low, high = known()
     above, below = (high + 1.0, high + 2.0), (low - 2.0, low - 1.0)
-    assert foreseen(run(), AHEAD, above, sure) == Foreseen(saving_ns=(low, high + 2.0), confidence=left)
-    assert foreseen(run(), AHEAD, below, sure) == Foreseen(saving_ns=(low - 2.0, high), confidence=left)
-    assert foreseen(run(), AHEAD, (0.0, 10.0 * high), sure).confidence is sure
+    assert bound_by_prediction(run(), AHEAD, above, sure) == BoundedSaving(
+        saving_ns=(low, high + 2.0), confidence=left
+    )
+    assert bound_by_prediction(run(), AHEAD, below, sure) == BoundedSaving(
+        saving_ns=(low - 2.0, high), confidence=left
+    )
+    assert bound_by_prediction(run(), AHEAD, (0.0, 10.0 * high), sure).confidence is sure
 
 
 def test_without_a_model_a_rule_keeps_its_own() -> None:
-    assert foreseen_ns(analysis_of(Scenario(steps=3, units=3)), AHEAD, (1.0, 2.0)) == (1.0, 2.0)
+    assert bound_range_by_prediction(analysis_of(Scenario(steps=3, units=3)), AHEAD, (1.0, 2.0)) == (1.0, 2.0)
 
 
 def test_the_finding_says_a_narrower_range_that_holds_the_truth() -> None:

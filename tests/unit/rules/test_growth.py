@@ -14,9 +14,8 @@ from tests.support.analyses import Scenario, analysis_of
 from tests.support.link_runs import MS, gathers, link_run, reduces
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, intervals
-from zprof.analysis.time.passes.evidence import Evidence
-from zprof.analysis.time.passes.where import where
-from zprof.rules.registry import rules
+from zprof.analysis.time.passes.phases import PhaseEvidence, locate_instants
+from zprof.rules.registry import all_rules
 from zprof.rules.transfer.low_bus_bandwidth import low_bus_bandwidth
 
 MIB = 1 << 20
@@ -68,7 +67,7 @@ def within_hosts(ranks: int) -> RunAnalysis:
 def test_one_group_of_twice_the_ranks() -> None:
     def ask(ranks: int) -> int:
         analysis = over_hosts(ranks)
-        return calls(lambda: [rule.check(analysis, None) for rule in rules()])
+        return calls(lambda: [rule.check(analysis, None) for rule in all_rules()])
 
     assert ask(16) < LINEAR * ask(8)
 
@@ -84,10 +83,10 @@ def test_twice_the_groups(*, compared: bool) -> None:
 
 def test_passes_are_found_for_all_collectives_of_a_rank_at_once() -> None:
     spans = intervals(np.arange(0, 10_000, 100), np.arange(50, 10_050, 100))
-    evidence = Evidence(forward=spans[:50], autograd=spans[50:], operators=spans[:50])
+    evidence = PhaseEvidence(forward=spans[:50], autograd=spans[50:], operators=spans[:50])
 
     def ask(count: int) -> int:
         times: Int64s = np.linspace(0, 9_999, count).astype(np.int64)
-        return calls(lambda: where(evidence, times, intervals(times * 0, times * 0 + 10_000)))
+        return calls(lambda: locate_instants(evidence, times, intervals(times * 0, times * 0 + 10_000)))
 
     assert ask(1_000) < 1.1 * ask(100)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.analyses import MS, ORIGIN, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.replay import won_ns
+from zprof.replay.queue_model import estimate_transfer_saving_ns
 
 #: launch, start, end, exposed transfer; in ms.  One rank and step.
 Row = tuple[float, float, float, float]
@@ -37,7 +37,7 @@ def halving(analysis: RunAnalysis, *which: int) -> float:
     """Milliseconds won where these rows transfer half as long; all of them where none is named."""
     transfer = analysis.collectives["transfer_ns"].astype(float)
     factors = pd.Series([0.5 if index in (which or transfer.index) else 1.0 for index in transfer.index])
-    return won_ns(analysis, transfer * factors) / MS
+    return estimate_transfer_saving_ns(analysis, transfer * factors) / MS
 
 
 def test_of_a_collective_that_is_all_exposed_half_is_won() -> None:
@@ -117,7 +117,7 @@ def test_waiting_for_a_late_rank_is_not_shortened() -> None:
 def test_no_collectives_win_nothing() -> None:
     analysis = step((0, 0, 10, 10))
     empty = replace(analysis, collectives=analysis.collectives.iloc[:0])
-    assert won_ns(empty, empty.collectives["transfer_ns"].astype(float)) == 0
+    assert estimate_transfer_saving_ns(empty, empty.collectives["transfer_ns"].astype(float)) == 0
 
 
 def test_is_the_mean_over_ranks_and_steps() -> None:
@@ -125,7 +125,9 @@ def test_is_the_mean_over_ranks_and_steps() -> None:
     scenario = Scenario(bytes_per_s=180e6, noise_ms=0.01)
     slow, fast = analysis_of(scenario), analysis_of(replace(scenario, unit_bytes=scenario.unit_bytes // 2))
     true = slow.steps["wall_ns"].mean() - fast.steps["wall_ns"].mean()
-    assert won_ns(slow, slow.collectives["transfer_ns"] * 0.5) == pytest.approx(true, rel=0.05)
+    assert estimate_transfer_saving_ns(slow, slow.collectives["transfer_ns"] * 0.5) == pytest.approx(
+        true, rel=0.05
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.analyses import Scenario, analysis_of
-from zprof.model.causes import Cause
-from zprof.model.findings import Severity
-from zprof.rules.rows import has_no_collectives
-from zprof.rules.rule import grouped, not_tested, severity_of, untested
+from zprof.model.findings import Cause, Severity
+from zprof.rules.rule import group_gaps, has_no_collectives, list_untested, rate_severity, untested_gap
 
 
 @pytest.mark.parametrize(
@@ -22,15 +20,15 @@ from zprof.rules.rule import grouped, not_tested, severity_of, untested
     ],
 )
 def test_severity_is_a_tenth_or_a_twentieth(saving: float, severity: Severity) -> None:
-    assert severity_of(saving, 100) is severity
+    assert rate_severity(saving, 100) is severity
 
 
 def test_one_rule_is_no_rules() -> None:
-    one = not_tested(Cause.NO_PREFETCH, "why", "what")
-    two = not_tested(Cause.FP32_REDUCE, "why", "what")
-    assert [gap.what for gap in grouped([one])] == ["rule no_prefetch not tested"]
-    assert [gap.what for gap in grouped([one, two])] == ["rules no_prefetch, fp32_reduce not tested"]
-    assert untested([Cause.NO_PREFETCH, Cause.DATA_LOADER], [one]) == [Cause.NO_PREFETCH]
+    one = untested_gap(Cause.NO_PREFETCH, "why", "what")
+    two = untested_gap(Cause.FP32_REDUCE, "why", "what")
+    assert [gap.what for gap in group_gaps([one])] == ["rule no_prefetch not tested"]
+    assert [gap.what for gap in group_gaps([one, two])] == ["rules no_prefetch, fp32_reduce not tested"]
+    assert list_untested([Cause.NO_PREFETCH, Cause.DATA_LOADER], [one]) == [Cause.NO_PREFETCH]
 
 
 def test_a_rank_alone_has_no_collectives_to_record() -> None:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from tests.unit.rules.test_claims import claim, rank
-from zprof.model.causes import Cause
+from zprof.model.findings import Cause
 from zprof.model.time import CollectiveTime
-from zprof.rules.registry import rules
-from zprof.rules.unexplained import ExposedGroup, unexplained_loss
+from zprof.rules.claims import ExposedGroup, find_unexplained_loss
+from zprof.rules.registry import all_rules
 
 
 def exposed(kind: str, group: str, ns: int) -> CollectiveTime:
@@ -21,7 +21,7 @@ def test_terms_of_different_ranks_are_never_added() -> None:
     base = rank(exposed_memcpy_ns=0, unexplained_ns=0)
     waiting = replace(base, rank=0, exposed_wait_ns=30)
     idle = replace(base, rank=1, idle_ns=32)
-    rest = unexplained_loss((), rules(), [waiting, idle])
+    rest = find_unexplained_loss((), all_rules(), [waiting, idle])
     assert (rest.rank, rest.total_ns) == (1, 32)
     assert rest.terms["exposed_wait_ns"] == 0
 
@@ -30,7 +30,7 @@ def test_a_straggler_explains_the_wait_of_one_rank_and_the_idle_time_of_the_othe
     base = rank(exposed_memcpy_ns=0, unexplained_ns=0)
     waiting = replace(base, rank=0, exposed_wait_ns=30)
     late = replace(base, rank=1, idle_ns=32)
-    rest = unexplained_loss([claim(Cause.STRAGGLER_RANK, 10, 25)], rules(), [waiting, late])
+    rest = find_unexplained_loss([claim(Cause.STRAGGLER_RANK, 10, 25)], all_rules(), [waiting, late])
     assert (rest.rank, rest.total_ns, rest.terms["idle_ns"]) == (1, 7, 7)
 
 
@@ -40,11 +40,11 @@ def test_groups_keep_what_no_finding_can_have_claimed() -> None:
         exposed("all_reduce", "replica", 32),
         exposed("all_gather", "shard", 30),
     ]
-    assert unexplained_loss((), rules(), [rank()], seen).groups == (
+    assert find_unexplained_loss((), all_rules(), [rank()], seen).groups == (
         ExposedGroup(kind="all_reduce", group="replica", ns=82),
         ExposedGroup(kind="all_gather", group="shard", ns=30),
     )
     claimed = [claim(Cause.NO_PREFETCH, 20, 30)]
-    assert unexplained_loss(claimed, rules(), [rank()], seen).groups == (
+    assert find_unexplained_loss(claimed, all_rules(), [rank()], seen).groups == (
         ExposedGroup(kind="all_reduce", group="replica", ns=52),
     )

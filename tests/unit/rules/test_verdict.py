@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Severity
+from zprof.model.findings import Cause, Confidence, Severity
 from zprof.model.gaps import DISK_FULL, RANK_CUT_SHORT, RANK_MISSING, Gap
 from zprof.model.report import Comparison, StepTimeChange, Volume
 from zprof.model.report import VerdictStatus as Status
 from zprof.model.time import Time, Window, WindowPolicy
-from zprof.rules.rule import Rule, finding
-from zprof.rules.unexplained import ExposedGroup, Unexplained
+from zprof.rules.claims import ExposedGroup, Unexplained
+from zprof.rules.rule import Rule, make_finding
 from zprof.rules.verdict import judge
 
 RUN = analysis_of(Scenario(steps=1))
@@ -123,7 +122,7 @@ def test_what_is_not_told_apart_has_its_reason() -> None:
         assert words in judge(run, time, None, findings=(), gaps=(gap,)).sentence
 
 
-LATE = finding(
+LATE = make_finding(
     Cause.NO_PREFETCH, sentence="nothing is prefetched", evidence=(), saving_ns=(1, 20 * MS),
     severity=Severity.HIGH, confidence=Confidence.HIGH, fix="", disprove="",
 )  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.run.followed_file import FollowedFile
+from zprof.run.live import FollowedFile
 
 LONGEST = 8
 

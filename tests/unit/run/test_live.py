@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.growing_run import CREATED_NS, PLAN, GrowingRun, line
 from zprof.run import live
-from zprof.run.live import MOST_LINE_BYTES, MOST_STEPS, LiveRun, still_recording
+from zprof.run.live import MAX_LINE_BYTES, MAX_STEPS, LiveRun, is_still_recording
 from zprof.run.manifest import MANIFEST_NAME, RANK_NAME, STEPS_NAME, rank_folder
 
 SECOND = 10**9
@@ -43,7 +43,7 @@ def test_what_is_old_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     run, live_run = GrowingRun(tmp_path), LiveRun(tmp_path)
     run.step(0, 1, 1)
     first = live_run.look()
-    monkeypatch.setattr("zprof.run.followed_file.open_plain", None)
+    monkeypatch.setattr("zprof.run.live.open_plain", None)
     monkeypatch.setattr("zprof.run.live.read_rank_manifest", None)
     assert live_run.look().ranks[0] is first.ranks[0]
 
@@ -90,18 +90,18 @@ def test_a_rank_of_an_earlier_run_is_none_of_this(tmp_path: Path) -> None:
 
 def test_few_steps_are_kept_and_all_are_counted(tmp_path: Path) -> None:
     run, live_run = GrowingRun(tmp_path), LiveRun(tmp_path)
-    run.raw(0, b"".join(line(step) for step in range(3 * MOST_STEPS)))
+    run.raw(0, b"".join(line(step) for step in range(3 * MAX_STEPS)))
     rank = live_run.look().ranks[0]
-    assert (len(rank.steps), rank.steps_done) == (MOST_STEPS, 3 * MOST_STEPS)
+    assert (len(rank.steps), rank.steps_done) == (MAX_STEPS, 3 * MAX_STEPS)
     assert rank.last is not None
-    assert rank.last.step == 3 * MOST_STEPS - 1
+    assert rank.last.step == 3 * MAX_STEPS - 1
 
 
 def test_a_look_is_bounded_and_every_rank_gets_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MOST_NEW_BYTES", 100)
-    monkeypatch.setattr(live, "_RANK_BYTES", 100)
+    monkeypatch.setattr(live, "MAX_NEW_BYTES", 100)
+    monkeypatch.setattr(live, "_MAX_RANK_BYTES", 100)
     run, live_run = GrowingRun(tmp_path, world_size=3), LiveRun(tmp_path)
     for rank in range(3):
         run.raw(rank, b"".join(line(step) for step in range(20)))
@@ -117,7 +117,7 @@ def test_a_look_is_bounded_and_every_rank_gets_its_turn(
         b"\x1b[2J\x1b]0;owned\x07\n",
         b'{"step": -3, "begin_ns": 1, "end_ns": 2}\n',
         b'{"step": 1e400, "begin_ns": 1, "end_ns": 2}\n',
-        b"[" * MOST_LINE_BYTES + b"\n",
+        b"[" * MAX_LINE_BYTES + b"\n",
         b"\0" * 50_000 + b"\n",
         line(5) + line(2),
     ],
@@ -166,7 +166,7 @@ def test_steps_come_in_order_however_the_logs_are_cut(cuts: list[tuple[int, int]
 
 
 def test_more_ranks_than_are_shown_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_RANKS", 2)
+    monkeypatch.setattr(live, "MAX_RANKS", 2)
     run = GrowingRun(tmp_path, world_size=5)
     run.finish()
     state = LiveRun(tmp_path).look()
@@ -177,10 +177,10 @@ def test_more_ranks_than_are_shown_are_said(tmp_path: Path, monkeypatch: pytest.
 
 def test_who_is_silent_for_long_is_not_recording(tmp_path: Path) -> None:
     run = GrowingRun(tmp_path)
-    assert still_recording(tmp_path, CREATED_NS + 5 * SECOND)
-    assert not still_recording(tmp_path, CREATED_NS + 500 * SECOND)
+    assert is_still_recording(tmp_path, CREATED_NS + 5 * SECOND)
+    assert not is_still_recording(tmp_path, CREATED_NS + 500 * SECOND)
     run.step(0, 90_000, 90_000)  # steps of 90 s: 500 s of silence are nothing
-    assert still_recording(tmp_path, CREATED_NS + 590 * SECOND)
+    assert is_still_recording(tmp_path, CREATED_NS + 590 * SECOND)
     run.finish()
-    assert not still_recording(tmp_path, CREATED_NS + 91 * SECOND)
-    assert not still_recording(tmp_path / "nothing", CREATED_NS)
+    assert not is_still_recording(tmp_path, CREATED_NS + 91 * SECOND)
+    assert not is_still_recording(tmp_path / "nothing", CREATED_NS)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from zprof.run.step_log import MOST_LINE_BYTES, StepLine, from_line, to_line
+from zprof.run.step_log import MAX_WRITTEN_LINE_BYTES, StepLine, decode_step, encode_step
 
 FULL = StepLine(
     step=10**9, begin_ns=1_800_000_000_000_000_000, end_ns=1_800_000_600_000_000_000, window="memory",
@@ -16,26 +16,26 @@ BARE = StepLine(step=0, begin_ns=5, end_ns=5)
 
 @pytest.mark.parametrize("line", [FULL, BARE])
 def test_comes_back(line: StepLine) -> None:
-    assert from_line(to_line(line)) == line
+    assert decode_step(encode_step(line)) == line
 
 
 def test_is_short_and_on_one_line() -> None:
-    text = to_line(FULL)
-    assert len(text) < MOST_LINE_BYTES
+    text = encode_step(FULL)
+    assert len(text) < MAX_WRITTEN_LINE_BYTES
     assert text.count(b"\n") == 1
 
 
 def test_what_is_unknown_is_left_out_and_never_0() -> None:
-    assert json.loads(to_line(BARE)) == {"step": 0, "begin_ns": 5, "end_ns": 5}
-    read = from_line(to_line(BARE))
+    assert json.loads(encode_step(BARE)) == {"step": 0, "begin_ns": 5, "end_ns": 5}
+    read = decode_step(encode_step(BARE))
     assert read is not None
     assert read.allocated_bytes is None
     assert read.process_bytes is None
 
 
 def test_lines_of_older_and_newer_runs_are_read() -> None:
-    assert from_line(b'{"step": 3, "begin_ns": 1, "end_ns": 4}') == StepLine(step=3, begin_ns=1, end_ns=4)
-    assert from_line(b'{"step": 3, "begin_ns": 1, "end_ns": 4, "more": [{}]}') is not None
+    assert decode_step(b'{"step": 3, "begin_ns": 1, "end_ns": 4}') == StepLine(step=3, begin_ns=1, end_ns=4)
+    assert decode_step(b'{"step": 3, "begin_ns": 1, "end_ns": 4, "more": [{}]}') is not None
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_lines_of_older_and_newer_runs_are_read() -> None:
 )
 def test_what_no_rank_writes_is_refused(values: dict[str, Any]) -> None:
     line = {"step": 1, "begin_ns": 1, "end_ns": 9} | values
-    assert from_line(json.dumps(line).encode()) is None
+    assert decode_step(json.dumps(line).encode()) is None
 
 
 @pytest.mark.parametrize("text", [b"", b"null", b"[1]", b"\xff\xfe", b"[" * 4000, b'{"step": 1', b"\x1b[2J"])
 def test_what_is_no_line_is_refused(text: bytes) -> None:
-    assert from_line(text) is None
+    assert decode_step(text) is None

@@ -7,7 +7,7 @@ import pytest
 from zprof.model.errors import BadInput
 from zprof.model.training import TrainingFacts
 from zprof.run.manifest import RunManifest, read_run_manifest
-from zprof.run.target import check_room, cleared_target
+from zprof.run.output_path import check_output_path, replace_run
 from zprof.run.writer import RankWriter
 
 
@@ -31,14 +31,14 @@ def run(tmp_path: Path) -> Path:
 
 def test_an_empty_place_is_free(tmp_path: Path) -> None:
     for path in (tmp_path / "new", tmp_path):
-        with cleared_target(path, force=False):
+        with replace_run(path, force=False):
             pass
 
 
 def test_a_run_is_overwritten_only_when_asked(run: Path) -> None:
-    with pytest.raises(BadInput, match="a run is there already"), cleared_target(run, force=False):
+    with pytest.raises(BadInput, match="a run is there already"), replace_run(run, force=False):
         pass
-    with cleared_target(run, force=True):
+    with replace_run(run, force=True):
         assert not run.exists()
         write_run(run, world_size=7)
     assert read_run_manifest(run).world_size == 7
@@ -47,7 +47,7 @@ def test_a_run_is_overwritten_only_when_asked(run: Path) -> None:
 
 def test_the_folder_that_one_stands_in_can_be_a_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run)
-    with cleared_target(Path("."), force=True):
+    with replace_run(Path("."), force=True):
         assert not run.exists()
         write_run(run, world_size=7)
     assert read_run_manifest(run).world_size == 7
@@ -56,7 +56,7 @@ def test_the_folder_that_one_stands_in_can_be_a_run(run: Path, monkeypatch: pyte
 def test_a_run_that_cannot_be_put_aside_stays_with_one_line(run: Path) -> None:
     """Something that nothing may take the place of stands where it would go."""
     (run.parent / f".{run.name}.replaced").write_text("mine")
-    with pytest.raises(BadInput, match="cannot be replaced"), cleared_target(run, force=True):
+    with pytest.raises(BadInput, match="cannot be replaced"), replace_run(run, force=True):
         pass
     assert read_run_manifest(run).world_size == 1
 
@@ -64,7 +64,7 @@ def test_a_run_that_cannot_be_put_aside_stays_with_one_line(run: Path) -> None:
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_old_run_comes_back_where_no_new_one_was_written(run: Path, begun: bool) -> None:
     def train() -> None:
-        with cleared_target(run, force=True):
+        with replace_run(run, force=True):
             if begun:
                 run.mkdir()
             raise KeyError("training failed")
@@ -80,14 +80,14 @@ def test_what_is_not_a_run_is_never_removed(tmp_path: Path, manifest: str | None
     (tmp_path / "weights").write_text("")
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(BadInput, match="not a run"), cleared_target(tmp_path, force=True):
+    with pytest.raises(BadInput, match="not a run"), replace_run(tmp_path, force=True):
         pass
     assert (tmp_path / "weights").exists()
 
 
 def test_what_another_rank_of_the_same_job_made_is_no_obstacle(run: Path) -> None:
     made_ns = run.stat().st_mtime_ns
-    check_room(run, force=False, since_ns=made_ns)
+    check_output_path(run, force=False, since_ns=made_ns)
     with pytest.raises(BadInput, match="a run is there already"):
-        check_room(run, force=False, since_ns=made_ns + 1)
-    check_room(run, force=True, since_ns=made_ns + 1)
+        check_output_path(run, force=False, since_ns=made_ns + 1)
+    check_output_path(run, force=True, since_ns=made_ns + 1)

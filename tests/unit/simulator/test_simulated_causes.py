@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.simulator.causes import PRESETS, Cause, plant
-from zprof.simulator.changes import victim
-from zprof.simulator.cures import cured
+from zprof.simulator.causes import PRESETS, Cause, choose_victim, plant
+from zprof.simulator.fixes import plant_and_fix
 from zprof.simulator.plan import Plan, Vendor
 from zprof.simulator.simulate import simulate
 
@@ -120,7 +119,7 @@ def test_small_units_are_called_parts_of_their_blocks() -> None:
     assert names[:2] == ["layers.0.attn.wq", "layers.0.attn.wk"]
     assert names[9:11] == ["layers.0.experts.1", "layers.1.attn.wq"]
     assert len(set(names)) == 2 * 10
-    cure = cured(healthy, Cause.UNITS_TOO_SMALL, 0.625)
+    cure = plant_and_fix(healthy, Cause.UNITS_TOO_SMALL, 0.625)
     assert [cure.unit_name(unit) for unit in range(cure.units)] == ["layers.0", "layers.1"]
 
 
@@ -129,7 +128,7 @@ def test_the_straggler_is_the_rank_that_the_seed_names(tmp_path: Path) -> None:
         plan = plant(replace(BASE, seed=seed), Cause.STRAGGLER_RANK)
         late = [row.late_rank for row in simulate(plan, tmp_path).collectives if row.lead_ns > 500_000]
         assert late
-        assert set(late) == {victim(plan)}
+        assert set(late) == {choose_victim(plan)}
 
 
 def test_recordings_of_an_artifact_open_at_different_times(tmp_path: Path) -> None:

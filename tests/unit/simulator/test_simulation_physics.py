@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.simulator.engine.contention import Contention
-from zprof.simulator.engine.run import run
+from zprof.simulator.engine.network import Contention
 from zprof.simulator.engine.schedule import Line, Schedule
 from zprof.simulator.plan import (
     Compute,
@@ -23,6 +22,7 @@ from zprof.simulator.plan import (
     Vendor,
 )
 from zprof.simulator.program.instructions import Collective, Copy, Kernel, Sync
+from zprof.simulator.simulate import run_plan
 
 SMALL = Compute(forward_ns=300_000, backward_ns=600_000, optimizer_ns=200_000, forward_kernels=2)
 
@@ -71,7 +71,7 @@ def collectives(schedule: Schedule) -> list[Line]:
 @settings(max_examples=40)
 @given(plans())
 def test_nobody_leaves_a_collective_before_all_are_there(plan: Plan) -> None:
-    for line in collectives(run(plan)):
+    for line in collectives(run_plan(plan)):
         assert line.groups is not None
         assert line.arrival is not None
         for members in line.groups.members:
@@ -85,7 +85,7 @@ def test_nobody_leaves_a_collective_before_all_are_there(plan: Plan) -> None:
 @settings(max_examples=40)
 @given(plans())
 def test_streams_run_in_order_and_nothing_begins_before_it_is_launched(plan: Plan) -> None:
-    schedule = run(plan)
+    schedule = run_plan(plan)
     lanes: dict[str, np.ndarray] = {}
     host = np.zeros(plan.ranks, dtype=np.int64)
     for line in schedule.lines:
@@ -103,7 +103,7 @@ def test_streams_run_in_order_and_nothing_begins_before_it_is_launched(plan: Pla
 @given(plans())
 def test_work_waits_for_what_it_depends_on(plan: Plan) -> None:
     done: dict[str, np.ndarray] = {}
-    for line in run(plan).lines:
+    for line in run_plan(plan).lines:
         instruction = line.instruction
         if isinstance(instruction, Kernel | Copy | Collective):
             for key in instruction.after:
@@ -113,7 +113,7 @@ def test_work_waits_for_what_it_depends_on(plan: Plan) -> None:
 
 def step_bytes(plan: Plan) -> int:
     moved = 0
-    for line in collectives(run(plan)):
+    for line in collectives(run_plan(plan)):
         collective = line.instruction
         assert isinstance(collective, Collective)
         if line.step == 0 and collective.elements > 1:
@@ -141,7 +141,7 @@ def test_micro_batches_types_and_recomputation_change_the_volume() -> None:
 
 
 def test_replicas_reduce_their_shards_again_over_the_other_axis() -> None:
-    lines = collectives(run(Plan(ranks=8, shard=4, units=2)))
+    lines = collectives(run_plan(Plan(ranks=8, shard=4, units=2)))
     reduced = [line for line in lines if line.groups is not None and line.groups.name == "2"]
     assert {tuple(row) for line in reduced for row in line.groups.members.tolist()} == {
         (0, 4),
@@ -155,7 +155,7 @@ def test_replicas_reduce_their_shards_again_over_the_other_axis() -> None:
 def test_a_transfer_takes_alpha_and_its_bytes_at_the_pace_of_the_slowest_link() -> None:
     network = Network(alpha_ns=1_000, beta_bytes_per_s=1e9, links=((1, 0.5),), spread_ns=0)
     plan = Plan(ranks=2, units=1, unit_elements=1_000_000, network=network, compute=SMALL)
-    gather = next(line for line in collectives(run(plan)) if line.instruction.kind == "all_gather")
+    gather = next(line for line in collectives(run_plan(plan)) if line.instruction.kind == "all_gather")
     assert (gather.end - gather.arrival).tolist() == [1_000 + 2_000_000] * 2
 
 
@@ -164,7 +164,8 @@ def test_a_group_over_hosts_goes_at_the_pace_between_hosts() -> None:
     near = Plan(ranks=4, shard=2, ranks_per_host=2, units=1, unit_elements=1_000_000, network=network)
     across = replace(near, ranks_per_host=1)
     times = [
-        next(int(line.end[0] - line.arrival[0]) for line in collectives(run(plan))) for plan in (near, across)
+        next(int(line.end[0] - line.arrival[0]) for line in collectives(run_plan(plan)))
+        for plan in (near, across)
     ]
     assert times == [20_000 + 10_000, 5_000 + 1_000_000]
 
@@ -179,7 +180,7 @@ def test_work_beside_a_collective_is_slower_for_as_long_as_it_runs() -> None:
 
 
 def test_a_host_that_syncs_waits_for_its_device() -> None:
-    schedule = run(Plan(ranks=2))
+    schedule = run_plan(Plan(ranks=2))
     for index, line in enumerate(schedule.lines):
         if isinstance(line.instruction, Sync):
             before = [done for done in schedule.lines[:index] if isinstance(done.instruction, Copy)]
@@ -188,6 +189,6 @@ def test_a_host_that_syncs_waits_for_its_device() -> None:
 
 def test_the_host_runs_no_further_ahead_than_it_may() -> None:
     plan = Plan(ranks=2, host=Host(run_ahead=3))
-    kernels = [line for line in run(plan).lines if isinstance(line.instruction, Kernel)]
+    kernels = [line for line in run_plan(plan).lines if isinstance(line.instruction, Kernel)]
     for before, line in zip(kernels, kernels[3:], strict=False):
         assert (line.host_begin >= before.end).all()

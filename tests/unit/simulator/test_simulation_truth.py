@@ -14,10 +14,8 @@ from zprof.model.errors import BadInput
 from zprof.model.time import LateReason
 from zprof.simulator.plan import Allocator, Compute, Host, HostDelay, Network, Offload, Plan, Vendor, Window
 from zprof.simulator.simulate import simulate
-from zprof.simulator.truth.model import StepTruth, Truth
-from zprof.simulator.truth.spans import Blocked
-from zprof.simulator.truth.store import read_truth
-from zprof.simulator.truth.sweep import Running, StepSums, Sweep
+from zprof.simulator.truth.model import StepTruth, Truth, read_truth
+from zprof.simulator.truth.sweep import Blocked, Running, StepSums, Sweep
 
 Spans = list[tuple[int, int]]
 SMALL = Compute(forward_ns=200_000, backward_ns=400_000, optimizer_ns=100_000, forward_kernels=2)

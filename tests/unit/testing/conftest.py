@@ -6,11 +6,11 @@ import pandas  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 import pytest
 
-import zprof.testing.judging  # noqa: F401
 from tests.support.pytest_suites import RUNS, Suite
 from zprof.model.report import Report
 from zprof.rules import diagnose as diagnosing
 from zprof.run.reader import Run, load
+from zprof.testing import judging  # noqa: F401
 
 
 @cache

@@ -7,7 +7,7 @@ import pytest
 
 from zprof.model.baseline import Baseline, Conditions, MemoryBaseline
 from zprof.model.errors import BadInput
-from zprof.testing.kept_baselines import baseline_path, keep, kept
+from zprof.testing.judging import baseline_path, load_baseline, save_baseline
 
 FILE = Path("/repository/tests/test_model.py")
 BASELINE = Baseline(
@@ -36,16 +36,16 @@ def test_every_test_has_its_own() -> None:
 
 def test_it_comes_back_as_it_was_kept(tmp_path: Path) -> None:
     path = tmp_path / "zprof-baselines" / "a.json"
-    assert kept(path) is None
-    keep(BASELINE, path)
-    assert kept(path) == BASELINE
+    assert load_baseline(path) is None
+    save_baseline(BASELINE, path)
+    assert load_baseline(path) == BASELINE
     assert os.listdir(path.parent) == ["a.json"]
     assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "zprof-baselines" / "a.json"
-    keep(BASELINE, path)
+    save_baseline(BASELINE, path)
     before = path.read_bytes()
 
     def full(*_: object) -> None:
@@ -53,7 +53,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(BadInput, match="cannot be written"):
-        keep(BASELINE, path)
+        save_baseline(BASELINE, path)
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == ["a.json"]
 
@@ -62,6 +62,6 @@ def test_what_is_no_baseline_is_refused_in_words_of_pytest(tmp_path: Path) -> No
     path = tmp_path / "a.json"
     path.write_text("{")
     with pytest.raises(BadInput) as raised:
-        kept(path)
+        load_baseline(path)
     assert str(path) in raised.value.message
     assert raised.value.hint == "pytest --zprof-update-baseline writes it again"

@@ -2,15 +2,15 @@
 
 import pytest
 
-from zprof.checks.limits_gates import GATES
+from zprof.checks.limits import GATES
 from zprof.model.check import Limit, Sense
 from zprof.model.errors import BadInput
 from zprof.model.tenants import Tenant
-from zprof.testing.limits_of_marker import KEYS, Marker, limits_of
+from zprof.testing.marker import KEYS, Marker, parse_markers
 
 
 def one(**named: object) -> Limit:
-    (limit,) = limits_of([Marker(named=named)])
+    (limit,) = parse_markers([Marker(named=named)])
     return limit
 
 
@@ -55,7 +55,7 @@ def test_what_is_said_is_read() -> None:
 def test_of_one_gate_the_nearest_marker_counts() -> None:
     near = Marker(named={"peak": "1 KiB", "bytes": "3Ψ"})
     far = Marker(named={"count": "exact", "peak_memory": "2 KiB", "wait": "1 ms"})
-    limits = limits_of([near, far])
+    limits = parse_markers([near, far])
     assert [(limit.gate, limit.said) for limit in limits] == [
         ("collective_count", "exact"),
         ("exposed_wait", "1 ms"),
@@ -65,12 +65,12 @@ def test_of_one_gate_the_nearest_marker_counts() -> None:
 
 
 def test_a_limit_that_is_turned_off_near_the_test_is_off() -> None:
-    limits = limits_of([Marker(named={"peak": False}), Marker(named={"peak": "1 KiB", "wait": "1 ms"})])
+    limits = parse_markers([Marker(named={"peak": False}), Marker(named={"peak": "1 KiB", "wait": "1 ms"})])
     assert [limit.gate for limit in limits] == ["exposed_wait"]
 
 
 def test_the_only_limit_may_be_turned_off() -> None:
-    assert limits_of([Marker(named={"peak": False}), Marker(named={"peak": "1 KiB"})]) == ()
+    assert parse_markers([Marker(named={"peak": False}), Marker(named={"peak": "1 KiB"})]) == ()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_only_limit_may_be_turned_off() -> None:
 )
 def test_a_mistake_is_one_line(marker: Marker, line: str) -> None:
     with pytest.raises(BadInput) as raised:
-        limits_of([marker])
+        parse_markers([marker])
     said = f"{raised.value.message}; {raised.value.hint}"
     assert said.startswith(line)
     assert said.isprintable()

@@ -5,7 +5,7 @@ import select
 import subprocess
 import sys
 
-from zprof.testing.rank_job import end
+from zprof.testing.ranks import end_rank
 
 TIME_LIMIT_S = 60
 #: Starts a process that would live as long, and ends.
@@ -23,7 +23,7 @@ def test_the_child_of_a_rank_that_has_ended_is_ended() -> None:
         assert rank.stdout is not None
         assert rank.wait(TIME_LIMIT_S) == 0
         assert rank.stdout.readline() == b"\n"  # the child lives
-        end(rank)
+        end_rank(rank)
         # Its end of the pipe is closed with it.
         assert select.select([rank.stdout], [], [], TIME_LIMIT_S / 2)[0]
         assert os.read(rank.stdout.fileno(), 1) == b""
@@ -32,4 +32,4 @@ def test_the_child_of_a_rank_that_has_ended_is_ended() -> None:
 def test_a_rank_that_has_ended_alone_is_no_error() -> None:
     with subprocess.Popen([sys.executable, "-c", ""], start_new_session=True) as rank:
         rank.wait(TIME_LIMIT_S)
-        end(rank)
+        end_rank(rank)

@@ -12,9 +12,8 @@ import pytest
 from tests.support.pytest_suites import RUNS
 from zprof.model.errors import BadInput, MissingData, ZprofError
 from zprof.model.training import TrainingFacts
-from zprof.testing.recorded_run import RecordedRun
 from zprof.testing.recording import takes_record
-from zprof.testing.runs_of_test import RunsOfTest
+from zprof.testing.run_fixture import RecordedRun, RunFixture
 
 
 class Step:
@@ -31,8 +30,8 @@ def with_more(record: object, width: int) -> None:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> RunsOfTest:
-    return RunsOfTest(tmp_path / "runs")
+def runs(tmp_path: Path) -> RunFixture:
+    return RunFixture(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_a_step_takes_nothing_and_a_training_takes_record(train: Any, expected: 
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(
-    runs: RunsOfTest, call: Callable[[RunsOfTest], object], line: str
+    runs: RunFixture, call: Callable[[RunFixture], object], line: str
 ) -> None:
     with pytest.raises(BadInput) as raised:
         call(runs)
@@ -84,7 +83,7 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert raised.value.hint
 
 
-def test_without_torch_it_says_what_is_missing(runs: RunsOfTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_it_says_what_is_missing(runs: RunFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "zprof.collectors.recorder", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingData, match="recording needs torch, which is not installed"):
@@ -93,14 +92,14 @@ def test_without_torch_it_says_what_is_missing(runs: RunsOfTest, monkeypatch: py
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_where_recording_is_turned_off_it_says_so(
-    runs: RunsOfTest, monkeypatch: pytest.MonkeyPatch, ranks: int
+    runs: RunFixture, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     monkeypatch.setenv("ZPROF", "0")
     with pytest.raises(ZprofError, match="turned off by ZPROF=0"):
         runs(lambda record: None, ranks=ranks)
 
 
-def test_limits_are_of_one_run(runs: RunsOfTest) -> None:
+def test_limits_are_of_one_run(runs: RunFixture) -> None:
     runs.load(RUNS / "ddp", limited=False)
     second = runs.load(RUNS / "zero3")
     assert runs.held() is second

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zprof.run.reader import load as open_run
-from zprof.tui.session import Asked, Loaded, load
+from zprof.tui.session import LoadedRun, RunRequest, load
 
 #: Objects that come to be before Python looks for garbage; its own 700 make a sixth of the time of an app.
 _BEFORE_GARBAGE = 50_000
@@ -39,12 +39,12 @@ def baseline_run() -> Path:
 
 
 @pytest.fixture(scope="session")
-def loaded(slow_run: Path, baseline_run: Path) -> Loaded:
+def loaded(slow_run: Path, baseline_run: Path) -> LoadedRun:
     """The slow run beside its baseline, measured once."""
-    return load(Asked(path=slow_run, baseline=baseline_run, opener=open_run), lambda doing: None)
+    return load(RunRequest(path=slow_run, baseline=baseline_run, opener=open_run), lambda doing: None)
 
 
 @pytest.fixture(scope="session")
-def alone(slow_run: Path) -> Loaded:
+def alone(slow_run: Path) -> LoadedRun:
     """The slow run by itself."""
-    return load(Asked(path=slow_run, opener=open_run), lambda doing: None)
+    return load(RunRequest(path=slow_run, opener=open_run), lambda doing: None)

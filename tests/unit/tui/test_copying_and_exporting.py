@@ -11,12 +11,18 @@ from textual.pilot import Pilot
 from tests.support.tui_app import app_on, play
 from tests.support.tui_keys import pressed, shown
 from zprof.model.errors import BadInput
-from zprof.model.json_tree import to_json as as_json_report
+from zprof.model.json_format import to_json as as_json_report
 from zprof.tui.app import ZprofApp
-from zprof.tui.copying import copied_text, focused_table
-from zprof.tui.exporting import export_perfetto, export_report, free_name, report_name
-from zprof.tui.popups.number import NumberPopup
-from zprof.tui.session import Loaded, Selected
+from zprof.tui.export import (
+    describe_copy,
+    export_perfetto,
+    export_report,
+    find_free_name,
+    focused_table,
+    suggest_report_name,
+)
+from zprof.tui.number_popup import NumberPopup
+from zprof.tui.session import LoadedRun, Selection
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +31,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tmux_needs_a_word() -> None:
-    assert "set-clipboard on" in copied_text({"TMUX": "/tmp/tmux-0/default"})
-    assert "OSC 52" in copied_text({})
-    assert all("e writes" in copied_text(env) for env in ({}, {"TMUX": "x"}))
+    assert "set-clipboard on" in describe_copy({"TMUX": "/tmp/tmux-0/default"})
+    assert "OSC 52" in describe_copy({})
+    assert all("e writes" in describe_copy(env) for env in ({}, {"TMUX": "x"}))
 
 
-def test_the_terminal_is_asked(loaded: Loaded) -> None:
+def test_the_terminal_is_asked(loaded: LoadedRun) -> None:
     written: list[str] = []
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -47,17 +53,17 @@ def test_the_terminal_is_asked(loaded: Loaded) -> None:
 
 
 def test_names_are_free() -> None:
-    assert report_name("zero3", Path()) == "zero3-report.txt"
+    assert suggest_report_name("zero3", Path()) == "zero3-report.txt"
     Path("zero3-report.txt").touch()
     Path("zero3-report-2.txt").symlink_to("nowhere")
-    assert report_name("zero3", Path()) == "zero3-report-3.txt"
-    assert free_name("a", ".json", Path()) == "a.json"
-    long = report_name("é" * 300 + "/\x1b", Path())
+    assert suggest_report_name("zero3", Path()) == "zero3-report-3.txt"
+    assert find_free_name("a", ".json", Path()) == "a.json"
+    long = suggest_report_name("é" * 300 + "/\x1b", Path())
     Path(long).touch()
     assert "/" not in long
 
 
-def test_a_suffix_is_a_format(loaded: Loaded) -> None:
+def test_a_suffix_is_a_format(loaded: LoadedRun) -> None:
     export_report(loaded, Path("a.json"))
     assert Path("a.json").read_text() == as_json_report(loaded.report)
     export_report(loaded, Path("a.TXT"))
@@ -74,7 +80,7 @@ def test_a_suffix_is_a_format(loaded: Loaded) -> None:
         ("a\0.txt", "cannot be written"),
     ],
 )
-def test_what_cannot_be_written(loaded: Loaded, name: str, says: str) -> None:
+def test_what_cannot_be_written(loaded: LoadedRun, name: str, says: str) -> None:
     Path("there.txt").write_text("mine")
     with pytest.raises(BadInput, match=says):
         export_report(loaded, Path(name))
@@ -84,15 +90,15 @@ def test_what_cannot_be_written(loaded: Loaded, name: str, says: str) -> None:
         export_report(None, Path("b.txt"))
 
 
-def test_half_a_file_is_none(loaded: Loaded) -> None:
+def test_half_a_file_is_none(loaded: LoadedRun) -> None:
     with pytest.raises(BadInput, match="was not timed"):
-        export_perfetto(loaded, Selected(rank=0, step=999), Path())
+        export_perfetto(loaded, Selection(rank=0, step=999), Path())
     assert not list(Path().iterdir())
 
 
-def test_a_slice_is_the_step(loaded: Loaded) -> None:
+def test_a_slice_is_the_step(loaded: LoadedRun) -> None:
     step = loaded.report.time.steps[0].step
-    said = export_perfetto(loaded, Selected(rank=0, step=step), Path())
+    said = export_perfetto(loaded, Selection(rank=0, step=step), Path())
     path = Path(f"zero3-step{step}-all-ranks.json")
     assert said.startswith(f"wrote {path.absolute()} (step {step} of all loaded ranks: 0, 1)")
     assert ranks_of(path) == {0, 1}
@@ -106,12 +112,12 @@ def ranks_of(path: Path) -> set[int]:
 
 
 @pytest.mark.parametrize(("count", "whole"), [(16, True), (17, False)])
-def test_a_slice_of_very_many_ranks_is_the_selected_one(loaded: Loaded, count: int, whole: bool) -> None:
+def test_a_slice_of_very_many_ranks_is_the_selected_one(loaded: LoadedRun, count: int, whole: bool) -> None:
     """And the message says so."""
     facts = replace(loaded.report.run, ranks_loaded=tuple(range(count)))
     many = replace(loaded, report=replace(loaded.report, run=facts))
     step = loaded.report.time.steps[0].step
-    said = export_perfetto(many, Selected(rank=1, step=step), Path())
+    said = export_perfetto(many, Selection(rank=1, step=step), Path())
     (path,) = Path().iterdir()
     assert said.startswith(f"wrote {path.absolute()} (step {step} of ")
     if whole:
@@ -123,7 +129,7 @@ def test_a_slice_of_very_many_ranks_is_the_selected_one(loaded: Loaded, count: i
         assert ranks_of(path) == {1}
 
 
-def test_the_report_is_written_from_a_popup(loaded: Loaded) -> None:
+def test_the_report_is_written_from_a_popup(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await shown(app, pilot, "overview")
         await pressed(app, pilot, "right", "enter")

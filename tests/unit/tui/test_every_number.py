@@ -12,11 +12,10 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, screen_text, settled
-from zprof.model.json_tree import to_json as render
-from zprof.tui.app import ZprofApp
-from zprof.tui.figures import Figure, How, Unit
-from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Loaded
+from zprof.model.json_format import to_json as render
+from zprof.tui.app import SCREENS, ZprofApp
+from zprof.tui.figures import Aggregation, Figure, Unit
+from zprof.tui.session import LoadedRun
 
 #: A figure is rounded to whole nanoseconds or bytes on its way: means of the report may be.
 ROUNDING = 1.0
@@ -41,13 +40,18 @@ def made(tree: Any, figure: Figure) -> float | None:
     flat = [value for group in values for value in group]
     if not flat:
         return None
-    if figure.how is How.DIFFERENCE:
+    if figure.how is Aggregation.DIFFERENCE:
         return sum(values[0]) - sum(sum(group) for group in values[1:])
-    if figure.how in (How.SHARE, How.PER_WORK):
+    if figure.how in (Aggregation.SHARE, Aggregation.PER_WORK):
         return sum(values[0]) / sum(sum(group) for group in values[1:])
-    if figure.how is How.LEAF:
+    if figure.how is Aggregation.LEAF:
         assert len(flat) == 1, figure
-    return {How.MEAN: fmean, How.SUM: sum, How.LARGEST: max, How.SMALLEST: min}.get(figure.how, max)(flat)
+    return {
+        Aggregation.MEAN: fmean,
+        Aggregation.SUM: sum,
+        Aggregation.LARGEST: max,
+        Aggregation.SMALLEST: min,
+    }.get(figure.how, max)(flat)
 
 
 def shown_figures(app: ZprofApp) -> list[Figure]:
@@ -69,7 +73,7 @@ def hold(tree: Any, figures: list[Figure]) -> None:
 
 
 @pytest.mark.parametrize("size", [SMALL, pytest.param(MIDDLE, marks=pytest.mark.slow), LARGE], ids=str)
-def test_numbers_are_leaves(loaded: Loaded, size: tuple[int, int]) -> None:
+def test_numbers_are_leaves(loaded: LoadedRun, size: tuple[int, int]) -> None:
     tree = json.loads(render(loaded.report))
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:

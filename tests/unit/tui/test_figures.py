@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.tui.figures import UNKNOWN, Figure, How, Unit, combined, figure, resolve
+from zprof.tui.figures import UNKNOWN, Aggregation, Figure, Unit, combine, figure, resolve
 
 TREE = {
     "time": {
@@ -42,19 +42,19 @@ def test_a_path_leads_to_numbers(leaf: str, values: list[float | None]) -> None:
 @pytest.mark.parametrize(
     ("how", "leaves", "value"),
     [
-        (How.MEAN, ["time.per_rank[*].wall_ns"], 5_000_000),
-        (How.SUM, ["time.per_rank[*].wall_ns"], 10_000_000),
-        (How.LARGEST, ["time.per_rank[*].wall_ns"], 6_000_000),
-        (How.SMALLEST, ["time.per_rank[*].wall_ns"], 4_000_000),
-        (How.DIFFERENCE, ["time.per_rank[1].wall_ns", "time.per_rank[0].wall_ns"], 2_000_000),
-        (How.SHARE, ["time.per_rank[*].compute_ns", "time.per_rank[*].wall_ns"], 0.4),
-        (How.MEAN, ["time.per_rank[*].overlap_ratio"], 0.25),
-        (How.SHARE, ["tenants.parameters", "nothing"], None),
-        (How.DIFFERENCE, ["nothing", "tenants.parameters"], None),
-        (How.MEAN, ["nothing"], None),
+        (Aggregation.MEAN, ["time.per_rank[*].wall_ns"], 5_000_000),
+        (Aggregation.SUM, ["time.per_rank[*].wall_ns"], 10_000_000),
+        (Aggregation.LARGEST, ["time.per_rank[*].wall_ns"], 6_000_000),
+        (Aggregation.SMALLEST, ["time.per_rank[*].wall_ns"], 4_000_000),
+        (Aggregation.DIFFERENCE, ["time.per_rank[1].wall_ns", "time.per_rank[0].wall_ns"], 2_000_000),
+        (Aggregation.SHARE, ["time.per_rank[*].compute_ns", "time.per_rank[*].wall_ns"], 0.4),
+        (Aggregation.MEAN, ["time.per_rank[*].overlap_ratio"], 0.25),
+        (Aggregation.SHARE, ["tenants.parameters", "nothing"], None),
+        (Aggregation.DIFFERENCE, ["nothing", "tenants.parameters"], None),
+        (Aggregation.MEAN, ["nothing"], None),
     ],
 )
-def test_leaves_are_combined(how: How, leaves: list[str], value: float | None) -> None:
+def test_leaves_are_combined(how: Aggregation, leaves: list[str], value: float | None) -> None:
     made = figure(TREE, Unit.NS, *leaves, how=how)
     assert made.value == (pytest.approx(value) if value is not None else None)
     assert made.leaves == tuple(leaves)
@@ -83,8 +83,8 @@ def test_a_figure_reads_in_its_unit(value: float | None, unit: Unit, signed: boo
 @given(st.lists(st.one_of(st.none(), st.floats(-1e15, 1e15)), max_size=20))
 def test_unknown_is_never_zero(values: list[float | None]) -> None:
     known = [value for value in values if value is not None]
-    for how in (How.SUM, How.MEAN, How.LARGEST, How.SMALLEST):
-        made = combined(how, [values])
+    for how in (Aggregation.SUM, Aggregation.MEAN, Aggregation.LARGEST, Aggregation.SMALLEST):
+        made = combine(how, [values])
         assert (made is None) == (not known)
     if known:
-        assert combined(How.SUM, [values]) == pytest.approx(math.fsum(known), abs=1e-3, rel=1e-9)
+        assert combine(Aggregation.SUM, [values]) == pytest.approx(math.fsum(known), abs=1e-3, rel=1e-9)

@@ -19,8 +19,8 @@ import json, sys
 from pathlib import Path
 import zprof.tui.app
 from zprof.run.reader import load
-from zprof.tui.session import Asked, first_look
-look = first_look(Asked(path=Path(sys.argv[1]), opener=load))
+from zprof.tui.session import RunRequest, preview_run
+look = preview_run(RunRequest(path=Path(sys.argv[1]), opener=load))
 print(json.dumps([look.facts.name, [name for name in {HEAVY!r} if name in sys.modules]]))
 """
 

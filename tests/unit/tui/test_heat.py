@@ -8,8 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zprof.tui.figures import Figure, Unit
-from zprof.tui.heat import HeatGrid, cell_of, edges, levels, worst, worst_place
-from zprof.tui.heat_page import Cursor, HeatPage, header, heat_page
+from zprof.tui.presenters.heat_grid import (
+    Cursor,
+    HeatGrid,
+    HeatPage,
+    build_heat_page,
+    find_cell,
+    find_worst,
+    format_header,
+    quantize,
+    reduce_to_worst,
+    split_axis,
+)
 
 numbers = st.one_of(st.none(), st.integers(0, 1 << 50))
 
@@ -48,12 +58,12 @@ def cells(page: HeatPage) -> list[Cursor]:
 @given(st.integers(1, 1100), st.integers(-2, 60), st.integers(0, 1099), st.booleans())
 def test_edges_leave_nobody_out(count: int, room: int, at: int, folded: bool) -> None:
     at = min(at, count - 1)
-    found = edges(count, room, at, folded=folded)
+    found = split_axis(count, room, at, folded=folded)
     shown = len(found) - 1
     assert 1 <= shown <= max(1, room)
     assert (np.diff(found) >= 1).all()
     assert found[0] <= at < found[-1]
-    assert found[cell_of(found, at)] <= at < found[cell_of(found, at) + 1]
+    assert found[find_cell(found, at)] <= at < found[find_cell(found, at) + 1]
     if folded or count <= room:
         assert (found[0], found[-1]) == (0, count)
         assert np.diff(found).max() - np.diff(found).min() <= 1
@@ -67,14 +77,14 @@ def test_edges_leave_nobody_out(count: int, room: int, at: int, folded: bool) ->
 def test_a_cell_is_the_worst_of_those_that_share_it(
     values: np.ndarray, height: int, width: int, folded: bool
 ) -> None:
-    rows = edges(len(values), height, 0, folded=folded)
-    columns = edges(values.shape[1], width, 0, folded=folded)
-    shown = worst(values, rows, columns)
+    rows = split_axis(len(values), height, 0, folded=folded)
+    columns = split_axis(values.shape[1], width, 0, folded=folded)
+    shown = reduce_to_worst(values, rows, columns)
     for row in range(len(rows) - 1):
         for column in range(len(columns) - 1):
             block = values[rows[row] : rows[row + 1], columns[column] : columns[column + 1]].ravel()
             known = [value for value in block.tolist() if not math.isnan(value)]
-            place = worst_place(values, rows, columns, row, column)
+            place = find_worst(values, rows, columns, row, column)
             assert rows[row] <= place[0] < rows[row + 1]
             assert columns[column] <= place[1] < columns[column + 1]
             if known:
@@ -87,7 +97,7 @@ def test_a_cell_is_the_worst_of_those_that_share_it(
 @given(tables())
 def test_levels_keep_the_order_and_unknown_is_none_of_them(values: np.ndarray) -> None:
     known = values[np.isfinite(values)]
-    found = levels(values, known.min(initial=1 << 51), known.max(initial=0), 10)
+    found = quantize(values, known.min(initial=1 << 51), known.max(initial=0), 10)
     assert ((found == -1) == np.isnan(values)).all()
     ordered = found[np.isfinite(values)][np.argsort(known, kind="stable")]
     assert (np.diff(ordered) >= 0).all()
@@ -100,29 +110,29 @@ def test_levels_keep_the_order_and_unknown_is_none_of_them(values: np.ndarray) -
 def test_every_rank_is_reached_by_moving_down(values: np.ndarray, height: int, folded: bool) -> None:
     made, cursor, seen = grid(values), Cursor(), set()
     for _ in range(len(values)):
-        page = heat_page(made, cursor, 40, height, folded=folded)
+        page = build_heat_page(made, cursor, 40, height, folded=folded)
         row = page.row_of(cursor)
         seen |= set(range(page.rows[row], page.rows[row + 1]))
         assert page.moved(page.moved(cursor, 0, 0), 0, -99).column == 0
         cursor = page.moved(cursor, 1, 0)
     assert seen == set(range(len(values)))
     for _ in range(len(values)):
-        cursor = heat_page(made, cursor, 40, height, folded=folded).moved(cursor, -1, 0)
+        cursor = build_heat_page(made, cursor, 40, height, folded=folded).moved(cursor, -1, 0)
     assert cursor.row < max(1, math.ceil(len(values) / height))
 
 
 def test_a_page_works_out_no_more_than_it_shows() -> None:
-    page = heat_page(grid(np.ones((1024, 20))), Cursor(row=700, column=4), 78, 7, folded=False)
+    page = build_heat_page(grid(np.ones((1024, 20))), Cursor(row=700, column=4), 78, 7, folded=False)
     assert (len(page.levels), {len(row) for row in page.levels}) == (7, {20})
     assert page.rows[0] <= 700 < page.rows[-1]
-    narrow = heat_page(grid(np.ones((1024, 200))), Cursor(row=700, column=190), 78, 7, folded=False)
+    narrow = build_heat_page(grid(np.ones((1024, 200))), Cursor(row=700, column=190), 78, 7, folded=False)
     assert {len(row) for row in narrow.levels} == {72}
 
 
 def test_one_late_rank_of_a_thousand_is_seen_in_its_shared_row() -> None:
     values = np.ones((1024, 20))
     values[341] = 27
-    page = heat_page(grid(values), Cursor(), 78, 7, folded=True)
+    page = build_heat_page(grid(values), Cursor(), 78, 7, folded=True)
     assert [row[0] for row in page.levels] == [0, 0, 9, 0, 0, 0, 0]
     cursor = Cursor(row=int(page.rows[2]))
     assert page.worst_at(cursor) == (341, 0)
@@ -154,7 +164,7 @@ def test_a_number_knows_its_leaf() -> None:
     [(3, 0, "8  9  10 11"), (2, 0, "8 9 10"), (2, 3, "8 9   11"), (1, 2, "8 10")],
 )
 def test_steps_stand_above_their_cells(cell: int, at: int, line: str) -> None:
-    text, (begin, end) = header(["8", "9", "10", "11"], cell, at)
+    text, (begin, end) = format_header(["8", "9", "10", "11"], cell, at)
     assert text == line
     assert text[begin:end] == ["8", "9", "10", "11"][at]
     assert begin == at * cell

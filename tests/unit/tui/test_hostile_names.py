@@ -11,12 +11,11 @@ from tests.support.hostile_run import poison
 from tests.support.tui_app import LARGE, SMALL, app_on, play, screen_text
 from tests.support.tui_keys import closed, focusable, pressed, shown
 from zprof.run.reader import load as open_run
-from zprof.tui.app import ZprofApp
-from zprof.tui.copying import as_json, as_markdown
+from zprof.tui.app import SCREENS, ZprofApp
+from zprof.tui.export import format_json, format_markdown
 from zprof.tui.figures import Figure, Unit
-from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Asked, Loaded, load
-from zprof.tui.tables import Column, Line, Table, Word
+from zprof.tui.session import LoadedRun, RunRequest, load
+from zprof.tui.tables import Column, Line, Table, TextCell
 from zprof.tui.widgets.fact_table import FactTable
 
 NAME = "run[bold]\x1b[2J\u202e[@click=app.quit]q[/].zprof"
@@ -28,10 +27,10 @@ _STEERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 @pytest.fixture(scope="module")
-def hostile(slow_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+def hostile(slow_run: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     """The slow run with such names, beside itself."""
     run = poison(slow_run, tmp_path_factory.mktemp("hostile") / NAME)
-    return load(Asked(path=run, baseline=run, opener=open_run), lambda doing: None)
+    return load(RunRequest(path=run, baseline=run, opener=open_run), lambda doing: None)
 
 
 def steering(text: str) -> set[str]:
@@ -62,7 +61,7 @@ async def open_rows(app: ZprofApp, pilot: Pilot[int], most: int) -> None:
 
 @pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_and_what_it_opens(hostile: Loaded, name: str, size: tuple[int, int]) -> None:
+def test_a_screen_and_what_it_opens(hostile: LoadedRun, name: str, size: tuple[int, int]) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await shown(app, pilot, name)
         hold(app)
@@ -77,13 +76,13 @@ def test_a_screen_and_what_it_opens(hostile: Loaded, name: str, size: tuple[int,
     play(app_on(hostile), act, size)
 
 
-def test_what_is_copied_is_inert(hostile: Loaded) -> None:
+def test_what_is_copied_is_inert(hostile: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for name in SCREENS:
             await shown(app, pilot, name)
             for table in app.screen.query(FactTable):
                 for line in table._lines[: _MOST_ROWS[LARGE]] if table.table else ():
-                    for form in (as_markdown, as_json):
+                    for form in (format_markdown, format_json):
                         assert table.table is not None
                         assert not steering(form(table.table, line, line.cells[0]))
 
@@ -93,18 +92,18 @@ def test_what_is_copied_is_inert(hostile: Loaded) -> None:
 def test_markdown_shows_a_name_as_it_stands() -> None:
     table = Table(name="t", title="t", columns=(Column(title="a|b"), Column(title="n", numeric=True)))
     figure = Figure(value=1, unit=Unit.COUNT, leaves=("a",))
-    line = Line(key="k", cells=(Word("x|`code`<img src=x>*b*[a](b)\n| --- |\\"), figure))
-    head, _, row = as_markdown(table, line, line.cells[0]).split("\n")
+    line = Line(key="k", cells=(TextCell("x|`code`<img src=x>*b*[a](b)\n| --- |\\"), figure))
+    head, _, row = format_markdown(table, line, line.cells[0]).split("\n")
     assert head == r"| a\|b | n |"
     assert row == (r"| x\|\`code\`\<img src=x\>\*b\*\[a\](b)\\x0a\| --- \|\\ | 1 |")
 
 
-def test_titles_messages_and_errors_are_text(hostile: Loaded) -> None:
+def test_titles_messages_and_errors_are_text(hostile: LoadedRun) -> None:
     wild = Table(
         name="wild",
         title="[@click=app.quit]t[/]\x1b[2J",
         columns=(Column(title="[bold]c[/bold]\x1b[1m"),),
-        lines=(Line(key="[k]", cells=(Word("[red]w[/red]\u202e"),)),),
+        lines=(Line(key="[k]", cells=(TextCell("[red]w[/red]\u202e"),)),),
         note="[link=x]n[/link]\x07",
     )
 
@@ -128,7 +127,7 @@ def test_titles_messages_and_errors_are_text(hostile: Loaded) -> None:
     play(app_on(hostile), act, LARGE, notifications=True)
 
 
-def test_the_check_sees_what_steers(hostile: Loaded) -> None:
+def test_the_check_sees_what_steers(hostile: LoadedRun) -> None:
     """Markup that is drawn, or an escape sequence, is seen by ``hold``."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from zprof.tui.actions import keys_text
+from zprof.tui.help_texts import format_keys
 from zprof.tui.keys import KEYS, Where, bindings
 
 #: So many fit in 80 columns.
@@ -17,7 +17,7 @@ def test_a_key_does_one_thing_in_a_place() -> None:
 
 
 def test_all_are_in_the_help() -> None:
-    text = keys_text(KEYS)
+    text = format_keys(KEYS)
     assert all(f"{key.written:<10} {key.says}" in text for key in KEYS)
 
 

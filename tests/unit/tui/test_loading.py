@@ -14,7 +14,7 @@ from zprof.model.errors import BadInput
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Asked, Loaded, Progress
+from zprof.tui.session import LoadedRun, Progress, RunRequest
 
 _MOST_PAUSES = 400
 
@@ -22,12 +22,12 @@ _MOST_PAUSES = 400
 class Gate:
     """A loader that waits until it is let through; of several, each by its baseline."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedRun) -> None:
         self.loaded, self.said = loaded, "measuring zero3: 2 ranks"
         self.gates: dict[Path | None, threading.Event] = {}
         self.ended: list[Path | None] = []
 
-    def __call__(self, asked: Asked, progress: Progress, /) -> Loaded:
+    def __call__(self, asked: RunRequest, progress: Progress, /) -> LoadedRun:
         gate = self.gates.setdefault(asked.baseline, threading.Event())
         progress(self.said)
         gate.wait(60)
@@ -49,7 +49,7 @@ async def until(pilot: Pilot[int], is_so: Callable[[], bool]) -> None:
     pytest.fail("it did not come to be")
 
 
-def test_the_first_picture_is_from_the_manifest(alone: Loaded, slow_run: Path) -> None:
+def test_the_first_picture_is_from_the_manifest(alone: LoadedRun, slow_run: Path) -> None:
     gate = Gate(alone)
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -68,10 +68,10 @@ def test_the_first_picture_is_from_the_manifest(alone: Loaded, slow_run: Path) -
         assert not app.is_measuring
         assert isinstance(app.screen, PageScreen)
 
-    play(ZprofApp(Asked(path=slow_run, opener=open_run), loader=gate), act)
+    play(ZprofApp(RunRequest(path=slow_run, opener=open_run), loader=gate), act)
 
 
-def test_what_was_measured_is_not_looked_through_for_garbage(alone: Loaded, slow_run: Path) -> None:
+def test_what_was_measured_is_not_looked_through_for_garbage(alone: LoadedRun, slow_run: Path) -> None:
     gc.unfreeze()
     gate = Gate(alone)
     gate.open(None)
@@ -80,11 +80,13 @@ def test_what_was_measured_is_not_looked_through_for_garbage(alone: Loaded, slow
         await until(pilot, lambda: app.loaded is not None)
         assert not any(one is alone for one in gc.get_objects())
 
-    play(ZprofApp(Asked(path=slow_run, opener=open_run), loader=gate), act)
+    play(ZprofApp(RunRequest(path=slow_run, opener=open_run), loader=gate), act)
     gc.freeze()
 
 
-def test_another_baseline_stops_the_measuring_before(alone: Loaded, loaded: Loaded, slow_run: Path) -> None:
+def test_another_baseline_stops_the_measuring_before(
+    alone: LoadedRun, loaded: LoadedRun, slow_run: Path
+) -> None:
     gate, other = Gate(loaded), Path("other.zprof")
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -100,14 +102,14 @@ def test_another_baseline_stops_the_measuring_before(alone: Loaded, loaded: Load
         await until(pilot, lambda: app.loaded is not None)
         assert app.asked.baseline == other
 
-    play(ZprofApp(Asked(path=slow_run, opener=open_run), loader=gate), act)
+    play(ZprofApp(RunRequest(path=slow_run, opener=open_run), loader=gate), act)
 
 
 @pytest.mark.parametrize(
     "error", [BadInput("a/b[bold]: torn", hint="record again"), ZeroDivisionError("x\x1b[2J")]
 )
-def test_what_cannot_be_measured_is_said(alone: Loaded, slow_run: Path, error: Exception) -> None:
-    def fails(asked: Asked, progress: Progress, /) -> Loaded:
+def test_what_cannot_be_measured_is_said(alone: LoadedRun, slow_run: Path, error: Exception) -> None:
+    def fails(asked: RunRequest, progress: Progress, /) -> LoadedRun:
         raise error
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -117,14 +119,14 @@ def test_what_cannot_be_measured_is_said(alone: Loaded, slow_run: Path, error: E
         await pilot.press("q")
         assert app.return_code == 0
 
-    play(ZprofApp(Asked(path=slow_run, opener=open_run), loader=fails), act)
+    play(ZprofApp(RunRequest(path=slow_run, opener=open_run), loader=fails), act)
 
 
-def test_a_baseline_that_cannot_be_opened_leaves_what_was_there(loaded: Loaded) -> None:
-    def refuses(asked: Asked, progress: Progress, /) -> Loaded:
+def test_a_baseline_that_cannot_be_opened_leaves_what_was_there(loaded: LoadedRun) -> None:
+    def refuses(asked: RunRequest, progress: Progress, /) -> LoadedRun:
         raise BadInput(f"{asked.baseline}: no such run", hint="give the folder")
 
-    asked = Asked(path=loaded.run.path, opener=open_run)
+    asked = RunRequest(path=loaded.run.path, opener=open_run)
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("b")
@@ -139,11 +141,11 @@ def test_a_baseline_that_cannot_be_opened_leaves_what_was_there(loaded: Loaded) 
     play(ZprofApp(asked, loaded=loaded, loader=refuses), act)
 
 
-def test_a_later_success_takes_the_message_of_a_failure_away(loaded: Loaded) -> None:
+def test_a_later_success_takes_the_message_of_a_failure_away(loaded: LoadedRun) -> None:
     gate = Gate(replace(loaded))
     gate.open(Path("good"))
 
-    def some(asked: Asked, progress: Progress, /) -> Loaded:
+    def some(asked: RunRequest, progress: Progress, /) -> LoadedRun:
         if asked.baseline == Path("bad"):
             raise BadInput("bad: no such run", hint="give the folder")
         return gate(asked, progress)
@@ -158,10 +160,10 @@ def test_a_later_success_takes_the_message_of_a_failure_away(loaded: Loaded) -> 
         await pilot.pause()
         assert not app._notifications
 
-    play(ZprofApp(Asked(path=loaded.run.path, opener=open_run), loaded=loaded, loader=some), act)
+    play(ZprofApp(RunRequest(path=loaded.run.path, opener=open_run), loaded=loaded, loader=some), act)
 
 
-def test_rank_and_step_stay_where_they_were(loaded: Loaded) -> None:
+def test_rank_and_step_stay_where_they_were(loaded: LoadedRun) -> None:
     gate = Gate(replace(loaded))
     gate.open(None)
 
@@ -173,4 +175,4 @@ def test_rank_and_step_stay_where_they_were(loaded: Loaded) -> None:
         assert app.loaded is gate.loaded
         assert app.selected == before
 
-    play(ZprofApp(Asked(path=loaded.run.path, opener=open_run), loaded=loaded, loader=gate), act)
+    play(ZprofApp(RunRequest(path=loaded.run.path, opener=open_run), loaded=loaded, loader=gate), act)

@@ -11,13 +11,20 @@ from textual.pilot import Pilot
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, screen_text, settled
 from tests.support.tui_keys import closed, drawn, pressed, shown
 from zprof.model.errors import BadInput
-from zprof.tui.app import ZprofApp
+from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.keys import KEYS, Where
-from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Loaded
-from zprof.tui.theme.filters import AsciiOnly, NoColours, in_ascii
-from zprof.tui.theme.looks import theme_named, wants_no_colour
-from zprof.tui.theme.palette import HEAT_GLYPHS, MARKS, TENANTS, TIMES
+from zprof.tui.session import LoadedRun
+from zprof.tui.theme import (
+    HEAT_GLYPHS,
+    MARKS,
+    TENANTS,
+    TIMES,
+    AsciiOnly,
+    NoColours,
+    resolve_theme,
+    to_ascii,
+    wants_no_colour,
+)
 
 OPENED = ("question_mark", "g", "e", "r", "ctrl+p")
 
@@ -41,7 +48,7 @@ async def everything(app: ZprofApp, pilot: Pilot[int], name: str, hold: Callable
 @pytest.mark.parametrize(
     ("theme", "names"), [("textual-dark", tuple(SCREENS)), ("ansi-light", ("overview",))]
 )
-def test_without_colours_nothing_has_one(loaded: Loaded, theme: str, names: tuple[str, ...]) -> None:
+def test_without_colours_nothing_has_one(loaded: LoadedRun, theme: str, names: tuple[str, ...]) -> None:
     app = app_on(loaded, mono=True)
 
     def hold(where: str) -> None:
@@ -57,7 +64,7 @@ def test_without_colours_nothing_has_one(loaded: Loaded, theme: str, names: tupl
     play(app, act, notifications=True)
 
 
-def test_in_ascii_nothing_is_above(loaded: Loaded) -> None:
+def test_in_ascii_nothing_is_above(loaded: LoadedRun) -> None:
     app = app_on(loaded, ascii_only=True)
 
     def hold(where: str) -> None:
@@ -72,7 +79,7 @@ def test_in_ascii_nothing_is_above(loaded: Loaded) -> None:
     play(app, act, LARGE, notifications=True)
 
 
-def test_another_theme_is_drawn_at_once(loaded: Loaded) -> None:
+def test_another_theme_is_drawn_at_once(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for name in SCREENS:
             await shown(app, pilot, name)
@@ -90,7 +97,7 @@ def test_another_theme_is_drawn_at_once(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("size", [SMALL, MIDDLE])
-def test_the_footer_fits(loaded: Loaded, size: tuple[int, int]) -> None:
+def test_the_footer_fits(loaded: LoadedRun, size: tuple[int, int]) -> None:
     """With all its keys but the one of the list of keys, for which there is room in wide terminals alone."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -115,7 +122,7 @@ def test_colours_out_and_all_else_stays() -> None:
 
 
 def test_ascii_keeps_the_columns() -> None:
-    assert in_ascii("╭─é表e\u0301│…✓") == "+-???e|.+"
+    assert to_ascii("╭─é表e\u0301│…✓") == "+-???e|.+"
     (line,) = AsciiOnly().apply([Segment("▲ µs", Style(bold=True))], Color.parse("black"))
     assert (line.text, line.style) == ("^ us", Style(bold=True))
 
@@ -140,10 +147,10 @@ def test_tenants_have_the_palette_for_every_sight() -> None:
 
 
 def test_names_of_themes() -> None:
-    assert theme_named("light") == "textual-light"
-    assert theme_named("dracula") == "dracula"
+    assert resolve_theme("light") == "textual-light"
+    assert resolve_theme("dracula") == "dracula"
     with pytest.raises(BadInput) as refused:
-        theme_named("lihgt")
+        resolve_theme("lihgt")
     assert "ansi-light" in refused.value.hint
 
 

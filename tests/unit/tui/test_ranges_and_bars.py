@@ -2,10 +2,10 @@
 
 import pytest
 
-from zprof.tui.figures import Figure, Unit, figure, ranged
-from zprof.tui.tables import Bar
-from zprof.tui.theme.palette import Look
-from zprof.tui.widgets.paint import bar_text
+from zprof.tui.figures import Figure, Unit, figure, make_range
+from zprof.tui.tables import BarCell
+from zprof.tui.theme import Look
+from zprof.tui.widgets.text import render_bar
 
 TREE = {"saving_ns": [31_900_000, 125_800_000], "small": [800_000, 1_200_000], "none": [None, None]}
 
@@ -24,18 +24,18 @@ def both(name: str, unit: Unit = Unit.NS) -> tuple[Figure, Figure]:
     ],
 )
 def test_a_range_names_its_unit_once(name: str, text: str) -> None:
-    assert ranged(*both(name)).text == text
+    assert make_range(*both(name)).text == text
 
 
 def test_equal_ends_are_one_number() -> None:
     low, _ = both("small")
-    assert ranged(low, low).text == "800.0 µs"
+    assert make_range(low, low).text == "800.0 µs"
 
 
 def test_both_ends_are_held_against_the_report() -> None:
     low, high = both("saving_ns")
-    assert [found.leaves for found in ranged(low, high).in_report()] == [low.leaves, high.leaves]
-    assert ranged(low, high).value == 125_800_000, "tables sort by the upper end"
+    assert [found.leaves for found in make_range(low, high).in_report()] == [low.leaves, high.leaves]
+    assert make_range(low, high).value == 125_800_000, "tables sort by the upper end"
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_both_ends_are_held_against_the_report() -> None:
     ],
 )
 def test_segments_stand_at_their_places(segments: tuple[tuple[str, float, float], ...], text: str) -> None:
-    assert bar_text(Bar("", segments=segments), 10, Look.MONO, ascii_only=False).plain == text
+    assert render_bar(BarCell("", segments=segments), 10, Look.MONO, ascii_only=False).plain == text
 
 
 def test_letters_without_glyphs_and_longer_where_there_is_room() -> None:
-    bar = Bar("", segments=(("exposed_transfer_ns", 0.0, 1.0),), columns=10)
-    assert bar_text(bar, 10, Look.DARK, ascii_only=True).plain == "=" * 10
+    bar = BarCell("", segments=(("exposed_transfer_ns", 0.0, 1.0),), columns=10)
+    assert render_bar(bar, 10, Look.DARK, ascii_only=True).plain == "=" * 10
     assert bar.columns_at(80) == 10
     assert bar.columns_at(200) == 70
     assert bar.columns_at(60) == 10

@@ -15,9 +15,8 @@ from _pytest.mark import ParameterSet
 from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, MIDDLE, SIZES, SMALL, app_on, settled
-from zprof.tui.app import ZprofApp
-from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Loaded
+from zprof.tui.app import SCREENS, ZprofApp
+from zprof.tui.session import LoadedRun
 
 LOOKS = {"dark": "textual-dark", "light": "textual-light", "mono": "textual-dark"}
 #: The default look from the smallest to the largest, the others each at one size; slowly all of them.
@@ -42,7 +41,7 @@ def is_pinned(package: str) -> bool:
 @pytest.mark.parametrize(("size", "look"), pictured())
 @pytest.mark.parametrize("name", SCREENS)
 def test_picture(
-    loaded: Loaded, snap_compare: Callable[..., bool], name: str, size: tuple[int, int], look: str
+    loaded: LoadedRun, snap_compare: Callable[..., bool], name: str, size: tuple[int, int], look: str
 ) -> None:
     app = app_on(loaded, mono=look == "mono")
     app.theme = LOOKS[look]
@@ -65,7 +64,7 @@ def test_picture(
     [(80, 24), pytest.param((120, 40), marks=pytest.mark.slow)],
     ids=lambda size: f"{size[0]}x{size[1]}",
 )
-def test_turned_knobs(loaded: Loaded, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
+def test_turned_knobs(loaded: LoadedRun, snap_compare: Callable[..., bool], size: tuple[int, int]) -> None:
     app = app_on(loaded)
 
     async def show(pilot: Pilot[int]) -> None:

@@ -1,11 +1,11 @@
 """Tables of pages: sorted, narrowed, and never steering a terminal."""
 
 from zprof.tui.figures import Figure, Unit
-from zprof.tui.tables import Column, Line, Table, Word, narrowed, shown_columns, sorted_by
+from zprof.tui.tables import Column, Line, Table, TextCell, filter_lines, select_columns, sort_lines
 
 
 def line(name: str, value: float | None) -> Line:
-    return Line(key=name, cells=(Word(name), Figure(value=value, unit=Unit.COUNT, leaves=("a",))))
+    return Line(key=name, cells=(TextCell(name), Figure(value=value, unit=Unit.COUNT, leaves=("a",))))
 
 
 TABLE = Table(
@@ -21,27 +21,27 @@ def keys(lines: list[Line]) -> list[str]:
 
 
 def test_numbers_sort_by_value_and_unknown_ones_last() -> None:
-    assert keys(sorted_by(TABLE, TABLE.lines, 1, reverse=True)) == ["gamma", "Beta", "alpha"]
-    assert keys(sorted_by(TABLE, TABLE.lines, 1, reverse=False)) == ["Beta", "gamma", "alpha"]
+    assert keys(sort_lines(TABLE, TABLE.lines, 1, reverse=True)) == ["gamma", "Beta", "alpha"]
+    assert keys(sort_lines(TABLE, TABLE.lines, 1, reverse=False)) == ["Beta", "gamma", "alpha"]
 
 
 def test_texts_sort_by_letters() -> None:
-    assert keys(sorted_by(TABLE, TABLE.lines, 0, reverse=False)) == ["alpha", "Beta", "gamma"]
+    assert keys(sort_lines(TABLE, TABLE.lines, 0, reverse=False)) == ["alpha", "Beta", "gamma"]
 
 
 def test_lines_with_a_text() -> None:
-    assert keys(list(narrowed(TABLE, "ALPH"))) == ["alpha"]
-    assert keys(list(narrowed(TABLE, "unknown"))) == ["alpha"]
-    assert len(narrowed(TABLE, "")) == 3
+    assert keys(list(filter_lines(TABLE, "ALPH"))) == ["alpha"]
+    assert keys(list(filter_lines(TABLE, "unknown"))) == ["alpha"]
+    assert len(filter_lines(TABLE, "")) == 3
 
 
 def test_a_column_needs_its_room() -> None:
-    assert shown_columns(TABLE, 99) == [0, 1]
-    assert shown_columns(TABLE, 100) == [0, 1, 2]
+    assert select_columns(TABLE, 99) == [0, 1]
+    assert select_columns(TABLE, 100) == [0, 1, 2]
 
 
 def test_names_from_a_run_do_not_steer() -> None:
-    assert Word("a\x1b[2J[bold]b\nc").text == "a\\x1b[2J[bold]b\\x0ac"
+    assert TextCell("a\x1b[2J[bold]b\nc").text == "a\\x1b[2J[bold]b\\x0ac"
 
 
 def test_figures_are_found() -> None:

@@ -6,31 +6,39 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.activity.missing import no_collectives, not_split
-from zprof.analysis.time.activity.timeline import RankTimeline, load_collectives, load_timelines
-from zprof.analysis.time.blame.judge import judge
-from zprof.analysis.time.blame.lateness import lateness
-from zprof.analysis.time.blame.shares import wait_shares
-from zprof.analysis.time.critical_path.path import critical_path
-from zprof.analysis.time.host.calls import read_host_calls
-from zprof.analysis.time.host.pace import with_host_pace
-from zprof.analysis.time.host.table import host_rows
-from zprof.analysis.time.kernels.sums import kernel_frame
-from zprof.analysis.time.ledger import STEP_COLUMNS, step_times
-from zprof.analysis.time.noise import step_noise_ns
-from zprof.analysis.time.passes.evidence import Evidence, read_evidence
-from zprof.analysis.time.passes.table import find_passes
-from zprof.analysis.time.rank import analyse_rank, started_ns, unsplit_ns
-from zprof.analysis.time.synchronise import Synchronised, synchronise
-from zprof.analysis.time.tracks import RankTracks, rank_tracks
-from zprof.analysis.time.transfer.bandwidth import collective_times
-from zprof.analysis.time.transfer.decomposition import decompose
-from zprof.analysis.time.transfer.exposed_sum import exposed_in_collectives
-from zprof.analysis.time.transfer.fits import link_fits
-from zprof.analysis.time.transfer.limiter import limiter_rows
-from zprof.analysis.time.transfer.members import Steps
-from zprof.analysis.time.transfer.messages import message_sizes
-from zprof.analysis.time.transfer.units import unit_times
+from zprof.analysis.time.blame.judge import judge_lateness, measure_lateness, sum_wait_shares
+from zprof.analysis.time.collective_rows import RankSteps
+from zprof.analysis.time.critical_path import find_critical_path
+from zprof.analysis.time.host_calls import add_host_pace, read_host_calls
+from zprof.analysis.time.host_idle import make_host_rows
+from zprof.analysis.time.kernels import make_kernel_frame
+from zprof.analysis.time.ledger import (
+    STEP_COLUMNS,
+    RankTracks,
+    estimate_step_noise,
+    list_step_times,
+    make_rank_tracks,
+)
+from zprof.analysis.time.passes.phases import PhaseEvidence, read_phase_evidence
+from zprof.analysis.time.passes.table import make_pass_table
+from zprof.analysis.time.rank import analyse_rank, find_recording_start, sum_unsplit
+from zprof.analysis.time.synchronise import SynchronisedRun, synchronise
+from zprof.analysis.time.timeline import (
+    RankTimeline,
+    load_collectives,
+    load_timelines,
+    no_collectives_gaps,
+    unsplit_exposure_gaps,
+)
+from zprof.analysis.time.transfer.collective_times import (
+    sum_collective_times,
+    sum_exposed_in_collectives,
+    sum_message_sizes,
+    sum_unit_times,
+)
+from zprof.analysis.time.transfer.decomposition import decompose_collectives
+from zprof.analysis.time.transfer.launch_delays import make_limiter_rows
+from zprof.analysis.time.transfer.link_fits import fit_links
 from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.gaps import Gap
 from zprof.model.report import Volume
@@ -104,47 +112,47 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
     """Measure the time window of a run: its steps, or all of it as one stretch."""
     timelines, gaps = load_timelines(run, policy)
     if not timelines:
-        return _nothing(gaps)
+        return _make_empty(gaps)
     seen = synchronise(load_collectives(run, timelines), timelines, run.manifest.world_size)
     clocks = seen.clocks
     timelines = [timeline.on(clocks.of(timeline.rank)) for timeline in timelines]
-    frame = decompose(seen.collectives, clocks)
+    frame = decompose_collectives(seen.collectives, clocks)
     mine = {int(str(rank)): rows for rank, rows in frame.groupby("rank")}
-    started = {timeline.rank: started_ns(timeline) for timeline in timelines}
+    started = {timeline.rank: find_recording_start(timeline) for timeline in timelines}
     ranks = [
         analyse_rank(t, mine.get(t.rank, frame.iloc[:0]), clocks.uncertainty_ns, started) for t in timelines
     ]
     calls = {t.rank: read_host_calls(run, t.rank).on(clocks.of(t.rank)) for t in timelines}
     limiter = [
-        limiter_rows(t.rank, calls[t.rank].limiter, t.activity, t.host_steps, rank.collectives)
+        make_limiter_rows(t.rank, calls[t.rank].limiter, t.activity, t.host_steps, rank.collectives)
         for t, rank in zip(timelines, ranks, strict=True)
     ]
     paced = [
-        with_host_pace(rank.collectives, calls[t.rank], rank.work.blocked, rank.work.begin_ns)
+        add_host_pace(rank.collectives, calls[t.rank], rank.work.blocked, rank.work.begin_ns)
         for t, rank in zip(timelines, ranks, strict=True)
     ]
-    collectives = judge(
+    collectives = judge_lateness(
         pd.concat(paced, ignore_index=True),
         {rank.time.rank: rank.work for rank in ranks},
         calls.__getitem__,
     )
-    count = Steps(of_rank={rank.time.rank: rank.time.steps for rank in ranks})
+    count = RankSteps(of_rank={rank.time.rank: rank.time.steps for rank in ranks})
     volume, volume_gaps = measure_volume(collectives, run.manifest.training, count)
     steps = pd.concat([rank.steps for rank in ranks], ignore_index=True)
     time = Time(
         per_rank=tuple(rank.time for rank in ranks),
-        collectives=collective_times(collectives, count),
-        units=unit_times(collectives, count),
-        messages=message_sizes(collectives, count),
-        fits=link_fits(collectives),
-        exposed_in_collectives=exposed_in_collectives(collectives, count),
-        blame=wait_shares(collectives, list(count.of_rank), count.each),
-        alignment=_alignment(seen, collectives),
-        window=_window(policy, timelines),
-        steps=step_times(steps),
-        lateness=lateness(collectives),
-        step_noise_ns=step_noise_ns(steps),
-        critical_path=critical_path(
+        collectives=sum_collective_times(collectives, count),
+        units=sum_unit_times(collectives, count),
+        messages=sum_message_sizes(collectives, count),
+        fits=fit_links(collectives),
+        exposed_in_collectives=sum_exposed_in_collectives(collectives, count),
+        blame=sum_wait_shares(collectives, list(count.of_rank), count.each),
+        alignment=_make_alignment(seen, collectives),
+        window=_describe_window(policy, timelines),
+        steps=list_step_times(steps),
+        lateness=measure_lateness(collectives),
+        step_noise_ns=estimate_step_noise(steps),
+        critical_path=find_critical_path(
             collectives,
             {rank.time.rank: rank.work for rank in ranks},
             {timeline.rank: timeline.steps for timeline in timelines},
@@ -159,26 +167,28 @@ def analyse_time(run: Run, policy: WindowPolicy = WindowPolicy.STEP) -> TimeAnal
         volume=volume,
         gaps=(
             *(*gaps, *seen.gaps, *rank_gaps),
-            *_silent_ranks(run, collectives, timelines),
-            *_not_split(collectives),
+            *_silent_rank_gaps(run, collectives, timelines),
+            *_unsplit_gaps(collectives),
             *volume_gaps,
         ),
-        kernels=kernel_frame([rank.kernels for rank in ranks]),
+        kernels=make_kernel_frame([rank.kernels for rank in ranks]),
         tracks=tuple(
-            rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure, rank.wait_before_ns)
+            make_rank_tracks(timeline, clocks.of(timeline.rank), rank.exposure, rank.wait_before_ns)
             for timeline, rank in zip(timelines, ranks, strict=True)
         ),
         host=pd.concat(
-            [host_rows(t, rank, calls[t.rank]) for t, rank in zip(timelines, ranks, strict=True)],
+            [make_host_rows(t, rank, calls[t.rank]) for t, rank in zip(timelines, ranks, strict=True)],
             ignore_index=True,
         ),
         limiter=pd.concat(limiter, ignore_index=True),
-        passes=_passes(collectives, timelines, lambda rank: read_evidence(run, rank, clocks.of(rank))),
+        passes=_find_program_passes(
+            collectives, timelines, lambda rank: read_phase_evidence(run, rank, clocks.of(rank))
+        ),
     )
 
 
-def _passes(
-    collectives: pd.DataFrame, timelines: Sequence[RankTimeline], evidence_of: Callable[[int], Evidence]
+def _find_program_passes(
+    collectives: pd.DataFrame, timelines: Sequence[RankTimeline], evidence_of: Callable[[int], PhaseEvidence]
 ) -> pd.DataFrame:
     """Find the passes of the program's own steps, which a window over several of them holds apart.
 
@@ -196,7 +206,7 @@ def _passes(
             launched = rows["launch_start_ns"].fillna(rows["start_ns"]).to_numpy(np.int64)
             step[mine] = timeline.host_steps.step_at(launched)
         by_program.append(timeline)
-    found = find_passes(collectives.assign(step=step)[step >= 0], by_program, evidence_of)
+    found = make_pass_table(collectives.assign(step=step)[step >= 0], by_program, evidence_of)
     unmarked = {timeline.rank for timeline in timelines if timeline.program_steps is None}
     several = found.loc[found["rank"].isin(unmarked) & (found["micro_batch"] > 0).fillna(False), "rank"]
     unknown = [rank for rank in several.unique().tolist() if not len(evidence_of(rank).optimizer)]
@@ -204,24 +214,24 @@ def _passes(
     return found.assign(**{name: found[name].mask(found["rank"].isin(unknown)) for name in numbers})
 
 
-def _window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) -> Window:
+def _describe_window(policy: WindowPolicy, timelines: Sequence[RankTimeline]) -> Window:
     outside = sum(timeline.outside_ns for timeline in timelines)
     sources = sorted({timeline.source for timeline in timelines})
     return Window(policy=policy, source=", ".join(sources), pre_window_ns=outside // len(timelines))
 
 
-def _silent_ranks(run: Run, collectives: pd.DataFrame, timelines: Sequence[RankTimeline]) -> list[Gap]:
+def _silent_rank_gaps(run: Run, collectives: pd.DataFrame, timelines: Sequence[RankTimeline]) -> list[Gap]:
     ranks = [timeline.rank for timeline in timelines]
     heard = set(collectives["rank"].tolist())
-    return no_collectives(ranks, [rank for rank in ranks if rank not in heard], run.manifest.world_size)
+    return no_collectives_gaps(ranks, [rank for rank in ranks if rank not in heard], run.manifest.world_size)
 
 
-def _not_split(collectives: pd.DataFrame) -> list[Gap]:
+def _unsplit_gaps(collectives: pd.DataFrame) -> list[Gap]:
     exposed = collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]
-    return not_split(int(exposed.sum()), unsplit_ns(collectives))
+    return unsplit_exposure_gaps(int(exposed.sum()), sum_unsplit(collectives))
 
 
-def _alignment(seen: Synchronised, collectives: pd.DataFrame) -> Alignment:
+def _make_alignment(seen: SynchronisedRun, collectives: pd.DataFrame) -> Alignment:
     """Counts of matched and unmatched collectives are of instances, not of rows."""
     by_rung = collectives[collectives["matched"]].groupby("rung")["instance"].nunique()
     alone = collectives[~collectives["matched"]]
@@ -242,7 +252,7 @@ def _alignment(seen: Synchronised, collectives: pd.DataFrame) -> Alignment:
     )
 
 
-def _nothing(gaps: Sequence[Gap]) -> TimeAnalysis:
+def _make_empty(gaps: Sequence[Gap]) -> TimeAnalysis:
     return TimeAnalysis(
         time=Time(),
         steps=pd.DataFrame(columns=list(STEP_COLUMNS)),

@@ -2,26 +2,26 @@
 
     wall = compute + exposed_wait + exposed_transfer + exposed_memcpy + idle + unexplained
 
-Idle is the rest: the main thread neither computes nor is blocked on a running collective (Python, launch
-and queue, waking up), the device has nothing to run.  Unexplained is where the trace is silent: before its
-first and after its last event, waits for which no collective was seen to run, and communication kernels
-that no collective stands for.
-
-Beside it stands collective = overlapped + exposed_wait + exposed_transfer: a collective that runs while a
-CPU rank works in Python rather than in an operator holds nothing up, and is overlapped.
+Idle is the rest: the device has nothing to run, or the main thread neither computes nor is blocked on a
+collective. Unexplained is where the trace is silent: before its first and after its last event, waits for
+which no collective was seen, and communication kernels without a collective. Beside it stands collective =
+overlapped + exposed_wait + exposed_transfer. Also here: the instants behind the sums (tracks), and how far
+step times vary.
 """
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from math import sqrt
 
 import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Intervals, covered, intersect, subtract, union
-from zprof.analysis.time.activity.blocking import MIXED, UPPER_BOUND, Blocking
-from zprof.analysis.time.activity.timeline import RankTimeline
-from zprof.analysis.time.exposure import Exposure
+from zprof.analysis.time.blocking import MIXED, UPPER_BOUND, Blocking, Exposure
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.steps import StepWindows
+from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import LEDGER_TERMS, RankTime, StepTime
 
 STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "collective_ns", "memcpy_ns")
@@ -29,11 +29,11 @@ STEP_COLUMNS = ("rank", "step", "wall_ns", *LEDGER_TERMS, "overlapped_ns", "coll
 STAMP_NS = 1_000
 
 
-def step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> pd.DataFrame:
+def make_step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> pd.DataFrame:
     """One row for each step of a rank; columns are ``STEP_COLUMNS``."""
     steps, activity = timeline.steps, timeline.activity
     ran = union(blocking.running)
-    copies, silent = _copies_and_silence(timeline, blocking, exposure)
+    copies, silent = _find_copies_and_silence(timeline, blocking, exposure)
 
     def inside(spans: Intervals) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return covered(spans, steps.begin_ns, steps.end_ns)
@@ -59,13 +59,15 @@ def step_rows(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) ->
     return pd.DataFrame({name: rows[name] for name in STEP_COLUMNS})
 
 
-def idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> Intervals:
+def find_idle_spans(timeline: RankTimeline, blocking: Blocking, exposure: Exposure) -> Intervals:
     """When a rank was idle: in its steps, outside of all other terms."""
     others = (timeline.activity.compute, exposure.waiting, exposure.moving)
-    return subtract(timeline.steps.spans, union(*others, *_copies_and_silence(timeline, blocking, exposure)))
+    return subtract(
+        timeline.steps.spans, union(*others, *_find_copies_and_silence(timeline, blocking, exposure))
+    )
 
 
-def _copies_and_silence(
+def _find_copies_and_silence(
     timeline: RankTimeline, blocking: Blocking, exposure: Exposure
 ) -> tuple[Intervals, Intervals]:
     """Exposed copies, and when the trace is silent; they may overlap."""
@@ -76,7 +78,7 @@ def _copies_and_silence(
     return copies, subtract(union(blocking.unexplained, outside), known)
 
 
-def rank_time(
+def average_rank_time(
     rows: pd.DataFrame, method: str, noise_floor_ns: int, first_wait_ns: int = 0, unsplit_ns: int = 0
 ) -> RankTime:
     """Means over the steps of one rank, as whole nanoseconds that still sum.
@@ -91,7 +93,7 @@ def rank_time(
     terms = dict(
         zip(
             LEDGER_TERMS,
-            whole_means([int(rows[term].sum()) for term in LEDGER_TERMS], len(rows)),
+            divide_evenly([int(rows[term].sum()) for term in LEDGER_TERMS], len(rows)),
             strict=True,
         )
     )
@@ -114,14 +116,14 @@ def rank_time(
     )
 
 
-def step_times(rows: pd.DataFrame) -> tuple[StepTime, ...]:
+def list_step_times(rows: pd.DataFrame) -> tuple[StepTime, ...]:
     """The same rows as values of the report."""
     names = [field.name for field in fields(StepTime)]
     columns = [rows[name].tolist() for name in names]
     return tuple(StepTime(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True))
 
 
-def whole_means(sums: Sequence[int], count: int) -> list[int]:
+def divide_evenly(sums: Sequence[int], count: int) -> list[int]:
     """Each sum over ``count``, rounded so that the results add up to the whole sum over ``count``."""
     running = [0]
     for value in sums:
@@ -129,7 +131,7 @@ def whole_means(sums: Sequence[int], count: int) -> list[int]:
     return [high // count - low // count for low, high in itertools.pairwise(running)]
 
 
-def noise_floor(
+def estimate_noise_floor(
     timeline: RankTimeline, blocking: Blocking, collectives: pd.DataFrame, uncertainty_ns: int
 ) -> int:
     """Below which size a term of the ledger means nothing, as the worst case of a step.
@@ -141,3 +143,52 @@ def noise_floor(
     edges = 2 * (len(intersect(timeline.activity.compute, within)) + len(intersect(blocking.blocked, within)))
     clocks = 2 * uncertainty_ns * len(collectives)
     return max(STAMP_NS, (edges * STAMP_NS + clocks) // max(1, len(timeline.steps)))
+
+
+_MIN_STEPS = 3
+
+
+def estimate_step_noise(steps: pd.DataFrame) -> int | None:
+    """That half width, of a table with a row a rank and step; None for fewer than three steps."""
+    walls = steps.groupby("step")["wall_ns"].mean()
+    if len(walls) < _MIN_STEPS:
+        return None
+    return round(1.96 * sqrt(2 / len(walls)) * float(walls.std()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTracks:
+    """One rank, all on the common clock; ``clock`` brings its other times there.
+
+    ``waiting`` and ``moving``: when it was held up by a collective, before and after the last rank's
+    arrival.  Cut to ``steps`` they are the exposed wait and transfer of the ledger.  ``host_steps``: the same
+    steps by the host's marks.  ``wait_before_ns``: how long it waited in the first collective of the
+    recording, where that was launched before its steps.
+    """
+
+    rank: int
+    host: str
+    clock: RankClock
+    steps: StepWindows
+    host_steps: StepWindows
+    coverage: Intervals
+    waiting: Intervals
+    moving: Intervals
+    wait_before_ns: int = 0
+
+
+def make_rank_tracks(
+    timeline: RankTimeline, clock: RankClock, exposure: Exposure, wait_before_ns: int
+) -> RankTracks:
+    """What is kept of a rank that has been measured; ``timeline`` is on the common clock."""
+    return RankTracks(
+        rank=timeline.rank,
+        host=timeline.host,
+        clock=clock,
+        steps=timeline.steps,
+        host_steps=timeline.host_steps,
+        coverage=timeline.activity.coverage,
+        waiting=exposure.waiting,
+        moving=exposure.moving,
+        wait_before_ns=wait_before_ns,
+    )

@@ -1,4 +1,4 @@
-"""One rank: when communication blocked it, which collective that was, and the ledger of its steps."""
+"""Measure one rank: when communication blocked it, by which collective, its step ledger, and its work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,22 +6,94 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.intervals import Int64s, Intervals, covered, union
-from zprof.analysis.time.activity.blocking import find_blocking
-from zprof.analysis.time.activity.claims import NOTHING_NS
-from zprof.analysis.time.activity.timeline import RankTimeline
-from zprof.analysis.time.blame.work import RankWork, rank_work
-from zprof.analysis.time.exposure import Exposure, expose
-from zprof.analysis.time.kernels.sums import Columns, kernel_sums
-from zprof.analysis.time.ledger import idle_spans, noise_floor, rank_time, step_rows
-from zprof.analysis.time.transfer.blocked import blocked_ns
-from zprof.analysis.time.transfer.instances import Mask
-from zprof.analysis.time.transfer.launch import find_launch
-from zprof.analysis.time.transfer.members import group_ranks
-from zprof.analysis.time.transfer.prefetch import prefetch_columns
-from zprof.analysis.time.transfer.texts import codes_of
+from zprof.analysis.intervals import Int64s, Intervals, covered, subtract, union
+from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.blocking import BEFORE_ALL_NS, Exposure, attribute_exposure, find_blocking
+from zprof.analysis.time.collective_rows import Mask, encode_texts, parse_group_ranks
+from zprof.analysis.time.kernels import KernelColumns, sum_kernels
+from zprof.analysis.time.ledger import (
+    average_rank_time,
+    estimate_noise_floor,
+    find_idle_spans,
+    make_step_rows,
+)
+from zprof.analysis.time.timeline import RankTimeline
+from zprof.analysis.time.transfer.launch_delays import (
+    find_collective_launches,
+    measure_blocked,
+    measure_prefetch,
+)
 from zprof.model.gaps import Gap
 from zprof.model.time import RankTime
+
+_NEVER = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWork:
+    """On the common clock.  ``blocked``: held up by a collective.  ``copies``: under neither of the others.
+
+    ``kernels``: launch, duration and end of each compute kernel of a device, by launch.
+    ``begin_ns``: of the window.
+    """
+
+    on_device: bool
+    begin_ns: int
+    compute: Intervals
+    copies: Intervals
+    blocked: Intervals
+    kernels: Int64s
+
+    def computed(self, starts: Int64s, ends: Int64s) -> Int64s:
+        """Compute of each stretch of time."""
+        return covered(self.compute, starts, ends)
+
+    def computed_in_program(self, launched_from: Int64s, launched_to: Int64s) -> Int64s:
+        """Duration of the kernels that each stretch of the program launched, whenever they ran."""
+        total = np.concatenate(([0], np.cumsum(self.kernels[:, 1])))
+        low, high = (np.searchsorted(self.kernels[:, 0], edge) for edge in (launched_from, launched_to))
+        computed: Int64s = np.maximum(0, total[high] - total[low])
+        return computed
+
+    def reached(self, launches: Int64s) -> Int64s:
+        """When each place of the program was reached: launched, and the compute before it done."""
+        done = np.concatenate(([_NEVER], np.maximum.accumulate(self.kernels[:, 2])))
+        before = np.searchsorted(self.kernels[:, 0], launches, side="left")
+        reached: Int64s = np.maximum(launches, done[before])
+        return reached
+
+    def copied(self, starts: Int64s, ends: Int64s) -> Int64s:
+        """Exposed copies of each stretch of time."""
+        return covered(self.copies, starts, ends)
+
+    def held_up(self, starts: Int64s, ends: Int64s) -> Int64s:
+        """Blocked time of each stretch of time."""
+        return covered(self.blocked, starts, ends)
+
+    @property
+    def busy(self) -> Intervals:
+        """All of it together."""
+        return union(self.compute, self.copies, self.blocked)
+
+    def idle(self, starts: Int64s, ends: Int64s) -> Int64s:
+        """What is left of each stretch of time."""
+        idle: Int64s = np.maximum(0, ends - starts) - covered(self.busy, starts, ends)
+        return idle
+
+
+def make_rank_work(activity: Activity, exposure: Exposure, begin_ns: int) -> RankWork:
+    """Keep what is needed of a rank that has been measured."""
+    blocked = union(exposure.waiting, exposure.moving)
+    order = np.argsort(activity.kernels[:, 0], kind="stable")
+    launch, start, end = activity.kernels[order].T
+    return RankWork(
+        on_device=activity.on_device,
+        begin_ns=begin_ns,
+        compute=activity.compute,
+        copies=subtract(activity.copies, union(activity.compute, blocked)),
+        blocked=blocked,
+        kernels=np.column_stack((launch, end - start, end)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +109,7 @@ class RankResult:
     collectives: pd.DataFrame
     exposure: Exposure
     work: RankWork
-    kernels: Columns
+    kernels: KernelColumns
     idle: Intervals
     ran: Intervals
     wait_before_ns: int
@@ -56,63 +128,67 @@ def analyse_rank(
         started_ns: When the recording of each loaded rank had started.
     """
     order = np.lexsort((frame["end_ns"].to_numpy(), frame["start_ns"].to_numpy()))
-    frame = _with_steps(timeline, frame.iloc[order], started_ns)
+    frame = _add_steps(timeline, frame.iloc[order], started_ns)
     activity = timeline.activity
     blocking, gaps = find_blocking(timeline.rank, activity, timeline.steps, frame)
-    exposure = expose(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
-    launch = find_launch(frame, activity.kernels, activity.kernel_stream)
+    exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
+    launch = find_collective_launches(frame, activity.kernels, activity.kernel_stream)
     frame = frame.assign(
         **launch.columns(frame),
-        blocked_ns=blocked_ns(frame, launch, activity.named),
-        **prefetch_columns(frame, activity.compute, exposure.moving),
+        blocked_ns=measure_blocked(frame, launch, activity.named),
+        **measure_prefetch(frame, activity.compute, exposure.moving),
         exposed_wait_ns=exposure.wait_ns,
         exposed_transfer_ns=exposure.transfer_ns,
         hidden_ns=covered(activity.compute, frame["start_ns"], frame["end_ns"]),
-        compute_before_wait_ns=_compute_before_wait(timeline, frame),
+        compute_before_wait_ns=_measure_compute_before_wait(timeline, frame),
     )
-    rows = step_rows(timeline, blocking, exposure)
+    rows = make_step_rows(timeline, blocking, exposure)
     in_steps = frame[frame["step"] >= 0]
-    floor = noise_floor(timeline, blocking, in_steps, uncertainty_ns)
+    floor = estimate_noise_floor(timeline, blocking, in_steps, uncertainty_ns)
     return RankResult(
-        time=rank_time(rows, blocking.method, floor, _first_wait_ns(in_steps), unsplit_ns(in_steps)),
+        time=average_rank_time(
+            rows, blocking.method, floor, _sum_first_waits(in_steps), sum_unsplit(in_steps)
+        ),
         steps=rows,
         collectives=in_steps,
         exposure=exposure,
-        work=rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
-        idle=idle_spans(timeline, blocking, exposure),
+        work=make_rank_work(activity, exposure, int(timeline.host_steps.begin_ns.min())),
+        idle=find_idle_spans(timeline, blocking, exposure),
         ran=union(blocking.running),
-        wait_before_ns=_wait_before_ns(frame),
-        kernels=kernel_sums(timeline, frame),
+        wait_before_ns=_find_wait_before(frame),
+        kernels=sum_kernels(timeline, frame),
         gaps=gaps,
     )
 
 
-def _with_steps(timeline: RankTimeline, frame: pd.DataFrame, started_ns: Mapping[int, int]) -> pd.DataFrame:
+def _add_steps(timeline: RankTimeline, frame: pd.DataFrame, started_ns: Mapping[int, int]) -> pd.DataFrame:
     """Add the step that launched each collective, and whether the start of the profiler is in its waiting.
 
     Of several steps that is taken from the first of each group: the other steps have the same without it.
     Where that was launched before the first step, the start was waited out there.  Of a single step only what
     was waited before all ranks were recorded is set apart.
     """
-    launched = frame["launch_start_ns"].fillna(NOTHING_NS).to_numpy(dtype=np.int64)
+    launched = frame["launch_start_ns"].fillna(BEFORE_ALL_NS).to_numpy(dtype=np.int64)
     by_start = timeline.steps.step_at(frame["start_ns"].to_numpy(dtype=np.int64))
     by_launch = timeline.host_steps.step_at(launched)
-    step = np.where(launched == NOTHING_NS, by_start, by_launch)
+    step = np.where(launched == BEFORE_ALL_NS, by_start, by_launch)
     several = len(timeline.steps) > 1
     if not several:
-        return frame.assign(step=step, first_of_window=_before_all_started(frame, step, started_ns))
-    earlier = (launched != NOTHING_NS) & (launched < int(timeline.host_steps.begin_ns.min()))
-    return frame.assign(step=step, first_of_window=_first_of_groups(frame, (step >= 0) | earlier))
+        return frame.assign(step=step, first_of_window=_find_started_early(frame, step, started_ns))
+    earlier = (launched != BEFORE_ALL_NS) & (launched < int(timeline.host_steps.begin_ns.min()))
+    return frame.assign(step=step, first_of_window=_find_first_of_groups(frame, (step >= 0) | earlier))
 
 
-def _before_all_started(frame: pd.DataFrame, step: Int64s, started_ns: Mapping[int, int]) -> Mask:
+def _find_started_early(frame: pd.DataFrame, step: Int64s, started_ns: Mapping[int, int]) -> Mask:
     """Mark collectives most of whose waiting lies before the recording of all of their ranks had started.
 
     What a rank did before its recording started is not in the trace; what made it late after that is.
     """
     every = max(started_ns.values())
     started = {
-        group: max((started_ns[rank] for rank in group_ranks(group) if rank in started_ns), default=every)
+        group: max(
+            (started_ns[rank] for rank in parse_group_ranks(group) if rank in started_ns), default=every
+        )
         for group in frame["group"].unique().tolist()
     }
     until = frame["group"].map(started).to_numpy(np.int64) if len(frame) else np.empty(0, dtype=np.int64)
@@ -124,7 +200,7 @@ def _before_all_started(frame: pd.DataFrame, step: Int64s, started_ns: Mapping[i
     return found
 
 
-def started_ns(timeline: RankTimeline) -> int:
+def find_recording_start(timeline: RankTimeline) -> int:
     """Return when the recording of a rank had started: from its first event on, and after its first call.
 
     The first call into a driver that is being profiled may take a third of a second, with nothing on the
@@ -138,11 +214,11 @@ def started_ns(timeline: RankTimeline) -> int:
     return int(activity.coverage[0, 0]) + alone
 
 
-def _first_of_groups(frame: pd.DataFrame, recorded: Mask) -> Mask:
+def _find_first_of_groups(frame: pd.DataFrame, recorded: Mask) -> Mask:
     """Rows with the least sequence of their group among those that were recorded from their launch on."""
     rows = np.flatnonzero(recorded)
     sequence = frame["sequence"].to_numpy(np.int64)
-    (group, _), (method, methods) = codes_of(frame["group"]), codes_of(frame["method"])
+    (group, _), (method, methods) = encode_texts(frame["group"]), encode_texts(frame["method"])
     lane = group * len(methods) + method
     least = np.full(int(lane.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, lane[rows], sequence[rows])
@@ -150,7 +226,7 @@ def _first_of_groups(frame: pd.DataFrame, recorded: Mask) -> Mask:
     return first
 
 
-def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> pd.arrays.IntegerArray:
+def _measure_compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> pd.arrays.IntegerArray:
     launch_end, wait_start = frame["launch_end_ns"], frame["wait_start_ns"]
     between = covered(
         timeline.activity.compute,
@@ -160,18 +236,18 @@ def _compute_before_wait(timeline: RankTimeline, frame: pd.DataFrame) -> pd.arra
     return pd.arrays.IntegerArray(between, (launch_end.isna() | wait_start.isna()).to_numpy(bool))
 
 
-def _first_wait_ns(collectives: pd.DataFrame) -> int:
+def _sum_first_waits(collectives: pd.DataFrame) -> int:
     first = collectives["first_of_window"].to_numpy(bool)
     return int(collectives["exposed_wait_ns"].to_numpy(np.int64)[first].sum())
 
 
-def _wait_before_ns(collectives: pd.DataFrame) -> int:
+def _find_wait_before(collectives: pd.DataFrame) -> int:
     before = collectives["first_of_window"].to_numpy(bool) & (collectives["step"].to_numpy(np.int64) < 0)
     waits = collectives["wait_ns"].to_numpy(np.int64)
     return int(waits[before & collectives["matched"].to_numpy(bool)].max(initial=0))
 
 
-def unsplit_ns(collectives: pd.DataFrame) -> int:
+def sum_unsplit(collectives: pd.DataFrame) -> int:
     """Exposed time in collectives of which not all ranks were seen."""
     bound = collectives["bound"].to_numpy(bool)
     waits, transfers = (

@@ -1,8 +1,8 @@
-"""Matches the collectives of all ranks, checks that the match can be, and brings the clocks together.
+"""Match the collectives of all ranks, check that the match is possible, and bring the clocks together.
 
 The three belong together: the check needs no clocks (no rank leaves before another has entered, whatever
-the offsets), the clocks need matched collectives, and what then still contradicts is refused.  Groups whose
-sequence is stated come first: the clocks that they and the pings give help to match the others.
+the offsets), the clocks need matched collectives, and what still contradicts is refused. Groups with a
+stated sequence come first: their clocks, and those of pings, help to match the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,23 +12,29 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.activity.timeline import RankTimeline
-from zprof.analysis.time.clocks.alignment import Source, align
-from zprof.analysis.time.clocks.offsets import Clocks
-from zprof.analysis.time.clocks.table import Table, ping_table
-from zprof.analysis.time.matching.hints import hints_from
-from zprof.analysis.time.matching.ladder import joined, match_ordered, match_stated, refuse, with_instances
-from zprof.analysis.time.matching.lanes import lanes_of
-from zprof.analysis.time.matching.refusals import gaps_of, refuse_impossible
-from zprof.analysis.time.matching.rows import bases, rows_of
+from zprof.analysis.time.clocks.alignment import ClockSource, align_clocks
+from zprof.analysis.time.clocks.bounds import ClockTable, make_ping_table
+from zprof.analysis.time.clocks.rank_clock import Clocks
+from zprof.analysis.time.matching.ladder import (
+    add_instances,
+    join_matchings,
+    match_ordered,
+    match_stated,
+    refuse_rows,
+)
+from zprof.analysis.time.matching.lanes import choose_bases, make_match_rows, split_lanes
+from zprof.analysis.time.matching.refusals import list_matching_gaps, refuse_impossible
+from zprof.analysis.time.matching.registration import ClockDifference, ClockHint
+from zprof.analysis.time.matching.slots import Hints
+from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.gaps import Gap
 
 #: Columns that hold times of the rank's clock.
-TIMES = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
+TIME_COLUMNS = ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns", "wait_start_ns", "wait_end_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synchronised:
+class SynchronisedRun:
     """All collectives on the common clock, and the clocks.
 
     ``collectives`` has ``instance`` (equal on all rows of a match, -1 where there is none), ``matched`` (all
@@ -45,7 +51,7 @@ class Synchronised:
 
 def synchronise(
     collectives: pd.DataFrame, timelines: Sequence[RankTimeline], world_size: int | None = None
-) -> Synchronised:
+) -> SynchronisedRun:
     """Put the collectives of ``timelines`` on one clock.
 
     Args:
@@ -55,19 +61,19 @@ def synchronise(
     """
     ranks = sorted(timeline.rank for timeline in timelines)
     hosts = {timeline.rank: timeline.host for timeline in timelines}
-    base = bases(collectives, timelines)
-    rows = rows_of(collectives, timelines, base)
-    lanes = lanes_of(collectives, rows, ranks, world_size)
-    pings = ping_table({timeline.rank: timeline.pings for timeline in timelines}, base)
-    matching = match_stated(lanes, rows, hints_from(hosts, base, _sources(pings, [])))
-    ordered = match_ordered(lanes, rows, hints_from(hosts, base, _sources(pings, matching.tables(rows))))
-    matching = joined(matching, ordered)
-    clocks, clock_gaps = align(hosts, base, _sources(pings, matching.tables(rows)))
-    frame = with_instances(collectives, matching)
-    gaps = gaps_of(frame, lanes, matching, ranks)
-    frame = _on_common_clock(frame, clocks)
+    base = choose_bases(collectives, timelines)
+    rows = make_match_rows(collectives, timelines, base)
+    lanes = split_lanes(collectives, rows, ranks, world_size)
+    pings = make_ping_table({timeline.rank: timeline.pings for timeline in timelines}, base)
+    matching = match_stated(lanes, rows, make_hints(hosts, base, _list_sources(pings, [])))
+    ordered = match_ordered(lanes, rows, make_hints(hosts, base, _list_sources(pings, matching.tables(rows))))
+    matching = join_matchings(matching, ordered)
+    clocks, clock_gaps = align_clocks(hosts, base, _list_sources(pings, matching.tables(rows)))
+    frame = add_instances(collectives, matching)
+    gaps = list_matching_gaps(frame, lanes, matching, ranks)
+    frame = _move_to_common_clock(frame, clocks)
     frame, impossible = refuse_impossible(frame, rows, clocks.uncertainty_ns)
-    return Synchronised(
+    return SynchronisedRun(
         collectives=frame,
         clocks=clocks,
         shifts=matching.shifts,
@@ -76,22 +82,55 @@ def synchronise(
     )
 
 
-def _sources(pings: Table, tables: Sequence[Table]) -> list[Source]:
-    found = [Source(name="collectives", sharpness=1, table=table) for table in tables]
-    return [Source(name="clock pings", sharpness=0, table=pings), *found] if pings.ranks else found
+def _list_sources(pings: ClockTable, tables: Sequence[ClockTable]) -> list[ClockSource]:
+    found = [ClockSource(name="collectives", sharpness=1, table=table) for table in tables]
+    return [ClockSource(name="clock pings", sharpness=0, table=pings), *found] if pings.ranks else found
 
 
-def _on_common_clock(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
+def _move_to_common_clock(frame: pd.DataFrame, clocks: Clocks) -> pd.DataFrame:
     """Shift everything; matches with a rank whose clock is unknown are refused."""
     unknown = frame.loc[~frame["rank"].isin(list(clocks.of_rank)), "instance"].unique()
-    frame = refuse(frame, frame["instance"].isin(unknown))
+    frame = refuse_rows(frame, frame["instance"].isin(unknown))
     places = {int(str(rank)): np.asarray(where) for rank, where in frame.groupby("rank").indices.items()}
-    return frame.assign(**{column: _moved(frame[column], places, clocks) for column in TIMES})
+    return frame.assign(**{column: _move_times(frame[column], places, clocks) for column in TIME_COLUMNS})
 
 
-def _moved(times: pd.Series, places: Mapping[int, Int64s], clocks: Clocks) -> pd.Series:
+def _move_times(times: pd.Series, places: Mapping[int, Int64s], clocks: Clocks) -> pd.Series:
     local = times.fillna(0).to_numpy(dtype=np.int64)
     shift = np.zeros(len(local), dtype=np.int64)
     for rank, rows in places.items():
         shift[rows] = local[rows] - clocks.of(rank).common(local[rows])
     return times - shift
+
+
+def make_hints(hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]) -> Hints:
+    """Hints on two ranks.  A host's one clock is no measurement, and stated apart."""
+    clocks, _ = align_clocks(dict.fromkeys(hosts, ""), base, sources)
+    origin = base[min(hosts)]
+
+    def hint(fixed: int, moved: int) -> ClockHint:
+        return ClockHint(
+            measured=_measure_difference(clocks, base, origin, fixed, moved),
+            one_host=bool(hosts[fixed]) and hosts[fixed] == hosts[moved],
+            one_origin=base[fixed] == base[moved],
+        )
+
+    return hint
+
+
+def _measure_difference(
+    clocks: Clocks, base: Mapping[int, int], origin: int, fixed: int, moved: int
+) -> ClockDifference | None:
+    if fixed not in clocks.of_rank or moved not in clocks.of_rank:
+        return None
+    there, here = _clock_at_base(clocks, base, origin, moved), _clock_at_base(clocks, base, origin, fixed)
+    doubt = max(clocks.rank_uncertainty_ns[rank] for rank in (fixed, moved))
+    return ClockDifference(offset=there[0] - here[0], drift=there[1] - here[1], doubt_ns=float(doubt))
+
+
+def _clock_at_base(clocks: Clocks, base: Mapping[int, int], origin: int, rank: int) -> tuple[float, float]:
+    """Offset and drift of times that count from the rank's base."""
+    clock = clocks.of_rank[rank]
+    drift = clock.drift_ppb * 1e-9
+    whole = clock.offset_ns - (base[rank] - origin)
+    return whole + drift * (base[rank] - clock.origin_ns), drift

@@ -20,21 +20,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from zprof.checks.gates.figure import (
-    LEAST_STEPS,
+from zprof.checks.gates.reading import (
+    MIN_STEPS,
     Figure,
-    allowed_of,
+    Reading,
+    compute_allowed,
+    compute_interval,
     holds,
-    holds_surely,
-    interval_of,
+    holds_with_confidence,
     is_beyond,
     is_relative,
 )
-from zprof.checks.gates.reading import Reading
-from zprof.checks.gates.words import name, sentence, unjudged
+from zprof.checks.gates.sentences import clean_name, describe_result, describe_unjudged
 from zprof.model.check import DEFAULT, GateResult, Limit, Outcome, Sense
 
-SAVE = "save one: zprof baseline save RUN"
+SAVE_HINT = "save one: zprof baseline save RUN"
 _UPDATE = "save the baseline again from a whole run: zprof baseline update"
 _GUARD = "state a limit that a value can break, such as >=0.7 or 10%, or turn the gate off"
 _BASELINE = "the baseline"
@@ -46,34 +46,42 @@ _EXACT = "see the gaps of the report (zprof report RUN): they say what was not s
 def judge(limit: Limit, reading: Reading, *, has_baseline: bool) -> GateResult:
     """Whether the limit holds."""
     if is_relative(limit) and not has_baseline:
-        return _unjudged(limit, reading, Outcome.SKIPPED, "there is no baseline yet", SAVE)
+        return _leave_unjudged(limit, reading, Outcome.SKIPPED, "there is no baseline yet", SAVE_HINT)
     if reading.now is None:
-        outcome = Outcome.UNKNOWN if reading.before is not None else _quiet(limit)
-        return _unjudged(limit, reading, outcome, reading.missing, reading.remedy)
+        outcome = Outcome.UNKNOWN if reading.before is not None else _skip_if_default(limit)
+        return _leave_unjudged(limit, reading, outcome, reading.missing, reading.remedy)
     if is_relative(limit) and reading.before is None:
-        return _unjudged(limit, reading, _heard(limit), "the baseline does not have it", _UPDATE)
-    nothing = _guards_nothing(limit, reading)
+        return _leave_unjudged(
+            limit, reading, _warn_if_default(limit), "the baseline does not have it", _UPDATE
+        )
+    nothing = _explain_useless(limit, reading)
     if nothing:
-        return _unjudged(limit, reading, Outcome.SKIPPED, nothing, _GUARD)
-    few = _too_few(limit, reading)
+        return _leave_unjudged(limit, reading, Outcome.SKIPPED, nothing, _GUARD)
+    few = _explain_too_few(limit, reading)
     if few:
         of_baseline = few.startswith(_BASELINE)
-        return _unjudged(limit, reading, _heard(limit) if of_baseline else _quiet(limit), few, _MORE_STEPS)
-    return _judged(limit, reading, reading.now)
+        return _leave_unjudged(
+            limit,
+            reading,
+            _warn_if_default(limit) if of_baseline else _skip_if_default(limit),
+            few,
+            _MORE_STEPS,
+        )
+    return _judge_figure(limit, reading, reading.now)
 
 
-def _judged(limit: Limit, reading: Reading, now: Figure) -> GateResult:
-    allowed = allowed_of(limit, reading.before)
+def _judge_figure(limit: Limit, reading: Reading, now: Figure) -> GateResult:
+    allowed = compute_allowed(limit, reading.before)
     interval, noise, held = None, None, holds(now, allowed, limit.sense)
     if limit.confidence is not None:
         beside = reading.before if is_relative(limit) and reading.before is not None else allowed
         interval = _interval(limit, reading, allowed)
-        held = holds_surely(interval, now, beside.value, allowed, limit.sense)
+        held = holds_with_confidence(interval, now, beside.value, allowed, limit.sense)
         room = float(abs(allowed.value - beside.value))
         noise = _too_noisy(interval, room) if held and is_relative(limit) else None
     outcome = _outcome(limit, reading, now, allowed, held)
     result = replace(
-        _bare(limit, reading, outcome),
+        _make_result(limit, reading, outcome),
         allowed=float(allowed.value),
         interval=interval if reading.before is not None and is_relative(limit) else None,
         noise=noise,
@@ -81,7 +89,7 @@ def _judged(limit: Limit, reading: Reading, now: Figure) -> GateResult:
     remedy = _EXACT if held is None else ""
     if noise is not None and outcome in (Outcome.PASSED, Outcome.WITHIN_NOISE):
         remedy = _QUIETER
-    said = sentence(result, reading, allowed, held=held, interval=interval)
+    said = describe_result(result, reading, allowed, held=held, interval=interval)
     return replace(result, sentence=said, remedy=remedy)
 
 
@@ -89,7 +97,7 @@ def _outcome(limit: Limit, reading: Reading, now: Figure, allowed: Figure, held:
     if held is None and not allowed.is_bound:
         return Outcome.UNKNOWN
     if held is None:
-        return _heard(limit) if is_beyond(now, allowed, limit.sense) else _quiet(limit)
+        return _warn_if_default(limit) if is_beyond(now, allowed, limit.sense) else _skip_if_default(limit)
     if held and reading.other_sort and is_relative(limit):
         return Outcome.WARNED
     if held:
@@ -109,59 +117,59 @@ def _interval(limit: Limit, reading: Reading, allowed: Figure) -> tuple[float, f
     assert now is not None
     if not is_relative(limit) or before is None:
         before = np.asarray([float(allowed.value)])
-    return interval_of(now, before, limit.confidence)
+    return compute_interval(now, before, limit.confidence)
 
 
-def _guards_nothing(limit: Limit, reading: Reading) -> str:
+def _explain_useless(limit: Limit, reading: Reading) -> str:
     """Why no value can break the limit; empty where one can."""
-    allowed = allowed_of(limit, reading.before)
+    allowed = compute_allowed(limit, reading.before)
     least = limit.sense is Sense.AT_LEAST
     everything = allowed.value <= 0 if least else limit.unit == "ratio" and allowed.value >= 1
     if not everything or allowed.is_bound:
         return ""
-    return f"{name(limit.said)} allows every value there can be, so that it guards nothing"
+    return f"{clean_name(limit.said)} allows every value there can be, so that it guards nothing"
 
 
-def _too_few(limit: Limit, reading: Reading) -> str:
+def _explain_too_few(limit: Limit, reading: Reading) -> str:
     """Why the steps do not make an interval; empty where they do, or none is asked for."""
     if limit.confidence is None:
         return ""
     sides = zip(("the run", _BASELINE), reading.samples, strict=True)
     for who, samples in list(sides)[: 2 if is_relative(limit) else 1]:
         steps = 0 if samples is None else len(samples)
-        if steps < LEAST_STEPS:
+        if steps < MIN_STEPS:
             timed = f"{steps} timed step{'' if steps == 1 else 's'}"
-            return f"{who} has {timed}, an interval needs {LEAST_STEPS}"
+            return f"{who} has {timed}, an interval needs {MIN_STEPS}"
     return ""
 
 
-def _heard(limit: Limit) -> Outcome:
+def _warn_if_default(limit: Limit) -> Outcome:
     """A default that only the baseline leaves open: whoever made the baseline must not silence it."""
     return Outcome.WARNED if limit.origin == DEFAULT else Outcome.UNKNOWN
 
 
-def _quiet(limit: Limit) -> Outcome:
+def _skip_if_default(limit: Limit) -> Outcome:
     """Nobody asked for a default, so that nobody has to know that it was not judged."""
     return Outcome.SKIPPED if limit.origin == DEFAULT else Outcome.UNKNOWN
 
 
-def _unjudged(limit: Limit, reading: Reading, outcome: Outcome, reason: str, remedy: str) -> GateResult:
-    result = _bare(limit, reading, outcome)
-    return replace(result, sentence=unjudged(result, reading, reason), remedy=remedy)
+def _leave_unjudged(limit: Limit, reading: Reading, outcome: Outcome, reason: str, remedy: str) -> GateResult:
+    result = _make_result(limit, reading, outcome)
+    return replace(result, sentence=describe_unjudged(result, reading, reason), remedy=remedy)
 
 
-def _bare(limit: Limit, reading: Reading, outcome: Outcome) -> GateResult:
+def _make_result(limit: Limit, reading: Reading, outcome: Outcome) -> GateResult:
     return GateResult(
         limit=limit,
         outcome=outcome,
         subject=reading.subject,
-        value=_number(reading.now),
-        baseline=_number(reading.before),
+        value=_to_float(reading.now),
+        baseline=_to_float(reading.before),
         leaf=reading.leaf,
         grew=reading.grew,
         sentence="",
     )
 
 
-def _number(figure: Figure | None) -> float | None:
+def _to_float(figure: Figure | None) -> float | None:
     return None if figure is None else float(figure.value)

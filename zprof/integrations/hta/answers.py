@@ -1,15 +1,17 @@
-"""What HTA's child says, checked: a line of JSON each, nothing in it is taken for granted."""
+"""Check what HTA's child process answers (lines of JSON), and report its failures as gaps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
+from zprof.model.gaps import Gap
+
 #: Categories of rows in which a device works; HTA takes every row on a stream for work.
 KERNELS = frozenset({"kernel", "Kernel"})
 COPIES = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
 WORK = KERNELS | COPIES
-_LONGEST_TEXT = 400
+_MAX_TEXT_LENGTH = 400
 _Value = TypeVar("_Value")
 
 
@@ -122,7 +124,7 @@ class Answers:
         """Why a question has no answer."""
         for name in ("load", what):
             if (line := self._lines.get(name)) is not None and line.error:
-                return line.error[:_LONGEST_TEXT]
+                return line.error[:_MAX_TEXT_LENGTH]
         return self._ended or "it gave an answer that cannot be read"
 
     @property
@@ -143,6 +145,32 @@ def read_answers(lines: Sequence[bytes], ended: str = "") -> Answers:
     return Answers(found, ended)
 
 
-def refused(reason: str) -> Answers:
+def refused_answers(reason: str) -> Answers:
     """Answers of a child that was not started."""
     return Answers({}, reason)
+
+
+def find_unanswered(rank: int, answers: Answers, questions: Sequence[str]) -> list[Gap]:
+    """A gap for each way in which HTA failed on a rank."""
+    failed: dict[str, list[str]] = {}
+    for question in questions:
+        if not answers.has(question):
+            failed.setdefault(answers.error(question), []).append(question)
+    return [
+        Gap(
+            what=f"HTA ({', '.join(asked)})",
+            rank=rank,
+            reason=f"HTA failed: {error}",
+            remedy="zprof's own figures do not need it; HTA wants whole JSON files with work of a GPU",
+        )
+        for error, asked in failed.items()
+    ]
+
+
+def no_trace_gap() -> Gap:
+    """Of a run of which no trace is at hand."""
+    return Gap(
+        what="HTA",
+        reason="it reads traces, and a run keeps none",
+        remedy="zprof report TRACE --hta, with the trace or the folder of traces in place of the run",
+    )

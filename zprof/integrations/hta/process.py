@@ -1,21 +1,27 @@
-"""One child process that runs HTA on one trace, from its start to its answers."""
+"""Run HTA on traces, each in a child process with a private folder and limits by file size.
+
+HTA goes by the ending of a file's name, so it gets a link whose ending is what the file is.
+"""
 
 import contextlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 import zprof
-from zprof.integrations.hta.answers import Answers, read_answers
-from zprof.integrations.hta.limits import Limits
+from zprof.integrations.hta.answers import Answers, read_answers, refused_answers
+from zprof.integrations.hta.child import Limits, limits_for
 
 #: The child's search path: the standard library, then the zprof that runs here, then installed packages.
 BOOT = (
@@ -26,7 +32,7 @@ BOOT = (
     "start(sys.argv[2:])"
 )
 ANSWERS = "answers.jsonl"
-_MOST_ANSWER_BYTES = 8 << 20
+_MAX_ANSWER_BYTES = 8 << 20
 
 
 class HtaProcess:
@@ -76,7 +82,7 @@ class HtaProcess:
         self._end()
         try:
             with (self._folder / ANSWERS).open("rb") as file:
-                lines = file.read(_MOST_ANSWER_BYTES).splitlines()
+                lines = file.read(_MAX_ANSWER_BYTES).splitlines()
         except OSError:
             lines = []
         self._close()
@@ -110,3 +116,69 @@ def _environment(folder: Path) -> dict[str, str]:
     quiet = {"HOME": str(folder), "MPLCONFIGDIR": str(folder), "MPLBACKEND": "Agg", "MALLOC_ARENA_MAX": "1"}
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
     return {"HTA_DISABLE_NS_ROUNDING": "1", **quiet, **single}
+
+
+_MAX_CHILDREN = 4
+_POLL_S = 0.02
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A file that HTA can try: its ending by what it holds, and its size."""
+
+    path: Path
+    ending: str
+    size_bytes: int
+
+
+def ask_all(
+    files: Mapping[int, Path], questions: Sequence[str], wall_s: float | None = None, boot: str = BOOT
+) -> dict[int, Answers]:
+    """HTA's answers about the trace of each rank; nothing that happens to a child is an error of ours.
+
+    ``wall_s``: how long one may take, else by the size of its file.  ``boot``: the child's program.
+    """
+    answers: dict[int, Answers] = {}
+    waiting: deque[tuple[int, _Source]] = deque()
+    for rank, path in files.items():
+        source = _find_source(path)
+        if isinstance(source, str):
+            answers[rank] = refused_answers(source)
+        else:
+            waiting.append((rank, source))
+    children = max(1, min(_MAX_CHILDREN, os.cpu_count() or 1, len(waiting)))
+    with ExitStack() as stack:
+        running: dict[int, HtaProcess] = {}
+        while waiting or running:
+            while waiting and len(running) < children:
+                rank, source = waiting.popleft()
+                limits = limits_for(source.size_bytes, wall_s, children)
+                child = HtaProcess(source.path, source.ending, rank, questions, limits, boot)
+                running[rank] = stack.enter_context(child)
+            for rank in [rank for rank, child in running.items() if child.is_over()]:
+                answers[rank] = running.pop(rank).answers()
+            time.sleep(_POLL_S)
+    return answers
+
+
+def source_name(answers: Iterable[Answers]) -> str:
+    """HTA with the version that answered."""
+    versions = [entry.version for entry in answers if entry.version]
+    return f"HTA {versions[0]}" if versions else "HTA"
+
+
+def _find_source(path: Path) -> _Source | str:
+    """The file as HTA needs it, or why it cannot read it."""
+    try:
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):
+            return "not a plain file"
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        return f"the file cannot be read ({error.strerror})"
+    if magic == _ZSTD:
+        return "it reads .json and .json.gz, this file is compressed with zstd"
+    ending = ".json.gz" if magic.startswith(_GZIP) else ".json"
+    return _Source(path=path, ending=ending, size_bytes=state.st_size)

@@ -1,4 +1,4 @@
-"""What is asked of HTA, in the child.  Times are handed on as integer nanoseconds.
+"""Ask HTA, inside the child process; times are returned as integer nanoseconds.
 
 Only here is ``hta`` imported.  ``HTA_DISABLE_NS_ROUNDING=1`` is set before, and the last step is kept:
 otherwise HTA moves every edge inward to whole microseconds and drops a step.
@@ -19,7 +19,7 @@ from hta.version import __version_tuple__
 
 from zprof.integrations.hta.answers import WORK
 
-_MOST_NAMES = 2_000
+_MAX_NAMES = 2_000
 _LONGEST_NAME = 300
 _STEP = "ProfilerStep"
 #: What HTA takes for a launch delay between two kernels, in its microseconds.
@@ -27,7 +27,7 @@ _KERNEL_DELAY_US = 30
 _IDLE_KINDS = ("host_wait", "kernel_wait", "other")
 
 
-class Loaded:
+class LoadedTrace:
     """One rank's trace as HTA has it after its filter, and how many device rows there were before."""
 
     def __init__(self, trace: Any, rank: int, device_rows: int) -> None:
@@ -49,7 +49,7 @@ def version() -> str:
     return ".".join(str(part) for part in __version_tuple__)
 
 
-def load(path: str, rank: int) -> Loaded:
+def load(path: str, rank: int) -> LoadedTrace:
     """Parse one file, as ``TraceAnalysis`` with the last step does."""
     trace = Trace({rank: path}, "/")
     trace.parse_traces(use_multiprocessing=False, use_memory_profiling=False)
@@ -58,22 +58,22 @@ def load(path: str, rank: int) -> Loaded:
     frame = trace.traces[rank].set_index("index", drop=False)
     frame.index.names = [None]
     trace.traces[rank] = frame
-    return Loaded(trace, rank, before)
+    return LoadedTrace(trace, rank, before)
 
 
-def rows(loaded: Loaded) -> dict[str, Any]:
+def rows(loaded: LoadedTrace) -> dict[str, Any]:
     """How many device rows HTA uses, how fine its times are, and what it takes each name for."""
     device = loaded.device
     names = loaded.names()
     found = device.groupby(["name", "cat"])["dur"].agg(["count", "sum"]).reset_index()
-    found = found.sort_values("sum", ascending=False).head(_MOST_NAMES)
+    found = found.sort_values("sum", ascending=False).head(_MAX_NAMES)
     seen = [
         {
             "name": names[name][:_LONGEST_NAME],
             "category": names[category],
             "kind": get_kernel_type(names[name]),
             "count": int(count),
-            "total_ns": _ns(total),
+            "total_ns": _to_ns(total),
         }
         for name, category, count, total in found.itertuples(index=False)
     ]
@@ -85,25 +85,25 @@ def rows(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def overlap(loaded: Loaded) -> dict[str, Any]:
+def overlap(loaded: LoadedTrace) -> dict[str, Any]:
     """Share of communication under computation, in percent; none where nothing communicates."""
     frame = CommunicationAnalysis.get_comm_comp_overlap(loaded.trace, visualize=False)
     percent = float(frame["comp_comm_overlap_pctg"].iloc[0])
     return {"percent": percent if math.isfinite(percent) else None}
 
 
-def temporal(loaded: Loaded) -> dict[str, Any]:
+def temporal(loaded: LoadedTrace) -> dict[str, Any]:
     """Span of the device's work, and its split into idle, compute and the rest."""
     row = BreakdownAnalysis.get_temporal_breakdown(loaded.trace, visualize=False).iloc[0]
     return {
-        "span_ns": _ns(row["kernel_time(us)"]),
-        "idle_ns": _ns(row["idle_time(us)"]),
-        "compute_ns": _ns(row["compute_time(us)"]),
-        "non_compute_ns": _ns(row["non_compute_time(us)"]),
+        "span_ns": _to_ns(row["kernel_time(us)"]),
+        "idle_ns": _to_ns(row["idle_time(us)"]),
+        "compute_ns": _to_ns(row["compute_time(us)"]),
+        "non_compute_ns": _to_ns(row["non_compute_time(us)"]),
     }
 
 
-def kinds(loaded: Loaded) -> dict[str, Any]:
+def kinds(loaded: LoadedTrace) -> dict[str, Any]:
     """Communication and memory by HTA's kinds and its merge; its own table cuts to whole microseconds."""
     device, names = loaded.device.copy(), loaded.names()
     device["kind"] = [get_kernel_type(names[number]) for number in device["name"]]
@@ -113,17 +113,17 @@ def kinds(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def work(loaded: Loaded) -> dict[str, Any]:
+def work(loaded: LoadedTrace) -> dict[str, Any]:
     """The figures again, from rows of work alone: without waits for events and the like."""
     frame, names = loaded.trace.traces[loaded.rank], loaded.names()
     numbers = [number for number, text in names.items() if text in WORK]
     only = copy.copy(loaded.trace)
     only.traces = {loaded.rank: frame[frame["stream"].eq(-1) | frame["cat"].isin(numbers)]}
-    again = Loaded(only, loaded.rank, loaded.device_rows)
+    again = LoadedTrace(only, loaded.rank, loaded.device_rows)
     return {"overlap": overlap(again), "temporal": temporal(again), "kinds": kinds(again)}
 
 
-def idle(loaded: Loaded) -> list[dict[str, Any]]:
+def idle(loaded: LoadedTrace) -> list[dict[str, Any]]:
     """Idle time of each stream by what HTA thinks it waits for."""
     frame, _ = BreakdownAnalysis.get_idle_time_breakdown(
         loaded.trace, _KERNEL_DELAY_US, loaded.rank, None, visualize=False
@@ -132,7 +132,7 @@ def idle(loaded: Loaded) -> list[dict[str, Any]]:
         {
             "stream": int(stream),
             **{
-                f"{kind}_ns": _ns(rows.loc[rows["idle_category"] == kind, "idle_time"].sum())
+                f"{kind}_ns": _to_ns(rows.loc[rows["idle_category"] == kind, "idle_time"].sum())
                 for kind in _IDLE_KINDS
             },
         }
@@ -140,7 +140,7 @@ def idle(loaded: Loaded) -> list[dict[str, Any]]:
     ]
 
 
-def critical(loaded: Loaded) -> dict[str, Any]:
+def critical(loaded: LoadedTrace) -> dict[str, Any]:
     """The longest path through the steps after the first, which lacks events; else through everything."""
     texts = loaded.names().values()
     steps = len({text for text in texts if _STEP in text})
@@ -156,12 +156,12 @@ def critical(loaded: Loaded) -> dict[str, Any]:
     return {
         "steps": steps - first if steps else 0,
         "steps_seen": steps,
-        "length_ns": _ns(total_us),
+        "length_ns": _to_ns(total_us),
         "shares": {str(kind): float(value) / total_us for kind, value in by.items() if kind and value > 0},
     }
 
 
-QUESTIONS: dict[str, Callable[[Loaded], Any]] = {
+QUESTIONS: dict[str, Callable[[LoadedTrace], Any]] = {
     "rows": rows,
     "overlap": overlap,
     "temporal": temporal,
@@ -172,7 +172,7 @@ QUESTIONS: dict[str, Callable[[Loaded], Any]] = {
 }
 
 
-def _ns(microseconds: Any) -> int:
+def _to_ns(microseconds: Any) -> int:
     value = float(microseconds)
     if not math.isfinite(value):
         raise ValueError(f"HTA says {value}")
@@ -181,10 +181,10 @@ def _ns(microseconds: Any) -> int:
 
 def _merged_ns(device: Any, kind: str) -> int:
     merged = merge_kernel_intervals(device[device["kind"] == kind].copy())
-    return _ns((merged["end"] - merged["ts"]).sum())
+    return _to_ns((merged["end"] - merged["ts"]).sum())
 
 
-def _resolution_ns(loaded: Loaded) -> float:
+def _resolution_ns(loaded: LoadedTrace) -> float:
     """The step of HTA's times: it keeps those with a fraction as doubles, before it moves them to zero."""
     if loaded.trace.traces[loaded.rank]["ts"].dtype != np.float64:
         return 1.0

@@ -1,1 +1,1 @@
-"""Files of other programs as a run: which there are, which rank each is of, and their tables."""
+"""Import files of other programs as a run: find them, rank them, write their tables, cache the result."""

@@ -1,18 +1,23 @@
-"""One task a file over any ``concurrent.futures`` executor; the results as they come.
+"""Run one task per file on processes of this machine or on a Dask cluster.
 
 Own processes start from a clean server process (forkserver): no threads, locks or open files of the caller
 are copied.  A process that dies takes its pool down, so the files that were being read are then read alone,
 one process each: the file that kills its reader is found, and the others are not lost.
+
+The cluster is given as ``--executor dask://HOST:PORT``; ``distributed`` is imported only then.
 """
 
+import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from zprof.model.errors import BadInput
 
@@ -27,7 +32,7 @@ def usable_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def map_here(
+def map_in_processes(
     work: Callable[[_Job], _Result], jobs: Iterable[_Job], workers: int
 ) -> Iterator[tuple[_Job, _Result | BaseException]]:
     """Do ``work`` on each job in ``workers`` processes of this machine.
@@ -42,9 +47,9 @@ def map_here(
     known_to_start = False
     while waiting:
         flying: dict[Future[_Result], _Job] = {}
-        with _pool(min(workers, len(waiting))) as pool:
+        with _make_pool(min(workers, len(waiting))) as pool:
             try:
-                yield from _keep_flying(pool, work, waiting, flying, workers)
+                yield from _run_pool(pool, work, waiting, flying, workers)
             except BrokenExecutor:
                 pass  # ``flying`` has the jobs that were in the pool
             finally:
@@ -54,10 +59,10 @@ def map_here(
             _check_that_processes_start()
             known_to_start = True
         for job in suspects:
-            yield job, _alone(work, job)
+            yield job, _run_alone(work, job)
 
 
-def map_there(
+def map_on_executor(
     executor: Executor,
     work: Callable[[_Job], _Result],
     jobs: Iterable[_Job],
@@ -71,14 +76,14 @@ def map_there(
             if not done:
                 alive()
             for future in done:
-                outcome: _Result | BaseException = _outcome(future)
+                outcome: _Result | BaseException = _future_outcome(future)
                 yield flying.pop(future), outcome
     finally:
         for future in flying:
             future.cancel()
 
 
-def _keep_flying(
+def _run_pool(
     pool: Executor,
     work: Callable[[_Job], _Result],
     waiting: deque[_Job],
@@ -96,43 +101,43 @@ def _keep_flying(
             flying[future] = waiting.popleft()
         done, _ = wait(flying, return_when=FIRST_COMPLETED)
         for future in done:
-            outcome = _outcome(future)
+            outcome = _future_outcome(future)
             if isinstance(outcome, BrokenExecutor):
                 raise outcome
             yield flying.pop(future), outcome
 
 
-def _alone(work: Callable[[_Job], _Result], job: _Job) -> _Result | BaseException:
-    with _pool(1) as pool:
-        return _outcome(pool.submit(work, job))
+def _run_alone(work: Callable[[_Job], _Result], job: _Job) -> _Result | BaseException:
+    with _make_pool(1) as pool:
+        return _future_outcome(pool.submit(work, job))
 
 
 def _check_that_processes_start() -> None:
     """A script without a guard runs again in each process, which ends there: no file is to blame."""
-    if isinstance(_alone(_nothing, None), BaseException):
+    if isinstance(_run_alone(_do_nothing, None), BaseException):
         raise BadInput(
             "processes that read the files cannot be started",
             hint="in a script, work below if __name__ == '__main__':",
         )
 
 
-def _nothing(_: None) -> None:
+def _do_nothing(_: None) -> None:
     """What can go wrong here is the start of the process."""
 
 
-def _outcome(future: Future[_Result]) -> _Result | BaseException:
+def _future_outcome(future: Future[_Result]) -> _Result | BaseException:
     if future.cancelled():
         return BrokenExecutor("cancelled")
     error = future.exception()
     return error if error is not None else future.result()
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+def _make_pool(workers: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("forkserver")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_process)
 
 
-def _begin() -> None:
+def _start_process() -> None:
     """The first thing in a process of the pool, before numpy is there."""
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -145,3 +150,63 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+_ADDRESS = re.compile(r"dask://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):(\d{1,5})")
+#: What a cluster needs that the user may not think of.
+SHARED_DISK = "the cluster needs the traces and the run on a file system that it shares with this machine"
+_CONNECT_S = 10.0
+_WORKERS_S = 30.0
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[tuple[Executor, Callable[[], None]]]:
+    """The executor of a cluster that runs, and what raises BadInput when it has no workers any more.
+
+    Raises:
+        BadInput: the address is none, ``distributed`` is not installed, the scheduler cannot be reached, or
+            it has no workers.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise BadInput(f"--executor {address}: not an executor", hint="give dask://HOST:PORT")
+    with contextlib.closing(_connect(address, f"tcp://{match[1]}:{match[2]}")) as client:
+        _wait_for_workers(client, address)
+        # not pure: the same file may have changed since the cluster last read it
+        yield client.get_executor(pure=False, retries=0), lambda: _check_alive(client, address)
+
+
+def _connect(address: str, tcp: str) -> Any:
+    try:
+        import distributed
+    except ImportError:
+        message = f"--executor {address}: distributed is not installed"
+        raise BadInput(message, hint="pip install 'zprof[dask]'") from None
+    connect: Any = distributed.Client
+    try:
+        return connect(tcp, timeout=_CONNECT_S, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        message = f"--executor {address}: no scheduler answers ({type(error).__name__})"
+        raise BadInput(message, hint="start one with dask scheduler, and workers with dask worker") from None
+
+
+def _wait_for_workers(client: Any, address: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=_WORKERS_S)
+    except TimeoutError:
+        raise _no_workers(address) from None
+
+
+def _check_alive(client: Any, address: str) -> None:
+    """Without a worker, or without a scheduler, tasks would be waited for without end."""
+    try:
+        workers = client.nthreads()
+    except (OSError, TimeoutError, ValueError) as error:
+        message = f"--executor {address}: the scheduler is gone ({type(error).__name__})"
+        raise BadInput(message, hint="start the import again") from None
+    if not workers:
+        raise _no_workers(address)
+
+
+def _no_workers(address: str) -> BadInput:
+    return BadInput(f"--executor {address}: the cluster has no workers", hint="start some with dask worker")

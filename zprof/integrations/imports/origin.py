@@ -1,4 +1,4 @@
-"""Where imports are cached, and which file each rank of one was made of.
+"""Where imports are cached, and which file each rank of an import was made of.
 
 The list of files stands beside the run in the cache, which belongs to this machine, and never in the run,
 which may be given away: a path tells more of a machine than its owner wants to say.
@@ -9,11 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zprof.integrations.imports.names import RankedFile
+from zprof.integrations.imports.file_ranks import RankedFile
 
 ORIGIN_NAME = "files.json"
 CACHE_ENDING = ".zprof-cache"
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 def cache_root() -> Path | None:
@@ -37,7 +37,7 @@ def read_origin(run: Path) -> Mapping[int, Path] | None:
     try:
         if not cache.name.endswith(CACHE_ENDING) or cache.stat().st_uid != os.geteuid():
             return None
-        if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
+        if path.is_symlink() or path.stat().st_size > _MAX_BYTES:
             return None
         found = json.loads(path.read_text(encoding="ascii"))
         return {int(rank): Path(name) for rank, name in found.items()}

@@ -1,18 +1,18 @@
-"""What there is to import at the paths that the user gave, by the content of the files."""
+"""Find what can be imported at the user's paths, by the content of the files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from zprof.collectors.kinds import FileKind, kind_of
+from zprof.collectors.file_kinds import FileKind, detect_file_kind
 from zprof.model.errors import BadInput
-from zprof.model.printable import printable, shorten
+from zprof.model.formatting import printable, shorten
 from zprof.run.plain_file import open_plain
 
-_MOST_FILES = 4096
-_MOST_NAMED = 6
-_GIVE = "give Kineto traces (.json, .gz, .zst), CUDA memory snapshots, or a folder of one of them"
+_MAX_FILES = 4096
+_MAX_NAMED = 6
+_HINT = "give Kineto traces (.json, .gz, .zst), CUDA memory snapshots, or a folder of one of them"
 
 
 class SourceKind(StrEnum):
@@ -38,16 +38,16 @@ class Sources:
     notes: tuple[str, ...] = ()
 
 
-def sources_at(paths: Sequence[Path]) -> Sources:
+def find_sources(paths: Sequence[Path]) -> Sources:
     """The traces or snapshots among ``paths`` and in the folders among them.
 
     Raises:
         BadInput: a path is something else, there is nothing to read, or there is some of both.
     """
-    found = [_in_folder(path) if path.is_dir() else _one(path) for path in paths]
+    found = [_folder_sources(path) if path.is_dir() else _single_source(path) for path in paths]
     files = tuple(dict.fromkeys(file for part in found for file in part.files))
-    if len(files) > _MOST_FILES:
-        raise BadInput(f"{paths[0]}: {len(files)} files, at most {_MOST_FILES}", hint="give fewer of them")
+    if len(files) > _MAX_FILES:
+        raise BadInput(f"{paths[0]}: {len(files)} files, at most {_MAX_FILES}", hint="give fewer of them")
     first = found[0]
     for other in found:
         if other.kind is not first.kind:
@@ -56,10 +56,10 @@ def sources_at(paths: Sequence[Path]) -> Sources:
     return Sources(kind=first.kind, files=files, notes=tuple(note for part in found for note in part.notes))
 
 
-def holds_sources(folder: Path) -> bool:
+def has_sources(folder: Path) -> bool:
     """Whether a folder has anything to import, or has folders that do."""
     try:
-        return any(_by_kind(folder).values()) or bool(_full_folders(folder))
+        return any(_by_kind(folder).values()) or bool(_folders_with_sources(folder))
     except BadInput:
         return False
 
@@ -72,27 +72,27 @@ def kind_at(path: Path) -> FileKind:
     """
     if not path.is_file():
         what = "no plain file" if path.exists() else "no such file"
-        raise BadInput(f"{path}: {what}", hint=_GIVE)
+        raise BadInput(f"{path}: {what}", hint=_HINT)
     try:
         with open_plain(path) as file:
-            return kind_of(file)
+            return detect_file_kind(file)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint=_GIVE) from None
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint=_HINT) from None
 
 
-def _one(path: Path) -> Sources:
+def _single_source(path: Path) -> Sources:
     """The file itself, whatever its name; JSON that does not begin like a trace may still be one."""
     kind = kind_at(path)
     if kind in _KINDS or kind is FileKind.JSON:
         return Sources(kind=_KINDS.get(kind, SourceKind.TRACE), files=(path,))
     if kind is FileKind.TORCH_ARCHIVE:
-        raise BadInput(f"{path}: an archive (as torch.save writes): tensors, no trace", hint=_GIVE)
+        raise BadInput(f"{path}: an archive (as torch.save writes): tensors, no trace", hint=_HINT)
     raise BadInput(
-        f"{path}: neither a run nor a Kineto trace (JSON) nor a CUDA memory snapshot (a pickle)", hint=_GIVE
+        f"{path}: neither a run nor a Kineto trace (JSON) nor a CUDA memory snapshot (a pickle)", hint=_HINT
     )
 
 
-def _in_folder(folder: Path) -> Sources:
+def _folder_sources(folder: Path) -> Sources:
     """What a folder holds: traces where there are any, else snapshots; the rest is left alone."""
     found = _by_kind(folder)
     traces, snapshots = found[SourceKind.TRACE], found[SourceKind.SNAPSHOT]
@@ -104,11 +104,11 @@ def _in_folder(folder: Path) -> Sources:
         return Sources(
             kind=SourceKind.TRACE if traces else SourceKind.SNAPSHOT, files=tuple(traces or snapshots)
         )
-    inside = _full_folders(folder)
+    inside = _folders_with_sources(folder)
     if not inside:
-        raise BadInput(f"{folder}: no Kineto trace and no CUDA memory snapshot in this folder", hint=_GIVE)
-    names = ", ".join(shorten(printable(path.name), 60) for path in inside[:_MOST_NAMED])
-    more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
+        raise BadInput(f"{folder}: no Kineto trace and no CUDA memory snapshot in this folder", hint=_HINT)
+    names = ", ".join(shorten(printable(path.name), 60) for path in inside[:_MAX_NAMED])
+    more = f" and {len(inside) - _MAX_NAMED} more" if len(inside) > _MAX_NAMED else ""
     raise BadInput(
         f"{folder}: no file to import, but folders that have some: {names}{more}", hint="give one of them"
     )
@@ -117,25 +117,25 @@ def _in_folder(folder: Path) -> Sources:
 def _by_kind(folder: Path) -> dict[SourceKind, list[Path]]:
     """The files of a folder that can be imported; what cannot be read is left alone."""
     found: dict[SourceKind, list[Path]] = {kind: [] for kind in SourceKind}
-    for path in _visible(folder):
+    for path in _list_folder(folder):
         kind = _KINDS.get(_kind_or_other(path))
         if kind is not None:
             found[kind].append(path)
     return found
 
 
-def _full_folders(folder: Path) -> list[Path]:
+def _folders_with_sources(folder: Path) -> list[Path]:
     """The folders in a folder that have something to import (iteration_10, iteration_20, ...)."""
-    return [path for path in _visible(folder) if path.is_dir() and any(_by_kind(path).values())]
+    return [path for path in _list_folder(folder) if path.is_dir() and any(_by_kind(path).values())]
 
 
-def _visible(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         names = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
-        raise BadInput(f"{folder}: cannot be read ({error.strerror})", hint=_GIVE) from None
-    if len(names) > 4 * _MOST_FILES:
-        raise BadInput(f"{folder}: {len(names)} files, at most {_MOST_FILES}", hint="give fewer of them")
+        raise BadInput(f"{folder}: cannot be read ({error.strerror})", hint=_HINT) from None
+    if len(names) > 4 * _MAX_FILES:
+        raise BadInput(f"{folder}: {len(names)} files, at most {_MAX_FILES}", hint="give fewer of them")
     return names
 
 

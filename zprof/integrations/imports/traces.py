@@ -1,23 +1,156 @@
-"""Kineto traces, one file a rank, as a run."""
+"""Import Kineto traces, one file per rank: convert them in parallel, assign ranks, write the manifest."""
 
 import os
 import shutil
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from zprof.integrations.imports.cluster import SHARED_DISK, dask_executor
-from zprof.integrations.imports.executors import map_here, map_there, usable_processors
-from zprof.integrations.imports.names import Ranking, ranked, refuse_twice
-from zprof.integrations.imports.options import ImportOptions, Written
-from zprof.integrations.imports.watch import ImportWatch
-from zprof.integrations.imports.work import RankFacts, Refusal, TraceJob, import_trace
-from zprof.integrations.imports.world import Read, Reads, run_manifest
+from zprof.integrations.imports.executors import (
+    SHARED_DISK,
+    dask_executor,
+    map_in_processes,
+    map_on_executor,
+    usable_processors,
+)
+from zprof.integrations.imports.file_ranks import (
+    RankedFile,
+    Ranking,
+    is_rank,
+    rank_files,
+    refuse_duplicate_ranks,
+)
+from zprof.integrations.imports.options import ImportOptions, ImportWatch, Written
+from zprof.integrations.imports.trace_worker import RankFacts, Refusal, TraceJob, import_trace
 from zprof.model.errors import BadInput
-from zprof.run.manifest import MANIFEST_NAME, RankManifest, to_json
-from zprof.run.tables import write_atomically
-from zprof.run.writer import place_rank
+from zprof.model.formatting import printable, shorten
+from zprof.model.gaps import Gap
+from zprof.model.training import TrainingFacts
+from zprof.run.manifest import MANIFEST_NAME, RankManifest, RunManifest, to_json
+from zprof.run.writer import place_rank, write_atomically
 from zprof.version import __version__
+
+_MAX_TOLD = 20
+#: A run is called by the first of these that any rank used.
+_DEVICES = ("cuda", "hip", "mtia")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFile:
+    """A file that could be read, and where its tables are."""
+
+    position: int
+    path: Path
+    folder: Path
+    facts: RankFacts
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks of the job, where the file states it."""
+        size = self.facts.world_size
+        return size if size and is_rank(size - 1) else None
+
+
+class ReadFiles:
+    """The files that could be read, as they come.
+
+    Files of two jobs, or two of one rank, are refused as soon as the second is there: the rest of a large
+    folder need not be read for that.
+    """
+
+    def __init__(self) -> None:
+        self._by_rank: dict[int, ReadFile] = {}
+        self._sized: ReadFile | None = None
+        self._all: list[ReadFile] = []
+
+    def add(self, read: ReadFile) -> None:
+        """One more.
+
+        Raises:
+            BadInput: it cannot be of one run with those that are there.
+        """
+        rank = read.facts.rank
+        if rank is not None and is_rank(rank):
+            other = self._by_rank.setdefault(rank, read)
+            if other is not read:
+                pair = sorted([other, read], key=lambda one: one.position)
+                refuse_duplicate_ranks([RankedFile(rank=rank, path=one.path) for one in pair])
+        if read.world_size is not None:
+            self._sized = self._sized or read
+            _refuse_other_size(self._sized, read)
+        self._all.append(read)
+
+    def in_order(self) -> list[ReadFile]:
+        """As their files were given."""
+        return sorted(self._all, key=lambda read: read.position)
+
+
+def make_run_manifest(
+    reads: Mapping[int, ReadFile], notes: Sequence[str], refused: Mapping[Path, Refusal]
+) -> RunManifest:
+    """The manifest of the run of these ranks.  Nothing of a trace's own metadata goes into it."""
+    facts = [read.facts for read in reads.values()]
+    backends = Counter(fact.backend for fact in facts if fact.backend)
+    world_size, odd = _world_size(reads)
+    return RunManifest(
+        zprof_version=__version__,
+        created_ns=time.time_ns(),
+        world_size=world_size,
+        backend=backends.most_common(1)[0][0] if backends else "unknown",
+        device=next((name for name in _DEVICES if any(fact.device == name for fact in facts)), "cpu"),
+        training=TrainingFacts(),
+        run_id=f"import-{time.time_ns()}",
+        source="trace",
+        gaps=(*map(_guess_gap, notes), *odd, *_refusal_gaps(refused)),
+    )
+
+
+def _refuse_other_size(one: ReadFile, other: ReadFile) -> None:
+    if one.world_size != other.world_size:
+        raise BadInput(
+            f"{one.path} and {other.path}: of jobs of {one.world_size} and of {other.world_size} ranks",
+            hint="import the files of one job at a time",
+        )
+
+
+def _world_size(reads: Mapping[int, ReadFile]) -> tuple[int, list[Gap]]:
+    """How many ranks the job had, and what is odd about that."""
+    stated = next((read.world_size for read in reads.values() if read.world_size), None)
+    highest = max(reads) + 1
+    if stated is not None and stated >= highest:
+        return stated, []
+    if stated is not None:
+        reason = f"the traces state {stated} ranks, but one of them is of rank {highest - 1}"
+    elif len(reads) == 1 and not any(read.facts.collectives for read in reads.values()):
+        return highest, []  # one rank that talks to nobody: nothing suggests that there were more
+    else:
+        reason = f"no trace states how many ranks the job had: counted as {highest}, by the highest rank"
+    remedy = "export traces after init_process_group and before destroy_process_group: they then state it"
+    return highest, [Gap(what="world size", reason=reason, remedy=remedy)]
+
+
+def _guess_gap(note: str) -> Gap:
+    return Gap(what="ranks of the files", reason=note, remedy="put rank0, rank1, ... into the names")
+
+
+def _refusal_gaps(refused: Mapping[Path, Refusal]) -> list[Gap]:
+    """A gap for each file that could not be used, up to a number that can be read."""
+    told = [
+        Gap(
+            what="file not imported",
+            reason=f"{shorten(printable(path.name), 100)}: {refusal.reason}",
+            remedy=refusal.hint or "copy the file again",
+        )
+        for path, refusal in list(refused.items())[:_MAX_TOLD]
+    ]
+    if len(refused) > _MAX_TOLD:
+        reason = f"{len(refused) - _MAX_TOLD} more files cannot be used"
+        told.append(Gap(what="file not imported", reason=reason, remedy="copy the files again"))
+    return told
+
 
 _KILLED = Refusal(
     reason="the process that reads it was killed, perhaps because memory ran out",
@@ -25,7 +158,7 @@ _KILLED = Refusal(
     lasting=False,
 )
 #: What dask raises for a task whose workers died.
-_DEATHS = frozenset({"KilledWorker", "CancelledError"})
+_DEAD_WORKER_ERRORS = frozenset({"KilledWorker", "CancelledError"})
 #: So little is read sooner than a pool of processes has started.
 _SMALL_BYTES = 2 << 20
 _Outcome = RankFacts | Refusal | BaseException
@@ -41,27 +174,27 @@ def write_traces(
         OSError: the run cannot be written.
     """
     run.mkdir()
-    jobs = [_job(position, path, run) for position, path in enumerate(paths)]
-    reads, refused = Reads(), dict[Path, Refusal]()
-    for job, outcome in _watched(_outcomes(jobs, options, watch), jobs, watch):
+    jobs = [_make_job(position, path, run) for position, path in enumerate(paths)]
+    reads, refused = ReadFiles(), dict[Path, Refusal]()
+    for job, outcome in _report_progress(_convert_all(jobs, options, watch), jobs, watch):
         path, folder = paths[job.position], Path(job.folder)
         facts = _facts(path, outcome, options)
         if isinstance(facts, Refusal):
             refused[path] = facts
         else:
-            _check(path, folder, facts, options)
-            reads.add(Read(position=job.position, path=path, folder=folder, facts=facts))
+            _check_written(path, folder, facts, options)
+            reads.add(ReadFile(position=job.position, path=path, folder=folder, facts=facts))
     if not reads.in_order():
-        raise _nothing(paths, refused)
-    ranking = _ranking(paths, reads.in_order())
+        raise _nothing_usable(paths, refused)
+    ranking = _rank_reads(paths, reads.in_order())
     found = (*notes, *ranking.notes)
-    _place(run, ranking, reads.in_order(), found, refused)
+    _place_ranks(run, ranking, reads.in_order(), found, refused)
     told = [f"{path}: left out: {refusal.reason}" for path, refusal in refused.items()]
     lasting = all(refusal.lasting for refusal in refused.values())
     return Written(files=ranking.files, notes=(*found, *told), lasting=lasting)
 
 
-def _job(position: int, path: Path, run: Path) -> TraceJob:
+def _make_job(position: int, path: Path, run: Path) -> TraceJob:
     folder = run.absolute() / f"file{position:05d}"
     try:
         size = path.stat().st_size
@@ -70,23 +203,23 @@ def _job(position: int, path: Path, run: Path) -> TraceJob:
     return TraceJob(position=position, path=os.fspath(path.absolute()), folder=os.fspath(folder), bytes=size)
 
 
-def _outcomes(
+def _convert_all(
     jobs: Sequence[TraceJob], options: ImportOptions, watch: ImportWatch
 ) -> Iterator[tuple[TraceJob, _Outcome]]:
     """The largest first: begun last, it would be waited for alone."""
     largest_first = sorted(jobs, key=lambda job: -job.bytes)
     if options.executor:
         with dask_executor(options.executor) as (executor, check_alive):
-            yield from map_there(executor, import_trace, largest_first, check_alive)
+            yield from map_on_executor(executor, import_trace, largest_first, check_alive)
     elif len(jobs) == 1:
         yield jobs[0], import_trace(jobs[0], watch.bytes_read)
     elif not options.workers and sum(job.bytes for job in jobs) <= _SMALL_BYTES:
-        yield from ((job, _tried(job)) for job in jobs)
+        yield from ((job, _try_import(job)) for job in jobs)
     else:
-        yield from map_here(import_trace, largest_first, options.workers or usable_processors())
+        yield from map_in_processes(import_trace, largest_first, options.workers or usable_processors())
 
 
-def _tried(job: TraceJob) -> _Outcome:
+def _try_import(job: TraceJob) -> _Outcome:
     """One of several files: where reading it fails, the others are still good."""
     try:
         return import_trace(job)
@@ -94,7 +227,7 @@ def _tried(job: TraceJob) -> _Outcome:
         return error
 
 
-def _watched(
+def _report_progress(
     outcomes: Iterator[tuple[TraceJob, _Outcome]], jobs: Sequence[TraceJob], watch: ImportWatch
 ) -> Iterator[tuple[TraceJob, _Outcome]]:
     watch.begin(len(jobs), sum(job.bytes for job in jobs))
@@ -113,7 +246,7 @@ def _facts(path: Path, outcome: _Outcome, options: ImportOptions) -> RankFacts |
         BadInput: a machine of the cluster cannot write where the run is to be.
         OSError: the tables cannot be written.
     """
-    if isinstance(outcome, BrokenExecutor) or type(outcome).__name__ in _DEATHS:
+    if isinstance(outcome, BrokenExecutor) or type(outcome).__name__ in _DEAD_WORKER_ERRORS:
         return _KILLED
     if isinstance(outcome, OSError) and options.executor:
         raise BadInput(f"{path}: a worker cannot write its tables ({outcome.strerror})", hint=SHARED_DISK)
@@ -124,7 +257,7 @@ def _facts(path: Path, outcome: _Outcome, options: ImportOptions) -> RankFacts |
     return outcome
 
 
-def _check(path: Path, folder: Path, facts: RankFacts, options: ImportOptions) -> None:
+def _check_written(path: Path, folder: Path, facts: RankFacts, options: ImportOptions) -> None:
     """What another machine says it did must be so here."""
     if facts.version != __version__:
         message = f"{options.executor}: its workers have zprof {facts.version}, this is {__version__}"
@@ -133,14 +266,14 @@ def _check(path: Path, folder: Path, facts: RankFacts, options: ImportOptions) -
         raise BadInput(f"{path}: its tables were written on another disk than this one", hint=SHARED_DISK)
 
 
-def _nothing(paths: Sequence[Path], refused: Mapping[Path, Refusal]) -> BadInput:
+def _nothing_usable(paths: Sequence[Path], refused: Mapping[Path, Refusal]) -> BadInput:
     path = next(path for path in paths if path in refused)
     message = f"{path}: {refused[path].reason}"
     count = f"none of {len(paths)} files can be used; " if len(paths) > 1 else ""
     return BadInput(count + message, hint=refused[path].hint)
 
 
-def _ranking(paths: Sequence[Path], reads: Sequence[Read]) -> Ranking:
+def _rank_reads(paths: Sequence[Path], reads: Sequence[ReadFile]) -> Ranking:
     """The files that could be read by rank.
 
     Where the order of the files has to stand in for their ranks, those that could not be read count too.
@@ -148,23 +281,23 @@ def _ranking(paths: Sequence[Path], reads: Sequence[Read]) -> Ranking:
     silent = any(read.facts.rank is None for read in reads)
     by_position = {read.position: read.facts.rank for read in reads}
     chosen = [position for position in range(len(paths)) if silent or position in by_position]
-    ranking = ranked([paths[position] for position in chosen], [by_position.get(p) for p in chosen])
+    ranking = rank_files([paths[position] for position in chosen], [by_position.get(p) for p in chosen])
     good = {read.path for read in reads}
     files = tuple(file for file in ranking.files if file.path in good)
-    refuse_twice(files)
+    refuse_duplicate_ranks(files)
     return Ranking(files=files, notes=ranking.notes)
 
 
-def _place(
+def _place_ranks(
     run: Path,
     ranking: Ranking,
-    reads: Sequence[Read],
+    reads: Sequence[ReadFile],
     notes: Sequence[str],
     refused: Mapping[Path, Refusal],
 ) -> None:
     by_path = {read.path: read for read in reads}
     by_rank = {file.rank: by_path[file.path] for file in ranking.files}
-    manifest = run_manifest(by_rank, notes, refused)
+    manifest = make_run_manifest(by_rank, notes, refused)
     write_atomically(run / MANIFEST_NAME, to_json(manifest).encode())
     for rank, read in by_rank.items():
         place_rank(run, read.folder, _rank_manifest(rank, read.facts, manifest.run_id))

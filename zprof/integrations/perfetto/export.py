@@ -1,18 +1,28 @@
-"""Writes the trace: a process a rank, its rows one after the other; one rank is in memory at a time."""
+"""Export the ranks of a run as one Chrome JSON trace, for ui.perfetto.dev and chrome://tracing.
+
+A process per rank, its rows one after the other; one rank is in memory at a time.  Arrows lead from the rank
+that arrived last at a collective to those that waited for it.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import pandas as pd
+
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.perfetto.choice import Choice, RankWindow, windows
-from zprof.integrations.perfetto.entries import process_lines
-from zprof.integrations.perfetto.flows import Arrows
-from zprof.integrations.perfetto.measured import collectives_row, measured_rows, within
-from zprof.integrations.perfetto.recorded import recorded_rows
-from zprof.integrations.perfetto.rows import Process
+from zprof.integrations.perfetto.chrome_trace import Process, flow_lines, process_lines
+from zprof.integrations.perfetto.rank_rows import (
+    ExportChoice,
+    RankWindow,
+    choose_windows,
+    collectives_row,
+    measured_rows,
+    recorded_rows,
+    select_collectives,
+)
 from zprof.model.errors import MissingData
 from zprof.run.reader import Run
 from zprof.version import __version__
@@ -29,7 +39,7 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export(run: Run, choice: Choice, out: BinaryIO, measured: Measured | None = None) -> Exported:
+def export_trace(run: Run, choice: ExportChoice, out: BinaryIO, measured: Measured | None = None) -> Exported:
     """Write the chosen part of a run as a Chrome JSON trace on the common clock.
 
     Args:
@@ -42,7 +52,7 @@ def export(run: Run, choice: Choice, out: BinaryIO, measured: Measured | None = 
         BadInput, MissingData: what is asked for was not timed.
     """
     analysis = measured or analyse_time(run)
-    chosen = windows(analysis.tracks, choice)
+    chosen = choose_windows(analysis.tracks, choice)
     if not chosen:
         raise MissingData("no chosen rank has a chosen step", hint="choose others, or leave the choice out")
     return _Writer(run, analysis, chosen, out).write(python=choice.python)
@@ -85,8 +95,8 @@ class _Writer:
         places: dict[int, tuple[int, int]] = {}
         for position, window in enumerate(self._chosen):
             process = Process(window.tracks.rank)
-            yield from process_lines(process.pid, _title(window), position)
-            mine = within(frame, window)
+            yield from process_lines(process.pid, _process_name(window), position)
+            mine = select_collectives(frame, window)
             for row in measured_rows(window, mine, self._base_ns):
                 yield from process.lines(row)
             for tid, chosen, lines in process.placed(collectives_row(mine, self._base_ns)):
@@ -114,6 +124,38 @@ class _Writer:
         )
 
 
-def _title(window: RankWindow) -> str:
+def _process_name(window: RankWindow) -> str:
     host = window.tracks.host
     return f"rank {window.tracks.rank} ({host})" if host else f"rank {window.tracks.rank}"
+
+
+MAX_ARROWS = 20_000
+#: Process and thread of a collective's slice, by the index of its row in the table.
+Places = Mapping[int, tuple[int, int]]
+
+
+class Arrows:
+    """At most ``MOST_ARROWS`` of them, those of the first collectives; ``left_out`` counts the others."""
+
+    def __init__(self, collectives: pd.DataFrame, places: Places, base_ns: int) -> None:
+        self._collectives, self._places, self._base_ns = collectives, places, base_ns
+        self.left_out = 0
+
+    def lines(self) -> Iterator[str]:
+        """Two lines an arrow; both ends lie at the start of a slice."""
+        frame = self._collectives
+        drawn = frame[frame["matched"].astype(bool) & frame.index.isin(list(self._places))]
+        number = 0
+        for _, rows in drawn.groupby("instance", sort=False):
+            ordered = rows.sort_values(["start_ns", "rank"])
+            kind, last = str(ordered["kind"].iloc[0]), self._end(ordered, -1)
+            for position in range(len(ordered) - 1):
+                if number == MAX_ARROWS:
+                    self.left_out += 1
+                    continue
+                number += 1
+                yield from flow_lines(number, kind, last, self._end(ordered, position))
+
+    def _end(self, rows: pd.DataFrame, position: int) -> tuple[int, int, int]:
+        start_ns = int(rows["start_ns"].iloc[position])
+        return (*self._places[rows.index[position]], start_ns - self._base_ns)

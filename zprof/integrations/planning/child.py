@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from zprof.integrations.planning.answering import Tell
-from zprof.integrations.planning.child_process import ANSWERS, TASK
+from zprof.integrations.planning.child_process import ANSWERS, TASK, Tell
 from zprof.model.errors import ZprofError
 from zprof.model.memory_limit import is_memory_shortage
 
@@ -24,20 +23,20 @@ def start(folder: str) -> None:
     """The child's whole life; it ends without taking its objects apart."""
     task = msgspec.json.decode((Path(folder) / TASK).read_bytes())
     with (Path(folder) / ANSWERS).open("wb") as out:
-        _do(task, _teller(out))
+        _run_task(task, _answer_writer(out))
     sys.stderr.flush()
     os._exit(0)
 
 
-def _do(task: dict[str, Any], tell: Tell) -> None:
+def _run_task(task: dict[str, Any], tell: Tell) -> None:
     try:
-        from zprof.integrations.planning.fake import counting, verifying
+        from zprof.integrations.planning import count_task, verify_task
     except Exception as error:
         if not is_memory_shortage(error):
             raise
         tell({"refused": "there is not enough memory to import torch", "hint": "raise ulimit -v"})
         return
-    tasks = {"count": counting.count, "verify": verifying.verify}
+    tasks = {"count": count_task.count_units, "verify": verify_task.verify_stages}
     logging.getLogger("torch").setLevel(logging.CRITICAL)  # it writes tracebacks of what is caught here
     _limit_memory(task["limits"]["memory_bytes"])
     sys.path.insert(0, os.getcwd())
@@ -47,7 +46,7 @@ def _do(task: dict[str, Any], tell: Tell) -> None:
         tell({"refused": error.message, "hint": error.hint})
 
 
-def _teller(out: BinaryIO) -> Tell:
+def _answer_writer(out: BinaryIO) -> Tell:
     def tell(answer: Mapping[str, Any]) -> None:
         out.write(msgspec.json.encode(answer) + b"\n")
         out.flush()

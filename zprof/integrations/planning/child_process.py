@@ -1,4 +1,4 @@
-"""A child process for what imports torch, and runs a user's code: its own session, limits, answers in a file.
+"""Run a task that imports torch or a user's code in a child process with limits.
 
 The caller's process keeps no process group, no patch and no module of it.  What the child prints goes to
 stderr: it is no data of ours.
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 
 import zprof
 from zprof.model.errors import BadInput
-from zprof.model.memory_limit import check_room_for
+from zprof.model.memory_limit import check_address_space
 
 TASK, ANSWERS = "task.json", "answers.jsonl"
 #: The child's search path: the standard library, then the zprof that runs here; the user's folder later.
@@ -30,7 +30,7 @@ _BOOT = (
     "from zprof.integrations.planning.child import start;"
     "start(sys.argv[2])"
 )
-_MOST_ANSWER_BYTES = 64 << 20
+_MAX_ANSWER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +56,19 @@ def ask(task: Mapping[str, Any], limits: Limits) -> Answers:
         BadInput: the child refuses the task.
         MemoryError: the child could not import torch within the limit of this process, which is its own, too.
     """
-    check_room_for("torch")
+    check_address_space("torch")
     with tempfile.TemporaryDirectory(prefix="zprof-plan-") as room:
         folder = Path(room)
         (folder / TASK).write_bytes(msgspec.json.encode({**task, "limits": asdict(limits)}))
-        ended = _run(folder, limits.wall_s)
-        lines = _lines(folder / ANSWERS)
+        ended = _run_child(folder, limits.wall_s)
+        lines = _read_lines(folder / ANSWERS)
     for line in lines:
         if "refused" in line:
             raise BadInput(str(line["refused"]), hint=str(line.get("hint", "")))
     return Answers(lines=lines, ended=ended)
 
 
-def _run(folder: Path, wall_s: float) -> str:
+def _run_child(folder: Path, wall_s: float) -> str:
     """How the child ended; it and whatever it started are gone afterwards."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", _BOOT, str(Path(zprof.__file__).parents[1]), str(folder)],
@@ -95,11 +95,11 @@ def _has_descriptor() -> bool:
     return True
 
 
-def _lines(path: Path) -> tuple[Mapping[str, Any], ...]:
+def _read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
     """What was answered until the end; a line that was cut off does not count."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_ANSWER_BYTES)
+            content = file.read(_MAX_ANSWER_BYTES)
     except OSError:
         return ()
     found = []
@@ -107,3 +107,7 @@ def _lines(path: Path) -> tuple[Mapping[str, Any], ...]:
         with contextlib.suppress(msgspec.DecodeError):
             found.append(msgspec.json.decode(line, type=dict[str, Any]))
     return tuple(found)
+
+
+#: Writes one line of the answer.
+Tell = Callable[[Mapping[str, Any]], None]

@@ -16,12 +16,12 @@ from types import ModuleType, TracebackType
 from zprof.model.errors import BadInput
 
 
-def runs_here(command: Sequence[str]) -> bool:
+def is_python_program(command: Sequence[str]) -> bool:
     """Whether a command is no program of its own, but a script or a module for this interpreter."""
     return command[0].endswith(".py") or command[0] == "-m"
 
 
-def check(command: Sequence[str]) -> None:
+def check_program(command: Sequence[str]) -> None:
     """Refuse, before anything runs, what cannot be run.
 
     Raises:
@@ -43,7 +43,7 @@ def run_program(command: Sequence[str]) -> None:
         else:
             _run_script(command)
     except BaseException as error:
-        _report_as_its_own(error)
+        _hide_own_frames(error)
         raise
     finally:
         del before
@@ -51,7 +51,7 @@ def run_program(command: Sequence[str]) -> None:
 
 def _run_script(command: Sequence[str]) -> None:
     path = os.path.abspath(command[0])
-    main = _fresh_main()
+    main = _replace_main()
     main.__file__ = path
     main.__loader__ = SourceFileLoader("__main__", path)
     main.__dict__["__cached__"] = None
@@ -64,14 +64,14 @@ def _run_script(command: Sequence[str]) -> None:
 
 
 def _run_module(command: Sequence[str]) -> None:
-    _fresh_main()
+    _replace_main()
     sys.argv = list(command[1:])
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
     runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]  # what python -m itself calls
 
 
-def _fresh_main() -> ModuleType:
+def _replace_main() -> ModuleType:
     """It stays: what ends after the program (threads, atexit, pickles) still finds it."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
@@ -80,7 +80,7 @@ def _fresh_main() -> ModuleType:
     return main
 
 
-def _report_as_its_own(error: BaseException) -> None:
+def _hide_own_frames(error: BaseException) -> None:
     """Have Python print the traceback from the program's first frame on, with the program's own hook."""
     show = sys.excepthook
 
@@ -88,14 +88,14 @@ def _report_as_its_own(error: BaseException) -> None:
         kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
         if value is error:
-            trace = _from_main(trace)
+            trace = _skip_to_main(trace)
             value = value.with_traceback(trace)
         show(kind, value, trace)
 
     sys.excepthook = show_without_ours
 
 
-def _from_main(trace: TracebackType | None) -> TracebackType | None:
+def _skip_to_main(trace: TracebackType | None) -> TracebackType | None:
     main = sys.modules["__main__"].__dict__
     while trace is not None and trace.tb_frame.f_globals is not main:
         trace = trace.tb_next

@@ -1,25 +1,23 @@
-"""``zprof record``: a command recorded in its Python children, or a script recorded in this process."""
+"""``zprof record``: record a command in its Python children, or a script in this process."""
 
 import os
+import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from zprof.integrations.program import in_process
-from zprof.integrations.program.begin import Here
-from zprof.integrations.program.command import Beside, run_command
-from zprof.integrations.program.end_tree import GRACE_S
-from zprof.integrations.program.launcher import launched_ns
-from zprof.integrations.program.notes import all_notes
-from zprof.integrations.program.session import Session
-from zprof.integrations.program.settings import ProgramSettings, child_environment
+from zprof.integrations.program.command import GRACE_S, CommandWatcher, run_command
+from zprof.integrations.program.session import ProgramSettings, RecordedProcess, Session, child_environment
 from zprof.integrations.program.torch_watch import watch
-from zprof.run.target import check_room, cleared_target
+from zprof.model.errors import BadInput
+from zprof.run.manifest import RANK_NAME, RankManifest, read_rank_manifest, read_run_manifest
+from zprof.run.output_path import check_output_path, replace_run
 
 Say = Callable[[str], None]
 
@@ -32,7 +30,7 @@ def record_command(
     on: bool,
     say: Say,
     output: IO[bytes] | None = None,
-    beside: Beside | None = None,
+    beside: CommandWatcher | None = None,
     grace_s: float = GRACE_S,
 ) -> int:
     """Run a command to its end and record what trains in it; its exit code.
@@ -48,10 +46,10 @@ def record_command(
     run, began_ns = Path(settings.run), time.time_ns()
     with tempfile.TemporaryDirectory(prefix="zprof-record-") as folder:
         session = Session(Path(folder))
-        with cleared_target(run, force=force):
+        with replace_run(run, force=force):
             environment = child_environment(replace(settings, session=folder))
             code = run_command(command, environment, output=output, beside=beside, grace_s=grace_s, say=say)
-        _say_all(lambda: all_notes(session.notes(), run, began_ns), say)
+        _say_notes(lambda: list_notes(session.notes(), run, began_ns), say)
     return code
 
 
@@ -65,16 +63,16 @@ def record_here(
     Raises:
         BadInput: it cannot be run, or the run is there already.
     """
-    in_process.check(command)
+    in_process.check_program(command)
     if on:
-        check_room(Path(settings.run), force=force, since_ns=launched_ns())
+        check_output_path(Path(settings.run), force=force, since_ns=launcher_start_ns())
 
     # Made while an error is still one of zprof: what the program raises is shown as Python does.
     folder = Path(tempfile.mkdtemp(prefix="zprof-record-")) if on else None
 
     def program() -> int:
         if folder is not None:
-            _record(command, settings, folder, say)
+            _record_here(command, settings, folder, say)
         else:
             in_process.run_program(command)
         return 0
@@ -82,10 +80,10 @@ def record_here(
     return program
 
 
-def _record(command: Sequence[str], settings: ProgramSettings, folder: Path, say: Say) -> None:
-    began_ns, process_id = launched_ns(), os.getpid()
+def _record_here(command: Sequence[str], settings: ProgramSettings, folder: Path, say: Say) -> None:
+    began_ns, process_id = launcher_start_ns(), os.getpid()
     session = Session(folder)  # ranks may be forks of this process
-    here = Here(settings, session)
+    here = RecordedProcess(settings, session)
     watch(here.begin)
     try:
         in_process.run_program(command)
@@ -93,12 +91,65 @@ def _record(command: Sequence[str], settings: ProgramSettings, folder: Path, say
         here.finish()
         if os.getpid() == process_id:  # a fork that ends with an exception comes here too
             if os.environ.get("RANK", "0") == "0":
-                _say_all(lambda: all_notes(session.notes(), Path(settings.run), began_ns), say)
+                _say_notes(lambda: list_notes(session.notes(), Path(settings.run), began_ns), say)
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _say_all(notes: Callable[[], Iterable[str]], say: Say) -> None:
+def _say_notes(notes: Callable[[], Iterable[str]], say: Say) -> None:
     """The program is over, and its end is its own: nobody who reads our notes, say, must not change that."""
     with suppress(Exception):
         for note in notes():
             say(note)
+
+
+_CUT_SHORT = "recording cut short"
+
+
+def list_notes(told: Iterable[str], run: Path, began_ns: int) -> Iterator[str]:
+    """What the recorded processes told, and what became of a recording that began at ``began_ns``.
+
+    What lies at ``run`` from before is none of it.
+    """
+    told = list(told)
+    yield from told
+    rank = _first_rank(run, began_ns)
+    if rank is None:
+        if not told:
+            yield "nothing was recorded: no optimizer of torch has stepped"
+        return
+    reasons = [gap.reason for gap in rank.gaps if gap.what == _CUT_SHORT]
+    if rank.status in ("recording", "partial"):
+        reasons = [f"rank {rank.rank} was ended before it could write the rest"]
+    for reason in reasons:
+        yield f"{run} is cut short: {reason}"
+    yield f"wrote {run}; zprof report {shlex.quote(str(run))}"
+
+
+def _first_rank(run: Path, began_ns: int) -> RankManifest | None:
+    try:
+        manifest = read_run_manifest(run)
+        if manifest.created_ns < began_ns:
+            return None
+        folders = sorted(path.parent.name for path in run.glob(f"rank[0-9]*/{RANK_NAME}"))
+        ranks = [read_rank_manifest(run, int(name.removeprefix("rank"))) for name in folders]
+    except (BadInput, ValueError):
+        return None
+    return next((rank for rank in ranks if rank.run_id == manifest.run_id), None)
+
+
+_START_FIELD = 19  # the 22nd of proc_pid_stat(5), counted after the name in brackets
+_PROC = Path("/proc")
+
+
+def launcher_start_ns() -> int:
+    """Start of torchrun where it started this process; else now: nobody else can have begun before."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return time.time_ns()
+    try:
+        stat = (_PROC / str(os.getppid()) / "stat").read_text()
+        ticks = int(stat.rpartition(")")[2].split()[_START_FIELD])
+        up_s = float((_PROC / "uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.time_ns()
+    age_s = up_s - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time_ns() - int(age_s * 1e9)

@@ -1,11 +1,19 @@
-"""A folder that the processes of one recording share: who records which rank, and what they have to say."""
+"""What the processes of one recording share: settings, a folder for notes, the recorder's start."""
 
+import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, MutableMapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-_MOST_NOTES = 1000
-_LONGEST_NOTE = 500
+if TYPE_CHECKING:
+    from zprof.collectors.program.recording import ProgramRecording
+
+
+_MAX_NOTES = 1000
+_MAX_NOTE_LENGTH = 500
 
 
 class Session:
@@ -37,8 +45,109 @@ class Session:
     def notes(self) -> Iterator[str]:
         """Each different line once."""
         seen: set[str] = set()
-        for path in sorted(self._folder.glob("note.*"))[:_MOST_NOTES]:
-            note = path.read_text(encoding="utf-8", errors="replace")[:_LONGEST_NOTE]
+        for path in sorted(self._folder.glob("note.*"))[:_MAX_NOTES]:
+            note = path.read_text(encoding="utf-8", errors="replace")[:_MAX_NOTE_LENGTH]
             if note not in seen:
                 seen.add(note)
                 yield note
+
+
+VARIABLE = "ZPROF_RECORD"
+#: Goes in front of PYTHONPATH, so that each Python child runs the ``sitecustomize`` in it.
+STARTUP = Path(__file__).parents[1] / "startup"
+#: The folder that holds the package ``zprof``, for children that start elsewhere.
+HOME = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSettings:
+    """``session`` is a folder in which the children leave word; none where this process is the program."""
+
+    run: str
+    skip: int = 2
+    memory: int = 2
+    time: int = 8
+    memory_mode: str = "full"
+    init: bool = True
+    session: str = ""
+    home: str = str(HOME)
+
+    def to_json(self) -> str:
+        """As the variable holds it."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> "ProgramSettings":
+        """Raises ValueError or TypeError where it is not what :meth:`to_json` wrote."""
+        return ProgramSettings(**json.loads(text))
+
+
+def child_environment(settings: ProgramSettings) -> dict[str, str]:
+    """This process's environment, and in it what starts the recorder in its Python children."""
+    environment = dict(os.environ)
+    before = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([before] if before else [])])
+    environment[VARIABLE] = settings.to_json()
+    return environment
+
+
+def remove_recording(environment: MutableMapping[str, str]) -> None:
+    """Take it out again: the children of a process that records are none that train."""
+    environment.pop(VARIABLE, None)
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    rest = [path for path in paths if path != str(STARTUP)]
+    if len(rest) == len(paths):
+        return
+    if rest:
+        environment["PYTHONPATH"] = os.pathsep.join(rest)
+    else:
+        del environment["PYTHONPATH"]
+
+
+class RecordedProcess:
+    """The recording of this process, from the import of torch to the end of the program."""
+
+    def __init__(self, settings: ProgramSettings, session: Session) -> None:
+        self._settings, self._session = settings, session
+        self._recording: ProgramRecording | None = None
+
+    def begin(self) -> None:
+        """Watch this process; a fault of ours is a note, and never reaches the program."""
+        try:
+            self._recording = self._armed()
+        except Exception as error:
+            self._session.say(
+                f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})"
+            )
+
+    def finish(self) -> None:
+        """The program is over."""
+        if self._recording is not None:
+            self._recording.finish()
+
+    def _armed(self) -> "ProgramRecording":
+        from zprof.collectors.program.recording import ProgramRecording, RecordingPlan
+        from zprof.collectors.schedule import MemoryMode, Schedule
+
+        settings = self._settings
+        plan = RecordingPlan(
+            path=Path(settings.run),
+            schedule=Schedule(skip=settings.skip, memory=settings.memory, time=settings.time),
+            memory_mode=MemoryMode(settings.memory_mode),
+            init=settings.init,
+            may_record=self._may_record,
+            say=self._session.say,
+        )
+        recording = ProgramRecording(plan)
+        recording.arm()
+        return recording
+
+    def _may_record(self, rank: int) -> bool:
+        remove_recording(os.environ)
+        return self._session.claim(rank)
+
+
+def start_in_child() -> None:
+    """As the environment says, for a child of ``zprof record``."""
+    settings = ProgramSettings.from_json(os.environ[VARIABLE])
+    RecordedProcess(settings, Session(Path(settings.session))).begin()

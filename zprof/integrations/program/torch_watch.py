@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-_NAME = "torch"
+_WATCHED = "torch"
 
 
 class TorchWatch(importlib.abc.MetaPathFinder):
@@ -26,7 +26,7 @@ class TorchWatch(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """None for all but torch: the finders behind go on."""
         thread = _thread.get_ident()
-        if name != _NAME or thread in self._asking:
+        if name != _WATCHED or thread in self._asking:
             return None
         self._asking.add(thread)
         try:
@@ -45,7 +45,7 @@ class TorchWatch(importlib.abc.MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             run(module)
-            if module.__name__ == _NAME:
+            if module.__name__ == _WATCHED:
                 loader.__dict__.pop("exec_module", None)  # it was this loader's own, for this one import
                 self._done()
 
@@ -59,7 +59,7 @@ class TorchWatch(importlib.abc.MetaPathFinder):
 
 def watch(imported: Callable[[], None]) -> None:
     """Begin to watch; ``imported`` must not raise.  Where torch is there already it is called now."""
-    if _NAME in sys.modules:
+    if _WATCHED in sys.modules:
         imported()
     else:
         sys.meta_path.insert(0, TorchWatch(imported))

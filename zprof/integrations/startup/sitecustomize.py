@@ -30,9 +30,9 @@ def _begin() -> None:
         _say(f"{sys.executable} imported torch, and zprof cannot be imported there ({error})")
         return
     try:
-        from zprof.integrations.program.begin import begin_in_child
+        from zprof.integrations.program.session import start_in_child
 
-        begin_in_child()
+        start_in_child()
     except Exception as error:
         _say(f"{sys.executable}: the recorder did not start ({type(error).__name__}: {error})")
 

@@ -1,34 +1,42 @@
-"""Model states of one device: parameters, gradients and optimizer state under each scheme.
+"""Model states of one device under each scheme: parameters, gradients and optimizer state.
 
-The laws of the ZeRO stages stand in ``zprof.analysis.laws`` (arXiv 1910.02054, section 5 and figure 1), which
-measured runs are held against too.  Here they get the elements of one model-parallel rank:
+The formulas of the ZeRO stages stand in ``zprof.analysis.zero_formulas`` (arXiv 1910.02054, section 5 and
+figure 1),
+which measured runs are checked against too.  Here they get the elements of one model-parallel rank:
 
     model parallel  (p + g + k) psi / mp
     GPipe           (p + g + k) psi / (mp pp)
     PipeDream       (p v + g + k) psi / (mp pp), with v versions of the weights: pp on the first stage
 
 Frozen parameters have no gradient, no optimizer state and one version; each rank and stage has its share.
+
+Elements of one device before ZeRO shards them:
+
+    model parallel    the units of one rank, where they are known: their sum; else ceil(parameters / mp)
+    pipeline          the largest stage: ceil(blocks / pp) blocks and what stands around the blocks
+
+The token embedding is at home on the first stage, the head on the last.  Where both share one table (tied)
+each of the two keeps a copy of it; else each has its own table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from zprof.analysis.laws import tenant_laws
-from zprof.model.planning.assumption import Assumption
-from zprof.model.planning.job import Job
-from zprof.model.planning.plan import PIPELINES, Scheme, Term, stage_of
+from zprof.analysis.zero_formulas import compute_tenant_formulas
+from zprof.model.job import Job, Shape, Unit
+from zprof.model.plan import PIPELINES, Scheme, Term, get_zero_stage
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
-from zprof.planner.memory.elements import rank_elements, stage_elements
+from zprof.model.whatif import Assumption
 from zprof.planner.rounding import ceil_div
 
-_NAMES = {
+_STATE_SUBS = {
     Tenant.PARAMETERS: "weight",
     Tenant.GRADIENTS: "grad",
     Tenant.OPTIMIZER_STATE: "state",
 }
 _PAPER = "arXiv 1910.02054, section 5 and figure 1"
 _MP = "psi: parameters of one model-parallel rank"
-ASSUMPTIONS: Mapping[str, Assumption] = {
+STATE_ASSUMPTIONS: Mapping[str, Assumption] = {
     "states.data_parallel": Assumption(formula=f"(p + g + k) psi; {_MP}", source=_PAPER),
     "states.zero_1": Assumption(formula=f"(p + g) psi + k psi / N; {_MP}, N ranks share", source=_PAPER),
     "states.zero_2": Assumption(formula=f"p psi + (g + k) psi / N; {_MP}, N ranks share", source=_PAPER),
@@ -56,7 +64,7 @@ ASSUMPTIONS: Mapping[str, Assumption] = {
 def state_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
     """Three terms whose bytes are known; the versions of the weights that PipeDream stashes are not in it."""
     return tuple(
-        Term(tenant=tenant, sub=_NAMES[tenant], bytes=size, assumption=f"states.{scheme.value}")
+        Term(tenant=tenant, sub=_STATE_SUBS[tenant], bytes=size, assumption=f"states.{scheme.value}")
         for tenant, size in state_bytes(job, scheme).items()
     )
 
@@ -70,42 +78,89 @@ def stashed_term(job: Job, scheme: Scheme) -> Term:
     return Term(
         tenant=Tenant.PARAMETERS,
         sub="stashed_versions",
-        bytes=versions * job.element_bytes.parameter * _trained(job, _elements(job, scheme)),
+        bytes=versions * job.element_bytes.parameter * _trained_part(job, _device_elements(job, scheme)),
         assumption="states.stashed_weights",
     )
 
 
 def state_bytes(job: Job, scheme: Scheme) -> Mapping[Tenant, int]:
     """Of one device, without stashed versions; a share that is no whole byte is rounded up."""
-    elements = _elements(job, scheme)
-    both = (elements, _trained(job, elements))
-    all_of_them, of_trained = (tenant_laws(_facts(job, scheme, each)) for each in both)
+    elements = _device_elements(job, scheme)
+    both = (elements, _trained_part(job, elements))
+    all_of_them, of_trained = (compute_tenant_formulas(_training_facts(job, scheme, each)) for each in both)
     return {
         tenant: (all_of_them if tenant is Tenant.PARAMETERS else of_trained)[tenant].law_bytes
-        for tenant in _NAMES
+        for tenant in _STATE_SUBS
     }
 
 
-def law_bytes(job: Job, scheme: Scheme) -> int:
+def total_state_bytes(job: Job, scheme: Scheme) -> int:
     """All model states of one device at rest, with the versions of the weights that PipeDream stashes."""
     stashed = stashed_term(job, scheme).bytes or 0 if scheme is Scheme.PIPEDREAM else 0
     return sum(state_bytes(job, scheme).values()) + stashed
 
 
-def _elements(job: Job, scheme: Scheme) -> int:
+def _device_elements(job: Job, scheme: Scheme) -> int:
     return stage_elements(job) if scheme in PIPELINES else rank_elements(job)
 
 
-def _trained(job: Job, elements: int) -> int:
+def _trained_part(job: Job, elements: int) -> int:
     return ceil_div(elements * (job.parameters - job.frozen_parameters), job.parameters)
 
 
-def _facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
+def _training_facts(job: Job, scheme: Scheme, elements: int) -> TrainingFacts:
     return TrainingFacts(
-        stage=stage_of(scheme),
+        stage=get_zero_stage(scheme),
         parameters=elements,
         shard_ranks=job.degrees.dp,
         parameter_bytes=job.element_bytes.parameter,
         gradient_bytes=job.element_bytes.gradient,
         optimizer_state_bytes=job.element_bytes.optimizer_state,
     )
+
+
+def rank_elements(job: Job) -> int:
+    """Of one model-parallel rank, all layers."""
+    if job.units:
+        return sum(unit.elements for unit in job.units)
+    return ceil_div(job.parameters, job.degrees.mp)
+
+
+def stage_elements(job: Job) -> int:
+    """Of one model-parallel rank of the pipeline stage that has the most."""
+    if job.degrees.pp == 1:
+        return rank_elements(job)
+    if job.units:
+        return _largest_stage_of_units(job)
+    around = 0 if job.shape is None else min(_table_elements(job.shape), job.parameters)
+    ends = _end_elements(around, job.shape)
+    return ceil_div(ceil_div(job.parameters - around, job.degrees.pp) + ends, job.degrees.mp)
+
+
+def split_stages(units: Sequence[Unit], pp: int) -> list[Sequence[Unit]]:
+    """The units within the model, in order, in so many pieces of as equal a number as can be."""
+    inner = [unit for unit in units if not unit.encloses]
+    most = max(1, ceil_div(len(inner), pp))
+    return [inner[start : start + most] for start in range(0, len(inner), most)] or [[]]
+
+
+def _largest_stage_of_units(job: Job) -> int:
+    around = sum(unit.elements for unit in job.units if unit.encloses)
+    table = 0 if job.shape is None else job.shape.vocabulary * job.shape.hidden // job.degrees.mp
+    one_end = around - table if _has_two_tables(job.shape) else around
+    sizes = [sum(unit.elements for unit in stage) for stage in split_stages(job.units, job.degrees.pp)]
+    return max(*sizes, sizes[0] + one_end, sizes[-1] + one_end)
+
+
+def _table_elements(shape: Shape) -> int:
+    return (shape.vocabulary * (2 if _has_two_tables(shape) else 1) + shape.context) * shape.hidden
+
+
+def _end_elements(around: int, shape: Shape | None) -> int:
+    return (
+        around - shape.vocabulary * shape.hidden if shape is not None and _has_two_tables(shape) else around
+    )
+
+
+def _has_two_tables(shape: Shape | None) -> bool:
+    return shape is not None and not shape.tied

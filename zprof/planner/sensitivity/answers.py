@@ -1,4 +1,4 @@
-"""The series, said in sentences.
+"""Sensitivity of a job in sentences.
 
 Working set: sharded states and what is gathered at once, which arXiv 1910.02054 leaves out of its 15.6 GB
 for 1e12 parameters on 1024 devices.
@@ -6,18 +6,16 @@ for 1e12 parameters on 1024 devices.
 
 from collections.abc import Iterator, Sequence
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Scheme
-from zprof.model.planning.sensitivity import BreakEven, SpeedUp
-from zprof.planner.memory.residual import gathered_bytes
-from zprof.planner.memory.rows import memory_of
-from zprof.planner.memory.states import law_bytes
-from zprof.planner.sensitivity.break_even import kept_of
-from zprof.planner.sensitivity.conditions import in_parts, with_bandwidth, with_latency
-from zprof.planner.step.ledger import step_with
-from zprof.planner.step.placement import data_group
-from zprof.planner.step.runs import Stack
+from zprof.model.job import Hardware, Job
+from zprof.model.plan import BreakEven, Scheme, SpeedUp
+from zprof.planner.memory.closed_forms import gathered_bytes
+from zprof.planner.memory.device_memory import plan_memory
+from zprof.planner.memory.states import total_state_bytes
+from zprof.planner.sensitivity.break_even import kept_speed_ratio
+from zprof.planner.sensitivity.conditions import split_units, with_bandwidth, with_latency
+from zprof.planner.step.collectives import data_group
+from zprof.planner.step.ledger import plan_step_of_stack
+from zprof.planner.step.unit_times import Stack
 
 #: A network of low and one of high latency, a hop.
 _FAST_NS, _SLOW_NS = 10_000, 100_000
@@ -25,10 +23,12 @@ _FAST_NS, _SLOW_NS = 10_000, 100_000
 _PARTS = 4
 _HALF = 0.5
 #: Below it two decimals print 1.00.
-_MORE = 1.005
+_SUPER_LINEAR_RATIO = 1.005
 
 
-def answers_of(job: Job, hardware: Hardware, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
+def answer_sentences(
+    job: Job, hardware: Hardware, stack: Stack | None, even: Sequence[BreakEven]
+) -> Iterator[str]:
     """For one kind of machine; ``job`` has it, and tokens.  First whether it holds, then whether it fits."""
     devices = f"{job.degrees.devices:,} {'device' if job.degrees.devices == 1 else 'devices'}"
     start = f"{hardware.name}, {devices}"
@@ -36,16 +36,18 @@ def answers_of(job: Job, hardware: Hardware, stack: Stack | None, even: Sequence
     if group.ranks == 1:
         yield f"{start}: one data-parallel rank, so that ZeRO shards and moves nothing."
     elif group.nodes == 1:
-        yield from _within(start, even[0])
+        yield from _single_node_sentence(start, even[0])
     else:
-        yield from (_holds(start, job, found, stack) for found in even if found.bandwidth_ratio == _HALF)
+        yield from (
+            _holding_sentence(start, job, found, stack) for found in even if found.bandwidth_ratio == _HALF
+        )
     if stack is not None:
-        yield _fits(start, job, hardware)
+        yield _fit_sentence(start, job, hardware)
     if group.nodes > 1:
-        yield from _hides(start, job, stack, even)
+        yield from _hiding_sentences(start, job, stack, even)
 
 
-def kinds_side_by_side(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
+def compare_hardware(job: Job, kinds: Sequence[Hardware], even: Sequence[BreakEven]) -> Iterator[str]:
     """Where several kinds of machines are asked: from how many tokens each holds at half the bandwidth."""
     across = {kind.name for kind in kinds if data_group(kind, job.degrees).nodes > 1}
     half = [row for row in even if row.bandwidth_ratio == _HALF and row.holds_from_tokens is not None]
@@ -55,17 +57,18 @@ def kinds_side_by_side(job: Job, kinds: Sequence[Hardware], even: Sequence[Break
     each = [f"{row.holds_from_tokens:,} ({row.hardware})" for row in half]
     yield (
         f"ZeRO-3 on {job.degrees.devices:,} devices holds at half the bandwidth (keeps "
-        f"{_share(half[0].kept_ratio)} of its speed) from {', '.join(each[:-1])} or {each[-1]} tokens of a "
+        f"{_format_share(half[0].kept_ratio)} of its speed) from {', '.join(each[:-1])} or {each[-1]} "
+        "tokens of a "
         "device in a micro-batch on, and not with fewer."
     )
 
 
-def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
+def speed_up_sentences(rows: Sequence[SpeedUp]) -> Iterator[str]:
     """From the smallest world in which a sample fits to the largest."""
     if len(rows) < 2:
         return
     first, last = rows[0], rows[-1]
-    kind = "super-linear" if last.whole_ratio >= _MORE else "not super-linear"
+    kind = "super-linear" if last.whole_ratio >= _SUPER_LINEAR_RATIO else "not super-linear"
     bound = " (at most: a part of the memory is not known)" if first.at_most or last.at_most else ""
     yield (
         f"With the most samples of a micro-batch that fit{bound}, {first.samples:,} on {first.devices:,} "
@@ -76,13 +79,13 @@ def speed_up_answers(rows: Sequence[SpeedUp]) -> Iterator[str]:
     )
 
 
-def _within(start: str, even: BreakEven) -> Iterator[str]:
+def _single_node_sentence(start: str, even: BreakEven) -> Iterator[str]:
     """One node: no network takes part."""
     holds = even.holds_from_tokens
     kept = (
         ""
         if holds is None
-        else f", and the step keeps {_share(even.kept_ratio)} of its speed from {holds:,} on"
+        else f", and the step keeps {_format_share(even.kept_ratio)} of its speed from {holds:,} on"
     )
     yield (
         f"{start}: ZeRO-3 stays within a node, so that the network between nodes does not matter. Compute "
@@ -90,18 +93,21 @@ def _within(start: str, even: BreakEven) -> Iterator[str]:
     )
 
 
-def _hides(start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
-    each = [f"{row.forward_tokens:,.0f} (at {_share(row.bandwidth_ratio)} of the bandwidth)" for row in even]
+def _hiding_sentences(start: str, job: Job, stack: Stack | None, even: Sequence[BreakEven]) -> Iterator[str]:
+    each = [
+        f"{row.forward_tokens:,.0f} (at {_format_share(row.bandwidth_ratio)} of the bandwidth)"
+        for row in even
+    ]
     yield (
         f"{start}: compute hides a unit's gather from {', '.join(each[:-1])} or {each[-1]} tokens of a "
         "device in a micro-batch on."
     )
-    if stack is not None and (sentence := _latency(start, job, stack)):
+    if stack is not None and (sentence := _latency_sentence(start, job, stack)):
         yield sentence
 
 
-def _holds(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
-    kept, at_half = f"{_share(even.kept_ratio)} of its speed", f"{start}: at half the bandwidth ZeRO-3"
+def _holding_sentence(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
+    kept, at_half = f"{_format_share(even.kept_ratio)} of its speed", f"{start}: at half the bandwidth ZeRO-3"
     if stack is None:
         return (
             f"{at_half} hides its gathers from {even.forward_tokens:,.0f} tokens of a device in a "
@@ -109,19 +115,19 @@ def _holds(start: str, job: Job, even: BreakEven, stack: Stack | None) -> str:
         )
     if even.holds_from_tokens is None:
         return f"{at_half} does not keep {kept} at any number of tokens."
-    now = kept_of(with_bandwidth(job, _HALF), stack)
-    at_job = "" if now is None else f" With {job.batch.tokens:,} tokens it keeps {_share(now)}."
+    now = kept_speed_ratio(with_bandwidth(job, _HALF), stack)
+    at_job = "" if now is None else f" With {job.batch.tokens:,} tokens it keeps {_format_share(now)}."
     start_at = f"from {even.holds_from_tokens:,} tokens of a device in a micro-batch on"
     return f"{at_half} keeps {kept} {start_at}.{at_job}"
 
 
-def _latency(start: str, job: Job, stack: Stack) -> str | None:
+def _latency_sentence(start: str, job: Job, stack: Stack) -> str | None:
     times = [
-        step_with(with_latency(job, latency), Scheme.ZERO_3, units)
-        for units in (stack, in_parts(stack, _PARTS))
+        plan_step_of_stack(with_latency(job, latency), Scheme.ZERO_3, units)
+        for units in (stack, split_units(stack, _PARTS))
         for latency in (_FAST_NS, _SLOW_NS)
     ]
-    walls = [_time(step.wall_ns) for step in times if step is not None]
+    walls = [_format_time(step.wall_ns) for step in times if step is not None]
     if len(walls) < len(times):
         return None
     return (
@@ -131,37 +137,44 @@ def _latency(start: str, job: Job, stack: Stack) -> str | None:
     )
 
 
-def _fits(start: str, job: Job, hardware: Hardware) -> str:
+def _fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
     """By the whole peak where all of it is known, else by what ZeRO-3 surely holds."""
-    sizes = [term.bytes for term in memory_of(job, Scheme.ZERO_3).terms]
+    sizes = [term.bytes for term in plan_memory(job, Scheme.ZERO_3).terms]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        return _holds_at_least(start, job, hardware)
+        return _partial_fit_sentence(start, job, hardware)
     rest = hardware.memory_bytes - sum(known)
-    verdict = f"fits, {_size(rest)} is left" if rest >= 0 else f"does not fit, {_size(-rest)} short"
+    verdict = (
+        f"fits, {_format_size(rest)} is left" if rest >= 0 else f"does not fit, {_format_size(-rest)} short"
+    )
     return (
-        f"{start}, {job.batch.tokens:,} tokens: ZeRO-3 needs {_size(sum(known))} at its peak, of "
-        f"{_size(hardware.memory_bytes)} on a device: {verdict}."
+        f"{start}, {job.batch.tokens:,} tokens: ZeRO-3 needs {_format_size(sum(known))} at its peak, of "
+        f"{_format_size(hardware.memory_bytes)} on a device: {verdict}."
     )
 
 
-def _holds_at_least(start: str, job: Job, hardware: Hardware) -> str:
-    states, gathered = law_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
+def _partial_fit_sentence(start: str, job: Job, hardware: Hardware) -> str:
+    states, gathered = total_state_bytes(job, Scheme.ZERO_3), gathered_bytes(job)
     rest = hardware.memory_bytes - states - gathered
-    verdict = f"{_size(rest)} is left for the rest" if rest >= 0 else f"does not fit, {_size(-rest)} short"
+    verdict = (
+        f"{_format_size(rest)} is left for the rest"
+        if rest >= 0
+        else f"does not fit, {_format_size(-rest)} short"
+    )
     return (
-        f"{start}: ZeRO-3 needs {_size(states)} of states and {_size(gathered)} of gathered units, of "
-        f"{_size(hardware.memory_bytes)} on a device: {verdict}."
+        f"{start}: ZeRO-3 needs {_format_size(states)} of states and {_format_size(gathered)} of "
+        "gathered units, of "
+        f"{_format_size(hardware.memory_bytes)} on a device: {verdict}."
     )
 
 
-def _share(ratio: float) -> str:
+def _format_share(ratio: float) -> str:
     return f"{ratio * 100:.0f} %"
 
 
-def _size(size_bytes: int) -> str:
+def _format_size(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:,.1f} MB"
 
 
-def _time(time_ns: int) -> str:
+def _format_time(time_ns: int) -> str:
     return f"{time_ns / 1e9:,.1f} s" if time_ns >= 1e9 else f"{time_ns / 1e6:,.1f} ms"

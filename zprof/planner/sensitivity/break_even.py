@@ -11,15 +11,12 @@ with what nothing can hide (the first gather, the last reduction), comes from th
 
 from collections.abc import Iterator
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Scheme
-from zprof.model.planning.sensitivity import BreakEven
+from zprof.model.job import Hardware, Job
+from zprof.model.plan import BreakEven, Scheme
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_ranks, with_tokens
-from zprof.planner.step.ledger import step_with
-from zprof.planner.step.placement import data_group
-from zprof.planner.step.rate import reached_flops_per_s
-from zprof.planner.step.runs import Stack
+from zprof.planner.step.collectives import data_group
+from zprof.planner.step.ledger import plan_step_of_stack
+from zprof.planner.step.unit_times import Stack, reached_flops_per_s
 
 #: A step "holds" while it has this share of the speed that it would have if gathers and reductions took no
 #: time.  Our choice: at 0.97 the tokens would be about 8 % fewer.
@@ -29,7 +26,7 @@ BANDWIDTHS = (1.0, 0.75, 0.5)
 _MOST_TOKENS = 1 << 26
 
 
-def break_even_of(job: Job, hardware: Hardware, stack: Stack | None) -> Iterator[BreakEven]:
+def compute_break_even(job: Job, hardware: Hardware, stack: Stack | None) -> Iterator[BreakEven]:
     """At each bandwidth; ``job`` has that hardware.  Nothing for one rank alone: it moves nothing.
 
     Nothing either where the peak in the job's precision is not known.
@@ -47,34 +44,34 @@ def break_even_of(job: Job, hardware: Hardware, stack: Stack | None) -> Iterator
             bandwidth_ratio=ratio,
             forward_tokens=gathered * rate / (2 * beta),
             backward_tokens=(gathered + reduced) * rate / (2 * passes * beta),
-            holds_from_tokens=None if stack is None else holds_from(slower, stack),
+            holds_from_tokens=None if stack is None else find_min_tokens(slower, stack),
             kept_ratio=KEPT_RATIO,
         )
 
 
-def holds_from(job: Job, stack: Stack) -> int | None:
+def find_min_tokens(job: Job, stack: Stack) -> int | None:
     """The fewest tokens with which the step keeps ``KEPT_RATIO``; None where it never does, or is not known.
 
     More tokens never lower the ratio: compute grows with them, a gather does not.
     """
-    if not _holds(job, stack, _MOST_TOKENS):
+    if not _keeps_speed(job, stack, _MOST_TOKENS):
         return None
     below, enough = 0, _MOST_TOKENS
     while enough - below > 1:
         middle = (below + enough) // 2
-        below, enough = (below, middle) if _holds(job, stack, middle) else (middle, enough)
+        below, enough = (below, middle) if _keeps_speed(job, stack, middle) else (middle, enough)
     return enough
 
 
-def kept_of(job: Job, stack: Stack) -> float | None:
+def kept_speed_ratio(job: Job, stack: Stack) -> float | None:
     """Speed of the step against that of one whose gathers and reductions take no time."""
-    found = step_with(job, Scheme.ZERO_3, stack)
-    alone = step_with(with_ranks(job, 1), Scheme.ZERO_3, stack)
+    found = plan_step_of_stack(job, Scheme.ZERO_3, stack)
+    alone = plan_step_of_stack(with_ranks(job, 1), Scheme.ZERO_3, stack)
     if found is None or alone is None or not found.wall_ns:
         return None
     return alone.wall_ns / found.wall_ns
 
 
-def _holds(job: Job, stack: Stack, tokens: int) -> bool:
-    kept = kept_of(with_tokens(job, tokens), stack)
+def _keeps_speed(job: Job, stack: Stack, tokens: int) -> bool:
+    kept = kept_speed_ratio(with_tokens(job, tokens), stack)
     return kept is not None and kept >= KEPT_RATIO

@@ -1,12 +1,11 @@
-"""The job under another condition: bandwidth, latency, tokens, size of the world, size of its units."""
+"""Copies of a job under another condition: bandwidth, latency, tokens, world size, size of its units."""
 
 from dataclasses import replace
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job
+from zprof.model.job import Batch, Degrees, Hardware, Job
 from zprof.planner.rounding import ceil_div
-from zprof.planner.step.collectives import group_of
-from zprof.planner.step.runs import Run, Stack
+from zprof.planner.step.collectives import make_group
+from zprof.planner.step.unit_times import Run, Stack
 
 
 def with_bandwidth(job: Job, ratio: float) -> Job:
@@ -22,7 +21,7 @@ def with_bandwidth(job: Job, ratio: float) -> Job:
 
 def slower_network(hardware: Hardware, degrees: Degrees, ratio: float) -> Hardware:
     """As ``with_bandwidth``."""
-    group = group_of(hardware, degrees.dp, stride=degrees.mp)
+    group = make_group(hardware, degrees.dp, stride=degrees.mp)
     if ratio == 1 or group.nodes == 1:
         return hardware
     share = group.per_node / hardware.devices_per_node
@@ -54,7 +53,7 @@ def with_ranks(job: Job, dp: int) -> Job:
     return replace(job, degrees=replace(job.degrees, dp=dp))
 
 
-def in_parts(stack: Stack, parts: int) -> Stack:
+def split_units(stack: Stack, parts: int) -> Stack:
     """Every unit but the root in so many alike."""
     return replace(
         stack,

@@ -1,34 +1,27 @@
-"""The series and the answers."""
+"""How ZeRO-3 of a job answers to bandwidth, latency, tokens and world size."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Scheme
-from zprof.model.planning.sensitivity import Sensitivity
-from zprof.planner.degrees import spread
-from zprof.planner.hardware.presets import A100, H100, V100
-from zprof.planner.models.units import with_units
-from zprof.planner.sensitivity.answers import answers_of, kinds_side_by_side, speed_up_answers
-from zprof.planner.sensitivity.break_even import break_even_of
-from zprof.planner.sensitivity.conditions import with_tokens
-from zprof.planner.sensitivity.points import (
-    bandwidth_points,
-    latency_points,
-    token_points,
-    world_points,
-    worlds,
-)
-from zprof.planner.sensitivity.speed_up import speed_up_of
-from zprof.planner.step.placement import data_group
-from zprof.planner.step.rate import reached_flops_per_s
-from zprof.planner.step.runs import Stack, stack_of
+from zprof.model.job import Hardware, Job
+from zprof.model.plan import BreakEven, Scheme, Sensitivity, SensitivityPoint
+from zprof.planner.degrees import spread_devices
+from zprof.planner.gpt_units import with_units
+from zprof.planner.hardware import A100, H100, V100
+from zprof.planner.memory.states import total_state_bytes
+from zprof.planner.sensitivity.answers import answer_sentences, compare_hardware, speed_up_sentences
+from zprof.planner.sensitivity.break_even import BANDWIDTHS, compute_break_even
+from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, with_ranks, with_tokens
+from zprof.planner.sensitivity.speed_up import compute_speed_up
+from zprof.planner.step.collectives import data_group
+from zprof.planner.step.ledger import plan_step_of_stack
+from zprof.planner.step.unit_times import Stack, reached_flops_per_s, stack_units
 
 #: Where no hardware is stated: kinds that differ in time (an h200 is an h100 with more memory).
 _KINDS = (V100, A100, H100)
 
 
-def sensitivity_of(job: Job) -> Sensitivity:
+def analyze_sensitivity(job: Job) -> Sensitivity:
     """How ZeRO-3 of this job answers to bandwidth, latency, tokens and world size.
 
     Units of its shape are made after it is spread: micro-batches, and so their bytes, are others then.
@@ -38,28 +31,28 @@ def sensitivity_of(job: Job) -> Sensitivity:
     """
     if job.hardware is not None and reached_flops_per_s(job, job.hardware) is None:
         return Sensitivity()
-    bare = spread(job, Scheme.ZERO_3)
+    bare = spread_devices(job, Scheme.ZERO_3)
     job = with_units(bare)
-    stack = stack_of(job)
+    stack = stack_units(job)
     kinds = _KINDS if job.hardware is None else (job.hardware,)
-    asked = [_on(job, kind) for kind in kinds]
-    even = [tuple(break_even_of(there, kind, stack)) for there, kind in zip(asked, kinds, strict=True)]
+    asked = [_place_on_hardware(job, kind) for kind in kinds]
+    even = [tuple(compute_break_even(there, kind, stack)) for there, kind in zip(asked, kinds, strict=True)]
     flat = tuple(row for found in even for row in found)
     single = tuple(
         sentence
         for there, kind, found in zip(asked, kinds, even, strict=True)
-        for sentence in answers_of(there, kind, stack, found)
+        for sentence in answer_sentences(there, kind, stack, found)
     )
-    known = Sensitivity(answers=(*kinds_side_by_side(job, kinds, flat), *single), break_even=flat)
-    return known if job.hardware is None or stack is None else _series(known, bare, asked[0], stack)
+    known = Sensitivity(answers=(*compare_hardware(job, kinds, flat), *single), break_even=flat)
+    return known if job.hardware is None or stack is None else _add_series(known, bare, asked[0], stack)
 
 
-def _series(known: Sensitivity, bare: Job, there: Job, stack: Stack) -> Sensitivity:
+def _add_series(known: Sensitivity, bare: Job, there: Job, stack: Stack) -> Sensitivity:
     """``bare``: the job before units of its shape are made, which keep other bytes with other batches."""
-    speed_up = speed_up_of(bare, stack, worlds(bare))
+    speed_up = compute_speed_up(bare, stack, world_sizes(bare))
     return replace(
         known,
-        answers=(*known.answers, *speed_up_answers(speed_up)),
+        answers=(*known.answers, *speed_up_sentences(speed_up)),
         bandwidth=bandwidth_points(there, stack),
         latency=latency_points(there, stack),
         tokens=token_points(there, stack, known.break_even),
@@ -68,7 +61,7 @@ def _series(known: Sensitivity, bare: Job, there: Job, stack: Stack) -> Sensitiv
     )
 
 
-def _on(job: Job, hardware: Hardware) -> Job:
+def _place_on_hardware(job: Job, hardware: Hardware) -> Job:
     """The job on that hardware, with tokens."""
     there = replace(job, hardware=hardware)
     if job.batch.tokens is not None:
@@ -76,3 +69,81 @@ def _on(job: Job, hardware: Hardware) -> Job:
     rate = reached_flops_per_s(job, hardware) or 0.0
     even = job.element_bytes.gathered * rate / (2 * data_group(hardware, job.degrees).bytes_per_s)
     return with_tokens(there, 1 << max(0, int(even).bit_length() - 1))
+
+
+LATENCIES_NS = (5_000, 10_000, 50_000, 100_000)
+#: Worlds are looked at up to here, or to the job's own.
+_MAX_DEVICES = 1024
+
+
+def bandwidth_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+    """At 100, 75 and 50 % of what the group gets of the network."""
+    states = total_state_bytes(job, Scheme.ZERO_3)
+    return _known_points(_make_point(job, stack, states, ratio) for ratio in BANDWIDTHS)
+
+
+def latency_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+    """At 5 to 100 µs a hop between nodes."""
+    states = total_state_bytes(job, Scheme.ZERO_3)
+    return _known_points(_make_point(with_latency(job, latency), stack, states) for latency in LATENCIES_NS)
+
+
+def token_points(job: Job, stack: Stack, break_even: Iterable[BreakEven]) -> tuple[SensitivityPoint, ...]:
+    """At powers of two around the job's tokens and the break-even, at each bandwidth."""
+    tokens = [even.forward_tokens for even in break_even] + [float(job.batch.tokens or 1)]
+    counts = list(_powers_of_two(min(tokens) / 2, max(tokens) * 2))
+    states = total_state_bytes(job, Scheme.ZERO_3)
+    return _known_points(
+        _make_point(with_tokens(job, count), stack, states, ratio) for ratio in BANDWIDTHS for count in counts
+    )
+
+
+def world_points(job: Job, stack: Stack) -> tuple[SensitivityPoint, ...]:
+    """From one node on, twice as many data-parallel ranks each time; a device keeps its batch."""
+    sized = [with_ranks(job, dp) for dp in world_sizes(job)]
+    return _known_points(
+        _make_point(there, stack, total_state_bytes(there, Scheme.ZERO_3)) for there in sized
+    )
+
+
+def world_sizes(job: Job) -> tuple[int, ...]:
+    """Data-parallel degrees from one node's up to 1024 devices', and the job's."""
+    degrees, hardware = job.degrees, job.hardware
+    within = degrees.mp * degrees.pp
+    first = 1 if hardware is None else max(1, hardware.devices_per_node // within)
+    most = max(_MAX_DEVICES // within, degrees.dp)
+    found, dp = {degrees.dp}, first
+    while dp <= most:
+        found.add(dp)
+        dp *= 2
+    return tuple(sorted(found))
+
+
+def _make_point(job: Job, stack: Stack, states: int, ratio: float = 1.0) -> SensitivityPoint | None:
+    hardware = job.hardware
+    step = plan_step_of_stack(with_bandwidth(job, ratio), Scheme.ZERO_3, stack)
+    if step is None or hardware is None or job.batch.tokens is None:
+        return None
+    return SensitivityPoint(
+        bandwidth_ratio=ratio,
+        latency_ns=hardware.inter_latency_ns,
+        tokens=job.batch.tokens,
+        devices=job.degrees.devices,
+        wall_ns=step.wall_ns,
+        compute_ns=step.compute_ns,
+        exposed_ns=step.exposed_transfer_ns,
+        efficiency_ratio=step.efficiency_ratio,
+        state_bytes=states,
+    )
+
+
+def _known_points(points: Iterable[SensitivityPoint | None]) -> tuple[SensitivityPoint, ...]:
+    return tuple(point for point in points if point is not None)
+
+
+def _powers_of_two(least: float, most: float) -> Iterator[int]:
+    count = 1
+    while count <= most:
+        if count >= least:
+            yield count
+        count *= 2

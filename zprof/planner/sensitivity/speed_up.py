@@ -1,4 +1,4 @@
-"""Super-linear speed-up, taken apart: the same batch of a device, and a larger one.
+"""Super-linear speed-up, split into equal batch and larger batch.
 
 Sharding over more ranks leaves a device more memory, so that it takes more samples, and what is exposed in a
 step is spread over more of them (arXiv 1910.02054, section 10.3, figure 3, table 6).  With thr(N, n) samples
@@ -10,31 +10,31 @@ The first factor is of equal batch, and hardly above 1: sharding itself moves no
 fits by the memory of the plan.  Where a part of that is not known (units of the job's own, whose bytes at
 another batch nobody says), it is the most that fits beside model states, gathered units, checkpoints and the
 block that is computed again: an upper bound.
+
+Activations follow ``memory.closed_forms``; work buffers and the optimizer's copies are left out of them.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zprof.model.planning.job import Job, Shape
-from zprof.model.planning.plan import Scheme
-from zprof.model.planning.sensitivity import SpeedUp
-from zprof.planner.memory.moments import known_bytes
-from zprof.planner.memory.residual import gathered_bytes, working_set_bytes
-from zprof.planner.memory.rows import memory_of
-from zprof.planner.memory.searching import largest_that_fits
-from zprof.planner.memory.states import law_bytes
-from zprof.planner.models.units import with_units
+from zprof.model.job import Job, Shape
+from zprof.model.plan import Scheme, SpeedUp
+from zprof.planner.gpt_units import with_units
+from zprof.planner.memory import closed_forms
+from zprof.planner.memory.closed_forms import gathered_bytes, sum_known_bytes, working_set_bytes
+from zprof.planner.memory.device_memory import plan_memory
+from zprof.planner.memory.largest_model import largest_that_fits
+from zprof.planner.memory.states import total_state_bytes
 from zprof.planner.sensitivity.conditions import with_ranks, with_samples
-from zprof.planner.sensitivity.states import activation_bytes
-from zprof.planner.step.ledger import step_with
-from zprof.planner.step.runs import Stack
+from zprof.planner.step.ledger import plan_step_of_stack
+from zprof.planner.step.unit_times import Stack
 
 #: Above this many samples a micro-batch is no longer one.
-_MOST_SAMPLES = 1 << 20
+_MAX_SAMPLES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MostSamples:
+class MaxSamples:
     """Of a device's micro-batch; ``at_most``: an upper bound, as not all of its memory is known."""
 
     count: int
@@ -44,67 +44,71 @@ class MostSamples:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _World:
     job: Job
-    most: MostSamples
+    most: MaxSamples
     state_bytes: int
 
 
-def speed_up_of(
+def compute_speed_up(
     job: Job, stack: Stack, dp_degrees: Sequence[int], scheme: Scheme = Scheme.ZERO_3
 ) -> tuple[SpeedUp, ...]:
     """Of every world in which a sample fits, against the smallest of them; empty where it is not known.
 
     ``job`` has no units of its shape yet: they keep other bytes with every batch.
     """
-    worlds = sorted(_fitting(job, dp_degrees, scheme), key=lambda world: world.job.degrees.dp)
+    worlds = sorted(_fitting_worlds(job, dp_degrees, scheme), key=lambda world: world.job.degrees.dp)
     return tuple(
-        found for world in worlds if (found := _against(worlds[0], world, stack, scheme)) is not None
+        found for world in worlds if (found := _compare_worlds(worlds[0], world, stack, scheme)) is not None
     )
 
 
-def most_samples(job: Job, scheme: Scheme) -> MostSamples:
+def find_max_samples(job: Job, scheme: Scheme) -> MaxSamples:
     """A device's largest micro-batch that fits; 0 where none does, or that is not known."""
     if job.hardware is None or job.shape is None or job.batch.sequence is None:
-        return MostSamples(count=0, at_most=False)
+        return MaxSamples(count=0, at_most=False)
     memory = job.hardware.memory_bytes
-    if _is_known(job, scheme):
-        count = largest_that_fits(lambda samples: _peak(job, scheme, samples), memory, most=_MOST_SAMPLES)
-        return MostSamples(count=count, at_most=False)
-    return MostSamples(count=_by_formula(job, job.shape, scheme, memory), at_most=True)
+    if _is_memory_known(job, scheme):
+        count = largest_that_fits(
+            lambda samples: _peak_bytes_with_samples(job, scheme, samples), memory, most=_MAX_SAMPLES
+        )
+        return MaxSamples(count=count, at_most=False)
+    return MaxSamples(count=_max_samples_by_formula(job, job.shape, scheme, memory), at_most=True)
 
 
-def _is_known(job: Job, scheme: Scheme) -> bool:
+def _is_memory_known(job: Job, scheme: Scheme) -> bool:
     """All of its memory at any batch."""
-    terms = memory_of(with_units(with_samples(job, 1)), scheme).terms
+    terms = plan_memory(with_units(with_samples(job, 1)), scheme).terms
     return not job.units and all(term.bytes is not None for term in terms)
 
 
-def _peak(job: Job, scheme: Scheme, samples: int) -> int:
-    return known_bytes(memory_of(with_units(with_samples(job, samples)), scheme).terms)
+def _peak_bytes_with_samples(job: Job, scheme: Scheme, samples: int) -> int:
+    return sum_known_bytes(plan_memory(with_units(with_samples(job, samples)), scheme).terms)
 
 
-def _by_formula(job: Job, shape: Shape, scheme: Scheme, memory: int) -> int:
+def _max_samples_by_formula(job: Job, shape: Shape, scheme: Scheme, memory: int) -> int:
     there = with_units(job)
-    left = memory - law_bytes(there, scheme) - (gathered_bytes(there) if scheme is Scheme.ZERO_3 else 0)
-    sample = activation_bytes(job, 1) or 0
+    left = (
+        memory - total_state_bytes(there, scheme) - (gathered_bytes(there) if scheme is Scheme.ZERO_3 else 0)
+    )
+    sample = micro_batch_activation_bytes(job, 1) or 0
     if job.residual.checkpointing:
         sequence, size = job.batch.sequence or 0, job.element_bytes.parameter
         sample += working_set_bytes(shape, sequence, size, mp=job.degrees.mp)
-    return max(0, min(_MOST_SAMPLES, left // max(1, sample)))
+    return max(0, min(_MAX_SAMPLES, left // max(1, sample)))
 
 
-def _fitting(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_World]:
+def _fitting_worlds(job: Job, dp_degrees: Sequence[int], scheme: Scheme) -> Iterator[_World]:
     for dp in dp_degrees:
         there = with_ranks(job, dp)
-        most = most_samples(there, scheme)
+        most = find_max_samples(there, scheme)
         if most.count:
-            yield _World(job=there, most=most, state_bytes=law_bytes(with_units(there), scheme))
+            yield _World(job=there, most=most, state_bytes=total_state_bytes(with_units(there), scheme))
 
 
-def _against(first: _World, world: _World, stack: Stack, scheme: Scheme) -> SpeedUp | None:
-    start = _speed(first.job, stack, first.most.count, scheme)
-    equal = _speed(world.job, stack, first.most.count, scheme)
-    larger = _speed(world.job, stack, world.most.count, scheme)
-    kept = activation_bytes(world.job, world.most.count)
+def _compare_worlds(first: _World, world: _World, stack: Stack, scheme: Scheme) -> SpeedUp | None:
+    start = _device_throughput(first.job, stack, first.most.count, scheme)
+    equal = _device_throughput(world.job, stack, first.most.count, scheme)
+    larger = _device_throughput(world.job, stack, world.most.count, scheme)
+    kept = micro_batch_activation_bytes(world.job, world.most.count)
     if start is None or equal is None or larger is None or kept is None:
         return None
     return SpeedUp(
@@ -119,7 +123,18 @@ def _against(first: _World, world: _World, stack: Stack, scheme: Scheme) -> Spee
     )
 
 
-def _speed(job: Job, stack: Stack, samples: int, scheme: Scheme) -> float | None:
+def _device_throughput(job: Job, stack: Stack, samples: int, scheme: Scheme) -> float | None:
     """Samples a second of a device."""
-    step = step_with(with_samples(job, samples), scheme, stack)
+    step = plan_step_of_stack(with_samples(job, samples), scheme, stack)
     return None if step is None or not step.wall_ns else samples * job.batch.micro_batches / step.wall_ns
+
+
+def micro_batch_activation_bytes(job: Job, samples: int) -> int | None:
+    """What the forward keeps for the backward; None where the shape or the sequence is not known."""
+    shape, sequence, mp = job.shape, job.batch.sequence, job.degrees.mp
+    if shape is None or sequence is None:
+        return None
+    size = job.element_bytes.parameter
+    if job.residual.checkpointing:
+        return closed_forms.checkpoint_bytes(shape, samples * sequence, size, job.residual, mp=mp)
+    return closed_forms.activation_bytes(shape, samples * sequence, size, mp=mp)

@@ -1,14 +1,14 @@
-"""What the figures of a planned step and of its traffic rest on."""
+"""Formula, source and known deviation of each figure of a planned step and of its traffic."""
 
 from collections.abc import Mapping
 
-from zprof.model.planning.assumption import Assumption
-from zprof.model.planning.plan import Scheme
+from zprof.model.plan import Scheme
+from zprof.model.whatif import Assumption
 
 _PAPER = "arXiv 1910.02054"
-_DEEPER = "prefetch of more than one unit counts as of one: units alike hide no more with it"
+_DEEP_PREFETCH_NOTE = "prefetch of more than one unit counts as of one: units alike hide no more with it"
 
-STEP: Mapping[str, Assumption] = {
+STEP_ASSUMPTIONS: Mapping[str, Assumption] = {
     "step.wall": Assumption(
         formula="compute + exposed transfer + exposed copies + idle",
         source="sum over phases that each last as long as the longest of what runs in them",
@@ -54,14 +54,14 @@ STEP: Mapping[str, Assumption] = {
         formula="AG_1 + sum max(c_u, AG_(u+1)) + c_U; AG_U + max(b_U, AG_(U-1)) + sum max(b_u, RS_(u+1) + "
         "AG_(u-1)) + RS_1",
         source=f"{_PAPER}, section 7.2.2; arXiv 2304.11277, section 3.3",
-        deviation=f"the paper broadcasts from owners, engines gather: the same volume; {_DEEPER}",
+        deviation=f"the paper broadcasts from owners, engines gather: the same volume; {_DEEP_PREFETCH_NOTE}",
     ),
     "step.stage_3_kept": Assumption(
         formula="AG_1 + sum max(c_u, AG_(u+1)) + c_U; b_U + sum max(b_u, RS_(u+1) + AG) + RS_1",
         source=f"{_PAPER}, section 7.2.2; arXiv 2304.11277, section 3.3",
         deviation="the last unit stays gathered: psi less its elements; with units alike the gather that "
         "could run beside b_U is counted last, at most b_U more than by events; units that differ are by "
-        f"events; {_DEEPER}",
+        f"events; {_DEEP_PREFETCH_NOTE}",
     ),
     "step.stage_3_waits": Assumption(
         formula="without prefetch every gather and every reduction is exposed",
@@ -93,7 +93,7 @@ STEP: Mapping[str, Assumption] = {
     ),
 }
 
-TRAFFIC: Mapping[str, Assumption] = {
+TRAFFIC_ASSUMPTIONS: Mapping[str, Assumption] = {
     "traffic.stage_0": Assumption(
         formula="all-reduce of all gradients: 2 psi elements", source=f"{_PAPER}, section 7.1"
     ),
@@ -129,7 +129,7 @@ TRAFFIC: Mapping[str, Assumption] = {
     ),
 }
 
-_TRANSFER: Mapping[Scheme, str] = {
+_TRANSFER_KEYS: Mapping[Scheme, str] = {
     Scheme.DATA_PARALLEL: "step.stage_0",
     Scheme.ZERO_1: "step.stage_1",
     Scheme.ZERO_2: "step.stage_2",
@@ -140,9 +140,11 @@ _TRANSFER: Mapping[Scheme, str] = {
 }
 
 
-def leaves_of(scheme: Scheme, *, pipelined: bool, prefetch: int, keep_last: bool) -> Mapping[str, str]:
+def assumptions_by_leaf(
+    scheme: Scheme, *, pipelined: bool, prefetch: int, keep_last: bool
+) -> Mapping[str, str]:
     """The assumption of each leaf of a planned step."""
-    transfer = _TRANSFER[scheme]
+    transfer = _TRANSFER_KEYS[scheme]
     if scheme is Scheme.ZERO_3 and prefetch == 0:
         transfer = "step.stage_3_waits"
     elif scheme is Scheme.ZERO_3 and keep_last:

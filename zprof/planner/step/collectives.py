@@ -1,4 +1,4 @@
-"""Time of one collective on a group: hops of a ring, and bytes at the bandwidth that the group gets.
+"""Time of one collective on a group, and which ranks form the groups of each parallelism.
 
 With S bytes of the full (gathered) tensor, N ranks on n nodes, beta bus bandwidth, a_i and a_e the latency
 of a hop within a node and between nodes:
@@ -10,12 +10,16 @@ of a hop within a node and between nodes:
 Source: ring volume (N-1)/N from arXiv 1910.02054, section 7 (and Patarasuk and Yuan, 2009); hops and the
 tree as NCCL documents them (nccl-tests, doc/PERFORMANCE.md).  NCCL has no tree for all-gather and
 reduce-scatter.
+
+Placement. Model-parallel ranks lie next to each other, data-parallel ones as far apart as there are
+model-parallel ones, stages of a pipeline farthest: the order of Megatron-LM (arXiv 2104.04473, section 3),
+which keeps what cannot be hidden within a node.
 """
 
 import math
 from dataclasses import dataclass
 
-from zprof.model.planning.hardware import Hardware
+from zprof.model.job import Degrees, Hardware
 from zprof.planner.rounding import ceil_div
 
 _NS_PER_S = 1e9
@@ -41,7 +45,7 @@ class Group:
         return ceil_div(self.ranks, self.per_node)
 
 
-def group_of(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
+def make_group(hardware: Hardware, ranks: int, stride: int = 1) -> Group:
     """The group of every ``stride``-th rank, where ranks fill one node after the other.
 
     It has g = devices_per_node / stride ranks on a node (at least 1), and gets
@@ -95,3 +99,24 @@ def tree_all_reduce_ns(group: Group, size_bytes: float, messages: int = 1) -> fl
 def ring_bytes(ranks: int, size_bytes: float) -> float:
     """What of a tensor passes one link of a ring: (N-1)/N of it."""
     return size_bytes * (ranks - 1) / ranks
+
+
+def data_group(hardware: Hardware, degrees: Degrees) -> Group:
+    """Ranks with the same part of the model."""
+    return make_group(hardware, degrees.dp, stride=degrees.mp)
+
+
+def model_group(hardware: Hardware, degrees: Degrees) -> Group:
+    """Ranks that share the matrices of every block."""
+    return make_group(hardware, degrees.mp)
+
+
+def boundary_group(hardware: Hardware, degrees: Degrees) -> Group:
+    """Two neighbours of a pipeline: the slowest pair, which is on two nodes where the job is."""
+    spans = degrees.devices > hardware.devices_per_node
+    return make_group(hardware, 2, stride=hardware.devices_per_node if spans else 1)
+
+
+def link_name(group: Group) -> str:
+    """``intra``: within a node; ``inter``: through network cards."""
+    return "intra" if group.nodes == 1 else "inter"

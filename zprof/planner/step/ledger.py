@@ -1,62 +1,73 @@
 """The ledger of a planned step: wall = compute + exposed_transfer + exposed_memcpy + idle, exactly."""
 
-from collections.abc import Mapping
+from zprof.model.job import Hardware, Job
+from zprof.model.plan import PlannedStep, Scheme, get_zero_stage
+from zprof.planner.step.assumptions import assumptions_by_leaf
+from zprof.planner.step.parallelism import (
+    PipelineFlow,
+    gpipe_flow,
+    pipedream_flow,
+    stream_elements,
+    transfer_ns,
+)
+from zprof.planner.step.schedule import (
+    Passes,
+    Phase,
+    PhaseTotal,
+    plain_backward,
+    plain_forward,
+    reduced_backward,
+    repeat_phases,
+    sharded_passes,
+    step_phases,
+    sum_phases,
+)
+from zprof.planner.step.unit_times import Stack, StackTimes, device_times, stack_units
 
-from zprof.model.planning.assumption import Assumption
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Job
-from zprof.model.planning.plan import PlannedStep, Scheme, stage_of
-from zprof.planner.step.activations import stream_elements
-from zprof.planner.step.assumptions import STEP, leaves_of
-from zprof.planner.step.backward import plain_backward, reduced_backward
-from zprof.planner.step.forward import plain_forward
-from zprof.planner.step.overlap import Passes, sharded_passes, step_phases
-from zprof.planner.step.phases import Phase, Total, repeated, total
-from zprof.planner.step.pipeline import Flow, gpipe, pipedream, transfer_ns
-from zprof.planner.step.runs import Stack, stack_of
-from zprof.planner.step.times import StackTimes
-from zprof.planner.step.unit_times import device_times
 
-ASSUMPTIONS: Mapping[str, Assumption] = STEP
-
-
-def step_of(job: Job, scheme: Scheme) -> PlannedStep | None:
+def plan_step(job: Job, scheme: Scheme) -> PlannedStep | None:
     """The step of one device; None where hardware, batch or the model's units are not known."""
-    stack = stack_of(job)
-    return None if stack is None else step_with(job, scheme, stack)
+    stack = stack_units(job)
+    return None if stack is None else plan_step_of_stack(job, scheme, stack)
 
 
-def step_with(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | None:
+def plan_step_of_stack(job: Job, scheme: Scheme, stack: Stack) -> PlannedStep | None:
     """As ``step_of``, with the units of the job in runs: for who asks about many batches or machines."""
     if job.hardware is None:
         return None
-    times = device_times(job, job.hardware, stack, stage_of(scheme))
+    times = device_times(job, job.hardware, stack, get_zero_stage(scheme))
     if times is None:
         return None
-    flow = _flow(job, job.hardware, scheme, times)
-    return None if flow is None else _ledger(job, scheme, total(_phases(job, scheme, times)), flow)
+    flow = _pipeline_flow(job, job.hardware, scheme, times)
+    return (
+        None
+        if flow is None
+        else _make_ledger(job, scheme, sum_phases(_plan_phases(job, scheme, times)), flow)
+    )
 
 
-def _phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[Phase, ...]:
+def _plan_phases(job: Job, scheme: Scheme, times: StackTimes) -> tuple[Phase, ...]:
     count = job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
-        return repeated((*plain_forward(times), *reduced_backward(times)), count)
-    return step_phases(times, stage=stage_of(scheme), micro_batches=count, overlap=job.overlap)
+        return repeat_phases((*plain_forward(times), *reduced_backward(times)), count)
+    return step_phases(times, stage=get_zero_stage(scheme), micro_batches=count, overlap=job.overlap)
 
 
-def _flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> Flow | None:
+def _pipeline_flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> PipelineFlow | None:
     """What the pipeline adds; None where what passes between its stages is not known."""
     if job.degrees.pp == 1:
-        return Flow(idle_ns=0, exposed_ns=0, moved_ns=0)
+        return PipelineFlow(idle_ns=0, exposed_ns=0, moved_ns=0)
     elements = stream_elements(job)
     if elements is None:
         return None
-    passes = _passes(job, scheme, times)
-    forward, backward = total(passes.forward).wall_ns, total(passes.backward).wall_ns
+    passes = _plan_passes(job, scheme, times)
+    forward, backward = sum_phases(passes.forward).wall_ns, sum_phases(passes.backward).wall_ns
     transfer, count = transfer_ns(job, hardware, elements), job.batch.micro_batches
     if scheme is Scheme.PIPEDREAM:
-        return pipedream(micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=transfer)
-    return gpipe(
+        return pipedream_flow(
+            micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=transfer
+        )
+    return gpipe_flow(
         stages=job.degrees.pp,
         micro_batches=count,
         forward_ns=forward,
@@ -65,7 +76,7 @@ def _flow(job: Job, hardware: Hardware, scheme: Scheme, times: StackTimes) -> Fl
     )
 
 
-def _passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
+def _plan_passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
     """Of a micro-batch that is not the last."""
     if scheme is Scheme.ZERO_3:
         return sharded_passes(times, job.overlap)
@@ -76,7 +87,7 @@ def _passes(job: Job, scheme: Scheme, times: StackTimes) -> Passes:
     )
 
 
-def _ledger(job: Job, scheme: Scheme, phases: Total, flow: Flow) -> PlannedStep:
+def _make_ledger(job: Job, scheme: Scheme, phases: PhaseTotal, flow: PipelineFlow) -> PlannedStep:
     wall = phases.wall_ns + flow.idle_ns + flow.exposed_ns
     exposed = phases.exposed_transfer_ns + flow.exposed_ns
     collective = phases.collective_ns + flow.moved_ns
@@ -89,7 +100,7 @@ def _ledger(job: Job, scheme: Scheme, phases: Total, flow: Flow) -> PlannedStep:
         collective_ns=collective,
         overlapped_ns=collective - exposed,
         efficiency_ratio=phases.compute_ns / wall if wall else 1.0,
-        assumptions=leaves_of(
+        assumptions=assumptions_by_leaf(
             scheme,
             pipelined=job.degrees.pp > 1,
             prefetch=job.overlap.prefetch,

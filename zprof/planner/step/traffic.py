@@ -1,32 +1,31 @@
-"""What one device moves in a step, along each axis.
+"""Bytes that one device moves in a step, along each axis of parallelism.
 
 Data: gathers x psi + reductions x psi elements of the device's part of the model, as the stage has them
 (arXiv 1910.02054, section 7); model: section 8; pipeline: a tensor of activations a boundary each way.
 Padding of shards is left out; frozen parameters are gathered in stage 3 only, and never reduced.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from zprof.model.planning.assumption import Assumption
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Job
-from zprof.model.planning.plan import Axis, LinkTraffic, Scheme, stage_of
+from zprof.model.job import Hardware, Job
+from zprof.model.plan import Axis, LinkTraffic, Scheme, get_zero_stage
 from zprof.planner.rounding import ceil_div
-from zprof.planner.step import placement
-from zprof.planner.step.activations import stream_elements
-from zprof.planner.step.assumptions import TRAFFIC
+from zprof.planner.step import collectives
 from zprof.planner.step.collectives import ring_bytes
-from zprof.planner.step.model_parallel import block_times, block_traffic
-from zprof.planner.step.pipeline import transfer_ns
-from zprof.planner.step.runs import Run, Stack, stack_of
-from zprof.planner.step.schemes import times_of
-from zprof.planner.step.unit_times import data_link_ns, device_layers, device_stack, trained_elements
-
-ASSUMPTIONS: Mapping[str, Assumption] = TRAFFIC
+from zprof.planner.step.parallelism import block_times, block_traffic, stream_elements, transfer_ns
+from zprof.planner.step.unit_times import (
+    Run,
+    Stack,
+    data_link_ns,
+    device_layers,
+    device_stack,
+    stack_units,
+    trained_elements,
+)
 
 #: Where nothing is known of the machine: nodes of 8, which says only what stays within one.
-_UNKNOWN = Hardware(
+_UNKNOWN_HARDWARE = Hardware(
     name="unknown",
     memory_bytes=1,
     flops_per_s=1.0,
@@ -35,23 +34,27 @@ _UNKNOWN = Hardware(
     node_bytes_per_s=1.0,
     intra_bytes_per_s=1.0,
 )
-_PARTS = {0: "traffic.stage_0", 1: "traffic.stage_1", 2: "traffic.stage_2", 3: "traffic.stage_3"}
+_DATA_ASSUMPTIONS = {0: "traffic.stage_0", 1: "traffic.stage_1", 2: "traffic.stage_2", 3: "traffic.stage_3"}
 
 
-def links_of(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
+def plan_traffic(job: Job, scheme: Scheme) -> tuple[LinkTraffic, ...]:
     """Traffic of one device; times are None without hardware.  What is not known is left out."""
-    placed = job if job.hardware else replace(job, hardware=_UNKNOWN)
-    hardware = job.hardware or _UNKNOWN
-    links = (*_data(placed, hardware, scheme), *_model(placed, hardware), *_pipeline(placed, hardware))
-    found = (*links, *_host(placed, hardware))
+    placed = job if job.hardware else replace(job, hardware=_UNKNOWN_HARDWARE)
+    hardware = job.hardware or _UNKNOWN_HARDWARE
+    links = (
+        *_data_traffic(placed, hardware, scheme),
+        *_model_traffic(placed, hardware),
+        *_pipeline_traffic(placed, hardware),
+    )
+    found = (*links, *_host_traffic(placed, hardware))
     return found if job.hardware else tuple(replace(link, time_ns=None) for link in found)
 
 
-def _data(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[LinkTraffic]:
+def _data_traffic(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[LinkTraffic]:
     if job.degrees.dp == 1:
         return
-    stack, stage, sizes = _part(job), stage_of(scheme), job.element_bytes
-    times = times_of(scheme, job.batch.micro_batches)
+    stack, stage, sizes = _device_part(job), get_zero_stage(scheme), job.element_bytes
+    times = count_collectives(scheme, job.batch.micro_batches)
     kept = job.batch.micro_batches if scheme is Scheme.ZERO_3 and job.overlap.keep_last else 0
     trained = trained_elements(job, stack.elements)
     gathered = times.gathers * (stack.elements if stage == 3 else trained) - kept * stack.last.elements
@@ -62,26 +65,26 @@ def _data(job: Job, hardware: Hardware, scheme: Scheme) -> Iterator[LinkTraffic]
     reductions = times.reductions // 2 if stage == 0 else times.reductions
     yield LinkTraffic(
         axis=Axis.DATA,
-        link=placement.link(placement.data_group(hardware, job.degrees)),
+        link=collectives.link_name(collectives.data_group(hardware, job.degrees)),
         elements=gathered + reduced,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.dp, size)),
         time_ns=sum(n * (times.gathers * gather + reductions * reduce) for n, gather, reduce in links)
         - kept * last,
-        assumption="traffic.pipedream_data" if scheme is Scheme.PIPEDREAM else _PARTS[stage],
+        assumption="traffic.pipedream_data" if scheme is Scheme.PIPEDREAM else _DATA_ASSUMPTIONS[stage],
     )
 
 
-def _part(job: Job) -> Stack:
+def _device_part(job: Job) -> Stack:
     """The device's units; where they are not known, its part of the parameters as one."""
-    stack = stack_of(job)
+    stack = stack_units(job)
     if stack is not None:
         return device_stack(job, stack)
     elements = ceil_div(job.parameters, job.degrees.mp * job.degrees.pp)
     return Stack(runs=(Run(count=1, elements=elements, flop_per_token=0.0),))
 
 
-def _model(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
+def _model_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     block, time = block_traffic(job), block_times(job, hardware)
     if job.degrees.mp == 1 or block is None or time is None:
         return
@@ -89,7 +92,7 @@ def _model(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     size = block.elements * count * job.element_bytes.parameter
     yield LinkTraffic(
         axis=Axis.MODEL,
-        link=placement.link(placement.model_group(hardware, job.degrees)),
+        link=collectives.link_name(collectives.model_group(hardware, job.degrees)),
         elements=block.elements * count,
         bytes=size,
         ring_bytes=round(ring_bytes(job.degrees.mp, size)),
@@ -98,14 +101,14 @@ def _model(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     )
 
 
-def _pipeline(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
+def _pipeline_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     elements = stream_elements(job)
     if job.degrees.pp == 1 or elements is None:
         return
     moved = 2 * elements * job.batch.micro_batches
     yield LinkTraffic(
         axis=Axis.PIPELINE,
-        link=placement.link(placement.boundary(hardware, job.degrees)),
+        link=collectives.link_name(collectives.boundary_group(hardware, job.degrees)),
         elements=moved,
         bytes=moved * job.element_bytes.parameter,
         ring_bytes=moved * job.element_bytes.parameter,
@@ -114,7 +117,7 @@ def _pipeline(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     )
 
 
-def _host(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
+def _host_traffic(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
     block, time = block_traffic(job), block_times(job, hardware)
     if block is None or time is None or not block.host_bytes:
         return
@@ -128,3 +131,29 @@ def _host(job: Job, hardware: Hardware) -> Iterator[LinkTraffic]:
         time_ns=moves * time.copy_ns,
         assumption="traffic.host",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCounts:
+    """How often all parameters are gathered and all gradients reduced; an all-reduce is two reductions."""
+
+    gathers: int
+    reductions: int
+
+
+def count_collectives(scheme: Scheme, micro_batches: int) -> CollectiveCounts:
+    """In a step (arXiv 1910.02054, section 7.2; with micro-batches see ``overlap``).
+
+    PipeDream updates with every micro-batch, so that it reduces as often (arXiv 1806.03377, section 3.3).
+    """
+    match scheme:
+        case Scheme.ZERO_1:
+            return CollectiveCounts(gathers=1, reductions=1)
+        case Scheme.ZERO_2:
+            return CollectiveCounts(gathers=1, reductions=micro_batches)
+        case Scheme.ZERO_3:
+            return CollectiveCounts(gathers=2 * micro_batches, reductions=micro_batches)
+        case Scheme.PIPEDREAM:
+            return CollectiveCounts(gathers=0, reductions=2 * micro_batches)
+        case _:
+            return CollectiveCounts(gathers=0, reductions=2)

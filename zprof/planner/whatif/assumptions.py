@@ -1,8 +1,8 @@
-"""What every predicted figure of a changed run rests on."""
+"""Formula and source of each predicted figure of a changed run."""
 
 from collections.abc import Mapping
 
-from zprof.model.planning.assumption import Assumption
+from zprof.model.whatif import Assumption
 
 WALL = "whatif.wall"
 COMPUTE = "whatif.compute"

@@ -1,72 +1,73 @@
-"""A change, applied to what the model knows of a run; the changes that are usually asked about."""
+"""A change of a run: in words, checked, and applied to the model of the run."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from zprof.model.planning.whatif import Change
-from zprof.planner.whatif.calibrate import Calibrated
-from zprof.planner.whatif.habits import IN_FLIGHT, Habits
-from zprof.planner.whatif.skeleton import Floats, Pass, Phase, Skeleton, UnitSize, Work
+from zprof.model.errors import BadInput
+from zprof.model.whatif import Change
+from zprof.planner.whatif.calibration import CalibratedModel
+from zprof.planner.whatif.engine_policy import DEFAULT_IN_FLIGHT, EnginePolicy
+from zprof.planner.whatif.passes import Floats, Pass, PassWork, Phase, StepPasses, UnitSize
 
 #: Ranks differ by more than this share of their work: to make them even is worth a question.
 _SKEW_RATIO = 0.03
 
 
-def changed_habits(habits: Habits, change: Change) -> Habits:
+def change_policy(habits: EnginePolicy, change: Change) -> EnginePolicy:
     """What the engine does after a change."""
     stage = habits.stage if change.stage is None else change.stage
     from_2 = habits.stage >= 2
     ahead = habits.prefetch if habits.stage == 3 or stage != 3 else 1
-    return Habits(
+    return EnginePolicy(
         stage=stage,
         prefetch=ahead if change.prefetch is None else change.prefetch,
         keep=habits.keep if change.keep_after_forward is None else change.keep_after_forward,
-        overlap_reduce=_or(change.overlap_reduce, habits.overlap_reduce),
-        overlap_gather=_or(change.overlap_gather, habits.overlap_gather),
-        in_flight=habits.in_flight if from_2 else _in_flight(habits, stage),
+        overlap_reduce=_value_or(change.overlap_reduce, habits.overlap_reduce),
+        overlap_gather=_value_or(change.overlap_gather, habits.overlap_gather),
+        in_flight=habits.in_flight if from_2 else _reductions_in_flight(habits, stage),
         updates_first=habits.updates_first,
     )
 
 
-def _in_flight(habits: Habits, stage: int) -> int:
+def _reductions_in_flight(habits: EnginePolicy, stage: int) -> int:
     """Below stage 2 nothing shows how many reductions an engine would have under way from it on."""
-    return IN_FLIGHT if stage >= 2 else habits.in_flight
+    return DEFAULT_IN_FLIGHT if stage >= 2 else habits.in_flight
 
 
-def _or(value: bool | None, otherwise: bool) -> bool:
+def _value_or(value: bool | None, otherwise: bool) -> bool:
     return otherwise if value is None else value
 
 
-def changed_skeleton(model: Calibrated, change: Change) -> Skeleton:
+def change_passes(model: CalibratedModel, change: Change) -> StepPasses:
     """Passes, their work and the bytes of their messages after a change."""
     skeleton = model.skeleton
     if change.stage is not None:
-        skeleton = _reducing(skeleton, model.habits.stage, change.stage)
+        skeleton = _change_reductions(skeleton, model.habits.stage, change.stage)
     if change.micro_batches is not None and change.micro_batches != skeleton.micro_batches:
         skeleton = _with_micro_batches(skeleton, change.micro_batches)
     if change.units_merged is not None and change.units_merged > 1:
-        skeleton = _merged(skeleton, change.units_merged)
+        skeleton = _merge_units(skeleton, change.units_merged)
     if change.element_bytes_reduced is not None and model.reduced_element_bytes:
-        skeleton = _with_element_bytes(skeleton, change.element_bytes_reduced / model.reduced_element_bytes)
+        skeleton = _scale_reductions(skeleton, change.element_bytes_reduced / model.reduced_element_bytes)
     if change.even:
-        skeleton = replace(skeleton, work=_even(skeleton.work))
+        skeleton = replace(skeleton, work=_level_ranks(skeleton.work))
     return skeleton
 
 
-def _with_element_bytes(skeleton: Skeleton, times: float) -> Skeleton:
+def _scale_reductions(skeleton: StepPasses, times: float) -> StepPasses:
     if times == 1:
         return skeleton
     units = tuple(replace(unit, reduce_bytes=unit.reduce_bytes * times) for unit in skeleton.units)
     return replace(skeleton, units=units)
 
 
-def _reducing(skeleton: Skeleton, old: int, new: int) -> Skeleton:
+def _change_reductions(skeleton: StepPasses, old: int, new: int) -> StepPasses:
     """With accumulation: stages 0 and 1 reduce after the last micro-batch, the others after each."""
     if (old >= 2) == (new >= 2) or skeleton.micro_batches == 1:
         return skeleton
     last = skeleton.micro_batches - 1
-    ends = {id(each) for each in skeleton.passes if _ends(each, skeleton)}
+    ends = {id(each) for each in skeleton.passes if _completes_gradients(each, skeleton)}
     passes = tuple(
         replace(each, reduces=id(each) in ends and (new >= 2 or each.micro_batch == last))
         for each in skeleton.passes
@@ -74,13 +75,13 @@ def _reducing(skeleton: Skeleton, old: int, new: int) -> Skeleton:
     return replace(skeleton, passes=passes)
 
 
-def _ends(each: Pass, skeleton: Skeleton) -> bool:
+def _completes_gradients(each: Pass, skeleton: StepPasses) -> bool:
     """Whether the gradients of the unit are complete after it."""
     encloses = skeleton.units[each.unit].encloses
     return each.phase is Phase.BACKWARD and (not encloses or not each.needs)
 
 
-def _with_micro_batches(skeleton: Skeleton, count: int) -> Skeleton:
+def _with_micro_batches(skeleton: StepPasses, count: int) -> StepPasses:
     """The same samples a step in other portions: each pass has its share of the work."""
     old, size = skeleton.micro_batches, len(skeleton.passes) // skeleton.micro_batches
     first = skeleton.passes[-size:]
@@ -97,14 +98,14 @@ def _with_micro_batches(skeleton: Skeleton, count: int) -> Skeleton:
     return replace(skeleton, passes=passes, work=work, micro_batches=count)
 
 
-def _merged(skeleton: Skeleton, count: int) -> Skeleton:
+def _merge_units(skeleton: StepPasses, count: int) -> StepPasses:
     """So many neighbours become one unit; the one that encloses them stays by itself."""
     inside = [index for index, unit in enumerate(skeleton.units) if not unit.encloses]
     around = [index for index, unit in enumerate(skeleton.units) if unit.encloses]
     groups = [[index] for index in around]
     groups += [inside[start : start + count] for start in range(0, len(inside), count)]
     place = {index: number for number, group in enumerate(groups) for index in group}
-    units = tuple(_one([skeleton.units[index] for index in group]) for group in groups)
+    units = tuple(_merge_sizes([skeleton.units[index] for index in group]) for group in groups)
     passes: list[Pass] = []
     work: list[Floats] = []
     for each, ns in zip(skeleton.passes, skeleton.work.passes, strict=True):
@@ -119,7 +120,7 @@ def _merged(skeleton: Skeleton, count: int) -> Skeleton:
     )
 
 
-def _one(units: list[UnitSize]) -> UnitSize:
+def _merge_sizes(units: list[UnitSize]) -> UnitSize:
     return UnitSize(
         name=units[0].name if len(units) == 1 else f"{units[0].name} to {units[-1].name}",
         gather_bytes=sum(unit.gather_bytes for unit in units),
@@ -128,19 +129,19 @@ def _one(units: list[UnitSize]) -> UnitSize:
     )
 
 
-def _even(work: Work) -> Work:
+def _level_ranks(work: PassWork) -> PassWork:
     """All ranks as the median one."""
 
     def median(values: Floats) -> Floats:
         middle = np.median(values, axis=-1, keepdims=True)
         return np.broadcast_to(middle, values.shape).copy()
 
-    return Work(
+    return PassWork(
         head=median(work.head), passes=median(work.passes), tail=median(work.tail), between=work.between
     )
 
 
-def usual_of(model: Calibrated) -> tuple[Change, ...]:
+def usual_changes(model: CalibratedModel) -> tuple[Change, ...]:
     """What is asked first of a run: each other stage, prefetch, the link, even ranks, what stays gathered."""
     habits, summary = model.habits, model.summary
     found = [Change(stage=stage) for stage in range(4) if stage != habits.stage]
@@ -152,3 +153,92 @@ def usual_of(model: Calibrated) -> tuple[Change, ...]:
     if summary.skew_ns > _SKEW_RATIO * max(1, busy):
         found.append(Change(even=True))
     return tuple(found)
+
+
+_KEEPS = ("none", "last", "all")
+_HINT = "zprof whatif --help shows what can be changed"
+
+
+def describe_change(change: Change) -> str:
+    """As one would say it: ``stage 2, prefetch 2, bandwidth x2``."""
+    said = [
+        _format_part("stage {}", change.stage),
+        _format_part("prefetch {}", change.prefetch),
+        _format_part("keep {} after the forward", change.keep_after_forward),
+        _describe_switch("reductions", change.overlap_reduce),
+        _describe_switch("gathers of new parameters", change.overlap_gather),
+        _format_part("bandwidth x{:g}", change.bandwidth_ratio),
+        _format_part("latency x{:g}", change.latency_ratio),
+        _describe_merging(change.units_merged),
+        _describe_micro_batches(change.micro_batches),
+        _format_part("gradients of {} bytes an element reduced", change.element_bytes_reduced),
+        "" if not change.even else "even ranks",
+        _format_part("sharded over {} ranks", change.shard_ranks),
+    ]
+    return ", ".join(text for text in said if text) or "nothing changed"
+
+
+def _format_part(text: str, value: object) -> str:
+    return "" if value is None else text.format(value)
+
+
+def _describe_switch(what: str, on: bool | None) -> str:
+    return "" if on is None else f"{what} {'beside compute' if on else 'waited for at once'}"
+
+
+def _describe_merging(count: int | None) -> str:
+    if count is None:
+        return ""
+    return "no units merged" if count == 1 else f"{count} units merged into one"
+
+
+def _describe_micro_batches(count: int | None) -> str:
+    """What a plan's micro-batches are not: they add samples there."""
+    if count is None:
+        return ""
+    return "the same samples in 1 micro-batch" if count == 1 else f"the same samples in {count} micro-batches"
+
+
+def refuse_change(change: Change) -> None:
+    """Refuse what cannot be.
+
+    Raises:
+        BadInput: with the value that is wrong.
+    """
+    for wrong, what in (
+        (change.stage is not None and change.stage not in range(4), f"stage {change.stage}: 0 to 3"),
+        (_is_below(change.prefetch, 0), f"prefetch {change.prefetch}: 0 or more"),
+        (
+            change.keep_after_forward not in (None, *_KEEPS),
+            f"keep {change.keep_after_forward}: none, last, all",
+        ),
+        (_not_above_0(change.bandwidth_ratio), f"bandwidth x{change.bandwidth_ratio}: above 0"),
+        (_is_below(change.latency_ratio, 0), f"latency x{change.latency_ratio}: 0 or more"),
+        (_is_below(change.units_merged, 1), f"units merged {change.units_merged}: 1 or more"),
+        (_is_below(change.micro_batches, 1), f"micro-batches {change.micro_batches}: 1 or more"),
+        (
+            _is_below(change.element_bytes_reduced, 1),
+            f"element bytes {change.element_bytes_reduced}: 1 or more",
+        ),
+        (_is_below(change.shard_ranks, 2), f"shard ranks {change.shard_ranks}: 2 or more"),
+    ):
+        if wrong:
+            raise BadInput(what, hint=_HINT)
+
+
+def refuse_merging(change: Change, units: int | None) -> None:
+    """Refuse to merge more units than the run has; None: that is not known.
+
+    Raises:
+        BadInput: with how many there are.
+    """
+    if units is not None and change.units_merged is not None and change.units_merged > units:
+        raise BadInput(f"units merged {change.units_merged}: the run has {units} units", hint=_HINT)
+
+
+def _is_below(value: float | None, least: float) -> bool:
+    return value is not None and not value >= least
+
+
+def _not_above_0(value: float | None) -> bool:
+    return value is not None and not 0 < value < float("inf")

@@ -1,8 +1,8 @@
-"""The link as the run shows it: for each kind of message alpha + bytes / beta, and what a change makes of it.
+"""What a message costs in a run: latency and bandwidth by kind, launch, pick-up and wake-up.
 
 Alpha and beta come from the fit over message sizes.  Where messages have one size only they cannot be told
-apart: alpha then lies between nothing and all of the time, and a prediction for another bandwidth between the
-two.  A kind that the run does not send goes at the bus bandwidth of one that it does:
+apart: alpha then lies between nothing and all of the time, and a prediction for another bandwidth between
+the two.  A kind that the run does not send goes at the bus bandwidth of one that it does:
 
     T(kind, S) = alpha + S * bus_factor(kind, N) / busbw
 """
@@ -14,22 +14,23 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.collective_rows import encode_texts
 from zprof.model.collectives import CollectiveKind, bus_factor
-from zprof.model.planning.whatif import Change, FittedLink
-from zprof.planner.whatif.messages import ALL_REDUCE, GATHER, SCATTER, Messages
-from zprof.planner.whatif.skeleton import Floats
+from zprof.model.whatif import Change, FittedLink
+from zprof.planner.whatif.messages import ALL_REDUCE, GATHER, SCATTER, ShardingMessages
+from zprof.planner.whatif.passes import Floats
 
 #: A fit that misses the median message by more is no fit.
 _RESIDUAL_RATIO = 0.25
 #: A message that takes so many times the median one was held up by something else.
-_FAR_OUT = 3.0
+_OUTLIER_FACTOR = 3.0
 #: A message of so few bytes is all latency.
-_TINY_BYTES, _LEAST_TINY = 1024, 3
+_TINY_BYTES, _MIN_TINY = 1024, 3
 _KINDS = (GATHER, SCATTER, ALL_REDUCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LinkLine:
     """T = latency + bytes * ns_per_byte.  ``known``: the two were told apart."""
 
     latency_ns: float
@@ -45,7 +46,7 @@ class Line:
 class Link:
     """What messages of each kind take.  ``seen``: means by kind and size, where the run sent them."""
 
-    lines: Mapping[str, Line]
+    lines: Mapping[str, LinkLine]
     seen: Mapping[tuple[str, float], float]
     group_size: int
     fitted: tuple[FittedLink, ...] = ()
@@ -77,7 +78,7 @@ class Link:
     def with_latency_share(self, share: float) -> "Link":
         """Where alpha and beta could not be told apart: with this share of a message as alpha."""
         lines = {
-            kind: line if line.known else _split(line, share, self.seen, kind)
+            kind: line if line.known else _split_latency(line, share, self.seen, kind)
             for kind, line in self.lines.items()
         }
         return replace(self, lines=lines)
@@ -99,7 +100,7 @@ class Link:
         """Whether alpha and beta were told apart."""
         return all(line.known for line in self.lines.values())
 
-    def _line(self, kind: str) -> tuple[Line, float]:
+    def _line(self, kind: str) -> tuple[LinkLine, float]:
         """The line of the kind, or of another one and how much more a byte of this kind costs."""
         if kind in self.lines:
             return self.lines[kind], 1.0
@@ -119,7 +120,7 @@ class Link:
         return (self.ranks - 1) / (self.group_size - 1)
 
 
-def link_of(analysis: RunAnalysis, messages: Messages) -> Link | None:
+def fit_link(analysis: RunAnalysis, messages: ShardingMessages) -> Link | None:
     """The link of the sharding's messages; None where no time of one is known."""
     rows = messages.every
     rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
@@ -132,34 +133,34 @@ def link_of(analysis: RunAnalysis, messages: Messages) -> Link | None:
     if each.empty:
         return None
     lines, fitted = {}, []
-    least = _latency_of_tiny(messages)
+    least = _tiny_message_latency_ns(messages)
     for kind, mine in each.groupby("kind", observed=True):
-        line, said = _fit(analysis, str(kind), mine, least)
+        line, said = _fit_line(analysis, str(kind), mine, least)
         lines[str(kind)] = line
-        fitted.append(replace(said, busbw_bytes_per_s=_busbw(line, str(kind), messages.group_size)))
+        fitted.append(replace(said, busbw_bytes_per_s=_bus_bandwidth(line, str(kind), messages.group_size)))
     seen = {
-        (str(kind), float(str(size))): _usual_ns(mine["intrinsic_ns"].to_numpy(np.float64))
+        (str(kind), float(str(size))): _robust_mean_ns(mine["intrinsic_ns"].to_numpy(np.float64))
         for (kind, size), mine in each.groupby(["kind", "bytes"], observed=True)
     }
     return Link(lines=lines, seen=seen, group_size=messages.group_size, fitted=tuple(fitted))
 
 
-def _usual_ns(times: Floats) -> float:
+def _robust_mean_ns(times: Floats) -> float:
     """The mean, for delays add up; what is far out counts as some medians."""
-    return float(np.minimum(times, _FAR_OUT * np.median(times)).mean())
+    return float(np.minimum(times, _OUTLIER_FACTOR * np.median(times)).mean())
 
 
-def _latency_of_tiny(messages: Messages) -> float | None:
+def _tiny_message_latency_ns(messages: ShardingMessages) -> float | None:
     """What messages of next to no bytes take (a norm, the loss) among as many ranks; None without any."""
     tiny = messages.others
     tiny = tiny[(tiny["group_size"] == messages.group_size) & tiny["matched"].astype(bool)]
     tiny = tiny[(tiny["bytes"] > 0) & (tiny["bytes"] <= _TINY_BYTES) & (tiny["intrinsic_ns"] > 0)]
-    return float(tiny["intrinsic_ns"].median()) if len(tiny) >= _LEAST_TINY else None
+    return float(tiny["intrinsic_ns"].median()) if len(tiny) >= _MIN_TINY else None
 
 
-def _fit(
+def _fit_line(
     analysis: RunAnalysis, kind: str, rows: pd.DataFrame, least: float | None
-) -> tuple[Line, FittedLink]:
+) -> tuple[LinkLine, FittedLink]:
     group = str(rows["group"].iloc[0])
     good = [
         fit
@@ -169,14 +170,14 @@ def _fit(
     good = [fit for fit in good if fit.algbw_bytes_per_s]
     if good:
         fit = good[0]
-        line = Line(
+        line = LinkLine(
             latency_ns=float(fit.latency_ns), ns_per_byte=1e9 / (fit.algbw_bytes_per_s or 1.0), known=True
         )
         residual, how = fit.residual_ratio, f"fit over {fit.sizes} sizes"
     else:
         times, sizes = rows["intrinsic_ns"].astype(float), rows["bytes"].astype(float)
         latency = min(least or 0.0, float(times.median()))
-        line = Line(
+        line = LinkLine(
             latency_ns=latency,
             ns_per_byte=float(np.median((times - latency).clip(lower=0.0) / sizes)),
             known=least is not None,
@@ -196,12 +197,79 @@ def _fit(
     )
 
 
-def _busbw(line: Line, kind: str, ranks: int) -> float | None:
+def _bus_bandwidth(line: LinkLine, kind: str, ranks: int) -> float | None:
     factor = bus_factor(CollectiveKind(kind), ranks)
     return 1e9 / line.ns_per_byte * factor if line.ns_per_byte > 0 and factor else None
 
 
-def _split(line: Line, share: float, seen: Mapping[tuple[str, float], float], kind: str) -> Line:
+def _split_latency(
+    line: LinkLine, share: float, seen: Mapping[tuple[str, float], float], kind: str
+) -> LinkLine:
     times = [ns for (each, _), ns in seen.items() if each == kind]
     typical = float(np.median(times)) if times else 0.0
-    return Line(latency_ns=share * typical, ns_per_byte=(1 - share) * line.ns_per_byte, known=False)
+    return LinkLine(latency_ns=share * typical, ns_per_byte=(1 - share) * line.ns_per_byte, known=False)
+
+
+#: A thread whose wait begins so soon before the end of its message does not sleep.
+_NO_SLEEP_NS = 20_000
+_WAKE_NS = 30_000
+#: Share of the messages' time in which two kinds run at once, from which on each has a link of its own.
+_CONCURRENT_RATIO = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageCosts:
+    """Per message, in nanoseconds.
+
+    ``launch_ns``: of the thread, by kind.  ``pick_up_ns``: from the launch to the start on an idle link;
+    ``queue_ns``: from the end of one message to the start of the next in line.  ``wake_ns``: from the end
+    to the thread that waited.  ``lanes``: each kind has a link of its own.
+    """
+
+    launch_ns: dict[str, float]
+    pick_up_ns: float
+    queue_ns: float
+    wake_ns: float
+    lanes: bool
+
+
+def measure_costs(rows: pd.DataFrame, *, device: bool) -> MessageCosts:
+    """Medians over all messages."""
+    launch, start, end = (
+        rows[name].astype("float64").to_numpy() for name in ("launch_end_ns", "start_ns", "end_ns")
+    )
+    before, lanes = _previous_ends(rows)
+    idle = ~np.isnan(launch) & (before < launch)
+    queued = ~np.isnan(launch) & (before >= launch)
+    wait, woken = (rows[name].astype("float64").to_numpy() for name in ("wait_start_ns", "wait_end_ns"))
+    slept = ~np.isnan(wait) & (wait < end - _NO_SLEEP_NS)
+    calls = (rows["launch_end_ns"] - rows["launch_start_ns"]).astype("float64")
+    each = calls.groupby(rows["kind"]).median().fillna(0.0)
+    return MessageCosts(
+        launch_ns={str(kind): 0.0 if device else float(ns) for kind, ns in each.items()},
+        pick_up_ns=0.0 if device else _median_or((start - launch)[idle]),
+        queue_ns=0.0 if device else _median_or((start - before)[queued]),
+        wake_ns=_median_or((woken - end)[slept], 0.0 if device else _WAKE_NS),
+        lanes=lanes,
+    )
+
+
+def _median_or(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", otherwise: float = 0.0) -> float:
+    return max(0.0, float(np.median(values))) if len(values) else otherwise
+
+
+def _previous_ends(rows: pd.DataFrame) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", bool]:
+    """The end of the message before each on its rank, and whether kinds run beside each other."""
+    before = np.full(len(rows), -np.inf)
+    rank, kind = rows["rank"].to_numpy(np.int64), encode_texts(rows["kind"])[0]
+    start, end = rows["start_ns"].to_numpy(np.float64), rows["end_ns"].to_numpy(np.float64)
+    beside = total = 0.0
+    for one in np.unique(rank):
+        mine = np.flatnonzero(rank == one)
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        reached = np.maximum.accumulate(end[mine])
+        before[mine[1:]] = reached[:-1]
+        over = np.maximum(0.0, np.minimum(reached[:-1], end[mine[1:]]) - start[mine[1:]])
+        beside += float(over[kind[mine[1:]] != kind[mine[:-1]]].sum())
+        total += float((end[mine] - start[mine]).sum())
+    return before, beside > _CONCURRENT_RATIO * max(1.0, total)

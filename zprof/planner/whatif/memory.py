@@ -1,53 +1,185 @@
-"""The peak of the changed run by tenant, of the rank that has the highest one.
+"""Predict the peak of the changed run by tenant, on the rank that has the highest one.
 
     predicted = recorded + (model of the changed step - model of this step)
 
-Parameters and optimizer state follow the law of the stage (arXiv 1910.02054, section 5), with the padding and
-the counters that the engine states.  What the model does not know stays as recorded.
+Parameters and optimizer state follow the ZeRO formula of the stage (arXiv 1910.02054, section 5), with the
+padding and the counters that the engine states.  What the model does not know stays as recorded.
+
+Moments of a step at which memory may peak.  With U a unit's whole bytes, a what one unit's forward keeps, N
+ranks, d units ahead, L reductions in flight:
+
+    forward of unit j     gathered (root, j, d ahead), activations of the units until j
+    backward of j begins  the same gathered, min(L, reduced) buckets, shards of what is reduced, activations
+                          of the units until j
+    backward of j ends    with j's whole gradients, without its activations
+    optimizer             all gradients
+
+Whole gradients stay in stages 0 and 1.  gloo takes scratch of the size of the message beside a running
+reduce_scatter and all_gather, which counts where the run had any.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.laws import tenant_laws
+from zprof.analysis.zero_formulas import compute_tenant_formulas
 from zprof.model.gaps import Gap
 from zprof.model.memory import RankMemory
-from zprof.model.planning.whatif import Change, Predicted
 from zprof.model.tenants import Tenant
+from zprof.model.whatif import Change, PredictedFigure
 from zprof.planner.whatif import assumptions
-from zprof.planner.whatif.calibrate import Calibrated
-from zprof.planner.whatif.changes import changed_habits, changed_skeleton
-from zprof.planner.whatif.habits import Habits
-from zprof.planner.whatif.moments import Sizes, moments
-from zprof.planner.whatif.skeleton import Skeleton
+from zprof.planner.whatif.calibration import CalibratedModel
+from zprof.planner.whatif.changes import change_passes, change_policy
+from zprof.planner.whatif.engine_policy import EnginePolicy
+from zprof.planner.whatif.passes import StepPasses
+
+#: Gathers of new parameters that have scratch at a time, after the update.
+_CONCURRENT_GATHERS = 2
+
+BytesByTenant = dict[Tenant, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySizes:
+    """What the walk needs beside the units.
+
+    ``gradients``: of all, as they are kept; ``ranks`` share them.  ``activations``: all that a forward keeps.
+    ``scratch``: whether the backend takes any.
+    """
+
+    gradients: float
+    ranks: int
+    activations: float
+    scratch: bool
+
+
+def list_moments(
+    skeleton: StepPasses, habits: EnginePolicy, sizes: MemorySizes
+) -> Iterator[tuple[str, BytesByTenant]]:
+    """Each moment by its phase: gradients, communication buffers and activations."""
+    walk = _Walk(skeleton, habits, sizes)
+    yield from walk.forward()
+    yield from walk.backward()
+    yield walk.optimizer()
+
+
+class _Walk:
+    def __init__(self, skeleton: StepPasses, habits: EnginePolicy, sizes: MemorySizes) -> None:
+        self._units = [unit for unit in skeleton.units if not unit.encloses]
+        self._root = sum(unit.gather_bytes for unit in skeleton.units if unit.encloses)
+        self._whole = sum(unit.reduce_bytes for unit in skeleton.units) or 1.0
+        self._habits = habits
+        self._sizes = sizes
+        self._several = skeleton.micro_batches > 1
+
+    def forward(self) -> Iterator[tuple[str, BytesByTenant]]:
+        for place in range(len(self._units)):
+            ahead = range(place, min(place + 1 + self._habits.prefetch, len(self._units)))
+            kept = range(place) if self._habits.keep == "all" else range(0)
+            gathered = self._gathered({*ahead, *kept})
+            scratch = self._scratch(place) if self._sharded else 0.0
+            yield "forward", self._held(self._before_backward(), gathered + scratch, self._saved(place + 1))
+
+    def backward(self) -> Iterator[tuple[str, BytesByTenant]]:
+        count = len(self._units)
+        for place in reversed(range(count)):
+            reduced = count - 1 - place
+            ahead = range(max(0, place - self._habits.prefetch), place + 1)
+            kept = range(place) if self._habits.keep == "all" else range(0)
+            gathered = self._gathered({*ahead, *kept})
+            buckets = self._buckets(place, reduced)
+            reducing = self._scratch(place) if reduced and self._habits.stage else 0.0
+            gathering = self._scratch(place) if self._gathers_again(place) else 0.0
+            done, own = self._reduced(place), self._units[place].gather_bytes
+            own = own if self._habits.stage >= 2 else 0.0
+            yield (
+                "backward",
+                self._held(done, gathered + buckets + reducing + gathering, self._saved(place + 1)),
+            )
+            yield "backward", self._held(done + own, gathered + buckets + reducing, self._saved(place))
+
+    def optimizer(self) -> tuple[str, BytesByTenant]:
+        last = len(self._units) - 1
+        scratch = 0.0
+        if self._habits.stage in (1, 2) and last >= 0:
+            scratch = _CONCURRENT_GATHERS * self._scratch(last)
+        whole = self._sizes.gradients / (self._sizes.ranks if self._habits.stage >= 2 else 1)
+        return "optimizer", self._held(whole, scratch, 0.0)
+
+    @property
+    def _sharded(self) -> bool:
+        return self._habits.stage == 3
+
+    def _gathers_again(self, place: int) -> bool:
+        kept = self._habits.keep == "all" or (self._habits.keep == "last" and place == len(self._units) - 1)
+        return self._sharded and not kept
+
+    def _gathered(self, places: set[int]) -> float:
+        if not self._sharded:
+            return 0.0
+        return self._root + sum(self._units[place].gather_bytes for place in places)
+
+    def _buckets(self, place: int, reduced: int) -> float:
+        if self._habits.stage < 2:
+            return 0.0
+        several = min(self._habits.in_flight if self._habits.overlap_reduce else 0, reduced)
+        return sum(self._units[place + 1 + index].reduce_bytes for index in range(several))
+
+    def _scratch(self, place: int) -> float:
+        return self._units[place].gather_bytes if self._sizes.scratch else 0.0
+
+    def _before_backward(self) -> float:
+        if self._habits.stage < 2:
+            return self._sizes.gradients
+        return self._sizes.gradients / self._sizes.ranks if self._several else 0.0
+
+    def _reduced(self, place: int) -> float:
+        """Gradients that are kept while the unit is in its backward."""
+        if self._habits.stage < 2:
+            return self._sizes.gradients
+        if self._several:
+            return self._sizes.gradients / self._sizes.ranks
+        share = sum(unit.reduce_bytes for unit in self._units[place + 1 :]) / self._whole
+        return share * self._sizes.gradients / self._sizes.ranks
+
+    def _saved(self, units: int) -> float:
+        return self._sizes.activations * units / max(1, len(self._units))
+
+    @staticmethod
+    def _held(gradients: float, buffers: float, activations: float) -> BytesByTenant:
+        return {
+            Tenant.GRADIENTS: gradients,
+            Tenant.COMMUNICATION_BUFFERS: buffers,
+            Tenant.ACTIVATIONS: activations,
+        }
+
 
 #: How well the model of a change is trusted, beyond its error on the run.
 _TRUST_RATIO = 0.1
-_ASSUMED = {
+_TENANT_ASSUMPTIONS = {
     Tenant.PARAMETERS: assumptions.STATES,
     Tenant.OPTIMIZER_STATE: assumptions.STATES,
     Tenant.GRADIENTS: assumptions.GRADIENTS,
     Tenant.COMMUNICATION_BUFFERS: assumptions.BUFFERS,
 }
-_LAWFUL = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
+_FORMULA_TENANTS = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredMemory:
     """The rank with the highest peak, and its state by the law."""
 
     rank: RankMemory
-    sizes: Sizes
+    sizes: MemorySizes
     temporary: int
 
 
-def measured_memory(analysis: RunAnalysis) -> Measured | Gap:
+def measure_memory(analysis: RunAnalysis) -> MeasuredMemory | Gap:
     """What the memory of a run is predicted from; a gap where that is not enough."""
     what = "peak of a changed run"
     if not analysis.memory.per_rank:
         return Gap(what=what, reason="no memory was recorded", remedy="record with the memory window on")
-    if len(tenant_laws(analysis.training)) < len(_ASSUMED) - 1:
+    if len(compute_tenant_formulas(analysis.training)) < len(_TENANT_ASSUMPTIONS) - 1:
         return Gap(
             what=what,
             reason="the run does not say its stage, its parameters or the bytes of its states",
@@ -57,58 +189,59 @@ def measured_memory(analysis: RunAnalysis) -> Measured | Gap:
     facts = analysis.training
     phases = [phase for phase in analysis.memory.phases if phase.rank == rank.rank]
     saved = max(
-        [each.tenants.get(Tenant.ACTIVATIONS, 0) for each in phases] + [_of(rank, Tenant.ACTIVATIONS)]
+        [each.tenants.get(Tenant.ACTIVATIONS, 0) for each in phases]
+        + [_tenant_bytes(rank, Tenant.ACTIVATIONS)]
     )
     elements = (facts.parameters or 0) + facts.padding_elements
-    return Measured(
+    return MeasuredMemory(
         rank=rank,
-        sizes=Sizes(
+        sizes=MemorySizes(
             gradients=float(elements * (facts.gradient_bytes or 0)),
             ranks=facts.shard_ranks or 1,
             activations=float(saved),
             scratch=any(part.sub == "backend_scratch" for part in rank.parts),
         ),
-        temporary=_of(rank, Tenant.TEMPORARY_BUFFERS) + rank.untagged_bytes,
+        temporary=_tenant_bytes(rank, Tenant.TEMPORARY_BUFFERS) + rank.untagged_bytes,
     )
 
 
-def predicted_memory(
-    analysis: RunAnalysis, memory: Measured, model: Calibrated | None, change: Change
-) -> tuple[Predicted, ...]:
+def predict_memory(
+    analysis: RunAnalysis, memory: MeasuredMemory, model: CalibratedModel | None, change: Change
+) -> tuple[PredictedFigure, ...]:
     """``peak_bytes`` and the tenants of the changed run; without a model the states alone change."""
-    before, after = _states(analysis, Change()), _states(analysis, change)
+    before, after = _formula_states(analysis, Change()), _formula_states(analysis, change)
     if model is not None:
-        before |= _highest(model.skeleton, model.habits, memory.sizes, before)
-        skeleton = changed_skeleton(model, change)
-        sizes = _changed_sizes(memory.sizes, model.skeleton, skeleton, change)
-        after |= _highest(skeleton, changed_habits(model.habits, change), sizes, after)
+        before |= _highest_moment(model.skeleton, model.habits, memory.sizes, before)
+        skeleton = change_passes(model, change)
+        sizes = _change_sizes(memory.sizes, model.skeleton, skeleton, change)
+        after |= _highest_moment(skeleton, change_policy(model.habits, change), sizes, after)
     tenants = [tenant for tenant in Tenant if tenant in memory.rank.tenants]
     rows = [
-        _row(
+        _predict_tenant(
             str(tenant),
-            _of(memory.rank, tenant),
+            _tenant_bytes(memory.rank, tenant),
             before.get(tenant),
             after.get(tenant),
-            _ASSUMED.get(tenant, assumptions.KEPT),
+            _TENANT_ASSUMPTIONS.get(tenant, assumptions.KEPT),
         )
         for tenant in tenants
     ]
     measured = memory.rank.peak_bytes
-    modelled = sum(_or(before.get(tenant), _of(memory.rank, tenant)) for tenant in tenants)
+    modelled = sum(_rounded_or(before.get(tenant), _tenant_bytes(memory.rank, tenant)) for tenant in tenants)
     modelled += memory.rank.untagged_bytes
     predicted = sum(row.predicted or 0 for row in rows) + memory.rank.untagged_bytes
-    return (_whole(measured, modelled, predicted), *rows)
+    return (_predict_peak(measured, modelled, predicted), *rows)
 
 
-def _or(value: float | None, otherwise: int) -> int:
+def _rounded_or(value: float | None, otherwise: int) -> int:
     return otherwise if value is None else round(value)
 
 
-def _of(rank: RankMemory, tenant: Tenant) -> int:
+def _tenant_bytes(rank: RankMemory, tenant: Tenant) -> int:
     return int(rank.tenants.get(tenant, 0))
 
 
-def _states(analysis: RunAnalysis, change: Change) -> dict[Tenant, float]:
+def _formula_states(analysis: RunAnalysis, change: Change) -> dict[Tenant, float]:
     """Parameters and optimizer state of one rank by the law."""
     facts = analysis.training
     facts = replace(
@@ -116,14 +249,14 @@ def _states(analysis: RunAnalysis, change: Change) -> dict[Tenant, float]:
         stage=facts.stage if change.stage is None else change.stage,
         shard_ranks=change.shard_ranks or facts.shard_ranks,
     )
-    laws = tenant_laws(facts)
+    laws = compute_tenant_formulas(facts)
     return {
         tenant: float(laws[tenant].law_bytes + laws[tenant].padding_bytes + laws[tenant].scalar_bytes)
-        for tenant in _LAWFUL
+        for tenant in _FORMULA_TENANTS
     }
 
 
-def _changed_sizes(sizes: Sizes, old: Skeleton, new: Skeleton, change: Change) -> Sizes:
+def _change_sizes(sizes: MemorySizes, old: StepPasses, new: StepPasses, change: Change) -> MemorySizes:
     """Other micro-batches keep other activations; other ranks share the gradients."""
     return replace(
         sizes,
@@ -132,16 +265,20 @@ def _changed_sizes(sizes: Sizes, old: Skeleton, new: Skeleton, change: Change) -
     )
 
 
-def _highest(
-    skeleton: Skeleton, habits: Habits, sizes: Sizes, states: Mapping[Tenant, float]
+def _highest_moment(
+    skeleton: StepPasses, habits: EnginePolicy, sizes: MemorySizes, states: Mapping[Tenant, float]
 ) -> dict[Tenant, float]:
     """What is held at the moment at which all together is most."""
-    return max((held for _, held in moments(skeleton, habits, sizes)), key=lambda held: sum(held.values()))
+    return max(
+        (held for _, held in list_moments(skeleton, habits, sizes)), key=lambda held: sum(held.values())
+    )
 
 
-def _row(name: str, measured: int, before: float | None, after: float | None, key: str) -> Predicted:
+def _predict_tenant(
+    name: str, measured: int, before: float | None, after: float | None, key: str
+) -> PredictedFigure:
     if before is None or after is None:
-        return Predicted(
+        return PredictedFigure(
             name=name, measured=measured, modelled=None, predicted=measured, low=measured, high=measured,
             error_ratio=None, assumption=key,
         )  # fmt: skip
@@ -149,7 +286,7 @@ def _row(name: str, measured: int, before: float | None, after: float | None, ke
     half = round(abs(measured - before) + _TRUST_RATIO * abs(after - before))
     if key == assumptions.STATES:
         half = round(abs(measured - before))
-    return Predicted(
+    return PredictedFigure(
         name=name,
         measured=measured,
         modelled=round(before),
@@ -161,9 +298,9 @@ def _row(name: str, measured: int, before: float | None, after: float | None, ke
     )
 
 
-def _whole(measured: int, modelled: int, predicted: int) -> Predicted:
+def _predict_peak(measured: int, modelled: int, predicted: int) -> PredictedFigure:
     half = round(abs(modelled - measured) + _TRUST_RATIO * abs(predicted - measured))
-    return Predicted(
+    return PredictedFigure(
         name="peak_bytes",
         measured=measured,
         modelled=modelled,

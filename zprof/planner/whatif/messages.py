@@ -1,10 +1,15 @@
-"""Which messages of a run sharding sends, on the ranks and steps that are modelled.
+"""The sharding's messages of a run, and the order of units that they show.
 
 Of each rank the group that moves most bytes by all_gather, else by reduce_scatter, else by all_reduce; of
 that group the messages of a size that counts: no norm, no loss.  A thousand ranks say the same as some: the
 slowest, the median one and some between are kept.
+
+A unit that is gathered first in the backward and reduced last encloses the others (the root).  Messages that
+name no unit are buckets: each is taken for a unit, in the reverse of the order in which they are reduced.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,19 +17,20 @@ import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
+from zprof.planner.whatif.passes import UnitSize
 
 GATHER = CollectiveKind.ALL_GATHER.value
 SCATTER = CollectiveKind.REDUCE_SCATTER.value
 ALL_REDUCE = CollectiveKind.ALL_REDUCE.value
-_MOST_RANKS, _MOST_STEPS = 8, 12
+_MAX_RANKS, _MAX_STEPS = 8, 12
 #: Messages of a rank that are played, in so many steps as have them: a model of many units needs fewer steps.
-_MOST_MESSAGES, _LEAST_STEPS = 2_000, 4
+_MAX_MESSAGES, _MIN_STEPS = 2_000, 4
 #: Smaller ones than this share of the largest are no part of the model.
-_COUNTS_RATIO = 1 / 1024
+_MIN_SIZE_RATIO = 1 / 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class ShardingMessages:
     """Rows of the collectives: those of the sharding, and the others, of the modelled ranks and steps.
 
     ``every``: those of the sharding on all ranks and in all steps.
@@ -38,15 +44,15 @@ class Messages:
     steps: tuple[int, ...]
 
 
-def messages_of(analysis: RunAnalysis) -> Messages | None:
+def select_messages(analysis: RunAnalysis) -> ShardingMessages | None:
     """The messages; None where sharding sends none."""
     rows = _with_phases(analysis)
-    mine = _of_sharding(rows)
+    mine = _is_sharding(rows)
     if not mine.any():
         return None
-    ranks, steps = _ranks(analysis), _steps(analysis, int(mine.sum()))
+    ranks, steps = _select_ranks(analysis), _select_steps(analysis, int(mine.sum()))
     kept = (rows["rank"].isin(ranks) & rows["step"].isin([steps[0] - 1, *steps])).to_numpy(bool)
-    return Messages(
+    return ShardingMessages(
         sharding=rows[mine & kept],
         others=rows[~mine & kept],
         every=rows[mine],
@@ -69,7 +75,7 @@ def _with_phases(analysis: RunAnalysis) -> pd.DataFrame:
     )
 
 
-def _of_sharding(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is_sharding(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     several = (rows["group_size"] > 1).to_numpy(bool)
     for kind in (GATHER, SCATTER, ALL_REDUCE):
         mine = rows[several & (rows["kind"] == kind).to_numpy(bool)]
@@ -81,21 +87,149 @@ def _of_sharding(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_
         groups = {group for _, group in moved.groupby(level="rank").idxmax()}
         kinds = (GATHER, SCATTER) if kind != ALL_REDUCE else (ALL_REDUCE,)
         inside = several & rows["group"].isin(groups).to_numpy(bool) & rows["kind"].isin(kinds).to_numpy(bool)
-        least = _COUNTS_RATIO * rows.loc[inside, "bytes"].max()
+        least = _MIN_SIZE_RATIO * rows.loc[inside, "bytes"].max()
         found: np.ndarray[tuple[int], np.dtype[np.bool_]] = inside & (rows["bytes"] > least).to_numpy(bool)
         return found
     return np.zeros(len(rows), dtype=bool)
 
 
-def _ranks(analysis: RunAnalysis) -> tuple[int, ...]:
+def _select_ranks(analysis: RunAnalysis) -> tuple[int, ...]:
     """The slowest, the median one and some between, where there are many."""
     busy = analysis.steps.groupby("rank")["compute_ns"].mean().sort_values()
     order = [int(str(rank)) for rank in busy.index]
-    places = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MOST_RANKS)).round().astype(int))
+    places = np.unique(np.linspace(0, len(order) - 1, min(len(order), _MAX_RANKS)).round().astype(int))
     return tuple(sorted({order[place] for place in places} | {order[len(order) // 2]}))
 
 
-def _steps(analysis: RunAnalysis, messages: int) -> tuple[int, ...]:
+def _select_steps(analysis: RunAnalysis, messages: int) -> tuple[int, ...]:
     steps = sorted({int(step) for step in analysis.steps["step"].unique()})
     each = max(1, messages // max(1, len(analysis.steps)))
-    return tuple(steps[-max(_LEAST_STEPS, min(_MOST_STEPS, _MOST_MESSAGES // each)) :])
+    return tuple(steps[-max(_MIN_STEPS, min(_MAX_STEPS, _MAX_MESSAGES // each)) :])
+
+
+#: What engines call the unit that encloses the others.
+_ROOTS = frozenset({"root", "", "model", "module"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitOrder:
+    """Units in forward order; ``backward``: those inside, in the order of their reductions.
+
+    ``kept``: units that are gathered for the forward only.  ``before``: gathers serve the passes (stage 3).
+    ``named``: messages say their unit.
+    """
+
+    units: tuple[UnitSize, ...]
+    backward: tuple[int, ...]
+    kept: frozenset[int]
+    before: bool
+    gathers: bool
+    named: bool
+    micro_batches: int
+    reduce_each: bool
+
+
+def detect_order(rows: pd.DataFrame) -> UnitOrder | None:
+    """From the sharding's messages; None where no step shows a reduction."""
+    step = _typical_step(rows)
+    gathers, reduces = step[step["kind"] == GATHER], step[step["kind"] != GATHER]
+    if reduces.empty:
+        return None
+    named = bool(reduces["unit"].notna().all())
+    if not named:
+        return _order_buckets(gathers, reduces)
+    reduced = _unique_names(reduces["unit"])
+    into = gathers[gathers["phase"].isin(["backward", "recompute"])]
+    ahead = gathers[gathers["phase"] == "forward"]
+    before = bool(len(into)) or (bool(len(ahead)) and _starts_before(ahead, reduces))
+    forward = _unique_names((ahead if before else gathers)["unit"]) or reduced[::-1]
+    forward = _add_missing(forward, reduced)
+    root = _find_root(forward, reduced, _unique_names(into["unit"]), before and bool(len(into)))
+    sizes = [_measure_unit(unit, gathers, reduces, encloses=unit == root) for unit in forward]
+    count = max(1, max(Counter(reduces["unit"]).values()))
+    batches = max(count, max(Counter(ahead["unit"]).values(), default=1) if before else 1)
+    return UnitOrder(
+        units=tuple(sizes),
+        backward=tuple(forward.index(unit) for unit in reduced if unit != root),
+        kept=frozenset(forward.index(unit) for unit in forward if before and unit not in set(into["unit"])),
+        before=before,
+        gathers=bool(len(gathers)),
+        named=True,
+        micro_batches=batches,
+        reduce_each=count == batches,
+    )
+
+
+def _typical_step(rows: pd.DataFrame) -> pd.DataFrame:
+    """The messages of the (rank, step) whose number of messages is the most common, in launch order."""
+    reduces = rows[rows["kind"] != GATHER]
+    chosen = rows if reduces.empty else rows[rows["step"].isin(reduces["step"])]
+    counts = chosen.groupby(["rank", "step"]).size()
+    usual = counts.mode().iloc[-1]
+    rank, step = counts[counts == usual].index[-1]
+    mine: pd.DataFrame = chosen[(chosen["rank"] == rank) & (chosen["step"] == step)]
+    return mine.assign(at=launch_times_ns(mine)).sort_values("at", kind="stable")
+
+
+def launch_times_ns(rows: pd.DataFrame) -> "pd.Series[int]":
+    """When each was launched; its start where nobody saw that."""
+    return rows["launch_start_ns"].fillna(rows["start_ns"]).astype("int64")
+
+
+def _starts_before(gathers: pd.DataFrame, reduces: pd.DataFrame) -> bool:
+    return bool(gathers["at"].iloc[0] < reduces["at"].iloc[0])
+
+
+def _unique_names(names: "pd.Series[str]") -> list[str]:
+    return list(dict.fromkeys(str(name) for name in names if isinstance(name, str)))
+
+
+def _add_missing(forward: list[str], reduced: list[str]) -> list[str]:
+    missing = [unit for unit in reversed(reduced) if unit not in forward]
+    return [*forward, *missing]
+
+
+def _find_root(forward: list[str], reduced: list[str], again: list[str], gathered: bool) -> str | None:
+    first = forward[0]
+    if len(forward) < 2 or first != reduced[-1]:
+        return None
+    if gathered and again:
+        return first if again[0] == first else None
+    return first if first in _ROOTS else None
+
+
+def _measure_unit(unit: str, gathers: pd.DataFrame, reduces: pd.DataFrame, *, encloses: bool) -> UnitSize:
+    reduced = reduces[reduces["unit"] == unit]
+    pieces = reduced.groupby("micro_batch", dropna=False)["bytes"].sum() if len(reduced) else None
+    reduce_bytes = float(pieces.max()) if pieces is not None else 0.0
+    gathered = gathers.loc[gathers["unit"] == unit, "bytes"]
+    return UnitSize(
+        name=unit,
+        gather_bytes=float(gathered.median()) if len(gathered) else reduce_bytes,
+        reduce_bytes=reduce_bytes,
+        encloses=encloses,
+    )
+
+
+def _order_buckets(gathers: pd.DataFrame, reduces: pd.DataFrame) -> UnitOrder | None:
+    sizes = reduces["bytes"].astype(float).tolist()
+    whole = float(gathers["bytes"].sum()) / sum(sizes) if len(gathers) else 1.0
+    units = [
+        UnitSize(name=f"bucket {number}", gather_bytes=size * whole, reduce_bytes=size)
+        for number, size in enumerate(reversed(sizes))
+    ]
+    return UnitOrder(
+        units=tuple(units),
+        backward=tuple(reversed(range(len(units)))),
+        kept=frozenset(),
+        before=False,
+        gathers=bool(len(gathers)),
+        named=False,
+        micro_batches=1,
+        reduce_each=True,
+    )
+
+
+def unit_names(rows: pd.DataFrame) -> Sequence[str]:
+    """The unit of each row; empty where it says none."""
+    return [name if isinstance(name, str) else "" for name in rows["unit"]]

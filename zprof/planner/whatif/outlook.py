@@ -1,52 +1,58 @@
-"""What single changes would make of a measured run: step and peak, each with its error and a range."""
+"""Predict step and peak of a measured run after single changes, each with its error and a range."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.gaps import Gap
-from zprof.model.planning.whatif import Change, Outlook, Predicted, Prediction
 from zprof.model.report import Report
+from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
 from zprof.planner.whatif.assumptions import ASSUMPTIONS
-from zprof.planner.whatif.calibrate import Calibrated, calibrated
-from zprof.planner.whatif.change_words import refuse, words_of
-from zprof.planner.whatif.changes import usual_of
-from zprof.planner.whatif.doubt import gaps_of
-from zprof.planner.whatif.memory import Measured, measured_memory, predicted_memory
-from zprof.planner.whatif.predict import REPRODUCES_RATIO, Base, base_of, predicted_step
+from zprof.planner.whatif.calibration import CalibratedModel, calibrate
+from zprof.planner.whatif.changes import describe_change, refuse_change, usual_changes
+from zprof.planner.whatif.memory import MeasuredMemory, measure_memory, predict_memory
+from zprof.planner.whatif.prediction import (
+    REPRODUCES_RATIO,
+    ModelledRun,
+    find_change_gaps,
+    model_run,
+    predict_step,
+)
 
-_STEP = "step of a changed run"
+_STEP_GAP = "step of a changed run"
 
 
-def outlook(analysis: RunAnalysis, changes: Sequence[Change] | None = None) -> Outlook:
+def predict_changes(analysis: RunAnalysis, changes: Sequence[Change] | None = None) -> Outlook:
     """Predict what changes would make of a run; without ``changes`` the usual ones.
 
     Raises:
         BadInput: a change cannot be: a stage that is none, a bandwidth of 0.
     """
     for change in changes or ():
-        refuse(change)
-    model = calibrated(analysis)
-    memory = measured_memory(analysis)
+        refuse_change(change)
+    model = calibrate(analysis)
+    memory = measure_memory(analysis)
     gaps = [each for each in (model, memory) if isinstance(each, Gap)]
     if isinstance(model, Gap):
         asked = tuple(changes or ())
-        predictions = tuple(_of_memory(analysis, memory, change) for change in asked)
-        return _outlook(predictions, None, gaps)
-    base = base_of(analysis, model)
-    asked = usual_of(model) if changes is None else tuple(changes)
-    gaps += [*_doubts(base), *gaps_of(model, asked)]
-    predictions = tuple(_prediction(analysis, base, memory, change) for change in asked)
-    return _outlook(predictions, base, gaps)
+        predictions = tuple(_predict_memory_only(analysis, memory, change) for change in asked)
+        return _make_outlook(predictions, None, gaps)
+    base = model_run(analysis, model)
+    asked = usual_changes(model) if changes is None else tuple(changes)
+    gaps += [*_model_gaps(base), *find_change_gaps(model, asked)]
+    predictions = tuple(_predict_change(analysis, base, memory, change) for change in asked)
+    return _make_outlook(predictions, base, gaps)
 
 
-def with_outlook(report: Report, analysis: RunAnalysis) -> Report:
+def add_outlook(report: Report, analysis: RunAnalysis) -> Report:
     """The report with what the usual changes would make of its run; as it is where nothing is predicted."""
-    found = outlook(analysis)
+    found = predict_changes(analysis)
     return replace(report, outlook=found) if found.predictions else report
 
 
-def _outlook(predictions: tuple[Prediction, ...], base: Base | None, gaps: Sequence[Gap]) -> Outlook:
+def _make_outlook(
+    predictions: tuple[Prediction, ...], base: ModelledRun | None, gaps: Sequence[Gap]
+) -> Outlook:
     named = {row.assumption for each in predictions for row in (*each.step, *each.memory)}
     return Outlook(
         predictions=predictions,
@@ -56,20 +62,22 @@ def _outlook(predictions: tuple[Prediction, ...], base: Base | None, gaps: Seque
     )
 
 
-def _prediction(analysis: RunAnalysis, base: Base, memory: Measured | Gap, change: Change) -> Prediction:
-    made = _of_memory(analysis, memory, change, base.model)
-    step = predicted_step(base, change)
-    return replace(made, step=step, saving_ns=saving_of(step))
-
-
-def _of_memory(
-    analysis: RunAnalysis, memory: Measured | Gap, change: Change, model: Calibrated | None = None
+def _predict_change(
+    analysis: RunAnalysis, base: ModelledRun, memory: MeasuredMemory | Gap, change: Change
 ) -> Prediction:
-    rows = () if isinstance(memory, Gap) else predicted_memory(analysis, memory, model, change)
-    return Prediction(change=change, words=words_of(change), memory=rows)
+    made = _predict_memory_only(analysis, memory, change, base.model)
+    step = predict_step(base, change)
+    return replace(made, step=step, saving_ns=saving_range_ns(step))
 
 
-def saving_of(step: Sequence[Predicted]) -> tuple[int, int] | None:
+def _predict_memory_only(
+    analysis: RunAnalysis, memory: MeasuredMemory | Gap, change: Change, model: CalibratedModel | None = None
+) -> Prediction:
+    rows = () if isinstance(memory, Gap) else predict_memory(analysis, memory, model, change)
+    return Prediction(change=change, words=describe_change(change), memory=rows)
+
+
+def saving_range_ns(step: Sequence[PredictedFigure]) -> tuple[int, int] | None:
     """What a step gets shorter by, lowest and highest."""
     wall = next((row for row in step if row.name == "wall_ns"), None)
     if wall is None or wall.measured is None or wall.low is None or wall.high is None:
@@ -77,13 +85,13 @@ def saving_of(step: Sequence[Predicted]) -> tuple[int, int] | None:
     return wall.measured - wall.high, wall.measured - wall.low
 
 
-def _doubts(base: Base) -> list[Gap]:
+def _model_gaps(base: ModelledRun) -> list[Gap]:
     """Where the model is not sure of itself."""
     found = []
     if not base.reproduces:
         found.append(
             Gap(
-                what=_STEP,
+                what=_STEP_GAP,
                 reason=f"the model of the run misses its measured step by {abs(base.error_ratio):.0%} "
                 f"(more than {REPRODUCES_RATIO:.0%}): ranges are twice as wide",
                 remedy="record more steps on a machine that does nothing else",
@@ -99,3 +107,18 @@ def _doubts(base: Base) -> list[Gap]:
             )
         )
     return found
+
+
+def predict_saving_ns(analysis: RunAnalysis, change: Change) -> tuple[int, int] | None:
+    """Lowest and highest saving of a step, not below 0.
+
+    None where the run cannot be modelled, or the model misses its measured step by more than 15 %.
+    """
+    model = calibrate(analysis)
+    if isinstance(model, Gap):
+        return None
+    base = model_run(analysis, model)
+    if not base.reproduces:
+        return None
+    saving = saving_range_ns(predict_step(base, change))
+    return None if saving is None else (max(0, saving[0]), max(0, saving[1]))

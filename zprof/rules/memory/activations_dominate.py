@@ -13,16 +13,21 @@ phases without activations.  Where no blocks are seen, L is taken as 2 to 32.
 from collections.abc import Mapping
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
-from zprof.model.units import format_bytes, format_percent
-from zprof.rules.memory.finding import in_bytes, memory_finding, supported, worth
-from zprof.rules.memory.largest import Largest, largest_rank
-from zprof.rules.memory.logits_dominate import logits_of
-from zprof.rules.memory.modules import block_count
-from zprof.rules.rule import fix_for
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    make_memory_finding,
+)
+from zprof.rules.memory.logits_dominate import find_logits
+from zprof.rules.memory.model_structure import count_blocks
+from zprof.rules.rule import choose_fix
 
 _SHARE_RATIO = 0.50
 _SURE_SHARE_RATIO = 0.60
@@ -52,19 +57,23 @@ _FIXES = {
 
 def activations_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where activations are most of the peak and nothing is recomputed."""
-    big = largest_rank(analysis)
+    big = find_largest_rank(analysis)
     if big is None:
         return None
-    logits = logits_of(big)
+    logits = find_logits(big)
     kept = big.of(Tenant.ACTIVATIONS) - (logits.activation_bytes if logits else 0)
-    if kept < _SHARE_RATIO * big.peak_bytes or not worth(kept, big) or _is_checkpointed(analysis, big, kept):
+    if (
+        kept < _SHARE_RATIO * big.peak_bytes
+        or not is_worth(kept, big)
+        or _is_checkpointed(analysis, big, kept)
+    ):
         return None
-    blocks = block_count(analysis)
+    blocks = count_blocks(analysis)
     saving = _saving(big, kept, blocks)
-    return _finding(analysis, big, kept, blocks, saving) if worth(saving[1], big) else None
+    return _finding(analysis, big, kept, blocks, saving) if is_worth(saving[1], big) else None
 
 
-def _is_checkpointed(analysis: RunAnalysis, big: Largest, kept: int) -> bool:
+def _is_checkpointed(analysis: RunAnalysis, big: LargestRank, kept: int) -> bool:
     if any(phase.phase == "recompute" for phase in big.phases):
         return True
     recomputed = sum(
@@ -75,7 +84,7 @@ def _is_checkpointed(analysis: RunAnalysis, big: Largest, kept: int) -> bool:
     return recomputed >= _CHECKPOINTED_RATIO * kept
 
 
-def _saving(big: Largest, kept: int, blocks: int | None) -> tuple[float, float]:
+def _saving(big: LargestRank, kept: int, blocks: int | None) -> tuple[float, float]:
     few, many = (blocks, blocks) if blocks else _UNKNOWN_BLOCKS
     least, most = _INPUT_RATIOS
     low, high = (max(0.0, 1 - q - 1 / count) for q, count in ((least, few), (most, many)))
@@ -90,24 +99,24 @@ def _saving(big: Largest, kept: int, blocks: int | None) -> tuple[float, float]:
 
 
 def _finding(
-    analysis: RunAnalysis, big: Largest, kept: int, blocks: int | None, saving: tuple[float, float]
+    analysis: RunAnalysis, big: LargestRank, kept: int, blocks: int | None, saving: tuple[float, float]
 ) -> Finding:
     share = kept / big.peak_bytes
     sure = Confidence.HIGH if blocks and share >= _SURE_SHARE_RATIO else Confidence.MEDIUM
     if big.memory.lower_bound:
         sure = Confidence.LOW  # the true peak may be higher, and their share of it smaller
-    evidence = [in_bytes("activations at the peak, without logits", kept, big.rank)]
+    evidence = [bytes_evidence("activations at the peak, without logits", kept, big.rank)]
     if blocks:
-        evidence.append(in_bytes("of it one block, the mean", kept / blocks, big.rank))
-    return memory_finding(
+        evidence.append(bytes_evidence("of it one block, the mean", kept / blocks, big.rank))
+    return make_memory_finding(
         Cause.ACTIVATIONS_DOMINATE,
         big,
         sentence=f"activations are {format_percent(share)} of rank {big.rank}'s peak "
         f"({format_bytes(kept)} of {format_bytes(big.peak_bytes)}), and nothing is recomputed",
         evidence=evidence,
         saving_bytes=saving,
-        confidence=supported(sure, big, big.weak_ratio(Tenant.ACTIVATIONS)),
-        fix=fix_for(analysis.training.engine, _FIXES)
+        confidence=limit_confidence(sure, big, big.weak_ratio(Tenant.ACTIVATIONS)),
+        fix=choose_fix(analysis.training.engine, _FIXES)
         + "\nor halve the micro-batch and accumulate; a sharding stage frees none of it",
         disprove="halve the micro-batch and record again: activations halve with it, anything else stays",
     )

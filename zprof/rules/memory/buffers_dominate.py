@@ -21,17 +21,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
-from zprof.model.phases import Phase
 from zprof.model.tenants import Tenant
-from zprof.model.units import format_bytes, format_percent
-from zprof.rules.memory.finding import in_bytes, memory_finding, no_facts, supported, worth
-from zprof.rules.memory.largest import Largest, largest_rank
-from zprof.rules.memory.modules import is_numbered
-from zprof.rules.memory.sharding import Sharding, saved_bytes, sharding_of
-from zprof.rules.rule import fix_for
+from zprof.model.training import Phase
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    make_memory_finding,
+    missing_facts_gap,
+)
+from zprof.rules.memory.model_structure import Sharding, is_numbered, read_sharding, saved_bytes
+from zprof.rules.rule import choose_fix
 
 _SHARE_RATIO = 0.30
 _EXCESS_RATIO = 0.05
@@ -69,22 +74,22 @@ class _Excess:
 
 def buffers_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where communication buffers are larger than the step needs."""
-    big = largest_rank(analysis)
+    big = find_largest_rank(analysis)
     if big is None or analysis.run.world_size == 1:
         return None
     if analysis.training.engine == "ddp":
-        return _of_ddp(big)
+        return _find_ddp_buckets(big)
     buffers = big.of(_BUFFERS)
-    if not worth(buffers, big):
+    if not is_worth(buffers, big):
         return None
-    sharding = sharding_of(analysis)
+    sharding = read_sharding(analysis)
     if sharding is None:
-        return no_facts(Cause.BUFFERS_DOMINATE) if buffers >= _SHARE_RATIO * big.peak_bytes else None
+        return missing_facts_gap(Cause.BUFFERS_DOMINATE) if buffers >= _SHARE_RATIO * big.peak_bytes else None
     excess = _excess(big, sharding)
-    return _finding(analysis, big, sharding, excess) if _is_there(big, sharding, excess) else None
+    return _finding(analysis, big, sharding, excess) if _is_excessive(big, sharding, excess) else None
 
 
-def _excess(big: Largest, sharding: Sharding) -> _Excess:
+def _excess(big: LargestRank, sharding: Sharding) -> _Excess:
     buffers = big.of(_BUFFERS)
     scratch = sum(
         part.bytes for part in big.memory.parts if part.tenant == _BUFFERS.value and part.sub == _SCRATCH
@@ -97,11 +102,11 @@ def _excess(big: Largest, sharding: Sharding) -> _Excess:
         buffers_bytes=buffers,
         scratch_bytes=scratch,
         needed_bytes=_ALLOWED_UNITS * sharding.unit_bytes + alone,
-        saving_bytes=(low, _reachable(big, high * (1 + scratch / own))),
+        saving_bytes=(low, _bound_saving(big, high * (1 + scratch / own))),
     )
 
 
-def _alone_bytes(big: Largest, sharding: Sharding) -> int:
+def _alone_bytes(big: LargestRank, sharding: Sharding) -> int:
     """The largest unit outside of the blocks that is gathered."""
     gathered = (
         entry.bytes
@@ -112,41 +117,41 @@ def _alone_bytes(big: Largest, sharding: Sharding) -> int:
     return max(gathered, default=0) if sharding.has_blocks else 0
 
 
-def _reachable(big: Largest, high: float) -> float:
+def _bound_saving(big: LargestRank, high: float) -> float:
     return big.would_fall(lambda _, held: min(high, held.get(_BUFFERS, 0)))
 
 
-def _is_there(big: Largest, sharding: Sharding, excess: _Excess) -> bool:
+def _is_excessive(big: LargestRank, sharding: Sharding, excess: _Excess) -> bool:
     low, high = excess.saving_bytes
     large = excess.buffers_bytes >= _SHARE_RATIO * big.peak_bytes
     more = sharding.stage > 0 and excess.buffers_bytes > saved_bytes(big, sharding)
-    return min(low, high) >= _EXCESS_RATIO * big.peak_bytes and worth(low, big) and (large or more)
+    return min(low, high) >= _EXCESS_RATIO * big.peak_bytes and is_worth(low, big) and (large or more)
 
 
-def _finding(analysis: RunAnalysis, big: Largest, sharding: Sharding, excess: _Excess) -> Finding:
+def _finding(analysis: RunAnalysis, big: LargestRank, sharding: Sharding, excess: _Excess) -> Finding:
     sure = Confidence.HIGH if excess.buffers_bytes > 2 * sharding.wire_bytes else Confidence.MEDIUM
-    return memory_finding(
+    return make_memory_finding(
         Cause.BUFFERS_DOMINATE,
         big,
         sentence=f"communication buffers hold {format_bytes(excess.buffers_bytes)} of rank {big.rank}'s "
         f"{format_bytes(big.peak_bytes)} ({format_percent(excess.buffers_bytes / big.peak_bytes)}), where "
         f"the units in flight need {format_bytes(excess.needed_bytes)}",
         evidence=[
-            in_bytes("communication buffers at the peak", excess.buffers_bytes, big.rank),
-            in_bytes("of it allocated inside the backend", excess.scratch_bytes, big.rank),
-            in_bytes("six units, and two of what is gathered alone", excess.needed_bytes),
-            in_bytes("the whole model on the wire", sharding.wire_bytes),
-            in_bytes("saved by sharding", saved_bytes(big, sharding), big.rank),
+            bytes_evidence("communication buffers at the peak", excess.buffers_bytes, big.rank),
+            bytes_evidence("of it allocated inside the backend", excess.scratch_bytes, big.rank),
+            bytes_evidence("six units, and two of what is gathered alone", excess.needed_bytes),
+            bytes_evidence("the whole model on the wire", sharding.wire_bytes),
+            bytes_evidence("saved by sharding", saved_bytes(big, sharding), big.rank),
         ],
         saving_bytes=excess.saving_bytes,
-        confidence=supported(sure, big, big.weak_ratio(_BUFFERS)),
-        fix=fix_for(analysis.training.engine, _FIXES),
+        confidence=limit_confidence(sure, big, big.weak_ratio(_BUFFERS)),
+        fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="halve the buffer or the unit and record again: if the communication buffers at the peak "
         "stay, something else holds them",
     )
 
 
-def _of_ddp(big: Largest) -> Finding | None:
+def _find_ddp_buckets(big: LargestRank) -> Finding | None:
     early = max(
         (
             phase.tenants.get(Tenant.GRADIENTS, 0)
@@ -160,21 +165,21 @@ def _of_ddp(big: Largest) -> Finding | None:
         return min(held.get(_BUFFERS, 0), max(0, held.get(Tenant.GRADIENTS, 0) - early))
 
     saving = big.would_fall(doubled)
-    if saving < _EXCESS_RATIO * big.peak_bytes or not worth(saving, big):
+    if saving < _EXCESS_RATIO * big.peak_bytes or not is_worth(saving, big):
         return None
     buffers = big.of(_BUFFERS)
-    return memory_finding(
+    return make_memory_finding(
         Cause.BUFFERS_DOMINATE,
         big,
         sentence=f"DDP's buckets hold {format_bytes(buffers)} of rank {big.rank}'s "
         f"{format_bytes(big.peak_bytes)} beside {format_bytes(big.of(Tenant.GRADIENTS))} of gradients: "
         "the same values twice",
         evidence=[
-            in_bytes("communication buffers at the peak", buffers, big.rank),
-            in_bytes("gradients at the peak", big.of(Tenant.GRADIENTS), big.rank),
+            bytes_evidence("communication buffers at the peak", buffers, big.rank),
+            bytes_evidence("gradients at the peak", big.of(Tenant.GRADIENTS), big.rank),
         ],
         saving_bytes=(saving / 2, saving),
-        confidence=supported(Confidence.MEDIUM, big, big.weak_ratio(_BUFFERS, Tenant.GRADIENTS)),
+        confidence=limit_confidence(Confidence.MEDIUM, big, big.weak_ratio(_BUFFERS, Tenant.GRADIENTS)),
         fix=_FIXES["DDP"],
         disprove="set gradient_as_bucket_view=True and record again: if the peak stays, it lies where "
         "there are no gradients yet",

@@ -12,13 +12,19 @@ cured by expandable segments, by not recording streams, or by even sizes.
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
-from zprof.model.units import format_bytes, format_percent
-from zprof.rules.memory.finding import in_bytes, memory_finding, no_device, supported, worth
-from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    make_memory_finding,
+    missing_device_gap,
+)
 
 _LOST_RATIO = 0.10
 #: Expandable segments leave some free parts, in the cases that were reported less than half.
@@ -49,17 +55,17 @@ class _Lost:
 
 def fragmentation(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where the allocator holds memory that is of no use to anybody."""
-    big = largest_rank(analysis)
+    big = find_largest_rank(analysis)
     if big is None or not big.on_gpu:
         return None  # the CPU allocator keeps nothing
     lost = _lost(big, big.at_reserved_peak())
     if lost is None:
-        return no_device(Cause.FRAGMENTATION)
-    is_there = lost.bytes >= _LOST_RATIO * lost.reserved_bytes and worth(lost.bytes, big)
+        return missing_device_gap(Cause.FRAGMENTATION)
+    is_there = lost.bytes >= _LOST_RATIO * lost.reserved_bytes and is_worth(lost.bytes, big)
     return _finding(big, lost) if is_there else None
 
 
-def _lost(big: Largest, device: DeviceMemory | None) -> _Lost | None:
+def _lost(big: LargestRank, device: DeviceMemory | None) -> _Lost | None:
     if device and device.split_bytes is not None and device.reserved_bytes:
         return _Lost(
             reserved_bytes=device.reserved_bytes,
@@ -81,18 +87,20 @@ def _lost(big: Largest, device: DeviceMemory | None) -> _Lost | None:
     )
 
 
-def _finding(big: Largest, lost: _Lost) -> Finding:
+def _finding(big: LargestRank, lost: _Lost) -> Finding:
     parts = ((lost.split_bytes, _SPLIT_FIX), (lost.awaiting_bytes, _AWAITING_FIX))
     fixes = [fix for size, fix in parts if size >= lost.bytes / 4]
     confidence = Confidence.HIGH if lost.whole else Confidence.LOW
     evidence = [
-        in_bytes("reserved at the reserved peak", lost.reserved_bytes, big.rank),
-        in_bytes("free parts of segments in use", lost.split_bytes, big.rank),
-        in_bytes("freed, but a stream still uses it", lost.awaiting_bytes, big.rank),
+        bytes_evidence("reserved at the reserved peak", lost.reserved_bytes, big.rank),
+        bytes_evidence("free parts of segments in use", lost.split_bytes, big.rank),
+        bytes_evidence("freed, but a stream still uses it", lost.awaiting_bytes, big.rank),
     ]
     if lost.free_segments_bytes is not None:
-        evidence.append(in_bytes("segments wholly free (not counted)", lost.free_segments_bytes, big.rank))
-    return memory_finding(
+        evidence.append(
+            bytes_evidence("segments wholly free (not counted)", lost.free_segments_bytes, big.rank)
+        )
+    return make_memory_finding(
         Cause.FRAGMENTATION,
         big,
         sentence=f"{format_bytes(lost.bytes)} of {format_bytes(lost.reserved_bytes)} reserved on rank "
@@ -100,7 +108,7 @@ def _finding(big: Largest, lost: _Lost) -> Finding:
         f"{format_bytes(lost.split_bytes)} in pieces, {format_bytes(lost.awaiting_bytes)} awaiting a stream",
         evidence=evidence,
         saving_bytes=(_SURE_RATIO * lost.bytes if lost.whole else 0, lost.bytes),
-        confidence=supported(confidence, big, 0.0),
+        confidence=limit_confidence(confidence, big, 0.0),
         fix="\n".join(fixes),
         disprove="record with the setting: if reserved minus live stays at the reserved peak, the pieces "
         "have another cause",

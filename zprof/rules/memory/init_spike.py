@@ -12,14 +12,18 @@ watched steps was higher, not what: low confidence.
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
-from zprof.model.tenants import SHOWN
-from zprof.model.units import format_bytes
-from zprof.rules.memory.finding import in_bytes, memory_finding, supported
-from zprof.rules.memory.largest import Largest, largest_rank
-from zprof.rules.rule import fix_for, not_tested
+from zprof.model.tenants import DISPLAY_ORDER
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    limit_confidence,
+    make_memory_finding,
+)
+from zprof.rules.rule import choose_fix, untested_gap
 
 _ABOVE_RATIO = 0.10
 _WORTH_BYTES = 1 << 20
@@ -48,7 +52,7 @@ class _Spike:
 
 def init_spike(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where more was live before the first step than in any step."""
-    big = largest_rank(analysis)
+    big = find_largest_rank(analysis)
     if big is None or analysis.run.source == "snapshot":
         return None
     spikes = _spikes(analysis) if analysis.memory.init else _from_counters(analysis)
@@ -56,7 +60,7 @@ def init_spike(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding |
         return _finding(analysis, big, max(spikes, key=lambda spike: spike.before_bytes))
     if analysis.memory.init or analysis.training.engine == "reference":
         return None
-    return not_tested(
+    return untested_gap(
         Cause.INIT_SPIKE,
         "the memory before the first step was not watched",
         "start the program under it, in full mode: zprof record -o RUN -- python train.py",
@@ -77,7 +81,7 @@ def _spikes(analysis: RunAnalysis) -> list[_Spike]:
             steady_bytes=steady[entry.rank, entry.device],
             ranks=len(above),
             watched=True,
-            tenant=max(SHOWN, key=lambda tenant: entry.tenants.get(tenant, 0)).value,
+            tenant=max(DISPLAY_ORDER, key=lambda tenant: entry.tenants.get(tenant, 0)).value,
         )
         for entry in above
     ]
@@ -104,25 +108,25 @@ def _is_above(before_bytes: int, steady_bytes: int) -> bool:
     return steady_bytes > 0 and more >= max(_WORTH_BYTES, _ABOVE_RATIO * steady_bytes)
 
 
-def _finding(analysis: RunAnalysis, big: Largest, spike: _Spike) -> Finding:
+def _finding(analysis: RunAnalysis, big: LargestRank, spike: _Spike) -> Finding:
     loaded = len(analysis.memory.per_rank)
     who = f"rank {spike.rank}" + (f" ({spike.ranks} of {loaded} ranks)" if loaded > 1 else "")
     when = "before its first step" if spike.watched else "outside of the watched steps"
     what = f", most of it {spike.tenant.replace('_', ' ')}" if spike.tenant else ""
     # The run needs what its largest rank needs, before the first step or in it.
     freed = max(0, spike.before_bytes - big.memory.peak_bytes)
-    return memory_finding(
+    return make_memory_finding(
         Cause.INIT_SPIKE,
         big,
         sentence=f"{who} holds {format_bytes(spike.before_bytes)} {when}, its steps "
         f"{format_bytes(spike.steady_bytes)}{what}",
         evidence=[
-            in_bytes(f"highest {when}", spike.before_bytes, spike.rank),
-            in_bytes("highest in a watched step", spike.steady_bytes, spike.rank),
+            bytes_evidence(f"highest {when}", spike.before_bytes, spike.rank),
+            bytes_evidence("highest in a watched step", spike.steady_bytes, spike.rank),
         ],
         saving_bytes=(freed / 2, freed),
-        confidence=supported(Confidence.HIGH if spike.watched else Confidence.LOW, big, 0.0),
-        fix=fix_for(analysis.training.engine, _FIXES)
+        confidence=limit_confidence(Confidence.HIGH if spike.watched else Confidence.LOW, big, 0.0),
+        fix=choose_fix(analysis.training.engine, _FIXES)
         + ("\nonly some ranks: init or load on one, then broadcast shards" if spike.ranks < loaded else ""),
         disprove="record the start again with the model on the meta device: if it stays, the spike is not "
         "the model",

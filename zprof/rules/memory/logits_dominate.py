@@ -14,18 +14,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import Allocation, Basis
 from zprof.model.tenants import Tenant
-from zprof.model.units import format_bytes, format_percent
-from zprof.rules.memory.finding import at_most, in_bytes, memory_finding, supported, worth
-from zprof.rules.memory.largest import Largest, largest_rank
-from zprof.rules.memory.modules import is_output, is_root, shown
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    cap_confidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    make_memory_finding,
+)
+from zprof.rules.memory.model_structure import format_module, is_output, is_root
 
 _SHARE_RATIO = 0.20
-_FAR_ABOVE = 4
+_FAR_LARGER_TIMES = 4
 _PIECES = 8
 _TENANTS = frozenset({Tenant.ACTIVATIONS.value, Tenant.TEMPORARY_BUFFERS.value})
 
@@ -55,23 +61,23 @@ class Logits:
         return sum(row.bytes for row in self.rows if row.tenant == Tenant.ACTIVATIONS.value)
 
 
-def logits_of(big: Largest) -> Logits | None:
+def find_logits(big: LargestRank) -> Logits | None:
     """The logits at a rank's peak; None where they are no large part of it."""
     rows = [row for row in big.top if row.tenant in _TENANTS]
     named = [row for row in rows if is_output(row.module)]
-    found = _like_the_named(rows, named) if named else _far_above_the_rest(rows)
+    found = _select_like_named(rows, named) if named else _select_far_larger(rows)
     logits = Logits(rows=tuple(found), named=bool(named))
-    return logits if logits.bytes >= _SHARE_RATIO * big.peak_bytes and worth(logits.bytes, big) else None
+    return logits if logits.bytes >= _SHARE_RATIO * big.peak_bytes and is_worth(logits.bytes, big) else None
 
 
 def logits_dominate(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where tensors of the size of the logits are a large part of the peak."""
-    big = largest_rank(analysis)
-    logits = logits_of(big) if big else None
+    big = find_largest_rank(analysis)
+    logits = find_logits(big) if big else None
     return _finding(big, logits) if big and logits else None
 
 
-def _like_the_named(rows: list[Allocation], named: list[Allocation]) -> list[Allocation]:
+def _select_like_named(rows: list[Allocation], named: list[Allocation]) -> list[Allocation]:
     size = max(row.bytes for row in named)
     return [
         row
@@ -81,24 +87,24 @@ def _like_the_named(rows: list[Allocation], named: list[Allocation]) -> list[All
     ]
 
 
-def _far_above_the_rest(rows: list[Allocation]) -> list[Allocation]:
+def _select_far_larger(rows: list[Allocation]) -> list[Allocation]:
     own = [row for row in rows if is_root(row.module)]
     rest = max((row.bytes for row in rows if not is_root(row.module)), default=0)
     size = max((row.bytes for row in own), default=0)
-    found = [row for row in own if row.bytes >= size / 2 and row.bytes >= _FAR_ABOVE * max(1, rest)]
+    found = [row for row in own if row.bytes >= size / 2 and row.bytes >= _FAR_LARGER_TIMES * max(1, rest)]
     return found if len(found) >= 2 and rest else []
 
 
-def _finding(big: Largest, logits: Logits) -> Finding | None:
+def _finding(big: LargestRank, logits: Logits) -> Finding | None:
     saving = _saving(big, logits)
-    if not worth(saving[1], big):
+    if not is_worth(saving[1], big):
         return None
     first = max(logits.rows, key=lambda row: row.bytes)
     share = logits.bytes / big.peak_bytes
-    return memory_finding(
+    return make_memory_finding(
         Cause.LOGITS_DOMINATE,
         big,
-        sentence=f"{len(logits.rows)} tensors of {shown(first.module)} with up to "
+        sentence=f"{len(logits.rows)} tensors of {format_module(first.module)} with up to "
         f"{format_bytes(first.bytes)} each are {format_percent(share)} of rank {big.rank}'s peak "
         f"({format_bytes(logits.bytes)} of {format_bytes(big.peak_bytes)}): the logits and their copies",
         evidence=[_fact(row, big.rank) for row in logits.rows],
@@ -109,7 +115,7 @@ def _finding(big: Largest, logits: Logits) -> Finding | None:
     )
 
 
-def _saving(big: Largest, logits: Logits) -> tuple[float, float]:
+def _saving(big: LargestRank, logits: Logits) -> tuple[float, float]:
     largest = max(row.bytes for row in logits.rows)
 
     def removable(_: str, held: Mapping[Tenant, int]) -> float:
@@ -120,11 +126,13 @@ def _saving(big: Largest, logits: Logits) -> tuple[float, float]:
     return (min(high, logits.bytes - largest), high)
 
 
-def _confidence(big: Largest, logits: Logits) -> Confidence:
+def _confidence(big: LargestRank, logits: Logits) -> Confidence:
     weak = sum(row.bytes for row in logits.rows if row.basis is not Basis.TAGGED) / logits.bytes
     sure = Confidence.HIGH if len(logits.rows) >= 2 else Confidence.MEDIUM
-    return at_most(supported(sure, big, weak), sure if logits.named else Confidence.LOW)
+    return cap_confidence(limit_confidence(sure, big, weak), sure if logits.named else Confidence.LOW)
 
 
 def _fact(row: Allocation, rank: int) -> Evidence:
-    return in_bytes(f"{row.tenant} {shown(row.sub)} of {shown(row.module)}", row.bytes, rank)
+    return bytes_evidence(
+        f"{row.tenant} {format_module(row.sub)} of {format_module(row.module)}", row.bytes, rank
+    )

@@ -11,25 +11,33 @@ fewer channels or groups; the context stays.
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
-from zprof.model.units import format_bytes, format_percent
-from zprof.rules.memory.finding import in_bytes, memory_finding, no_device, supported, worth
-from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    make_memory_finding,
+    missing_device_gap,
+)
 
 _SHARE_RATIO = 0.10
 _USED_RATIO = 0.25
 _USED_BYTES = 2 << 30
 _COLLECTIVES_RATIO = 0.5
 
-_OTHERS = "another process holds memory of this device: nvidia-smi names it (a debugger, a notebook, a rank)"
-_GROUPS = (
+_OTHER_PROCESSES_FIX = (
+    "another process holds memory of this device: nvidia-smi names it (a debugger, a notebook, a rank)"
+)
+_GROUPS_FIX = (
     "fewer process groups: one new_group for each distinct set of ranks, none for each layer\n"
     "NCCL_MAX_NCHANNELS=8, NCCL_BUFFSIZE=2097152: smaller buffers in each group, slower large messages"
 )
-_CONTEXT = (
+_CONTEXT_FIX = (
     "one process a device; CUDA_MODULE_LOADING=LAZY loads kernels when they are first used\n"
     "extensions and libraries (cuDNN, cuBLAS workspaces) that the program does not need"
 )
@@ -49,12 +57,12 @@ class _Outside:
 
 def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where much of the device is used by what the allocator does not hold."""
-    big = largest_rank(analysis)
+    big = find_largest_rank(analysis)
     if big is None or not big.on_gpu:
         return None
-    known = [device for device in big.devices if _terms(device)]
+    known = [device for device in big.devices if _known_terms(device)]
     if not known:
-        return no_device(Cause.OUTSIDE_ALLOCATOR)
+        return missing_device_gap(Cause.OUTSIDE_ALLOCATOR)
     device = min(known, key=lambda entry: entry.apart_ns or 0)
     outside = _Outside(
         context_bytes=device.context_bytes or 0,
@@ -62,11 +70,11 @@ def outside_allocator(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
         others_bytes=device.other_processes_bytes or 0,
         apart_ns=device.apart_ns or 0,
     )
-    is_there = outside.bytes >= _limit(device) and worth(outside.bytes, big)
+    is_there = outside.bytes >= _limit(device) and is_worth(outside.bytes, big)
     return _finding(big, device, outside) if is_there else None
 
 
-def _terms(device: DeviceMemory) -> list[int]:
+def _known_terms(device: DeviceMemory) -> list[int]:
     """What is known of it: in a container NVML may say what the device has in use, not whose it is."""
     terms = (device.context_bytes, device.collectives_bytes, device.other_processes_bytes)
     return [term for term in terms if term is not None]
@@ -79,7 +87,7 @@ def _limit(device: DeviceMemory) -> float:
     return max(_USED_BYTES, _USED_RATIO * used)
 
 
-def _finding(big: Largest, device: DeviceMemory, outside: _Outside) -> Finding:
+def _finding(big: LargestRank, device: DeviceMemory, outside: _Outside) -> Finding:
     terms = {
         "other processes": outside.others_bytes,
         "collectives": outside.collectives_bytes,
@@ -88,10 +96,10 @@ def _finding(big: Largest, device: DeviceMemory, outside: _Outside) -> Finding:
     first = max(terms, key=lambda name: terms[name])
     whole = device.device_total_bytes
     share = f" ({format_percent(outside.bytes / whole)} of the device)" if whole else ""
-    evidence = [in_bytes(name, size, big.rank) for name, size in terms.items() if size]
+    evidence = [bytes_evidence(name, size, big.rank) for name, size in terms.items() if size]
     if device.device_used_bytes:
-        evidence.append(in_bytes("used of the device by all", device.device_used_bytes, big.rank))
-    return memory_finding(
+        evidence.append(bytes_evidence("used of the device by all", device.device_used_bytes, big.rank))
+    return make_memory_finding(
         Cause.OUTSIDE_ALLOCATOR,
         big,
         sentence=f"{format_bytes(outside.bytes)} of rank {big.rank}'s device{share} are outside of torch's "
@@ -101,7 +109,7 @@ def _finding(big: Largest, device: DeviceMemory, outside: _Outside) -> Finding:
             outside.others_bytes,
             outside.others_bytes + _COLLECTIVES_RATIO * outside.collectives_bytes,
         ),
-        confidence=supported(
+        confidence=limit_confidence(
             Confidence.MEDIUM if first == "context and libraries" else Confidence.HIGH, big, 0
         ),
         fix="\n".join(_fixes(first, outside)),
@@ -110,6 +118,6 @@ def _finding(big: Largest, device: DeviceMemory, outside: _Outside) -> Finding:
 
 
 def _fixes(first: str, outside: _Outside) -> list[str]:
-    fixes = [_OTHERS] if outside.others_bytes >= outside.bytes / 4 else []
-    fixes += [_GROUPS] if outside.collectives_bytes >= outside.bytes / 4 else []
-    return fixes + ([_CONTEXT] if first == "context and libraries" else [])
+    fixes = [_OTHER_PROCESSES_FIX] if outside.others_bytes >= outside.bytes / 4 else []
+    fixes += [_GROUPS_FIX] if outside.collectives_bytes >= outside.bytes / 4 else []
+    return fixes + ([_CONTEXT_FIX] if first == "context and libraries" else [])

@@ -16,23 +16,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
-from zprof.model.units import format_bytes, format_percent
-from zprof.rules.memory.finding import in_bytes, memory_finding, no_facts, supported, worth
-from zprof.rules.memory.largest import Largest, largest_rank
-from zprof.rules.memory.sharding import SHARDED_FROM, sharding_of
-from zprof.rules.rule import fix_for, not_tested
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    make_memory_finding,
+    missing_facts_gap,
+)
+from zprof.rules.memory.model_structure import SHARDED_FROM, read_sharding
+from zprof.rules.rule import choose_fix, untested_gap
 
 _WHOLE_RATIO = 0.9
 #: Ranks whose states differ by more are not replicas of each other.
 _EQUAL_RATIO = 0.02
-_MOST_RATIO = 0.80
+_MAX_STATES_RATIO = 0.80
 _WORTH_RATIO = 0.05
-_ROOM_RATIO = 0.50
+_FREE_DEVICE_RATIO = 0.50
 _UNITS_AND_COPIES = 8
 
 _FIXES = {
@@ -56,22 +62,22 @@ class _Replica:
 
 def replicated_state(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where a rank holds states that the other ranks hold too."""
-    big = largest_rank(analysis)
+    big = find_largest_rank(analysis)
     facts = analysis.training
-    if big is None or _group(analysis) < 2:
+    if big is None or _count_shard_ranks(analysis) < 2:
         return None
     if big.memory.state_bytes is None:
-        return not_tested(
+        return untested_gap(
             Cause.REPLICATED_STATE, "no whole step was watched", "record two steps: zprof.steps(memory=2)"
         )
     if facts.stage is None:
-        return no_facts(Cause.REPLICATED_STATE)
+        return missing_facts_gap(Cause.REPLICATED_STATE)
     if facts.stage == 0:
-        return _plain(analysis, big, big.memory.state_bytes)
-    return _unsharded(analysis, big, big.memory.state_bytes)
+        return _find_without_sharding(analysis, big, big.memory.state_bytes)
+    return _find_unsharded_states(analysis, big, big.memory.state_bytes)
 
 
-def _group(analysis: RunAnalysis) -> int:
+def _count_shard_ranks(analysis: RunAnalysis) -> int:
     """Ranks that could share the states."""
     facts = analysis.training
     if facts.shard_ranks and facts.stage:
@@ -79,29 +85,31 @@ def _group(analysis: RunAnalysis) -> int:
     return max(1, analysis.run.world_size // max(1, facts.model_parallel_ranks))
 
 
-def _plain(analysis: RunAnalysis, big: Largest, states: Mapping[Tenant, int]) -> Finding | None:
+def _find_without_sharding(
+    analysis: RunAnalysis, big: LargestRank, states: Mapping[Tenant, int]
+) -> Finding | None:
     if not _are_equal(analysis):
         return None
-    ranks = _group(analysis)
+    ranks = _count_shard_ranks(analysis)
     replica = _Replica(ranks=ranks, states=states, freed_bytes=(1 - 1 / ranks) * sum(states.values()))
     saving = _saving(analysis, big, replica)
-    if saving[1] < _WORTH_RATIO * big.peak_bytes or not worth(saving[1], big):
+    if saving[1] < _WORTH_RATIO * big.peak_bytes or not is_worth(saving[1], big):
         return None
     total = sum(states.values())
     optimizer = replica.states.get(Tenant.OPTIMIZER_STATE, 0)
-    return memory_finding(
+    return make_memory_finding(
         Cause.REPLICATED_STATE,
         big,
         sentence=f"each of {ranks} ranks keeps all {format_bytes(total)} of parameters, gradients and "
         f"optimizer state ({format_percent(min(1.0, total / big.peak_bytes))} of the peak); sharding the "
         f"optimizer state alone (stage 1) takes {format_bytes((1 - 1 / ranks) * optimizer)} of it away",
         evidence=[
-            in_bytes(f"{tenant.value.replace('_', ' ')}, on every rank", size)
+            bytes_evidence(f"{tenant.value.replace('_', ' ')}, on every rank", size)
             for tenant, size in states.items()
         ],
         saving_bytes=saving,
         confidence=_confidence(big, total),
-        fix=f"{fix_for(analysis.training.engine, _FIXES)}\n{_COSTS}",
+        fix=f"{choose_fix(analysis.training.engine, _FIXES)}\n{_COSTS}",
         disprove="record with stage 1: if the peak stays, it lies where the states are not",
     )
 
@@ -113,40 +121,42 @@ def _are_equal(analysis: RunAnalysis) -> bool:
     return max(totals) - min(totals) <= _EQUAL_RATIO * max(totals)
 
 
-def _saving(analysis: RunAnalysis, big: Largest, replica: _Replica) -> tuple[float, float]:
+def _saving(analysis: RunAnalysis, big: LargestRank, replica: _Replica) -> tuple[float, float]:
     def removable(_: str, held: Mapping[Tenant, int]) -> float:
         states = sum(min(held.get(tenant, 0), replica.states.get(tenant, 0)) for tenant in SHARDED_FROM)
         return (1 - 1 / replica.ranks) * states
 
     high = big.would_fall(removable)
-    sharding = sharding_of(analysis)
+    sharding = read_sharding(analysis)
     needed = _UNITS_AND_COPIES * sharding.unit_bytes if sharding else high
     return (max(0.0, high - needed), high)
 
 
-def _confidence(big: Largest, states_bytes: int) -> Confidence:
-    has_room = big.total_bytes is not None and big.peak_bytes < _ROOM_RATIO * big.total_bytes
-    if has_room or states_bytes < _MOST_RATIO * big.peak_bytes:
+def _confidence(big: LargestRank, states_bytes: int) -> Confidence:
+    has_room = big.total_bytes is not None and big.peak_bytes < _FREE_DEVICE_RATIO * big.total_bytes
+    if has_room or states_bytes < _MAX_STATES_RATIO * big.peak_bytes:
         return Confidence.LOW
-    return supported(Confidence.MEDIUM, big, big.weak_ratio(*SHARDED_FROM))
+    return limit_confidence(Confidence.MEDIUM, big, big.weak_ratio(*SHARDED_FROM))
 
 
-def _unsharded(analysis: RunAnalysis, big: Largest, states: Mapping[Tenant, int]) -> Finding | Gap | None:
+def _find_unsharded_states(
+    analysis: RunAnalysis, big: LargestRank, states: Mapping[Tenant, int]
+) -> Finding | Gap | None:
     shares = _shares(analysis.training)
     if shares is None:
-        return no_facts(Cause.REPLICATED_STATE)
-    ranks = _group(analysis)
+        return missing_facts_gap(Cause.REPLICATED_STATE)
+    ranks = _count_shard_ranks(analysis)
     whole = {
         tenant: states.get(tenant, 0)
         for tenant, share in shares.items()
         if states.get(tenant, 0) >= _WHOLE_RATIO * ranks * share
     }
     freed = sum(size - shares[tenant] for tenant, size in whole.items())
-    if not whole or not worth(freed, big):
+    if not whole or not is_worth(freed, big):
         return None
     names = " and ".join(tenant.value.replace("_", " ") for tenant in whole)
     stage = analysis.training.stage
-    return memory_finding(
+    return make_memory_finding(
         Cause.REPLICATED_STATE,
         big,
         sentence=f"{names} should be sharded over {ranks} ranks in stage {stage}, but rank {big.rank} holds "
@@ -156,13 +166,13 @@ def _unsharded(analysis: RunAnalysis, big: Largest, states: Mapping[Tenant, int]
             fact
             for tenant, size in whole.items()
             for fact in (
-                in_bytes(f"{tenant.value.replace('_', ' ')} held", size, big.rank),
-                in_bytes(f"{tenant.value.replace('_', ' ')} by the law of the stage", shares[tenant]),
+                bytes_evidence(f"{tenant.value.replace('_', ' ')} held", size, big.rank),
+                bytes_evidence(f"{tenant.value.replace('_', ' ')} by the law of the stage", shares[tenant]),
             )
         ],
         saving_bytes=(freed / 2, freed),
-        confidence=supported(Confidence.HIGH, big, big.weak_ratio(*whole)),
-        fix=f"{fix_for(analysis.training.engine, _FIXES)}\n"
+        confidence=limit_confidence(Confidence.HIGH, big, big.weak_ratio(*whole)),
+        fix=f"{choose_fix(analysis.training.engine, _FIXES)}\n"
         "make the optimizer after the model is sharded, from the sharded parameters",
         disprove="compare the sizes of the optimizer's state tensors on two ranks with a parameter's: shares "
         "are 1/N of it",

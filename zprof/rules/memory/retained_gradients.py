@@ -3,46 +3,113 @@
 Three causes, told apart by when and how much:
 
 - **in the first forward of a step**: the last step's gradients were not dropped.  ``zero_grad`` comes after
-  the forward, or keeps the memory (``set_to_none=False``).  From the timeline; where there is none, from the
+  the forward, or keeps the memory (``set_to_none=False``).  From the timeline; if there is none, from the
   forward's peak, which cannot be told from accumulation: low confidence.  Low too for engines that keep
   whole gradients in memory which they allocate once.
 - **whole between micro-batches in stages 2 and 3**: a forward holds at least 1.25 times the rank's share.
   Accumulated shards are one share; ``no_sync`` keeps everything until the last micro-batch.
 - the same, **growing** from one micro-batch's forward to the next (replicas that are never reduced).
 
-DDP's gradient views of its buckets are left alone: their memory stays.  A forward that holds at least half
-of the step's gradients is meant, so that a few late ones accuse nobody.
+DDP's gradient views of its buckets are left alone: their memory stays. A forward must hold at least half of
+the step's gradients, so that a few late ones accuse nobody.
 
-The peak falls no lower than the phases in which gradients belong (the optimizer's) let it: that bounds hi.
-How far the backward's own gradients then rise is not known, so lo is 0.
+The peak falls no lower than the phases in which gradients belong (the optimizer's) let it: that bounds the
+saving from above. How far the backward's own gradients then rise is not known, so the lower bound is 0.
 """
 
+import bisect
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
-from zprof.model.phases import Phase
+from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
-from zprof.model.units import format_bytes
-from zprof.rules.memory.finding import in_bytes, memory_finding, supported, worth
-from zprof.rules.memory.forwards import Forwards, forwards_of
-from zprof.rules.memory.largest import Largest, largest_rank
-from zprof.rules.rule import fix_for, not_tested
+from zprof.model.training import Phase
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    make_memory_finding,
+)
+from zprof.rules.rule import choose_fix, untested_gap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardGradients:
+    """Gradient bytes in the forwards of each step, in their order; ``in_steps`` false: one of all steps."""
+
+    levels: tuple[tuple[int, ...], ...]
+    in_steps: bool
+
+    @property
+    def first_bytes(self) -> int:
+        """What every step's first forward finds: the least of the steps."""
+        return min(levels[0] for levels in self.levels)
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that any forward holds."""
+        return max(max(levels) for levels in self.levels)
+
+    @property
+    def grows_over_micro_batches(self) -> bool:
+        """Whether each forward of a step, from the second on, holds more than the one before."""
+        return any(
+            len(levels) > 2 and all(low < high for low, high in itertools.pairwise(levels[1:]))
+            for levels in self.levels
+        )
+
+
+def read_forward_gradients(analysis: RunAnalysis, big: LargestRank) -> ForwardGradients | None:
+    """The forwards of the largest rank; None where none was told apart."""
+    timeline = next((t for t in analysis.memory.timelines if t.rank == big.rank), None)
+    steps = _levels_by_step(timeline) if timeline else ()
+    if steps:
+        return ForwardGradients(levels=steps, in_steps=True)
+    held = [
+        phase.tenants.get(Tenant.GRADIENTS, 0) for phase in big.phases if phase.phase == Phase.FORWARD.value
+    ]
+    return ForwardGradients(levels=((max(held),),), in_steps=False) if held else None
+
+
+def _levels_by_step(timeline: MemoryTimeline) -> tuple[tuple[int, ...], ...]:
+    begins = [time_ns for time_ns, _ in timeline.steps]
+    steps: dict[int, list[int]] = {}
+    ends = [time_ns for time_ns, _ in timeline.phases[1:]]
+    for (begin_ns, name), end_ns in itertools.zip_longest(timeline.phases, ends):
+        step = bisect.bisect_right(begins, begin_ns) - 1
+        if name == Phase.FORWARD.value and step >= 0:
+            level = _lowest_level(timeline, begin_ns, end_ns)
+            if level is not None:
+                steps.setdefault(step, []).append(level)
+    return tuple(tuple(levels) for _, levels in sorted(steps.items()))
+
+
+def _lowest_level(timeline: MemoryTimeline, begin_ns: int, end_ns: int | None) -> int | None:
+    """The least that gradients hold in [begin, end): what is there for all of it."""
+    gradients = timeline.tenants.get(Tenant.GRADIENTS.value, ())
+    first = bisect.bisect_left(timeline.time_ns, begin_ns)
+    last = len(timeline.time_ns) if end_ns is None else bisect.bisect_left(timeline.time_ns, end_ns)
+    return min(gradients[first:last], default=None)
+
 
 _WHOLE_RATIO = 1.25
-_HALF = 0.5
+_HALF_RATIO = 0.5
 _GRADIENTS = Tenant.GRADIENTS
 
 #: Engines whose whole gradients live in memory that was allocated once: dropping them is not the user's.
-_KEEPS = {
+_ENGINES_THAT_KEEP = {
     "reference": "ZeroConfig(stage=2): stages 0 and 1 keep whole gradients in memory allocated once",
     "deepspeed": '"zero_optimization": {"stage": 2, "contiguous_gradients": false}',
 }
 _ZERO_GRAD = "optimizer.zero_grad(set_to_none=True)  # right after optimizer.step()"
-_REDUCE = {
+_REDUCE_FIXES = {
     "FSDP2": "model.set_requires_gradient_sync(True)  # and set_requires_all_reduce(True) with replicas\n"
     "it moves gradients once for each micro-batch: fewer of them may be the better trade",
     "DeepSpeed": "no engine.no_sync(); stages 2 and 3 reduce in every micro-batch",
@@ -63,25 +130,25 @@ class _Retained:
 
 def retained_gradients(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where gradients are alive in a forward without need."""
-    big = largest_rank(analysis)
+    big = find_largest_rank(analysis)
     if big is None or not big.phases:
         return None  # a recording has phases; a file from elsewhere has none, and nobody can add them
-    forwards = forwards_of(analysis, big)
+    forwards = read_forward_gradients(analysis, big)
     if forwards is None:
-        return not_tested(
+        return untested_gap(
             Cause.RETAINED_GRADIENTS,
             "no forward was told apart: the model was not given to the recorder, or is compiled as a whole",
             "record with model=model, and once without torch.compile",
         )
-    retained = _kept_whole(analysis, big, forwards) or _not_dropped(analysis, big, forwards)
-    if retained is None or not worth(retained.excess_bytes, big):
+    retained = _find_kept_whole(analysis, big, forwards) or _find_not_dropped(analysis, big, forwards)
+    if retained is None or not is_worth(retained.excess_bytes, big):
         return None
-    high = _reachable(big, retained)
-    return _finding(big, retained, high) if worth(high, big) else None
+    high = _bound_saving(big, retained)
+    return _finding(big, retained, high) if is_worth(high, big) else None
 
 
-def _kept_whole(analysis: RunAnalysis, big: Largest, forwards: Forwards) -> _Retained | None:
-    share = _share(analysis)
+def _find_kept_whole(analysis: RunAnalysis, big: LargestRank, forwards: ForwardGradients) -> _Retained | None:
+    share = _gradient_share(analysis)
     if share is None or forwards.most_bytes < _WHOLE_RATIO * share:
         return None
     grows = forwards.grows_over_micro_batches
@@ -91,12 +158,12 @@ def _kept_whole(analysis: RunAnalysis, big: Largest, forwards: Forwards) -> _Ret
         excess_bytes=forwards.most_bytes - share,
         sentence=f"gradients {how}: a forward on rank {big.rank} holds {format_bytes(forwards.most_bytes)}, "
         f"its share in stage {analysis.training.stage} is {format_bytes(share)}",
-        fix=fix_for(analysis.training.engine, _REDUCE),
+        fix=choose_fix(analysis.training.engine, _REDUCE_FIXES),
         confidence=Confidence.HIGH if forwards.in_steps else Confidence.MEDIUM,
     )
 
 
-def _share(analysis: RunAnalysis) -> int | None:
+def _gradient_share(analysis: RunAnalysis) -> int | None:
     """What a rank keeps of the gradients in a stage that shards them; None where it keeps them whole."""
     facts = analysis.training
     if facts.stage not in (2, 3) or not facts.parameters or not facts.gradient_bytes or not facts.shard_ranks:
@@ -105,33 +172,35 @@ def _share(analysis: RunAnalysis) -> int | None:
     return -(-elements * facts.gradient_bytes // facts.shard_ranks) if facts.shard_ranks > 1 else None
 
 
-def _not_dropped(analysis: RunAnalysis, big: Largest, forwards: Forwards) -> _Retained | None:
+def _find_not_dropped(
+    analysis: RunAnalysis, big: LargestRank, forwards: ForwardGradients
+) -> _Retained | None:
     held = forwards.first_bytes
     if _are_buckets(analysis, big, held):
         return None
     states = big.memory.state_bytes or {}
-    if held < max(1, _HALF * states.get(_GRADIENTS, 0)):
+    if held < max(1, _HALF_RATIO * states.get(_GRADIENTS, 0)):
         return None
     if not forwards.in_steps and analysis.training.micro_batches > 1:
         return None  # accumulated, as it should be
     engine = analysis.training.engine.lower()
-    is_sure = forwards.in_steps and engine not in _KEEPS
+    is_sure = forwards.in_steps and engine not in _ENGINES_THAT_KEEP
     return _Retained(
         held_bytes=held,
         excess_bytes=held,
         sentence=f"{format_bytes(held)} of the last step's gradients are alive on rank {big.rank} while the "
         "forward runs",
-        fix=_KEEPS.get(engine, _ZERO_GRAD),
+        fix=_ENGINES_THAT_KEEP.get(engine, _ZERO_GRAD),
         confidence=Confidence.HIGH if is_sure else Confidence.LOW,
     )
 
 
-def _are_buckets(analysis: RunAnalysis, big: Largest, held: int) -> bool:
+def _are_buckets(analysis: RunAnalysis, big: LargestRank, held: int) -> bool:
     """Whether DDP's gradients are views of its buckets, which stay whatever happens to ``.grad``."""
-    return analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF * held
+    return analysis.training.engine == "ddp" and big.of(Tenant.COMMUNICATION_BUFFERS) < _HALF_RATIO * held
 
 
-def _reachable(big: Largest, retained: _Retained) -> float:
+def _bound_saving(big: LargestRank, retained: _Retained) -> float:
     kept = retained.held_bytes - retained.excess_bytes
 
     def removable(phase: str, held: Mapping[Tenant, int]) -> float:
@@ -142,18 +211,18 @@ def _reachable(big: Largest, retained: _Retained) -> float:
     return big.would_fall(removable)
 
 
-def _finding(big: Largest, retained: _Retained, high: float) -> Finding:
-    return memory_finding(
+def _finding(big: LargestRank, retained: _Retained, high: float) -> Finding:
+    return make_memory_finding(
         Cause.RETAINED_GRADIENTS,
         big,
         sentence=retained.sentence,
         evidence=[
-            in_bytes("gradients alive in a forward", retained.held_bytes, big.rank),
-            in_bytes("of it more than is needed then", retained.excess_bytes, big.rank),
-            in_bytes("gradients at the peak", big.of(_GRADIENTS), big.rank),
+            bytes_evidence("gradients alive in a forward", retained.held_bytes, big.rank),
+            bytes_evidence("of it more than is needed then", retained.excess_bytes, big.rank),
+            bytes_evidence("gradients at the peak", big.of(_GRADIENTS), big.rank),
         ],
         saving_bytes=(0, high),
-        confidence=supported(retained.confidence, big, big.weak_ratio(_GRADIENTS)),
+        confidence=limit_confidence(retained.confidence, big, big.weak_ratio(_GRADIENTS)),
         fix=retained.fix,
         disprove="gradients that are accumulated over micro-batches are alive in a forward by right: count "
         "the backward passes to one optimizer step",

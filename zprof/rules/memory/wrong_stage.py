@@ -13,29 +13,35 @@ Without one, from the law alone:
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.model.formatting import format_bytes, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.tenants import Tenant
-from zprof.model.units import format_bytes, format_percent
-from zprof.rules.memory.finding import in_bytes, memory_finding, no_facts, supported, worth
-from zprof.rules.memory.largest import Largest, largest_rank
-from zprof.rules.memory.sharding import Sharding, sharding_of
-from zprof.rules.rule import fix_for
+from zprof.rules.memory.largest_rank import (
+    LargestRank,
+    bytes_evidence,
+    find_largest_rank,
+    is_worth,
+    limit_confidence,
+    make_memory_finding,
+    missing_facts_gap,
+)
+from zprof.rules.memory.model_structure import Sharding, read_sharding
+from zprof.rules.rule import choose_fix
 
 _SAME_RATIO = 0.02
 _SIMILAR = 1.25
 _WORTH_RATIO = 0.05
-_ROOM_RATIO = 0.80
+_FITS_RATIO = 0.80
 _MOST_RATIO = 0.50
 _GATHERED = "gathered_param"
 
-_LOWER = {
+_LOWER_STAGE_FIXES = {
     "FSDP2": "fully_shard(block, reshard_after_forward=False)  # keeps parameters, as stage 2 does",
     "DeepSpeed": '"zero_optimization": {"stage": 2}',
     "reference": "ZeroConfig(stage=2)",
 }
-_HIGHER = {
+_HIGHER_STAGE_FIXES = {
     "FSDP2": "fully_shard each block, then the model",
     "DeepSpeed": '"zero_optimization": {"stage": 3}',
     "reference": "ZeroConfig(stage=3)",
@@ -44,57 +50,65 @@ _HIGHER = {
 
 def wrong_stage(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where another stage would leave the rank with less, or with as much for less traffic."""
-    big = largest_rank(analysis)
+    big = find_largest_rank(analysis)
     if big is None or analysis.run.world_size == 1:
         return None
-    sharding = sharding_of(analysis)
+    sharding = read_sharding(analysis)
     if sharding is None:
-        return no_facts(Cause.WRONG_STAGE)
+        return missing_facts_gap(Cause.WRONG_STAGE)
     if sharding.ranks < 2 or sharding.stage == 0:
         return None
-    before = _comparable(analysis, big, sharding, baseline)
+    before = _comparable_baseline(analysis, big, sharding, baseline)
     if baseline and before:
-        measured = _against(analysis, big, baseline, before)
+        measured = _compare_with_baseline(analysis, big, baseline, before)
         if measured or baseline.training.stage == sharding.stage - 1:
             return measured  # what was measured is not guessed again
-    return _stage_3(analysis, big, sharding) if sharding.stage == 3 else _whole_parameters(analysis, big)
+    return (
+        _judge_stage_3(analysis, big, sharding) if sharding.stage == 3 else _whole_parameters(analysis, big)
+    )
 
 
-def _comparable(
-    analysis: RunAnalysis, big: Largest, sharding: Sharding, baseline: RunAnalysis | None
-) -> Largest | None:
+def _comparable_baseline(
+    analysis: RunAnalysis, big: LargestRank, sharding: Sharding, baseline: RunAnalysis | None
+) -> LargestRank | None:
     """The baseline's largest rank, where it did the same work in a lower stage."""
-    before = largest_rank(baseline) if baseline else None
+    before = find_largest_rank(baseline) if baseline else None
     if baseline is None or before is None or baseline.training.stage not in range(sharding.stage):
         return None
     return before if _is_same_work(analysis, big, baseline, before) else None
 
 
-def _against(analysis: RunAnalysis, big: Largest, baseline: RunAnalysis, before: Largest) -> Finding | None:
+def _compare_with_baseline(
+    analysis: RunAnalysis, big: LargestRank, baseline: RunAnalysis, before: LargestRank
+) -> Finding | None:
     higher = big.memory.peak_bytes - before.memory.peak_bytes
     if higher < -_SAME_RATIO * before.peak_bytes:
         return None
     stage, lower = analysis.training.stage, baseline.training.stage
     sure = Confidence.MEDIUM if before.memory.upper_bound else Confidence.HIGH
-    return memory_finding(
+    return make_memory_finding(
         Cause.WRONG_STAGE,
         big,
         sentence=f"stage {stage} peaks at {format_bytes(big.peak_bytes)}, not below stage {lower}'s "
         f"{format_bytes(before.peak_bytes)}: what it shards is smaller than the buffers that it needs",
         evidence=[
-            in_bytes(f"peak of stage {lower}", before.memory.peak_bytes, before.rank),
-            in_bytes("communication buffers", big.of(Tenant.COMMUNICATION_BUFFERS), big.rank),
-            in_bytes(f"the same in stage {lower}", before.of(Tenant.COMMUNICATION_BUFFERS), before.rank),
+            bytes_evidence(f"peak of stage {lower}", before.memory.peak_bytes, before.rank),
+            bytes_evidence("communication buffers", big.of(Tenant.COMMUNICATION_BUFFERS), big.rank),
+            bytes_evidence(
+                f"the same in stage {lower}", before.of(Tenant.COMMUNICATION_BUFFERS), before.rank
+            ),
         ],
         saving_bytes=(max(0, higher), max(0, higher)),
-        confidence=supported(sure, big, 0.0),
-        fix=fix_for(analysis.training.engine, _LOWER)
+        confidence=limit_confidence(sure, big, 0.0),
+        fix=choose_fix(analysis.training.engine, _LOWER_STAGE_FIXES)
         + "\nor buffers and units of a size that fits the model",
         disprove="record both stages again with the same batch: the difference above is a measured one",
     )
 
 
-def _is_same_work(analysis: RunAnalysis, big: Largest, baseline: RunAnalysis, before: Largest) -> bool:
+def _is_same_work(
+    analysis: RunAnalysis, big: LargestRank, baseline: RunAnalysis, before: LargestRank
+) -> bool:
     mine, theirs = analysis.training, baseline.training
     same = mine.parameters == theirs.parameters and mine.micro_batches == theirs.micro_batches
     same = same and analysis.run.world_size == baseline.run.world_size
@@ -102,7 +116,7 @@ def _is_same_work(analysis: RunAnalysis, big: Largest, baseline: RunAnalysis, be
     return same and max(ours, others) <= _SIMILAR * max(1, min(ours, others))
 
 
-def _most_activations(analysis: RunAnalysis, big: Largest) -> int:
+def _most_activations(analysis: RunAnalysis, big: LargestRank) -> int:
     """The most at any time: a stage moves the peak to where there are fewer, or more."""
     held = [phase.tenants.get(Tenant.ACTIVATIONS, 0) for phase in big.phases]
     for timeline in analysis.memory.timelines:
@@ -111,7 +125,7 @@ def _most_activations(analysis: RunAnalysis, big: Largest) -> int:
     return max([big.of(Tenant.ACTIVATIONS), *held])
 
 
-def _stage_3(analysis: RunAnalysis, big: Largest, sharding: Sharding) -> Finding | None:
+def _judge_stage_3(analysis: RunAnalysis, big: LargestRank, sharding: Sharding) -> Finding | None:
     frees = sharding.freed_ratio * sharding.parameters_bytes
     gathered = sum(part.bytes for part in big.memory.parts if part.sub == _GATHERED)
     is_small = frees < _WORTH_RATIO * big.peak_bytes
@@ -122,40 +136,40 @@ def _stage_3(analysis: RunAnalysis, big: Largest, sharding: Sharding) -> Finding
         if is_small
         else f"and holds {format_bytes(gathered)} of gathered units instead"
     )
-    fits = big.total_bytes is not None and big.peak_bytes + frees <= _ROOM_RATIO * big.total_bytes
+    fits = big.total_bytes is not None and big.peak_bytes + frees <= _FITS_RATIO * big.total_bytes
     saved = max(0.0, gathered - frees)
-    return memory_finding(
+    return make_memory_finding(
         Cause.WRONG_STAGE,
         big,
         sentence=f"stage 3 frees {format_bytes(frees)} of parameters over stage 2, {why}, and moves half as "
         "many bytes again",
         evidence=[
-            in_bytes("parameters that stage 3 shards and stage 2 keeps, less one share", frees),
-            in_bytes("gathered parameters at the peak", gathered, big.rank),
+            bytes_evidence("parameters that stage 3 shards and stage 2 keeps, less one share", frees),
+            bytes_evidence("gathered parameters at the peak", gathered, big.rank),
         ],
-        saving_bytes=(0, saved if worth(saved, big) else 0),
-        confidence=supported(Confidence.MEDIUM if fits else Confidence.LOW, big, 0.0),
-        fix=fix_for(analysis.training.engine, _LOWER),
+        saving_bytes=(0, saved if is_worth(saved, big) else 0),
+        confidence=limit_confidence(Confidence.MEDIUM if fits else Confidence.LOW, big, 0.0),
+        fix=choose_fix(analysis.training.engine, _LOWER_STAGE_FIXES),
         disprove="record stage 2 with the same batch and compare: zprof report THIS --baseline STAGE2",
     )
 
 
-def _whole_parameters(analysis: RunAnalysis, big: Largest) -> Finding | None:
+def _whole_parameters(analysis: RunAnalysis, big: LargestRank) -> Finding | None:
     parameters = big.of(Tenant.PARAMETERS)
     ranks = analysis.training.shard_ranks or 1
     frees = (1 - 1 / ranks) * parameters
-    if parameters < _MOST_RATIO * big.peak_bytes or not worth(frees, big):
+    if parameters < _MOST_RATIO * big.peak_bytes or not is_worth(frees, big):
         return None
-    sharding = sharding_of(analysis)
+    sharding = read_sharding(analysis)
     units = 2 * sharding.unit_bytes if sharding else 0
-    return memory_finding(
+    return make_memory_finding(
         Cause.WRONG_STAGE,
         big,
         sentence=f"whole parameters are {format_percent(parameters / big.peak_bytes)} of the peak in stage "
         f"{analysis.training.stage}, which shards no parameters: stage 3 leaves a share of 1/{ranks}",
-        evidence=[in_bytes("parameters at the peak", parameters, big.rank)],
+        evidence=[bytes_evidence("parameters at the peak", parameters, big.rank)],
         saving_bytes=(max(0.0, frees - 4 * units), frees),
-        confidence=supported(Confidence.MEDIUM, big, big.weak_ratio(Tenant.PARAMETERS)),
-        fix=fix_for(analysis.training.engine, _HIGHER) + "\nit moves half as many bytes again",
+        confidence=limit_confidence(Confidence.MEDIUM, big, big.weak_ratio(Tenant.PARAMETERS)),
+        fix=choose_fix(analysis.training.engine, _HIGHER_STAGE_FIXES) + "\nit moves half as many bytes again",
         disprove="record stage 3 with the same batch and compare the peaks",
     )

@@ -2,7 +2,8 @@
 
 A gather launched ahead needs nothing of the unit that computes meanwhile.  Where kernels fill the device, or
 one hardware queue holds both, it starts only when one of that unit's kernels ends
-(:mod:`zprof.analysis.time.transfer.blocked`).  Counted is what it was blocked, from 50 us on, as far as the
+(:mod:`zprof.analysis.time.transfer.launch_delays`).  Counted is what it was blocked, from 50 us on, as far
+as the
 gather is exposed in the end:
 
     cost = sum of min(blocked, exposed)          at most    1.1 * cost and the sum of blocked
@@ -16,13 +17,21 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
-from zprof.model.units import format_ns, format_percent
-from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, steady, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.rules.rule import (
+    choose_fix,
+    has_no_collectives,
+    make_finding,
+    mean_per_step,
+    rate_severity,
+    select_kind,
+    steady_rows,
+    untested_gap,
+    wall_ns,
+)
 
 _WORTH_RATIO = 0.02
 _BLOCKED_NS = 50_000
@@ -59,13 +68,13 @@ def compute_blocks_comm(analysis: RunAnalysis, baseline: RunAnalysis | None) -> 
     if analysis.run.device == "cpu" or analysis.run.world_size == 1:
         return None
     if has_no_collectives(analysis):
-        return not_tested(Cause.COMPUTE_BLOCKS_COMM, "no collective was recorded", "record the time window")
-    gathers = of_kind(steady(analysis), CollectiveKind.ALL_GATHER)
+        return untested_gap(Cause.COMPUTE_BLOCKS_COMM, "no collective was recorded", "record the time window")
+    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
     known = gathers[gathers["blocked_ns"].notna()]
     if gathers.empty:
         return None
     if known.empty:
-        return not_tested(
+        return untested_gap(
             Cause.COMPUTE_BLOCKS_COMM,
             "which unit computed when a gather was launched is not known: no launches, or no ranges of FSDP",
             "record the host too (ProfilerActivity.CPU); FSDP marks its passes by itself",
@@ -91,7 +100,7 @@ def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Blocked:
 def _finding(analysis: RunAnalysis, seen: _Blocked) -> Finding:
     wall = wall_ns(analysis)
     low, high = (ratio * seen.cost_ns for ratio in _SAVING_RATIOS)
-    return finding(
+    return make_finding(
         Cause.COMPUTE_BLOCKS_COMM,
         sentence=f"{seen.blocked} of {seen.count} all_gathers were ready and started behind kernels of "
         f"another unit: {format_ns(seen.cost_ns)} a step of their exposed {format_ns(seen.exposed_ns)} "
@@ -104,9 +113,9 @@ def _finding(analysis: RunAnalysis, seen: _Blocked) -> Finding:
             Evidence(what="exposed because blocked, a step", value=seen.cost_ns, unit="ns"),
         ],
         saving_ns=(low, max(min(high, seen.blocked_ns), seen.cost_ns)),
-        severity=severity_of(seen.cost_ns, wall),
+        severity=rate_severity(seen.cost_ns, wall),
         confidence=Confidence.HIGH if seen.blocked >= _SURE_COUNT else Confidence.MEDIUM,
-        fix=fix_for(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="unset CUDA_DEVICE_MAX_CONNECTIONS, give the communication stream high priority, and record "
         "again: if the gathers still start when a kernel ends, they wait for it on purpose (an event)",
     )

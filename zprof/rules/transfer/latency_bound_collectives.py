@@ -3,30 +3,29 @@
 T = a + bytes / bandwidth, per kind and group.  The latency a is that of the fit over message sizes, or,
 where there is one size only, the time of tiny messages (a norm, the loss) in the same group.  It is the
 cause where count * a > 50 % of the messages' time, what shows of them is above 3 % of the step, and a is
-out of the ordinary or there are no wrapped units to blame (zprof/rules/transfer/messages/small.py; the
+out of the ordinary or there are no wrapped units to blame (zprof/rules/transfer/small_messages.py; the
 first two thresholds are those of docs/thresholds.md).
 
 Saving: the step with messages two to sixteen times as large, whichever suffices, from a model of its
-passes (zprof/rules/transfer/messages/pipeline.py); at most what a link of ordinary latency would win, where
-that is more: the step replayed with what is beyond it taken off each message (zprof/rules/replay.py).
+passes (zprof/rules/transfer/traffic.py); at most what a link of ordinary latency would win, where
+that is more: the step replayed with what is beyond it taken off each message (zprof/replay/queue_model.py).
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Finding
+from zprof.model.findings import Cause, Finding
+from zprof.model.formatting import format_bytes, format_ns, format_percent
 from zprof.model.gaps import Gap
-from zprof.model.units import format_bytes, format_ns, format_percent
-from zprof.rules.replay import won_ns
-from zprof.rules.rule import finding, fix_for, severity_of
-from zprof.rules.transfer.messages.small import (
+from zprof.replay.queue_model import estimate_transfer_saving_ns
+from zprof.rules.rule import choose_fix, make_finding, rate_severity
+from zprof.rules.transfer.small_messages import (
     ORDINARY_LATENCY_NS,
-    Small,
-    confidence_of,
-    not_known,
-    small_messages,
+    SmallMessages,
+    find_small_messages,
+    rate_small_messages,
+    unknown_latency_gap,
 )
 
-_UNITS = {
+_UNIT_FIXES = {
     "FSDP2": "for first, second in zip(blocks[::2], blocks[1::2]):\n"
     "    fully_shard([first, second])  # one unit, so one all_gather, for two blocks",
     "DeepSpeed": '"zero_optimization": {"stage3_prefetch_bucket_size": 500000000,\n'
@@ -34,52 +33,52 @@ _UNITS = {
     '                      "reduce_bucket_size": 500000000}',
     "reference": "zero(model, config, units=[Stack])  # a module that holds several blocks",
 }
-_BUCKETS = {
+_BUCKET_FIXES = {
     "DDP": "DistributedDataParallel(model, bucket_cap_mb=100)",
     "DeepSpeed": '"zero_optimization": {"reduce_bucket_size": 500000000, "allgather_bucket_size": 500000000}',
     "reference": "zero(model, config, units=[Stack])  # a module that holds several blocks",
 }
 #: Where units are gathered, and where gradients alone are reduced.
-FIXES = (_UNITS, _BUCKETS)
+FIXES = (_UNIT_FIXES, _BUCKET_FIXES)
 
 
 def latency_bound_collectives(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where a link of high latency is what messages wait for."""
-    missing = not_known(analysis, Cause.LATENCY_BOUND_COLLECTIVES)
+    missing = unknown_latency_gap(analysis, Cause.LATENCY_BOUND_COLLECTIVES)
     if missing:
         return missing
-    small = small_messages(analysis)
+    small = find_small_messages(analysis)
     if small is None or small.units_are_at_fault or not small.sizes:
         return None
     return _finding(analysis, small) if small.is_worth_it else None
 
 
-def _saving_ns(analysis: RunAnalysis, small: Small) -> tuple[float, float]:
+def _saving_ns(analysis: RunAnalysis, small: SmallMessages) -> tuple[float, float]:
     transfer = analysis.collectives["transfer_ns"].astype(float)
     for messages in small.step.traffic.both:
         rows = messages.rows.index
         beyond = max(0.0, (messages.latency_ns or 0.0) - ORDINARY_LATENCY_NS)
         transfer.loc[rows] = (transfer.loc[rows] - beyond).clip(lower=0.0)
     low, high = small.saving_ns
-    return low, max(high, won_ns(analysis, transfer))
+    return low, max(high, estimate_transfer_saving_ns(analysis, transfer))
 
 
-def _finding(analysis: RunAnalysis, small: Small) -> Finding:
+def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     saving = _saving_ns(analysis, small)
     traffic = small.step.traffic
     most = max(traffic.both, key=lambda messages: messages.count * messages.each_ns)
     fixes = FIXES[0] if traffic.before else FIXES[1]
-    return finding(
+    return make_finding(
         Cause.LATENCY_BOUND_COLLECTIVES,
         sentence=f"{most.kind.value}s of {format_bytes(int(most.bytes))} take {format_ns(most.each_ns)}, "
         f"{format_percent(small.latency_ratio)} of it latency "
         f"(exposed {format_ns(small.step.exposed_ns)} a step)",
         evidence=small.evidence,
         saving_ns=saving,
-        severity=severity_of(saving[1], small.wall_ns),
-        confidence=confidence_of(small),
+        severity=rate_severity(saving[1], small.wall_ns),
+        confidence=rate_small_messages(small),
         fix=f"make messages {small.sizes[0]:g} to {small.sizes[-1]:g} times as large\n"
-        + fix_for(analysis.training.engine, fixes),
+        + choose_fix(analysis.training.engine, fixes),
         disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
         "far less than the latency stated here, the messages wait for something else",
     )

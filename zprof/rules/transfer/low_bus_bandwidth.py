@@ -16,27 +16,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.transfer.texts import grouped
-from zprof.model.causes import Cause
+from zprof.analysis.time.collective_rows import group_by_texts
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_percent, format_rate
 from zprof.model.gaps import Gap
-from zprof.model.units import format_percent, format_rate
-from zprof.rules.rows import has_no_collectives, queued_ns, wall_ns
-from zprof.rules.rule import Check, finding, not_tested, severity_of
-from zprof.rules.transfer.messages.expected import (
+from zprof.rules.rule import (
+    Check,
+    has_no_collectives,
+    make_finding,
+    queued_ns,
+    rate_severity,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.transfer.bandwidth import (
     BASELINE_RATIO,
-    Expected,
+    ExpectedBandwidth,
     GroupRate,
     OtherGroups,
-    Reached,
-    group_rates,
-    of_baseline,
-    slow_rank,
+    ReachedBandwidth,
+    compare_unsized,
+    expect_from_baseline,
+    find_slow_rank,
+    measure_group_rates,
 )
-from zprof.rules.transfer.messages.small import LATENCY_RATIO
-from zprof.rules.transfer.messages.traffic import traffic_of
-from zprof.rules.transfer.messages.unsized import compare_unsized
+from zprof.rules.transfer.small_messages import LATENCY_RATIO
+from zprof.rules.transfer.traffic import read_step_traffic
 
 _WORTH_RATIO = 0.03
 _SURE_COUNT = 10
@@ -56,7 +62,7 @@ class _Slow:
     """One kind of collective of a group below its expected bandwidth; times per step of its ranks."""
 
     rate: GroupRate
-    expected: Expected
+    expected: ExpectedBandwidth
     transfer_ns: float
     exposed_ns: float
 
@@ -77,45 +83,49 @@ def low_bus_bandwidth(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Fi
     return _check(analysis, baseline, None)
 
 
-def against(expected_bytes_per_s: float) -> Check:
+def check_against(expected_bytes_per_s: float) -> Check:
     """The same check against a bus bandwidth that the caller expects of the link."""
 
     def check(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-        return _check(analysis, baseline, Expected(bytes_per_s=expected_bytes_per_s, of="you"))
+        return _check(analysis, baseline, ExpectedBandwidth(bytes_per_s=expected_bytes_per_s, of="you"))
 
     return check
 
 
 def _check(
-    analysis: RunAnalysis, baseline: RunAnalysis | None, said: Expected | None
+    analysis: RunAnalysis, baseline: RunAnalysis | None, said: ExpectedBandwidth | None
 ) -> Finding | Gap | None:
     if has_no_collectives(analysis):
-        return not_tested(Cause.LOW_BUS_BANDWIDTH, "no collective was recorded", "record the time window")
-    reached = Reached(analysis)
-    rates = _of_bytes(reached) if analysis.run.world_size > 1 else []
+        return untested_gap(Cause.LOW_BUS_BANDWIDTH, "no collective was recorded", "record the time window")
+    reached = ReachedBandwidth(analysis)
+    rates = _select_bandwidth_bound(reached) if analysis.run.world_size > 1 else []
     if not rates:
         is_unsized = not (analysis.collectives["bytes"] > 0).any()
-        return _by_time(analysis, baseline) if baseline is not None and is_unsized else None
-    before = Reached(baseline) if baseline is not None and len(baseline.collectives) else None
+        return _find_by_time(analysis, baseline) if baseline is not None and is_unsized else None
+    before = ReachedBandwidth(baseline) if baseline is not None and len(baseline.collectives) else None
     others = OtherGroups(rates, reached)
     wanted = [
-        (rate, said or of_baseline(rate, reached, before) or others.expected(place, rate))
+        (rate, said or expect_from_baseline(rate, reached, before) or others.expected(place, rate))
         for place, rate in enumerate(rates)
     ]
     known = [(rate, expected) for rate, expected in wanted if expected]
     if not known:
-        return not_tested(
+        return untested_gap(
             Cause.LOW_BUS_BANDWIDTH,
             "no bandwidth to expect: no baseline and no other group with messages of a similar kind and size",
             "give a baseline on the same link, or say --expected-busbw GB_PER_S",
         )
     low = [(rate, expected) for rate, expected in known if _is_low(rate, expected)]
-    slow = list(_slow(analysis, low))
+    slow = list(_measure_slow_groups(analysis, low))
     fast = [rate for rate, expected in known if not _is_low(rate, expected)]
-    return _finding(analysis, slow, fast) if _most(slow)[1] >= _WORTH_RATIO * wall_ns(analysis) else None
+    return (
+        _finding(analysis, slow, fast)
+        if _largest_saving(slow)[1] >= _WORTH_RATIO * wall_ns(analysis)
+        else None
+    )
 
 
-def _by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | None:
+def _find_by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | None:
     """Finding where messages of unknown sizes take clearly longer than the same ones of the baseline."""
     seen = compare_unsized(analysis, baseline)
     slow = [each for each in seen if each.reached_ratio < BASELINE_RATIO]
@@ -128,17 +138,17 @@ def _by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | None:
     for each in slow:
         name = each.kind.value
         evidence += [
-            Evidence(what=_reached(each.kind), value=each.reached_ratio, unit="ratio"),
+            Evidence(what=_name_reached(each.kind), value=each.reached_ratio, unit="ratio"),
             Evidence(what=f"{name}s looked at", value=each.count, unit="count"),
             Evidence(what=f"{name} exposed transfer, a step", value=each.exposed_ns, unit="ns"),
         ]
-    return finding(
+    return make_finding(
         Cause.LOW_BUS_BANDWIDTH,
         sentence=f"{worst.kind.value}s take {1 / worst.reached_ratio:.1f} times as long as the same ones of "
         "the baseline; how much they move was not recorded",
         evidence=evidence,
         saving_ns=(low, high),
-        severity=severity_of(high, wall_ns(analysis)),
+        severity=rate_severity(high, wall_ns(analysis)),
         confidence=Confidence.MEDIUM,
         fix=_FIX,
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as fast "
@@ -146,26 +156,28 @@ def _by_time(analysis: RunAnalysis, baseline: RunAnalysis) -> Finding | None:
     )
 
 
-def _is_low(rate: GroupRate, expected: Expected) -> bool:
+def _is_low(rate: GroupRate, expected: ExpectedBandwidth) -> bool:
     return rate.bytes_per_s < expected.least_ratio * expected.bytes_per_s
 
 
-def _of_bytes(reached: Reached) -> list[GroupRate]:
+def _select_bandwidth_bound(reached: ReachedBandwidth) -> list[GroupRate]:
     """Groups and kinds whose messages' time is that of their bytes, not of the link's latency."""
-    traffic = traffic_of(reached.analysis)
+    traffic = read_step_traffic(reached.analysis)
     late = {
         messages.kind
         for messages in (traffic.both if traffic else ())
         if (messages.latency_ns or 0.0) > LATENCY_RATIO * messages.each_ns
     }
-    rates = [rate for rate in group_rates(reached) if rate.kind not in late]
+    rates = [rate for rate in measure_group_rates(reached) if rate.kind not in late]
     most = max((rate.bytes for rate in rates), default=0.0)
     return [rate for rate in rates if rate.bytes * _SMALLEST >= most]
 
 
-def _slow(analysis: RunAnalysis, low: list[tuple[GroupRate, Expected]]) -> Iterator[_Slow]:
+def _measure_slow_groups(
+    analysis: RunAnalysis, low: list[tuple[GroupRate, ExpectedBandwidth]]
+) -> Iterator[_Slow]:
     wanted = {(rate.kind.value, rate.group) for rate, _ in low}
-    tables = grouped(analysis.collectives, ("kind", "group"), _COLUMNS) if wanted else ()
+    tables = group_by_texts(analysis.collectives, ("kind", "group"), _COLUMNS) if wanted else ()
     of_rate = {names: rows for names, rows in tables if names in wanted}
     steps_of = analysis.steps["rank"].value_counts()
     for rate, expected in low:
@@ -179,7 +191,7 @@ def _slow(analysis: RunAnalysis, low: list[tuple[GroupRate, Expected]]) -> Itera
         )
 
 
-def _most(slow: list[_Slow]) -> tuple[float, float]:
+def _largest_saving(slow: list[_Slow]) -> tuple[float, float]:
     """Of groups of other ranks the one that loses most: they wait for each other, not one after another."""
     kinds: dict[CollectiveKind, tuple[float, float]] = {}
     for entry in slow:
@@ -191,17 +203,17 @@ def _most(slow: list[_Slow]) -> tuple[float, float]:
 
 def _finding(analysis: RunAnalysis, slow: list[_Slow], fast: list[GroupRate]) -> Finding:
     worst = max(slow, key=lambda entry: entry.saving_ns[1])
-    saving = _most(slow)
-    rank = slow_rank([entry.rate for entry in slow], fast)
+    saving = _largest_saving(slow)
+    rank = find_slow_rank([entry.rate for entry in slow], fast)
     whose = "" if rank is None else f": all slow groups have rank {rank}, and no other has"
-    return finding(
+    return make_finding(
         Cause.LOW_BUS_BANDWIDTH,
         sentence=f"{worst.rate.kind.value}s move {format_rate(worst.seen)} of bus bandwidth where "
         f"{format_rate(worst.expected.bytes_per_s)} is expected "
         f"({format_percent(worst.seen / worst.expected.bytes_per_s)}){whose}",
         evidence=[fact for entry in slow for fact in _facts(entry, rank)],
         saving_ns=saving,
-        severity=severity_of(saving[1], wall_ns(analysis)),
+        severity=rate_severity(saving[1], wall_ns(analysis)),
         confidence=Confidence.HIGH if worst.rate.count >= _SURE_COUNT else Confidence.MEDIUM,
         fix=_FIX if rank is None else f"look at the link of rank {rank}: cable, port, PCIe width\n{_FIX}",
         disprove="measure the link by itself (nccl-tests, iperf3) between the same hosts: if it is as slow "
@@ -209,13 +221,13 @@ def _finding(analysis: RunAnalysis, slow: list[_Slow], fast: list[GroupRate]) ->
     )
 
 
-def rates_reached(finding: Finding) -> dict[CollectiveKind, float]:
+def read_reached_ratios(finding: Finding) -> dict[CollectiveKind, float]:
     """Return how much of the expected bandwidth each slow kind of collective reaches."""
     seen = {entry.what: float(entry.value) for entry in finding.evidence}
-    return {kind: seen[_reached(kind)] for kind in CollectiveKind if _reached(kind) in seen}
+    return {kind: seen[_name_reached(kind)] for kind in CollectiveKind if _name_reached(kind) in seen}
 
 
-def _reached(kind: CollectiveKind) -> str:
+def _name_reached(kind: CollectiveKind) -> str:
     return f"{kind.value}, of the expected bus bandwidth"
 
 
@@ -227,7 +239,7 @@ def _facts(entry: _Slow, rank: int | None) -> list[Evidence]:
             what=f"{kind} bus bandwidth, median of large", value=entry.seen, unit="bytes_per_s", rank=rank
         ),
         Evidence(what=f"as of {expected.of}", value=expected.bytes_per_s, unit="bytes_per_s"),
-        Evidence(what=_reached(entry.rate.kind), value=reached, unit="ratio"),
+        Evidence(what=_name_reached(entry.rate.kind), value=reached, unit="ratio"),
         Evidence(what=f"large {kind}s looked at", value=entry.rate.count, unit="count"),
         Evidence(what=f"{kind} exposed transfer and queue, a step", value=entry.exposed_ns, unit="ns"),
     ]

@@ -2,7 +2,8 @@
 
 An all_gather of the unit k+1 can run under the compute of unit k.  Signal of one all_gather, on a CPU rank
 and on a device alike: next to no compute runs beside it, although since the all_gather before it there was
-compute beside which the link was idle (``free_compute_ns``, :mod:`zprof.analysis.time.transfer.prefetch`).
+compute beside which the link was idle (``free_compute_ns``,
+:mod:`zprof.analysis.time.transfer.launch_delays`).
 That compute is what could have hidden it, so with
 
     blocked_i = its exposed transfer + that of the collectives that it stood behind
@@ -12,7 +13,7 @@ That compute is what could have hidden it, so with
 
 because prefetch lets the compute of one unit, also of the last one, hide the gathers of others, too, and the
 waiting for ranks that come now and then late with it.  Where the model of the run knows the saving too, both
-must allow it (:mod:`zprof.rules.foreseen`).  What could run long before it began waits for the
+must allow it (:mod:`zprof.rules.saving_range`).  What could run long before it began waits for the
 device, not for its launch: it says nothing.
 
 FSDP2 waits for an all_gather of a CPU rank in the call that launches it, prefetched or not (its streams are a
@@ -29,15 +30,23 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.model.planning.whatif import Change
-from zprof.model.units import format_ns
-from zprof.rules.foreseen import Foreseen, foreseen
-from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, steady, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.model.whatif import Change
+from zprof.rules.rule import (
+    choose_fix,
+    has_no_collectives,
+    make_finding,
+    mean_per_step,
+    rate_severity,
+    select_kind,
+    steady_rows,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.saving_range import BoundedSaving, bound_by_prediction
 
 #: Compute beside an all_gather below this share of its duration hides nothing worth the name.
 _HIDES_NOTHING_RATIO = 0.10
@@ -54,9 +63,9 @@ _WORTH_RATIO = 0.03
 _SURE_RATIO = 0.5
 #: What prefetch wins beyond: a rank that is not blocked does not wake up and launch anew, either (the
 #: reference engine on two gloo ranks won up to 1.08 times the blocked time).
-_MOST_RATIO = 1.15
+_MAX_SAVING_RATIO = 1.15
 #: With fewer all_gathers a step there is no other unit to prefetch.
-_LEAST_GATHERS = 3
+_MIN_GATHERS = 3
 _SURE_STEPS = 3
 _SURE_LATE_RATIO = 0.5
 #: With a smaller share of late ones there is prefetch, and something else brings some of them too late.
@@ -96,19 +105,19 @@ class _Gathers:
 def no_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where all_gathers are exposed for want of an earlier start."""
     if has_no_collectives(analysis):
-        return not_tested(Cause.NO_PREFETCH, "no collective was recorded", "record with the time window on")
-    gathers = of_kind(steady(analysis), CollectiveKind.ALL_GATHER)
+        return untested_gap(Cause.NO_PREFETCH, "no collective was recorded", "record with the time window on")
+    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
     gathers = gathers[gathers["group_size"] != 1]
-    if gathers.groupby(["rank", "step"]).size().median() < _LEAST_GATHERS or gathers.empty:
+    if gathers.groupby(["rank", "step"]).size().median() < _MIN_GATHERS or gathers.empty:
         return None
     if any(rank.upper_bound for rank in analysis.time.per_rank):
-        return not_tested(
+        return untested_gap(
             Cause.NO_PREFETCH,
             "no wait for a collective was recorded: whether all_gathers are exposed is not known",
             "write ::wait ranges (docs/recording.md)",
         )
     seen = _measure(analysis, gathers)
-    return _finding(analysis, seen) if _is_there(seen, wall_ns(analysis)) else None
+    return _finding(analysis, seen) if _is_worth(seen, wall_ns(analysis)) else None
 
 
 def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Gathers:
@@ -129,7 +138,9 @@ def _measure(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Gathers:
         hideable_ns=_within_free_compute(
             analysis, blocked.clip(upper=free).astype(float).groupby(place).sum()
         ),
-        most_ns=_within_free_compute(analysis, _most(gathers.assign(waited=waited, free=free))),
+        most_ns=_within_free_compute(
+            analysis, _max_saving_per_step(gathers.assign(waited=waited, free=free))
+        ),
         launched=bool(gathers["launch_start_ns"].notna().mean() > 0.5),
         bound=not gathers["matched"].mean() > 0.5,
     )
@@ -150,10 +161,10 @@ def _is_held(analysis: RunAnalysis, gathers: pd.DataFrame, duration: "pd.Series[
     return ((kept >= _STARTS_LATE_NS) & (kept >= _STARTS_LATE_RATIO * duration)).astype(bool)
 
 
-def _most(rows: pd.DataFrame) -> "pd.Series[float]":
+def _max_saving_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
     """Of each step: what the late ones block, as far as there is compute, that of the last unit with it."""
     steps = rows.groupby(["rank", "step"])
-    return _MOST_RATIO * steps["waited"].sum().clip(upper=steps["free"].sum() + steps["free"].max())
+    return _MAX_SAVING_RATIO * steps["waited"].sum().clip(upper=steps["free"].sum() + steps["free"].max())
 
 
 def _within_free_compute(analysis: RunAnalysis, claimed: "pd.Series[float]") -> float:
@@ -163,7 +174,7 @@ def _within_free_compute(analysis: RunAnalysis, claimed: "pd.Series[float]") -> 
     return mean_per_step(analysis, claimed.clip(upper=free.reindex(claimed.index).fillna(0)).sum())
 
 
-def _is_there(seen: _Gathers, wall: float) -> bool:
+def _is_worth(seen: _Gathers, wall: float) -> bool:
     return seen.exposed_ns >= _EXPOSED_RATIO * seen.transfer_ns and seen.hideable_ns >= _WORTH_RATIO * wall
 
 
@@ -171,26 +182,26 @@ def _finding(analysis: RunAnalysis, seen: _Gathers) -> Finding:
     # with ranks missing the exposed time may be waiting for one of them, which no launch makes shorter
     low = 0.0 if seen.bound or _waits_at_once(analysis) else _SURE_RATIO * seen.hideable_ns
     high = max(seen.hideable_ns, seen.most_ns)
-    expected = _foreseen(analysis, seen, (low, high))
-    return finding(
+    expected = _bound_saving(analysis, seen, (low, high))
+    return make_finding(
         Cause.NO_PREFETCH,
         sentence="all_gathers begin only when the compute that could have hidden them is done "
         f"(exposed {format_ns(seen.exposed_ns)} of {format_ns(seen.transfer_ns)} a step)",
         evidence=_evidence(seen),
         saving_ns=expected.saving_ns,
-        severity=severity_of(high, wall_ns(analysis)),
+        severity=rate_severity(high, wall_ns(analysis)),
         confidence=expected.confidence,
-        fix=fix_for(analysis.training.engine, FIXES),
+        fix=choose_fix(analysis.training.engine, FIXES),
         disprove="turn prefetch on and record again: if the exposed transfer of all_gathers stays, "
         "the launch is not what delays them",
     )
 
 
-def _foreseen(analysis: RunAnalysis, seen: _Gathers, own: tuple[float, float]) -> Foreseen:
+def _bound_saving(analysis: RunAnalysis, seen: _Gathers, own: tuple[float, float]) -> BoundedSaving:
     confidence = _confidence(analysis, seen)
     if seen.bound or _waits_at_once(analysis):
-        return Foreseen(saving_ns=own, confidence=confidence)
-    return foreseen(analysis, Change(prefetch=1), own, confidence)
+        return BoundedSaving(saving_ns=own, confidence=confidence)
+    return bound_by_prediction(analysis, Change(prefetch=1), own, confidence)
 
 
 def _evidence(seen: _Gathers) -> list[Evidence]:

@@ -23,13 +23,21 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.model.units import format_ns
-from zprof.rules.rows import has_no_collectives, mean_per_step, of_kind, steady, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
+from zprof.rules.rule import (
+    choose_fix,
+    has_no_collectives,
+    make_finding,
+    mean_per_step,
+    rate_severity,
+    select_kind,
+    steady_rows,
+    untested_gap,
+    wall_ns,
+)
 
 #: Of the step: what a limiter, and what a prefetch that is not deep enough, must cost.
 _WORTH_RATIO = 0.02
@@ -58,7 +66,7 @@ _DEEPER = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _Holds:
     """What a limiter costs a step."""
 
     count: float
@@ -67,7 +75,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shallow:
+class _ShallowPrefetch:
     """Gathers of which a part hides, a step: what is exposed, and what more depth could hide of it."""
 
     count: float
@@ -78,41 +86,45 @@ class _Shallow:
 def rate_limited_prefetch(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where holding gathers back leaves the device idle, or exposes what could hide."""
     if has_no_collectives(analysis):
-        return not_tested(
+        return untested_gap(
             Cause.RATE_LIMITED_PREFETCH, "no collective was recorded", "record with the time window on"
         )
-    gathers = of_kind(steady(analysis), CollectiveKind.ALL_GATHER)
+    gathers = select_kind(steady_rows(analysis), CollectiveKind.ALL_GATHER)
     gathers = gathers[gathers["group_size"] != 1]
     if gathers.empty:
         return None
     wall = wall_ns(analysis)
-    held = _held(analysis)
+    held = _measure_holds(analysis)
     if held and held.idle_ns >= _WORTH_RATIO * wall:
-        return _limited(analysis, held)
+        return _find_rate_limit(analysis, held)
     if gathers["launch_start_ns"].isna().all():
-        return not_tested(
+        return untested_gap(
             Cause.RATE_LIMITED_PREFETCH,
             "the calls of the host are not in the recording",
             "record the CPU activity, too (ProfilerActivity.CPU)",
         )
-    shallow = _shallow(analysis, gathers)
-    return _too_shallow(analysis, shallow) if shallow.hideable_ns >= _WORTH_DEPTH_RATIO * wall else None
+    shallow = _measure_shallow_prefetch(analysis, gathers)
+    return (
+        _find_shallow_prefetch(analysis, shallow)
+        if shallow.hideable_ns >= _WORTH_DEPTH_RATIO * wall
+        else None
+    )
 
 
-def _held(analysis: RunAnalysis) -> _Held | None:
+def _measure_holds(analysis: RunAnalysis) -> _Holds | None:
     holds = analysis.limiter
     if holds.empty:
         return None
-    return _Held(
+    return _Holds(
         count=mean_per_step(analysis, len(holds)),
         blocked_ns=mean_per_step(analysis, (holds["end_ns"] - holds["start_ns"]).sum()),
         idle_ns=mean_per_step(analysis, holds["idle_ns"].sum()),
     )
 
 
-def _limited(analysis: RunAnalysis, held: _Held) -> Finding:
+def _find_rate_limit(analysis: RunAnalysis, held: _Holds) -> Finding:
     steps = analysis.steps["step"].nunique()
-    return finding(
+    return make_finding(
         Cause.RATE_LIMITED_PREFETCH,
         sentence=f"the host is held back before {held.count:.0f} all_gathers a step, and the device then has "
         f"nothing to compute for {format_ns(held.idle_ns)}",
@@ -122,15 +134,15 @@ def _limited(analysis: RunAnalysis, held: _Held) -> Finding:
             Evidence(what="device without compute after that, a step", value=held.idle_ns, unit="ns"),
         ],
         saving_ns=(_SURE_RATIO * held.idle_ns, held.idle_ns),
-        severity=severity_of(held.idle_ns, wall_ns(analysis)),
+        severity=rate_severity(held.idle_ns, wall_ns(analysis)),
         confidence=Confidence.HIGH if steps >= _SURE_STEPS else Confidence.MEDIUM,
-        fix=fix_for(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="record some steps without the limiter (FSDP1: limit_all_gathers=False): the gaps after the "
         "waits must go, or something else keeps the host from launching",
     )
 
 
-def _shallow(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Shallow:
+def _measure_shallow_prefetch(analysis: RunAnalysis, gathers: pd.DataFrame) -> _ShallowPrefetch:
     duration = gathers["end_ns"] - gathers["start_ns"]
     stood = (gathers["start_ns"] - gathers["launch_start_ns"] - gathers["dependency_ns"]).astype("Float64")
     chosen = (
@@ -141,15 +153,15 @@ def _shallow(analysis: RunAnalysis, gathers: pd.DataFrame) -> _Shallow:
     ).astype(bool)
     exposed = gathers["exposed_transfer_ns"].where(chosen, 0)
     hideable = exposed.clip(upper=gathers["free_compute_ns"])
-    return _Shallow(
+    return _ShallowPrefetch(
         count=mean_per_step(analysis, int((hideable > 0).sum())),
         exposed_ns=mean_per_step(analysis, exposed.sum()),
         hideable_ns=mean_per_step(analysis, hideable.sum()),
     )
 
 
-def _too_shallow(analysis: RunAnalysis, shallow: _Shallow) -> Finding:
-    return finding(
+def _find_shallow_prefetch(analysis: RunAnalysis, shallow: _ShallowPrefetch) -> Finding:
+    return make_finding(
         Cause.RATE_LIMITED_PREFETCH,
         sentence=f"{shallow.count:.0f} all_gathers a step wait for earlier compute while the link is idle, "
         f"and then hide only in part (exposed {format_ns(shallow.exposed_ns)} a step)",
@@ -163,9 +175,9 @@ def _too_shallow(analysis: RunAnalysis, shallow: _Shallow) -> Finding:
             Evidence(what="hideable with more depth, a step", value=shallow.hideable_ns, unit="ns"),
         ],
         saving_ns=(0, shallow.hideable_ns),
-        severity=severity_of(shallow.hideable_ns, wall_ns(analysis)),
+        severity=rate_severity(shallow.hideable_ns, wall_ns(analysis)),
         confidence=Confidence.LOW,
-        fix=fix_for(analysis.training.engine, _DEEPER),
+        fix=choose_fix(analysis.training.engine, _DEEPER),
         disprove="prefetch one unit deeper and record again: if these all_gathers still begin as late, the "
         "device had no room for them (ZP407), and the depth is not what holds them",
     )

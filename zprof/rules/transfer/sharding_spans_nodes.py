@@ -17,17 +17,29 @@ bound is then without those.  Each rank must hold the states of a host's share: 
 from dataclasses import dataclass, replace
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
 from zprof.model.collectives import CollectiveKind
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns, format_rate
 from zprof.model.gaps import Gap
-from zprof.model.units import format_ns, format_rate
-from zprof.rules.rows import has_no_collectives, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.transfer.messages.hosts import bus_bandwidths, ranks_by_host, within_hosts
-from zprof.rules.transfer.messages.pipeline import Pass
-from zprof.rules.transfer.messages.resizing import SURE_RATIO, Step, is_guess, step_of
-from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
+from zprof.rules.rule import (
+    choose_fix,
+    has_no_collectives,
+    make_finding,
+    rate_severity,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
+from zprof.rules.transfer.traffic import (
+    MIN_SURE_RATIO,
+    Messages,
+    Pass,
+    StepModel,
+    StepTraffic,
+    is_guess,
+    model_step,
+    read_step_traffic,
+)
 
 _WORTH_RATIO = 0.05
 _LOW_RATIO = 0.50
@@ -50,7 +62,7 @@ FIXES = {
 class _Spanning:
     """The group that shards over hosts.  ``within``: what its messages would reach; None: not measured."""
 
-    step: Step
+    step: StepModel
     messages: Messages
     hosts: int
     per_host: int
@@ -61,38 +73,40 @@ class _Spanning:
 def sharding_spans_nodes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where shards on several hosts make the slow link carry every gather."""
     if has_no_collectives(analysis):
-        return not_tested(Cause.SHARDING_SPANS_NODES, "no collective was recorded", "record the time window")
-    traffic = traffic_of(analysis) if analysis.run.world_size > 1 else None
+        return untested_gap(
+            Cause.SHARDING_SPANS_NODES, "no collective was recorded", "record the time window"
+        )
+    traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
     sharded = [messages for messages in traffic.both if messages.kind in _SHARDS] if traffic else []
     if traffic is None or not sharded or traffic.exposed_ns <= _WORTH_RATIO * wall_ns(analysis):
         return None
-    counted = [ranks_by_host(analysis, group) for group in _groups(sharded[0])]
+    counted = [count_ranks_by_host(analysis, group) for group in _list_groups(sharded[0])]
     if any(hosts is None for hosts in counted):
-        return not_tested(
+        return untested_gap(
             Cause.SHARDING_SPANS_NODES,
             "it is not known on which hosts the ranks ran, or which ranks a group has",
             "record with zprof, or with a torch whose traces name their host and groups",
         )
-    layout = _layout([hosts for hosts in counted if hosts])
-    found = _spanning(analysis, baseline, traffic, sharded[0], layout) if layout else None
+    layout = _find_layout([hosts for hosts in counted if hosts])
+    found = _measure_spanning(analysis, baseline, traffic, sharded[0], layout) if layout else None
     return _finding(analysis, found) if found else None
 
 
-def _groups(messages: Messages) -> list[str]:
+def _list_groups(messages: Messages) -> list[str]:
     return sorted(set(messages.rows["group"].astype(str)))
 
 
-def _layout(counted: list[dict[str, int]]) -> tuple[int, int] | None:
+def _find_layout(counted: list[dict[str, int]]) -> tuple[int, int] | None:
     """Hosts of a group, and ranks on each; None within a host, with one rank on each, or unevenly."""
     layouts = {(len(hosts), count) for hosts in counted for count in hosts.values()}
     hosts, per_host = min(layouts)
     return (hosts, per_host) if len(layouts) == 1 and hosts > 1 and per_host > 1 else None
 
 
-def _spanning(
+def _measure_spanning(
     analysis: RunAnalysis,
     baseline: RunAnalysis | None,
-    traffic: Traffic,
+    traffic: StepTraffic,
     messages: Messages,
     layout: tuple[int, int],
 ) -> _Spanning | None:
@@ -101,11 +115,11 @@ def _spanning(
         return None
     seen = float(each["bytes_per_s"].median())
     runs = (analysis, baseline) if baseline else (analysis,)
-    within = within_hosts(runs, messages.kind, messages.bytes)
+    within = bandwidth_within_hosts(runs, messages.kind, messages.bytes)
     if seen >= (_LOW_RATIO * within if within else _WITHIN_HOST_BYTES_PER_S):
         return None
     return _Spanning(
-        step=step_of(analysis, traffic),
+        step=model_step(analysis, traffic),
         messages=messages,
         hosts=layout[0],
         per_host=layout[1],
@@ -117,33 +131,33 @@ def _spanning(
 def _saving(found: _Spanning, *, cpu: bool) -> tuple[float, float]:
     rates = (found.within, found.within) if found.within else (_ASSUMED_TIMES * found.seen, float("inf"))
     step = found.step
-    most, least = _then(found, rates[0])[1], _then(found, rates[1])[0]
+    most, least = _exposed_with_hsdp(found, rates[0])[1], _exposed_with_hsdp(found, rates[1])[0]
     blocked = _blocked_ns(found, rates[0]) if cpu else 0.0
     return step.bounded(step.exposed_ns - most - blocked - step.missed_ns / 2, step.exposed_ns - least)
 
 
 def _blocked_ns(found: _Spanning, rate: float) -> float:
     """What the main thread of a CPU rank may lose to reduce_scatters, and to one more message for each."""
-    reduces = [one.reduce_ns for one in _passes(found, rate) if one.reduce_ns]
+    reduces = [one.reduce_ns for one in _hsdp_passes(found, rate) if one.reduce_ns]
     messages = sum(messages.count for messages in found.step.traffic.both)
     return sum(reduces) + found.step.idle_ns * len(reduces) / messages
 
 
-def _then(found: _Spanning, rate: float) -> tuple[float, float]:
-    least, most = found.step.shown_ns(_passes(found, rate))
-    after = _scaled(found, rate) * found.step.traffic.after_ns(1)
+def _exposed_with_hsdp(found: _Spanning, rate: float) -> tuple[float, float]:
+    least, most = found.step.shown_ns(_hsdp_passes(found, rate))
+    after = _transfer_scale(found, rate) * found.step.traffic.after_ns(1)
     return (least + after, most + after)
 
 
-def _scaled(found: _Spanning, rate: float) -> float:
+def _transfer_scale(found: _Spanning, rate: float) -> float:
     """Time of a message within a host, of its time now: bytes (h-1)/h in place of (n-1)/n."""
     ranks, size = found.per_host, found.per_host * found.hosts
     return (ranks - 1) / ranks / ((size - 1) / size) * found.seen / rate
 
 
-def _passes(found: _Spanning, rate: float) -> list[Pass]:
+def _hsdp_passes(found: _Spanning, rate: float) -> list[Pass]:
     """The passes of HSDP."""
-    traffic, times = found.step.traffic, _scaled(found, rate)
+    traffic, times = found.step.traffic, _transfer_scale(found, rate)
     reduces = traffic.reduces
     replicas = 0.0
     if reduces:
@@ -162,25 +176,25 @@ def _passes(found: _Spanning, rate: float) -> list[Pass]:
 
 def _finding(analysis: RunAnalysis, found: _Spanning) -> Finding | None:
     wall, saving = wall_ns(analysis), _saving(found, cpu=analysis.run.device == "cpu")
-    if saving[1] < SURE_RATIO * wall:
+    if saving[1] < MIN_SURE_RATIO * wall:
         return None
     kind = found.messages.kind.value
-    return finding(
+    return make_finding(
         Cause.SHARDING_SPANS_NODES,
         sentence=f"shards lie on {found.hosts} hosts, so every {kind} crosses the link between them: "
-        f"{format_rate(found.seen)} of bus bandwidth, {_expected(found)} "
+        f"{format_rate(found.seen)} of bus bandwidth, {_describe_expected(found)} "
         f"(exposed {format_ns(found.step.exposed_ns)} a step)",
         evidence=_evidence(found),
         saving_ns=saving,
-        severity=severity_of(saving[1], wall),
+        severity=rate_severity(saving[1], wall),
         confidence=_confidence(found, saving, wall),
-        fix=fix_for(analysis.training.engine, FIXES),
+        fix=choose_fix(analysis.training.engine, FIXES),
         disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
         "between hosts is not what they wait for",
     )
 
 
-def _expected(found: _Spanning) -> str:
+def _describe_expected(found: _Spanning) -> str:
     if found.within:
         return f"{format_rate(found.within)} within a host"
     return f"less than {format_rate(_WITHIN_HOST_BYTES_PER_S)}, which a host has inside"

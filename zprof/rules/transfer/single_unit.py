@@ -18,17 +18,28 @@ from dataclasses import replace
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
-from zprof.model.units import format_bytes, format_ns
-from zprof.rules.rows import has_no_collectives, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.transfer.messages.resizing import Step, is_guess, step_of
-from zprof.rules.transfer.messages.traffic import Messages, Traffic, traffic_of
+from zprof.rules.rule import (
+    choose_fix,
+    has_no_collectives,
+    make_finding,
+    rate_severity,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.transfer.traffic import (
+    Messages,
+    StepModel,
+    StepTraffic,
+    is_guess,
+    model_step,
+    read_step_traffic,
+)
 
-_MOST_MESSAGES = 2
-_MOST_BYTES_RATIO = 0.50
+_MAX_MESSAGES = 2
+_MIN_BYTES_RATIO = 0.50
 #: Of the gradients: beside one bucket there may be a loss, a norm or buffers.
 _ONE_BUCKET_RATIO = 0.90
 _EXPOSED_RATIO = 0.80
@@ -41,14 +52,14 @@ _LAUNCH_NS = 1_000_000
 #: DDP's default: no smaller bucket was asked for, and whether it helps is a guess.
 _DEFAULT_BUCKET_BYTES = 25 * 1024 * 1024
 
-UNITS = {
+UNIT_FIXES = {
     "FSDP2": "for block in model.layers:\n    fully_shard(block)\n"
     "fully_shard(model)  # what is left: embeddings, the head",
     "DeepSpeed": '"zero_optimization": {"stage": 3, "overlap_comm": true,\n'
     '                      "stage3_prefetch_bucket_size": 50000000, "stage3_max_live_parameters": 200000000}',
     "reference": "zero(model, config, units=[Block])",
 }
-_BUCKETS = {
+_BUCKET_FIXES = {
     "DDP": "DistributedDataParallel(model, bucket_cap_mb=25)",
     "DeepSpeed": '"zero_optimization": {"overlap_comm": true, "reduce_bucket_size": 50000000}',
     "reference": "zero(model, ZeroConfig(overlap_reduce=True), units=[Block])",
@@ -58,25 +69,25 @@ _BUCKETS = {
 def single_unit(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where one message carries the model and has nothing to hide under."""
     if has_no_collectives(analysis):
-        return not_tested(Cause.SINGLE_UNIT, "no collective was recorded", "record the time window")
-    traffic = traffic_of(analysis) if analysis.run.world_size > 1 else None
+        return untested_gap(Cause.SINGLE_UNIT, "no collective was recorded", "record the time window")
+    traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
     if traffic is None:
         return None
     messages = traffic.gathers if traffic.before else traffic.reduces
     if (
         messages is None
-        or not _is_one(messages, _MOST_BYTES_RATIO if traffic.before else _ONE_BUCKET_RATIO)
+        or not _is_one_message(messages, _MIN_BYTES_RATIO if traffic.before else _ONE_BUCKET_RATIO)
         or _shown_ratio(messages, first=traffic.before) <= _EXPOSED_RATIO
     ):
         return None
-    return _answer(analysis, traffic, messages)
+    return _find_single_unit(analysis, traffic, messages)
 
 
-def _is_one(messages: Messages, least_ratio: float) -> bool:
+def _is_one_message(messages: Messages, least_ratio: float) -> bool:
     """Whether one message carries at least this share of what a pass moves."""
     rows = messages.rows
     steps = rows.groupby(["rank", "step"])
-    if float(steps.size().median()) > _MOST_MESSAGES:
+    if float(steps.size().median()) > _MAX_MESSAGES:
         return False
     passes = rows.assign(unit=rows["unit"].astype(object).where(rows["unit"].notna(), rows["bytes"]))
     once = passes.drop_duplicates(["rank", "step", "unit"]).groupby(["rank", "step"])["bytes"]
@@ -86,29 +97,29 @@ def _is_one(messages: Messages, least_ratio: float) -> bool:
 def _shown_ratio(messages: Messages, *, first: bool) -> float:
     """Of the first, or the last, large message of a step: how much of its transfer shows."""
     rows = messages.rows.sort_values("start_ns")
-    rows = rows[rows["bytes"] >= rows["bytes"].max() * _MOST_BYTES_RATIO]
+    rows = rows[rows["bytes"] >= rows["bytes"].max() * _MIN_BYTES_RATIO]
     steps = rows.groupby(["rank", "step"], sort=False)
     chosen: pd.DataFrame = steps.head(1) if first else steps.tail(1)
     return float((chosen["exposed_transfer_ns"] / chosen["transfer_ns"].clip(lower=1)).median())
 
 
-def _answer(analysis: RunAnalysis, traffic: Traffic, messages: Messages) -> Finding | None:
-    step, wall = step_of(analysis, traffic), wall_ns(analysis)
-    wrapped = replace(step, traffic=_launched_apart(traffic).gathering_again())
+def _find_single_unit(analysis: RunAnalysis, traffic: StepTraffic, messages: Messages) -> Finding | None:
+    step, wall = model_step(analysis, traffic), wall_ns(analysis)
+    wrapped = replace(step, traffic=_limit_launch_cost(traffic).gathering_again())
     saving = wrapped.saving_ns([1 / blocks for blocks in _BLOCKS])
     if saving[1] < _WORTH_RATIO * wall:
         return None
     what = "model is one unit" if traffic.before else "gradients are one bucket"
-    return finding(
+    return make_finding(
         Cause.SINGLE_UNIT,
         sentence=f"the {what}: {_article(messages)} {messages.kind.value} of "
         f"{format_bytes(int(messages.bytes))} takes {format_ns(messages.each_ns)} "
         f"with nothing to compute beside it (exposed {format_ns(step.exposed_ns)} a step)",
         evidence=_evidence(step, messages, first=traffic.before),
         saving_ns=saving,
-        severity=severity_of(saving[1], wall),
+        severity=rate_severity(saving[1], wall),
         confidence=_confidence(analysis, saving, messages, is_bucket=not traffic.before),
-        fix=fix_for(analysis.training.engine, UNITS if traffic.before else _BUCKETS),
+        fix=choose_fix(analysis.training.engine, UNIT_FIXES if traffic.before else _BUCKET_FIXES),
         disprove="wrap each block and record again: if the first gather and the last reduction show as much "
         "as before, it is the link that is slow",
     )
@@ -118,7 +129,7 @@ def _article(messages: Messages) -> str:
     return "an" if messages.kind.value.startswith("a") else "a"
 
 
-def _evidence(step: Step, messages: Messages, *, first: bool) -> list[Evidence]:
+def _evidence(step: StepModel, messages: Messages, *, first: bool) -> list[Evidence]:
     kind, end = messages.kind.value, "first" if first else "last"
     shown = _shown_ratio(messages, first=first)
     return [
@@ -130,7 +141,7 @@ def _evidence(step: Step, messages: Messages, *, first: bool) -> list[Evidence]:
     ]
 
 
-def _launched_apart(traffic: Traffic) -> Traffic:
+def _limit_launch_cost(traffic: StepTraffic) -> StepTraffic:
     """With what launching costs a message whatever its size."""
     gathers, reduces = (
         messages and replace(messages, launch_ns=min(messages.launch_ns, messages.count * _LAUNCH_NS))

@@ -1,7 +1,7 @@
 """ZP404 units_too_small: wrapped units are so small that gathering one takes longer than computing it.
 
 The link is as it should be; the messages are not.  Signal: messages that are mostly latency (the shared
-measure of zprof/rules/transfer/messages/small.py: more than 50 % of their time, and more than 3 % of the step
+measure of zprof/rules/transfer/small_messages.py: more than 50 % of their time, and more than 3 % of the step
 shows), where the names of units tell more than three of a block (``layers.3.attn.wq``; the threshold is
 that of docs/thresholds.md: FSDP per leaf), or where the latency itself is ordinary, at most 200 us.  With a
 latency beyond that and whole blocks for units it is latency_bound_collectives.
@@ -11,17 +11,16 @@ units two to sixteen times as large, whichever suffices.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Evidence, Finding
+from zprof.model.findings import Cause, Evidence, Finding
+from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
-from zprof.model.units import format_bytes, format_ns
-from zprof.rules.rule import finding, fix_for, severity_of
-from zprof.rules.transfer.messages.small import (
+from zprof.rules.rule import choose_fix, make_finding, rate_severity
+from zprof.rules.transfer.small_messages import (
     UNITS_PER_BLOCK,
-    Small,
-    confidence_of,
-    not_known,
-    small_messages,
+    SmallMessages,
+    find_small_messages,
+    rate_small_messages,
+    unknown_latency_gap,
 )
 
 FIXES = {
@@ -37,36 +36,36 @@ FIXES = {
 
 def units_too_small(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where larger units would hide what these show."""
-    missing = not_known(analysis, Cause.UNITS_TOO_SMALL)
+    missing = unknown_latency_gap(analysis, Cause.UNITS_TOO_SMALL)
     if missing:
         return missing
-    small = small_messages(analysis)
+    small = find_small_messages(analysis)
     if small is None or not small.units_are_at_fault:
         return None
     return _finding(analysis, small) if small.is_worth_it else None
 
 
-def _finding(analysis: RunAnalysis, small: Small) -> Finding:
+def _finding(analysis: RunAnalysis, small: SmallMessages) -> Finding:
     gathers = small.step.traffic.gathers
     assert gathers is not None, "units are at fault where units are gathered"
     parts = small.per_block is not None and small.per_block > UNITS_PER_BLOCK
     shown = f"(exposed {format_ns(small.step.exposed_ns)} a step)"
     what = f"each block is {small.per_block:g} units" if parts else f"{gathers.count:g} all_gathers a step"
-    return finding(
+    return make_finding(
         Cause.UNITS_TOO_SMALL,
         sentence=f"{what}, of {format_bytes(int(gathers.bytes))} in {format_ns(gathers.each_ns)}, while one "
         f"computes for {format_ns(small.step.forward_ns)} {shown}",
-        evidence=[*small.evidence, *_facts(small)],
+        evidence=[*small.evidence, *_unit_evidence(small)],
         saving_ns=small.saving_ns,
-        severity=severity_of(small.saving_ns[1], small.wall_ns),
-        confidence=confidence_of(small),
-        fix=fix_for(analysis.training.engine, FIXES),
+        severity=rate_severity(small.saving_ns[1], small.wall_ns),
+        confidence=rate_small_messages(small),
+        fix=choose_fix(analysis.training.engine, FIXES),
         disprove="wrap whole blocks and record again: if as much of the gathers stays exposed, their number "
         "was not what cost the time",
     )
 
 
-def _facts(small: Small) -> list[Evidence]:
+def _unit_evidence(small: SmallMessages) -> list[Evidence]:
     facts = [Evidence(what="compute of a unit's forward, about", value=small.step.forward_ns, unit="ns")]
     if small.per_block is not None:
         facts.append(Evidence(what="wrapped units of a block", value=small.per_block, unit="count"))

@@ -14,15 +14,26 @@ bytes, replayed (:mod:`...halved`), from 1 % of the step on (our choice, as in Z
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.model.units import format_ns
-from zprof.rules.rows import can_replay, has_no_collectives, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.volume.compute_type import ComputeType, compute_type, says_full
-from zprof.rules.volume.halved import Halved, halved
-from zprof.rules.volume.traffic import Traffic, traffic_of
+from zprof.rules.rule import (
+    can_replay,
+    choose_fix,
+    has_no_collectives,
+    make_finding,
+    rate_severity,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.volume.half_precision import (
+    ComputeType,
+    HalvedBytes,
+    price_half_bytes,
+    read_compute_type,
+    states_full_precision,
+)
+from zprof.rules.volume.model_traffic import ModelTraffic, read_model_traffic
 
 _WORTH_RATIO = 0.01
 _HALF_BYTES = 2
@@ -38,27 +49,29 @@ _FIXES = {
 def fp32_gather(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where parameters are gathered in more bytes than they are used in."""
     if has_no_collectives(analysis):
-        return not_tested(Cause.FP32_GATHER, "no collective was recorded", "record the time window")
-    traffic = traffic_of(analysis)
+        return untested_gap(Cause.FP32_GATHER, "no collective was recorded", "record the time window")
+    traffic = read_model_traffic(analysis)
     if not traffic.gathers.is_full:
         return None
-    priced = halved(analysis, traffic.gathers.full_rows)
+    priced = price_half_bytes(analysis, traffic.gathers.full_rows)
     if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
         return None
-    computed = compute_type(analysis)
+    computed = read_compute_type(analysis)
     proof = _proof(analysis, traffic, computed)
     if proof is not None:
         return _finding(analysis, traffic, priced, *proof)
-    if computed.is_known or says_full(analysis):
+    if computed.is_known or states_full_precision(analysis):
         return None
-    return not_tested(
+    return untested_gap(
         Cause.FP32_GATHER,
         "parameters are gathered in float32, and nothing says in what type the model computes",
         "record on a device, whose kernels name their types; without autocast there is nothing to save",
     )
 
 
-def _proof(analysis: RunAnalysis, traffic: Traffic, computed: ComputeType) -> tuple[str, Confidence] | None:
+def _proof(
+    analysis: RunAnalysis, traffic: ModelTraffic, computed: ComputeType
+) -> tuple[str, Confidence] | None:
     """What shows that two bytes would do, and how sure that is."""
     if computed.is_half:
         return f"it computes in half precision ({computed.example})", Confidence.HIGH
@@ -72,11 +85,11 @@ def _proof(analysis: RunAnalysis, traffic: Traffic, computed: ComputeType) -> tu
 
 
 def _finding(
-    analysis: RunAnalysis, traffic: Traffic, priced: Halved, proof: str, confidence: Confidence
+    analysis: RunAnalysis, traffic: ModelTraffic, priced: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
     unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
     moved = Evidence(what="parameters gathered in float32, a step", value=priced.bytes, unit="bytes")
-    return finding(
+    return make_finding(
         Cause.FP32_GATHER,
         sentence=f"parameters travel in float32{priced.size} although {proof}: "
         f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
@@ -88,9 +101,9 @@ def _finding(
             Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],
         saving_ns=priced.saving_ns,
-        severity=severity_of(priced.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(priced.saving_ns[1], wall_ns(analysis)),
         confidence=confidence,
-        fix=fix_for(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="gather in bfloat16 for some steps and record again: if the step stays as long, the bytes "
         "of parameters are not what it waits for",
     )

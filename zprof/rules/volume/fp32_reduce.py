@@ -9,22 +9,32 @@ float32, and one of
 
 (docs/thresholds.md).  Where nothing says in what the model computes (all_reduces of a CPU program), that is a
 gap.  Saving: half of the bytes, replayed (:mod:`...halved`), as far as the model of the run allows it too
-(:mod:`zprof.rules.foreseen`); below 1 % of the step (our choice: a fact about
+(:mod:`zprof.rules.saving_range`); below 1 % of the step (our choice: a fact about
 bytes is no noise, but is not worth a word there) nothing is said.
 """
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.model.planning.whatif import Change
-from zprof.model.units import format_ns
-from zprof.rules.foreseen import foreseen
-from zprof.rules.rows import can_replay, has_no_collectives, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.volume.compute_type import compute_type, says_full
-from zprof.rules.volume.halved import Halved, halved
-from zprof.rules.volume.traffic import Direction, traffic_of
+from zprof.model.whatif import Change
+from zprof.rules.rule import (
+    can_replay,
+    choose_fix,
+    has_no_collectives,
+    make_finding,
+    rate_severity,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.saving_range import bound_by_prediction
+from zprof.rules.volume.half_precision import (
+    HalvedBytes,
+    price_half_bytes,
+    read_compute_type,
+    states_full_precision,
+)
+from zprof.rules.volume.model_traffic import Direction, read_model_traffic
 
 _WORTH_RATIO = 0.01
 _HALF_BYTES, _FULL_BYTES = 2, 4
@@ -42,19 +52,23 @@ _NUMERICS = "\nsums of many ranks lose bits in half precision: compare the loss 
 def fp32_reduce(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where gradients are reduced in more bytes than parameters are used in."""
     if has_no_collectives(analysis):
-        return not_tested(Cause.FP32_REDUCE, "no collective was recorded", "record the time window")
-    traffic = traffic_of(analysis)
+        return untested_gap(Cause.FP32_REDUCE, "no collective was recorded", "record the time window")
+    traffic = read_model_traffic(analysis)
     if not traffic.reductions.is_full:
         return None
-    priced = halved(analysis, traffic.reductions.full_rows)
+    priced = price_half_bytes(analysis, traffic.reductions.full_rows)
     if not can_replay(analysis) and priced.saving_ns[1] < max(1.0, _WORTH_RATIO * wall_ns(analysis)):
         return None
     proof = _proof(analysis, traffic.gathers)
     if proof is not None:
         return _finding(analysis, traffic.reductions, priced, *proof)
-    if not traffic.gathers.rows.empty or compute_type(analysis).is_known or says_full(analysis):
+    if (
+        not traffic.gathers.rows.empty
+        or read_compute_type(analysis).is_known
+        or states_full_precision(analysis)
+    ):
         return None
-    return not_tested(
+    return untested_gap(
         Cause.FP32_REDUCE,
         "gradients are reduced in float32, and nothing says in what type the model computes",
         "record on a device, whose kernels name their types, or tell the types: TrainingFacts(…)",
@@ -68,20 +82,20 @@ def _proof(analysis: RunAnalysis, gathers: Direction) -> tuple[str, Confidence] 
         return f"parameters travel in {gathers.types}", Confidence.HIGH
     if facts.communication_bytes == _HALF_BYTES and facts.reduction_bytes == _FULL_BYTES:
         return "the program gathers 2 bytes an element", Confidence.HIGH
-    computed = compute_type(analysis)
+    computed = read_compute_type(analysis)
     if computed.is_half:
         return f"it computes in half precision ({computed.example})", Confidence.MEDIUM
     return None
 
 
 def _finding(
-    analysis: RunAnalysis, reductions: Direction, priced: Halved, proof: str, confidence: Confidence
+    analysis: RunAnalysis, reductions: Direction, priced: HalvedBytes, proof: str, confidence: Confidence
 ) -> Finding:
     unsure = "; ranks are missing, so part of that may be waiting" if priced.bound else ""
     change = Change(element_bytes_reduced=_HALF_BYTES)
-    expected = foreseen(analysis, change, priced.saving_ns, confidence)
+    expected = bound_by_prediction(analysis, change, priced.saving_ns, confidence)
     moved = Evidence(what="gradients reduced in float32, a step", value=priced.bytes, unit="bytes")
-    return finding(
+    return make_finding(
         Cause.FP32_REDUCE,
         sentence=f"gradients travel in float32{priced.size} although {proof}: "
         f"half of the bytes would do (exposed {format_ns(priced.exposed_ns)} of "
@@ -93,9 +107,9 @@ def _finding(
             Evidence(what="of it exposed", value=priced.exposed_ns, unit="ns"),
         ],
         saving_ns=expected.saving_ns,
-        severity=severity_of(priced.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(priced.saving_ns[1], wall_ns(analysis)),
         confidence=expected.confidence,
-        fix=fix_for(analysis.training.engine, _FIXES) + _NUMERICS,
+        fix=choose_fix(analysis.training.engine, _FIXES) + _NUMERICS,
         disprove="reduce in bfloat16 for some steps and record again: if the step stays as long, the bytes "
         "of gradients are not what it waits for",
     )

@@ -1,32 +1,222 @@
-"""ZP417 uneven_shapes: shapes do not divide evenly, so that padding travels or one rank has more to do.
+"""ZP417 uneven_shapes: shapes do not divide evenly, so that padding travels or one rank has more to compute.
 
-Two forms, the one that costs more is reported:
+Two forms; the one that costs more is reported, and nothing below 2 % of the step.
 
-* *Padding* (:mod:`...padding`).  Proven by bytes where psi is known: at least 1 % of what travels is padding
-  (high; medium, and only beside kernels that fill up, where a baseline says what psi is).  Without psi, on a
-  device: kernels that fill up take at least 2 % of the step (docs/thresholds.md) and 3 times as long for a
-  byte as a plain copy (our choice: a plain ``chunk_cat`` that also casts writes twice the bytes of one)
-  (medium).  On a CPU a plain ``chunk_cat`` took 5 to 16 times as long (measured on FSDP2: new memory is
-  touched for the first time), so there it proves nothing without psi.  Saving: the filling beyond a plain
-  copy, and the step replayed with the padding off the link.
-* *Longer inputs* (:mod:`...longer_inputs`): a rank computes at least 10 % longer than the others because its
-  inputs are longer.  It is the straggler that the others wait for, and this explains it.  Saving: with even
-  shares, half of what it has above the mean to all that it is above the others, where its excess is cut.
+*Padding*, from one rank: gradients are reduced once or k times a step, whole, so with R elements reduced per
+step
 
-Below 2 % of the step nothing is said.
+    padding = R / (k psi) - 1        psi: stated by the program, or R / k of the baseline, that of one model
+
+At least 1 % of what travels must be padding (high; medium, and only beside kernels that fill up, if a
+baseline says what psi is). Without psi, on a device: kernels that fill up take at least 2 % of the step
+(docs/thresholds.md) and, per byte, 3 times as long as ``split_with_sizes_copy``, a plain copy of the same
+tensors (medium; our choice, for a ``chunk_cat`` that also casts writes twice the bytes). On a CPU a plain
+``chunk_cat`` took 5 to 16 times as long (measured on FSDP2: new memory is touched for the first time), so
+there it proves nothing without psi. Saving: the filling beyond a plain copy, and the step replayed with the
+padding off the link.
+
+*Longer inputs*: a rank computes at least 10 % longer than the others because its inputs are longer. A rank
+with more tokens keeps more activations for its backward, a slow one does not; and it spends the same time in
+kernels that work on parameters (optimizer, copies of shards), but more in those that work on activations,
+bound by memory or not. A slow device is slow at all of them, one with low clocks at products only. Its
+activations must exceed the others' by at least half as much as its compute; or, if memory was not recorded,
+its work on parameters by at most a quarter, that on activations bound by memory by at least half as much,
+with the same number of kernels (within 1 %). Saving: with even shares, half of what it has above the mean to
+all that it is above the others.
 """
 
+import re
+from dataclasses import dataclass
+
+import pandas as pd
+
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
-from zprof.model.units import format_ns, format_percent
-from zprof.rules.replay import won_ns
-from zprof.rules.rows import mean_per_step, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.volume.longer_inputs import LongerInputs, longer_inputs
-from zprof.rules.volume.padding import Filling, Padding, filling, padding_of
-from zprof.rules.volume.traffic import traffic_of
+from zprof.model.tenants import Tenant
+from zprof.replay.queue_model import estimate_transfer_saving_ns
+from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity, untested_gap, wall_ns
+from zprof.rules.volume.model_traffic import Direction, count_elements, read_model_traffic
+
+_FILLS = re.compile(r"chunk_cat|(?:^|::|_)pad(?:_|$|\b)|constant_pad", re.ASCII)
+_COPIES_OUT = re.compile(r"split_with_sizes_copy", re.ASCII)
+_MAX_NAME_LENGTH = 400
+#: A dimension of n + 1 on n ranks pads to 2 n, so that padding is never as much as the model itself.
+_MAX_RATIO = 1.0
+#: Of a baseline: more than half as much again is another model, or another number of micro-batches.
+_MAX_OVER_BASELINE_RATIO = 0.5
+_SCATTERS = CollectiveKind.REDUCE_SCATTER.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """What a rank spends on filling up, a step.  ``slower`` is None where no plain copy is beside it."""
+
+    total_ns: float
+    slower: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """Elements that travel for nothing over those of the model, and who says how many that has.
+
+    ``stated``: the program, not a baseline that is taken to be of the same model.
+    """
+
+    ratio: float
+    said_by: str
+    stated: bool
+
+
+def measure_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Padding | None:
+    """None where nothing says how many elements the model has."""
+    reduced = _reduced_elements(analysis)
+    psi, micro_batches = analysis.training.parameters, max(1, analysis.training.micro_batches)
+    if not reduced:
+        return None
+    if psi:
+        times = micro_batches if reduced >= 0.99 * psi * micro_batches else max(1, int(reduced / psi + 0.01))
+        return _plausible_padding(
+            reduced / (times * psi) - 1, "the program's number of parameters", stated=True
+        )
+    theirs = _reduced_elements(baseline) if baseline is not None else 0.0
+    if not theirs:
+        return None
+    times = max(1, int(reduced / theirs + 0.01))
+    return _plausible_padding(reduced / (times * theirs) - 1, "the baseline's gradients", stated=False)
+
+
+def measure_filling(analysis: RunAnalysis) -> Filling | None:
+    """None where no kernel fills up, or none was recorded."""
+    table = analysis.kernels
+    if table.empty:
+        return None
+    names = table["name"].astype(str).str.slice(0, _MAX_NAME_LENGTH)
+    fills = _kernel_time_per_step(analysis, table, names.str.contains(_FILLS))
+    if not fills:
+        return None
+    copied = _kernel_time_per_step(analysis, table, names.str.contains(_COPIES_OUT))
+    traffic = read_model_traffic(analysis)
+    gathered, reduced = (_bytes_per_step(analysis, way) for way in (traffic.gathers, traffic.reductions))
+    known = copied and gathered and reduced
+    slower = (fills / reduced) / (copied / gathered) if known else None
+    return Filling(total_ns=fills, slower=slower)
+
+
+def _kernel_time_per_step(analysis: RunAnalysis, table: pd.DataFrame, chosen: "pd.Series[bool]") -> float:
+    """A step of a rank; what ran beside other kernels cost nothing."""
+    rows = table[chosen]
+    alone = rows["uncovered_ns"].where(rows["role"] != "compute", rows["total_ns"])
+    return mean_per_step(analysis, float(alone.sum()))
+
+
+def _bytes_per_step(analysis: RunAnalysis, way: Direction) -> float:
+    return mean_per_step(analysis, float(way.rows["bytes"].sum()))
+
+
+def _reduced_elements(analysis: RunAnalysis) -> float:
+    """Elements of gradients that a rank reduces in a step: scattered, or where none are, all-reduced."""
+    rows = read_model_traffic(analysis).reductions.rows
+    scattered = rows[rows["kind"].astype(str) == _SCATTERS]
+    return mean_per_step(analysis, count_elements(scattered if len(scattered) else rows))
+
+
+def _plausible_padding(ratio: float, said_by: str, *, stated: bool) -> Padding | None:
+    most = _MAX_RATIO if stated else _MAX_OVER_BASELINE_RATIO
+    return Padding(ratio=ratio, said_by=said_by, stated=stated) if -0.01 < ratio < most else None
+
+
+_LONGER_RATIO = 1.10
+_FOLLOWS_RATIO, _STAYS_RATIO = 0.5, 0.25
+_SAME_COUNT_RATIO = 0.01
+_ON_PARAMETERS = re.compile(
+    r"multi_tensor_apply|adam|lamb|adagrad|sgd|split_with_sizes_copy|copy_in|chunk_cat", re.I | re.ASCII
+)
+_BOUND_BY_MEMORY = re.compile(
+    r"elementwise|layer_?norm|rms_?norm|softmax|dropout|gelu|silu|aten::(?:add|mul)\b", re.I | re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongerInputs:
+    """The rank, and by what ratio it exceeds the median of the others.
+
+    ``mean_excess_ns``: its compute over the mean of all ranks, a step: what even shares would take off it.
+    ``excess_ns``: over the median of the others.  ``activations`` is None where kernels told it.
+    """
+
+    rank: int
+    longer: float
+    activations: float | None
+    excess_ns: float
+    mean_excess_ns: float
+    confidence: Confidence
+
+
+def find_longer_inputs(analysis: RunAnalysis) -> LongerInputs | None:
+    """None where no rank has clearly more to compute, or where nothing tells that from a slow one."""
+    compute = analysis.steps.groupby("rank")["compute_ns"].mean()
+    if len(compute) < 2:
+        return None
+    rank = int(str(compute.idxmax()))
+    longer = _ratio_to_others(compute, rank)
+    if longer < _LONGER_RATIO:
+        return None
+    kept = _most_activations(analysis)
+    activations = _ratio_to_others(kept, rank) if len(kept) >= len(compute) else None
+    if activations is not None:
+        told = activations >= 1 + _FOLLOWS_RATIO * (longer - 1)
+    else:
+        told = _do_kernels_agree(analysis, rank, longer)
+    if not told:
+        return None
+    return LongerInputs(
+        rank=rank,
+        longer=longer,
+        activations=activations,
+        excess_ns=float(compute[rank] - compute.drop(rank).median()),
+        mean_excess_ns=float(compute[rank] - compute.mean()),
+        confidence=Confidence.MEDIUM if activations is None else Confidence.HIGH,
+    )
+
+
+def _most_activations(analysis: RunAnalysis) -> "pd.Series[float]":
+    """The most activations of each rank at the peaks of its phases and of its steps."""
+    memory, name = analysis.memory, Tenant.ACTIVATIONS
+    held = [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.phases]
+    held += [(peak.rank, peak.tenants.get(name, 0)) for peak in memory.per_rank]
+    held += [(line.rank, max(line.tenants.get(name.value, ()), default=0)) for line in memory.timelines]
+    frame = pd.DataFrame(held, columns=["rank", "bytes"]).astype({"bytes": "float64"})
+    most = frame.groupby("rank")["bytes"].max()
+    return most[most > 0]
+
+
+def _do_kernels_agree(analysis: RunAnalysis, rank: int, longer: float) -> bool:
+    table = analysis.kernels
+    if table.empty:
+        return False
+    names = table["name"].astype(str).str.slice(0, _MAX_NAME_LENGTH)
+    on_parameters = names.str.contains(_ON_PARAMETERS)
+    by_memory = ~on_parameters & names.str.contains(_BOUND_BY_MEMORY)
+    counts = table.groupby("rank")["count"].sum()
+    parameters, activations = (
+        table[chosen].groupby("rank")["total_ns"].sum() for chosen in (on_parameters, by_memory)
+    )
+    if any(rank not in sums.index or len(sums) < 2 for sums in (counts, parameters, activations)):
+        return False
+    return (
+        abs(_ratio_to_others(counts, rank) - 1) <= _SAME_COUNT_RATIO
+        and abs(_ratio_to_others(parameters, rank) - 1) <= _STAYS_RATIO * (longer - 1)
+        and _ratio_to_others(activations, rank) >= 1 + _FOLLOWS_RATIO * (longer - 1)
+    )
+
+
+def _ratio_to_others(values: "pd.Series[float]", rank: int) -> float:
+    others = float(values.drop(rank).median())
+    return float(values[rank]) / others if others > 0 else 0.0
+
 
 _WORTH_RATIO = 0.02
 _PROVEN_RATIO = 0.01
@@ -55,16 +245,16 @@ def uneven_shapes(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Findin
     """Finding where padding, or longer inputs of one rank, cost time."""
     if analysis.run.world_size == 1 or analysis.steps.empty:
         return None
-    padded = _padded(analysis, baseline)
-    longer = _longer(analysis)
+    padded = _find_padding(analysis, baseline)
+    longer = _find_longer_inputs(analysis)
     if isinstance(padded, Finding) and isinstance(longer, Finding):
         return max(padded, longer, key=lambda answer: answer.saving_ns[1])
     return longer or padded
 
 
-def _padded(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
-    known, filled = padding_of(analysis, baseline), filling(analysis)
-    ratio = _proven(known, filled)
+def _find_padding(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    known, filled = measure_padding(analysis, baseline), measure_filling(analysis)
+    ratio = _proven_padding(known, filled)
     worth = _WORTH_RATIO * wall_ns(analysis)
     if not ratio and (filled is None or filled.total_ns < worth):
         return None
@@ -73,21 +263,21 @@ def _padded(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Ga
         return None
     if ratio and known:
         confidence = Confidence.HIGH if known.stated else Confidence.MEDIUM
-        return _padding_found(analysis, saving, filled, f"by {known.said_by}", ratio, confidence)
+        return _make_padding_finding(analysis, saving, filled, f"by {known.said_by}", ratio, confidence)
     slow = filled is not None and filled.slower is not None and filled.slower >= _SLOWER
     if slow and known is None and analysis.run.device != "cpu":
         says = "its kernels that fill up are no plain copies"
-        return _padding_found(analysis, saving, filled, says, None, Confidence.MEDIUM)
+        return _make_padding_finding(analysis, saving, filled, says, None, Confidence.MEDIUM)
     if known is not None:
         return None
-    return not_tested(
+    return untested_gap(
         Cause.UNEVEN_SHAPES,
         "kernels that can pad take time, and how many parameters the model has is not known",
         "say it (report --parameters N), or give a baseline of the same model",
     )
 
 
-def _proven(known: Padding | None, filled: Filling | None) -> float:
+def _proven_padding(known: Padding | None, filled: Filling | None) -> float:
     """The padding; 0 where it is none, or only a smaller baseline says so, and nothing fills up."""
     if known is None or known.ratio < _PROVEN_RATIO or not (known.stated or filled):
         return 0.0
@@ -99,18 +289,18 @@ def _saving(analysis: RunAnalysis, filled: Filling | None, ratio: float) -> tupl
     plain = 1 / filled.slower if filled and filled.slower and filled.slower > 1 else 0.5
     won = 0.0
     if ratio:
-        traffic = traffic_of(analysis)
+        traffic = read_model_traffic(analysis)
         transfer = analysis.collectives["transfer_ns"].astype(float)
         for way in (traffic.gathers, traffic.reductions):
             transfer.loc[way.rows.index] /= 1 + ratio
-        won = won_ns(analysis, transfer)
+        won = estimate_transfer_saving_ns(analysis, transfer)
     return (
         _FILLING_RATIO[0] * spent * (1 - plain) + _TRANSFER_RATIO[0] * won,
         _FILLING_RATIO[1] * spent + _TRANSFER_RATIO[1] * won,
     )
 
 
-def _padding_found(
+def _make_padding_finding(
     analysis: RunAnalysis,
     saving: tuple[float, float],
     filled: Filling | None,
@@ -129,38 +319,39 @@ def _padding_found(
         evidence.append(
             Evidence(what="time for a byte over that of a plain copy", value=filled.slower, unit="times")
         )
-    return finding(
+    return make_finding(
         Cause.UNEVEN_SHAPES,
         sentence=f"shapes do not divide evenly: {padding} travels ({proof}), and filling it up takes "
         f"{format_ns(spent)} a step",
         evidence=evidence,
         saving_ns=saving,
-        severity=severity_of(saving[1], wall_ns(analysis)),
+        severity=rate_severity(saving[1], wall_ns(analysis)),
         confidence=confidence,
-        fix=fix_for(analysis.training.engine, _PAD_FIXES),
+        fix=choose_fix(analysis.training.engine, _PAD_FIXES),
         disprove="print parameter.shape[0] % ranks of all parameters: if all are 0, nothing is padded",
     )
 
 
 def _padding_bytes(analysis: RunAnalysis, ratio: float) -> float:
-    traffic = traffic_of(analysis)
+    traffic = read_model_traffic(analysis)
     moved = traffic.gathers.rows["bytes"].sum() + traffic.reductions.rows["bytes"].sum()
     return mean_per_step(analysis, float(moved)) * ratio / (1 + ratio)
 
 
-def _longer(analysis: RunAnalysis) -> Finding | None:
-    seen = longer_inputs(analysis)
+def _find_longer_inputs(analysis: RunAnalysis) -> Finding | None:
+    seen = find_longer_inputs(analysis)
     wall = wall_ns(analysis)
     if seen is None or seen.mean_excess_ns < _WORTH_RATIO * wall:
         return None
     saving = (_EVEN_RATIO * seen.mean_excess_ns, seen.excess_ns)
-    return finding(
+    return make_finding(
         Cause.UNEVEN_SHAPES,
-        sentence=f"rank {seen.rank} has {_how_much(seen)} than the others at the same number of operators, "
+        sentence=f"rank {seen.rank} has {_describe_excess(seen)} than the others at the same number of "
+        "operators, "
         f"and computes {format_ns(seen.excess_ns)} longer: its inputs are longer, its device is not slower",
         evidence=_evidence(seen),
         saving_ns=saving,
-        severity=severity_of(saving[1], wall),
+        severity=rate_severity(saving[1], wall),
         confidence=seen.confidence,
         fix=_EVEN_FIX,
         disprove=f"give rank {seen.rank} the batches of another rank and record again: if it stays the late "
@@ -168,7 +359,7 @@ def _longer(analysis: RunAnalysis) -> Finding | None:
     )
 
 
-def _how_much(seen: LongerInputs) -> str:
+def _describe_excess(seen: LongerInputs) -> str:
     if seen.activations is not None:
         return f"{seen.activations:.1f} times the activations"
     return f"{seen.longer:.1f} times the work on activations, and the same on parameters,"

@@ -1,42 +1,124 @@
 """ZP416 unhidden_optimizer_gather: a step of ZeRO stage 1 or 2 ends with a gather of all parameters, alone.
 
-After the optimizer has stepped each rank has new parameters of its part only.  Gathered at once, behind the
+After the optimizer has stepped each rank has new parameters of its part only. Gathered at once, behind the
 step, all of it is exposed; unit by unit, in the order of the next forward, only the first one is.
 
-Signal, on one rank (:mod:`...closing_gathers`): all large gathers of a step begin after its last reduction,
-at least half of their transfer is exposed, and that is at least 3 % of the step (docs/thresholds.md),
-in the median step: the gather behind the last one of a program hides under nothing.
-Half: a hidden one still exposes its first unit, 18 % of it with 4 blocks (measured on the reference engine).
-No more can hide than the next forward computes: a third of the compute of a micro-batch where the backward
-takes twice as long as the forward, a quarter where it also recomputes.  With e exposed and C the compute,
+Signal, on one rank and without clocks: all large gathers (or broadcasts, as of PyTorch's
+ZeroRedundancyOptimizer) of a step begin after its last reduction of gradients. At least half of their
+transfer is exposed, and that is at least 3 % of the step (docs/thresholds.md), in the median step. Half,
+because a hidden one still exposes its first unit: 18 % of it with 4 blocks (measured on the reference
+engine). No more can hide than the next forward computes: a third of the compute of a micro-batch if the
+backward takes twice as long as the forward, a quarter if it also recomputes. With e exposed and C the
+compute,
 
     saving from 0.6 min(e, 0.3 C) to min(e, 0.4 C)
 
-and no other than the model of the run allows (:mod:`zprof.rules.foreseen`).
-(0.6: the first unit's gather has nothing to hide under, and unlike units hide unlike parts).
+and no other than the what-if model of the run allows (:mod:`zprof.rules.saving_range`); 0.6 because the first
+unit's gather has nothing to hide under, and unlike units hide unlike parts.
 
-The three-psi form of these stages has no name of its own, and belongs here because it is about this very
-gather: gradients were all-reduced in full (2 psi) before it, which left all ranks all they need to update all
-parameters themselves; the gather (psi) then buys memory alone, at 3 psi where 2 psi do.  It is proven by
-bytes, from one rank.  Its saving, half of the all-reduces' transfer, is replayed and added.
+Stages 1 and 2 need no more than data parallelism: a reduce-scatter of gradients (psi) and this gather (psi).
+If gradients are all-reduced in full (2 psi) before it, all ranks could update all parameters themselves; the
+gather then buys memory alone, at 3 psi where 2 psi do. It is proven by bytes, from one rank. Its saving,
+half of the all-reduces' transfer, is replayed and added.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_bytes, format_ns
 from zprof.model.gaps import Gap
-from zprof.model.planning.whatif import Change
-from zprof.model.units import format_bytes, format_ns
-from zprof.rules.foreseen import foreseen_ns
-from zprof.rules.rows import has_no_collectives, mean_per_step, wall_ns
-from zprof.rules.rule import finding, fix_for, not_tested, severity_of
-from zprof.rules.volume.closing_gathers import ClosingGathers, closing_gathers
-from zprof.rules.volume.halved import halved
-from zprof.rules.volume.traffic import is_bound, surely_moving_ns
+from zprof.model.whatif import Change
+from zprof.rules.rule import (
+    choose_fix,
+    has_no_collectives,
+    make_finding,
+    mean_per_step,
+    rate_severity,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.saving_range import bound_range_by_prediction
+from zprof.rules.volume.half_precision import price_half_bytes
+from zprof.rules.volume.model_traffic import (
+    are_bounds,
+    count_elements,
+    has_known_sizes,
+    select_large,
+    surely_moving_ns,
+    weigh_rows,
+)
+
+_SHARING_KINDS = (CollectiveKind.ALL_GATHER.value, CollectiveKind.BROADCAST.value)
+_SCATTERING_KIND = CollectiveKind.REDUCE_SCATTER.value
+_REDUCING_KINDS = (_SCATTERING_KIND, CollectiveKind.ALL_REDUCE.value)
+#: Of the bytes gathered in all steps: those of a program that also gathers before (stage 3) are less.
+_MIN_CLOSING_RATIO = 0.95
+#: Of what is reduced in a step: less (predictions, metrics) are no parameters, however often is reduced.
+_MIN_GATHERED_RATIO = 0.10
+#: Gradients all-reduced are as many elements as parameters gathered, but for padding and what is frozen.
+_SAME_RATIO = 0.10
+#: Method of collectives whose launches were not seen: gloo runs a reduce-scatter as an all-reduce.
+_WITHOUT_LAUNCH = "gloo_execution"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingGathers:
+    """Rows of the collectives' table: what shares new parameters, and what reduced gradients before it."""
+
+    gathers: pd.DataFrame
+    reductions: pd.DataFrame
+    three_psi: bool
+
+
+def read_closing_gathers(analysis: RunAnalysis) -> ClosingGathers | None:
+    """None where parameters are not shared at the end of steps."""
+    rows = select_large(analysis.collectives)
+    kinds = rows["kind"].astype(str)
+    reductions, gathers = rows[kinds.isin(_REDUCING_KINDS)], rows[kinds.isin(_SHARING_KINDS)]
+    if gathers.empty or reductions.empty:
+        return None
+    closing = gathers[_begin_after_reductions(gathers, reductions)]
+    if weigh_rows(closing).sum() < _MIN_CLOSING_RATIO * weigh_rows(gathers).sum():
+        return None
+    if weigh_rows(closing).sum() < _MIN_GATHERED_RATIO * weigh_rows(reductions).sum():
+        return None
+    return ClosingGathers(
+        gathers=closing,
+        reductions=reductions,
+        three_psi=has_known_sizes(rows)
+        and _is_reduced_in_full(reductions, closing)
+        and not _hides_scatters(analysis),
+    )
+
+
+def _begin_after_reductions(
+    gathers: pd.DataFrame, reductions: pd.DataFrame
+) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Whether each gather began after the last reduction of its rank and step."""
+    last = reductions.groupby(["rank", "step"], observed=True)["start_ns"].max().rename("last_ns")
+    joined = gathers[["rank", "step", "start_ns"]].join(last, on=["rank", "step"])
+    behind: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
+        (joined["start_ns"] > joined["last_ns"]).fillna(False).to_numpy(bool)
+    )
+    return behind
+
+
+def _is_reduced_in_full(reductions: pd.DataFrame, gathers: pd.DataFrame) -> bool:
+    """Whether what is gathered was all-reduced before, at least once, and nothing was scattered."""
+    scattered = reductions["kind"].astype(str) == _SCATTERING_KIND
+    if reductions.loc[scattered, "bytes"].sum() > _SAME_RATIO * reductions["bytes"].sum():
+        return False
+    return count_elements(reductions[~scattered]) >= (1 - _SAME_RATIO) * count_elements(gathers)
+
+
+def _hides_scatters(analysis: RunAnalysis) -> bool:
+    return any(_WITHOUT_LAUNCH in entry.method for entry in analysis.time.collectives)
+
 
 _WORTH_RATIO = 0.03
 #: Of the gathers' transfer: where less is exposed, they do run under the next forward already.
@@ -78,67 +160,69 @@ def unhidden_optimizer_gather(analysis: RunAnalysis, baseline: RunAnalysis | Non
     """Finding where the gather of new parameters holds up the step."""
     cause = Cause.UNHIDDEN_OPTIMIZER_GATHER
     if has_no_collectives(analysis):
-        return not_tested(cause, "no collective was recorded", "record the time window")
-    seen = closing_gathers(analysis)
+        return untested_gap(cause, "no collective was recorded", "record the time window")
+    seen = read_closing_gathers(analysis)
     if seen is None:
         return None
     worth = _WORTH_RATIO * wall_ns(analysis)
-    cost = _cost(analysis, seen, worth)
+    cost = _measure_cost(analysis, seen, worth)
     if not cost.hiding_ns[1] and not seen.three_psi:
         return None
     return _finding(analysis, seen, cost, worth)
 
 
-def _cost(analysis: RunAnalysis, seen: ClosingGathers, worth: float) -> _Cost:
+def _measure_cost(analysis: RunAnalysis, seen: ClosingGathers, worth: float) -> _Cost:
     gathers, rows = seen.gathers, seen.reductions
-    exposed = _typical(gathers, gathers["exposed_transfer_ns"])
-    transfer = _typical(gathers, gathers["transfer_ns"])
+    exposed = _median_step_sum(gathers, gathers["exposed_transfer_ns"])
+    transfer = _median_step_sum(gathers, gathers["transfer_ns"])
     holds_up = exposed >= max(worth, _EXPOSED_RATIO * transfer)
     return _Cost(
         gathered_bytes=mean_per_step(analysis, gathers["bytes"].sum()),
         reduced_bytes=mean_per_step(analysis, rows["bytes"].sum()),
         transfer_ns=transfer,
         exposed_ns=exposed,
-        hiding_ns=_hiding(analysis, gathers, exposed) if holds_up else (0.0, 0.0),
-        scattering_ns=halved(analysis, rows).saving_ns if seen.three_psi else (0.0, 0.0),
-        bound=bool(is_bound(gathers).any()),
+        hiding_ns=_hiding_saving_ns(analysis, gathers, exposed) if holds_up else (0.0, 0.0),
+        scattering_ns=price_half_bytes(analysis, rows).saving_ns if seen.three_psi else (0.0, 0.0),
+        bound=bool(are_bounds(gathers).any()),
     )
 
 
-def _hiding(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -> tuple[float, float]:
-    return foreseen_ns(analysis, Change(overlap_gather=True), _hideable(analysis, gathers, exposed))
+def _hiding_saving_ns(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -> tuple[float, float]:
+    return bound_range_by_prediction(
+        analysis, Change(overlap_gather=True), _hideable_ns(analysis, gathers, exposed)
+    )
 
 
-def _hideable(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -> tuple[float, float]:
+def _hideable_ns(analysis: RunAnalysis, gathers: pd.DataFrame, exposed: float) -> tuple[float, float]:
     sure = gathers["exposed_transfer_ns"].clip(upper=surely_moving_ns(analysis).loc[gathers.index])
     compute = float(analysis.steps["compute_ns"].mean()) / max(1, analysis.training.micro_batches)
     return (
-        _SURE_RATIO * min(_typical(gathers, sure), _FORWARD_RATIO[0] * compute),
+        _SURE_RATIO * min(_median_step_sum(gathers, sure), _FORWARD_RATIO[0] * compute),
         min(exposed, _FORWARD_RATIO[1] * compute),
     )
 
 
-def _typical(gathers: pd.DataFrame, values: "pd.Series[float]") -> float:
+def _median_step_sum(gathers: pd.DataFrame, values: "pd.Series[float]") -> float:
     """The sum of a step of a rank, in the median: after the last step of a program nothing hides it."""
     return float(values.groupby([gathers["rank"], gathers["step"]], observed=True).sum().median())
 
 
 def _finding(analysis: RunAnalysis, seen: ClosingGathers, cost: _Cost, worth: float) -> Finding:
     sure = cost.hiding_ns[1] > 0 and cost.saving_ns[1] >= worth  # else three psi alone, a note
-    return finding(
+    return make_finding(
         Cause.UNHIDDEN_OPTIMIZER_GATHER,
-        sentence=_sentence(seen, cost),
+        sentence=_make_sentence(seen, cost),
         evidence=_evidence(seen, cost),
         saving_ns=cost.saving_ns,
-        severity=severity_of(cost.saving_ns[1], wall_ns(analysis)),
+        severity=rate_severity(cost.saving_ns[1], wall_ns(analysis)),
         confidence=(Confidence.MEDIUM if cost.bound else Confidence.HIGH) if sure else Confidence.LOW,
-        fix=fix_for(analysis.training.engine, _FIXES),
+        fix=choose_fix(analysis.training.engine, _FIXES),
         disprove="run some steps without optimizer.step() and record again: if they are not shorter by the "
         "exposed part, something else than the gather ends the step",
     )
 
 
-def _sentence(seen: ClosingGathers, cost: _Cost) -> str:
+def _make_sentence(seen: ClosingGathers, cost: _Cost) -> str:
     bound = "at most, ranks are missing; " if cost.bound else ""
     said = (
         f"{format_bytes(cost.gathered_bytes)} of new parameters" if cost.gathered_bytes else "new parameters"

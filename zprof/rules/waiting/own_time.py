@@ -10,7 +10,7 @@ On a CPU rank the main thread is the host, and all of its idle time is a stall. 
 its host is behind, and that need not be the rank's own doing: where all hosts are as slow, the rank that
 comes last is idle, and the others spend the same time waiting for it.  So idle time of a device counts as
 far as its host took longer than the other hosts for the same pieces of the program (``host_ns`` of
-:mod:`zprof.analysis.time.host.pace`).  A rank that only started late, or that others made late, has none.
+:mod:`zprof.analysis.time.host_calls`).  A rank that only started late, or that others made late, has none.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.host.pace import HOST_NS
-from zprof.analysis.time.transfer.instances import Instances
+from zprof.analysis.time.collective_rows import Instances
+from zprof.analysis.time.host_calls import HOST_NS
 
 Table = npt.NDArray[np.float64]
 _HELD_UP = ["exposed_wait_ns", "exposed_transfer_ns"]
@@ -68,25 +68,25 @@ class OwnTime:
         return beyond
 
 
-def own_time(analysis: RunAnalysis) -> OwnTime:
+def measure_own_time(analysis: RunAnalysis) -> OwnTime:
     """Own time in the steps that all ranks have."""
     rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
     if not _on_device(analysis):
-        return _tables(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
+        return _make_own_time(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
     stalls = _host_stalls(analysis, rows)
     known = stalls.notna().groupby(rows["step"]).transform("all")
     is_known = 2 * int(known.sum()) >= len(rows)
     rows["rest_ns"] = np.minimum(rows["rest_ns"], stalls) if is_known else 0.0
     rows["own_ns"] = rows[["compute_ns", "exposed_memcpy_ns", "rest_ns"]].sum(axis=1)
-    return replace(_tables(rows[known] if is_known else rows), is_host_known=is_known)
+    return replace(_make_own_time(rows[known] if is_known else rows), is_host_known=is_known)
 
 
-def idle_counted(analysis: RunAnalysis) -> OwnTime:
+def measure_own_time_with_idle(analysis: RunAnalysis) -> OwnTime:
     """Own time with all idle time in it, whoever it is due to: what there is to explain."""
     rows = _whole_steps(analysis)
     rows["rest_ns"] = rows["idle_ns"] + rows["unexplained_ns"]
-    return _tables(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
+    return _make_own_time(rows.assign(own_ns=rows["wall_ns"] - rows[_HELD_UP].sum(axis=1)))
 
 
 def _whole_steps(analysis: RunAnalysis) -> pd.DataFrame:
@@ -100,16 +100,16 @@ def _on_device(analysis: RunAnalysis) -> bool:
     return not analysis.host.empty and bool(analysis.host["on_device"].any())
 
 
-def _tables(rows: pd.DataFrame) -> OwnTime:
+def _make_own_time(rows: pd.DataFrame) -> OwnTime:
     ranks = np.unique(rows["rank"].to_numpy(np.int64))
     return OwnTime(
         ranks=tuple(ranks.tolist()),
         numbers=tuple(np.unique(rows["step"].to_numpy(np.int64)).tolist()),
-        own=_table(rows["own_ns"], len(ranks)),
-        longer=_longer(rows, "own_ns", len(ranks)),
-        compute=_longer(rows, "compute_ns", len(ranks)),
-        copies=_longer(rows, "exposed_memcpy_ns", len(ranks)),
-        idle=_longer(rows, "rest_ns", len(ranks)),
+        own=_make_table(rows["own_ns"], len(ranks)),
+        longer=_longer_than_others(rows, "own_ns", len(ranks)),
+        compute=_longer_than_others(rows, "compute_ns", len(ranks)),
+        copies=_longer_than_others(rows, "exposed_memcpy_ns", len(ranks)),
+        idle=_longer_than_others(rows, "rest_ns", len(ranks)),
     )
 
 
@@ -120,7 +120,7 @@ def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float
     shorter piece makes good for no longer one.  Counted is the larger of: the run of pieces in which the host
     falls behind most, and all pieces that are longer by more than jitter.
     """
-    pieces = _pieces(analysis)
+    pieces = _host_pieces(analysis)
     if pieces is None or pieces.shape[1] < 2:  # one rank has no others
         return pd.Series(np.nan, index=steps.index)
     values = pieces.to_numpy(np.float64)
@@ -129,13 +129,17 @@ def _host_stalls(analysis: RunAnalysis, steps: pd.DataFrame) -> "pd.Series[float
     )
     jitter = _JITTER_DEVIATIONS * np.median(np.abs(behind - np.median(behind, axis=0)), axis=0)
     clear = pd.DataFrame(np.where(behind > jitter, behind, 0.0), index=pieces.index, columns=pieces.columns)
-    runs = pd.DataFrame(behind, index=pieces.index, columns=pieces.columns).groupby(level=0).agg(_largest_run)
+    runs = (
+        pd.DataFrame(behind, index=pieces.index, columns=pieces.columns)
+        .groupby(level=0)
+        .agg(_largest_run_sum)
+    )
     stalls = clear.groupby(level=0).sum().combine(runs, np.maximum).stack()
     wanted = pd.MultiIndex.from_arrays([steps["step"], steps["rank"]])
     return pd.Series(stalls.reindex(wanted).to_numpy(np.float64), index=steps.index)
 
 
-def _pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
+def _host_pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
     """Time of each host between launches that all ranks make, by step and in program order, a column a rank.
 
     None where launches were not recorded, or ranks launched different numbers of collectives throughout.
@@ -161,17 +165,17 @@ def _pieces(analysis: RunAnalysis) -> pd.DataFrame | None:
     return table.diff().fillna(table.iloc[[0]])
 
 
-def _largest_run(values: "pd.Series[float]") -> float:
+def _largest_run_sum(values: "pd.Series[float]") -> float:
     """The largest sum of neighbours; at least 0."""
     sums = np.concatenate(([0.0], np.cumsum(values.to_numpy(np.float64))))
     return float((sums - np.minimum.accumulate(sums)).max())
 
 
-def _longer(rows: pd.DataFrame, column: str, ranks: int) -> Table:
+def _longer_than_others(rows: pd.DataFrame, column: str, ranks: int) -> Table:
     values = rows[column].to_numpy(np.float64)
     others = Instances(rows["step"].to_numpy(np.int64)).median_of_others(values)
-    return _table(pd.Series(values - np.nan_to_num(others)), ranks)
+    return _make_table(pd.Series(values - np.nan_to_num(others)), ranks)
 
 
-def _table(values: "pd.Series[float]", ranks: int) -> Table:
+def _make_table(values: "pd.Series[float]", ranks: int) -> Table:
     return np.asarray(values, dtype=np.float64).reshape(-1, max(1, ranks))

@@ -25,17 +25,21 @@ import numpy as np
 import numpy.typing as npt
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns, format_percent
 from zprof.model.gaps import Gap
 from zprof.model.time import LateReason
-from zprof.model.units import format_ns, format_percent
-from zprof.rules.rows import has_no_collectives, steady, wall_ns
-from zprof.rules.rule import finding, not_tested, severity_of
-from zprof.rules.waiting.own_time import OwnTime, own_time
-from zprof.rules.waiting.straggler_rank import missing_input
-from zprof.rules.waiting.suspect import floor_of
-from zprof.rules.waiting.why import reason_of
+from zprof.rules.rule import (
+    has_no_collectives,
+    make_finding,
+    rate_severity,
+    steady_rows,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.waiting.late_ranks import find_reason, noise_floor_of_delay_ns
+from zprof.rules.waiting.own_time import OwnTime, measure_own_time
+from zprof.rules.waiting.straggler_rank import missing_ranks_gap
 
 #: Of the cost, what one rank may have at most; of two ranks one has half of it at least.
 _ONE_RANK_RATIO = 0.50
@@ -51,10 +55,10 @@ _COST_RATIO = 0.05
 #: For high confidence: steps, steps with a late rank, and the host's part of the cost.
 _SURE_STEPS = 4
 _SURE_RATIO = 0.75
-_RANGE = (0.5, 1.05)
+_SAVING_RATIOS = (0.5, 1.05)
 _UNHIDDEN_RATIO = 0.35
 
-_SAYS = {
+_REASON_TEXT = {
     LateReason.DATA: "its data comes late",
     LateReason.ALLOCATOR: "its allocator holds it up",
     LateReason.SYNC: "its host waits for the device",
@@ -94,22 +98,22 @@ class _Turns:
 def rotating_straggler(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where each step has another late rank, and its host is why."""
     if has_no_collectives(analysis):
-        return not_tested(Cause.ROTATING_STRAGGLER, "no collective was recorded", "record the time window")
-    rows = steady(analysis)
+        return untested_gap(Cause.ROTATING_STRAGGLER, "no collective was recorded", "record the time window")
+    rows = steady_rows(analysis)
     if rows[rows["group_size"] != 1].empty:
         return None
-    missing = missing_input(analysis, Cause.ROTATING_STRAGGLER)
+    missing = missing_ranks_gap(analysis, Cause.ROTATING_STRAGGLER)
     if missing:
         return missing
-    own = own_time(analysis)
-    turns = _measure(own, floor_of(analysis))
-    return _finding(analysis, own, turns) if _is_there(turns, wall_ns(analysis)) else None
+    own = measure_own_time(analysis)
+    turns = _measure(own, noise_floor_of_delay_ns(analysis))
+    return _finding(analysis, own, turns) if _is_worth(turns, wall_ns(analysis)) else None
 
 
 def _measure(own: OwnTime, floor_ns: float) -> _Turns:
     step, latest = np.arange(own.steps), np.argmax(own.own, axis=1)
     cost = own.longer[step, latest]
-    late = cost > np.maximum(floor_ns, _ABOVE_OTHERS * _spread(own))
+    late = cost > np.maximum(floor_ns, _ABOVE_OTHERS * _deviation_of_others(own))
     idle = np.minimum(cost, (own.idle + own.copies)[step, latest])
     shares = np.bincount(latest, weights=cost * late, minlength=len(own.ranks))
     total = float(cost.sum())
@@ -125,7 +129,7 @@ def _measure(own: OwnTime, floor_ns: float) -> _Turns:
     )
 
 
-def _spread(own: OwnTime) -> npt.NDArray[np.float64]:
+def _deviation_of_others(own: OwnTime) -> npt.NDArray[np.float64]:
     """Of each step the median deviation of the ranks that are not the latest from their median."""
     others = np.sort(own.own, axis=1)[:, :-1]
     middle = np.median(others, axis=1, keepdims=True)
@@ -133,7 +137,7 @@ def _spread(own: OwnTime) -> npt.NDArray[np.float64]:
     return deviation
 
 
-def _is_there(turns: _Turns, wall: float) -> bool:
+def _is_worth(turns: _Turns, wall: float) -> bool:
     return (
         turns.cost_ns >= _WORTH_RATIO * wall
         and turns.late_ratio >= STEPS_RATIO
@@ -145,18 +149,18 @@ def _is_there(turns: _Turns, wall: float) -> bool:
 def _finding(analysis: RunAnalysis, own: OwnTime, turns: _Turns) -> Finding:
     wall = wall_ns(analysis)
     ranks = tuple(own.ranks[place] for place in turns.latest)
-    reason = reason_of(analysis, ranks, compute_ns=0.0, copies_ns=0.0, idle_ns=turns.cost_ns)
+    reason = find_reason(analysis, ranks, compute_ns=0.0, copies_ns=0.0, idle_ns=turns.cost_ns)
     exposed = max(rank.exposed_transfer_ns for rank in analysis.time.per_rank)
     more = min(_UNHIDDEN_RATIO * turns.cost_ns, exposed)
-    saving = (_RANGE[0] * turns.cost_ns, _RANGE[1] * turns.cost_ns + more)
-    return finding(
+    saving = (_SAVING_RATIOS[0] * turns.cost_ns, _SAVING_RATIOS[1] * turns.cost_ns + more)
+    return make_finding(
         Cause.ROTATING_STRAGGLER,
         sentence=f"in {round(turns.late_ratio * turns.steps)} of {turns.steps} steps some rank is late, "
-        f"{len(ranks)} of {turns.ranks} in turn, because {_SAYS.get(reason, 'its host stalls')}: by "
+        f"{len(ranks)} of {turns.ranks} in turn, because {_REASON_TEXT.get(reason, 'its host stalls')}: by "
         f"{format_ns(turns.cost_ns)} in the mean step, {format_percent(turns.cost_ns / wall)} of it",
         evidence=_evidence(turns),
         saving_ns=saving,
-        severity=severity_of(saving[1], wall),
+        severity=rate_severity(saving[1], wall),
         confidence=_confidence(turns, wall),
         fix=_FIXES.get(reason, _FIX),
         disprove="turn the collector off (gc.disable()) and give each rank its own cores, then record again: "

@@ -1,52 +1,115 @@
 """ZP301 straggler_rank: one rank is late, step after step, and the others wait for it.
 
 Signal: the rank's *delay*, how much longer than the median of the others it is busy with itself in a step
-(:mod:`zprof.rules.waiting.own_time`).  Some rank is always last, so being last accuses nobody; and exposed
-wait alone is not the cost: where communication only just fits under compute, the others' waits hide there
-(a 12 % slower rank cost 9 % of the step with 1 % of exposed wait).  The delay sees both.
+(:mod:`zprof.rules.waiting.own_time`). Some rank always arrives last, so arriving last accuses nobody; and
+exposed wait alone is not the cost: if communication only just fits under compute, the others' waits hide
+there (a 12 % slower rank cost 9 % of the step with 1 % of exposed wait). The delay sees both.
 
-Where compute swings from step to step the sum of it and idle time says nothing, and each is looked at by
-itself (:mod:`zprof.rules.waiting.suspect`).  What may be chance, and swings in which a costly delay would not
-show, are said as a gap: nobody was cleared.
+If compute swings from step to step, the sum of it and idle time says nothing, and each is looked at by
+itself (:mod:`zprof.rules.waiting.late_ranks`). What may be chance, and swings in which a costly delay would
+not
+show, are stated as a gap: nobody was cleared.
 
 The delay must stand out from the noise floor, from the clocks' uncertainty and on a CPU from the turns of
-the scheduler, be the largest in more steps than chance makes likely, and cost something.  Above low
+the scheduler, be the largest in more steps than chance makes likely, and cost something. Above low
 confidence it is also well beyond three standard errors of its median.
 
     saving <= min(delay, all waiting of the others for it, hidden or exposed)
 
-because without it the others go on at most as much earlier, and where the link is the limit no rank waits
-for another.  A late host also leaves less of its own transfers hidden, which adds to it.  At least half of it
-is won: the range held the true saving in all simulated jobs of ``benchmarks.diagnosis``.
+because without it the others go on at most as much earlier, and if the link is the limit no rank waits for
+another. A late host also leaves less of its own transfers hidden, which adds to it. At least half of it is
+saved: the range held the true saving in all simulated jobs of ``benchmarks.diagnosis``.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Evidence, Finding
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns
 from zprof.model.gaps import Gap
-from zprof.model.planning.whatif import Change
 from zprof.model.time import LateReason
-from zprof.model.units import format_ns
-from zprof.rules.foreseen import foreseen_ns
-from zprof.rules.rows import has_no_collectives, steady, wall_ns
-from zprof.rules.rule import finding, not_tested, severity_of
-from zprof.rules.waiting.own_time import OwnTime, idle_counted, own_time
-from zprof.rules.waiting.suspect import Suspect, suspect_of, suspects_by_part
-from zprof.rules.waiting.waits import Waits, waits_for
-from zprof.rules.waiting.why import FIXES, SAYS, disprove_of, reason_of
+from zprof.model.whatif import Change
+from zprof.rules.rule import (
+    INSTANCE,
+    has_no_collectives,
+    make_finding,
+    rate_severity,
+    steady_rows,
+    untested_gap,
+    wall_ns,
+)
+from zprof.rules.saving_range import bound_range_by_prediction
+from zprof.rules.waiting.late_ranks import (
+    REASON_FIXES,
+    REASON_TEXT,
+    Suspect,
+    choose_disproof,
+    find_reason,
+    find_suspect,
+    find_suspects_by_part,
+)
+from zprof.rules.waiting.own_time import OwnTime, measure_own_time, measure_own_time_with_idle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausedWaits:
+    """``bound_ns``: the most that the median waiting rank can win a step without the late ones.
+
+    That is hidden waiting, too: the median over steps, or their mean without the first collective of the
+    window if that is more.  ``caused_ns``: wait caused, as everywhere in the report (``Blame`` of
+    :mod:`zprof.model.time`): exposed, of a step, the mean of the ``ranks`` that waited;
+    ``caused_hidden_too_ns`` with what compute hid.
+    """
+
+    bound_ns: float
+    caused_ns: float
+    caused_hidden_too_ns: float
+    ranks: int
+
+
+def measure_waits(analysis: RunAnalysis, late: tuple[int, ...]) -> CausedWaits:
+    """Waiting in collectives to which one of the ranks came last.
+
+    Of many groups few have a late rank: those without one wait for ranks that it has made late.
+    """
+    rows = analysis.collectives
+    rows = rows[rows["matched"].astype(bool) & (rows["group_size"] != 1)]
+    last = rows.loc[rows.groupby(INSTANCE)["start_ns"].idxmax()].set_index(INSTANCE)["rank"]
+    blamed = last[last.isin(late)].index
+    met = rows.loc[rows["rank"].isin(late), INSTANCE]
+    passed_on = rows["origin_rank"].isin(late) & ~rows[INSTANCE].isin(met)
+    waiting = rows[(rows[INSTANCE].isin(blamed) | passed_on) & ~rows["rank"].isin(late)]
+    steady = waiting[~waiting["first_of_window"].astype(bool)]
+    steps = max(1, analysis.steps["step"].nunique())
+    each, rest = _median_wait_per_step(waiting), _median_wait_per_step(steady)
+    typical = float(np.median([*each, *[0.0] * (steps - len(each))])) if len(each) else 0.0
+    caused = analysis.collectives
+    caused = caused[caused["blamed_rank"].isin(late) & ~caused["rank"].isin(late) & (caused["wait_ns"] > 0)]
+    ranks = caused["rank"].nunique()
+    return CausedWaits(
+        bound_ns=max(typical, float(rest.sum()) / steps),
+        caused_ns=float(caused["exposed_wait_ns"].sum()) / (steps * max(1, ranks)),
+        caused_hidden_too_ns=float(caused["wait_ns"].sum()) / (steps * max(1, ranks)),
+        ranks=ranks,
+    )
+
+
+def _median_wait_per_step(rows: pd.DataFrame) -> "pd.Series[float]":
+    """By step the median of the ranks that wait."""
+    return rows.groupby(["step", "rank"])["wait_ns"].sum().groupby("step").median()
+
 
 _MIN_STEPS = 3
 _LAST_RATIO = 0.60
 #: Chance of noise above which nobody is named.
 _MAX_CHANCE = 0.10
 #: Chance of noise, and delay over its error, for high and for medium confidence.
-_SURE = (0.025, 1.5)
-_LIKELY = (_MAX_CHANCE, 2.0)
+_HIGH_LIMITS = (0.025, 1.5)
+_MEDIUM_LIMITS = (_MAX_CHANCE, 2.0)
 #: Of the step: below the first no finding, below the second one of low confidence.
 _WORTH_RATIO = 0.02
 _COST_RATIO = 0.05
@@ -57,18 +120,18 @@ _SURE_RATIO = 0.5
 #: What means over steps and edges of intervals add to the upper bound.
 _SLACK_RATIO = 1.03
 #: Reasons in which the rank's device stands idle, so that less of its own transfers is hidden.
-_IDLE = frozenset({LateReason.HOST, LateReason.ALLOCATOR, LateReason.SYNC})
-_MOST_NAMED = 4
+_IDLE_REASONS = frozenset({LateReason.HOST, LateReason.ALLOCATOR, LateReason.SYNC})
+_MAX_NAMED_RANKS = 4
 #: Of the exposed wait caused, how much hidden one is worth a word.
-_WORTH_SAYING = 0.1
+_MIN_HIDDEN_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Late:
+class _LateRank:
     """Who, why, and what it costs a step."""
 
     suspect: Suspect
-    waits: Waits
+    waits: CausedWaits
     reason: LateReason
     saving_ns: tuple[float, float]
     wall_ns: float
@@ -77,32 +140,32 @@ class _Late:
 def straggler_rank(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
     """Finding where one rank is late at collectives and the others pay for it."""
     if has_no_collectives(analysis):
-        return not_tested(Cause.STRAGGLER_RANK, "no collective was recorded", "record the time window")
-    rows = steady(analysis)
+        return untested_gap(Cause.STRAGGLER_RANK, "no collective was recorded", "record the time window")
+    rows = steady_rows(analysis)
     if rows[rows["group_size"] != 1].empty:
         return None
-    missing = missing_input(analysis, Cause.STRAGGLER_RANK)
+    missing = missing_ranks_gap(analysis, Cause.STRAGGLER_RANK)
     if missing:
         return missing
-    own = own_time(analysis)
+    own = measure_own_time(analysis)
     seen = [late for late in _candidates(analysis, own) if _is_seen(late)]
     decided = [late for late in seen if late.suspect.chance < _MAX_CHANCE]
     if not decided:
-        return _undecided(analysis, own, seen)
+        return _undecided_gap(analysis, own, seen)
     late = decided[0]
-    if _passed_on(analysis, late.suspect.named):
+    if _is_delay_passed_on(analysis, late.suspect.named):
         reason = f"rank {late.suspect.rank} is late because of another rank, which few were compared with"
-        return not_tested(Cause.STRAGGLER_RANK, reason, "record again, and see what was not matched")
+        return untested_gap(Cause.STRAGGLER_RANK, reason, "record again, and see what was not matched")
     return _finding(late)
 
 
-def _candidates(analysis: RunAnalysis, own: OwnTime) -> Iterator[_Late]:
+def _candidates(analysis: RunAnalysis, own: OwnTime) -> Iterator[_LateRank]:
     """The latest rank by all of its own time, then by each part of that."""
-    for suspect in (suspect_of(analysis, own), *suspects_by_part(analysis, own)):
+    for suspect in (find_suspect(analysis, own), *find_suspects_by_part(analysis, own)):
         yield _measure(analysis, own, suspect)
 
 
-def _undecided(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_Late]) -> Gap | None:
+def _undecided_gap(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_LateRank]) -> Gap | None:
     """Why nobody can be cleared; None where a late rank that is worth more than a note would have shown."""
     doubtful = [late.suspect for late in seen if _cost_ns(late) >= _COST_RATIO * late.wall_ns]
     if doubtful:
@@ -111,30 +174,30 @@ def _undecided(analysis: RunAnalysis, own: OwnTime, seen: Sequence[_Late]) -> Ga
         reason = (
             f"rank {suspect.rank} is {what}{format_ns(suspect.delay_ns)} late in the median step, which in "
         )
-        return not_tested(
+        return untested_gap(
             Cause.STRAGGLER_RANK, f"{reason}{suspect.steps} steps may be chance", "record more steps"
         )
-    idle = idle_counted(analysis)
-    if not own.is_host_known and _is_seen(_measure(analysis, idle, suspect_of(analysis, idle))):
+    idle = measure_own_time_with_idle(analysis)
+    if not own.is_host_known and _is_seen(_measure(analysis, idle, find_suspect(analysis, idle))):
         reason = (
             "a rank is idle while others wait for it, and whether its host is slower than theirs is not known"
         )
         remedy = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on all ranks"
-        return not_tested(Cause.STRAGGLER_RANK, reason, remedy)
-    unseen = suspect_of(analysis, own).error_ns
+        return untested_gap(Cause.STRAGGLER_RANK, reason, remedy)
+    unseen = find_suspect(analysis, own).error_ns
     if unseen <= _UNSEEN_RATIO * wall_ns(analysis):
         return None
     reason = f"steps differ so much that a rank late by less than {format_ns(unseen)} would not show"
-    return not_tested(Cause.STRAGGLER_RANK, reason, "record more steps, or on a quieter machine")
+    return untested_gap(Cause.STRAGGLER_RANK, reason, "record more steps, or on a quieter machine")
 
 
-def missing_input(analysis: RunAnalysis, cause: Cause) -> Gap | None:
+def missing_ranks_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     """What the rules about late ranks lack."""
     if len(analysis.run.ranks_loaded) < analysis.run.world_size:
         # Groups that are whole do not help: a rank that is late there may only pass a delay on.
         reason = "ranks are missing: who came last is not known where not all were seen"
-        return not_tested(cause, reason, "record, or import, all ranks")
-    rows = steady(analysis)
+        return untested_gap(cause, reason, "record, or import, all ranks")
+    rows = steady_rows(analysis)
     matched = rows[rows["matched"].astype(bool)]
     met = matched.groupby(["step", "instance"])["rank"].nunique()
     steps = met[met >= 2].index.get_level_values("step").nunique()
@@ -143,53 +206,55 @@ def missing_input(analysis: RunAnalysis, cause: Cause) -> Gap | None:
     if steps >= _MIN_STEPS:
         return None
     reason = f"collectives of all ranks were matched in {steps} steps, {_MIN_STEPS} are needed"
-    return not_tested(cause, reason, "record more steps")
+    return untested_gap(cause, reason, "record more steps")
 
 
-def _passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:
+def _is_delay_passed_on(analysis: RunAnalysis, late: tuple[int, ...]) -> bool:
     """Whether most of the waiting that the ranks are blamed for began on another rank."""
-    rows = steady(analysis)
+    rows = steady_rows(analysis)
     blamed = rows[rows["blamed_rank"].isin(late)]
     elsewhere = blamed.loc[~blamed["origin_rank"].isin(late), "wait_ns"].sum()
     return bool(elsewhere > blamed["wait_ns"].sum() / 2)
 
 
-def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _Late:
+def _measure(analysis: RunAnalysis, own: OwnTime, suspect: Suspect) -> _LateRank:
     place = own.ranks.index(suspect.rank)
-    reason = reason_of(
+    reason = find_reason(
         analysis,
         suspect.named,
         compute_ns=float(np.median(own.compute[:, place])),
         copies_ns=float(np.median(own.copies[:, place])),
         idle_ns=float(np.median(own.idle[:, place])),
     )
-    waits = waits_for(analysis, suspect.named)
-    return _Late(
+    waits = measure_waits(analysis, suspect.named)
+    return _LateRank(
         suspect=suspect,
         waits=waits,
         reason=reason,
-        saving_ns=_foreseen(analysis, suspect, _saving(analysis, suspect, waits, reason)),
+        saving_ns=_bound_saving(analysis, suspect, _saving(analysis, suspect, waits, reason)),
         wall_ns=wall_ns(analysis),
     )
 
 
-def _foreseen(analysis: RunAnalysis, suspect: Suspect, own: tuple[float, float]) -> tuple[float, float]:
+def _bound_saving(analysis: RunAnalysis, suspect: Suspect, own: tuple[float, float]) -> tuple[float, float]:
     """Made even it works as long as the median rank, which with two is half the way."""
     several = analysis.run.world_size > 2 * len(suspect.named)
-    return foreseen_ns(analysis, Change(even=True), own) if several else own
+    return bound_range_by_prediction(analysis, Change(even=True), own) if several else own
 
 
-def _saving(analysis: RunAnalysis, suspect: Suspect, waits: Waits, reason: LateReason) -> tuple[float, float]:
+def _saving(
+    analysis: RunAnalysis, suspect: Suspect, waits: CausedWaits, reason: LateReason
+) -> tuple[float, float]:
     delay = max(suspect.delay_ns, suspect.mean_ns)
     unhidden = next(
         (rank.exposed_transfer_ns for rank in analysis.time.per_rank if rank.rank == suspect.rank), 0
     )
-    most = min(waits.bound_ns, delay + (unhidden if reason in _IDLE else 0))
+    most = min(waits.bound_ns, delay + (unhidden if reason in _IDLE_REASONS else 0))
     least = min(waits.bound_ns, suspect.beyond_ns, delay)
     return (_SURE_RATIO * least, _SLACK_RATIO * most)
 
 
-def _is_seen(late: _Late) -> bool:
+def _is_seen(late: _LateRank) -> bool:
     """Whether a rank is late and the others pay; that may still be chance."""
     suspect = late.suspect
     return (
@@ -199,45 +264,50 @@ def _is_seen(late: _Late) -> bool:
     )
 
 
-def _cost_ns(late: _Late) -> float:
+def _cost_ns(late: _LateRank) -> float:
     """What the others pay; of a part of the own time only what the step is longer for it."""
     cost = min(late.suspect.delay_ns, late.waits.bound_ns)
     return min(cost, late.suspect.beyond_ns) if late.suspect.part else cost
 
 
-def _finding(late: _Late) -> Finding:
+def _finding(late: _LateRank) -> Finding:
     suspect, waits = late.suspect, late.waits
     share = round(suspect.last_ratio * suspect.steps)
-    return finding(
+    return make_finding(
         Cause.STRAGGLER_RANK,
-        sentence=f"{_who(suspect.named)} {format_ns(suspect.delay_ns)} late in {share} of {suspect.steps} "
-        f"steps because {SAYS[late.reason]}: {_they_wait(waits)}",
+        sentence=f"{_name_ranks(suspect.named)} {format_ns(suspect.delay_ns)} late in {share} of "
+        f"{suspect.steps} "
+        f"steps because {REASON_TEXT[late.reason]}: {_describe_waits(waits)}",
         evidence=_evidence(suspect, waits),
         saving_ns=late.saving_ns,
-        severity=severity_of(late.saving_ns[1], late.wall_ns),
+        severity=rate_severity(late.saving_ns[1], late.wall_ns),
         confidence=_confidence(late),
-        fix=FIXES[late.reason],
-        disprove=disprove_of(late.reason),
+        fix=REASON_FIXES[late.reason],
+        disprove=choose_disproof(late.reason),
     )
 
 
-def _they_wait(waits: Waits) -> str:
+def _describe_waits(waits: CausedWaits) -> str:
     """The wait caused, per waiting rank; with what compute hides where that is more."""
     who = "the other rank waits" if waits.ranks == 1 else f"each of {waits.ranks} ranks waits"
     hidden = waits.caused_hidden_too_ns - waits.caused_ns
-    more = f", and {format_ns(hidden)} more under compute" if hidden > _WORTH_SAYING * waits.caused_ns else ""
+    more = (
+        f", and {format_ns(hidden)} more under compute"
+        if hidden > _MIN_HIDDEN_RATIO * waits.caused_ns
+        else ""
+    )
     return f"{who} {format_ns(waits.caused_ns)} a step for it, exposed{more}"
 
 
-def _who(ranks: tuple[int, ...]) -> str:
+def _name_ranks(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} is"
-    more = len(ranks) - _MOST_NAMED
-    named = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED])
+    more = len(ranks) - _MAX_NAMED_RANKS
+    named = ", ".join(str(rank) for rank in ranks[:_MAX_NAMED_RANKS])
     return f"ranks {named} and {more} more are" if more > 0 else f"ranks {named} are"
 
 
-def _evidence(suspect: Suspect, waits: Waits) -> list[Evidence]:
+def _evidence(suspect: Suspect, waits: CausedWaits) -> list[Evidence]:
     rank = suspect.rank
     return [
         Evidence(
@@ -258,11 +328,14 @@ def _evidence(suspect: Suspect, waits: Waits) -> list[Evidence]:
     ]
 
 
-def _confidence(late: _Late) -> Confidence:
+def _confidence(late: _LateRank) -> Confidence:
     suspect = late.suspect
     if _cost_ns(late) < _COST_RATIO * late.wall_ns:
         return Confidence.LOW
-    for confidence, (chance, errors) in ((Confidence.HIGH, _SURE), (Confidence.MEDIUM, _LIKELY)):
+    for confidence, (chance, errors) in (
+        (Confidence.HIGH, _HIGH_LIMITS),
+        (Confidence.MEDIUM, _MEDIUM_LIMITS),
+    ):
         if suspect.chance < chance and suspect.delay_ns > errors * suspect.error_ns:
             return confidence
     return Confidence.LOW

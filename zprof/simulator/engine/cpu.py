@@ -5,10 +5,9 @@ from functools import singledispatchmethod
 import numpy as np
 
 from zprof.model.time import LateReason
-from zprof.simulator.engine.contention import Contention
-from zprof.simulator.engine.instants import after, later
 from zprof.simulator.engine.machine import State
-from zprof.simulator.engine.schedule import Line
+from zprof.simulator.engine.network import Contention
+from zprof.simulator.engine.schedule import Line, after, later
 from zprof.simulator.plan import Plan
 from zprof.simulator.program.instructions import (
     Begin,
@@ -18,11 +17,11 @@ from zprof.simulator.program.instructions import (
     HostWork,
     Instruction,
     Kernel,
+    Mesh,
     Reallocate,
     Sync,
     Wait,
 )
-from zprof.simulator.program.mesh import Mesh
 
 #: From the end of a collective until the main thread goes on, and from a launch until a worker takes it.
 _WAKE_NS = 30_000

@@ -6,10 +6,9 @@ from functools import singledispatchmethod
 import numpy as np
 
 from zprof.model.time import LateReason
-from zprof.simulator.engine.contention import Contention
-from zprof.simulator.engine.instants import Instant, after, later
 from zprof.simulator.engine.machine import State
-from zprof.simulator.engine.schedule import Line, Times
+from zprof.simulator.engine.network import Contention
+from zprof.simulator.engine.schedule import Instant, Line, Times, after, later
 from zprof.simulator.plan import Plan
 from zprof.simulator.program.instructions import (
     Begin,
@@ -20,10 +19,10 @@ from zprof.simulator.program.instructions import (
     Instruction,
     Kernel,
     Lane,
+    Mesh,
     Reallocate,
     Sync,
 )
-from zprof.simulator.program.mesh import Mesh
 
 #: What a copy costs before its first byte.
 _COPY_START_NS = 2_000

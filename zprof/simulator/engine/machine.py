@@ -6,12 +6,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from zprof.model.time import LateReason
-from zprof.simulator.engine.collective import Meetings
-from zprof.simulator.engine.instants import Instant, after, later, origin
-from zprof.simulator.engine.schedule import Line, Times
+from zprof.simulator.engine.network import CollectiveExecutor
+from zprof.simulator.engine.schedule import Instant, Line, Times, after, later, time_zero
 from zprof.simulator.plan import Plan
-from zprof.simulator.program.instructions import Collective, HostWork, Instruction, Kernel, Lane
-from zprof.simulator.program.mesh import Groups, Mesh
+from zprof.simulator.program.instructions import Collective, Groups, HostWork, Instruction, Kernel, Lane, Mesh
 
 
 class State:
@@ -21,9 +19,9 @@ class State:
         self.plan = plan
         self.mesh = mesh
         self.random = np.random.Generator(np.random.PCG64(plan.seed))
-        self.meetings = Meetings(plan, self.random)
-        self.host = origin(plan.ranks)
-        self.lanes: dict[str, Instant] = defaultdict(lambda: origin(plan.ranks))
+        self.meetings = CollectiveExecutor(plan, self.random)
+        self.host = time_zero(plan.ranks)
+        self.lanes: dict[str, Instant] = defaultdict(lambda: time_zero(plan.ranks))
         self.done: dict[str, Instant] = {}
         self.lines: list[Line] = []
         self.step = 0

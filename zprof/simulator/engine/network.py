@@ -1,12 +1,63 @@
-"""How long a transfer takes: alpha + bytes * bus factor / bandwidth."""
+"""Collectives on the network: how long a transfer takes, when a group has met, and how compute beside it
+slows down.
+
+A transfer takes alpha + bytes * bus factor / bandwidth. It starts when the last rank of the group has
+arrived, and all ranks leave together, but for a small spread.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zprof.model.collectives import bus_factor
+from zprof.model.time import LateReason
+from zprof.simulator.engine.schedule import Instant, Times, after, find_late_reason
 from zprof.simulator.plan import Plan
-from zprof.simulator.program.instructions import Collective
-from zprof.simulator.program.mesh import Groups
+from zprof.simulator.program.instructions import Collective, Groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTiming:
+    """How a collective went.  ``late``: of each group, the rank that came last and why."""
+
+    end: Instant
+    arrival: Times
+    late: tuple[tuple[int, LateReason], ...]
+
+
+class CollectiveExecutor:
+    """Carries out collectives over a network."""
+
+    def __init__(self, plan: Plan, random: np.random.Generator) -> None:
+        self._links = Links(plan)
+        self._network = plan.network
+        self._random = random
+
+    def meet(
+        self, collective: Collective, groups: Groups, begin: Instant, since: Instant
+    ) -> CollectiveTiming:
+        """Let all groups along an axis meet; a late rank is judged by what it did since ``since``."""
+        members = groups.members
+        starts = begin[0][members]
+        last = np.take_along_axis(members, starts.argmax(axis=1)[:, None], axis=1)
+        transfer = self._links.transfer_ns(collective, groups)
+        arrival, duration = np.empty_like(begin[0]), np.empty_like(begin[0])
+        arrival[members] = begin[0][last]
+        duration[members] = transfer[:, None]
+        duration += self._spread(duration)
+        return CollectiveTiming(
+            end=after(begin, LateReason.PREVIOUS_COLLECTIVE, arrival + duration - begin[0]),
+            arrival=arrival,
+            late=tuple(
+                (int(rank), find_late_reason(begin - since, int(rank), group[group != rank]))
+                for rank, group in zip(last[:, 0], members, strict=True)
+            ),
+        )
+
+    def _spread(self, duration: Times) -> Times:
+        most = self._network.spread_ns + duration * self._network.spread_ratio
+        return np.rint(self._random.random(len(duration)) * most).astype(np.int64)
 
 
 class Links:
@@ -34,3 +85,36 @@ class Links:
         moved = collective.bytes * bus_factor(collective.kind, groups.size)
         found: NDArray[np.int64] = np.maximum(1, np.rint(alpha + moved * 1e9 / beta)).astype(np.int64)
         return found
+
+
+_Times = NDArray[np.int64]
+
+
+class Contention:
+    """Knows the collectives that may still run.  ``slowdown``: factor on work done beside one."""
+
+    def __init__(self, slowdown: float) -> None:
+        self._slowdown = max(1.0, slowdown)
+        self._running: list[tuple[_Times, _Times]] = []
+
+    def add(self, begin: _Times, end: _Times) -> None:
+        """A collective was scheduled."""
+        if self._slowdown > 1.0:
+            self._running.append((begin, end))
+
+    def end_of(self, begin: _Times, work_ns: _Times) -> _Times:
+        """When work of so many nanoseconds at full speed ends that begins at ``begin``."""
+        self._running = [pair for pair in self._running if (pair[1] > begin).any()]
+        if not self._running:
+            return begin + work_ns
+        starts = np.stack([pair[0] for pair in self._running])
+        order = np.argsort(starts, axis=0, kind="stable")
+        starts = np.take_along_axis(starts, order, axis=0)
+        ends = np.take_along_axis(np.stack([pair[1] for pair in self._running]), order, axis=0)
+        now, left = begin.copy(), work_ns.astype(np.float64)
+        for first, last in zip(starts, ends, strict=True):
+            alone = np.clip(first - now, 0, left)
+            now, left = now + np.rint(alone).astype(np.int64), left - alone
+            beside = np.clip(last - now, 0, np.rint(left * self._slowdown))
+            now, left = now + beside.astype(np.int64), np.maximum(0.0, left - beside / self._slowdown)
+        return now + np.rint(left).astype(np.int64)

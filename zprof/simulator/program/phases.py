@@ -1,9 +1,12 @@
-"""The passes of a unit, in the order of a step: forward over all, backward over all, per micro-batch."""
+"""The passes of a unit in the order of a step (forward over all, backward over all, per micro-batch),
+and their kernels.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from zprof.simulator.plan import Plan
+from zprof.simulator.program.instructions import Kernel, Shape
 
 
 class Pass(StrEnum):
@@ -35,12 +38,14 @@ class Phase:
         return f"gather.{self.key}"
 
 
-def phases_of(plan: Plan) -> list[Phase]:
+def list_phases(plan: Plan) -> list[Phase]:
     """All phases of a step."""
-    return [phase for micro_batch in range(plan.micro_batches) for phase in _micro_batch(plan, micro_batch)]
+    return [
+        phase for micro_batch in range(plan.micro_batches) for phase in _list_micro_batch(plan, micro_batch)
+    ]
 
 
-def _micro_batch(plan: Plan, number: int) -> list[Phase]:
+def _list_micro_batch(plan: Plan, number: int) -> list[Phase]:
     sharded, rules = plan.stage == 3, plan.gathering
     reduces = plan.reduce_each or number == plan.micro_batches - 1
     fresh = sharded and (number == 0 or rules.reshard_after_forward)
@@ -59,3 +64,57 @@ def _micro_batch(plan: Plan, number: int) -> list[Phase]:
                 Phase(micro_batch=number, unit=unit, kind=kind, gathers=gathers, reduces=last and reduces)
             )
     return found
+
+
+#: Shapes of a block's kernels, and how much of the time each takes.
+_MIX = (
+    (Shape.NORM, 1),
+    (Shape.GEMM, 6),
+    (Shape.ATTENTION, 4),
+    (Shape.ELEMENTWISE, 1),
+    (Shape.GEMM, 8),
+)
+
+
+def phase_kernels(plan: Plan, phase: Phase, after: tuple[str, ...]) -> list[Kernel]:
+    """The kernels of a pass; the first waits for ``after``, the last has the phase's key."""
+    backward = phase.kind is Pass.BACKWARD
+    compute = plan.compute
+    count = max(1, compute.backward_kernels if backward else compute.forward_kernels)
+    total = int((compute.backward_ns if backward else compute.forward_ns) * compute.factor)
+    mix = [_MIX[index % len(_MIX)] for index in range(count)]
+    weights = sum(weight for _, weight in mix)
+    return [
+        Kernel(
+            key=phase.key if index == count - 1 else f"{phase.key}.{index}",
+            shape=shape,
+            work_ns=max(1, total * weight // weights),
+            after=after if index == 0 else (),
+            unit=phase.unit,
+            backward=backward,
+        )
+        for index, (shape, weight) in enumerate(mix)
+    ]
+
+
+def split_kernel(plan: Plan, phase: Phase) -> Kernel:
+    """Copies a gathered unit into place, when the gather is done."""
+    return Kernel(
+        key=f"split.{phase.key}",
+        shape=Shape.SPLIT,
+        work_ns=plan.compute.copy_ns,
+        after=(phase.gather_key,),
+        unit=phase.unit,
+    )
+
+
+def pad_kernel(plan: Plan, phase: Phase) -> Kernel:
+    """Pads gradients that do not divide evenly."""
+    work = int(plan.compute.backward_ns * plan.padding_ratio / 2)
+    return Kernel(key=f"pad.{phase.key}", shape=Shape.PAD, work_ns=max(1, work), unit=phase.unit)
+
+
+def optimizer_kernel(plan: Plan, after: tuple[str, ...]) -> Kernel:
+    """One fused update of what the rank owns."""
+    work = int(plan.compute.optimizer_ns * plan.compute.factor)
+    return Kernel(key="optimizer", shape=Shape.OPTIMIZER, work_ns=max(1, work), after=after)

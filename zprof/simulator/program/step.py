@@ -1,9 +1,8 @@
 """One step of every rank: load, forward, backward, optimizer, and what sharding adds to them."""
 
 from zprof.model.time import LateReason
-from zprof.simulator.knobs import HostDelay, Vendor
-from zprof.simulator.plan import Plan
-from zprof.simulator.program.gathers import Gathers
+from zprof.simulator.plan import HostDelay, Plan, Vendor
+from zprof.simulator.program.collectives import Gathers, Reductions, reduce_activations, reduce_scalar
 from zprof.simulator.program.instructions import (
     Begin,
     Copy,
@@ -11,17 +10,14 @@ from zprof.simulator.program.instructions import (
     End,
     HostWork,
     Instruction,
+    InstructionList,
     Kernel,
     Lane,
-    Listing,
     Reallocate,
     Shape,
     Sync,
 )
-from zprof.simulator.program.kernels import optimizer_kernel, phase_kernels
-from zprof.simulator.program.messages import scalar, tensor_reduce
-from zprof.simulator.program.phases import Pass, Phase, phases_of
-from zprof.simulator.program.reductions import Reductions
+from zprof.simulator.program.phases import Pass, Phase, list_phases, optimizer_kernel, phase_kernels
 
 #: The first number that a step is recorded under: those before it warmed up.
 FIRST_STEP = 3
@@ -39,8 +35,8 @@ class _Step:
     def __init__(self, plan: Plan, step: int) -> None:
         self._plan = plan
         self._step = step
-        self._out = Listing()
-        self._phases = phases_of(plan)
+        self._out = InstructionList()
+        self._phases = list_phases(plan)
         self._gathers = Gathers(plan, self._phases, self._out)
         self._reductions = Reductions(plan, self._out)
         self._retries = _spread(plan.allocator.retries_per_step, len(self._phases))
@@ -102,7 +98,7 @@ class _Step:
         self._gathers.launch(phase, plan.prefetch)
         out.add(*kernels[middle:])
         if plan.tensor > 1:
-            out.add(tensor_reduce(plan, phase))
+            out.add(reduce_activations(plan, phase))
         self._end_phase(phase)
 
     def _wait_for_all(self) -> None:
@@ -136,7 +132,7 @@ class _Step:
         if not self._plan.norm_all_reduce or self._plan.ranks == 1:
             return reduced
         local = Kernel(key="norm.local", shape=Shape.ELEMENTWISE, work_ns=60_000, after=reduced)
-        self._out.add(local, scalar("norm", ("norm.local",)))
+        self._out.add(local, reduce_scalar("norm", ("norm.local",)))
         return (*reduced, "norm")
 
     def _optimize(self, after: tuple[str, ...]) -> None:
@@ -151,7 +147,7 @@ class _Step:
         plan = self._plan
         shared = plan.loss_all_reduce and plan.ranks > 1
         if shared:
-            self._out.add(scalar("loss", ("optimizer",)))
+            self._out.add(reduce_scalar("loss", ("optimizer",)))
         if plan.stage in (1, 2) and plan.shard_size > 1:
             self._reductions.gather_parameters()
         if plan.host.sync_each_step:

@@ -1,4 +1,8 @@
-"""The truth of a schedule, put together."""
+"""Compute the truth of a schedule: its steps, collectives and the bytes that the ZeRO formula expects.
+
+Stages 0, 1 and 2 move 2 parameters' worth per step (an all-reduce is a reduce-scatter and an all-gather),
+stage 3 moves 3 (Rajbhandari et al. 2020, section 7); gathers and reductions each in their data type.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,17 +11,24 @@ import numpy as np
 
 from zprof.model.collectives import CollectiveKind
 from zprof.model.time import LateReason
-from zprof.simulator.clocks import ORIGIN_NS
-from zprof.simulator.engine.schedule import Line, Schedule
-from zprof.simulator.program.instructions import Collective
-from zprof.simulator.truth.law import law_bytes
+from zprof.simulator.engine.schedule import ORIGIN_NS, Line, Schedule
+from zprof.simulator.plan import Plan, Vendor
+from zprof.simulator.program.instructions import Begin, Collective, Copy, End, Kernel
+from zprof.simulator.program.step import FIRST_STEP
 from zprof.simulator.truth.model import SCHEMA, CollectiveTruth, RankTruth, StepTruth, Truth
-from zprof.simulator.truth.spans import dependencies
-from zprof.simulator.truth.steps import swept_steps
+from zprof.simulator.truth.sweep import (
+    CollectiveSums,
+    Dependencies,
+    Running,
+    StepSums,
+    Sweep,
+    find_blocked_spans,
+    resolve_dependencies,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Meeting:
+class _GroupTiming:
     """What all ranks of a group share about one collective."""
 
     ranks: tuple[int, ...]
@@ -34,17 +45,17 @@ def build_truth(schedule: Schedule, ranks: Sequence[RankTruth], lost: Mapping[in
         ranks: What is known of each rank's clock and file.
         lost: By rank, the numbers of the collectives that its trace lacks.
     """
-    plan, known = schedule.plan, dependencies(schedule)
+    plan, known = schedule.plan, resolve_dependencies(schedule)
     lines = [schedule.lines[index] for index in known.collectives]
-    meetings = [_meetings(line) for line in lines]
+    meetings = [_group_timings(line) for line in lines]
     steps: list[StepTruth] = []
     rows: list[CollectiveTruth] = []
     for rank in range(plan.ranks):
-        swept, sums = swept_steps(schedule, known, rank)
+        swept, sums = measure_steps(schedule, known, rank)
         steps += swept
         missing = lost.get(rank, frozenset())
         rows += [
-            _row(line, meetings[number][rank], rank, exposed, number not in missing)
+            _make_row(line, meetings[number][rank], rank, exposed, number not in missing)
             for number, (line, exposed) in enumerate(
                 zip(lines, zip(sums.wait_ns, sums.transfer_ns, strict=True), strict=True)
             )
@@ -59,20 +70,20 @@ def build_truth(schedule: Schedule, ranks: Sequence[RankTruth], lost: Mapping[in
         cause=plan.cause,
         strength=plan.strength,
         origin_ns=ORIGIN_NS,
-        step_bytes=_step_bytes(lines),
-        law_bytes=law_bytes(plan),
+        step_bytes=_count_step_bytes(lines),
+        law_bytes=zero_formula_bytes(plan),
         collectives=tuple(rows),
         per_step=tuple(steps),
         per_rank=tuple(ranks),
     )
 
 
-def _meetings(line: Line) -> dict[int, _Meeting]:
+def _group_timings(line: Line) -> dict[int, _GroupTiming]:
     assert line.groups is not None
-    found: dict[int, _Meeting] = {}
+    found: dict[int, _GroupTiming] = {}
     for members, (late, reason) in zip(line.groups.members, line.late, strict=True):
         starts = np.sort(line.begin[members])
-        meeting = _Meeting(
+        meeting = _GroupTiming(
             ranks=tuple(sorted(int(rank) for rank in members)),
             late_rank=late,
             lead_ns=int(starts[-1] - starts[-2]) if len(starts) > 1 else 0,
@@ -82,8 +93,8 @@ def _meetings(line: Line) -> dict[int, _Meeting]:
     return found
 
 
-def _row(
-    line: Line, meeting: _Meeting, rank: int, exposed: tuple[int, int], recorded: bool
+def _make_row(
+    line: Line, meeting: _GroupTiming, rank: int, exposed: tuple[int, int], recorded: bool
 ) -> CollectiveTruth:
     collective, arrival = line.instruction, line.arrival
     assert isinstance(collective, Collective)
@@ -113,7 +124,7 @@ def _row(
     )
 
 
-def _step_bytes(lines: Sequence[Line]) -> int:
+def _count_step_bytes(lines: Sequence[Line]) -> int:
     """Bytes of the first step's messages of parameters and gradients, an all-reduce counted twice."""
     total = 0
     for line in lines:
@@ -122,3 +133,95 @@ def _step_bytes(lines: Sequence[Line]) -> int:
         if line.step == 0 and collective.elements > 1 and not collective.key.startswith("tensor."):
             total += collective.bytes * (2 if collective.kind is CollectiveKind.ALL_REDUCE else 1)
     return total
+
+
+_STEP_PREFIX = "ProfilerStep#"
+
+
+def measure_steps(
+    schedule: Schedule, known: Dependencies, rank: int
+) -> tuple[list[StepTruth], CollectiveSums]:
+    """The steps of a rank, and the exposed parts of its collectives within them."""
+    host = _host_steps(schedule, rank)
+    bounds = host if schedule.plan.vendor is Vendor.GLOO else _device_steps(schedule, host, rank)
+    sums = [StepSums(begin_ns=begin, end_ns=end) for begin, end in bounds]
+    sweep = Sweep([_running(schedule.lines[index], rank) for index in known.collectives], sums)
+    sweep.over(
+        compute=[_span(schedule.lines[index], rank) for index in known.kernels],
+        copies=[_span(schedule.lines[index], rank) for index in known.copies],
+        blocked=find_blocked_spans(schedule, known, rank),
+    )
+    steps = [
+        _make_step_truth(rank, step, span, one)
+        for step, (span, one) in enumerate(zip(host, sums, strict=True))
+    ]
+    return steps, sweep.sums
+
+
+def _make_step_truth(rank: int, step: int, host: tuple[int, int], sums: StepSums) -> StepTruth:
+    wall = sums.end_ns - sums.begin_ns
+    held_up = sums.wait_ns + sums.transfer_ns
+    return StepTruth(
+        rank=rank,
+        step=step,
+        number=FIRST_STEP + step,
+        host_begin_ns=ORIGIN_NS + host[0],
+        host_end_ns=ORIGIN_NS + host[1],
+        begin_ns=ORIGIN_NS + sums.begin_ns,
+        end_ns=ORIGIN_NS + sums.end_ns,
+        wall_ns=wall,
+        compute_ns=sums.compute_ns,
+        collective_ns=sums.collective_ns,
+        overlapped_ns=sums.collective_ns - held_up,
+        exposed_wait_ns=sums.wait_ns,
+        exposed_transfer_ns=sums.transfer_ns,
+        exposed_memcpy_ns=sums.memcpy_ns,
+        idle_ns=wall - sums.compute_ns - held_up - sums.memcpy_ns,
+        ambiguous_ns=sums.ambiguous_ns,
+    )
+
+
+def _host_steps(schedule: Schedule, rank: int) -> list[tuple[int, int]]:
+    begins = _find_marks(schedule, Begin, rank)
+    return list(zip(begins, _find_marks(schedule, End, rank), strict=True))
+
+
+def _find_marks(schedule: Schedule, kind: type[Begin] | type[End], rank: int) -> list[int]:
+    return [
+        int(line.host_begin[rank])
+        for line in schedule.lines
+        if isinstance(line.instruction, kind) and line.instruction.name.startswith(_STEP_PREFIX)
+    ]
+
+
+def _device_steps(schedule: Schedule, host: list[tuple[int, int]], rank: int) -> list[tuple[int, int]]:
+    """Each boundary moves behind the work that was launched before it."""
+    work = [line for line in schedule.lines if isinstance(line.instruction, Kernel | Collective | Copy)]
+    launched = [(int(line.launch[rank]), int(line.end[rank])) for line in work]
+
+    def moved(boundary: int) -> int:
+        return max([boundary, *(end for launch, end in launched if launch < boundary)])
+
+    return [(moved(begin), moved(end)) for begin, end in host]
+
+
+def _running(line: Line, rank: int) -> Running:
+    assert line.arrival is not None
+    return Running(
+        begin_ns=int(line.begin[rank]), arrival_ns=int(line.arrival[rank]), end_ns=int(line.end[rank])
+    )
+
+
+def _span(line: Line, rank: int) -> tuple[int, int]:
+    return int(line.begin[rank]), int(line.end[rank])
+
+
+def zero_formula_bytes(plan: Plan) -> int:
+    """Bytes of a step by the law, with the plan's types; 0 where nothing is shared."""
+    if plan.shard_size * plan.replicas == 1:
+        return 0
+    elements = plan.units * plan.unit_elements
+    gather, reduce = plan.precision.gather.size_bytes, plan.precision.reduce.size_bytes
+    if plan.stage == 0:
+        return 2 * elements * reduce
+    return elements * (reduce + (2 if plan.stage == 3 else 1) * gather)

@@ -1,10 +1,19 @@
-"""The truth of a simulation (truth.json, schema zprof.simulation/1).  Times: nanoseconds, common clock."""
+"""The truth of a simulation (truth.json, schema zprof.simulation/1): its types, written and read.
 
-from dataclasses import dataclass
+Times are nanoseconds on the common clock. In the file, groups of ranks stand in a table and rows refer to
+them by number.
+"""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from zprof.model.collectives import CollectiveKind
+from zprof.model.errors import BadInput
 from zprof.model.time import LateReason
-from zprof.simulator.knobs import Vendor
+from zprof.simulator.plan import Vendor
 
 SCHEMA = "zprof.simulation/1"
 
@@ -106,3 +115,45 @@ class Truth:
     collectives: tuple[CollectiveTruth, ...]
     per_step: tuple[StepTruth, ...]
     per_rank: tuple[RankTruth, ...]
+
+
+TRUTH_FILE = "truth.json"
+
+
+def write_truth(truth: Truth, folder: Path) -> Path:
+    """Write ``folder/truth.json``."""
+    groups: dict[tuple[int, ...], int] = {}
+    for row in truth.collectives:
+        groups.setdefault(row.ranks, len(groups))
+    document = {field.name: getattr(truth, field.name) for field in fields(Truth)}
+    document["groups"] = list(groups)
+    document["collectives"] = [{**_plain(row), "ranks": groups[row.ranks]} for row in truth.collectives]
+    path = folder / TRUTH_FILE
+    path.write_bytes(msgspec.json.encode(document))
+    return path
+
+
+def read_truth(folder: Path) -> Truth:
+    """Read it back.
+
+    Raises:
+        BadInput: there is none, or it is of another schema.
+    """
+    path = folder / TRUTH_FILE
+    try:
+        document: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise BadInput(f"{path}: not a truth of schema {SCHEMA}", hint="simulate again")
+        groups = document.pop("groups")
+        for row in document["collectives"]:
+            row["ranks"] = groups[row["ranks"]]
+        truth = msgspec.convert(document, Truth)
+    except (OSError, msgspec.MsgspecError, KeyError, IndexError, TypeError) as error:
+        raise BadInput(f"{path}: cannot be read as a truth ({error})", hint="simulate again") from None
+    shared = {tuple(group): tuple(group) for group in groups}
+    rows = tuple(replace(row, ranks=shared[row.ranks]) for row in truth.collectives)
+    return replace(truth, collectives=rows)
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}

@@ -17,15 +17,12 @@ from zprof.simulator.program.instructions import (
     Shape,
     Wait,
 )
-from zprof.simulator.writing.layout import Layout
-from zprof.simulator.writing.metadata import elements_in_out
-from zprof.simulator.writing.moments import Moment
-from zprof.simulator.writing.names import COLLECTIVES, KERNELS, TYPES
-from zprof.simulator.writing.sheet import Sheet
-from zprof.simulator.writing.templates import process_of
+from zprof.simulator.writing.events import EventSheet, Layout, Moment
+from zprof.simulator.writing.names import COLLECTIVES, KERNELS, TYPES, count_elements
+from zprof.simulator.writing.templates import get_process_id
 
 _OPERATOR = ('"External id": %s', '"Record function id": 0', '"Ev Idx": %s')
-_STEP = "ProfilerStep#"
+_STEP_PREFIX = "ProfilerStep#"
 _OPERATORS = {
     Shape.ATTENTION: "aten::scaled_dot_product_attention",
     Shape.SPLIT: "aten::split_with_sizes_copy",
@@ -44,12 +41,12 @@ _NODES = {
 class CpuWriter:
     """Writes one rank, instruction by instruction.  ``lost``: numbers of collectives that got lost."""
 
-    def __init__(self, schedule: Schedule, rank: int, sheet: Sheet) -> None:
+    def __init__(self, schedule: Schedule, rank: int, sheet: EventSheet) -> None:
         self.sheet = sheet
         self.lost: set[int] = set()
         self._recording = schedule.plan.recording
         self._layout = Layout(indented=self._recording.indented)
-        self._main = str(process_of(rank))
+        self._main = str(get_process_id(rank))
         self._workers: dict[str, int] = {}
         self._made: dict[object, str] = {}
         self._id = 1024 * (1 + rank % 16)
@@ -121,14 +118,14 @@ class CpuWriter:
     @_write.register
     def _(self, mark: End, moment: Moment) -> None:
         begin = self._open.pop().host_begin
-        if mark.name.startswith(_STEP):
+        if mark.name.startswith(_STEP_PREFIX):
             begin = max(begin, self.sheet.opening.opens_ns)
         category = "cpu_op" if mark.name.startswith("aten::") else "user_annotation"
         self._operator(category, mark.name, begin, moment.host_begin)
 
     def _collective_templates(self, collective: Collective, size: int, lane: str) -> tuple[str, str]:
         names, shape = COLLECTIVES[collective.kind], TYPES[collective.dtype].shape
-        put_in, got_out = elements_in_out(collective, size)
+        put_in, got_out = count_elements(collective, size)
         worker = self._workers.setdefault(lane, int(self._main) + 11 + len(self._workers))
         many = collective.kind.value == "all_reduce"
         dims = f"[[{put_in}]], [], [], [], []" if many else f"[{got_out}], [{put_in}], [], [], []"

@@ -16,20 +16,18 @@ from zprof.simulator.program.instructions import (
     Reallocate,
     Sync,
 )
-from zprof.simulator.writing.dialect import Dialect
-from zprof.simulator.writing.layout import Layout
-from zprof.simulator.writing.moments import Moment
+from zprof.simulator.writing.dialects import Dialect
+from zprof.simulator.writing.events import EventSheet, Layout, Moment
 from zprof.simulator.writing.names import COLLECTIVES, KERNELS
-from zprof.simulator.writing.sheet import Sheet
-from zprof.simulator.writing.templates import Templates, annotation_of
+from zprof.simulator.writing.templates import Templates, get_annotation
 
-_STEP = "ProfilerStep#"
+_STEP_PREFIX = "ProfilerStep#"
 
 
 class DeviceWriter:
     """Writes one rank, instruction by instruction.  ``lost``: numbers of collectives that got lost."""
 
-    def __init__(self, schedule: Schedule, rank: int, dialect: Dialect, sheet: Sheet) -> None:
+    def __init__(self, schedule: Schedule, rank: int, dialect: Dialect, sheet: EventSheet) -> None:
         recording = schedule.plan.recording
         layout = Layout(indented=recording.indented)
         self.sheet = sheet
@@ -91,7 +89,7 @@ class DeviceWriter:
         if not self._work(template, self._templates.launch(name, None), stream, moment, numbers):
             self.lost.add(number)
             return
-        seen = self._templates.annotation(annotation_of(collective), stream)
+        seen = self._templates.annotation(get_annotation(collective), stream)
         self.sheet.complete(seen, moment.begin - 1, moment.end + 1, self._id)
 
     @_write.register
@@ -121,13 +119,13 @@ class DeviceWriter:
     @_write.register
     def _(self, mark: Begin, moment: Moment) -> None:
         self._open.append(moment)
-        if mark.name.startswith(_STEP):
+        if mark.name.startswith(_STEP_PREFIX):
             self._span = []
 
     @_write.register
     def _(self, mark: End, moment: Moment) -> None:
         begin = self._open.pop().host_begin
-        if mark.name.startswith(_STEP):
+        if mark.name.startswith(_STEP_PREFIX):
             begin = max(begin, self.sheet.opening.opens_ns)
             stream = self._streams[Lane.COMPUTE]
             seen = self._templates.annotation(mark.name, stream)
@@ -143,7 +141,7 @@ class DeviceWriter:
             template = self._templates.parameters(collective, moment.line)
             numbers = (moment.line.sequence,) if self._sequence else ()
             self.sheet.complete(template, begin + 800, end - 800, self._id, *numbers, self._id)
-        self._operator("user_annotation", annotation_of(collective), begin + 1_600, end - 1_600)
+        self._operator("user_annotation", get_annotation(collective), begin + 1_600, end - 1_600)
 
     def _work(self, template: str, launch: str, stream: int, moment: Moment, numbers: Sequence[int]) -> bool:
         """Work of the device (no template: its record is lost), the call before it, and the arrow."""

@@ -1,53 +1,55 @@
-"""A whole trace file around the events of one rank."""
+"""What surrounds the events of one rank in a trace file: head, process and thread names, marks of the
+profiler, padding up to a size, and tail.
+"""
 
 import json
 from collections.abc import Sequence
 
-from zprof.simulator.clocks import ORIGIN_NS
-from zprof.simulator.engine.schedule import Schedule
+from zprof.simulator.engine.schedule import ORIGIN_NS, Schedule
 from zprof.simulator.plan import Plan, Stamps, Vendor
-from zprof.simulator.writing.layout import Layout
-from zprof.simulator.writing.metadata import ranks_of
-from zprof.simulator.writing.sheet import Sheet
+from zprof.simulator.writing.events import EventSheet, Layout
+from zprof.simulator.writing.names import list_group_ranks
 
 _WINDOW_NS = 7_889_238 * 10**9
 
 
-def base_ns() -> int:
+def profiler_base_ns() -> int:
     """The start of the profiler's current window of about three months."""
     return ORIGIN_NS // _WINDOW_NS * _WINDOW_NS
 
 
-def head(schedule: Schedule, rank: int, properties: str, extras: Sequence[str]) -> str:
+def format_head(schedule: Schedule, rank: int, properties: str, extras: Sequence[str]) -> str:
     """Everything before the events."""
     keys = [
         '"schemaVersion": 1',
         f'"deviceProperties": {properties}',
         *extras,
-        f'"distributedInfo": {json.dumps(_distributed(schedule, rank))}',
+        f'"distributedInfo": {json.dumps(_describe_groups(schedule, rank))}',
         '"record_shapes": 1',
         f'"trace_id": "{schedule.plan.seed & 0xFFFFFFFF:08X}{rank:08X}"',
         f'"host_name": "node-{rank // max(1, schedule.plan.ranks_per_host)}"',
     ]
-    return _fitted(schedule.plan, "{\n  " + ",\n  ".join(keys) + ',\n  "traceEvents": [\n')
+    return _fit_layout(schedule.plan, "{\n  " + ",\n  ".join(keys) + ',\n  "traceEvents": [\n')
 
 
-def tail(plan: Plan, rank: int) -> str:
+def format_tail(plan: Plan, rank: int) -> str:
     """Everything behind the events."""
     keys = [f'"traceName": "/tmp/traces/rank{rank}.json"', '"displayTimeUnit": "ms"']
     if plan.recording.stamps is Stamps.BASED:
-        keys.append(f'"baseTimeNanoseconds": {base_ns()}')
-    return _fitted(plan, "\n  ],\n  " + ",\n  ".join(keys) + "\n}")
+        keys.append(f'"baseTimeNanoseconds": {profiler_base_ns()}')
+    return _fit_layout(plan, "\n  ],\n  " + ",\n  ".join(keys) + "\n}")
 
 
-def frame(plan: Plan, sheet: Sheet, host: int, device: int | None, rows: Sequence[tuple[int, str]]) -> None:
+def add_frame(
+    plan: Plan, sheet: EventSheet, host: int, device: int | None, rows: Sequence[tuple[int, str]]
+) -> None:
     """Add names of processes and threads, and the marks of the profiler itself."""
     layout = Layout(indented=plan.recording.indented)
     opened = sheet.stamp(sheet.opening.opens_ns)
     texts = [
-        *_process(layout, str(host), "CPU", host, opened),
+        *_format_process(layout, str(host), "CPU", host, opened),
         *(
-            _process(layout, str(device), f"GPU {device}", 5_000_000 + device, opened)
+            _format_process(layout, str(device), f"GPU {device}", 5_000_000 + device, opened)
             if device is not None
             else ()
         ),
@@ -57,10 +59,10 @@ def frame(plan: Plan, sheet: Sheet, host: int, device: int | None, rows: Sequenc
         texts.append(layout.named("thread_name", pid, str(row), "name", f'"{name}"') % opened)
         texts.append(layout.named("thread_sort_index", pid, str(row), "sort_index", str(row)) % opened)
     sheet.always(texts)
-    sheet.always([layout.fitted(text) for text in _marks(sheet)])
+    sheet.always([layout.fitted(text) for text in _format_marks(sheet)])
 
 
-def _process(layout: Layout, pid: str, label: str, order: int, opened: str) -> list[str]:
+def _format_process(layout: Layout, pid: str, label: str, order: int, opened: str) -> list[str]:
     return [
         layout.named("process_name", pid, "0", "name", '"python3"') % opened,
         layout.named("process_labels", pid, "0", "labels", f'"{label}"') % opened,
@@ -68,7 +70,7 @@ def _process(layout: Layout, pid: str, label: str, order: int, opened: str) -> l
     ]
 
 
-def _marks(sheet: Sheet) -> list[str]:
+def _format_marks(sheet: EventSheet) -> list[str]:
     opening = sheet.opening
     length = sheet.length(opening.opens_ns, opening.closes_ns)
     opened, closed = sheet.stamp(opening.opens_ns), sheet.stamp(opening.closes_ns)
@@ -83,7 +85,7 @@ def _marks(sheet: Sheet) -> list[str]:
     ]
 
 
-def _distributed(schedule: Schedule, rank: int) -> dict[str, object]:
+def _describe_groups(schedule: Schedule, rank: int) -> dict[str, object]:
     gloo = schedule.plan.vendor is Vendor.GLOO
     configs = [
         {
@@ -91,7 +93,7 @@ def _distributed(schedule: Schedule, rank: int) -> dict[str, object]:
             "pg_desc": groups.description,
             "backend_config": "cpu:gloo,cuda:gloo" if gloo else "cuda:nccl",
             "pg_size": groups.size,
-            "ranks": ranks_of(groups, rank),
+            "ranks": list_group_ranks(groups, rank),
         }
         for groups in schedule.mesh.all()
     ]
@@ -105,5 +107,40 @@ def _distributed(schedule: Schedule, rank: int) -> dict[str, object]:
     return known if gloo else {**known, "nccl_version": "2.27.5"}
 
 
-def _fitted(plan: Plan, text: str) -> str:
+def _fit_layout(plan: Plan, text: str) -> str:
     return text if plan.recording.indented else Layout(indented=False).fitted(text)
+
+
+_PADDING_NAMES = (
+    "torch/nn/modules/module.py(1784): _call_impl",
+    "torch/nn/modules/linear.py(124): forward",
+    "<built-in method linear of type object at 0x7f2c40a5d2e0>",
+    "torch/utils/data/_utils/pin_memory.py(28): do_one_step",
+    "threading.py(1016): _bootstrap_inner",
+    "nn.Module: Linear_7",
+    "torch/distributed/c10d_logger.py(81): wrapper",
+    "<built-in method wait of torch._C._distributed_c10d.Work object at 0x7f2b3c1e9930>",
+)
+_PADDING_LENGTH_NS = 1_700
+
+
+def add_padding(plan: Plan, sheet: EventSheet, process: int, around: int) -> None:
+    """Add events of a thread that does nothing else, evenly over the window."""
+    wanted = plan.recording.pad_to_bytes
+    missing = wanted - around - sum(map(len, sheet.texts)) - 2 * len(sheet.texts)
+    if missing <= 0:
+        return
+    layout = Layout(indented=plan.recording.indented)
+    arguments = ('"Python parent id": %s', '"Python id": %s', '"Ev Idx": %s')
+    templates = [
+        layout.complete("python_function", name, str(process), str(process + 3), *arguments)
+        for name in _PADDING_NAMES
+    ]
+    mean = sum(map(len, templates)) // len(templates) + 26
+    count = max(1, missing // mean)
+    opens, span = sheet.opening.opens_ns, sheet.opening.closes_ns - sheet.opening.opens_ns
+    pace = max(1, (span - _PADDING_LENGTH_NS) // count)
+    for index in range(count):
+        begin = opens + index * pace
+        template = templates[index & 7]
+        sheet.complete(template, begin, begin + _PADDING_LENGTH_NS, index, index + 1, 500_000 + index)

@@ -4,10 +4,16 @@ from collections.abc import Callable, Sequence
 
 from zprof.simulator.engine.schedule import Line
 from zprof.simulator.program.instructions import Collective, Copy
-from zprof.simulator.writing.dialect import Dialect
-from zprof.simulator.writing.layout import Layout
-from zprof.simulator.writing.metadata import elements_in_out, group_ranks, metadata_arguments
-from zprof.simulator.writing.names import COLLECTIVES, TYPES, KernelName
+from zprof.simulator.writing.dialects import Dialect
+from zprof.simulator.writing.events import Layout
+from zprof.simulator.writing.names import (
+    COLLECTIVES,
+    TYPES,
+    KernelName,
+    count_elements,
+    format_metadata,
+    list_line_ranks,
+)
 
 _CHANNELS, _THREADS, _REGISTERS = 16, 512, 96
 _OPERATOR = ('"External id": %s', '"Record function id": 0', '"Ev Idx": %s')
@@ -23,7 +29,7 @@ class Templates:
         self._layout = layout
         self._metadata = metadata
         self._sequence = metadata and sequence
-        self._host = str(process_of(rank))
+        self._host = str(get_process_id(rank))
         self._device = str(dialect.pid(rank))
         self._made: dict[object, str] = {}
         self.launch_arrow = layout.flow(False, self._host, self._host)
@@ -100,7 +106,7 @@ class Templates:
     def _collective(self, collective: Collective, line: Line, stream: int) -> str:
         arguments = self._dialect.kernel_arguments(self._rank, stream, _CHANNELS, _THREADS, _REGISTERS)
         if self._metadata:
-            arguments += metadata_arguments(line, group_ranks(line, self._rank), self._sequence)
+            arguments += format_metadata(line, list_line_ranks(line, self._rank), self._sequence)
         return self._on_device("kernel", self.collective_name(collective), stream, arguments)
 
     def collective_name(self, collective: Collective) -> str:
@@ -108,12 +114,12 @@ class Templates:
         return self._dialect.collective(collective.kind, collective.dtype, self._metadata)
 
     def _parameters(self, collective: Collective, line: Line) -> str:
-        ranks = group_ranks(line, self._rank)
-        shape, (put_in, _) = TYPES[collective.dtype].shape, elements_in_out(collective, len(ranks))
+        ranks = list_line_ranks(line, self._rank)
+        shape, (put_in, _) = TYPES[collective.dtype].shape, count_elements(collective, len(ranks))
         stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
         arguments = (
             *_OPERATOR[:2],
-            *metadata_arguments(line, ranks, self._sequence),
+            *format_metadata(line, ranks, self._sequence),
             f'"Rank": {ranks.index(self._rank)}',
             f'"Input type": ["{shape}"], "Input Dims": [[{put_in}]]',
             f'"Global rank start": {ranks[0]}, "Global rank stride": {stride}',
@@ -133,12 +139,12 @@ class Templates:
         return self._made[key]
 
 
-def process_of(rank: int) -> int:
+def get_process_id(rank: int) -> int:
     """The process number of a rank: they differ within a host."""
     return 20_000 + 111 * (rank % 8)
 
 
-def annotation_of(collective: Collective) -> str:
+def get_annotation(collective: Collective) -> str:
     """What PyTorch annotates a collective of NCCL with."""
     return COLLECTIVES[collective.kind].annotation
 

@@ -10,17 +10,15 @@ from isal import igzip
 from zprof.simulator.engine.schedule import Schedule
 from zprof.simulator.plan import Vendor
 from zprof.simulator.writing import file
-from zprof.simulator.writing.amd import Amd
 from zprof.simulator.writing.cpu import CpuWriter
 from zprof.simulator.writing.device import DeviceWriter
-from zprof.simulator.writing.moments import Times
-from zprof.simulator.writing.nvidia import Nvidia
-from zprof.simulator.writing.padding import padding
-from zprof.simulator.writing.sheet import Sheet
-from zprof.simulator.writing.templates import process_of
+from zprof.simulator.writing.dialects import Amd, Nvidia
+from zprof.simulator.writing.events import EventSheet, LocalTimes
+from zprof.simulator.writing.file import add_padding
+from zprof.simulator.writing.templates import get_process_id
 
 #: A byte of text costs little to write at this level, and the file is a tenth of it.
-_LEVEL = 1
+_COMPRESSION_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,25 +31,30 @@ class Written:
     lost: frozenset[int]
 
 
-def write_trace(schedule: Schedule, times: Times, rank: int, folder: Path) -> Written:
+def write_trace(schedule: Schedule, times: LocalTimes, rank: int, folder: Path) -> Written:
     """Write ``folder/rank{N}.json.gz`` for one rank."""
     recording = schedule.plan.recording
-    sheet, lost, text = _text(schedule, times, rank)
+    sheet, lost, text = _format_trace(schedule, times, rank)
     digits = len(str(schedule.plan.ranks - 1))
     name = f"rank{rank:0{digits}d}.json" + (".gz" if recording.compress else "")
     data = text.encode()
-    (folder / name).write_bytes(igzip.compress(data, _LEVEL, mtime=0) if recording.compress else data)
+    (folder / name).write_bytes(
+        igzip.compress(data, _COMPRESSION_LEVEL, mtime=0) if recording.compress else data
+    )
     return Written(file=name, events=len(sheet.texts), dropped=sheet.dropped, lost=frozenset(lost))
 
 
-def _text(schedule: Schedule, times: Times, rank: int) -> tuple[Sheet, set[int], str]:
+def _format_trace(schedule: Schedule, times: LocalTimes, rank: int) -> tuple[EventSheet, set[int], str]:
     plan = schedule.plan
     random = np.random.Generator(np.random.PCG64([plan.seed, 1 + rank]))
-    sheet = Sheet(
-        times.local_opening(rank), file.base_ns(), plan.recording.stamps, (plan.drop_probability, random)
+    sheet = EventSheet(
+        times.local_opening(rank),
+        file.profiler_base_ns(),
+        plan.recording.stamps,
+        (plan.drop_probability, random),
     )
     moments = times.moments(rank)
-    process = process_of(rank)
+    process = get_process_id(rank)
     rows: Sequence[tuple[int, str]]
     if plan.vendor is Vendor.GLOO:
         cpu = CpuWriter(schedule, rank, sheet)
@@ -74,8 +77,8 @@ def _text(schedule: Schedule, times: Times, rank: int) -> tuple[Sheet, set[int],
             (process, f"thread {process} (python3)"),
             *((stream, f"stream {stream} ") for stream in writer.streams),
         ]
-    file.frame(plan, sheet, process, device, rows)
-    head, tail = file.head(schedule, rank, properties, extras), file.tail(plan, rank)
-    padding(plan, sheet, process, len(head) + len(tail))
+    file.add_frame(plan, sheet, process, device, rows)
+    head, tail = file.format_head(schedule, rank, properties, extras), file.format_tail(plan, rank)
+    add_padding(plan, sheet, process, len(head) + len(tail))
     separator = ",\n" if plan.recording.indented else ","
     return sheet, lost, head + separator.join(sheet.texts) + tail

@@ -1,1 +1,1 @@
-"""The live view: a run on the screen while it is recorded, step by step."""
+"""The live view: a run on the screen while it is recorded."""

@@ -1,4 +1,4 @@
-"""The live app: looks at a run that grows, twice a second, and can go over to all screens on it."""
+"""The live app: polls a growing run twice a second, and can switch to all screens on it."""
 
 import asyncio
 import signal
@@ -11,21 +11,19 @@ from textual.binding import BindingType
 
 from zprof.tui.figures import Figure
 from zprof.tui.keys import KEYS, Where, bindings
-from zprof.tui.live.pages import gaps_text, said_of
-from zprof.tui.live.screen import LiveScreen
-from zprof.tui.live.seen import Seen
-from zprof.tui.live.shell import LiveShell
-from zprof.tui.live.watcher import Watcher
-from zprof.tui.popups.text import TextPopup
+from zprof.tui.live.presenter import explain_number, format_gaps
+from zprof.tui.live.screen import LiveScreen, LiveShell
+from zprof.tui.live.watcher import LiveSnapshot, Watcher
+from zprof.tui.popups import TextPopup
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Exit codes: left, and left with the wish that the job ends.
 LEFT, END_JOB = 0, 130
-_EVERY_S = 0.5
+_POLL_S = 0.5
 #: After a look it does nothing for so many times as long: it never takes a tenth of a processor.
-_REST = 10.0
+_REST_FACTOR = 10.0
 #: Of the keys that work everywhere, those that mean something while a run is recorded.
-_SHARED = ("question_mark", "f1", "g", "q", "ctrl+p", "tab", "shift+tab")
+_SHARED_KEYS = ("question_mark", "f1", "g", "q", "ctrl+p", "tab", "shift+tab")
 _HELP = (
     "Above: what goes on, then all ranks step by step: the median of each step as a bar, and the window that "
     "it belongs to. Steps of the memory window take longer: every allocation is watched.\n\n"
@@ -44,12 +42,12 @@ class LiveApp(LiveShell):
     TITLE = "zprof live"
     CSS_PATH: ClassVar[list[str]] = ["../zprof.tcss", "live.tcss"]  # type: ignore[assignment]
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(binding for binding in bindings(Where.EVERYWHERE) if binding.key in _SHARED),
+        *(binding for binding in bindings(Where.EVERYWHERE) if binding.key in _SHARED_KEYS),
         *(binding for binding in bindings(Where.LIVE) if binding.priority),  # also above what is opened
     ]
 
     def __init__(
-        self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False, every_s: float = _EVERY_S
+        self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False, every_s: float = _POLL_S
     ) -> None:
         """``every_s``: between two looks; 0: only when ``poll`` is called."""
         super().__init__(watcher, ascii_only=ascii_only, mono=mono)
@@ -81,20 +79,20 @@ class LiveApp(LiveShell):
         with suppress(RuntimeError):  # the app was left meanwhile
             self.call_from_thread(self._looked, seen, time.thread_time() - began)
 
-    def _looked(self, seen: Seen, cost_s: float) -> None:
+    def _looked(self, seen: LiveSnapshot, cost_s: float) -> None:
         """Show it where it differs, then rest: a thousand ranks take longer to look at, and to draw."""
         began = time.thread_time()
         if seen != self.seen or self.watcher.hung_up:
             self.take(seen)
         cost_s += time.thread_time() - began
-        self._rests_until = time.monotonic() + _REST * cost_s
+        self._rests_until = time.monotonic() + _REST_FACTOR * cost_s
         self._looking = False
 
     def poll(self) -> None:
         """Look now, and show it."""
         self.take(self.watcher.look())
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: LiveSnapshot) -> None:
         """Show this from now on."""
         self.seen = seen
         if self.watcher.hung_up:
@@ -125,15 +123,15 @@ class LiveApp(LiveShell):
 
     def action_help(self) -> None:
         """The keys that work here."""
-        keys = [key for key in KEYS if key.where in (Where.LIVE, Where.TABLE) or key.keys in _SHARED]
+        keys = [key for key in KEYS if key.where in (Where.LIVE, Where.TABLE) or key.keys in _SHARED_KEYS]
         self.push_screen(TextPopup("keys", "\n".join(f"{key.written:<10} {key.says}" for key in keys)))
 
     def action_gaps(self) -> None:
         """What could not be measured so far."""
-        self.push_screen(TextPopup("what could not be measured", gaps_text(self.seen)))
+        self.push_screen(TextPopup("what could not be measured", format_gaps(self.seen)))
 
     def on_fact_table_opened(self, event: FactTable.Opened) -> None:
         """A number says what it means."""
         if isinstance(event.cell, Figure) and event.cell.leaves:
             title = f"{event.line.cells[0].text}: {event.cell.text}"
-            self.push_screen(TextPopup(title, said_of(event.cell)))
+            self.push_screen(TextPopup(title, explain_number(event.cell)))

@@ -1,27 +1,93 @@
-"""The live screen: what goes on, the steps of all ranks, and the windows that are over."""
+"""The live screen: what is going on, the steps of all ranks, and tables of the windows that are over."""
 
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
 from textual.screen import Screen
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 from textual.widgets import Footer, Static
 
-from zprof.model.printable import printable, shorten
-from zprof.model.units import format_ms
+from zprof.model.formatting import format_ms, printable, shorten
+from zprof.run.live import LiveState
 from zprof.tui.keys import Where, bindings
-from zprof.tui.live.pages import ledger_table, tenants_table, verdict_text
-from zprof.tui.live.rank_lines import RankLines
-from zprof.tui.live.rows import rank_rows
-from zprof.tui.live.seen import Seen
-from zprof.tui.live.shell import LiveShell
-from zprof.tui.live.spread import StepSpread, bars, letters, spreads, top_of
-from zprof.tui.live.stage import stage_words
-from zprof.tui.widgets.cut_text import CutText
+from zprof.tui.live.presenter import build_ledger_table, build_tenants_table, describe_stage, get_verdict
+from zprof.tui.live.steps import (
+    RankRow,
+    RankRows,
+    StepSpread,
+    build_rank_rows,
+    compute_bar_top,
+    compute_spreads,
+    draw_bars,
+    format_windows,
+)
+from zprof.tui.live.watcher import LiveSnapshot, Watcher
+from zprof.tui.tables import Mark
+from zprof.tui.theme import MARKS, ThemedApp, get_look
 from zprof.tui.widgets.fact_table import FactTable
+from zprof.tui.widgets.text import CutText
+
+_PLAIN = Style()
+
+
+class RankLines(ScrollView, can_focus=True):
+    """Shows :class:`~zprof.tui.live.steps.RankRows` under a line of titles that stays."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.rows = RankRows()
+
+    def show(self, rows: RankRows) -> None:
+        """Show these from now on."""
+        self.rows = rows
+        self.virtual_size = Size(self.size.width, len(rows.rows) + 1)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """The titles, and the rows below that are scrolled to."""
+        width = self.size.width
+        if y == 0:
+            return self._strip(self._in_columns(self.rows.titles), width, Mark.TITLE)
+        place = y - 1 + self.scroll_offset.y
+        if place >= len(self.rows.rows):
+            return Strip.blank(width)
+        row = self.rows.rows[place]
+        mark = Mark.BAD if row.is_longest else Mark.MUTED if row.is_over else Mark.PLAIN
+        return self._strip(f"{self._in_columns(row.cells)} {self._flag(row)} {row.bars}", width, mark)
+
+    def _in_columns(self, texts: tuple[str, ...]) -> str:
+        return "".join(text.rjust(width) for text, width in zip(texts, self.rows.widths, strict=False))
+
+    def _flag(self, row: RankRow) -> str:
+        """What stands between texts and bars: the longest is told without colour, too."""
+        return "<" if row.is_longest else " "
+
+    def _strip(self, text: str, width: int, mark: Mark) -> Strip:
+        style = (
+            Style.parse(MARKS[mark].colour(get_look(self.app)) or "none")
+            if mark is not Mark.PLAIN
+            else _PLAIN
+        )
+        strip = Strip([Segment(text, style)]).adjust_cell_length(width)
+        return strip.apply_style(self.rich_style)
+
+
+class LiveShell(ThemedApp):
+    """One run while it is recorded."""
+
+    def __init__(self, watcher: Watcher, *, ascii_only: bool = False, mono: bool = False) -> None:
+        super().__init__(ascii_only=ascii_only, mono=mono)
+        self.watcher = watcher
+        self.seen = LiveSnapshot(state=LiveState())
+
 
 _LABEL, _VERDICT_LINES = 10, 2
 _LEGEND = "m memory, t time, . unwatched"
@@ -79,29 +145,29 @@ class LiveScreen(Screen[None]):
             "a rank's line opens nothing: tab goes to the tables, whose numbers open", markup=False
         )
 
-    def show(self, seen: Seen) -> None:
+    def show(self, seen: LiveSnapshot) -> None:
         """Draw this look; tables only where they changed."""
         width, ascii_only = self.app.size.width, self.live.ascii_only
         ranks = seen.state.ranks
-        self._say("doing", stage_words(seen))
-        found = spreads(ranks, max(1, width - _LABEL - 3))
-        self._say("spread", *spread_lines(found, ascii_only=ascii_only))
-        rows = rank_rows(ranks, width - 3, slowest_first=self.slowest_first, ascii_only=ascii_only)
+        self._say("doing", describe_stage(seen))
+        found = compute_spreads(ranks, max(1, width - _LABEL - 3))
+        self._say("spread", *format_spread(found, ascii_only=ascii_only))
+        rows = build_rank_rows(ranks, width - 3, slowest_first=self.slowest_first, ascii_only=ascii_only)
         self.query_one("#ranks", RankLines).show(rows)
         self._show_tables(seen)
         self._show_log(seen.log)
         verdict = self.query_one("#verdict", CutText)
-        verdict.display = bool(verdict_text(seen))
-        verdict.show(Text(printable(verdict_text(seen))))
-        self._say("status", status_text(seen))
+        verdict.display = bool(get_verdict(seen))
+        verdict.show(Text(printable(get_verdict(seen))))
+        self._say("status", format_status(seen))
 
     def _say(self, part: str, *lines: str) -> None:
         room = self.app.size.width - 2
         text = Text("\n".join(shorten(printable(line), room) for line in lines), no_wrap=True)
         self.query_one(f"#{part}", Static).update(text)
 
-    def _show_tables(self, seen: Seen) -> None:
-        tables = (ledger_table(seen), tenants_table(seen))
+    def _show_tables(self, seen: LiveSnapshot) -> None:
+        tables = (build_ledger_table(seen), build_tenants_table(seen))
         if (state := (tables, self.live.looks)) == self._measured:
             return
         self._measured = state
@@ -117,24 +183,24 @@ class LiveScreen(Screen[None]):
         log.update(Text("\n".join(shorten(line, room) for line in shown), no_wrap=True))
 
 
-def spread_lines(found: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str, str, str]:
+def format_spread(found: Sequence[StepSpread], *, ascii_only: bool) -> tuple[str, str, str]:
     """The middle over the ranks of each step, the window of each, and the last one in numbers."""
     if not found:
         return ("all ranks  no step is over yet", "window", "")
     middles = [step.median_ns for step in found]
     last = found[-1]
-    shown = bars(middles, top_of(middles), ascii_only=ascii_only)
+    shown = draw_bars(middles, compute_bar_top(middles), ascii_only=ascii_only)
     numbers = f"step {last.step}: median {format_ms(last.median_ns)} ms"
     if last.ranks > 1:
         numbers += (
             f", {format_ms(last.least_ns)} to {format_ms(last.most_ns)} over {last.ranks} ranks"
             f", longest rank {last.longest}"
         )
-    windows = f"{'window':<{_LABEL}} {letters(found)}   {_LEGEND}"
+    windows = f"{'window':<{_LABEL}} {format_windows(found)}   {_LEGEND}"
     return (f"{'all ranks':<{_LABEL}} {shown}", windows, numbers)
 
 
-def status_text(seen: Seen) -> str:
+def format_status(seen: LiveSnapshot) -> str:
     """One line on the run."""
     manifest = seen.state.manifest
     if manifest is None:

@@ -1,11 +1,152 @@
-"""Looks at everything that the live view shows: the run, what is measured of it, its job."""
+"""Poll everything the live view shows.
 
+The run directory, the job and its log, and the report measured in an idle-priority process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any, NamedTuple
 
-from zprof.run.live import LiveRun
-from zprof.tui.live.job import JobLine, LogTail
-from zprof.tui.live.measuring import Measuring
-from zprof.tui.live.seen import Seen
+from zprof.model.formatting import printable
+from zprof.run.live import LiveRun, LiveState
+from zprof.run.plain_file import open_plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """The job that the view was started beside.  ``code``: its exit code, None while it runs.
+
+    ``ours``: false where the view only looks at somebody else's run.
+    """
+
+    ours: bool = False
+    code: int | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a job of this view's, and it goes on."""
+        return self.ours and self.code is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveReport:
+    """The report on what was written so far, as JSON; empty until a window is over.
+
+    ``busy``: it is being measured anew.  ``problem``: why there is none.
+    """
+
+    tree: Mapping[str, Any] = field(default_factory=dict)
+    busy: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSnapshot:
+    """The run, what was measured of it, its job, and the last lines that the job wrote."""
+
+    state: LiveState
+    measured: LiveReport = field(default_factory=LiveReport)
+    job: JobState = field(default_factory=JobState)
+    log: tuple[str, ...] = ()
+
+
+_MAX_BYTES = 256 << 20
+_MAX_MESSAGE = 300
+_KILL_WAIT_S = 5.0
+#: Starts a measurement whose output goes to these files.
+StartProcess = Callable[[Sequence[str], IO[bytes], IO[bytes]], "subprocess.Popen[bytes]"]
+
+
+def start_idle(command: Sequence[str], output: IO[bytes], said: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start it so that it gives way to every other process: the job is measured at this very moment."""
+    process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=said)
+    with suppress(OSError, AttributeError):  # it may be over already, and not every system knows of idleness
+        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+    return process
+
+
+class ReportPoller:
+    """Told of each look; starts anew when the ranks have written something that it has not seen."""
+
+    def __init__(self, run: Path, start: StartProcess = start_idle) -> None:
+        self._command = (sys.executable, "-m", "zprof", "report", str(run), "-f", "json")
+        self._start = start
+        self._running: _RunningReport | None = None
+        self._before, self._taken = 0, 0
+        self.now = LiveReport()
+
+    def look(self, state: LiveState) -> LiveReport:
+        """What is known now."""
+        if self._running is not None and self._running.process.poll() is not None:
+            self._take(self._running)
+        settled, self._before = state.tables == self._before, state.tables
+        if self._running is None and settled and state.tables != self._taken and _has_windows(state):
+            self._begin(state.tables)
+        return self.now
+
+    def close(self) -> None:
+        """Give up what runs."""
+        if self._running is not None:
+            self._running.process.kill()
+            self._running.process.wait(_KILL_WAIT_S)
+            self._running.closed()
+            self._running = None
+
+    def _begin(self, tables: int) -> None:
+        self._taken = tables
+        output, said = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115, closed when it is over
+        try:
+            self._running = _RunningReport(self._start(self._command, output, said), output, said)
+        except OSError as error:
+            self.now = LiveReport(tree=self.now.tree, problem=str(error.strerror))
+            return
+        self.now = LiveReport(tree=self.now.tree, busy=True)
+
+    def _take(self, running: "_RunningReport") -> None:
+        tree = _read_tree(running.output) if running.process.returncode == 0 else None
+        problem = _last_line(running.said) if tree is None else ""
+        self.now = LiveReport(tree=self.now.tree if tree is None else tree, problem=problem)
+        running.closed()
+        self._running = None
+
+
+class _RunningReport(NamedTuple):
+    """A measurement, and the files that it writes to."""
+
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    said: IO[bytes]
+
+    def closed(self) -> None:
+        self.output.close()
+        self.said.close()
+
+
+def _has_windows(state: LiveState) -> bool:
+    return any(rank.manifest.memory_steps or rank.manifest.time_steps for rank in state.ranks)
+
+
+def _read_tree(output: IO[bytes]) -> dict[str, object] | None:
+    output.seek(0)
+    content = output.read(_MAX_BYTES + 1)
+    try:
+        tree = json.loads(content) if len(content) <= _MAX_BYTES else None
+    except ValueError:
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+def _last_line(said: IO[bytes]) -> str:
+    said.seek(max(0, said.seek(0, os.SEEK_END) - 4096))
+    lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    return printable(lines[-1] if lines else "it could not be measured")[:_MAX_MESSAGE]
 
 
 class Watcher:
@@ -23,23 +164,92 @@ class Watcher:
         *,
         job: int | None = None,
         log: Path | None = None,
-        measuring: Measuring | None = None,
+        measuring: ReportPoller | None = None,
     ) -> None:
         self.path = run
-        self._run, self._measuring = LiveRun(run), measuring or Measuring(run)
-        self._job, self._log = JobLine(job), LogTail(log)
+        self._run, self._measuring = LiveRun(run), measuring or ReportPoller(run)
+        self._job, self._log = JobPipe(job), LogTail(log)
 
     @property
     def hung_up(self) -> bool:
         """Whether the command that started the view wants it to go."""
         return self._job.hung_up
 
-    def look(self) -> Seen:
+    def look(self) -> LiveSnapshot:
         """What there is now."""
         job = self._job.look()  # first: what the job wrote before its end is then seen with it
         state = self._run.look()
-        return Seen(state=state, measured=self._measuring.look(state), job=job, log=self._log.look())
+        return LiveSnapshot(state=state, measured=self._measuring.look(state), job=job, log=self._log.look())
 
     def close(self) -> None:
         """End what runs beside it."""
         self._measuring.close()
+
+
+_TAIL_BYTES = 16 << 10
+_MAX_LINES = 100
+_MAX_COLUMNS = 400
+
+
+class JobPipe:
+    """The near end of the pipe; none where the view looks at somebody else's run."""
+
+    def __init__(self, handle: int | None) -> None:
+        self._handle = handle
+        self._heard = b""
+        self.now = JobState(ours=handle is not None)
+        self.hung_up = False
+        if handle is not None:
+            os.set_blocking(handle, False)
+
+    def look(self) -> JobState:
+        """What is known now; ``hung_up`` is true once the view is to go."""
+        if self._handle is None or self.hung_up:
+            return self.now
+        with suppress(BlockingIOError):
+            content = os.read(self._handle, _TAIL_BYTES)
+            self.hung_up = not content
+            self._heard = (self._heard + content)[-_TAIL_BYTES:]
+        if self.now.code is None and b"\n" in self._heard:
+            self.now = JobState(ours=True, code=_parse_code(self._heard.split(b"\n")[0]))
+        return self.now
+
+
+def _parse_code(line: bytes) -> int:
+    try:
+        return int(json.loads(line)["code"])
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
+class LogTail:
+    """The last lines of a file that grows; what is in it is shown as text, whatever it is."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._size = -1
+        self.now: tuple[str, ...] = ()
+
+    def look(self) -> tuple[str, ...]:
+        """What they are now."""
+        if self._path is not None:
+            with suppress(OSError):
+                self._read(self._path)
+        return self.now
+
+    def _read(self, path: Path) -> None:
+        with open_plain(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == self._size:
+                return
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode(errors="replace")
+        self._size = size
+        lines = [_clean_line(line) for line in text.split("\n")[-_MAX_LINES:]]
+        self.now = tuple(line for line in lines if line.strip())
+
+
+def _clean_line(line: str) -> str:
+    """A bar of progress draws its line over and over: what is seen at last."""
+    last = [part for part in line.split("\r") if part]
+    return printable(last[-1][:_MAX_COLUMNS]) if last else ""

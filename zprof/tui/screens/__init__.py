@@ -1,1 +1,1 @@
-"""The screens: each puts the pages of one question on the terminal."""
+"""The screens, one file each: widgets, layout and keys. What they show comes from `presenters`."""

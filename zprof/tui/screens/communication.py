@@ -1,30 +1,37 @@
-"""Communication: which collective is exposed, what it is made of, and what that is held against."""
+"""The communication screen.
+
+Collectives, the split of the focused one, message sizes, units, fitted links, checks.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
+from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Static
 
+from zprof.model.formatting import shorten
+from zprof.tui.figures import Figure
 from zprof.tui.keys import Where, bindings
-from zprof.tui.pages.communication import collectives_table, split_of
-from zprof.tui.pages.communication_checks import checks_table
-from zprof.tui.pages.communication_parts import fits_table, sizes_table, units_table
+from zprof.tui.presenters.communication import Split, build_collectives_table, find_split
+from zprof.tui.presenters.communication_checks import build_checks_table
+from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Loaded, Selected
+from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Table
+from zprof.tui.theme import TIMES, get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.split_line import SplitLine
+from zprof.tui.widgets.text import render_parts
 
 #: From this width on all tables stand side by side.
 _WIDE = 120
-_PARTS: Mapping[str, Callable[[Loaded], Table]] = {
-    "sizes": sizes_table,
-    "units": units_table,
-    "fits": fits_table,
+_PARTS: Mapping[str, Callable[[LoadedRun], Table]] = {
+    "sizes": build_sizes_table,
+    "units": build_units_table,
+    "fits": build_fits_table,
 }
 
 
@@ -67,10 +74,10 @@ class CommunicationScreen(PageScreen):
         checks.show_header = False
         yield checks
 
-    def fill(self, loaded: Loaded, selected: Selected) -> None:
+    def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """From the report."""
-        self._table("collectives").show(collectives_table(loaded))
-        self._table("checks").show(checks_table(loaded))
+        self._table("collectives").show(build_collectives_table(loaded))
+        self._table("checks").show(build_checks_table(loaded))
         self._parts_filled.clear()
         self._show_parts(loaded)
         self._show_split()
@@ -107,7 +114,7 @@ class CommunicationScreen(PageScreen):
     def _table(self, name: str) -> FactTable:
         return self.query_one(f"#{name}", FactTable)
 
-    def _show_parts(self, loaded: Loaded) -> None:
+    def _show_parts(self, loaded: LoadedRun) -> None:
         """Those that are not seen are not filled: tables of many rows take their time."""
         for name, make in _PARTS.items():
             table = self._table(name)
@@ -119,5 +126,51 @@ class CommunicationScreen(PageScreen):
 
     def _show_split(self) -> None:
         loaded, focused = self.zprof.loaded, self._table("collectives").focused_line()
-        split = split_of(loaded, focused[0].target) if loaded and focused else None
+        split = find_split(loaded, focused[0].target) if loaded and focused else None
         self.query_one("#split", SplitLine).show(split)
+
+
+_HIDDEN, _WAIT, _TRANSFER = TIMES["overlapped_ns"], TIMES["exposed_wait_ns"], TIMES["exposed_transfer_ns"]
+_HIDDEN_WORD, _MIN_BAR = "  hidden ", 8
+
+
+class SplitLine(Static):
+    """Follows the row that is focused."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("", id=id)
+        self.split: Split | None = None
+
+    def show(self, split: Split | None) -> None:
+        """Show this one from now on."""
+        self.split = split
+        self.draw()
+
+    def on_resize(self) -> None:
+        """A longer bar may fit."""
+        self.draw()
+
+    def draw(self) -> None:
+        """The bar in what its name and numbers leave of the line."""
+        if self.split is None:
+            self.update("")
+            return
+        ascii_only, look = bool(getattr(self.app, "ascii_only", False)), get_look(self.app)
+        parts = ((_HIDDEN, self.split.hidden), (_WAIT, self.split.wait), (_TRANSFER, self.split.transfer))
+        legend = Text(" exposed:", no_wrap=True)
+        for name, (paint, number) in zip(("wait", "transfer"), parts[1:], strict=True):
+            legend.append("  ").append(paint.shown(ascii_only=ascii_only), paint.colour(look))
+            legend.append(f" {name} {number.text}")
+        name = shorten(
+            self.split.name, self.app.size.width - legend.cell_len - len(_HIDDEN_WORD) - _MIN_BAR - 1
+        )
+        text = Text(f" {name}{_HIDDEN_WORD}", no_wrap=True)
+        sizes = [(paint, max(0.0, number.value or 0.0)) for paint, number in parts]
+        room = max(_MIN_BAR, self.app.size.width - text.cell_len - legend.cell_len)
+        whole = sum(size for _, size in sizes)
+        text.append_text(render_parts(sizes, room, whole, look, ascii_only=ascii_only)).append_text(legend)
+        self.update(text)
+
+    def shown_figures(self) -> list[Figure]:
+        """Its numbers; what is hidden is drawn only."""
+        return [self.split.wait, self.split.transfer] if self.split else []

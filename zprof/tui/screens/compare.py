@@ -1,4 +1,4 @@
-"""The run and its baseline side by side."""
+"""The compare screen: the run and its baseline side by side."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -9,23 +9,24 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
 from zprof.tui.keys import Where, bindings
-from zprof.tui.pages.compare import (
+from zprof.tui.presenters.compare import (
     NO_BASELINE,
-    compare_table,
+    CompareOptions,
+    build_compare_table,
+    build_settings_table,
+    explain_no_tokens,
+    format_header,
+    format_short_verdict,
     settings_differ,
-    settings_table,
-    why_no_tokens,
 )
-from zprof.tui.pages.compare_head import Shown, head_words, short_verdict
-from zprof.tui.pages.overview import verdict_words, warning, warning_word
+from zprof.tui.presenters.overview import format_verdict, format_warning, format_warning_cell
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Asked, Loaded, Progress, Selected, turned
-from zprof.tui.theme.looks import look_of
-from zprof.tui.widgets.cut_text import CutText
+from zprof.tui.session import LoadedRun, Progress, RunRequest, Selection, swap_baseline
+from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.paint import cell_text
+from zprof.tui.widgets.text import CutText, render_cell
 
 _HELP = (
     "This run (B) against its baseline (A).\n"
@@ -35,7 +36,7 @@ _HELP = (
 )
 _VERDICT_LINES = 2
 #: Keys that need both runs.
-_OF_BOTH = frozenset({"differences", "per_token", "swap"})
+_BASELINE_ACTIONS = frozenset({"differences", "per_token", "swap"})
 
 
 class CompareScreen(PageScreen):
@@ -49,7 +50,7 @@ class CompareScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown = Shown()
+        self.shown = CompareOptions()
 
     def parts(self) -> ComposeResult:
         """What to do without a baseline; else which is which, the verdict, and two tables."""
@@ -61,7 +62,7 @@ class CompareScreen(PageScreen):
             yield FactTable(id="compare", classes="fill")
             yield FactTable(id="settings")
 
-    def fill(self, loaded: Loaded, selected: Selected) -> None:
+    def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """From what both say."""
         has_both = loaded.both is not None
         for part in self.query("#beside > *"):
@@ -70,22 +71,22 @@ class CompareScreen(PageScreen):
             self.help_of = _HELP  # type: ignore[misc]
             self.set_focus(None)
             return
-        if self.shown.per_token and why_no_tokens(loaded):
-            self.shown = Shown(only_differences=self.shown.only_differences)
+        if self.shown.per_token and explain_no_tokens(loaded):
+            self.shown = CompareOptions(only_differences=self.shown.only_differences)
         self._fill_head(loaded)
-        self.query_one("#compare", FactTable).show(compare_table(loaded, self.shown))
-        self.query_one("#settings", FactTable).show(settings_table(loaded, self.shown))
+        self.query_one("#compare", FactTable).show(build_compare_table(loaded, self.shown))
+        self.query_one("#settings", FactTable).show(build_settings_table(loaded, self.shown))
 
-    def _fill_head(self, loaded: Loaded) -> None:
+    def _fill_head(self, loaded: LoadedRun) -> None:
         """Names, verdict and warning, as far as there is room; ``?`` has them in full."""
-        look, report = look_of(self.app), loaded.report
-        sides = head_words(loaded, self.shown, self.app.size.width)
-        self.query_one("#sides", Static).update(Text("  ").join(cell_text(word, look) for word in sides))
-        verdict = Text(" ").join(cell_text(word, look) for word in short_verdict(loaded))
+        look, report = get_look(self.app), loaded.report
+        sides = format_header(loaded, self.shown, self.app.size.width)
+        self.query_one("#sides", Static).update(Text("  ").join(render_cell(word, look) for word in sides))
+        verdict = Text(" ").join(render_cell(word, look) for word in format_short_verdict(loaded))
         self.query_one("#verdict", CutText).show(verdict)
-        self.query_one("#warnings", Static).update(cell_text(warning_word(report), look))
-        self.query_one("#warnings", Static).display = bool(warning(report))
-        said = [" ".join(word.text for word in verdict_words(report)), warning(report), _HELP]
+        self.query_one("#warnings", Static).update(render_cell(format_warning_cell(report), look))
+        self.query_one("#warnings", Static).display = bool(format_warning(report))
+        said = [" ".join(word.text for word in format_verdict(report)), format_warning(report), _HELP]
         self.help_of = "\n".join(text for text in said if text)  # type: ignore[misc]
 
     def on_resize(self) -> None:
@@ -96,13 +97,15 @@ class CompareScreen(PageScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Without a baseline the footer does not offer what needs one."""
-        if action in _OF_BOTH and (self.zprof.loaded is None or self.zprof.loaded.both is None):
+        if action in _BASELINE_ACTIONS and (self.zprof.loaded is None or self.zprof.loaded.both is None):
             return False
         return super().check_action(action, parameters)
 
     def action_differences(self) -> None:
         """Only what differs, or all."""
-        shown = Shown(only_differences=not self.shown.only_differences, per_token=self.shown.per_token)
+        shown = CompareOptions(
+            only_differences=not self.shown.only_differences, per_token=self.shown.per_token
+        )
         loaded = self.zprof.loaded
         if shown.only_differences and loaded is not None and not settings_differ(loaded):
             self.app.notify("all settings are the same", markup=False)
@@ -113,11 +116,13 @@ class CompareScreen(PageScreen):
         loaded = self.zprof.loaded
         if loaded is None or loaded.both is None:
             return
-        reason = "" if self.shown.per_token else why_no_tokens(loaded)
+        reason = "" if self.shown.per_token else explain_no_tokens(loaded)
         if reason:
             self.app.notify(printable(f"not per token: {reason}"), severity="warning", markup=False)
             return
-        self._show(Shown(only_differences=self.shown.only_differences, per_token=not self.shown.per_token))
+        self._show(
+            CompareOptions(only_differences=self.shown.only_differences, per_token=not self.shown.per_token)
+        )
 
     def action_swap(self) -> None:
         """The baseline becomes the run, and the run its baseline: on all screens."""
@@ -128,12 +133,12 @@ class CompareScreen(PageScreen):
             )
             return
 
-        def turn(asked: Asked, progress: Progress) -> Loaded:
-            return turned(asked, loaded, progress)
+        def turn(asked: RunRequest, progress: Progress) -> LoadedRun:
+            return swap_baseline(asked, loaded, progress)
 
         other = replace(asked, path=asked.baseline or loaded.before_run.path, baseline=asked.path)
         self.zprof.measure(other, loader=turn)
 
-    def _show(self, shown: Shown) -> None:
+    def _show(self, shown: CompareOptions) -> None:
         self.shown, self.filled = shown, None
         self.refill()

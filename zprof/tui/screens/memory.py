@@ -10,14 +10,17 @@ from textual.containers import Container, Vertical
 from textual.widgets import Static
 
 from zprof.tui.keys import Where, bindings
-from zprof.tui.pages.memory import stacks, subject_of
-from zprof.tui.pages.memory_device import device_table
-from zprof.tui.pages.memory_missing import missing_memory
-from zprof.tui.pages.memory_phases import modules_table, phases_table
-from zprof.tui.pages.memory_tables import law_table, top_table
-from zprof.tui.pages.memory_timeline import curve_of
+from zprof.tui.presenters.memory import build_stacks, explain_missing_memory, find_subject
+from zprof.tui.presenters.memory_tables import (
+    build_device_table,
+    build_formula_table,
+    build_modules_table,
+    build_phases_table,
+    build_top_table,
+)
+from zprof.tui.presenters.memory_timeline import find_curve
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Loaded, Selected
+from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.tables import Table
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.stacked_bars import StackedBars
@@ -28,13 +31,19 @@ TABLES = ("top", "law", "phases", "modules", "device")
 _MIDDLE_HEIGHT, _LARGE_HEIGHT, _LARGE_WIDTH = 32, 44, 160
 _MIDDLE_WIDTH = 100
 #: By size of the terminal: small, middle, large.
-_MOST_BARS, _MOST_NOTES, _PLOT_ROWS = (4, 5, 12), (1, 2, 3), (3, 6, 10)
+_MAX_BARS, _MAX_NOTES, _PLOT_ROWS = (4, 5, 12), (1, 2, 3), (3, 6, 10)
 _FEW_BARS = 2
 #: Rows of a table for which there is room below the timeline on a small terminal.
 _FEW_ROWS = 6
 #: Of a table: its frame and its titles; and rows of one that is not in front.
-_FRAME, _MOST_ROWS = 3, 10
-_MAKERS = (top_table, law_table, phases_table, modules_table, device_table)
+_FRAME, _MAX_ROWS = 3, 10
+_BUILDERS = (
+    build_top_table,
+    build_formula_table,
+    build_phases_table,
+    build_modules_table,
+    build_device_table,
+)
 
 
 class MemoryScreen(PageScreen):
@@ -73,17 +82,17 @@ class MemoryScreen(PageScreen):
                     yield FactTable(id="modules", classes="fill")
                     yield FactTable(id="device", classes="fill")
 
-    def fill(self, loaded: Loaded, selected: Selected) -> None:
+    def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """From the report, about the selected rank."""
-        subject, bars = subject_of(loaded.report, selected), stacks(loaded, selected)
-        made = [make(loaded, subject.rank) for make in _MAKERS] if subject else []
+        subject, bars = find_subject(loaded.report, selected), build_stacks(loaded, selected)
+        made = [make(loaded, subject.rank) for make in _BUILDERS] if subject else []
         self._there = {table.name: table for table in made if table is not None}
-        self.query_one("#missing", Static).update(Text("\n".join(missing_memory(loaded.report))))
+        self.query_one("#missing", Static).update(Text("\n".join(explain_missing_memory(loaded.report))))
         for name, table in self._there.items():
             self._table(name).show(table)
         if self.front not in self._there:
             self.front = TABLES[0]
-        curve = curve_of(loaded, subject.rank) if subject else None
+        curve = find_curve(loaded, subject.rank) if subject else None
         if bars is not None:
             self.query_one(StackedBars).show(bars)
         self.query_one(Trend).show(curve)
@@ -141,7 +150,7 @@ class MemoryScreen(PageScreen):
 
     def _pictures(self, size: int) -> None:
         bars, trend = self.query_one(StackedBars), self.query_one(Trend)
-        bars.most_bars, bars.most_notes = _MOST_BARS[size], _MOST_NOTES[size]
+        bars.most_bars, bars.most_notes = _MAX_BARS[size], _MAX_NOTES[size]
         trend.display = bool(self._there) and (size > 0 or not self._is_long())
         trend.rows = _PLOT_ROWS[size] + (size == 0 and len(bars.shown_bars()) <= _FEW_BARS)
         bars.redraw()
@@ -160,7 +169,7 @@ class MemoryScreen(PageScreen):
             table = self._table(name)
             table.display = name in shown and name in self._there
             rows = len(table.table.lines) if table.table else 0
-            table.styles.height = "1fr" if name in tall else min(_MOST_ROWS, rows) + _FRAME
+            table.styles.height = "1fr" if name in tall else min(_MAX_ROWS, rows) + _FRAME
         for name in ("#left", "#right", "#more"):
             box = self.query_one(name)
             inside = [table for table in box.query(FactTable) if table.display]

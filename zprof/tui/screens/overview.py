@@ -1,49 +1,44 @@
-"""The first screen: the verdict, where the step goes, and what to change."""
+"""The overview screen: verdict, ledger, findings, and the layout that decides what fits."""
 
-from dataclasses import replace
+import io
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from rich.cells import cell_len, chop_cells
+from rich.console import Console
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, Static
 
-from zprof.model.printable import printable_lines
-from zprof.tui.pages.communication_parts import units_table
-from zprof.tui.pages.overview import (
-    findings_table,
-    rest_table,
-    told_of,
-    untested_of,
-    verdict_words,
-    warning,
-    warning_word,
-)
-from zprof.tui.pages.overview_behind import evidence_table
-from zprof.tui.pages.overview_ledger import ledger_table
-from zprof.tui.pages.overview_room import (
-    LEAST,
-    Room,
-    cut_warning,
-    has_room_behind,
-    room_for,
-    verdict_lines,
+from zprof.model.formatting import printable_lines
+from zprof.tui.presenters.communication_parts import build_units_table
+from zprof.tui.presenters.overview import (
+    build_evidence_table,
+    build_findings_table,
+    build_ledger_table,
+    build_rest_table,
+    describe_finding,
+    format_verdict,
+    format_warning,
+    format_warning_cell,
+    list_untested,
 )
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Loaded, Selected
-from zprof.tui.tables import Word
-from zprof.tui.theme.looks import look_of
+from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.tables import TextCell
+from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.paint import cell_text
+from zprof.tui.widgets.text import render_cell
 
 _HELP = (
     "The verdict, then the step split into terms that sum to it, then findings by what they save.\n"
     "enter on a number: its formula and inputs; on a finding: how it is found, and what to change."
 )
 #: Lines of the names above, and of the status and keys below; columns beside a verdict.
-_BARS, _BESIDE = 3, 2
-_BEHIND = ("evidence", "worst")
+_LINES_AROUND, _SIDE_MARGIN = 3, 2
+_EVIDENCE_TABLES = ("evidence", "worst")
 
 
 class OverviewScreen(PageScreen):
@@ -55,7 +50,7 @@ class OverviewScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._words, self._warned, self._room = Text(""), Word(""), Room()
+        self._words, self._warned, self._room = Text(""), TextCell(""), OverviewLayout()
 
     def parts(self) -> ComposeResult:
         """The answer in lines, and three tables."""
@@ -72,19 +67,19 @@ class OverviewScreen(PageScreen):
             rest.show_header = False
             yield rest
 
-    def fill(self, loaded: Loaded, selected: Selected) -> None:
+    def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """From the report."""
-        look, report = look_of(self.app), loaded.report
-        status, sentence = verdict_words(report)
-        self.help_of = f"{status.text} {sentence.text}\n{warning(report)}\n{_HELP}"  # type: ignore[misc]
-        self._words = Text(" ").join([cell_text(status, look), cell_text(sentence, look)])
-        self._warned = warning_word(report)
+        look, report = get_look(self.app), loaded.report
+        status, sentence = format_verdict(report)
+        self.help_of = f"{status.text} {sentence.text}\n{format_warning(report)}\n{_HELP}"  # type: ignore[misc]
+        self._words = Text(" ").join([render_cell(status, look), render_cell(sentence, look)])
+        self._warned = format_warning_cell(report)
         self.query_one("#warnings", Static).display = bool(self._warned.raw)
         tables = {
-            "ledger": ledger_table,
-            "findings": findings_table,
-            "rest": rest_table,
-            "worst": units_table,
+            "ledger": build_ledger_table,
+            "findings": build_findings_table,
+            "rest": build_rest_table,
+            "worst": build_units_table,
         }
         for name, make in tables.items():
             self.query_one(f"#{name}", FactTable).show(make(loaded))
@@ -110,13 +105,13 @@ class OverviewScreen(PageScreen):
     def _arrange(self) -> None:
         """Room for the verdict first, then for what is left over, the ledger, findings, and what is told."""
         width, height = self.app.size
-        lines = verdict_lines(self._words, width - _BESIDE, height)
+        lines = wrap_verdict(self._words, width - _SIDE_MARGIN, height)
         self.query_one("#verdict", Static).update(Text("\n").join(lines))
-        warned = replace(self._warned, raw=cut_warning(self._warned.text, width - _BESIDE))
-        self.query_one("#warnings", Static).update(cell_text(warned, look_of(self.app)))
+        warned = replace(self._warned, raw=shorten_warning(self._warned.text, width - _SIDE_MARGIN))
+        self.query_one("#warnings", Static).update(render_cell(warned, get_look(self.app)))
         above = len(lines) + bool(self.query_one("#warnings").display)
         terms, rows, rest = (self._shown_rows(name) for name in ("ledger", "findings", "rest"))
-        self._room = room_for(width, height - _BARS - above - rest, terms, rows)
+        self._room = compute_layout(width, height - _LINES_AROUND - above - rest, terms, rows)
         is_free, told = self._room.is_free, self.query_one("#told").styles
         findings = self.query_one("#findings").styles
         self.query_one("#ledger").styles.max_height = self._room.ledger
@@ -126,7 +121,7 @@ class OverviewScreen(PageScreen):
             findings.height, findings.max_height = "1fr", "100%"
             told.height, told.max_height = "auto", max(1, self._room.told)
         else:
-            findings.height, told.height, told.max_height = LEAST, "1fr", "100%"
+            findings.height, told.height, told.max_height = MIN_TABLE_HEIGHT, "1fr", "100%"
         self._tell()
 
     def _shown_rows(self, name: str) -> int:
@@ -142,21 +137,21 @@ class OverviewScreen(PageScreen):
         focused = self.query_one("#findings", FactTable).focused_line()
         said = ""
         if loaded is not None and focused:
-            said = told_of(loaded.report, focused[0].target, whole=self._room.is_free)
+            said = describe_finding(loaded.report, focused[0].target, whole=self._room.is_free)
         elif loaded is not None and not loaded.report.findings:
-            said = untested_of(loaded.report)
+            said = list_untested(loaded.report)
         text = Text("\n".join(printable_lines(said)))
         self.query_one("#told", Static).update(text)
         self.query_one("#told", Static).display = bool(said) and (self._room.is_free or self._room.told > 0)
         self._show_behind(loaded, focused[0].target if focused else -1, text)
 
-    def _show_behind(self, loaded: Loaded | None, place: int, told: Text) -> None:
+    def _show_behind(self, loaded: LoadedRun | None, place: int, told: Text) -> None:
         """Evidence of the focused finding, and the worst units, where there is room for them."""
-        fits = loaded is not None and has_room_behind(self._room, told, self.app.size.width - _BESIDE)
+        fits = loaded is not None and fits_evidence(self._room, told, self.app.size.width - _SIDE_MARGIN)
         if loaded is not None and fits:
-            self.query_one("#evidence", FactTable).show(evidence_table(loaded, place))
-        there = [fits and self._rows(name) > 0 for name in _BEHIND]
-        for name, is_there in zip(_BEHIND, there, strict=True):
+            self.query_one("#evidence", FactTable).show(build_evidence_table(loaded, place))
+        there = [fits and self._rows(name) > 0 for name in _EVIDENCE_TABLES]
+        for name, is_there in zip(_EVIDENCE_TABLES, there, strict=True):
             self.query_one(f"#{name}").display = is_there
         self.query_one("#behind").display = any(there)
         if self._room.is_free:
@@ -169,3 +164,74 @@ class OverviewScreen(PageScreen):
             self.set_focus(findings, scroll_visible=False)
         elif self.focused in (None, findings) and not findings.row_count and ledger.display:
             self.set_focus(ledger, scroll_visible=False)
+
+
+#: Lines of a verdict at most: on a terminal as small as they come, and on others.
+_MAX_VERDICT_SMALL, _MAX_VERDICT = 4, 5
+_SMALL = 30
+_MORE_SIGN = " … (?)"
+_WIDE = 100
+#: Between the facts of a warning.
+_SEPARATORS = (";", ",", " ·")
+#: Of a table: frame and titles; at least, with one row.
+_FRAME, MIN_TABLE_HEIGHT = 3, 4
+#: Lines of what is told of a finding, and the room from which on there is no need to save it.
+_MAX_FINDING_LINES, _AMPLE_LINES = 2, 14
+#: From so many lines on they show what stands behind a finding.
+_MIN_EVIDENCE_HEIGHT = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewLayout:
+    """``ledger``: lines of it at most, where it has to give way; ``told``: of what is told of a finding.
+
+    ``is_free``: there is room for all of what is told.  ``below``: lines below the findings.
+    """
+
+    ledger: int | None = None
+    told: int = 0
+    is_free: bool = False
+    below: int = 0
+
+
+def compute_layout(width: int, left: int, terms: int, findings: int) -> OverviewLayout:
+    """Of the lines that are left for a ledger of some rows, for findings, and for what is told of one."""
+    ledger = terms + _FRAME if terms else 0
+    free = left - ledger
+    return OverviewLayout(
+        ledger=max(MIN_TABLE_HEIGHT, left - MIN_TABLE_HEIGHT) if ledger > left - MIN_TABLE_HEIGHT else None,
+        told=max(
+            0, min(_MAX_FINDING_LINES, free - _FRAME - findings) if findings else free - MIN_TABLE_HEIGHT
+        ),
+        is_free=width >= _WIDE and free >= _AMPLE_LINES,
+        below=free - _FRAME - findings,
+    )
+
+
+def fits_evidence(room: OverviewLayout, told: Text, width: int) -> bool:
+    """Whether evidence and units fit below what is told."""
+    lines = told.wrap(Console(file=io.StringIO(), width=width), width)
+    return room.is_free and room.below - len(lines) >= _MIN_EVIDENCE_HEIGHT
+
+
+def shorten_warning(said: str, width: int) -> str:
+    """A line that is too long ends with a whole fact, and with the key that says all of them."""
+    if cell_len(said) <= width:
+        return said
+    kept = chop_cells(said, width - len(_MORE_SIGN))[0]
+    at = max(kept.rfind(sign) for sign in _SEPARATORS)
+    return f"{kept[:at] if at > width // 2 else kept.rstrip()}{_MORE_SIGN}"
+
+
+def wrap_verdict(words: Text, width: int, height: int) -> list[Text]:
+    """Its lines; where they are too many the last one ends with the key that says all of it."""
+    most = _MAX_VERDICT_SMALL if height < _SMALL else _MAX_VERDICT
+    lines = list(words.wrap(Console(file=io.StringIO(), width=width), width))
+    if len(lines) > most:
+        last = lines[most - 1]
+        last.rstrip()
+        last.truncate(width - len(_MORE_SIGN))
+        lines = [*lines[: most - 1], last.append(_MORE_SIGN)]
+    for line in lines:
+        line.rstrip()
+    return lines

@@ -1,4 +1,4 @@
-"""The plan: knobs of the run, and what turning them is predicted to make of its step and its peak."""
+"""The plan screen: knobs of the run, and the predicted step and peak after turning them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,24 +12,33 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 
 from zprof.model.gaps import Gap
-from zprof.model.planning.whatif import Calibration, Change
+from zprof.model.whatif import Calibration, Change
+from zprof.tui.background import Answer, Predicting
 from zprof.tui.keys import Where, bindings
-from zprof.tui.plan.fit import fit_table
-from zprof.tui.plan.head import gaps_word, headline
-from zprof.tui.plan.knob import Knob
-from zprof.tui.plan.knobs import asked, changes_said, facts_of, knobs_of, turned
-from zprof.tui.plan.planned import Planned
-from zprof.tui.plan.predicting import Answer, Predicting
-from zprof.tui.plan.tables import peak_table, step_table
-from zprof.tui.popups.text import TextPopup
+from zprof.tui.popups import TextPopup
+from zprof.tui.presenters.plan import (
+    build_fit_table,
+    build_headline,
+    build_peak_table,
+    build_step_table,
+    format_gaps_cell,
+)
+from zprof.tui.presenters.plan_knobs import (
+    Knob,
+    collect_facts,
+    describe_change,
+    drop_idle_knobs,
+    list_knobs,
+    turn_knob,
+)
+from zprof.tui.presenters.plan_prediction import PlannedChange
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Loaded, Selected
-from zprof.tui.tables import Word
-from zprof.tui.theme.looks import look_of
-from zprof.tui.widgets.cut_text import CutText
+from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.tables import TextCell
+from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.knob_list import OF_SCREEN, KnobList, knob_said
-from zprof.tui.widgets.paint import cell_text
+from zprof.tui.widgets.knob_list import SCREEN_ACTIONS, KnobList, describe_knob
+from zprof.tui.widgets.text import CutText, render_cell
 
 _HELP = (
     "Knobs on the left: what is changed of the run, marked by *. On the right the step and the peak: as "
@@ -39,13 +48,13 @@ _HELP = (
     "left, right: turn a knob; x: this one as measured; X: all of them; m: the peak, or what the model took "
     "from the run; e: the report with this prediction."
 )
-_SAID_LINES, _GAP_LINES = 3, 2
+_HEADLINE_LINES, _GAP_LINES = 3, 2
 _TALL = 34
 #: Columns of the knobs with their frame, and of the terminal from which on they have so many.
-_KNOBS = ((140, 37), (100, 28), (0, 23))
-_FRAME, _BELOW = 3, ("peak", "fit")
+_KNOB_WIDTHS = ((140, 37), (100, 28), (0, 23))
+_FRAME, _LOWER_TABLES = 3, ("peak", "fit")
 #: Answers that are kept: of all choices of some knobs.
-_MOST_ANSWERS = 64
+_MAX_ANSWERS = 64
 
 
 class PlanScreen(PageScreen):
@@ -54,7 +63,7 @@ class PlanScreen(PageScreen):
     name_of: ClassVar[str] = "plan"
     help_of: ClassVar[str] = _HELP
     BINDINGS: ClassVar[list[BindingType]] = [
-        each for each in bindings(Where.PLAN) if each.action in OF_SCREEN
+        each for each in bindings(Where.PLAN) if each.action in SCREEN_ACTIONS
     ]
     CSS: ClassVar[str] = """
     #plan { height: 1fr; }
@@ -76,9 +85,9 @@ class PlanScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.change, self.front = Change(), _BELOW[0]
-        self.planned = Planned(change=self.change, words="")
-        self._of: Loaded | None = None
+        self.change, self.front = Change(), _LOWER_TABLES[0]
+        self.planned = PlannedChange(change=self.change, words="")
+        self._of: LoadedRun | None = None
         self._knobs: tuple[Knob, ...] = ()
         self._answers: dict[Change, Answer] = {}
         self._calibration: Calibration | None = None
@@ -93,7 +102,7 @@ class PlanScreen(PageScreen):
     def parts(self) -> ComposeResult:
         """What is predicted in words, knobs, and tables."""
         with Vertical(id="plan"):
-            yield CutText(lines=_SAID_LINES, id="plan-said")
+            yield CutText(lines=_HEADLINE_LINES, id="plan-said")
             yield CutText(lines=_GAP_LINES, id="plan-gaps")
             with Horizontal(id="plan-parts"):
                 yield KnobList(id="knobs")
@@ -102,7 +111,7 @@ class PlanScreen(PageScreen):
                     yield FactTable(id="peak", classes="fill")
                     yield FactTable(id="fit", classes="fill")
 
-    def fill(self, loaded: Loaded, selected: Selected) -> None:
+    def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """The run as it is at once; another run has knobs of its own."""
         if loaded is not self._of:
             self._of, self.change, self._calibration = loaded, Change(), None
@@ -119,11 +128,11 @@ class PlanScreen(PageScreen):
         """By one choice, where there is one and it means something."""
         if event.knob.idle:
             self.app.notify(f"{event.knob.title}: {event.knob.idle}", severity="warning", markup=False)
-        self._turn(turned(self._knobs, self.change, event.knob.field, event.by))
+        self._turn(turn_knob(self._knobs, self.change, event.knob.field, event.by))
 
     def on_knob_list_opened(self, event: KnobList.Opened) -> None:
         """What the knob does."""
-        self.app.push_screen(TextPopup(*knob_said(event.knob, self.change)))
+        self.app.push_screen(TextPopup(*describe_knob(event.knob, self.change)))
 
     def action_reset(self) -> None:
         """The knob under the cursor as it was measured."""
@@ -137,9 +146,13 @@ class PlanScreen(PageScreen):
 
     def action_next_table(self) -> None:
         """The other of the tables below; where both are seen, the focus goes there."""
-        had = self.focused is not None and self.focused.id in _BELOW
-        at = _BELOW.index(str(self.focused.id)) if had and self.focused else _BELOW.index(self.front)
-        self.front = _BELOW[1 - at]
+        had = self.focused is not None and self.focused.id in _LOWER_TABLES
+        at = (
+            _LOWER_TABLES.index(str(self.focused.id))
+            if had and self.focused
+            else _LOWER_TABLES.index(self.front)
+        )
+        self.front = _LOWER_TABLES[1 - at]
         self._arrange()
         if had or self._is_tall:
             self.query_one(f"#{self.front}").focus()
@@ -148,7 +161,7 @@ class PlanScreen(PageScreen):
         """What is not predicted."""
         return self.planned.gaps
 
-    def to_write(self, loaded: Loaded) -> Loaded:
+    def to_write(self, loaded: LoadedRun) -> LoadedRun:
         """The report with what is predicted here."""
         if self.planned.outlook is None or loaded is not self._of:
             return loaded
@@ -159,12 +172,12 @@ class PlanScreen(PageScreen):
             self.change = change
             self._show(self._of)
 
-    def _show(self, loaded: Loaded) -> None:
+    def _show(self, loaded: LoadedRun) -> None:
         """Knobs and measured numbers at once; what is not predicted yet is asked for."""
-        self._knobs = knobs_of(facts_of(loaded, self._calibration), self.change)
-        wanted = asked(self._knobs, self.change)
-        self.planned = Planned(
-            change=wanted, words=changes_said(self._knobs, wanted), answer=self._answers.get(wanted)
+        self._knobs = list_knobs(collect_facts(loaded, self._calibration), self.change)
+        wanted = drop_idle_knobs(self._knobs, self.change)
+        self.planned = PlannedChange(
+            change=wanted, words=describe_change(self._knobs, wanted), answer=self._answers.get(wanted)
         )
         if self.planned.answer is None:
             self._ask()
@@ -193,33 +206,33 @@ class PlanScreen(PageScreen):
         if self._of is None:
             return
         if done.analysis is self._of.analysis:
-            while len(self._answers) >= _MOST_ANSWERS:
+            while len(self._answers) >= _MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]
             self._answers[done.change] = event.answer
             self._calibration = getattr(event.answer, "calibration", None) or self._calibration
         self._show(self._of)
 
-    def _draw(self, loaded: Loaded) -> None:
+    def _draw(self, loaded: LoadedRun) -> None:
         self._cut_gaps()
-        words, gap = headline(self.planned), gaps_word(self.planned)
+        words, gap = build_headline(self.planned), format_gaps_cell(self.planned)
         self._say("plan-said", words)
         self._say("plan-gaps", [gap])
         self.query_one("#plan-gaps").display = bool(gap.raw)
         self.help_of = "\n".join([*(word.text for word in words), gap.text, _HELP])  # type: ignore[misc]
         self.query_one(KnobList).show(self._knobs, self.change)
-        self.query_one("#step", FactTable).show(step_table(loaded, self.planned))
-        self.query_one("#peak", FactTable).show(peak_table(loaded, self.planned))
-        self.query_one("#fit", FactTable).show(fit_table(self.planned))
+        self.query_one("#step", FactTable).show(build_step_table(loaded, self.planned))
+        self.query_one("#peak", FactTable).show(build_peak_table(loaded, self.planned))
+        self.query_one("#fit", FactTable).show(build_fit_table(self.planned))
         self._arrange()
 
     def _cut_gaps(self) -> None:
         """To one line in low terminals; g lists them all."""
         self.query_one("#plan-gaps", CutText).lines = _GAP_LINES if self._is_tall else 1
 
-    def _say(self, part: str, words: Sequence[Word]) -> None:
+    def _say(self, part: str, words: Sequence[TextCell]) -> None:
         """Joined they wrap, which a cell does not."""
-        look = look_of(self.app)
-        self.query_one(f"#{part}", CutText).show(Text(" ").join(cell_text(word, look) for word in words))
+        look = get_look(self.app)
+        self.query_one(f"#{part}", CutText).show(Text(" ").join(render_cell(word, look) for word in words))
 
     @property
     def _is_tall(self) -> bool:
@@ -228,10 +241,12 @@ class PlanScreen(PageScreen):
     def _arrange(self) -> None:
         """The step always; below it the peak and the fit, or one of them."""
         width = self.app.size.width
-        self.query_one(KnobList).styles.width = next(columns for least, columns in _KNOBS if width >= least)
-        for name in _BELOW:
+        self.query_one(KnobList).styles.width = next(
+            columns for least, columns in _KNOB_WIDTHS if width >= least
+        )
+        for name in _LOWER_TABLES:
             table = self.query_one(f"#{name}", FactTable)
             table.display = self._is_tall or name == self.front
             rows = len(table.table.lines) if table.table else 0
-            is_last = name == _BELOW[1] or not self._is_tall
+            is_last = name == _LOWER_TABLES[1] or not self._is_tall
             table.styles.height = "1fr" if is_last else max(1, rows) + _FRAME

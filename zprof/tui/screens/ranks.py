@@ -1,19 +1,28 @@
-"""The ranks screen: a heat map of ranks and steps, what the critical path goes through, and all ranks."""
+"""The ranks screen.
 
+A heat map of ranks and steps, the critical path in one line, and the table of ranks.
+"""
+
+from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.widgets import Static
 
+from zprof.tui.figures import Figure
 from zprof.tui.keys import Where, bindings
-from zprof.tui.pages.rank_grids import Grids, Metric
-from zprof.tui.pages.ranks import path_parts, ranks_table
-from zprof.tui.popups.number import NumberPopup
+from zprof.tui.number_popup import NumberPopup
+from zprof.tui.presenters.ranks import Metric, MetricGrids, build_path_parts, build_ranks_table
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Loaded, Selected
+from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.tables import Cell
+from zprof.tui.theme import get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.figure_line import FigureLine
-from zprof.tui.widgets.heatmap import HeatMap
+from zprof.tui.widgets.heat_map import HeatMap
+from zprof.tui.widgets.text import render_cell
 
 #: Keys that work on all of the screen; the others are the heat map's own.
 _METRIC_KEYS = ("m", "M")
@@ -38,8 +47,8 @@ class RanksScreen(PageScreen):
     def __init__(self) -> None:
         super().__init__()
         self.metric: Metric | None = None
-        self._grids: Grids | None = None
-        self._at: Selected | None = None
+        self._grids: MetricGrids | None = None
+        self._at: Selection | None = None
         self._tabled: tuple[object, ...] = ()
 
     def parts(self) -> ComposeResult:
@@ -48,15 +57,15 @@ class RanksScreen(PageScreen):
         yield FigureLine(id="path")
         yield FactTable(id="ranks", classes="fill")
 
-    def fill(self, loaded: Loaded, selected: Selected) -> None:
+    def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """From the report; what only depends on it is made once."""
         if self._grids is None or self._grids.loaded is not loaded:
-            self._grids, self.metric = Grids(loaded), None
+            self._grids, self.metric = MetricGrids(loaded), None
         if self.metric is None:
             self.metric = self._grids.first()
         self._show_grid()
         if selected != self._at:
-            before, self._at = self._at or Selected(), selected
+            before, self._at = self._at or Selection(), selected
             self.query_one(HeatMap).go_to(
                 selected.rank if selected.rank != before.rank else None,
                 selected.step if selected.step != before.step else None,
@@ -64,8 +73,8 @@ class RanksScreen(PageScreen):
         tabled = (id(loaded), self.zprof.looks)
         if tabled != self._tabled:
             self._tabled = tabled
-            self.query_one(FigureLine).show(path_parts(loaded))
-            self.query_one(FactTable).show(ranks_table(loaded))
+            self.query_one(FigureLine).show(build_path_parts(loaded))
+            self.query_one(FactTable).show(build_ranks_table(loaded))
 
     def action_metric(self, by: int) -> None:
         """The next metric, or the one before."""
@@ -81,7 +90,7 @@ class RanksScreen(PageScreen):
 
     def on_heat_map_chosen(self, event: HeatMap.Chosen) -> None:
         """This rank and step on all screens; its timeline, or where it has no step, its memory."""
-        self._at = Selected(
+        self._at = Selection(
             rank=event.rank, step=self.zprof.selected.step if event.step is None else event.step
         )
         self.zprof.select(rank=event.rank, step=event.step)
@@ -93,3 +102,40 @@ class RanksScreen(PageScreen):
         """The number, opened."""
         if self.zprof.loaded is not None:
             self.zprof.push_screen(NumberPopup(event.number, event.number_title, self.zprof.loaded))
+
+
+_BETWEEN = "  "
+
+
+class FigureLine(Static):
+    """Shows parts of some cells each; it takes no line without any."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("", id=id)
+        self._parts: Sequence[Sequence[Cell]] = ()
+        self._shown: list[Sequence[Cell]] = []
+
+    def show(self, parts: Sequence[Sequence[Cell]]) -> None:
+        """Show these from now on."""
+        self._parts = parts
+        self.display = bool(parts)
+        self._draw()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """More or fewer parts fit."""
+        self._draw()
+
+    def _draw(self) -> None:
+        look, line = get_look(self.app), Text(no_wrap=True)
+        self._shown = []
+        for cells in self._parts:
+            part = Text(" ").join(render_cell(cell, look) for cell in cells)
+            if line.cell_len + len(_BETWEEN) + part.cell_len > self.size.width and line:
+                break
+            line.append(_BETWEEN if line else "").append_text(part)
+            self._shown.append(cells)
+        self.update(line)
+
+    def shown_figures(self) -> list[Figure]:
+        """The numbers in it."""
+        return [cell for cells in self._shown for cell in cells if isinstance(cell, Figure)]

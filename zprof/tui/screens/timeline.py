@@ -1,4 +1,7 @@
-"""The timeline: one step of one rank, a lane a stream and thread, over words for what is under the cursor."""
+"""The timeline screen.
+
+The ledger of one step of one rank, its lanes, and a description of what is under the cursor.
+"""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -13,22 +16,22 @@ from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from zprof.model.errors import ZprofError
-from zprof.model.printable import printable
+from zprof.model.formatting import printable
+from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Unit, make_bound_figure
 from zprof.tui.keys import Where, bindings
-from zprof.tui.pages.timeline import step_table
-from zprof.tui.popups.text import TextPopup
+from zprof.tui.popups import TextPopup
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.session import Loaded, Selected
+from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.tables import Column, Line, Table
+from zprof.tui.theme import TIMES
 from zprof.tui.timeline.build import build
-from zprof.tui.timeline.describe import gap_line, item_line, opened, spot_line
-from zprof.tui.timeline.gaps import gap_at
-from zprof.tui.timeline.kept import Kept, Key
-from zprof.tui.timeline.model import StepModel
+from zprof.tui.timeline.describe import describe_event, describe_gap, describe_item, describe_target
+from zprof.tui.timeline.step_model import RankStep, StepModel, TimelineCache, find_gap
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.lanes import Lanes
 
 #: Rows from which on there is room for all that is known of the event under the cursor.
-_ROOM = 15
+_FULL_TEXT_HEIGHT = 15
 #: Lines of the terminal from which on there is room for what the glyphs mean.
 _TALL = 30
 _GLYPHS = (
@@ -39,7 +42,7 @@ _ASCII_GLYPHS = (
     "+ #: compute in less or more than half of a cell; h H: other host work\n"
     "t and a number: a thread, s: a stream; comm: it carries collectives out; in reverse: the cursor"
 )
-_OF_LANES = frozenset({"gap(1)", "gap(-1)", "longest", "zoom(-1)", "zoom(1)"})
+_LANE_ACTIONS = frozenset({"gap(1)", "gap(-1)", "longest", "zoom(-1)", "zoom(1)"})
 
 
 class TimelineScreen(PageScreen):
@@ -59,7 +62,7 @@ class TimelineScreen(PageScreen):
     )
     #: Keys of the lanes that work while the ledger has the focus, too; the footer has them of the lanes.
     BINDINGS: ClassVar[list[BindingType]] = [
-        replace(each, show=False) for each in bindings(Where.TIMELINE) if each.action in _OF_LANES
+        replace(each, show=False) for each in bindings(Where.TIMELINE) if each.action in _LANE_ACTIONS
     ]
     CSS: ClassVar[str] = """
     TimelineScreen #step, TimelineScreen #step:focus { border: none; height: 2; min-height: 2; }
@@ -71,14 +74,14 @@ class TimelineScreen(PageScreen):
     class Built(Message):
         """A timeline is there, or a text that says why not."""
 
-        def __init__(self, loaded: Loaded, key: Key, built: StepModel | str) -> None:
+        def __init__(self, loaded: LoadedRun, key: RankStep, built: StepModel | str) -> None:
             super().__init__()
             self.loaded, self.key, self.built = loaded, key, built
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept = Kept()
-        self._of: Loaded | None = None
+        self._kept = TimelineCache()
+        self._of: LoadedRun | None = None
         #: Whether events are being read.
         self.is_reading = False
 
@@ -90,10 +93,10 @@ class TimelineScreen(PageScreen):
         with Vertical(id="legend"):
             yield Static(Text(_ASCII_GLYPHS if self.zprof.ascii_only else _GLYPHS), id="glyphs")
 
-    def fill(self, loaded: Loaded, selected: Selected) -> None:
+    def fill(self, loaded: LoadedRun, selected: Selection) -> None:
         """The ledger at once; the lanes when the events are read."""
         self.query_one("#step", FactTable).show(
-            step_table(loaded, selected, ascii_only=self.zprof.ascii_only)
+            build_step_table(loaded, selected, ascii_only=self.zprof.ascii_only)
         )
         if loaded is not self._of:
             self._kept.clear()
@@ -114,7 +117,7 @@ class TimelineScreen(PageScreen):
         self.read_events(loaded, key)
 
     @work(thread=True, exclusive=True, group="timeline", description="read events")
-    def read_events(self, loaded: Loaded, key: Key) -> None:
+    def read_events(self, loaded: LoadedRun, key: RankStep) -> None:
         """Read and sort the events of a rank, beside the screen."""
         try:
             built: StepModel | str = build(loaded.run, loaded.analysis, *key)
@@ -157,17 +160,17 @@ class TimelineScreen(PageScreen):
     def on_lanes_moved(self) -> None:
         """Say what is under the cursor."""
         under = self.query_one("#under", Static)
-        lines = said_of(self.query_one(Lanes), whole=under.size.height >= _ROOM)
+        lines = describe_cursor(self.query_one(Lanes), whole=under.size.height >= _FULL_TEXT_HEIGHT)
         under.update(Text("\n".join(lines)))
 
     def on_lanes_opened(self, event: Lanes.Opened) -> None:
         """A window on the event."""
         model = self.query_one(Lanes).model
         if model is not None:
-            self.app.push_screen(TextPopup(*opened(model, event.lane, event.place)))
+            self.app.push_screen(TextPopup(*describe_event(model, event.lane, event.place)))
 
 
-def said_of(lanes: Lanes, *, whole: bool = False) -> list[str]:
+def describe_cursor(lanes: Lanes, *, whole: bool = False) -> list[str]:
     """Lines on what is under the cursor: what holds it, the event, the exposed gap; or why there is none.
 
     ``whole``: behind them all that a window on the event would say.
@@ -179,10 +182,75 @@ def said_of(lanes: Lanes, *, whole: bool = False) -> list[str]:
         return ["nothing ran in this step"]
     cursor, place = lanes.view.cursor_ns, spot.place
     lines = [
-        spot_line(lane, spot),
-        item_line(model, lane, spot),
-        gap_line(model, gap_at(model, cursor, cursor + 1) or gap_at(model, spot.begin_ns, spot.end_ns)),
+        describe_target(lane, spot),
+        describe_item(model, lane, spot),
+        describe_gap(
+            model, find_gap(model, cursor, cursor + 1) or find_gap(model, spot.begin_ns, spot.end_ns)
+        ),
     ]
     if whole and place is not None:
-        lines += ["\n", *opened(model, lane, place)[1].split("\n")]
+        lines += ["\n", *describe_event(model, lane, place)[1].split("\n")]
     return [printable(line) if line != "\n" else "" for line in lines if line]
+
+
+#: Terms in the order in which they are shown, with their words; the last is no term of the sum.
+_TERMS = (
+    ("compute_ns", "compute"),
+    ("exposed_transfer_ns", "transfer"),
+    ("exposed_wait_ns", "wait"),
+    ("exposed_memcpy_ns", "copies"),
+    ("idle_ns", "idle"),
+    ("unexplained_ns", "unexpl."),
+    ("overlapped_ns", "hidden"),
+)
+_SIGNS = {"exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_MOST}
+_SAYS = {
+    "compute_ns": "the rank computes",
+    "exposed_transfer_ns": "bytes move, and nothing computes",
+    "exposed_wait_ns": "a collective waits for the last rank, and nothing computes",
+    "exposed_memcpy_ns": "only copies or fills run",
+    "idle_ns": "nothing runs: the host launches, or does something else",
+    "unexplained_ns": "the trace is silent, or a wait has no collective",
+    "overlapped_ns": "collectives run that hold nothing up; not part of the sum",
+}
+
+
+def build_step_table(loaded: LoadedRun, selected: Selection, *, ascii_only: bool = False) -> Table:
+    """One row in milliseconds; none where the step was not timed.  Titles are the key to the glyphs.
+
+    Of a rank with collectives that not all ranks were seen in, the wait and the transfer are bounds.
+    """
+    columns = [Column(title="step ms", says="wall time of the step", numeric=True)]
+    for term, word in _TERMS:
+        glyph = TIMES[term].shown(ascii_only=ascii_only)
+        columns.append(Column(title=f"{glyph} {word}", says=_SAYS[term], numeric=True))
+    place = find_step_place(loaded, selected)
+    return Table(
+        name="step",
+        title="the step, in ms",
+        columns=tuple(columns),
+        lines=(_build_line(loaded, place),) if place is not None else (),
+        help="The ledger of this step on this rank, in ms. The lanes below are drawn of the same instants.",
+    )
+
+
+def find_step_place(loaded: LoadedRun, selected: Selection) -> int | None:
+    """Where the report has this step of this rank."""
+    for place, entry in enumerate(loaded.report.time.steps):
+        if entry.rank == selected.rank and entry.step == selected.step:
+            return place
+    return None
+
+
+def _build_line(loaded: LoadedRun, place: int) -> Line:
+    stem = f"time.steps[{place}]"
+    rank = loaded.report.time.steps[place].rank
+    is_split = all(entry.unsplit_ns == 0 for entry in loaded.report.time.per_rank if entry.rank == rank)
+    signs = {} if is_split else _SIGNS
+    return Line(
+        key="step",
+        cells=tuple(
+            make_bound_figure(loaded.tree, Unit.MS, f"{stem}.{term}", sign=signs.get(term, EXACT))
+            for term in ("wall_ns", *(term for term, _ in _TERMS))
+        ),
+    )

@@ -1,1 +1,1 @@
-"""The timeline of one rank and step, apart from how it is drawn: lanes, views, gaps, words."""
+"""The timeline of one rank and step, independent of how it is drawn."""

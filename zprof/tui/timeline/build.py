@@ -1,4 +1,4 @@
-"""Makes the timeline of a step from the events of its rank and from what the analysis found."""
+"""Build the timeline of one step of one rank from its events and from what the analysis found."""
 
 from dataclasses import dataclass
 
@@ -8,26 +8,31 @@ import pyarrow as pa
 
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import Int64s, Intervals, clip, intervals, union
-from zprof.analysis.time.activity.roles import CALLS, WORK
-from zprof.analysis.time.activity.view import Mask
-from zprof.analysis.time.tracks import RankTracks
+from zprof.analysis.time.event_roles import CALL_CATEGORIES, WORK_CATEGORIES, Mask
+from zprof.analysis.time.ledger import RankTracks
 from zprof.model.errors import MissingData
 from zprof.run.reader import Run
-from zprof.tui.timeline.kinds import Sorted, sort_events
 from zprof.tui.timeline.lane import Lane, LaneKind
-from zprof.tui.timeline.model import StepModel
-from zprof.tui.timeline.named import phase_lane, unit_lane
-from zprof.tui.timeline.work import Exposed, collective_lane, work_lane
+from zprof.tui.timeline.make_lanes import (
+    ClassifiedEvents,
+    ExposedTime,
+    classify_events,
+    make_collective_lane,
+    make_phase_lane,
+    make_unit_lane,
+    make_work_lane,
+)
+from zprof.tui.timeline.step_model import StepModel
 
 #: Streams and threads beyond these are left out, those that did least first.
-MOST_LANES = 24
+MAX_LANES = 24
 _COLUMNS = (
     "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "bytes",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cut:
+class RowTimes:
     """When each row of the view was, since the begin of the step, and whether it touches the step."""
 
     start_ns: Int64s
@@ -42,23 +47,23 @@ def build(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepModel:
         MissingData: the rank or the step was not timed.
         BadInput: the table of events is damaged.
     """
-    tracks = tracks_of(analysis, rank)
-    begin, end = _window(tracks, step)
+    tracks = find_tracks(analysis, rank)
+    begin, end = _find_step(tracks, step)
     table = run.table(rank, "events", _COLUMNS)
     described = run.table(rank, "collectives", ("start_ns", "end_ns", "stream"))
-    found = sort_events(table, described)
-    cut = _cut(found, tracks, begin, end)
-    kept = _kept(found, cut)
-    exposed = Exposed(
+    found = classify_events(table, described)
+    cut = _time_rows(found, tracks, begin, end)
+    kept = _select_rows(found, cut)
+    exposed = ExposedTime(
         waiting=clip(tracks.waiting, begin, end) - begin, moving=clip(tracks.moving, begin, end) - begin
     )
-    collectives = _collectives(analysis, rank, begin, end)
-    lanes, left_out = _work_lanes(found, cut, kept, exposed, end - begin)
-    ran = _ran(described, found, tracks, begin, end)
+    collectives = _select_collectives(analysis, rank, begin, end)
+    lanes, left_out = _make_work_lanes(found, cut, kept, exposed, end - begin)
+    ran = _find_collective_spans(described, found, tracks, begin, end)
     above = [
-        phase_lane(table, run.frame(rank, "mark"), tracks.clock, begin, end, on_device=found.on_device),
-        unit_lane(found, cut.start_ns, cut.end_ns, cut.inside, end - begin),
-        collective_lane(collectives, ran, exposed),
+        make_phase_lane(table, run.frame(rank, "mark"), tracks.clock, begin, end, on_device=found.on_device),
+        make_unit_lane(found, cut.start_ns, cut.end_ns, cut.inside, end - begin),
+        make_collective_lane(collectives, ran, exposed),
     ]
     wanted = np.zeros(table.num_rows, dtype=np.bool_)
     wanted[found.view.rows[kept]] = True
@@ -77,7 +82,7 @@ def build(run: Run, analysis: RunAnalysis, rank: int, step: int) -> StepModel:
     )
 
 
-def tracks_of(analysis: RunAnalysis, rank: int) -> RankTracks:
+def find_tracks(analysis: RunAnalysis, rank: int) -> RankTracks:
     """What the analysis kept of a rank.
 
     Raises:
@@ -89,7 +94,7 @@ def tracks_of(analysis: RunAnalysis, rank: int) -> RankTracks:
     raise MissingData(f"rank {rank} has no time window", hint="g says why; record one: zprof record --help")
 
 
-def _window(tracks: RankTracks, step: int) -> tuple[int, int]:
+def _find_step(tracks: RankTracks, step: int) -> tuple[int, int]:
     for number, begin, end in zip(
         *(column.tolist() for column in (tracks.steps.number, tracks.steps.begin_ns, tracks.steps.end_ns)),
         strict=True,
@@ -99,23 +104,23 @@ def _window(tracks: RankTracks, step: int) -> tuple[int, int]:
     raise MissingData(f"rank {tracks.rank} did not time step {step}", hint="pick another step: t")
 
 
-def _cut(found: Sorted, tracks: RankTracks, begin: int, end: int) -> Cut:
+def _time_rows(found: ClassifiedEvents, tracks: RankTracks, begin: int, end: int) -> RowTimes:
     common = tracks.clock.common(found.view.spans)
     reaches = (common[:, 1] > begin) | (common[:, 0] >= begin)
-    return Cut(
+    return RowTimes(
         start_ns=common[:, 0] - begin, end_ns=common[:, 1] - begin, inside=(common[:, 0] < end) & reaches
     )
 
 
-def _kept(found: Sorted, cut: Cut) -> Mask:
+def _select_rows(found: ClassifiedEvents, cut: RowTimes) -> Mask:
     """Rows of the whole table: those of the step, and the calls that launched what a device ran in it."""
     view = found.view
-    work = view.correlation[cut.inside & view.category_is(*WORK)]
-    calls = view.category_is(*CALLS) & np.isin(view.correlation, work[work > 0])
+    work = view.correlation[cut.inside & view.category_is(*WORK_CATEGORIES)]
+    calls = view.category_is(*CALL_CATEGORIES) & np.isin(view.correlation, work[work > 0])
     return cut.inside | calls
 
 
-def _collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> pd.DataFrame:
+def _select_collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> pd.DataFrame:
     """Of this rank, by start, with times since the begin of the step.
 
     ``last_lateness_ns``: that of the rank that came last, while ``lateness_ns`` is this rank's own.
@@ -132,7 +137,9 @@ def _collectives(analysis: RunAnalysis, rank: int, begin: int, end: int) -> pd.D
     )
 
 
-def _ran(table: pa.Table, found: Sorted, tracks: RankTracks, begin: int, end: int) -> Intervals:
+def _find_collective_spans(
+    table: pa.Table, found: ClassifiedEvents, tracks: RankTracks, begin: int, end: int
+) -> Intervals:
     """When collectives ran that can hold this rank up, those of no step among them."""
     rows = table.to_pandas()
     rows = rows[rows["end_ns"] >= rows["start_ns"]]
@@ -141,17 +148,17 @@ def _ran(table: pa.Table, found: Sorted, tracks: RankTracks, begin: int, end: in
     return clip(tracks.clock.common(intervals(rows["start_ns"], rows["end_ns"])), begin, end) - begin
 
 
-def _work_lanes(
-    found: Sorted, cut: Cut, kept: Mask, exposed: Exposed, length_ns: int
+def _make_work_lanes(
+    found: ClassifiedEvents, cut: RowTimes, kept: Mask, exposed: ExposedTime, length_ns: int
 ) -> tuple[list[Lane], int]:
     """Streams by number, then threads, the main one first; and how many are left out."""
     row = np.cumsum(kept) - 1
     lanes = []
     for kind, rows in ((LaneKind.STREAM, found.on_stream), (LaneKind.THREAD, ~found.on_stream)):
         numbers = found.view.stream if kind is LaneKind.STREAM else found.view.thread
-        for number in _numbers(numbers[cut.inside & rows], found.main, kind):
+        for number in _sort_numbers(numbers[cut.inside & rows], found.main, kind):
             at = np.flatnonzero(cut.inside & rows & (numbers == number))
-            lane = work_lane(
+            lane = make_work_lane(
                 kind=kind,
                 number=number,
                 spans=intervals(cut.start_ns[at], cut.end_ns[at]),
@@ -164,10 +171,10 @@ def _work_lanes(
             )
             if lane is not None:
                 lanes.append(lane)
-    busiest = sorted(lanes, key=lambda lane: -lane.busy_ns)[:MOST_LANES]
+    busiest = sorted(lanes, key=lambda lane: -lane.busy_ns)[:MAX_LANES]
     return [lane for lane in lanes if lane in busiest], len(lanes) - len(busiest)
 
 
-def _numbers(numbers: Int64s, main: int, kind: LaneKind) -> list[int]:
+def _sort_numbers(numbers: Int64s, main: int, kind: LaneKind) -> list[int]:
     found: list[int] = np.unique(numbers).tolist()
     return sorted(found, key=lambda number: (kind is LaneKind.THREAD and number != main, number))

@@ -1,28 +1,105 @@
-"""Words for what is under the cursor: a few lines for the screen, all of it for a window.
+"""Describe what is under the timeline's cursor: some lines for the screen, everything for a popup.
 
-Times here are of single events, not leaves of the report.  All names are made printable.
+Times here are of single events, not leaves of the report. All names are made printable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import Any
 
-from zprof.model.kernels import function_name
-from zprof.model.printable import printable, shorten
-from zprof.model.units import format_bytes, format_ns, format_percent
-from zprof.tui.timeline.collective_words import (
-    LONGEST,
-    Row,
-    at_ms,
-    collective_lines,
-    collective_name,
-    fact,
-    waited_and_moved,
-)
-from zprof.tui.timeline.cover import Role
-from zprof.tui.timeline.gaps import Gap, gap_at
-from zprof.tui.timeline.items import Kind
-from zprof.tui.timeline.lane import Lane, LaneKind
-from zprof.tui.timeline.model import Event, StepModel
-from zprof.tui.timeline.spot import Spot
+import pandas as pd
+
+from zprof.model.formatting import format_bytes, format_ns, format_percent, printable, shorten
+from zprof.model.kernels import parse_function_name
+from zprof.model.time import LateReason
+from zprof.tui.timeline.lane import Kind, Lane, LaneKind, Role
+from zprof.tui.timeline.step_model import Event, ExposedGap, StepModel, find_gap
+from zprof.tui.timeline.view import CursorTarget
+
+Row = Mapping[Hashable, Any]
+MAX_NAME = 400
+_MAX_GROUP = 40
+
+
+def format_at(time_ns: float) -> str:
+    """A time since the begin of the step."""
+    return f"{time_ns / 1e6:+.3f} ms"
+
+
+def describe_collective(row: Row) -> list[str]:
+    """What is known of a collective, from the analysis of all ranks."""
+    least, most = ("at least ", "at most ") if row["bound"] else ("", "")
+    wait = f"{least}{_format_ns_of(row, 'wait_ns')}, of it exposed {_format_ns_of(row, 'exposed_wait_ns')}"
+    transfer = (
+        f"{most}{_format_ns_of(row, 'transfer_ns')}, of it exposed "
+        f"{_format_ns_of(row, 'exposed_transfer_ns')}"
+    )
+    lines = [
+        format_fact("collective", f"{name_collective(row)}, sequence {int(row['sequence'])}"),
+        format_fact("group", _format_group(row)),
+        format_fact(
+            "bytes", f"{format_bytes(int(row['bytes']))} {row['dtype']}" if row["bytes"] else "unknown"
+        ),
+        format_fact("start", f"{format_at(int(row['start_ns']))} since the begin of the step"),
+        format_fact("duration", format_ns(int(row["end_ns"]) - int(row["start_ns"]))),
+        format_fact("wait", wait),
+        format_fact("transfer", transfer),
+        format_fact("hidden", f"{_format_ns_of(row, 'hidden_ns')} under compute"),
+        format_fact("last rank", _format_last_rank(row)),
+    ]
+    if not pd.isna(row["launch_start_ns"]):
+        delay = format_ns(int(row["start_ns"]) - int(row["launch_start_ns"]))
+        lines.append(
+            format_fact("launch", f"at {format_at(int(row['launch_start_ns']))}, {delay} before its start")
+        )
+    if not pd.isna(row["dependency_ns"]) and row["dependency_ns"]:
+        lines.append(
+            format_fact(
+                "", f"{_format_ns_of(row, 'dependency_ns')} of that behind compute, or another collective"
+            )
+        )
+    return lines
+
+
+def _format_last_rank(row: Row) -> str:
+    if row["last_rank"] < 0:
+        return "unknown: not all ranks could be matched"
+    blamed = int(row["blamed_rank"])
+    if blamed < 0:
+        return f"rank {int(row['last_rank'])}, within the doubt of the clocks"
+    reason = str(row["late_reason"] or LateReason.UNKNOWN).replace("_", " ")
+    why = "why is unknown" if reason == LateReason.UNKNOWN else f"for {reason}"
+    return f"rank {int(row['last_rank'])}, {format_ns(int(row['last_lateness_ns']))} after the first; {why}"
+
+
+def _format_group(row: Row) -> str:
+    """Its name, which of many ranks is the list of them all, and its size where that was recorded."""
+    size = int(row["group_size"])
+    return f"{shorten(str(row['group']), _MAX_GROUP)} ({f'{size} ranks' if size > 0 else 'size unknown'})"
+
+
+def name_collective(row: Row) -> str:
+    """Its kind, and of which unit."""
+    unit: str = "" if pd.isna(row["unit"]) else f" of {row['unit']}"
+    return printable(f"{row['kind']}{unit}"[:MAX_NAME])
+
+
+def describe_exposure(row: Row) -> str:
+    """What of it held the rank up; of what could not be matched the transfer is the most that it can be."""
+    waited, moved = int(row["exposed_wait_ns"]), int(row["exposed_transfer_ns"])
+    late = f" for rank {int(row['last_rank'])}" if waited and row["last_rank"] >= 0 else ""
+    parts = [f"waits {format_ns(waited)}{late}"] if waited else []
+    most = "at most " if row["bound"] else ""
+    return ", ".join([*parts, f"moves {most}{format_ns(moved)}"])
+
+
+def _format_ns_of(row: Row, name: str) -> str:
+    return "unknown" if pd.isna(row[name]) else format_ns(int(row[name]))
+
+
+def format_fact(name: str, text: str) -> str:
+    """A line of a window: what it is, and what is known of it."""
+    return f"{name:<11} {printable(text)}"
+
 
 ROLE_NAMES: Mapping[Role, str] = {
     Role.COMPUTE: "compute",
@@ -34,19 +111,19 @@ ROLE_NAMES: Mapping[Role, str] = {
     Role.HOST: "other host work",
 }
 #: Of the ranges and operators around an event so many are named.
-_MOST_AROUND = 6
-_LONGEST_SHORT = 60
+_MAX_ENCLOSING = 6
+_MAX_SHORT_NAME = 60
 
 
-def spot_line(lane: Lane, spot: Spot) -> str:
+def describe_target(lane: Lane, spot: CursorTarget) -> str:
     """When it is, and what share of it each role holds."""
     parts = [f"{ROLE_NAMES[role]} {format_percent(share)}" for role, share in spot.shares.items()]
     held = ", ".join(parts) or ("names only" if lane.is_named else "nothing ran")
     of = f" of {'the gap' if spot.is_gap else 'the column'}" if parts else ""
-    return f"{at_ms(spot.begin_ns)}, {format_ns(spot.column_ns)} a column, {lane.title}: {held}{of}"
+    return f"{format_at(spot.begin_ns)}, {format_ns(spot.column_ns)} a column, {lane.title}: {held}{of}"
 
 
-def item_line(model: StepModel, lane: Lane, spot: Spot) -> str:
+def describe_item(model: StepModel, lane: Lane, spot: CursorTarget) -> str:
     """The event under the cursor in a line."""
     place = spot.place
     if place is None:
@@ -54,93 +131,104 @@ def item_line(model: StepModel, lane: Lane, spot: Spot) -> str:
     more = f" (1 of {spot.count} events in this column)" if spot.count > 1 else ""
     row = int(lane.items.row[place])
     start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
-    name = shorten(_short_name(model, lane, row), _LONGEST_SHORT)
-    return f"{name}: {format_ns(end - start)} from {at_ms(start)}{more}"
+    name = shorten(_shorten_name(model, lane, row), _MAX_SHORT_NAME)
+    return f"{name}: {format_ns(end - start)} from {format_at(start)}{more}"
 
 
-def gap_line(model: StepModel, gap: Gap | None) -> str:
+def describe_gap(model: StepModel, gap: ExposedGap | None) -> str:
     """An exposed gap, and what blocks the rank in it."""
     if gap is None:
         return ""
     said = (
-        f"exposed gap {gap.place + 1} of {gap.count}: {format_ns(gap.length_ns)} from {at_ms(gap.begin_ns)}"
+        f"exposed gap {gap.place + 1} of {gap.count}: {format_ns(gap.length_ns)} from "
+        f"{format_at(gap.begin_ns)}"
     )
     if gap.collective is None:
         return f"{said}, by no collective of this step"
     row = model.collectives.iloc[gap.collective].to_dict()
-    return f"{said}, by {collective_name(row)} ({waited_and_moved(row)})"
+    return f"{said}, by {name_collective(row)} ({describe_exposure(row)})"
 
 
-def opened(model: StepModel, lane: Lane, place: int) -> tuple[str, str]:
+def describe_event(model: StepModel, lane: Lane, place: int) -> tuple[str, str]:
     """Title and text of a window on an event."""
     row = int(lane.items.row[place])
     start, end = int(lane.items.start_ns[place]), int(lane.items.end_ns[place])
     if lane.kind is LaneKind.COLLECTIVES:
-        return _name(model, lane, row), "\n".join(collective_lines(model.collectives.iloc[row].to_dict()))
+        return _name_item(model, lane, row), "\n".join(
+            describe_collective(model.collectives.iloc[row].to_dict())
+        )
     if lane.is_named:
-        said = [fact("start", at_ms(start)), fact("duration", format_ns(end - start))]
-        return _name(model, lane, row), "\n".join(said)
+        said = [format_fact("start", format_at(start)), format_fact("duration", format_ns(end - start))]
+        return _name_item(model, lane, row), "\n".join(said)
     event = model.event(row)
-    lines = [fact("name", event.name[:LONGEST]), *_event(model, event), *_around(model, lane, place)]
+    lines = [
+        format_fact("name", event.name[:MAX_NAME]),
+        *_format_event(model, event),
+        *_format_enclosing(model, lane, place),
+    ]
     if lane.items.kind[place] in (Kind.COLLECTIVE, Kind.WAIT):
-        found = _same(model, start, end)
-        lines += ["", *collective_lines(found)] if found is not None else []
+        found = _find_collective(model, start, end)
+        lines += ["", *describe_collective(found)] if found is not None else []
     else:
-        lines += _held_up_before(model, lane, place)
-    return _short_name(model, lane, row), "\n".join(lines)
+        lines += _format_gap_before(model, lane, place)
+    return _shorten_name(model, lane, row), "\n".join(lines)
 
 
-def _short_name(model: StepModel, lane: Lane, row: int) -> str:
+def _shorten_name(model: StepModel, lane: Lane, row: int) -> str:
     """Of a kernel the function alone, without its types."""
-    name = _name(model, lane, row)
-    return (function_name(name) or name) if lane.kind is LaneKind.STREAM else name
+    name = _name_item(model, lane, row)
+    return (parse_function_name(name) or name) if lane.kind is LaneKind.STREAM else name
 
 
-def _name(model: StepModel, lane: Lane, row: int) -> str:
+def _name_item(model: StepModel, lane: Lane, row: int) -> str:
     if lane.kind is LaneKind.COLLECTIVES:
-        return collective_name(model.collectives.iloc[row].to_dict())
+        return name_collective(model.collectives.iloc[row].to_dict())
     if lane.is_named:
         return printable(lane.names[row])
-    return printable(str(model.events.column("name")[row].as_py())[:LONGEST])
+    return printable(str(model.events.column("name")[row].as_py())[:MAX_NAME])
 
 
-def _event(model: StepModel, event: Event) -> list[str]:
+def _format_event(model: StepModel, event: Event) -> list[str]:
     where = f"stream {event.stream}" if event.stream is not None else f"thread {event.thread}"
     lines = [
-        fact("category", f"{event.category} on {where}"),
-        fact("start", f"{at_ms(event.start_ns)} since the begin of the step"),
-        fact("duration", format_ns(event.duration_ns)),
+        format_fact("category", f"{event.category} on {where}"),
+        format_fact("start", f"{format_at(event.start_ns)} since the begin of the step"),
+        format_fact("duration", format_ns(event.duration_ns)),
     ]
     if event.bytes is not None:
-        lines.append(fact("bytes", format_bytes(event.bytes)))
+        lines.append(format_fact("bytes", format_bytes(event.bytes)))
     launch = model.launch_of(event)
     if launch is not None:
         delay = format_ns(event.start_ns - launch.start_ns)
-        lines.append(fact("launch", f"{launch.name} at {at_ms(launch.start_ns)}, {delay} before its start"))
+        lines.append(
+            format_fact("launch", f"{launch.name} at {format_at(launch.start_ns)}, {delay} before its start")
+        )
     elif event.stream is not None:
-        lines.append(fact("launch", "not in the trace"))
+        lines.append(format_fact("launch", "not in the trace"))
     return lines
 
 
-def _around(model: StepModel, lane: Lane, place: int) -> list[str]:
+def _format_enclosing(model: StepModel, lane: Lane, place: int) -> list[str]:
     around = lane.items.around(place)
-    names = [_name(model, lane, int(lane.items.row[outer])) for outer in around[:_MOST_AROUND]]
-    if len(around) > _MOST_AROUND:
-        names.append(f"and {len(around) - _MOST_AROUND} more")
-    return [fact("" if number else "within", name) for number, name in enumerate(names)]
+    names = [_name_item(model, lane, int(lane.items.row[outer])) for outer in around[:_MAX_ENCLOSING]]
+    if len(around) > _MAX_ENCLOSING:
+        names.append(f"and {len(around) - _MAX_ENCLOSING} more")
+    return [format_fact("" if number else "within", name) for number, name in enumerate(names)]
 
 
-def _held_up_before(model: StepModel, lane: Lane, place: int) -> list[str]:
+def _format_gap_before(model: StepModel, lane: Lane, place: int) -> list[str]:
     """The exposed gap that ends between the work before on this lane and this event."""
     start = int(lane.items.start_ns[place])
     work = lane.items.kind == Kind.COMPUTE
     work &= lane.items.end_ns <= start
     before = int(lane.items.end_ns[work].max(initial=0))
-    gap = gap_at(model, before, start) if lane.items.kind[place] == Kind.COMPUTE and start > before else None
-    return [fact("waited for", gap_line(model, gap))] if gap is not None else []
+    gap = (
+        find_gap(model, before, start) if lane.items.kind[place] == Kind.COMPUTE and start > before else None
+    )
+    return [format_fact("waited for", describe_gap(model, gap))] if gap is not None else []
 
 
-def _same(model: StepModel, start: int, end: int) -> Row | None:
+def _find_collective(model: StepModel, start: int, end: int) -> Row | None:
     """The collective that an event of a stream or a thread carries out, or waits for."""
     rows = model.collectives
     exact = rows[(rows["start_ns"] == start) & (rows["end_ns"] == end)]

@@ -1,14 +1,156 @@
-"""A lane: what one stream, thread or kind of thing did in a step."""
+"""A lane of the timeline.
 
-from collections.abc import Mapping
+Its events, searchable by time, and the share of each role in any stretch, prepared once so that a column
+costs O(log n).
+"""
+
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
-from zprof.analysis.intervals import Int64s
-from zprof.tui.timeline.cover import Cover, Floats, Role
-from zprof.tui.timeline.items import Items
+from zprof.analysis.intervals import Int64s, Intervals, union
+
+Floats = npt.NDArray[np.float64]
+
+
+class Role(StrEnum):
+    """What a column of a lane shows; all but the last are terms of the ledger, by their names in it."""
+
+    COMPUTE = "compute_ns"
+    TRANSFER = "exposed_transfer_ns"
+    WAIT = "exposed_wait_ns"
+    HIDDEN = "overlapped_ns"
+    MEMCPY = "exposed_memcpy_ns"
+    UNEXPLAINED = "unexplained_ns"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cover:
+    """A set of intervals.  ``edges``: begins and ends in turn; ``before``: its length left of each edge.
+
+    Between two edges the length grows by one or by nothing a nanosecond, so that linear interpolation is
+    exact: times are since the begin of a step, whole numbers far below 2**53.
+    """
+
+    edges: Floats
+    before: Floats
+
+    @property
+    def length_ns(self) -> int:
+        """Of all of it."""
+        return int(self.before[-1]) if len(self.before) else 0
+
+    def between(self, points: Floats) -> Floats:
+        """Its length between each two neighbours of some ascending points."""
+        if not len(self.edges):
+            return np.zeros(max(0, len(points) - 1))
+        lengths: Floats = np.diff(np.interp(points, self.edges, self.before))
+        return lengths
+
+
+def build_cover(spans: Intervals) -> Cover:
+    """Prepare a set of intervals, in any order, which may overlap."""
+    merged = union(spans)
+    lengths = np.zeros(2 * len(merged))
+    lengths[1::2] = merged[:, 1] - merged[:, 0]
+    return Cover(edges=merged.ravel().astype(np.float64), before=np.cumsum(lengths))
+
+
+class Kind(IntEnum):
+    """What an event is, as the analysis has it."""
+
+    RANGE = 0
+    HOST = 1
+    COPY = 2
+    NAMELESS = 3
+    COLLECTIVE = 4
+    COMPUTE = 5
+    WAIT = 6
+
+
+_COMMUNICATION_KINDS = (Kind.COLLECTIVE, Kind.WAIT, Kind.NAMELESS)
+#: The events behind a role, and in which order others stand for them where there are none.
+_KINDS_OF_ROLE: dict[Role | None, tuple[Kind, ...]] = {
+    Role.COMPUTE: (Kind.COMPUTE,),
+    Role.TRANSFER: _COMMUNICATION_KINDS,
+    Role.WAIT: _COMMUNICATION_KINDS,
+    Role.HIDDEN: _COMMUNICATION_KINDS,
+    Role.UNEXPLAINED: _COMMUNICATION_KINDS,
+    Role.MEMCPY: (Kind.COPY,),
+    Role.HOST: (Kind.HOST, Kind.WAIT, Kind.COMPUTE),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Items:
+    """Events by start, since the begin of the step.  ``row``: where each is described; ``kind``: of each.
+
+    ``reach``: the latest end up to each, so that those that hold an instant are found by it.
+    """
+
+    start_ns: Int64s
+    end_ns: Int64s
+    row: Int64s
+    kind: npt.NDArray[np.int8]
+    reach: Int64s
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def touching(self, begin_ns: float, end_ns: float) -> Int64s:
+        """Places of those that lie at least in part in a stretch."""
+        # whole numbers: numpy would make a copy of all times to compare them with a fraction
+        low = int(np.searchsorted(self.reach, math.floor(begin_ns), side="right"))
+        high = int(np.searchsorted(self.start_ns, math.ceil(end_ns), side="left"))
+        if high <= low:
+            return np.empty(0, dtype=np.int64)
+        return low + np.flatnonzero(self.end_ns[low:high] > begin_ns)
+
+    def chosen(self, begin_ns: float, end_ns: float, role: Role | None) -> int | None:
+        """The place of the event that a stretch shows: of its role, the longest there, the innermost."""
+        places = self.touching(begin_ns, end_ns)
+        behind = places[np.isin(self.kind[places], _to_ints(_KINDS_OF_ROLE.get(role, ())))]
+        work = places[self.kind[places] != Kind.RANGE]
+        for found in (behind, work, places):
+            if len(found):
+                return self._longest(found, begin_ns, end_ns)
+        return None
+
+    def around(self, place: int) -> list[int]:
+        """Places of the events that enclose one, the innermost first."""
+        start, end = int(self.start_ns[place]), int(self.end_ns[place])
+        places = self.touching(start, max(end, start + 1))
+        places = places[(self.start_ns[places] <= start) & (self.end_ns[places] >= end) & (places != place)]
+        lengths = self.end_ns[places] - self.start_ns[places]
+        return [int(found) for found in places[np.argsort(lengths, kind="stable")]]
+
+    def _longest(self, places: Int64s, begin_ns: float, end_ns: float) -> int:
+        start, end = self.start_ns[places], self.end_ns[places]
+        inside = np.minimum(end, end_ns) - np.maximum(start, begin_ns)
+        return int(places[np.lexsort((end - start, -inside))[0]])
+
+
+def build_items(start_ns: Int64s, end_ns: Int64s, row: Int64s, kind: npt.NDArray[np.int8]) -> Items:
+    """Events in any order."""
+    order = np.lexsort((-end_ns, start_ns))
+    end = end_ns[order]
+    return Items(
+        start_ns=start_ns[order],
+        end_ns=end,
+        row=row[order],
+        kind=kind[order],
+        reach=np.maximum.accumulate(end) if len(end) else end,
+    )
+
+
+def _to_ints(kinds: Collection[Kind]) -> list[int]:
+    return [int(kind) for kind in kinds]
+
 
 #: In place of a role where nothing ran.
 IDLE = -1
@@ -73,7 +215,7 @@ class Columns:
         return None if place == IDLE else self.roles[place]
 
 
-def columns_of(lane: Lane, edges: Floats) -> Columns:
+def compute_columns(lane: Lane, edges: Floats) -> Columns:
     """The columns between neighbouring edges: O(columns log n)."""
     roles = tuple(lane.covers)
     width = max(0, len(edges) - 1)

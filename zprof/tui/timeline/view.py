@@ -1,17 +1,21 @@
-"""What part of a step is seen, and where the cursor is in it: zooming, panning, going to a gap."""
+"""The visible part of a step and the cursor.
+
+Zoom, pan, go to a gap, and find what is under the cursor in a lane.
+"""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zprof.tui.timeline.cover import Floats
+from zprof.analysis.intervals import Intervals
+from zprof.tui.timeline.lane import Floats, Lane, Role, compute_columns
 
 #: No less is ever shown: a column is then some nanoseconds.
-LEAST_NS = 1_000
+MIN_SPAN_NS = 1_000
 #: So much of the view stays ahead of the cursor while it moves, where there is more to see.
-_MARGIN = 8
+_MARGIN_FRACTION = 8
 #: A gap is zoomed to where it is shown as less than a column in so many, or does not fit.
-_FINE = 16
+_MIN_GAP_FRACTION = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class View:
         step = self.span_ns / max(1, width)
         middle = self.begin_ns + (self.column(width) + columns + 0.5) * step
         there = self.at(round(middle))
-        margin = self.span_ns // _MARGIN
+        margin = self.span_ns // _MARGIN_FRACTION
         if there.cursor_ns < self.begin_ns + margin and columns < 0:
             return there._from(there.cursor_ns - margin, self.span_ns, latest=self.begin_ns)
         if there.cursor_ns >= self.end_ns - margin and columns > 0:
@@ -72,7 +76,7 @@ class View:
     def onto(self, begin_ns: int, end_ns: int) -> "View":
         """The cursor at the begin of a stretch, and all of that seen large enough."""
         there, length = self.at(begin_ns), max(1, end_ns - begin_ns)
-        fits = self.span_ns // _FINE <= length <= self.span_ns * 3 // 4
+        fits = self.span_ns // _MIN_GAP_FRACTION <= length <= self.span_ns * 3 // 4
         span = self.span_ns if fits else self._span(length * 4)
         inside = self.begin_ns <= begin_ns and end_ns <= self.end_ns
         if fits and inside:
@@ -85,7 +89,7 @@ class View:
         return other.whole() if self.is_whole else other._from(self.begin_ns, other._span(self.span_ns))
 
     def _span(self, wanted: float) -> int:
-        return int(min(max(wanted, LEAST_NS), max(1, self.length_ns)))
+        return int(min(max(wanted, MIN_SPAN_NS), max(1, self.length_ns)))
 
     def _from(
         self, begin: int, span: int, *, earliest: int | None = None, latest: int | None = None
@@ -99,7 +103,52 @@ class View:
         return replace(self, begin_ns=begin, end_ns=begin + span)
 
 
-def first_view(length_ns: int) -> View:
+def make_first_view(length_ns: int) -> View:
     """All of a step, the cursor in front."""
     length = max(1, length_ns)
     return View(length_ns=length, begin_ns=0, end_ns=length, cursor_ns=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorTarget:
+    """A stretch of a lane.
+
+    ``shares``: what of it each role holds, the most first; ``place``: that of the event that it shows, None
+    where there is none, of ``count``; ``column_ns``: how long a column is.  ``is_gap``: it is a gap.
+    """
+
+    begin_ns: float
+    end_ns: float
+    column_ns: float
+    shares: dict[Role, float]
+    place: int | None
+    count: int
+    is_gap: bool = False
+
+
+def find_cursor_target(lane: Lane, gaps: Intervals, view: View, width: int) -> CursorTarget:
+    """What the cursor is on in so many columns."""
+    edges, column = view.edges(width), view.column(width)
+    begin, end = float(edges[column]), float(edges[column + 1])
+    column_ns = end - begin
+    gap = _find_gap_at_cursor(gaps, view.cursor_ns)
+    begin, end = gap or (begin, end)
+    columns = compute_columns(lane, np.array([begin, end]))
+    count = len(lane.items.touching(begin, end))
+    return CursorTarget(
+        begin_ns=begin,
+        end_ns=end,
+        column_ns=column_ns,
+        shares=columns.share(0),
+        place=lane.items.chosen(begin, end, columns.role(0)) if count else None,
+        count=count,
+        is_gap=gap is not None,
+    )
+
+
+def _find_gap_at_cursor(gaps: Intervals, cursor_ns: int) -> tuple[float, float] | None:
+    """A gap that begins at the cursor, all of it: what else is in its columns is not meant."""
+    begins = np.flatnonzero(gaps[:, 0] == cursor_ns)
+    if not len(begins):
+        return None
+    return float(cursor_ns), max(float(gaps[begins[0], 1]), cursor_ns + 1.0)

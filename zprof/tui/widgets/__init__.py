@@ -1,1 +1,1 @@
-"""Widgets: each draws one kind of thing, and computes nothing."""
+"""Widgets: each draws one kind of thing and computes no fact."""

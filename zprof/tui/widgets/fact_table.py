@@ -1,6 +1,11 @@
-"""A table whose every cell can be focused, sorted, searched, copied and opened."""
+"""The table widget.
+
+Each cell can be focused, sorted, searched, copied and opened; column widths give way in texts, never in
+numbers.
+"""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import ClassVar
 
 from rich.text import Text
@@ -12,13 +17,22 @@ from textual.message import Message
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
-from zprof.model.printable import printable, shorten
+from zprof.model.formatting import printable, shorten
 from zprof.tui.figures import Figure
 from zprof.tui.keys import Where, bindings
-from zprof.tui.tables import MOST_ROWS, Bar, Cell, Column, Line, Table, narrowed, shown_columns, sorted_by
-from zprof.tui.theme.looks import look_of
-from zprof.tui.widgets.fact_table_layout import PADDING, laid_out
-from zprof.tui.widgets.paint import bar_text, cell_text
+from zprof.tui.tables import (
+    MAX_ROWS,
+    BarCell,
+    Cell,
+    Column,
+    Line,
+    Table,
+    filter_lines,
+    select_columns,
+    sort_lines,
+)
+from zprof.tui.theme import get_look
+from zprof.tui.widgets.text import render_bar, render_cell
 
 #: Lines of a table beside its rows: two of its border, one of its titles.
 _FRAME = 3
@@ -151,13 +165,13 @@ class FactTable(DataTable[object]):
         if table is None:
             return
         at = self.cursor_coordinate
-        lines = narrowed(table, self.wanted)
+        lines = filter_lines(table, self.wanted)
         if self._sorted_by is not None:
-            lines = sorted_by(table, lines, self._sorted_by, reverse=self._reverse)
-        most, found = MOST_ROWS if self.size.width else _FIRST_ROWS, len(lines)
+            lines = sort_lines(table, lines, self._sorted_by, reverse=self._reverse)
+        most, found = MAX_ROWS if self.size.width else _FIRST_ROWS, len(lines)
         self._lines = lines[:most]
-        self._drawn_for, self._is_whole = self._width_of_it(), len(self._lines) == min(MOST_ROWS, found)
-        self._columns = shown_columns(table, self._drawn_for) if self._lines else []
+        self._drawn_for, self._is_whole = self._width_of_it(), len(self._lines) == min(MAX_ROWS, found)
+        self._columns = select_columns(table, self._drawn_for) if self._lines else []
         self.clear(columns=True)
         self._fill()
         if not self.has_class("fill"):
@@ -191,7 +205,7 @@ class FactTable(DataTable[object]):
     def _widths(
         self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
     ) -> list[int]:
-        return laid_out(columns, titles, rows, self._room())
+        return fit_columns(columns, titles, rows, self._room())
 
     def _nothing(self) -> str:
         """Why it has no rows."""
@@ -201,11 +215,11 @@ class FactTable(DataTable[object]):
 
     def _drawn(self, line: Line, place: int) -> Text:
         assert self.table is not None
-        cell, look = line.cells[place], look_of(self.app)
-        if isinstance(cell, Bar):
+        cell, look = line.cells[place], get_look(self.app)
+        if isinstance(cell, BarCell):
             is_ascii = bool(getattr(self.app, "ascii_only", False))
-            return bar_text(cell, cell.columns_at(self._drawn_for), look, ascii_only=is_ascii)
-        return cell_text(cell, look, numeric=self.table.columns[place].numeric, row=line.mark)
+            return render_bar(cell, cell.columns_at(self._drawn_for), look, ascii_only=is_ascii)
+        return render_cell(cell, look, numeric=self.table.columns[place].numeric, row=line.mark)
 
     def _room(self) -> int:
         """Columns for cells: less those of the frame, and of a bar to scroll with."""
@@ -231,3 +245,89 @@ class FactTable(DataTable[object]):
         for row, line in enumerate(self._lines):
             if line.key == key:
                 self.cursor_coordinate = Coordinate(row, self.cursor_coordinate.column)
+
+
+#: Columns that a cell takes beside its text.
+PADDING = 2
+#: A text is not cut below this; that of the column that takes the rest neither below its own.
+_MIN_TEXT, _MIN_REST = 14, 8
+
+
+def fit_columns(
+    columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]], room: int
+) -> list[int]:
+    """The widths of columns for a room, to which the texts in the rows are cut."""
+    widths = [max(text.cell_len for text in cells) for cells in zip(titles, *rows, strict=True)]
+    texts = [not column.numeric and bool(column.title) for column in columns]
+    widths = shrink_widths(widths, texts, [column.rest for column in columns], room)
+    for row in rows:
+        for text, width in zip(row, widths, strict=True):
+            if text.cell_len > width:
+                text.plain = shorten(text.plain, width)
+    return widths
+
+
+def shrink_widths(widths: Sequence[int], texts: Sequence[bool], rest: Sequence[bool], room: int) -> list[int]:
+    """The widths of columns that have to fit into a room with their padding.
+
+    Those that take the rest give way first, then the widest of the texts; numbers keep theirs.
+    """
+    fits = [
+        min(width, room) if text or last else width
+        for width, text, last in zip(widths, texts, rest, strict=True)
+    ]
+    over = sum(fits) + PADDING * len(fits) - room
+    for places, least in ((_chosen_places(rest), _MIN_REST), (_chosen_places(texts), _MIN_TEXT)):
+        over = _shrink(fits, places, least, over)
+    return fits
+
+
+def _chosen_places(chosen: Sequence[bool]) -> list[int]:
+    return [place for place, is_one in enumerate(chosen) if is_one]
+
+
+def _shrink(widths: list[int], places: Sequence[int], least: int, over: int) -> int:
+    """Take from the widest of these, column by column, until all fits or they are down to ``least``.
+
+    Says how much is still too much.
+    """
+    while over > 0 and places:
+        widest = max(places, key=lambda place: widths[place])
+        if widths[widest] <= least:
+            break
+        widths[widest] -= 1
+        over -= 1
+    return over
+
+
+#: The last page can be gone to where the table has no bar at its side, and is wider by that.
+_SCROLL_BAR = 1
+
+
+class PagedTable(FactTable):
+    """Shows the page of the column under the cursor."""
+
+    def _widths(
+        self, columns: Sequence[Column], titles: Sequence[Text], rows: Sequence[Sequence[Text]]
+    ) -> list[int]:
+        return align_to_pages(super()._widths(columns, titles, rows), self._room())
+
+    def _scroll_cursor_into_view(self, animate: bool = False) -> None:
+        """To the page of its column; it is as high as its rows."""
+        widths = [column.get_render_width(self) for column in self.ordered_columns]
+        begin = [0, *accumulate(widths)][self.cursor_column]
+        room = max(1, self._room())
+        self.scroll_to(x=begin // room * room, animate=False)
+
+
+def align_to_pages(widths: Sequence[int], room: int) -> list[int]:
+    """Widths with which no column lies across the end of a page: the last one of each page fills it."""
+    found, used, last = list(widths), 0, 0
+    for place, width in enumerate(widths):
+        if used and used + width + PADDING > room:
+            found[place - 1] += max(0, room - used)
+            used, last = 0, _SCROLL_BAR
+        used += width + PADDING
+    if last:
+        found[-1] += max(0, room - used) + last
+    return found

@@ -1,4 +1,4 @@
-"""The knobs, one below the other: arrows go from one to the next and turn it."""
+"""The list of knobs on the plan screen: arrow keys move between knobs and turn them."""
 
 from typing import ClassVar
 
@@ -8,19 +8,18 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Static
 
-from zprof.model.planning.whatif import Change
+from zprof.model.whatif import Change
 from zprof.tui.keys import Where, bindings
-from zprof.tui.plan.knob import Knob
-from zprof.tui.tables import Cell, Column, Line, Mark, Table, Word
-from zprof.tui.theme.looks import look_of
-from zprof.tui.theme.palette import MARKS
+from zprof.tui.presenters.plan_knobs import Knob
+from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
+from zprof.tui.theme import MARKS, get_look
 
 CHANGED, _IDLE = "*", "-"
 _TITLE, _VALUE = 14, 5
 #: Columns from which on there is room for arrows beside a value, and for what a turned knob was.
 _ARROWS, _WAS = 25, 34
 #: Keys of the whole screen, not of the knobs alone.
-OF_SCREEN = frozenset({"reset", "reset_all", "next_table"})
+SCREEN_ACTIONS = frozenset({"reset", "reset_all", "next_table"})
 _NOTHING = "no knob means anything for this run"
 
 
@@ -28,7 +27,7 @@ class KnobList(Static, can_focus=True):
     """Shows the knobs of a change; whoever hears :class:`Turned` turns them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        each for each in bindings(Where.PLAN) if each.action not in OF_SCREEN
+        each for each in bindings(Where.PLAN) if each.action not in SCREEN_ACTIONS
     ]
 
     class Turned(Message):
@@ -78,7 +77,7 @@ class KnobList(Static, can_focus=True):
                 Column(title="measured"),
                 Column(title="now", says=f"{CHANGED}: changed; {_IDLE}: means nothing as the others stand"),
             ),
-            lines=tuple(_line(knob, self.change) for knob in self.knobs),
+            lines=tuple(_build_line(knob, self.change) for knob in self.knobs),
             help="What of the run is changed. up, down: another knob; left, right: turn it; enter: what it "
             "does; x: this one as measured, X: all of them.",
         )
@@ -88,7 +87,7 @@ class KnobList(Static, can_focus=True):
         knob = self.under
         if knob is None:
             return None
-        line = _line(knob, self.change)
+        line = _build_line(knob, self.change)
         return line, line.cells[0]
 
     def action_along(self, by: int) -> None:
@@ -161,7 +160,7 @@ class KnobList(Static, can_focus=True):
             said += f"{value:>{_VALUE}}"
         mark = Mark.MUTED if knob.idle else Mark.PREDICTED if is_turned else Mark.PLAIN
         text = Text(said.ljust(room), no_wrap=True, end="")
-        text.stylize(MARKS[mark].colour(look_of(self.app)))
+        text.stylize(MARKS[mark].colour(get_look(self.app)))
         if is_turned:
             text.stylize("bold")
         if is_under:
@@ -169,13 +168,16 @@ class KnobList(Static, can_focus=True):
         return text
 
 
-def _line(knob: Knob, change: Change) -> Line:
+def _build_line(knob: Knob, change: Change) -> Line:
     now = _IDLE if knob.idle else knob.choices[knob.place(change)].text
     shown = f"{CHANGED} {now}" if knob.is_turned(change) else now
-    return Line(key=knob.field, cells=(Word(knob.title), Word(knob.choices[knob.measured].text), Word(shown)))
+    return Line(
+        key=knob.field,
+        cells=(TextCell(knob.title), TextCell(knob.choices[knob.measured].text), TextCell(shown)),
+    )
 
 
-def knob_said(knob: Knob, change: Change) -> tuple[str, str]:
+def describe_knob(knob: Knob, change: Change) -> tuple[str, str]:
     """Title and text on a knob."""
     now = knob.choices[knob.place(change)].text
     lines = [

@@ -1,21 +1,21 @@
-"""Paints the rows of the timeline: the ruler, and lanes with their labels, glyphs and the cursor."""
+"""Draw the rows of the timeline: ruler ticks, lane labels, a glyph or a name per column, the cursor."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from zprof.model.printable import display_width, printable, shorten
+from zprof.model.formatting import display_width, printable, shorten
 from zprof.tui.tables import Mark
-from zprof.tui.theme.palette import MARKS, TIMES, Look, Paint
-from zprof.tui.timeline.cells import cells, written
-from zprof.tui.timeline.cover import Role
-from zprof.tui.timeline.lane import Lane, columns_of
-from zprof.tui.timeline.ruler import ruled
+from zprof.tui.theme import MARKS, TIMES, Look, Paint
+from zprof.tui.timeline.lane import IDLE, Columns, Lane, LaneKind, Role, compute_columns
 from zprof.tui.timeline.view import View
 
 #: Columns of a lane's label.
-LABEL = 12
+LABEL_WIDTH = 12
 _HOST = Paint("•", "H", "#B0A08A", "#6E5F48")
 
 
@@ -38,45 +38,179 @@ class Brush:
         return self.ground + Style.parse(colour) if colour else self.ground
 
 
-def ruler(view: View, width: int, brush: Brush) -> list[Segment]:
+def draw_ruler(view: View, width: int, brush: Brush) -> list[Segment]:
     """Milliseconds of the step, and a mark over the cursor; a digit that stands there is shown in reverse."""
-    line, column = ruled(view, width), view.column(width)
+    line, column = format_ruler(view, width), view.column(width)
     mark = "v" if brush.ascii_only else "▼"
     digit = line[column : column + 1].strip()
     return [
-        Segment("ms of step".ljust(LABEL + 1), brush.ground),
+        Segment("ms of step".ljust(LABEL_WIDTH + 1), brush.ground),
         Segment(line[:column], brush.muted),
         Segment(digit or mark, brush.ground + Style(bold=True, reverse=bool(digit))),
         Segment(line[column + 1 :], brush.muted),
     ]
 
 
-def row(
+def draw_lane(
     lane: Lane, view: View, width: int, brush: Brush, *, chosen: tuple[bool, bool] = (False, False)
 ) -> list[Segment]:
     """A lane.  ``chosen``: whether the cursor is in it, and whether the widget has the focus."""
     is_mine, has_focus = chosen
-    label = shorten(printable(lane.label), LABEL)
-    label += " " * (LABEL - display_width(label))
+    label = shorten(printable(lane.label), LABEL_WIDTH)
+    label += " " * (LABEL_WIDTH - display_width(label))
     segments = [
         Segment(label, brush.ground + Style(reverse=is_mine and has_focus, bold=is_mine)),
         Segment(" ", brush.ground),
     ]
     cursor = view.column(width)
-    for column, (text, role) in enumerate(_line(lane, view, width, brush)):
-        style = brush.of(_paint(lane, role))
+    for column, (text, role) in enumerate(_draw_columns(lane, view, width, brush)):
+        style = brush.of(_find_paint(lane, role))
         segments.append(Segment(text, style + Style(reverse=True) if column == cursor else style))
     return list(Segment.simplify(segments))
 
 
-def _line(lane: Lane, view: View, width: int, brush: Brush) -> list[tuple[str, Role | None]]:
+def _draw_columns(lane: Lane, view: View, width: int, brush: Brush) -> list[tuple[str, Role | None]]:
     if lane.is_named:
-        return [(text, None) for text in written(lane, view, width, ascii_only=brush.ascii_only)]
+        return [(text, None) for text in write_names(lane, view, width, ascii_only=brush.ascii_only)]
     idle = TIMES["idle_ns"].shown(ascii_only=brush.ascii_only)
-    return cells(lane, columns_of(lane, view.edges(width)), idle, ascii_only=brush.ascii_only)
+    return pick_glyphs(lane, compute_columns(lane, view.edges(width)), idle, ascii_only=brush.ascii_only)
 
 
-def _paint(lane: Lane, role: Role | None) -> Paint | None:
+def _find_paint(lane: Lane, role: Role | None) -> Paint | None:
     if role is None:
         return None if lane.is_named else TIMES["idle_ns"]
     return _HOST if role is Role.HOST else TIMES[role.value]
+
+
+_EIGHTHS = "▁▂▃▄▅▆▇█"
+#: By role: where it holds less than half of a column, and more; the same in ASCII.
+GLYPHS: Mapping[Role, tuple[str, str, str, str]] = {
+    Role.COMPUTE: ("▄", "█", "+", "#"),
+    Role.TRANSFER: ("╸", "━", "=", "="),
+    Role.WAIT: ("▒", "▒", "w", "w"),
+    Role.HIDDEN: ("╌", "╌", "-", "-"),
+    Role.MEMCPY: ("▗", "▄", "m", "m"),
+    Role.UNEXPLAINED: ("?", "?", "?", "?"),
+    Role.HOST: ("◦", "•", "h", "H"),
+}
+_NOTHING = " "
+#: In fewer cells than these behind its bar a name tells nothing.
+_MIN_NAME = 3
+
+
+def pick_glyph(role: Role, share: float, *, ascii_only: bool) -> str:
+    """Compute fills a cell by eighths, the others have a thin and a full glyph."""
+    thin, full, thin_letter, letter = GLYPHS[role]
+    if ascii_only:
+        return letter if share >= 0.5 else thin_letter
+    if role is Role.COMPUTE:
+        return _EIGHTHS[min(7, max(0, int(np.ceil(share * 8)) - 1))]
+    return full if share >= 0.5 else thin
+
+
+def pick_glyphs(
+    lane: Lane, columns: Columns, idle: str, *, ascii_only: bool
+) -> list[tuple[str, Role | None]]:
+    """A glyph a column; ``idle`` where nothing ran in a lane that shows so."""
+    found: list[tuple[str, Role | None]] = []
+    for column, place in enumerate(columns.first.tolist()):
+        if place == IDLE:
+            found.append((idle if lane.shows_idle else _NOTHING, None))
+        else:
+            role, share = columns.roles[place], float(columns.shares[place, column])
+            found.append((pick_glyph(role, share, ascii_only=ascii_only), role))
+    return found
+
+
+def write_names(lane: Lane, view: View, width: int, *, ascii_only: bool) -> list[str]:
+    """Names from where each begins, as far as there is room until the next; a list of single cells."""
+    bar = "|" if ascii_only else "▏"
+    line = [_NOTHING] * width
+    begins = _find_name_starts(lane, view, width)
+    for place, (column, name) in enumerate(begins):
+        following = begins[place + 1][0] if place + 1 < len(begins) else width
+        if name:
+            line[column:following] = _fit_name(bar, printable(name), following - column, lane.kind)
+    return line
+
+
+def _find_name_starts(lane: Lane, view: View, width: int) -> list[tuple[int, str]]:
+    """Column and name of each begin that is seen, the last one of a column; "" where a name ends.
+
+    A name that ends within the column in which the next begins has no end of its own.
+    """
+    items = lane.items
+    found: dict[int, str] = {}
+    places = items.touching(view.begin_ns, view.end_ns)
+    columns = np.clip((items.start_ns[places] - view.begin_ns) * width // view.span_ns, 0, width - 1)
+    ends = -(-(items.end_ns[places] - view.begin_ns) * width // view.span_ns)
+    begun, last = np.unique(columns[::-1], return_index=True)  # at most one a column: its name is looked up
+    for place in (len(places) - 1 - last).tolist():
+        found[int(columns[place])] = lane.names[int(items.row[places[place]])]
+    for place in (len(places) - 1 - last).tolist():
+        column, end = int(columns[place]), int(ends[place])
+        if end < width and not ((begun > column) & (begun < end)).any():
+            found.setdefault(end, "")
+    return sorted(found.items())
+
+
+def _fit_name(bar: str, name: str, room: int, kind: LaneKind) -> list[str]:
+    """Exactly ``room`` strings that fill as many cells: a wide character stands in the first of its two."""
+    found = [bar]
+    for character in _cut_name(name, room - 1, kind):
+        wide = display_width(character)
+        if wide == 0:
+            found[-1] += character
+        else:
+            found += [character, *[""] * (wide - 1)]
+    return [*found, *[_NOTHING] * (room - len(found))]
+
+
+def _cut_name(name: str, room: int, kind: LaneKind) -> str:
+    """Units differ in their ends (``17`` of ``layers.17``), phases in their begins."""
+    if kind is LaneKind.UNITS and display_width(name) > room:
+        name = _take_last_parts(name, room)
+        return shorten(name[::-1], room)[::-1] if room >= _MIN_NAME or display_width(name) <= room else ""
+    return shorten(name, room) if room >= _MIN_NAME or display_width(name) <= room else ""
+
+
+def _take_last_parts(name: str, room: int) -> str:
+    """As many of the last parts between dots as there is room for, else all of it."""
+    parts = name.split(".")
+    ends = (".".join(parts[first:]) for first in range(1, len(parts)))
+    return next((end for end in ends if end and display_width(end) <= room), name)
+
+
+#: Columns that a tick needs: its number, and room before the next.
+_TICK_WIDTH = 11
+_ROUND_STEPS = (1, 2, 5, 10)
+
+
+def find_ticks(view: View, width: int) -> list[tuple[int, str]]:
+    """Column and number of each tick."""
+    if width < 1:
+        return []
+    step, decimals = _round_step(view.span_ns * _TICK_WIDTH / width)
+    found, time = [], -(-view.begin_ns // step) * step
+    while time < view.end_ns:
+        column = (time - view.begin_ns) * width // view.span_ns
+        label = f"{time / 1e6:.{decimals}f}"
+        if column + len(label) <= width:
+            found.append((column, label))
+        time += step
+    return found
+
+
+def format_ruler(view: View, width: int) -> str:
+    """The ruler in one line: each number begins in the column of its time."""
+    line = [" "] * width
+    for column, label in find_ticks(view, width):
+        line[column : column + len(label)] = label
+    return "".join(line)
+
+
+def _round_step(least_ns: float) -> tuple[int, int]:
+    """The round number of nanoseconds from there on, and how many decimals of a millisecond it needs."""
+    power = max(0, math.floor(math.log10(max(1.0, least_ns))))
+    step = next(s * 10**power for s in _ROUND_STEPS if s * 10**power >= least_ns or s == _ROUND_STEPS[-1])
+    return step, max(0, 6 - math.floor(math.log10(step)))

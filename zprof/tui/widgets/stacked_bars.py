@@ -1,19 +1,29 @@
-"""Bars of memory side by side on one scale, one part a tenant, and a legend with the bytes of one rank."""
+"""The memory bars widget.
 
+One bar per rank on one scale, one part per tenant, and a legend with the bytes of one rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
 from rich.text import Text
 from textual import events
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Static
 
+from zprof.model.formatting import printable, shorten
 from zprof.tui.figures import Figure
-from zprof.tui.pages.memory import RankBar, Stacks
+from zprof.tui.presenters.memory import RankBar, Stacks
 from zprof.tui.tables import Cell, Line, Table
+from zprof.tui.theme import TENANTS, Look, get_look
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.stacked_paint import NOT_FOUND, Pen, bars_lines, item_at, legend_rows, shown_bars
+from zprof.tui.widgets.text import render_cell, render_parts
 
 
 class StackedBars(Static, can_focus=True):
-    """Draws :class:`~zprof.tui.pages.memory.Stacks`; one tenant of its legend is under the cursor."""
+    """Draws :class:`~zprof.tui.presenters.memory.Stacks`; one tenant of its legend is under the cursor."""
 
     class Chosen(Message):
         """Another rank was asked for."""
@@ -42,7 +52,7 @@ class StackedBars(Static, can_focus=True):
 
     def shown_bars(self) -> list[RankBar]:
         """As many as fit, in the order of the ranks."""
-        return shown_bars(self.stacks, self.most_bars) if self.stacks else []
+        return select_bars(self.stacks, self.most_bars) if self.stacks else []
 
     def shown_figures(self) -> list[Figure]:
         """Peaks of the bars, the scale, the legend and its sum, the notes."""
@@ -101,8 +111,8 @@ class StackedBars(Static, can_focus=True):
         if 0 <= row < len(bars):
             self.post_message(self.Chosen(bars[row].rank))
         elif self.stacks is not None and row >= len(bars):
-            rows = legend_rows(self.stacks.legend.lines, self.size.width)
-            found = item_at(rows, row - len(bars), event.x)
+            rows = layout_legend(self.stacks.legend.lines, self.size.width)
+            found = find_item(rows, row - len(bars), event.x)
             if found != NOT_FOUND:
                 self.cursor = found
                 self.redraw()
@@ -111,6 +121,129 @@ class StackedBars(Static, can_focus=True):
         """Draw it anew for the room there is."""
         if self.stacks is not None and self.size.width:
             most = (self.most_bars, self.most_notes)
-            lines = bars_lines(self.stacks, self.size.width, *most, self.cursor, Pen.of(self))
+            lines = draw_bars(self.stacks, self.size.width, *most, self.cursor, Pen.of(self))
             self.styles.height = len(lines)
             self.update(Text("\n").join(lines))
+
+
+_SHORT_NAMES = (("communication ", "comm. "), ("temporary ", "temp. "), ("optimizer state", "optimizer"))
+_MOMENT_WIDTH = 22
+_MIN_BAR = 10
+#: Where nothing of the legend is.
+NOT_FOUND = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pen:
+    """How to draw: the look, plain letters or glyphs, and whether this part has the focus."""
+
+    look: Look
+    ascii_only: bool
+    focused: bool
+
+    @classmethod
+    def of(cls, widget: Widget) -> "Pen":
+        """How a widget is drawn now."""
+        ascii_only = bool(getattr(widget.app, "ascii_only", False))
+        return cls(look=get_look(widget.app), ascii_only=ascii_only, focused=widget.has_focus)
+
+    def head(self) -> Text:
+        """Where a headline begins: with a mark where this part has the focus."""
+        return Text(self.pick("▸", ">") if self.focused else " ", style="bold", no_wrap=True, end="")
+
+    @property
+    def head_style(self) -> str:
+        """Of a headline."""
+        return "bold reverse" if self.focused else "bold"
+
+    def pick(self, glyph: str, letter: str) -> str:
+        """The glyph, or the letter."""
+        return letter if self.ascii_only else glyph
+
+
+def select_bars(stacks: Stacks, most: int) -> list[RankBar]:
+    """As many as fit, in the order of the ranks."""
+    return sorted(stacks.bars[:most], key=lambda entry: entry.rank)
+
+
+def draw_bars(
+    stacks: Stacks, width: int, most_bars: int, most_notes: int, cursor: int, pen: Pen
+) -> list[Text]:
+    """All lines; ``cursor`` is the place in the legend that is marked while this part has the focus."""
+    bars = select_bars(stacks, most_bars)
+    beside = max((cell_len(_format_moment(entry)) for entry in bars), default=0)
+    return [
+        _draw_headline(stacks, len(bars), width, pen),
+        *(_draw_bar(entry, stacks.whole.value or 0, width, beside, pen) for entry in bars),
+        *_draw_legend(stacks.legend.lines, width, cursor, pen),
+        *(_draw_cells(cells, width, pen.look) for cells in (stacks.total, *stacks.notes[:most_notes])),
+    ]
+
+
+def _draw_headline(stacks: Stacks, shown: int, width: int, pen: Pen) -> Text:
+    peaks = f"own peaks, memory window ({stacks.window})" if stacks.window else "each rank at its own peak"
+    some = f" · {shown} of {len(stacks.order)} ranks" if shown < len(stacks.order) else ""
+    said = f" {peaks}{some} · full bar {stacks.whole.text}, {stacks.whole_is}"
+    return pen.head().append(shorten(said, width - 1), style=pen.head_style)
+
+
+def _draw_bar(entry: RankBar, whole: float, width: int, beside: int, pen: Pen) -> Text:
+    mark = pen.pick("▶", ">") if entry.is_subject else " "
+    style = "bold" if entry.is_subject else ""
+    text = Text(f"{mark} rank {entry.rank:<4} ", style=style, no_wrap=True, end="")
+    size = f" {entry.bound}{entry.peak.text}"
+    room = max(_MIN_BAR, width - len(text) - 1 - max(11, len(size)) - beside - 2)
+    parts = [(TENANTS[name], float(size_bytes)) for name, size_bytes in entry.parts]
+    drawn = render_parts(parts, room, whole, pen.look, ascii_only=pen.ascii_only)
+    text.append_text(drawn).append(" " * (room - len(drawn.plain)) + pen.pick("│", "|"))
+    return text.append(f"{size:>11}  {_format_moment(entry)}", style=style)
+
+
+def _format_moment(entry: RankBar) -> str:
+    return shorten(printable(entry.moment), _MOMENT_WIDTH)
+
+
+def _draw_legend(lines: Sequence[Line], width: int, cursor: int, pen: Pen) -> list[Text]:
+    texts = []
+    for row in layout_legend(lines, width):
+        text = Text(no_wrap=True, end="")
+        for place, said, column in row:
+            paint = TENANTS[lines[place].key]
+            under = pen.focused and place == cursor
+            text.append(" " * (column - cell_len(text.plain)))
+            text.append(paint.shown(ascii_only=pen.ascii_only), style=paint.colour(pen.look))
+            text.append(f" {said}", style="reverse bold" if under else "")
+        texts.append(text)
+    return texts
+
+
+def layout_legend(lines: Sequence[Line], width: int) -> list[list[tuple[int, str, int]]]:
+    """(place, name and bytes, column) of the items of each row: in columns, in as few rows as fit."""
+    for columns in range(len(lines), 0, -1):
+        for shorter in (False, True):
+            items = [_format_item(line, shorter=shorter) for line in lines]
+            widths = [max(len(item) for item in items[at::columns]) + 4 for at in range(columns)]
+            if sum(widths) - 2 <= width or (columns == 1 and shorter):
+                begins = [sum(widths[:at]) for at in range(columns)]
+                placed = [(at, item, begins[at % columns]) for at, item in enumerate(items)]
+                return [placed[at : at + columns] for at in range(0, len(placed), columns)]
+    return []
+
+
+def _format_item(line: Line, *, shorter: bool) -> str:
+    name, size, by = line.cells[0].text, line.cells[1].text, line.cells[3].text
+    for long, short in _SHORT_NAMES if shorter else ():
+        name = name.replace(long, short)
+    return f"{name} {by if by == '~' else ''}{size}"
+
+
+def find_item(rows: list[list[tuple[int, str, int]]], row: int, x: int) -> int:
+    """The place in the legend that is drawn there."""
+    items = rows[row] if 0 <= row < len(rows) else []
+    return next((place for place, said, column in items if column <= x <= column + len(said) + 2), NOT_FOUND)
+
+
+def _draw_cells(cells: Sequence[Cell], width: int, look: Look) -> Text:
+    text = Text(" ", no_wrap=True, end="").join(render_cell(cell, look) for cell in cells)
+    text.truncate(width, overflow="ellipsis")
+    return text

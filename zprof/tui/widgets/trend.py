@@ -1,19 +1,32 @@
-"""Live memory over time, stacked by tenant: each column at its highest point, phases and steps below."""
+"""The widget for live memory over time: a stacked plot with phases and steps below."""
+
+from collections.abc import Sequence
 
 from rich.text import Text
 from textual import events
 from textual.widgets import Static
 
+from zprof.model.formatting import printable, shorten
+from zprof.reports.presenters.memory_figures import tenant_name
 from zprof.tui.figures import Figure
-from zprof.tui.pages.memory_timeline import Curve, point_table
+from zprof.tui.presenters.memory_timeline import (
+    ORDER,
+    Curve,
+    build_point_table,
+    decimate,
+    find_column,
+    format_moment_at,
+    layout_marks,
+    stack_cells,
+)
 from zprof.tui.tables import Cell, Line, Table
+from zprof.tui.theme import TENANTS
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.stacked_paint import Pen
-from zprof.tui.widgets.trend_paint import NO_TIMELINE, chosen_points, gutter, most_of, trend_lines
+from zprof.tui.widgets.stacked_bars import Pen
 
 
 class Trend(Static, can_focus=True):
-    """Draws a :class:`~zprof.tui.pages.memory_timeline.Curve`; one of its points is under the cursor."""
+    """Draws a :class:`~zprof.tui.presenters.memory_timeline.Curve`; one of its points is under the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         """Nothing to draw yet; ``rows`` is how high the plot is."""
@@ -25,7 +38,7 @@ class Trend(Static, can_focus=True):
     @property
     def table(self) -> Table | None:
         """The point under the cursor as a table."""
-        return point_table(self.curve, self.point) if self.curve else None
+        return build_point_table(self.curve, self.point) if self.curve else None
 
     def show(self, curve: Curve | None) -> None:
         """Draw this one from now on; the cursor is at its peak where it is another one."""
@@ -39,7 +52,7 @@ class Trend(Static, can_focus=True):
         if self.curve is None:
             return []
         point = self._seen()
-        most = most_of(self.curve, point)
+        most = find_largest_tenant(self.curve, point)
         return [
             self.curve.total(self.curve.peak),
             self.curve.total(point),
@@ -84,7 +97,7 @@ class Trend(Static, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """The point in that column."""
-        column = event.x - (gutter(self.curve) if self.curve else 0)
+        column = event.x - (gutter_width(self.curve) if self.curve else 0)
         chosen = self._chosen()
         if 0 <= column < len(chosen):
             self.point = chosen[column]
@@ -96,13 +109,114 @@ class Trend(Static, can_focus=True):
             self.styles.height = 1
             self.update(Text(f" {NO_TIMELINE}", no_wrap=True))
         elif self.size.width:
-            lines = trend_lines(self.curve, self._seen(), self.rows, self.size.width, Pen.of(self))
+            lines = draw_trend(self.curve, self._seen(), self.rows, self.size.width, Pen.of(self))
             self.styles.height = len(lines)
             self.update(Text("\n").join(lines))
 
     def _chosen(self) -> list[int]:
-        return chosen_points(self.curve, self.size.width) if self.curve else []
+        return pick_points(self.curve, self.size.width) if self.curve else []
 
     def _seen(self) -> int:
         assert self.curve is not None
         return self.point if self.has_focus else self.curve.peak
+
+
+NO_TIMELINE = "live bytes over time: the report has no timeline of this rank; zprof record measures it"
+_MIN_COLUMNS = 10
+#: Rows of the plot from which steps have a row of their own.
+_TALL = 5
+
+
+def draw_trend(curve: Curve, point: int, rows: int, width: int, pen: Pen) -> list[Text]:
+    """All lines; ``point`` is what the headline tells of, and ``rows`` how high the plot is."""
+    chosen = pick_points(curve, width)
+    steps = [(time, f"step {step}") for time, step in curve.timeline.steps]
+    phases = [(time, printable(name)) for time, name in curve.timeline.phases]
+    named = [phases or steps] if rows < _TALL or not steps else [phases, steps]
+    axes = [_draw_axis(curve, names, len(chosen), pen) for names in named if names] or [
+        Text(" " * width, end="")
+    ]
+    if pen.focused:
+        axes[0] = _draw_cursor(curve, axes[0], chosen, point, pen)
+    return [_draw_headline(curve, point, width, pen), *_draw_plot(curve, chosen, rows, pen), *axes]
+
+
+def gutter_width(curve: Curve) -> int:
+    """Columns left of the plot."""
+    return len(curve.total(curve.peak).text) + 2
+
+
+def pick_points(curve: Curve, width: int) -> list[int]:
+    """The point that each column of the plot shows."""
+    columns = max(_MIN_COLUMNS, width - gutter_width(curve))
+    return decimate(curve.timeline.time_ns, curve.end_ns, curve.heights, columns)
+
+
+def find_largest_tenant(curve: Curve, point: int) -> str:
+    """Who has most of a point that is not the peak: of that one the bars tell."""
+    tenants = curve.timeline.tenants
+    return "" if point == curve.peak else max(tenants, key=lambda name: tenants[name][point])
+
+
+def _draw_headline(curve: Curve, point: int, width: int, pen: Pen) -> Text:
+    whose = f"rank {curve.timeline.rank}"
+    if curve.instead_of is not None:
+        whose += f" (none is kept of rank {curve.instead_of})"
+    what = f"{'peak ' if point == curve.peak else ''}{curve.total(point).text}"
+    parts = [
+        f" live bytes, {whose}: {what} at {curve.time(point).text}",
+        printable(format_moment_at(curve, point)),
+    ]
+    if most := find_largest_tenant(curve, point):
+        parts.append(f"{tenant_name(most)} {curve.tenant(most, point).text}")
+    text = shorten(" · ".join(part for part in parts if part), width - 1)
+    return pen.head().append(text, style=pen.head_style)
+
+
+def _draw_plot(curve: Curve, chosen: Sequence[int], rows: int, pen: Pen) -> list[Text]:
+    tenants, top = curve.timeline.tenants, curve.heights[curve.peak]
+    names = [name for name in ORDER if name in tenants]
+    towers = {
+        point: stack_cells([(name, tenants[name][point]) for name in names], top, rows)
+        for point in set(chosen)
+    }
+    peak = chosen.index(curve.peak) if curve.peak in chosen else -1
+    lines = []
+    for row in range(rows - 1, -1, -1):
+        text = Text(_format_axis_label(curve, row, rows, pen), no_wrap=True, end="")
+        for column, point in enumerate(chosen):
+            if row == rows - 1 and column == peak:
+                text.append(pen.pick("▼", "v"), style="bold")
+            else:
+                _append_cell(text, towers[point][row], pen)
+        lines.append(text)
+    return lines
+
+
+def _append_cell(text: Text, name: str, pen: Pen) -> None:
+    paint = TENANTS.get(name)
+    text.append(
+        paint.shown(ascii_only=pen.ascii_only) if paint else " ", paint.colour(pen.look) if paint else ""
+    )
+
+
+def _format_axis_label(curve: Curve, row: int, rows: int, pen: Pen) -> str:
+    said = curve.total(curve.peak).text if row == rows - 1 else "0" if row == 0 else ""
+    return f"{said:>{gutter_width(curve) - 1}}{pen.pick('│', '|')}"
+
+
+def _draw_axis(curve: Curve, named: Sequence[tuple[int, str]], columns: int, pen: Pen) -> Text:
+    line = [" "] * columns
+    for begin, end, name in layout_marks(named, curve, columns):
+        said = (pen.pick("╵", "'") + name)[: end - begin]
+        line[begin : begin + len(said)] = said
+    return Text(" " * gutter_width(curve) + "".join(line), no_wrap=True, end="")
+
+
+def _draw_cursor(curve: Curve, axis: Text, chosen: Sequence[int], point: int, pen: Pen) -> Text:
+    """The axis with a mark below the point's column."""
+    times = curve.timeline.time_ns
+    there = [column for column, shown in enumerate(chosen) if shown == point]
+    column = there[0] if there else find_column(times[point], times[0], curve.end_ns, len(chosen))
+    at = gutter_width(curve) + column
+    return Text(axis.plain[:at] + pen.pick("▲", "^") + axis.plain[at + 1 :], no_wrap=True, end="")

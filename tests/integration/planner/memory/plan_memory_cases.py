@@ -15,20 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zprof.analysis.memory.analyse import analyse_memory
+from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
 from zprof.model.memory import RankMemory
-from zprof.model.planning.job import (
-    Backend,
-    Batch,
-    Degrees,
-    ElementBytes,
-    Job,
-    Overlap,
-    Residual,
-    Shape,
-)
 from zprof.model.training import TrainingFacts
-from zprof.planner.models.units import with_units
-from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.planner.gpt_units import with_units
+from zprof.reference_engine.program.options import add_arguments, make_config
 from zprof.reference_engine.program.train_config import TrainConfig
 from zprof.run.reader import load
 
@@ -143,7 +134,7 @@ def config_of(options: Sequence[str]) -> TrainConfig:
     """The run that options ask for."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return config_from(parser.parse_args(options))
+    return make_config(parser.parse_args(options))
 
 
 def _read(path: Path, options: Sequence[str], ranks: int) -> Recorded:

@@ -21,17 +21,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from zprof.collectors.marks import MarkLog
+from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector
 from zprof.model.training import TrainingFacts
-from zprof.reference_engine.comm import NativeComm
 from zprof.reference_engine.comm.mesh import make_mesh
+from zprof.reference_engine.comm.native import NativeComm
 from zprof.reference_engine.engine import ZeroModel
-from zprof.reference_engine.program.build import build
-from zprof.reference_engine.program.data import micro_batches
-from zprof.reference_engine.program.loop import batches_of, train_step
-from zprof.reference_engine.program.options import add_arguments, config_from
+from zprof.reference_engine.program.data import iter_micro_batches
+from zprof.reference_engine.program.options import add_arguments, make_config
 from zprof.reference_engine.program.train_config import TrainConfig
+from zprof.reference_engine.train import build_program, make_batches, train_step
 from zprof.run.manifest import RunManifest
 from zprof.run.writer import RankWriter
 
@@ -71,7 +70,7 @@ def train(rank: int, ranks: int, folder: Path, cases: Mapping[str, Sequence[str]
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     for name, options in cases.items():
-        record(folder / f"{name}.zprof", config_from(parser.parse_args(options)))
+        record(folder / f"{name}.zprof", make_config(parser.parse_args(options)))
         gc.collect()
     dist.barrier()
     dist.destroy_process_group()
@@ -80,8 +79,8 @@ def train(rank: int, ranks: int, folder: Path, cases: Mapping[str, Sequence[str]
 def record(path: Path, config: TrainConfig) -> None:
     """Train a model from its start, and write what the collector saw of two steps."""
     mesh = make_mesh(NativeComm, dp=dist.get_world_size() // config.mp, mp=config.mp)
-    built = build(config, mesh)
-    batches = micro_batches(batches_of(config, mesh), range(WARM_STEPS + STEPS))
+    built = build_program(config, mesh)
+    batches = iter_micro_batches(make_batches(config, mesh), range(WARM_STEPS + STEPS))
     marks, each = MarkLog(), config.zero.micro_batches
     for step in range(WARM_STEPS):
         train_step(built, batches, step, micro_batches=each)

@@ -13,8 +13,8 @@ from plan_memory_cases import Recorded, job_of, options_of, record
 
 from tests.support.expected_states import expected_state
 from zprof.model.tenants import Tenant
+from zprof.planner.memory.walk.layout import model_state_bytes
 from zprof.planner.memory.walk.peak import peak_of
-from zprof.planner.memory.walk.states import states_of
 
 pytestmark = pytest.mark.ranks
 
@@ -116,7 +116,7 @@ def test_every_schedule_dtype_and_number_of_ranks(many: Many, ranks: int, name: 
 
 
 def check_states(recorded: Recorded) -> None:
-    predicted = states_of(job_of(recorded.config, recorded.ranks), recorded.config.zero.stage)
+    predicted = model_state_bytes(job_of(recorded.config, recorded.ranks), recorded.config.zero.stage)
     assert predicted == expected_state(recorded.training)
     for memory in recorded.memory:
         assert memory.state_bytes == predicted, f"rank {memory.rank}"

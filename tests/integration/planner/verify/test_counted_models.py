@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from zprof.integrations.planning.child_process import Limits
-from zprof.integrations.planning.count import count_model
-from zprof.integrations.planning.fake.counting import count
+from zprof.integrations.planning.count_task import count_units
+from zprof.integrations.planning.tasks import count_model
 from zprof.model.errors import BadInput
-from zprof.model.planning.job import Batch, Degrees, Job
+from zprof.model.job import Batch, Degrees, Job
 
 LAYERS, HIDDEN, HEADS, WORDS, CONTEXT = 3, 256, 4, 512, 64
 SAMPLES = 2
@@ -58,7 +58,7 @@ def in_this_process(name: str) -> Mapping[str, Any]:
     """What the child would answer."""
     answers: list[Mapping[str, Any]] = []
     job = msgspec.to_builtins(Job(parameters=1, batch=Batch(samples=SAMPLES, sequence=CONTEXT)))
-    count({"job": job, "model": f"models_of_a_user:{name}"}, answers.append)
+    count_units({"job": job, "model": f"models_of_a_user:{name}"}, answers.append)
     (answer,) = answers
     return answer
 

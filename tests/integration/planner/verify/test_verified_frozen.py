@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from zprof.integrations.planning.fake.counting import count
-from zprof.integrations.planning.verify import verify_plan
-from zprof.model.planning.job import Batch, Degrees, Job, Unit
-from zprof.model.planning.plan import Scheme
+from zprof.integrations.planning.count_task import count_units
+from zprof.integrations.planning.tasks import verify_plan
+from zprof.model.job import Batch, Degrees, Job, Unit
+from zprof.model.plan import Scheme
 from zprof.model.tenants import Tenant
 from zprof.planner.plan import plan
 
@@ -37,7 +37,7 @@ def all_but_norms():
 def counted(spec: str) -> Job:
     job = Job(parameters=1, degrees=Degrees(dp=8), batch=Batch(samples=2, sequence=64))
     answers: list[object] = []
-    count({"job": msgspec.to_builtins(job), "model": spec}, answers.append)
+    count_units({"job": msgspec.to_builtins(job), "model": spec}, answers.append)
     (answer,) = answers
     assert isinstance(answer, dict)
     units = msgspec.convert(answer["units"], tuple[Unit, ...])

@@ -11,14 +11,12 @@ import msgspec
 import pytest
 import torch.distributed as dist
 
-from zprof.integrations.planning import verify
+from zprof.integrations.planning import tasks, verify_task
 from zprof.integrations.planning.child_process import Answers, Limits
-from zprof.integrations.planning.fake import verifying
-from zprof.integrations.planning.verify import verify_plan
+from zprof.integrations.planning.tasks import verify_plan
 from zprof.model.errors import BadInput
-from zprof.model.planning.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
-from zprof.model.planning.plan import Plan, Scheme
-from zprof.model.planning.verification import VerifiedStage
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
+from zprof.model.plan import Plan, Scheme, VerifiedStage
 from zprof.model.tenants import Tenant
 from zprof.planner.plan import plan
 
@@ -56,13 +54,15 @@ def planned(job: Job, schemes: tuple[Scheme, ...] = STAGES) -> Plan:
 def in_this_process(task: dict[str, Any], limits: Limits) -> Answers:
     """What the child would answer: to start it takes longer than the task."""
     lines: list[Mapping[str, Any]] = []
-    verifying.verify(task, lambda answer: lines.append(msgspec.json.decode(msgspec.json.encode(answer))))
+    verify_task.verify_stages(
+        task, lambda answer: lines.append(msgspec.json.decode(msgspec.json.encode(answer)))
+    )
     return Answers(lines=tuple(lines), ended="")
 
 
 @lru_cache
 def verified(job: Job) -> Mapping[int, VerifiedStage]:
-    with mock.patch.object(verify, "ask", in_this_process):
+    with mock.patch.object(tasks, "ask", in_this_process):
         found = verify_plan(planned(job))
     assert not dist.is_initialized()
     assert not [gap for gap in found.gaps if "was not verified" in gap.what]

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.planner import PAIRS, one_round
 from zprof.analysis.analysis import RunAnalysis, analyse
-from zprof.model.planning.whatif import Change
-from zprof.planner.whatif.outlook import outlook
+from zprof.model.whatif import Change
+from zprof.planner.whatif.outlook import predict_changes
 from zprof.run.reader import load
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timed]
@@ -44,7 +44,7 @@ def replicated(tmp_path_factory: pytest.TempPathFactory) -> RunAnalysis:
 
 
 def test_stage_2_is_predicted_from_stage_3(sharded: RunAnalysis, replicated: RunAnalysis) -> None:
-    made = outlook(sharded, [Change(stage=2)])
+    made = predict_changes(sharded, [Change(stage=2)])
     wall, peak = made.predictions[0].step[0], made.predictions[0].memory[0]
     assert wall.predicted is not None
     assert wall.predicted == pytest.approx(replicated.steps["wall_ns"].mean(), rel=_WITHIN)
@@ -58,7 +58,7 @@ def test_stage_2_is_predicted_from_stage_3(sharded: RunAnalysis, replicated: Run
 
 
 def test_the_model_plays_the_run_that_it_was_fitted_to(sharded: RunAnalysis) -> None:
-    made = outlook(sharded, [Change(prefetch=1), Change(bandwidth_ratio=2.0)])
+    made = predict_changes(sharded, [Change(prefetch=1), Change(bandwidth_ratio=2.0)])
     assert made.calibration is not None
     assert (made.calibration.units, made.calibration.prefetch) == (4, 0)
     for prediction in made.predictions:

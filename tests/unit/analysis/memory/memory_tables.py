@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from zprof.analysis.memory.rank.lives import Claims, claims_of
-from zprof.analysis.memory.rank.rank_lives import RankLives, rank_lives
-from zprof.analysis.memory.rank.timeline import timeline_of
+from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
+from zprof.analysis.memory.tables import Claims, read_claims
+from zprof.analysis.memory.timeline import read_timeline
 
 US = 1_000
 ORIGIN = 1_700_000_000_000_000_000
@@ -74,12 +74,12 @@ class Tables:
         self.mark.append({"time_ns": at(time_us), "kind": "phase", "number": 0, "name": name})
 
     def lives(self, end_us: float = 1000) -> RankLives:
-        timeline = timeline_of(self._marks(end_us))
+        timeline = read_timeline(self._marks(end_us))
         assert timeline is not None
-        return rank_lives(self._alloc(), self._role(), timeline, "cpu")
+        return read_rank_lives(self._alloc(), self._role(), timeline, "cpu")
 
     def claims(self) -> Claims:
-        return claims_of(self._role())
+        return read_claims(self._role())
 
     def _alloc(self) -> pd.DataFrame:
         frame = pd.DataFrame(self.alloc)

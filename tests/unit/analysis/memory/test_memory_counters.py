@@ -8,7 +8,7 @@ import pytest
 from memory_runs import T0, alloc, analyse, full, marks, role, sample
 
 from zprof.analysis.memory.analyse import MemoryAnalysis
-from zprof.analysis.memory.leaves.counters import counters_of
+from zprof.analysis.memory.peak_reconciliation import read_counters
 from zprof.model.memory import AllocatorCounters, Basis
 
 
@@ -24,7 +24,7 @@ def test_the_highest_sample_tells_the_peaks_and_the_growth_tells_the_retries() -
         sample(10, peak_allocated_bytes=50, peak_reserved_bytes=60, retries=4, ooms=0),
         sample(20, device="cpu", process_bytes=5),
     ]
-    assert counters_of(2, frame(rows), []) == (
+    assert read_counters(2, frame(rows), []) == (
         AllocatorCounters(
             rank=2, device="cuda:0", peak_allocated_bytes=90, peak_reserved_bytes=99, retries=3, ooms=0
         ),
@@ -35,20 +35,20 @@ def test_the_highest_sample_tells_the_peaks_and_the_growth_tells_the_retries() -
 def test_what_is_counted_lies_in_the_recorded_steps(first: int, retries: int) -> None:
     """The recorder samples in every step; of the very first one there is no sample before."""
     rows = [sample(10 * step, retries=[2, 4, 6, 7][step]) | {"step": step} for step in range(4)]
-    (entry,) = counters_of(0, frame(rows), range(first, 4))
+    (entry,) = read_counters(0, frame(rows), range(first, 4))
     assert entry.retries == retries
 
 
 @pytest.mark.parametrize(("count", "retries"), [(7, None), (0, 0)])
 def test_one_sample_does_not_tell_when_it_was_counted(count: int, retries: int | None) -> None:
-    (entry,) = counters_of(0, frame([sample(30, retries=count)]), [2])
+    (entry,) = read_counters(0, frame([sample(30, retries=count)]), [2])
     assert (entry.retries, entry.peak_allocated_bytes, entry.ooms) == (retries, None, None)
 
 
 @pytest.mark.parametrize("last", [1, 9])
 def test_a_counter_that_went_back_is_unknown(last: int) -> None:
     rows = [sample(10, retries=7, ooms=1), sample(20, retries=0, ooms=1), sample(30, retries=last, ooms=1)]
-    (entry,) = counters_of(0, frame(rows), [])
+    (entry,) = read_counters(0, frame(rows), [])
     assert (entry.retries, entry.ooms) == (None, 0)
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 from memory_tables import Tables, at
 
-from zprof.analysis.memory.rank.curve import live_curve, peak_of
-from zprof.analysis.memory.rank.lives import FOREVER
-from zprof.analysis.memory.rank.timeline import timeline_of
+from zprof.analysis.memory.live_bytes import compute_live_curve, find_peak
+from zprof.analysis.memory.tables import FOREVER
+from zprof.analysis.memory.timeline import read_timeline
 
 
 def ints(*values: int) -> np.ndarray:
@@ -14,30 +14,30 @@ def ints(*values: int) -> np.ndarray:
 
 
 def test_live_bytes_are_the_sum_of_what_began_and_did_not_end() -> None:
-    times, live = live_curve(ints(1, 3, 3), ints(5, 4, FOREVER), ints(10, 20, 40))
+    times, live = compute_live_curve(ints(1, 3, 3), ints(5, 4, FOREVER), ints(10, 20, 40))
     assert times.tolist() == [1, 3, 4, 5]
     assert live.tolist() == [10, 70, 50, 40]
 
 
 def test_a_free_and_an_allocation_at_one_time_do_not_add_up() -> None:
-    _, live = live_curve(ints(1, 5), ints(5, 9), ints(10, 10))
+    _, live = compute_live_curve(ints(1, 5), ints(5, 9), ints(10, 10))
     assert live.max() == 10
 
 
 def test_the_first_of_equal_peaks_counts() -> None:
-    times, live = live_curve(ints(1, 5), ints(3, 9), ints(10, 10))
-    assert peak_of(times, live, 0, 100) == (1, 10)
+    times, live = compute_live_curve(ints(1, 5), ints(3, 9), ints(10, 10))
+    assert find_peak(times, live, 0, 100) == (1, 10)
 
 
 def test_only_the_window_counts_and_its_begin_too() -> None:
-    times, live = live_curve(ints(1, 2, 50), ints(4, FOREVER, FOREVER), ints(10, 5, 99))
-    assert peak_of(times, live, 3, 20) == (3, 15)
-    assert peak_of(times, live, 6, 20) == (6, 5)
+    times, live = compute_live_curve(ints(1, 2, 50), ints(4, FOREVER, FOREVER), ints(10, 5, 99))
+    assert find_peak(times, live, 3, 20) == (3, 15)
+    assert find_peak(times, live, 6, 20) == (6, 5)
 
 
 def test_an_empty_window_has_no_bytes() -> None:
-    times, live = live_curve(ints(), ints(), ints())
-    assert peak_of(times, live, 3, 20) == (3, 0)
+    times, live = compute_live_curve(ints(), ints(), ints())
+    assert find_peak(times, live, 3, 20) == (3, 0)
 
 
 def test_states_are_read_when_they_are_complete() -> None:
@@ -65,4 +65,4 @@ def test_peak_has_a_step_and_a_phase() -> None:
 
 def test_no_memory_window_no_timeline() -> None:
     mark = pd.DataFrame({"time_ns": [1], "kind": ["window_begin"], "number": [0], "name": ["time"]})
-    assert timeline_of(mark) is None
+    assert read_timeline(mark) is None

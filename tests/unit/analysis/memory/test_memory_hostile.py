@@ -10,7 +10,7 @@ from memory_runs import T0, alloc, full, marks, put_table, role, sample, write
 
 from zprof.analysis.memory.analyse import MemoryAnalysis, analyse_memory
 from zprof.model.errors import BadInput
-from zprof.model.json_tree import to_json
+from zprof.model.json_format import to_json
 from zprof.run.reader import load
 
 HUGE = 1 << 62

@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from memory_random import TABLES
 from memory_tables import Tables, at
 
-from zprof.analysis.memory.leaves.modules import MOST, module_peaks
-from zprof.analysis.memory.rank.rank_lives import RankLives
+from zprof.analysis.memory.breakdown import MAX_MODULES, find_module_peaks
+from zprof.analysis.memory.live_bytes import RankLives
 
 
 def peaks_of(lives: RankLives, peak_ns: int) -> dict[str, tuple[int, int]]:
-    return {p.module: (p.peak_bytes, p.at_rank_peak_bytes) for p in module_peaks(0, lives, peak_ns)}
+    return {p.module: (p.peak_bytes, p.at_rank_peak_bytes) for p in find_module_peaks(0, lives, peak_ns)}
 
 
 def test_a_module_holds_what_is_inside_of_it() -> None:
@@ -52,11 +52,11 @@ def test_the_root_alone() -> None:
 
 def test_the_largest_come_first_and_only_so_many() -> None:
     tables = Tables()
-    for index in range(3 * MOST):
+    for index in range(3 * MAX_MODULES):
         tables.storage(index, 0x10 * index, index + 1, 10, 50, module=f"m.{index:03d}")
-    peaks = module_peaks(0, tables.lives(), at(20))
-    assert len(peaks) == MOST
-    assert [peak.module for peak in peaks[:3]] == ["", "m", f"m.{3 * MOST - 1:03d}"]
+    peaks = find_module_peaks(0, tables.lives(), at(20))
+    assert len(peaks) == MAX_MODULES
+    assert [peak.module for peak in peaks[:3]] == ["", "m", f"m.{3 * MAX_MODULES - 1:03d}"]
 
 
 def test_a_name_of_ten_thousand_levels_counts_for_the_ones_above() -> None:

@@ -4,7 +4,13 @@ from hypothesis import given, settings
 from memory_random import TABLES
 from memory_tables import Tables, at
 
-from zprof.analysis.memory.leaves.parts import MOST_PARTS, TOP, basis_bytes, largest, parts_at
+from zprof.analysis.memory.breakdown import (
+    MAX_ALLOCATIONS,
+    MAX_PARTS,
+    find_largest_allocations,
+    list_parts,
+    split_by_basis,
+)
 from zprof.model.memory import Basis
 
 
@@ -21,7 +27,7 @@ def test_parts_are_told_by_tenant_and_kind() -> None:
         tables.storage(generation, 0x10 * generation, size, 10, 50)
         tables.claim(generation, 20, tenant, sub)
     tables.storage(9, 0x900, 64, -5, before=True, operator=None)
-    found = [(part.tenant, part.sub, part.bytes, part.basis) for part in parts_at(tables.lives(), at(30))]
+    found = [(part.tenant, part.sub, part.bytes, part.basis) for part in list_parts(tables.lives(), at(30))]
     assert found == [
         ("untagged", "", 64, Basis.UNKNOWN),
         ("activations", "saved", 12, Basis.TAGGED),
@@ -32,11 +38,11 @@ def test_parts_are_told_by_tenant_and_kind() -> None:
 
 def test_more_kinds_than_can_be_shown_are_one_kind_of_their_tenant() -> None:
     tables = Tables()
-    for generation in range(3 * MOST_PARTS):
+    for generation in range(3 * MAX_PARTS):
         tables.storage(generation, 0x10 * generation, generation + 1, 10, 50)
         tables.claim(generation, 20, "activations", f"kind {generation}")
-    parts = parts_at(tables.lives(), at(30))
-    assert len(parts) == MOST_PARTS + 1
+    parts = list_parts(tables.lives(), at(30))
+    assert len(parts) == MAX_PARTS + 1
     assert (parts[-1].tenant, parts[-1].sub) == ("activations", "other")
     assert sum(part.bytes for part in parts) == tables.lives().peak().bytes
 
@@ -46,11 +52,11 @@ def test_more_kinds_than_can_be_shown_are_one_kind_of_their_tenant() -> None:
 def test_parts_sum_to_the_peak_and_so_does_what_they_rest_on(tables: Tables) -> None:
     lives = tables.lives(end_us=64)
     peak = lives.peak()
-    parts = parts_at(lives, peak.time_ns)
+    parts = list_parts(lives, peak.time_ns)
     assert sum(part.bytes for part in parts) == peak.bytes
     for tenant, held in (*peak.tenants.items(), ("untagged", peak.untagged_bytes)):
         assert sum(part.bytes for part in parts if part.tenant == tenant) == held
-    basis = basis_bytes(peak.bytes, peak.untagged_bytes)
+    basis = split_by_basis(peak.bytes, peak.untagged_bytes)
     assert sum(basis.values()) == peak.bytes
     for kind in Basis:
         assert sum(part.bytes for part in parts if part.basis is kind) == basis[kind]
@@ -69,7 +75,7 @@ def test_the_largest_have_stack_operator_module_and_basis() -> None:
         asked.append(generations)
         return {3: ("wrong",), 4: ("a.py:3 forward", "a.py:9 <module>")}
 
-    first, second = largest(5, tables.lives(), at(30), stacks)
+    first, second = find_largest_allocations(5, tables.lives(), at(30), stacks)
     assert asked == [frozenset({4})]
     assert (first.rank, first.bytes, first.module, first.operator) == (5, 100, "blocks.0", "aten::mm")
     assert first.stack == ("a.py:3 forward", "a.py:9 <module>")
@@ -79,7 +85,7 @@ def test_the_largest_have_stack_operator_module_and_basis() -> None:
 
 def test_only_the_largest_are_shown() -> None:
     tables = Tables()
-    for generation in range(2 * TOP):
+    for generation in range(2 * MAX_ALLOCATIONS):
         tables.storage(generation, 0x10 * generation, generation + 1, 10, 50)
-    found = largest(0, tables.lives(), at(30), lambda generations: {})
-    assert [entry.bytes for entry in found] == list(range(2 * TOP, TOP, -1))
+    found = find_largest_allocations(0, tables.lives(), at(30), lambda generations: {})
+    assert [entry.bytes for entry in found] == list(range(2 * MAX_ALLOCATIONS, MAX_ALLOCATIONS, -1))

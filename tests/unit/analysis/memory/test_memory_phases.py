@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from memory_random import TABLES
 from memory_tables import Tables, at
 
-from zprof.analysis.memory.leaves.phases import phase_peaks
-from zprof.analysis.memory.rank.curve import live_curve
+from zprof.analysis.memory.breakdown import find_phase_peaks
+from zprof.analysis.memory.live_bytes import compute_live_curve
 from zprof.model.tenants import Tenant
 
 
 def peaks_of(tables: Tables, end_us: float = 1000) -> dict[str, int]:
-    return {peak.phase: peak.peak_bytes for peak in phase_peaks(0, tables.lives(end_us))}
+    return {peak.phase: peak.peak_bytes for peak in find_phase_peaks(0, tables.lives(end_us))}
 
 
 def test_each_phase_has_its_own_highest_point() -> None:
@@ -42,7 +42,7 @@ def test_the_highest_of_all_steps_with_its_step_and_owner() -> None:
         tables.phase(begin_us + 50, "backward")
         tables.storage(begin_us, begin_us, size, begin_us + 2, begin_us + 9)
         tables.claim(begin_us, begin_us + 3, "gradients")
-    forward = {peak.phase: peak for peak in phase_peaks(7, tables.lives())}["forward"]
+    forward = {peak.phase: peak for peak in find_phase_peaks(7, tables.lives())}["forward"]
     assert (forward.rank, forward.step, forward.peak_bytes) == (7, 300, 32)
     assert (forward.tenants[Tenant.GRADIENTS], forward.untagged_bytes) == (32, 0)
 
@@ -73,7 +73,7 @@ def test_a_phase_of_a_newer_version_counts_as_other() -> None:
 @given(TABLES)
 def test_the_largest_phase_is_the_peak_and_each_sums(tables: Tables) -> None:
     lives = tables.lives(end_us=64)
-    peaks, peak = phase_peaks(0, lives), lives.peak()
+    peaks, peak = find_phase_peaks(0, lives), lives.peak()
     assert max(entry.peak_bytes for entry in peaks) == peak.bytes
     largest = next(entry for entry in peaks if entry.phase == lives.timeline.phase_at(peak.time_ns))
     assert (largest.peak_bytes, largest.tenants) == (peak.bytes, peak.tenants)
@@ -86,7 +86,7 @@ def test_the_largest_phase_is_the_peak_and_each_sums(tables: Tables) -> None:
 def test_each_phase_is_what_looking_at_every_event_gives(tables: Tables) -> None:
     lives = tables.lives(end_us=100)
     window = lives.timeline
-    times, live = live_curve(lives.blocks.begin_ns, lives.blocks.end_ns, lives.blocks.bytes)
+    times, live = compute_live_curve(lives.blocks.begin_ns, lives.blocks.end_ns, lives.blocks.bytes)
     found: dict[str, int] = {}
     moments = {window.begin_ns, *times.tolist(), *(t for t, _ in window.phases)}
     for time_ns in sorted(moments):
@@ -94,4 +94,4 @@ def test_each_phase_is_what_looking_at_every_event_gives(tables: Tables) -> None
             index = int(np.searchsorted(times, time_ns, side="right")) - 1
             phase = window.phase_at(time_ns)
             found[phase] = max(found.get(phase, 0), int(live[index]) if index >= 0 else 0)
-    assert {entry.phase: entry.peak_bytes for entry in phase_peaks(0, lives)} == found
+    assert {entry.phase: entry.peak_bytes for entry in find_phase_peaks(0, lives)} == found

@@ -12,9 +12,8 @@ from memory_runs import T0, alloc, marks, role, write
 from memory_tables import Tables, at
 
 from zprof.analysis.memory.analyse import analyse_memory
-from zprof.analysis.memory.rank.curve import live_curve
-from zprof.analysis.memory.rank.lives import FOREVER
-from zprof.analysis.memory.rank.rank_lives import RankLives
+from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
+from zprof.analysis.memory.tables import FOREVER
 from zprof.model.memory import Memory
 from zprof.model.tenants import Tenant
 from zprof.run.reader import load
@@ -73,7 +72,7 @@ def test_each_free_ends_its_own_block(addresses: list[list[tuple[int, int, int, 
     columns = (blocks.begin_ns, blocks.bytes, blocks.end_ns, blocks.open)
     assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == sorted(expected)
     if not any(still_open for *_, still_open in expected):
-        assert live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)[1][-1] == 0
+        assert compute_live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)[1][-1] == 0
 
 
 _rank = st.lists(

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_tables import Tables, at
 
-from zprof.analysis.memory.rank import roles
-from zprof.analysis.memory.rank.curve import composition, live_curve
-from zprof.analysis.memory.rank.lives import CODES
+from zprof.analysis.memory import roles
+from zprof.analysis.memory.live_bytes import compute_live_curve, sum_by_tenant
+from zprof.analysis.memory.tables import TENANT_CODES
 from zprof.model.tenants import PRECEDENCE, Tenant
 
 
 def tenant_at(tables: Tables, time_us: float) -> set[Tenant]:
-    held = composition(tables.lives().segments, at(time_us))
-    return {tenant for tenant, code in CODES.items() if held[code]}
+    held = sum_by_tenant(tables.lives().segments, at(time_us))
+    return {tenant for tenant, code in TENANT_CODES.items() if held[code]}
 
 
 def test_a_backdated_claim_holds_from_birth() -> None:
@@ -104,7 +104,7 @@ def test_a_buffer_that_is_claimed_and_given_up_thousands_of_times() -> None:
         tables.claim(1, 10 * index + 6, "communication_buffers", gained=False)
     segments = tables.lives().segments
     assert len(segments.block) == 2 * times - 1
-    assert (segments.tenant == CODES[Tenant.COMMUNICATION_BUFFERS]).sum() == times - 1
+    assert (segments.tenant == TENANT_CODES[Tenant.COMMUNICATION_BUFFERS]).sum() == times - 1
 
 
 def test_two_storages_of_one_block_share_their_claims() -> None:
@@ -124,7 +124,10 @@ def test_what_the_forward_leaves_for_the_backward_is_an_activation() -> None:
     tables.storage(2, 0x20, 8, 10, 40, phase="forward")
     segments = tables.lives().segments
     assert segments.sub.tolist() == ["retained", "op_output"]
-    assert segments.tenant.tolist() == [CODES[Tenant.ACTIVATIONS], CODES[Tenant.TEMPORARY_BUFFERS]]
+    assert segments.tenant.tolist() == [
+        TENANT_CODES[Tenant.ACTIVATIONS],
+        TENANT_CODES[Tenant.TEMPORARY_BUFFERS],
+    ]
 
 
 def test_what_a_recompute_leaves_is_an_activation_of_its_own_kind() -> None:
@@ -202,16 +205,16 @@ def test_tenants_sum_to_the_live_bytes_at_every_event(storages: list, blocks: li
     if not tables.alloc:
         return
     lives = tables.lives()
-    times, live = live_curve(lives.blocks.begin_ns, lives.blocks.end_ns, lives.blocks.bytes)
+    times, live = compute_live_curve(lives.blocks.begin_ns, lives.blocks.end_ns, lives.blocks.bytes)
     claim_times = [at(time_us) for _, time_us, _, _, _ in claims]
     for time_ns in {*times.tolist(), *claim_times}:
         index = int(np.searchsorted(times, time_ns, side="right")) - 1
         expected = int(live[index]) if index >= 0 else 0
-        held = composition(lives.segments, time_ns)
+        held = sum_by_tenant(lives.segments, time_ns)
         assert held.sum() == expected
         assert (held >= 0).all()
 
 
 def test_tenant_names() -> None:
-    assert roles.tenant_of(0) == "parameters"
-    assert roles.tenant_of(len(PRECEDENCE)) == "untagged"
+    assert roles.tenant_name(0) == "parameters"
+    assert roles.tenant_name(len(PRECEDENCE)) == "untagged"

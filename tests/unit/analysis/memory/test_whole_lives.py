@@ -5,10 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_tables import Tables, at
 
-from zprof.analysis.memory.rank import roles
-from zprof.analysis.memory.rank.lives import CODES, Claims
-from zprof.analysis.memory.rank.roles import Segments
-from zprof.analysis.memory.rank.whole import Whole, whole_lives
+from zprof.analysis.memory import roles
+from zprof.analysis.memory.roles import Segments, SingleOwnerBlocks, split_single_owner_blocks
+from zprof.analysis.memory.tables import TENANT_CODES, Claims
 from zprof.model.tenants import PRECEDENCE, Tenant
 
 _claims = st.lists(
@@ -39,9 +38,9 @@ def pieces(segments: Segments) -> set[tuple[object, ...]]:
     return set(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def nothing_whole(blocks: object, claims: Claims, generation: object) -> Whole:
+def nothing_whole(blocks: object, claims: Claims, generation: object) -> SingleOwnerBlocks:
     none = np.empty(0, dtype=np.int64)
-    return Whole(block=none, tenant=none, sub=none.astype(object), others=claims)
+    return SingleOwnerBlocks(block=none, tenant=none, sub=none.astype(object), others=claims)
 
 
 @settings(max_examples=40)
@@ -49,24 +48,24 @@ def nothing_whole(blocks: object, claims: Claims, generation: object) -> Whole:
 def test_both_ways_agree(claims: list) -> None:
     tables = tables_with(claims)
     short = tables.lives().segments
-    usual, roles.whole_lives = roles.whole_lives, nothing_whole  # type: ignore[assignment]
+    usual, roles.split_single_owner_blocks = roles.split_single_owner_blocks, nothing_whole  # type: ignore[assignment]
     try:
         long = tables.lives().segments
     finally:
-        roles.whole_lives = usual
+        roles.split_single_owner_blocks = usual
     assert pieces(short) == pieces(long)
 
 
 def test_a_claim_weaker_than_what_the_block_is_anyway_changes_nothing() -> None:
     tables = tables_with([(6, 3, Tenant.ACTIVATIONS, True, True)])
     scratch = [segment for segment in pieces(tables.lives().segments) if segment[4] == "backend_scratch"]
-    assert [segment[3] for segment in scratch] == [CODES[Tenant.COMMUNICATION_BUFFERS]]
+    assert [segment[3] for segment in scratch] == [TENANT_CODES[Tenant.COMMUNICATION_BUFFERS]]
 
 
 def test_claims_for_life_need_no_loop() -> None:
     tables = tables_with([(0, 3, Tenant.ACTIVATIONS, True, True), (1, 1, Tenant.GRADIENTS, False, True)])
     lives, claims = tables.lives(), tables.claims()
-    whole = whole_lives(lives.blocks, claims, np.arange(7))
-    assert whole.tenant.tolist() == [CODES[Tenant.ACTIVATIONS]]
+    whole = split_single_owner_blocks(lives.blocks, claims, np.arange(7))
+    assert whole.tenant.tolist() == [TENANT_CODES[Tenant.ACTIVATIONS]]
     assert whole.others.generation.tolist() == [1]
     assert lives.blocks.begin_ns[whole.block].tolist() == [at(10)]

@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from zprof.analysis.time.clocks.alignment import Source
-from zprof.analysis.time.clocks.alignment import align as align_sources
-from zprof.analysis.time.clocks.graph import SAME_HOST_UNCERTAINTY_NS
-from zprof.analysis.time.clocks.table import ping_table
+from zprof.analysis.time.clocks.alignment import SAME_HOST_UNCERTAINTY_NS, ClockSource
+from zprof.analysis.time.clocks.alignment import align_clocks as align_sources
+from zprof.analysis.time.clocks.bounds import make_ping_table
 
 US, MS = 1_000, 1_000_000
 
@@ -17,7 +16,7 @@ def align(hosts, pings, collectives):
     base = dict.fromkeys(hosts, 0)
     named = [("clock pings", pings), ("collectives", collectives)]
     sources = [
-        Source(name=name, sharpness=place, table=ping_table(stamps, base))
+        ClockSource(name=name, sharpness=place, table=make_ping_table(stamps, base))
         for place, (name, stamps) in enumerate(named)
         if stamps
     ]

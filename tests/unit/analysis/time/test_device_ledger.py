@@ -6,13 +6,12 @@ from hypothesis import strategies as st
 
 from tests.support.device_ranks import NCCL, Rows, write_run
 from tests.support.interval_oracle import Work, totals
-from zprof.analysis.time.activity.blocking import find_blocking
-from zprof.analysis.time.activity.device import device_activity
-from zprof.analysis.time.activity.timeline import RankTimeline
-from zprof.analysis.time.activity.windows import step_windows_of, trace_windows_of
+from zprof.analysis.time.activity_from_events import read_device_activity
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.exposure import expose
-from zprof.analysis.time.ledger import rank_time, step_rows
+from zprof.analysis.time.blocking import attribute_exposure, find_blocking
+from zprof.analysis.time.ledger import average_rank_time, make_step_rows
+from zprof.analysis.time.steps import find_step_windows, find_trace_windows
+from zprof.analysis.time.timeline import RankTimeline
 from zprof.model.time import LEDGER_TERMS, WindowPolicy
 from zprof.run.reader import load
 
@@ -39,22 +38,22 @@ def rows_of(items, launches=()):
 
 
 def measured(rows, windows):
-    activity = device_activity(rows.events_table(), rows.collectives_table())
+    activity = read_device_activity(rows.events_table(), rows.collectives_table())
     frame = rows.frame().sort_values(["start_ns", "end_ns"], kind="stable")
     timeline = RankTimeline(
         rank=0, host="a", steps=windows.steps, host_steps=windows.host_steps, activity=activity, pings={}
     )
     blocking, _ = find_blocking(0, activity, timeline.steps, frame)
-    exposure = expose(frame["arrival_ns"].to_numpy(dtype="int64"), blocking)
-    return timeline, step_rows(timeline, blocking, exposure), exposure
+    exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype="int64"), blocking)
+    return timeline, make_step_rows(timeline, blocking, exposure), exposure
 
 
 @given(work)
 def test_the_whole_trace_equals_the_sweep(items):
     want = totals(Work(*ran, what) for ran, what, _ in items if ran[1] > ran[0])
     rows = rows_of(items)
-    activity = device_activity(rows.events_table(), rows.collectives_table())
-    windows = trace_windows_of(activity)
+    activity = read_device_activity(rows.events_table(), rows.collectives_table())
+    windows = find_trace_windows(activity)
     if not want.span:
         assert not len(windows.steps)
         return
@@ -75,15 +74,15 @@ def test_the_whole_trace_equals_the_sweep(items):
 def test_steps_sum_exactly_and_leave_nothing_out(items, launches, first, second):
     rows = rows_of(items, launches)
     rows.step(3, 100, 100 + first).step(4, 100 + first, 100 + first + second)
-    activity = device_activity(rows.events_table(), rows.collectives_table())
-    windows = step_windows_of(rows.marks_frame(), [3, 4], activity)
+    activity = read_device_activity(rows.events_table(), rows.collectives_table())
+    windows = find_step_windows(rows.marks_frame(), [3, 4], activity)
     timeline, table, exposure = measured(rows, windows)
     assert (table["wall_ns"] == table[list(LEDGER_TERMS)].sum(axis=1)).all()
     assert (table[list(LEDGER_TERMS)] >= 0).all(axis=None)
     exposed = table["exposed_wait_ns"] + table["exposed_transfer_ns"]
     assert (table["collective_ns"] == table["overlapped_ns"] + exposed).all()
     assert exposed.sum() == exposure.wait_ns.sum() + exposure.transfer_ns.sum()
-    mean = rank_time(table, "kernels", 0)
+    mean = average_rank_time(table, "kernels", 0)
     assert mean.wall_ns == sum(getattr(mean, term) for term in LEDGER_TERMS)
     busy = table["compute_ns"] + exposed + table["exposed_memcpy_ns"]
     total = totals(Work(*ran, what) for ran, what, _ in items if ran[1] > ran[0])
@@ -92,8 +91,8 @@ def test_steps_sum_exactly_and_leave_nothing_out(items, launches, first, second)
 
 def test_a_communication_kernel_that_nothing_describes_is_unexplained():
     rows = Rows().kernel(0, 10).kernel(10, 40, stream=20, name=NCCL).kernel(30, 50)
-    activity = device_activity(rows.events_table(), rows.collectives_table())
-    _, table, _ = measured(rows, trace_windows_of(activity))
+    activity = read_device_activity(rows.events_table(), rows.collectives_table())
+    _, table, _ = measured(rows, find_trace_windows(activity))
     assert table["unexplained_ns"].tolist() == [20]
     assert table["compute_ns"].tolist() == [30]
 

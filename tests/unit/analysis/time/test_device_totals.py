@@ -7,7 +7,7 @@ import pytest
 from tests.support.device_ranks import Rows, write_run
 from tests.support.schedules import Spec, play, write
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.totals import device_totals
+from zprof.analysis.time.device_totals import measure_device_totals
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import Run, load
 
@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_unions_are_those_of_a_sweep(run):
-    totals, gaps = device_totals(run)
+    totals, gaps = measure_device_totals(run)
     assert [entry.rank for entry in totals] == [0, 1]
     busy = COMPUTE | COMMUNICATION | MEMORY
     for entry in totals:
@@ -51,7 +51,7 @@ def test_unions_are_those_of_a_sweep(run):
 
 
 def test_the_report_of_the_whole_trace_says_the_same(run):
-    (entry,), _ = device_totals(run, ranks=[1])
+    (entry,), _ = measure_device_totals(run, ranks=[1])
     leaf = analyse_time(run, WindowPolicy.TRACE).time.per_rank[1]
     assert entry.rank == leaf.rank == 1
     assert (entry.compute_ns, entry.communication_ns) == (leaf.compute_ns, leaf.collective_ns)
@@ -60,12 +60,12 @@ def test_the_report_of_the_whole_trace_says_the_same(run):
 
 def test_a_rank_without_a_device_is_a_gap(tmp_path):
     spec = Spec(ranks=2, steps=1)
-    totals, gaps = device_totals(load(write(tmp_path / "cpu.zprof", spec, play(spec))))
+    totals, gaps = measure_device_totals(load(write(tmp_path / "cpu.zprof", spec, play(spec))))
     assert totals == []
     assert [gap.rank for gap in gaps] == [0, 1]
 
 
 def test_nothing_communicates_is_no_overlap(tmp_path):
     rows = Rows().step(0, 0, 10).kernel(1, 5)
-    (entry,), _ = device_totals(load(write_run(tmp_path / "quiet.zprof", {0: rows})))
+    (entry,), _ = measure_device_totals(load(write_run(tmp_path / "quiet.zprof", {0: rows})))
     assert (entry.communication_ns, entry.overlap_ratio) == (0, None)

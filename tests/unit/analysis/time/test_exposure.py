@@ -5,9 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.analysis.intervals import EMPTY, intervals, measure
-from zprof.analysis.time.activity.blocking import Blocking
-from zprof.analysis.time.activity.claims import first_start_first
-from zprof.analysis.time.exposure import expose
+from zprof.analysis.time.blocking import Blocking, attribute_exposure, share_by_first_start
 
 TICKS = 40
 tick = st.integers(0, TICKS)
@@ -24,13 +22,13 @@ def collectives(draw):
 def exposed(rows, blocked):
     running = rows_of([(row["start"], row["end"]) for row in rows])
     waits = rows_of([row["wait"] or (0, 0) for row in rows])
-    awaited = first_start_first(
+    awaited = share_by_first_start(
         np.maximum(running[:, 0], waits[:, 0]), np.minimum(running[:, 1], waits[:, 1])
     )
     blocking = Blocking(
         blocked=rows_of(blocked), unexplained=EMPTY, method="", running=running, awaited=awaited
     )
-    return expose(np.array([row["arrival"] for row in rows], dtype=np.int64), blocking)
+    return attribute_exposure(np.array([row["arrival"] for row in rows], dtype=np.int64), blocking)
 
 
 def rows_of(spans):

@@ -9,7 +9,7 @@ import pytest
 from tests.support.kineto_traces import MAIN, span
 from tests.unit.analysis.time.test_one_step_window import ELEMENTS, MOVING_US, RANKS
 from zprof.analysis.time.analyse import TimeAnalysis, analyse_time
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.run.reader import load
 
 STEP_US = 20_000

@@ -5,7 +5,7 @@ from math import sqrt
 import pandas as pd
 import pytest
 
-from zprof.analysis.time.noise import step_noise_ns
+from zprof.analysis.time.ledger import estimate_step_noise
 
 MS = 1_000_000
 
@@ -22,21 +22,21 @@ def steps(*milliseconds: float, slower_rank: float = 0) -> pd.DataFrame:
 
 def test_the_interval_of_two_means() -> None:
     """Steps of 96, 100 and 104 ms deviate by 4: two means of three such steps, by 1.96 * 4 * sqrt(2 / 3)."""
-    assert step_noise_ns(steps(96, 100, 104)) == pytest.approx(1.96 * 4 * sqrt(2 / 3) * MS, abs=1)
+    assert estimate_step_noise(steps(96, 100, 104)) == pytest.approx(1.96 * 4 * sqrt(2 / 3) * MS, abs=1)
 
 
 def test_more_steps_are_surer() -> None:
-    few, many = step_noise_ns(steps(96, 100, 104)), step_noise_ns(steps(*(96, 100, 104) * 4))
+    few, many = estimate_step_noise(steps(96, 100, 104)), estimate_step_noise(steps(*(96, 100, 104) * 4))
     assert few
     assert many
     assert many < 0.6 * few
 
 
 def test_what_ranks_differ_by_is_no_noise_of_steps() -> None:
-    assert step_noise_ns(steps(100, 100, 100, slower_rank=50)) == 0
+    assert estimate_step_noise(steps(100, 100, 100, slower_rank=50)) == 0
 
 
 def test_two_steps_tell_no_noise() -> None:
-    assert step_noise_ns(steps(50, 150)) is None
-    assert step_noise_ns(steps(50, 100, 150)) is not None
-    assert step_noise_ns(steps()) is None
+    assert estimate_step_noise(steps(50, 150)) is None
+    assert estimate_step_noise(steps(50, 100, 150)) is not None
+    assert estimate_step_noise(steps()) is None

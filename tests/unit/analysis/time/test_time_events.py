@@ -3,9 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from zprof.analysis.time.activity.device import device_activity
-from zprof.analysis.time.activity.host import host_activity
-from zprof.analysis.time.activity.steps import StepWindows, device_windows
+from zprof.analysis.time.activity_from_events import read_device_activity, read_host_activity
+from zprof.analysis.time.steps import StepWindows, move_behind_work
 from zprof.model.kernels import is_collective_kernel
 from zprof.run.schema import COLLECTIVES, EVENTS
 
@@ -32,7 +31,7 @@ def collective_rows(*rows):
 
 
 def test_operators_compute_wrappers_do_not():
-    activity = host_activity(
+    activity = read_host_activity(
         table(
             (0, 100, "cpu_op", "autograd::engine::evaluate_function: AddmmBackward0"),
             (5, 95, "cpu_op", "AddmmBackward0"),
@@ -49,7 +48,7 @@ def test_operators_compute_wrappers_do_not():
 
 
 def test_waits_are_no_compute_and_compute_ranges_are():
-    activity = host_activity(
+    activity = read_host_activity(
         table(
             (0, 50, "user_annotation", "sim::compute forward unit=0"),
             (10, 20, "cpu_op", "aten::mm"),
@@ -65,7 +64,7 @@ def test_waits_are_no_compute_and_compute_ranges_are():
 
 
 def test_copy_ranges_are_copies_with_all_that_runs_in_them():
-    activity = host_activity(
+    activity = read_host_activity(
         table(
             (0, 10, "cpu_op", "aten::mm"),
             (10, 40, "user_annotation", "zero::copy checkpoint unit=blocks.0 bytes=64"),
@@ -79,7 +78,7 @@ def test_copy_ranges_are_copies_with_all_that_runs_in_them():
 
 
 def test_an_operator_named_like_a_range_is_no_range():
-    activity = host_activity(
+    activity = read_host_activity(
         table(
             (0, 9, "cpu_op", "aten::mm"),
             (10, 20, "cpu_op", "mylib::wait"),
@@ -91,7 +90,7 @@ def test_an_operator_named_like_a_range_is_no_range():
 
 
 def test_on_a_device_kernels_compute():
-    activity = device_activity(
+    activity = read_device_activity(
         table(
             (0, 10, "kernel", "gemm"),
             (5, 30, "kernel", "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
@@ -107,7 +106,7 @@ def test_on_a_device_kernels_compute():
 
 def test_work_of_a_device_belongs_to_the_step_that_launched_it():
     """The host's step ends at 100, the device works for it until 150."""
-    activity = device_activity(
+    activity = read_device_activity(
         table(
             (90, 95, "cuda_runtime", "cudaLaunchKernel", MAIN, 7),
             (105, 110, "cuda_runtime", "cudaLaunchKernel", MAIN, 8),
@@ -119,7 +118,7 @@ def test_work_of_a_device_belongs_to_the_step_that_launched_it():
     )
     assert activity.launched.tolist() == [[90, 150], [105, 230]]
     host = StepWindows(number=np.array([0, 1]), begin_ns=np.array([0, 100]), end_ns=np.array([100, 200]))
-    moved = device_windows(host, *activity.launched.T)
+    moved = move_behind_work(host, *activity.launched.T)
     assert moved.begin_ns.tolist() == [0, 150]
     assert moved.end_ns.tolist() == [150, 230]
 
@@ -132,6 +131,6 @@ def test_collective_kernels_of_the_vendors():
 
 
 def test_no_events():
-    for activity in (host_activity(table()), device_activity(table(), collective_rows())):
+    for activity in (read_host_activity(table()), read_device_activity(table(), collective_rows())):
         assert not len(activity.compute)
         assert not len(activity.coverage)

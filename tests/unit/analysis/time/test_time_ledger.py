@@ -6,18 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.analysis.intervals import EMPTY, intervals
-from zprof.analysis.time.activity.blocking import find_blocking
-from zprof.analysis.time.activity.claims import ANYTHING_NS
-from zprof.analysis.time.activity.events import Activity
-from zprof.analysis.time.activity.steps import StepWindows
-from zprof.analysis.time.activity.timeline import RankTimeline
-from zprof.analysis.time.exposure import expose
-from zprof.analysis.time.ledger import step_rows, whole_means
+from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.blocking import AFTER_ALL_NS, attribute_exposure, find_blocking
+from zprof.analysis.time.ledger import divide_evenly, make_step_rows
+from zprof.analysis.time.steps import StepWindows
+from zprof.analysis.time.timeline import RankTimeline
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=7), st.integers(1, 50))
 def test_means_still_sum(sums, count):
-    means = whole_means(sums, count)
+    means = divide_evenly(sums, count)
     assert sum(means) == sum(sums) // count
     assert all(abs(mean - value / count) <= 1 for mean, value in zip(means, sums, strict=True))
     assert min(means) >= 0
@@ -34,7 +32,7 @@ def timeline(**activity):
         "coverage": intervals([0], [1000]),
     }
     computed = len(activity.get("compute", EMPTY))
-    values["awaits_until"] = np.full(computed, ANYTHING_NS)
+    values["awaits_until"] = np.full(computed, AFTER_ALL_NS)
     steps = StepWindows(number=np.array([7]), begin_ns=np.array([0]), end_ns=np.array([1000]))
     return RankTimeline(
         rank=0,
@@ -61,8 +59,8 @@ def collectives(*rows):
 
 def ledger(timeline, frame):
     blocking, _ = find_blocking(0, timeline.activity, timeline.steps, frame)
-    exposure = expose(frame["arrival_ns"].to_numpy(dtype="int64"), blocking)
-    return step_rows(timeline, blocking, exposure).iloc[0]
+    exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype="int64"), blocking)
+    return make_step_rows(timeline, blocking, exposure).iloc[0]
 
 
 def test_outside_of_the_trace_is_unexplained():

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from zprof.analysis.time.transfer.members import Steps
+from zprof.analysis.time.collective_rows import RankSteps
 from zprof.analysis.time.transfer.volume import measure_volume
 from zprof.model.training import TrainingFacts
 
@@ -23,7 +23,7 @@ def rows(*collectives: tuple[str, str, int]) -> pd.DataFrame:
     )
 
 
-ONE = Steps(of_rank={0: 1})
+ONE = RankSteps(of_rank={0: 1})
 
 
 def facts(**more: int) -> TrainingFacts:
@@ -100,7 +100,7 @@ def test_replicated_states_are_reduced_by_whatever_group_does_it() -> None:
 
 def test_the_mean_is_over_the_ranks_that_moved_something() -> None:
     frame = pd.concat([rows(("all_gather", "0,1", 400)), rows(("all_gather", "0,1", 600)).assign(rank=1)])
-    volume, _ = measure_volume(frame, facts(), Steps(of_rank={0: 1, 1: 1, 2: 8}))
+    volume, _ = measure_volume(frame, facts(), RankSteps(of_rank={0: 1, 1: 1, 2: 8}))
     assert volume is not None
     assert volume.seen_bytes == 500
 

@@ -4,14 +4,14 @@ import argparse
 
 import pytest
 
-from zprof.cli.options.training_facts import add_training_options, add_work_options, stated, stated_work
+from zprof.cli.shared_options import add_stated_facts, add_stated_work, add_training_options, add_work_options
 from zprof.model.training import TrainingFacts
 
 
 def facts(words: str, known: TrainingFacts | None = None, world_size: int = 8) -> TrainingFacts:
     parser = argparse.ArgumentParser()
     add_training_options(parser)
-    return stated(parser.parse_args(words.split()), known or TrainingFacts(), world_size)
+    return add_stated_facts(parser.parse_args(words.split()), known or TrainingFacts(), world_size)
 
 
 def test_what_is_said_is_taken() -> None:
@@ -36,9 +36,9 @@ def test_the_work_of_both_runs_is_taken() -> None:
     add_work_options(parser)
     known = TrainingFacts(stage=2, tokens_per_step=7)
     said = parser.parse_args(["--tokens-per-step", "4e6", "--baseline-tokens-per-step", "512"])
-    assert stated_work(said.tokens_per_step, known) == TrainingFacts(stage=2, tokens_per_step=4_000_000)
-    assert stated_work(said.baseline_tokens_per_step, known).tokens_per_step == 512
-    assert stated_work(None, known) == known
+    assert add_stated_work(said.tokens_per_step, known) == TrainingFacts(stage=2, tokens_per_step=4_000_000)
+    assert add_stated_work(said.baseline_tokens_per_step, known).tokens_per_step == 512
+    assert add_stated_work(None, known) == known
 
 
 @pytest.mark.parametrize(

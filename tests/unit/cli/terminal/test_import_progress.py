@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from zprof.cli.terminal.import_progress import import_progress
+from zprof.cli.progress import import_progress
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.growing_run import GrowingRun
-from zprof.cli.terminal.job_log import JOB_LOG, job_log, say_end_of
+from zprof.cli.live_view import JOB_LOG, job_log, print_log_tail
 from zprof.model.errors import BadInput
 
 
@@ -44,6 +44,6 @@ def test_where_nothing_can_be_written_it_is_one_line(tmp_path: Path) -> None:
 def test_its_end_is_told_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"first\n" * 100 + b"\x1b[2Jlast\n")
-    say_end_of(path)
+    print_log_tail(path)
     lines = capsys.readouterr().err.splitlines()
     assert (len(lines), lines[-1]) == (20, "  \\x1b[2Jlast")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from zprof.cli.terminal import live_view
-from zprof.cli.terminal.live_view import LiveView, can_be_shown, wanted
+from zprof.cli import live_view
+from zprof.cli.live_view import LiveView, find_display_obstacle, should_show_live
 
 #: A view that does as its first argument says; the pipe's end is the last but one of the others.
 VIEW = """
@@ -115,18 +115,18 @@ def test_a_view_that_cannot_start_is_a_note(views: Views, capsys: pytest.Capture
 
 
 def test_without_a_terminal_it_is_left_out_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not wanted(True, Path("x.zprof"))
+    assert not should_show_live(True, Path("x.zprof"))
     assert "--live is left out, there is no terminal" in capsys.readouterr().err
-    assert not wanted(False, Path("x.zprof"))
+    assert not should_show_live(False, Path("x.zprof"))
     assert capsys.readouterr().err == ""
 
 
 def test_ranks_on_one_terminal_have_no_view_each(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    assert can_be_shown({"TERM": "xterm"}) == ""
-    assert "ranks" in can_be_shown({"TERM": "xterm", "RANK": "0"})
-    assert "screen" in can_be_shown({"TERM": "dumb"})
+    assert find_display_obstacle({"TERM": "xterm"}) == ""
+    assert "ranks" in find_display_obstacle({"TERM": "xterm", "RANK": "0"})
+    assert "screen" in find_display_obstacle({"TERM": "dumb"})
 
 
 def test_record_goes_on_without_a_terminal(tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ import pytest
 from tests.support.fake_cuda import FakeCuda
 from tests.support.fake_nvml import MIB, FakeGpu, FakeNvml
 from zprof.collectors.devices.cuda import DeviceIdentity
-from zprof.collectors.devices.pace import Pace
-from zprof.collectors.devices.rows import Reason
-from zprof.collectors.devices.sampler import DeviceSampler
+from zprof.collectors.devices.sampler import DeviceSampler, SampleReason, SamplingPace
 from zprof.collectors.devices.watch import DeviceWatch
 
 ONE = {0: DeviceIdentity(uuid="11111111-aaaa", bus_id=None)}
@@ -37,7 +35,7 @@ def sampler(nvml: Any, cuda: FakeCuda, **options: Any) -> DeviceSampler:
             raise nvml
         return nvml
 
-    return DeviceSampler(cuda, load, pace=Pace(period_ns=PERIOD_NS), **options)
+    return DeviceSampler(cuda, load, pace=SamplingPace(period_ns=PERIOD_NS), **options)
 
 
 def ticking(step_ns: int) -> Callable[[], int]:
@@ -105,7 +103,7 @@ def test_a_library_that_does_not_open_is_one_gap(fault: Any, reason: str, remedy
     assert remedy in gap.remedy
     assert not sampling.columns()["time_ns"]
     assert sampling._opened.is_set(), "or a group's first collective would wait for the library"
-    assert not sampling.read_now(0, Reason.BEFORE_GROUP, "0", {"memory of this process"})
+    assert not sampling.read_now(0, SampleReason.BEFORE_GROUP, "0", {"memory of this process"})
 
 
 def test_a_fault_of_ours_ends_the_thread_and_nothing_else() -> None:
@@ -140,7 +138,7 @@ def test_the_real_thread_starts_samples_and_ends() -> None:
 def test_a_sample_on_demand_waits_for_the_library() -> None:
     sampling = sampler(FakeNvml([FakeGpu()]), FakeCuda(ONE, reserved=5 * MIB))
     sampling.start()
-    assert sampling.read_now(0, Reason.AFTER_GROUP, "0,1", {"memory of this process"})
+    assert sampling.read_now(0, SampleReason.AFTER_GROUP, "0,1", {"memory of this process"})
     sampling.stop()
     columns = sampling.columns()
     at = list(columns["reason"]).index("after_group")

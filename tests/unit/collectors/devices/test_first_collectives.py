@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zprof.collectors.devices.groups import GroupWatch
-from zprof.collectors.devices.rows import Reason
+from zprof.collectors.devices.sampler import SampleReason
+from zprof.collectors.devices.watch import GroupWatch
 
 Row = tuple[int, str, str]
 
@@ -59,7 +59,7 @@ def _names_of_the_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 def watched(log: list[Any], works: Callable[[], bool] = lambda: True) -> tuple[GroupWatch, Any]:
     home = make_groups()
 
-    def read(index: int, reason: Reason, name: str) -> bool:
+    def read(index: int, reason: SampleReason, name: str) -> bool:
         log.append((index, str(reason), name))
         return works()
 

@@ -4,20 +4,19 @@ import random
 
 import pytest
 
-from zprof.collectors.devices.pace import Pace
-from zprof.collectors.devices.rows import DeviceRow, Reason, RowLog
+from zprof.collectors.devices.sampler import DeviceLog, DeviceRow, SampleReason, SamplingPace
 
 MS = 1_000_000
 
 
 def row(time_ns: int, device: str = "cuda:0") -> DeviceRow:
-    return DeviceRow(time_ns=time_ns, device=device, reason=Reason.PERIOD, group=None, cost_ns=1)
+    return DeviceRow(time_ns=time_ns, device=device, reason=SampleReason.PERIOD, group=None, cost_ns=1)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_stretch_of_samples_takes_more_than_its_share(seed: int) -> None:
     chance = random.Random(seed)
-    pace = Pace(period_ns=200 * MS, most_share=0.01)
+    pace = SamplingPace(period_ns=200 * MS, most_share=0.01)
     costs = [chance.choice([0, MS, 3 * MS, 50 * MS]) for _ in range(200)]
     rests = [pace.after(cost) for cost in costs]
     for begin in range(0, 200, 7):
@@ -26,13 +25,13 @@ def test_no_stretch_of_samples_takes_more_than_its_share(seed: int) -> None:
 
 
 def test_cheap_samples_come_at_the_period() -> None:
-    pace = Pace(period_ns=200 * MS)
+    pace = SamplingPace(period_ns=200 * MS)
     assert [pace.after(MS) for _ in range(20)] == [200 * MS] * 20
     assert not pace.had_to_slow
 
 
 def test_one_slow_sample_is_not_worth_a_word_but_many_are() -> None:
-    pace = Pace(period_ns=200 * MS)
+    pace = SamplingPace(period_ns=200 * MS)
     for _ in range(50):
         pace.after(MS)
     assert pace.after(10 * MS) == 990 * MS
@@ -45,7 +44,7 @@ def test_one_slow_sample_is_not_worth_a_word_but_many_are() -> None:
 
 
 def test_a_full_log_keeps_every_second_moment_and_goes_on() -> None:
-    log = RowLog(most=8)
+    log = DeviceLog(most=8)
     thinned = [log.add_tick([row(time_ns), row(time_ns, "cuda:1")]) for time_ns in range(5)]
     assert thinned == [False] * 4 + [True]
     assert log.columns()["time_ns"] == [0, 0, 2, 2, 4, 4]
@@ -56,7 +55,7 @@ def test_a_full_log_keeps_every_second_moment_and_goes_on() -> None:
 
 
 def test_rows_at_groups_are_never_thinned_and_stand_in_order() -> None:
-    log = RowLog(most=2)
+    log = DeviceLog(most=2)
     log.add_at_group(row(3))
     for time_ns in (0, 2, 4, 6):
         log.add_tick([row(time_ns)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kineto_traces import converted
-from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.convert import convert_trace
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.model.kernels import is_collective_kernel
 
@@ -92,7 +92,7 @@ def test_no_collectives_and_nothing_to_say(name):
 def test_kernels_and_rows_are_the_same_events():
     """What the analysis recognises rows by: start, end and stream of the kernel, exactly."""
     for path in sorted(TRACES.rglob("*.json.gz")):
-        tables, _ = convert(read_trace(path))
+        tables, _ = convert_trace(read_trace(path))
         events, rows = tables["events"], tables["collectives"]
         names, categories = events["name"].to_pylist(), events["category"].to_pylist()
         starts, durations = events["start_ns"].tolist(), events["duration_ns"].tolist()

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.convert import convert_trace
 from zprof.collectors.kineto.reading.reader import read_trace
 from zprof.simulator.plan import Plan, Vendor
 from zprof.simulator.simulate import simulate
@@ -13,7 +13,7 @@ from zprof.simulator.simulate import simulate
 @pytest.fixture(params=list(Vendor))
 def simulated(request, tmp_path):
     truth = simulate(Plan(vendor=request.param, stage=3, ranks=2, steps=1, units=3), tmp_path)
-    tables, gaps = convert(read_trace(sorted(tmp_path.glob("rank*"))[0]))
+    tables, gaps = convert_trace(read_trace(sorted(tmp_path.glob("rank*"))[0]))
     columns = tables["collectives"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [entry for entry in truth.collectives if entry.rank == 0], rows, gaps

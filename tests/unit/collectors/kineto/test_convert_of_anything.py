@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.kineto_traces import span, thread_name, trace_of
-from zprof.collectors.kineto.columns import Group
-from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.convert import convert_trace
+from zprof.collectors.kineto.trace import Group
 from zprof.run.schema import COLLECTIVES, EVENTS
 
 NUMBERS = st.sampled_from([-5, -1, 0, 1, 2, 7, 1 << 20, 1 << 61])
@@ -93,7 +93,7 @@ GROUPS = st.lists(
 @given(st.lists(events(), max_size=12), GROUPS, st.sampled_from([None, 0, -1, 3, 1 << 50]), st.booleans())
 def test_any_trace(spans, groups, world_size, named):
     names = [thread_name(30, "thread 30 (pt_gloo_runloop)")] if named else []
-    tables, gaps = convert(trace_of([*names, *spans], groups, world_size))
+    tables, gaps = convert_trace(trace_of([*names, *spans], groups, world_size))
     made = pa.table(tables["events"], schema=EVENTS)
     assert made.num_rows == sum(event["cat"] not in ("Trace", "") for event in spans)
     rows = pa.table(tables["collectives"], schema=COLLECTIVES).to_pylist()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from zprof.collectors.kineto.arguments import elements
+from zprof.collectors.kineto.trace import count_elements
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ from zprof.collectors.kineto.arguments import elements
     ],
 )
 def test_elements(dims: Any, argument: int | None, types: Any, count: int | None) -> None:
-    assert elements(dims, argument, types) == count
+    assert count_elements(dims, argument, types) == count

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.kineto_traces import MAIN, at, converted, span, thread_name, trace_of
-from zprof.collectors.kineto.columns import Group
-from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.convert import convert_trace
+from zprof.collectors.kineto.trace import Group
 from zprof.run.schema import EVENTS
 
 COMM, WORKER, WORKER2 = 20, 30, 31
@@ -270,7 +270,7 @@ def test_events_keep_what_ran_and_leave_out_bookkeeping():
             span("PyTorch Profiler (0)", 0, 99, category="Trace"),
         ]
     )
-    events = convert(trace)[0]["events"]
+    events = convert_trace(trace)[0]["events"]
     assert events["name"].to_pylist() == ["a", "Memcpy HtoD", "b"]
     assert events["category"].to_pylist() == ["kernel", "gpu_memcpy", "cpu_op"]
     assert events["start_ns"].tolist() == [at(1), at(2), at(5)]
@@ -282,6 +282,6 @@ def test_events_keep_what_ran_and_leave_out_bookkeeping():
 
 def test_events_go_into_a_run_as_they_are():
     trace = trace_of([span("caf\ud800é", 1, 2), span("b", 3, 4)])
-    columns = convert(trace)[0]["events"]
+    columns = convert_trace(trace)[0]["events"]
     table = pa.table(columns, schema=EVENTS)
     assert table.column("name").to_pylist() == ["caf?é", "b"]

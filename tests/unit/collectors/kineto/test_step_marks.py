@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.kineto_traces import BASE, trace_of
-from zprof.collectors.kineto.steps import WHOLE_TRACE, StepMarks, step_marks
+from zprof.collectors.kineto.steps import WHOLE_TRACE, StepMarks, mark_steps
 
 
 def ranged(name: str, start_us: int, length_us: int, tid: int = 1, cat: str = "user_annotation") -> dict:
@@ -15,7 +15,7 @@ def ranged(name: str, start_us: int, length_us: int, tid: int = 1, cat: str = "u
 
 def steps(*events: dict) -> StepMarks:
     trace = trace_of(events)
-    return step_marks(replace(trace, header=replace(trace.header, base_ns=BASE)))
+    return mark_steps(replace(trace, header=replace(trace.header, base_ns=BASE)))
 
 
 def spans(marks: StepMarks) -> list[tuple[int, int, int]]:
@@ -161,8 +161,8 @@ def test_of_a_file_that_ends_early_only_whole_steps_count(
 ) -> None:
     trace = trace_of(event for index, counts in enumerate(held) for event in _worked(index + 1, *counts))
     every = tuple(range(1, len(held) + 1))
-    assert step_marks(trace).numbers == every
-    marks = step_marks(replace(trace, report=replace(trace.report, cut_short=True)))
+    assert mark_steps(trace).numbers == every
+    marks = mark_steps(replace(trace, report=replace(trace.report, cut_short=True)))
     assert marks.numbers == whole
     assert [gap.what for gap in marks.gaps] == ["steps"] * (whole != every)
 

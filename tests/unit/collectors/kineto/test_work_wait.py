@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from zprof.collectors.kineto.collector import KinetoCollector
-from zprof.collectors.kineto.waits import WAIT_RANGE, WaitRanges
+from zprof.collectors.kineto.collector import WAIT_RANGE, KinetoCollector, WaitRanges
 
 Work = torch._C._distributed_c10d.Work
 

@@ -7,9 +7,9 @@ import pandas as pd
 import torch
 from torch import nn
 
-from zprof.analysis.memory.rank.rank_lives import RankLives, rank_lives
-from zprof.analysis.memory.rank.timeline import timeline_of
-from zprof.collectors.marks import MarkLog
+from zprof.analysis.memory.live_bytes import RankLives, read_rank_lives
+from zprof.analysis.memory.timeline import read_timeline
+from zprof.collectors.logs import MarkLog
 from zprof.collectors.memory.collector import MemoryCollector, Optimizers
 from zprof.model.gaps import Gap
 
@@ -69,9 +69,9 @@ def window_of(collector: MemoryCollector, marks: MarkLog) -> Window:
     alloc = alloc.astype({"bytes": "int64", "allocated_ns": "int64", "before_window": bool})
     alloc["freed_ns"] = pd.array(tables["alloc"]["freed_ns"], dtype="Int64")
     role, mark = pd.DataFrame(tables["role"]), pd.DataFrame(marks.columns())
-    timeline = timeline_of(mark)
+    timeline = read_timeline(mark)
     assert timeline is not None
-    return Window(alloc, role, mark, rank_lives(alloc, role, timeline, "cpu"), gaps)
+    return Window(alloc, role, mark, read_rank_lives(alloc, role, timeline, "cpu"), gaps)
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int = 1) -> None:

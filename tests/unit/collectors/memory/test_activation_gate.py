@@ -5,8 +5,8 @@ import torch
 from memory_window import record, small_model
 from torch import nn
 
-from zprof.analysis.memory.rank import rank_lives
-from zprof.collectors.memory.hooks.hooks import Hooks
+from zprof.analysis.memory import live_bytes
+from zprof.collectors.memory.hooks import Hooks
 from zprof.model.tenants import Tenant
 
 
@@ -51,7 +51,7 @@ def test_without_the_hooks_the_retained_rule_still_finds_what_the_window_made(
 
 def test_without_hooks_and_rule_the_gate_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hooks, "_save", lambda self, tensor: (tensor.detach(), None))
-    monkeypatch.setattr(rank_lives, "retained", lambda blocks, claimed, phases: blocks)
+    monkeypatch.setattr(live_bytes, "name_retained_activations", lambda blocks, claimed, phases: blocks)
     model = small_model()
     window = record(lambda: model(torch.randn(512, 64)).square().mean().backward(), model)
     assert window.lives.peak().tenants[Tenant.ACTIVATIONS] == 0

@@ -13,9 +13,9 @@ from memory_window import record, small_model, train_step
 from torch import nn
 
 from zprof.collectors.memory import collector as collector_module
+from zprof.collectors.memory import storages
 from zprof.collectors.memory.collector import STACK_FROM_BYTES, MemoryCollector
-from zprof.collectors.memory.lives import storages
-from zprof.collectors.memory.lives.stacks import MOST_FRAMES, program_frames
+from zprof.collectors.memory.tables import MAX_FRAMES, filter_program_frames
 from zprof.integrations.program import in_process
 from zprof.reference_engine import train as reference_train
 
@@ -84,9 +84,9 @@ def test_a_deep_stack_is_cut_at_its_outer_end() -> None:
     def deep(left: int) -> torch.Tensor:
         return deep(left - 1) if left else make(LARGE)
 
-    frames = frames_by_size(tables_of(lambda: deep(3 * MOST_FRAMES)))[4 * LARGE]
-    assert len(frames) == MOST_FRAMES
-    assert [function for _, _, function in frames] == ["make"] + ["deep"] * (MOST_FRAMES - 1)
+    frames = frames_by_size(tables_of(lambda: deep(3 * MAX_FRAMES)))[4 * LARGE]
+    assert len(frames) == MAX_FRAMES
+    assert [function for _, _, function in frames] == ["make"] + ["deep"] * (MAX_FRAMES - 1)
 
 
 def test_in_the_backward_it_leads_to_its_caller() -> None:
@@ -145,7 +145,9 @@ def test_neither_a_frame_nor_its_tensors_are_kept_alive() -> None:
     assert any(birth.stack is not None for birth in collector._log.births())
 
 
-@pytest.mark.parametrize(("place", "name"), [(storages, "_gather_stack"), (collector_module, "Stacks")])
+@pytest.mark.parametrize(
+    ("place", "name"), [(storages, "_gather_stack"), (collector_module, "AllocationStacks")]
+)
 def test_a_fault_while_stacks_are_taken_or_read_does_not_reach_training(
     monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:
@@ -176,4 +178,4 @@ def test_frames_of_who_started_and_watches_the_program_are_left_out() -> None:
     ours = [in_process.__file__, collector_module.__file__, "<frozen runpy>"]
     program = [reference_train.__file__, "/home/me/train.py"]
     frames = [{"filename": file, "line": 1, "name": "f"} for file in (*ours, *program)]
-    assert [file for file, _, _ in program_frames(frames)] == program
+    assert [file for file, _, _ in filter_program_frames(frames)] == program

@@ -8,12 +8,11 @@ import torch
 from memory_window import Window, record
 from torch import nn
 
-from zprof.analysis.memory.rank import join
-from zprof.analysis.memory.rank.curve import alive_at
-from zprof.analysis.memory.rank.lives import CODES
-from zprof.collectors.memory.hooks.saving import SavedTensors
-from zprof.collectors.memory.owners.holdings import Holdings
-from zprof.collectors.memory.owners.scan import Scanner
+from zprof.analysis.memory import join
+from zprof.analysis.memory.live_bytes import find_alive_segments
+from zprof.analysis.memory.tables import TENANT_CODES
+from zprof.collectors.memory.owners import Holdings, OwnerScanner
+from zprof.collectors.memory.saved_tensors import SavedTensors
 from zprof.model.tenants import Tenant
 
 LAYERS, WIDTH, BATCH = 4, 256, 64
@@ -44,8 +43,8 @@ def window() -> Callable[[], Window]:
 
 def held(window: Window, tenant: Tenant, time_ns: int) -> int:
     parts = window.lives.segments
-    rows = alive_at(parts, time_ns)
-    return int(parts.bytes[rows][parts.tenant[rows] == CODES[tenant]].sum())
+    rows = find_alive_segments(parts, time_ns)
+    return int(parts.bytes[rows][parts.tenant[rows] == TENANT_CODES[tenant]].sum())
 
 
 def backward_of(window: Window) -> int:
@@ -75,7 +74,7 @@ def check_total(window: Window) -> None:
     What other tests of this process hold is alive from the begin on.
     """
     parts = window.lives.segments
-    at_begin = int(parts.bytes[alive_at(parts, window.lives.timeline.begin_ns)].sum())
+    at_begin = int(parts.bytes[find_alive_segments(parts, window.lives.timeline.begin_ns)].sum())
     others = at_begin - held(window, Tenant.PARAMETERS, window.lives.timeline.begin_ns)
     assert 4 * SIZE <= window.lives.peak().bytes - others < 4 * SIZE + 3_000_000
 
@@ -100,10 +99,10 @@ def no_owner(storages: join.Lives, *_: object) -> np.ndarray:
     ("place", "name", "blind", "check"),
     [
         (SavedTensors, "install", nothing, check_activations),
-        (Scanner, "states", nothing, check_states),
-        (Scanner, "boundary", nothing, check_states),
+        (OwnerScanner, "states", nothing, check_states),
+        (OwnerScanner, "boundary", nothing, check_states),
         (Holdings, "holds", nothing, check_dropped_gradients),
-        (join, "_owners", no_owner, check_total),
+        (join, "_find_owners", no_owner, check_total),
     ],
 )
 def test_without_one_of_them(

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from zprof.collectors.memory.allocators.events import Allocation, close_collective_scratch
-from zprof.collectors.memory.hooks import works
-from zprof.collectors.memory.hooks.hooks import Hooks
-from zprof.collectors.memory.hooks.packing import PackWatch
-from zprof.collectors.memory.lives.log import Birth, MemoryLog
-from zprof.collectors.memory.lives.phases import PhaseTracker
-from zprof.collectors.memory.lives.storages import StorageTracker
-from zprof.collectors.memory.owners.scan import Scanner
-from zprof.model.phases import Phase
+from zprof.collectors.memory import collective_works
+from zprof.collectors.memory.allocator_events import Allocation, close_collective_scratch
+from zprof.collectors.memory.hooks import Hooks
+from zprof.collectors.memory.log import Birth, MemoryLog
+from zprof.collectors.memory.owners import OwnerScanner
+from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.memory.saved_tensors import PackWatch
+from zprof.collectors.memory.storages import StorageTracker
+from zprof.model.training import Phase
 
 
 class FakeWork:
@@ -35,26 +35,26 @@ class FakeWork:
 
 
 @pytest.fixture
-def patch() -> Iterator[works.WorkPatch]:
+def patch() -> Iterator[collective_works.WorkPatch]:
     log = MemoryLog()
     log.active = True
     hooks = hooks_of(log)
     hooks.install(None)
-    yield works.WorkPatch(log, hooks)
+    yield collective_works.WorkPatch(log, hooks)
     hooks.remove()
 
 
 def hooks_of(log: MemoryLog) -> Hooks:
     phases = PhaseTracker(log)
     storages = StorageTracker(log, phases)
-    return Hooks(log, storages, phases, Scanner(log, storages, None, ()), PackWatch(phases))
+    return Hooks(log, storages, phases, OwnerScanner(log, storages, None, ()), PackWatch(phases))
 
 
 def saved_tensor_hooks() -> object:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
-def test_a_work_does_not_capture_our_saved_tensor_hooks(patch: works.WorkPatch) -> None:
+def test_a_work_does_not_capture_our_saved_tensor_hooks(patch: collective_works.WorkPatch) -> None:
     seen: list[object] = []
     ours = saved_tensor_hooks()
     assert ours is not None
@@ -63,14 +63,14 @@ def test_a_work_does_not_capture_our_saved_tensor_hooks(patch: works.WorkPatch) 
     assert saved_tensor_hooks() == ours
 
 
-def test_our_hooks_are_back_after_a_launch_that_fails(patch: works.WorkPatch) -> None:
+def test_our_hooks_are_back_after_a_launch_that_fails(patch: collective_works.WorkPatch) -> None:
     ours = saved_tensor_hooks()
     with pytest.raises(ZeroDivisionError):
         patch._wrap(lambda: 1 / 0)()
     assert saved_tensor_hooks() == ours
 
 
-def test_hooks_of_the_program_stay_during_a_launch(patch: works.WorkPatch) -> None:
+def test_hooks_of_the_program_stay_during_a_launch(patch: collective_works.WorkPatch) -> None:
     seen: list[object] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.detach(), lambda tensor: tensor):
         theirs = saved_tensor_hooks()
@@ -78,7 +78,7 @@ def test_hooks_of_the_program_stay_during_a_launch(patch: works.WorkPatch) -> No
     assert seen == [theirs]
 
 
-def test_settling_waits_for_every_work_that_lives(patch: works.WorkPatch) -> None:
+def test_settling_waits_for_every_work_that_lives(patch: collective_works.WorkPatch) -> None:
     made = [FakeWork() for _ in range(3)]
     for work in made:
         patch._wrap(lambda work=work: work)()
@@ -91,7 +91,9 @@ def test_settling_waits_for_every_work_that_lives(patch: works.WorkPatch) -> Non
     assert gone() is None
 
 
-def test_a_work_that_fails_does_not_keep_the_others_from_being_waited_for(patch: works.WorkPatch) -> None:
+def test_a_work_that_fails_does_not_keep_the_others_from_being_waited_for(
+    patch: collective_works.WorkPatch,
+) -> None:
     made = [FakeWork(fails=True), FakeWork()]
     for work in made:
         patch._wrap(lambda work=work: work)()
@@ -100,7 +102,7 @@ def test_a_work_that_fails_does_not_keep_the_others_from_being_waited_for(patch:
     assert made[1].waits == 1
 
 
-def test_the_death_of_a_work_is_noted_with_its_launch(patch: works.WorkPatch) -> None:
+def test_the_death_of_a_work_is_noted_with_its_launch(patch: collective_works.WorkPatch) -> None:
     made = [FakeWork()]
     begin_ns = time.time_ns()
     patch._wrap(lambda: made[0])()
@@ -120,7 +122,7 @@ def birth(time_ns: int) -> Birth:
 
 
 def freed(block: Allocation, births: tuple[Birth, ...] = ()) -> int | None:
-    close_collective_scratch([block], [works.Work(100, 200, 900)], births)
+    close_collective_scratch([block], [collective_works.CollectiveWork(100, 200, 900)], births)
     return block.freed_ns
 
 

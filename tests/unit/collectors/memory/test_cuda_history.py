@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.support.snapshots import MIB, Allocator, frames, random_history, snapshot_of
-from zprof.collectors.memory.allocators.history import FIRST_STACK, CudaHistory, TorchCudaMemory, with_history
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.mode import MemoryMode
+from zprof.collectors.memory.cuda_history import FIRST_STACK, CudaHistory, TorchCudaMemory, merge_history
+from zprof.collectors.schedule import MemoryMode
 from zprof.run.schema import TABLES
 
 
@@ -73,12 +73,12 @@ def test_stacks_of_the_history_do_not_clash_with_those_of_storages() -> None:
     tables = recorded(FakeCudaMemory(allocator=allocator)).tables()
     assert pa.array(tables["block"]["stack"]).to_pylist() == [FIRST_STACK, None]
     storages = {"stack": [0], "depth": [0], "file": ["a.py"], "line": [1], "function": ["f"]}
-    together = with_history({"alloc": {}, "stack": storages}, tables)
+    together = merge_history({"alloc": {}, "stack": storages}, tables)
     assert set(together) == {"alloc", "stack", "block", "segment"}
     assert list(together["stack"]["stack"]) == [0, FIRST_STACK]
     assert list(together["stack"]["function"]) == ["f", "made"]
     assert pa.table(dict(together["stack"]), schema=TABLES["stack"]).num_rows == 2
-    assert with_history({"stack": storages}, {}) == {"stack": storages}
+    assert merge_history({"stack": storages}, {}) == {"stack": storages}
 
 
 def test_without_a_device_in_use_nothing_is_touched() -> None:

@@ -13,9 +13,9 @@ from torch.optim import optimizer as optimizer_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.hooks.hooks import Hooks
-from zprof.collectors.memory.mode import MemoryMode
-from zprof.collectors.memory.owners.light import FIRST_STEP_ONLY, SEEN_BY_HOOK, UNSEEN, LightScans
+from zprof.collectors.memory.hooks import Hooks
+from zprof.collectors.memory.light import FIRST_STEP_ONLY, OPERATORS_UNSEEN, SEEN_BY_HOOK, LightScans
+from zprof.collectors.schedule import MemoryMode
 from zprof.model.tenants import Tenant
 
 STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
@@ -64,8 +64,8 @@ def claimed_bytes(window: Window, tenant: str, sub: str) -> int:
 
 
 def test_what_is_not_seen_is_said() -> None:
-    assert window_of_steps(MemoryMode.LIGHT).gaps == [UNSEEN]
-    assert window_of_steps(MemoryMode.LIGHT, steps=2).gaps == [UNSEEN, FIRST_STEP_ONLY]
+    assert window_of_steps(MemoryMode.LIGHT).gaps == [OPERATORS_UNSEEN]
+    assert window_of_steps(MemoryMode.LIGHT, steps=2).gaps == [OPERATORS_UNSEEN, FIRST_STEP_ONLY]
 
 
 def test_the_tables_hold_no_row_of_an_allocator_and_no_stack() -> None:
@@ -135,7 +135,7 @@ def test_an_optimizer_that_steps_within_the_backward_does_not_end_the_first_step
         collector=MemoryCollector(model, list(optimizers.values()), MemoryMode.LIGHT),
     )
     assert saved_tensor_hooks() is None
-    assert window.gaps == [UNSEEN]
+    assert window.gaps == [OPERATORS_UNSEEN]
     for handle in handles:  # a cycle through torch, which would stay
         handle.remove()
 
@@ -170,7 +170,7 @@ def test_neither_model_nor_optimizer_is_kept_alive() -> None:
     del model, optimizer
     gc.collect()
     assert [reference() for reference in gone] == [None, None]
-    assert collector.gaps() == [UNSEEN, FIRST_STEP_ONLY]
+    assert collector.gaps() == [OPERATORS_UNSEEN, FIRST_STEP_ONLY]
 
 
 def test_a_gathered_parameter_is_seen_from_its_gathering_to_its_release() -> None:

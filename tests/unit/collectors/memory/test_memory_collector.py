@@ -16,11 +16,11 @@ from torch.optim import optimizer as optimizer_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from zprof.collectors.memory import dispatch_mode
 from zprof.collectors.memory.collector import WITHOUT_MODEL, MemoryCollector
-from zprof.collectors.memory.hooks import tap
-from zprof.collectors.memory.hooks.hooks import Hooks
-from zprof.collectors.memory.lives.storages import StorageTracker
-from zprof.collectors.memory.owners.scan import Scanner
+from zprof.collectors.memory.hooks import Hooks
+from zprof.collectors.memory.owners import OwnerScanner
+from zprof.collectors.memory.storages import StorageTracker
 from zprof.model.tenants import Tenant
 
 
@@ -75,7 +75,8 @@ def test_nothing_stays_in_place(use: Callable[[MemoryCollector], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "method"), [(Hooks, "install"), (Scanner, "boundary"), (tap.OperatorTap, "__enter__")]
+    ("place", "method"),
+    [(Hooks, "install"), (OwnerScanner, "boundary"), (dispatch_mode.OperatorTap, "__enter__")],
 )
 def test_nothing_stays_in_place_where_the_start_fails(
     monkeypatch: pytest.MonkeyPatch, place: type, method: str
@@ -402,7 +403,7 @@ def test_compiled_code_still_runs_compiled() -> None:
 
 def test_without_a_mode_that_lets_it_compiled_code_would_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The case that the test above must be able to see."""
-    monkeypatch.setattr(tap.OperatorTap, "ignore_compile_internals", classmethod(lambda cls: False))
+    monkeypatch.setattr(dispatch_mode.OperatorTap, "ignore_compile_internals", classmethod(lambda cls: False))
     with pytest.raises(AssertionError):
         test_compiled_code_still_runs_compiled()
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from zprof.collectors.devices.groups import GroupWatch
-from zprof.collectors.memory.hooks.originals import SavedOriginals
-from zprof.collectors.memory.lives.log import MemoryLog
-from zprof.collectors.memory.lives.tensors import collected_tensors
+from zprof.collectors.devices.watch import GroupWatch
+from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.memory.saved_tensors import SavedOriginals
+from zprof.collectors.memory.storages import find_live_tensors
 
 
 class Refusing(torch.Tensor):
@@ -18,7 +18,7 @@ class Refusing(torch.Tensor):
 def test_a_tensor_that_cannot_be_asked_is_one_gap() -> None:
     kept = [torch.ones(2).as_subclass(Refusing) for _ in range(3)]
     log = MemoryLog()
-    for _ in collected_tensors(lambda error: log.miss("tensors from before the window", error)):
+    for _ in find_live_tensors(lambda error: log.miss("tensors from before the window", error)):
         pass
     assert len(kept) == 3
     assert [(gap.what, gap.reason) for gap in log.gaps] == [

@@ -8,7 +8,7 @@ import torch
 from memory_window import Window, record
 from torch import nn
 
-from zprof.analysis.memory.rank.rank_lives import RankLives, devices_of, rank_lives
+from zprof.analysis.memory.live_bytes import RankLives, list_devices, read_rank_lives
 from zprof.model.tenants import Tenant
 
 BATCH, WIDTH = 64, 64
@@ -46,12 +46,12 @@ def offloaded() -> tuple[Window, pd.DataFrame]:
 
 
 def lives_on(device: str, window: Window, alloc: pd.DataFrame) -> RankLives:
-    return rank_lives(alloc, window.role, window.lives.timeline, device)
+    return read_rank_lives(alloc, window.role, window.lives.timeline, device)
 
 
 def test_rows_of_the_host_stay_out_of_the_device() -> None:
     window, alloc = offloaded()
-    assert devices_of(alloc) == ["cuda:0", "cpu"]
+    assert list_devices(alloc) == ["cuda:0", "cpu"]
     device, host = (lives_on(name, window, alloc) for name in ("cuda:0", "cpu"))
     assert host.peak().tenants[Tenant.ACTIVATIONS] == host.peak().bytes == SAVED
     assert len(device.blocks) + len(host.blocks) == len(window.lives.blocks)

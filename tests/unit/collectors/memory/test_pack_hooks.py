@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from zprof.analysis.memory.rank.roles import tenant_of
+from zprof.analysis.memory.roles import tenant_name
 
 ROWS, FEATURES = 40, 64
 INPUT_BYTES = ROWS * FEATURES * 4
@@ -62,7 +62,7 @@ def owners_before_the_backward(window: Window) -> dict[int, tuple[str, str]]:
     begin_ns = next(time_ns for time_ns, phase in timeline.phases if phase == "backward") - 1
     live = (segments.begin_ns <= begin_ns) & (segments.end_ns > begin_ns)
     rows = zip(segments.bytes[live], segments.tenant[live], segments.sub[live], strict=True)
-    return {int(size): (tenant_of(int(code)), str(sub)) for size, code, sub in rows}
+    return {int(size): (tenant_name(int(code)), str(sub)) for size, code, sub in rows}
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from memory_window import Window, record
 from random_programs import Plan, Program, plans
 
-from zprof.analysis.memory.rank.curve import composition, live_curve
-from zprof.analysis.memory.rank.lives import UNTAGGED
-from zprof.analysis.memory.rank.rank_lives import rank_lives
-from zprof.analysis.memory.rank.roles import Segments
+from zprof.analysis.memory.live_bytes import compute_live_curve, read_rank_lives, sum_by_tenant
+from zprof.analysis.memory.roles import Segments
+from zprof.analysis.memory.tables import UNTAGGED
 
 #: An example costs a window, and a plan is short enough to read as it is.
 EXAMPLES = 20
@@ -61,7 +60,7 @@ def test_whatever_a_program_does(plan: Plan, seed: int) -> None:
 
 def live_bytes_are_those_of_the_allocator(window: Window) -> None:
     blocks, timeline = window.lives.blocks, window.lives.timeline
-    times, live = live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
+    times, live = compute_live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
     after = counted(window.alloc, timeline.begin_ns)
     for time_ns, expected in after.items():
         if timeline.begin_ns <= time_ns <= timeline.end_ns:
@@ -78,9 +77,9 @@ def every_byte_has_one_tenant_at_every_event(window: Window) -> None:
         at[block] = end_ns
     lasting = np.flatnonzero(blocks.end_ns > blocks.begin_ns)
     assert at == {int(block): int(blocks.end_ns[block]) for block in lasting}
-    times, live = live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
+    times, live = compute_live_curve(blocks.begin_ns, blocks.end_ns, blocks.bytes)
     for time_ns, size in zip(times.tolist(), live.tolist(), strict=True):
-        assert composition(segments, time_ns).sum() == size
+        assert sum_by_tenant(segments, time_ns).sum() == size
 
 
 def nothing_that_the_window_made_is_untagged(window: Window) -> None:
@@ -93,5 +92,5 @@ def nothing_that_the_window_made_is_untagged(window: Window) -> None:
 
 def the_order_of_role_rows_means_nothing(window: Window, seed: int) -> None:
     shuffled = window.role.sample(frac=1, random_state=seed)
-    again = rank_lives(window.alloc, shuffled, window.lives.timeline, "cpu")
+    again = read_rank_lives(window.alloc, shuffled, window.lives.timeline, "cpu")
     assert pieces(again.segments) == pieces(window.lives.segments)

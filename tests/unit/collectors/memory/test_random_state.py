@@ -5,7 +5,7 @@ from memory_window import record
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zprof.analysis.memory.rank.roles import tenant_of
+from zprof.analysis.memory.roles import tenant_name
 from zprof.model.tenants import Tenant
 
 
@@ -29,6 +29,6 @@ def test_the_states_of_all_blocks_are_activations_when_the_backward_begins() -> 
     parts = lives.segments
     alive = (parts.begin_ns <= begins) & (parts.end_ns > begins) & (parts.bytes == size)
     assert (parts.sub[alive] == "retained").sum() == 3
-    assert "untagged" not in {tenant_of(code) for code in parts.tenant[alive]}
+    assert "untagged" not in {tenant_name(code) for code in parts.tenant[alive]}
     assert lives.peak().tenants[Tenant.ACTIVATIONS] >= 3 * size
     assert torch.get_rng_state is original

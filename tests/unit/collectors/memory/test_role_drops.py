@@ -8,8 +8,8 @@ from memory_window import Window, record, small_model, train_step
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zprof.analysis.memory.rank.curve import composition
-from zprof.analysis.memory.rank.lives import CODES
+from zprof.analysis.memory.live_bytes import sum_by_tenant
+from zprof.analysis.memory.tables import TENANT_CODES
 from zprof.model.tenants import Tenant
 
 GRADIENTS, STATE, PARAMETERS = Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE, Tenant.PARAMETERS
@@ -21,7 +21,7 @@ def loss_of(model: nn.Module) -> torch.Tensor:
 
 def held_at_end(window: Window, tenant: Tenant) -> int:
     """Bytes of a tenant just before the last scan, which is made after the window's end."""
-    return int(composition(window.lives.segments, window.lives.timeline.end_ns)[CODES[tenant]])
+    return int(sum_by_tenant(window.lives.segments, window.lives.timeline.end_ns)[TENANT_CODES[tenant]])
 
 
 def size(model: nn.Module) -> int:
@@ -96,11 +96,11 @@ def test_a_gradient_that_is_put_back_is_one_from_its_backward_on() -> None:
 
     segments = (window := record(body, model, optimizer)).lives.segments
     begins = [t for t, name in window.lives.timeline.phases if name == "backward"]
-    block = segments.block[(segments.tenant == CODES[GRADIENTS]) & (segments.bytes == 64 * 64 * 4)][0]
+    block = segments.block[(segments.tenant == TENANT_CODES[GRADIENTS]) & (segments.bytes == 64 * 64 * 4)][0]
     mine = segments.block == block
     pieces = sorted(zip(segments.begin_ns[mine].tolist(), segments.tenant[mine].tolist(), strict=True))
     assert [tenant for _, tenant in pieces] == [
-        CODES[GRADIENTS], CODES[Tenant.TEMPORARY_BUFFERS], CODES[GRADIENTS],
+        TENANT_CODES[GRADIENTS], TENANT_CODES[Tenant.TEMPORARY_BUFFERS], TENANT_CODES[GRADIENTS],
     ]  # fmt: skip
     assert pieces[2][0] == begins[1]
 

@@ -8,7 +8,7 @@ from memory_window import record
 from torch import nn
 
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.mode import MemoryMode
+from zprof.collectors.schedule import MemoryMode
 
 
 class Kind(nn.Parameter):

@@ -8,7 +8,7 @@ from memory_window import Window, record, small_model, train_step
 from torch import nn
 
 from zprof.collectors.memory.collector import MemoryCollector
-from zprof.collectors.memory.mode import MemoryMode
+from zprof.collectors.schedule import MemoryMode
 from zprof.model.tenants import Tenant
 
 both = pytest.mark.parametrize("mode", list(MemoryMode))

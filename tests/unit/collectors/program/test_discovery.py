@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from zprof.collectors.program.discovery import find_trained, idle_optimizers
+from zprof.collectors.program.discovery import find_idle_optimizers, find_trained
 
 
 class Wrapper(nn.Module):
@@ -77,6 +77,6 @@ def test_an_idle_optimizer_has_parameters_of_its_own() -> None:
     model, other = nn.Linear(3, 3), nn.Linear(3, 3)
     stepped, wrapper = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
     waiting = torch.optim.SGD(other.parameters(), lr=0.1)
-    idle = idle_optimizers([stepped])
+    idle = find_idle_optimizers([stepped])
     assert any(found is waiting for found in idle)
     assert not any(found is wrapper or found is stepped for found in idle)

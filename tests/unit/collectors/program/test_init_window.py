@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from zprof.collectors.profiler_session import profiler_runs
+from zprof.collectors.profiler_session import is_profiler_running
 from zprof.collectors.program.discovery import find_trained
 from zprof.collectors.program.init_window import InitWindow
 
@@ -31,7 +31,7 @@ def claimed(window: InitWindow, tenant: str) -> dict[int, int]:
 
 
 def is_watched() -> bool:
-    return profiler_runs() or torch._C._len_torch_dispatch_stack() > 0
+    return is_profiler_running() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def train(model: nn.Module, window: InitWindow) -> Any:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import zprof
+from zprof.collectors.identity import RECORDING_VARIABLE
 from zprof.collectors.program.discovery import Trained
-from zprof.collectors.program.presence import MARK
-from zprof.collectors.program.recording import Plan, ProgramRecording
+from zprof.collectors.program.recording import ProgramRecording, RecordingPlan
 from zprof.collectors.schedule import Schedule
 from zprof.run.reader import load
 
@@ -44,7 +44,7 @@ class Outside:
             return may
 
         schedule = Schedule(skip=skip, memory=1, time=1)
-        plan = Plan(
+        plan = RecordingPlan(
             path=self.path, schedule=schedule, init=False, may_record=may_record, say=self.said.append
         )
         self.recordings.append(ProgramRecording(plan))
@@ -65,7 +65,7 @@ def test_it_ends_with_its_schedule_and_leaves_torch_alone(outside: Outside) -> N
     outside.record()
     Program().train(7)
     assert torch.optim.Optimizer.profile_hook_step is wrap
-    assert MARK not in os.environ
+    assert RECORDING_VARIABLE not in os.environ
     rank = load(outside.path).rank_manifests[0]
     assert (rank.status, rank.memory_steps, rank.time_steps) == ("complete", (2,), (3,))
     assert load(outside.path).manifest.training.optimizer_state_bytes == 8

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.collectors.program.cycle import GIVE_UP_AFTER, StepCycle
+from zprof.collectors.program.steps import GIVE_UP_AFTER, StepCycle
 
 
 def boundaries(order: str, cycle: StepCycle | None = None) -> str:

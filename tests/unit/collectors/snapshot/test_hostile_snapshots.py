@@ -14,7 +14,7 @@ import pytest
 from tests.support.hostile_pickles import code, good, opcodes, shapes, wrong_values
 from tests.support.snapshots import write_snapshot
 from zprof.cli import main
-from zprof.collectors.snapshot.parent import read_snapshot
+from zprof.collectors.snapshot.reader import read_snapshot
 
 
 def import_file(path: Path) -> int:

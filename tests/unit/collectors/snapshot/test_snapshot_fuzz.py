@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.snapshots import random_history, snapshot_of
-from zprof.collectors.snapshot.parent import read_snapshot
+from zprof.collectors.snapshot.reader import read_snapshot
 from zprof.model.errors import BadInput
 
 ROOT = Path(__file__).parents[4]
@@ -18,20 +18,20 @@ ROOT = Path(__file__).parents[4]
 MANY = """
 import io, pickle, random, sys
 from tests.support.snapshots import random_history, snapshot_of
-from zprof.collectors.snapshot.convert import tables_of
-from zprof.collectors.snapshot.limits import apply, limits_for
-from zprof.collectors.snapshot.unpickle import load
+from zprof.collectors.snapshot.convert import convert_snapshot
+from zprof.collectors.snapshot.limits import apply_limits, limits_for
+from zprof.collectors.snapshot.child import load_plain_data
 from zprof.model.errors import BadInput
 chance = random.Random(int(sys.argv[1]))
 good = [pickle.dumps(snapshot_of(random_history(seed, 40)), protocol=2 + seed % 4) for seed in range(8)]
-apply(limits_for(1 << 16))
+apply_limits(limits_for(1 << 16))
 counts = {"read": 0, "refused": 0}
 for _ in range(int(sys.argv[2])):
     content = bytearray(chance.choice(good))
     for _ in range(chance.choice([1, 1, 2, 8])):
         content[chance.randrange(2, len(content))] = chance.randrange(256)
     try:
-        tables_of(load(io.BytesIO(content)), most_rows=len(content))
+        convert_snapshot(load_plain_data(io.BytesIO(content)), most_rows=len(content))
         counts["read"] += 1
     except (BadInput, MemoryError) as error:
         assert "\\n" not in str(error), error

@@ -8,14 +8,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.snapshots import (
-    MIB,
-    Allocator,
-    Truth,
-    random_history,
-    snapshot_of,
-)
-from zprof.collectors.snapshot.convert import SnapshotTables, tables_of
+from tests.support.snapshots import MIB, Allocator, Truth, random_history, snapshot_of
+from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
 
 NEVER = 1 << 62
 
@@ -93,7 +87,7 @@ def _freed_first(allocator: Allocator) -> set[int]:
 def test_every_entry_leaves_what_the_allocator_had(seed: int, steps: int, ring: int | None) -> None:
     first = random_history(seed, steps, ring=ring)
     second = random_history(seed + 1, steps, device=2)
-    tables = tables_of(snapshot_of(first, second))
+    tables = convert_snapshot(snapshot_of(first, second))
     for allocator in (first, second):
         for time_ns, truth, said in states(tables, allocator):
             assert asked(said.live) == asked(truth.live), time_ns

@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.hostile_pickles import good
 from tests.support.snapshots import Allocator, frames, snapshot_of, write_snapshot
-from zprof.collectors.snapshot import parent
-from zprof.collectors.snapshot.limits import LARGEST_FILE_BYTES, Limits, limits_for
-from zprof.collectors.snapshot.parent import read_snapshot
+from zprof.collectors.snapshot import reader
+from zprof.collectors.snapshot.limits import MAX_FILE_BYTES, Limits, limits_for
+from zprof.collectors.snapshot.reader import read_snapshot
 from zprof.model.errors import BadInput
 
 ROOT = Path(__file__).parents[4]
@@ -32,8 +32,8 @@ def refusal(path: Path, limits: Limits | None = None) -> str:
 
 def test_the_limits_are_set() -> None:
     program = (
-        "import resource, json; from zprof.collectors.snapshot.limits import apply, limits_for\n"
-        "apply(limits_for(1000)); names = ('AS', 'CPU', 'NOFILE', 'FSIZE', 'CORE')\n"
+        "import resource, json; from zprof.collectors.snapshot.limits import apply_limits, limits_for\n"
+        "apply_limits(limits_for(1000)); names = ('AS', 'CPU', 'NOFILE', 'FSIZE', 'CORE')\n"
         "print(json.dumps({n: resource.getrlimit(getattr(resource, 'RLIMIT_' + n)) for n in names}))\n"
         "bytearray(10 << 30)"
     )
@@ -87,20 +87,20 @@ def test_what_it_writes_is_bound(tmp_path: Path) -> None:
 def test_a_file_beyond_any_snapshot_is_not_even_read(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(b"\x80\x04")
-    os.truncate(path, LARGEST_FILE_BYTES + 1)  # a hole: takes no disk
+    os.truncate(path, MAX_FILE_BYTES + 1)  # a hole: takes no disk
     assert "that a snapshot may have" in refusal(path)
 
 
 def test_its_tables_are_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that says more rows than it wrote is not believed."""
     path = write_snapshot(tmp_path / "snapshot.pickle", good())
-    honest = parent._answer
+    honest = reader._answer
 
     def lies(folder: Path) -> object:
         answer = honest(folder)
         return type(answer)(rows=answer.rows | {"block": 3}, gaps=answer.gaps)
 
-    monkeypatch.setattr(parent, "_answer", lies)
+    monkeypatch.setattr(reader, "_answer", lies)
     assert "table block is not as it should be" in refusal(path)
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.support.hostile_pickles import good, wrong_values
-from zprof.collectors.snapshot.convert import tables_of
+from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.errors import BadInput
 
 
 def test_the_snapshot_is_sound_before_it_is_changed() -> None:
-    assert tables_of(good()).gaps == ()
+    assert convert_snapshot(good()).gaps == ()
 
 
 @pytest.mark.parametrize("name", wrong_values())
@@ -17,6 +17,6 @@ def test_a_wrong_value_is_refused(name: str) -> None:
     snapshot = good()
     change(snapshot)
     with pytest.raises(BadInput, match="not a snapshot as torch writes it") as error:
-        tables_of(snapshot)
+        convert_snapshot(snapshot)
     assert word in error.value.message
     assert "\n" not in error.value.message

@@ -12,10 +12,8 @@ import pytest
 
 from tests.support.diagnoses import base, planted
 from zprof.cli import main
-from zprof.integrations.bundle.allowed import Allowed, group_of
-from zprof.integrations.bundle.bundle import Bundle, collect, write
-from zprof.integrations.bundle.names import Names
-from zprof.integrations.bundle.own_words import OwnWords, own_words
+from zprof.integrations.redaction import AllowList, OwnWords, StandIns, read_own_words, redact_group
+from zprof.integrations.support_bundle import Bundle, collect_bundle, write_bundle
 from zprof.model.doctor import Check, CheckStatus, Doctor
 from zprof.model.gaps import Gap
 from zprof.rules.diagnose import diagnose
@@ -55,12 +53,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def own() -> OwnWords:
-    return own_words()
+    return read_own_words()
 
 
 @pytest.fixture(scope="module")
 def bundle(run: Run) -> Bundle:
-    return collect(run, diagnose(run), DOCTOR)
+    return collect_bundle(run, diagnose(run), DOCTOR)
 
 
 def test_no_secret_is_in_any_part(bundle: Bundle, run: Run) -> None:
@@ -96,7 +94,7 @@ def test_what_support_needs_is_there(bundle: Bundle, run: Run) -> None:
 
 
 def test_leaves_that_nobody_thought_about_stay_here(own: OwnWords) -> None:
-    allowed = Allowed(Names(own))
+    allowed = AllowList(StandIns(own))
     seen = allowed.tree({"rank": 1, "novelty": "text", "remark": {"a": 1}, "zq": 1, "3": 2, "status": "ok"})
     assert seen == {"rank": 1, "3": 2, "status": "ok"}
     assert allowed.dropped == {"novelty", "remark", "zq"}
@@ -125,20 +123,20 @@ def test_leaves_that_nobody_thought_about_stay_here(own: OwnWords) -> None:
     ],
 )
 def test_of_a_text_the_words_stay_that_are_ours(own: OwnWords, text: str, scrubbed: str) -> None:
-    assert Names(own).scrubbed(text) == scrubbed
+    assert StandIns(own).scrubbed(text) == scrubbed
 
 
 def test_without_a_source_to_read_words_from_nothing_stays() -> None:
-    assert Names().scrubbed("rank zq waits 3 ms") == "(hidden) 3 ms"
+    assert StandIns().scrubbed("rank zq waits 3 ms") == "(hidden) 3 ms"
 
 
 @pytest.mark.parametrize("word", ["a", "a/", "a.", "a@a.", "A1-", "a "])
 def test_a_text_without_end_is_cut_and_takes_no_time(own: OwnWords, word: str) -> None:
-    assert len(Names(own).scrubbed(word * 300_000)) < 3000
+    assert len(StandIns(own).scrubbed(word * 300_000)) < 3000
 
 
 def test_names_are_translated_whole_and_stand_ins_are_not_taken_for_names(own: OwnWords) -> None:
-    names = Names(own)
+    names = StandIns(own)
     given = [names.of(name, "module") for name in ("encoder.zq block", "q1", "waits", "module-9")]
     assert given == ["module-1", "module-2", "module-3", "module-4"]
     assert names.scrubbed("encoder.zq block waits for q1") == "module-1 waits for module-2"
@@ -147,16 +145,16 @@ def test_names_are_translated_whole_and_stand_ins_are_not_taken_for_names(own: O
 
 
 def test_groups_keep_their_ranks() -> None:
-    names = Names()
-    assert group_of("0,1,2", names) == "0,1,2"
-    assert group_of("0,1#secret mesh", names) == "0,1#group-1"
-    assert group_of("pg:secret", names) == "group-2"
+    names = StandIns()
+    assert redact_group("0,1,2", names) == "0,1,2"
+    assert redact_group("0,1#secret mesh", names) == "0,1#group-1"
+    assert redact_group("pg:secret", names) == "group-2"
 
 
 def test_the_same_bundle_gives_the_same_file(bundle: Bundle) -> None:
     files = [io.BytesIO(), io.BytesIO()]
     for file in files:
-        write(bundle, file)
+        write_bundle(bundle, file)
     assert files[0].getvalue() == files[1].getvalue()
     with zipfile.ZipFile(files[0]) as archive:
         assert archive.namelist() == [part.name for part in bundle.parts]
@@ -178,7 +176,7 @@ def test_the_names_do_not_go_where_the_bundle_goes(
 def test_the_command_says_what_is_in_it_and_overwrites_nothing(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zprof.integrations.doctor.checks.examine", lambda: DOCTOR)
+    monkeypatch.setattr("zprof.integrations.doctor.examine", lambda: DOCTOR)
     target, names = tmp_path / "ticket.zip", tmp_path / "names.json"
     assert main(["bundle", str(run.path), "-o", str(target), "--list"]) == 0
     listed = capsys.readouterr().out

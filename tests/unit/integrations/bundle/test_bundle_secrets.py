@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.diagnoses import base
-from zprof.integrations.bundle.bundle import Bundle, collect
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.import_paths import import_paths
+from zprof.integrations.support_bundle import Bundle, collect_bundle
 from zprof.model.doctor import Check, CheckStatus, Doctor
 from zprof.rules.diagnose import diagnose
 from zprof.run.manifest import to_json
@@ -55,7 +55,7 @@ def test_a_kernel_in_a_sentence_is_hidden(run: Run) -> None:
     report = diagnose(run)
     assert report.findings[0].cause.value == "copy_overhead"
     assert "copy_zq" in report.findings[0].sentence
-    bundle = collect(run, report, doctor("2.13.0"))
+    bundle = collect_bundle(run, report, doctor("2.13.0"))
     assert_no_secret(bundle)
     sentence = tree_of(bundle, "report.json")["findings"][0]["sentence"]
     assert sentence.startswith("copies around collectives take ")
@@ -69,7 +69,7 @@ def test_no_text_of_run_or_report_lets_a_secret_through(run: Run) -> None:
     manifest = replace(manifest, environment={**dict.fromkeys(KNOWN, PLANTED), "zq": "Q", "k7 Q": PLANTED})
     (run.path / "manifest.json").write_text(to_json(manifest))
     report = spoiled(diagnose(run))
-    bundle = collect(load(run.path), report, doctor(PLANTED))
+    bundle = collect_bundle(load(run.path), report, doctor(PLANTED))
     assert_no_secret(bundle)
     kept = tree_of(bundle, "report.json")
     assert kept["findings"][0]["saving_ns"] == list(report.findings[0].saving_ns)

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from zprof.cli import main
-from zprof.integrations.doctor.checks import examine
-from zprof.integrations.doctor.probe import Answer, ask
+from zprof.integrations.doctor import Answer, examine, run_probe
 from zprof.model.doctor import Check, CheckStatus
 
 TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None, "devices": ["H200", "H200"], "backends": ["gloo"]}
@@ -61,22 +60,25 @@ def test_a_torch_that_cannot_be_imported_is_broken_and_says_why() -> None:
     ],
 )
 def test_what_crashes_is_an_answer_too(code: str, failure: str) -> None:
-    answer = ask(code)
+    answer = run_probe(code)
     assert answer.value is None
     assert failure in answer.failure
 
 
 def test_what_a_library_prints_is_not_the_answer() -> None:
-    assert ask("print('{}'); answer = {'a': [1]}").value == {"a": [1]}
+    assert run_probe("print('{}'); answer = {'a': [1]}").value == {"a": [1]}
 
 
 def test_what_hangs_is_ended() -> None:
-    assert "no answer" in ask("import threading; threading.Event().wait(); answer = 0", seconds=0.5).failure
+    assert (
+        "no answer"
+        in run_probe("import threading; threading.Event().wait(); answer = 0", seconds=0.5).failure
+    )
 
 
 def test_the_command_writes_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "zprof.integrations.doctor.checks.examine",
+        "zprof.integrations.doctor.examine",
         lambda: examine(lambda code: Answer(value=None, failure="not there")),
     )
     assert main(["doctor", "--json"]) == 1  # torch is broken

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.analysis.time.totals import DeviceTotals
+from zprof.analysis.time.device_totals import DeviceTotals
 from zprof.integrations.hta.answers import Answers, Rows, read_answers
-from zprof.integrations.hta.comparison import compare
-from zprof.integrations.hta.reasons import reasons
-from zprof.model.verification import FigureStatus, Verification
+from zprof.integrations.hta.verification import compare_rank, explain_differences
+from zprof.model.second_opinion import FigureStatus, Verification
 
 TOTALS = DeviceTotals(
     rank=3, span_ns=10_000_000, compute_ns=6_000_000, communication_ns=4_000_000, memory_ns=500_000,
@@ -36,12 +35,12 @@ def said(**values) -> Answers:
 
 
 def statuses(answers: Answers, totals: DeviceTotals = TOTALS) -> dict[str, FigureStatus]:
-    verified, _ = compare(totals, answers)
+    verified, _ = compare_rank(totals, answers)
     return {figure.name: figure.status for figure in verified.figures}
 
 
 def test_the_same_figures_are_equal_and_need_no_reason():
-    verified, gaps = compare(TOTALS, said())
+    verified, gaps = compare_rank(TOTALS, said())
     assert {figure.status for figure in verified.figures} == {EQUAL}
     assert {figure.difference for figure in verified.figures} == {0}
     assert (verified.rank, verified.device_rows, verified.reasons, gaps) == (3, 4_000, (), [])
@@ -84,7 +83,7 @@ def test_no_communication_for_both_is_equal():
 
 
 def test_what_hta_did_not_say_is_unknown_and_one_gap_a_failure():
-    verified, gaps = compare(TOTALS, said(temporal=None, overlap=None))
+    verified, gaps = compare_rank(TOTALS, said(temporal=None, overlap=None))
     found = {figure.name: figure for figure in verified.figures}
     assert {name for name, figure in found.items() if figure.status is UNKNOWN} == {
         "overlap", "kernel span", "compute", "non-compute", "idle",
@@ -98,7 +97,7 @@ def test_what_hta_did_not_say_is_unknown_and_one_gap_a_failure():
 
 def test_the_whole_differs_where_one_figure_does_and_is_unknown_where_none_is_known():
     def verification(*answers: Answers) -> FigureStatus:
-        ranks = tuple(compare(TOTALS, answer)[0] for answer in answers)
+        ranks = tuple(compare_rank(TOTALS, answer)[0] for answer in answers)
         return Verification(zprof_version="0", source="HTA", settings="", window="", ranks=ranks).status
 
     nothing = said(rows=None, overlap=None, temporal=None, kinds=None)
@@ -121,25 +120,32 @@ def test_reasons_name_what_hta_takes_for_something_else():
         row("Event Sync", "cuda_sync", "OTHER"),
     ]
     answers = said(rows=ROWS | {"kept": 3_990, "names": names}, overlap={"percent": 1.0})
-    found = list(reasons(answers.get("rows", Rows), equal_without=False))
+    found = list(explain_differences(answers.get("rows", Rows), equal_without=False))
     assert "10 of 4000 rows of the device" in found[0]
     assert "4 rows of cuda_sync" in found[1]
     assert "multimem_all_reduce_kernel" in found[2]
     assert "dma_compute_kernel" in found[3]
     assert len(found) == 4
-    assert list(compare(TOTALS, answers)[0].reasons) == found
+    assert list(compare_rank(TOTALS, answers)[0].reasons) == found
     many = [row(f"dma{n}", "kernel", "MEMORY") for n in range(20)]
-    assert len(list(reasons(said(rows=ROWS | {"names": many}).get("rows", Rows), equal_without=False))) < 10
+    assert (
+        len(
+            list(
+                explain_differences(said(rows=ROWS | {"names": many}).get("rows", Rows), equal_without=False)
+            )
+        )
+        < 10
+    )
 
 
 def test_rows_of_no_work_are_the_whole_reason_where_hta_agrees_without_them():
     sync = {"name": "Event Sync", "category": "cuda_sync", "kind": "OTHER", "count": 1, "total_ns": 5_000_000}
     other = {"rows": ROWS | {"names": [sync]}, "overlap": {"percent": 30.0}}
     work = {name: SAME[name] for name in ("overlap", "temporal", "kinds")}
-    (reason,) = compare(TOTALS, said(**other, work=work))[0].reasons
+    (reason,) = compare_rank(TOTALS, said(**other, work=work))[0].reasons
     assert "1 row of cuda_sync" in reason
     assert "without them HTA says the same" in reason
     for wrong in (work | {"overlap": {"percent": 29.0}}, None):
-        verified, gaps = compare(TOTALS, said(**other, work=wrong))
+        verified, gaps = compare_rank(TOTALS, said(**other, work=wrong))
         assert "says the same" not in verified.reasons[0]
         assert gaps == []

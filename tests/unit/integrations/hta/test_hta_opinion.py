@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.reports import memory_only, trace
-from zprof.integrations.hta import opinion
+from zprof.integrations.hta import second_opinion as opinion
 from zprof.integrations.hta.answers import Answers, read_answers
-from zprof.integrations.hta.opinion import second_opinion, with_second_opinion
-from zprof.integrations.imports.names import RankedFile
+from zprof.integrations.hta.second_opinion import add_second_opinion, ask_second_opinion
+from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.origin import write_origin
 from zprof.model.report import Report
 from zprof.reports.formats import by_name
@@ -38,7 +38,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Answers]:
 
 def test_each_rank_has_its_critical_path_and_idle_streams(answers):
     answers |= {1: said(), 0: said(critical=CRITICAL | {"steps": 0, "steps_seen": 0})}
-    found, gaps = second_opinion({1: Path("b"), 0: Path("a")})
+    found, gaps = ask_second_opinion({1: Path("b"), 0: Path("a")})
     assert gaps == []
     assert found.source == "HTA 0.5.0"
     assert [rank.rank for rank in found.per_rank] == [0, 1]
@@ -56,7 +56,7 @@ def test_what_fails_is_unknown_and_a_gap_and_the_rest_stays(answers):
         1: said(device=0),
         2: said(errors={"load": "KeyError: 'x'"}, rows=3, idle=3, critical=3),
     }
-    found, gaps = second_opinion(dict.fromkeys(range(3), Path("x")))
+    found, gaps = ask_second_opinion(dict.fromkeys(range(3), Path("x")))
     (rank,) = found.per_rank
     assert (rank.rank, rank.critical_path, len(rank.idle)) == (0, None, 1)
     assert [(gap.rank, gap.what) for gap in gaps] == [
@@ -69,7 +69,7 @@ def test_what_fails_is_unknown_and_a_gap_and_the_rest_stays(answers):
 
 def test_nothing_of_any_rank_is_no_opinion(answers):
     answers[0] = said(device=0)
-    found, gaps = second_opinion({0: Path("a")})
+    found, gaps = ask_second_opinion({0: Path("a")})
     assert found is None
     assert len(gaps) == 1
 
@@ -85,7 +85,7 @@ def imported(tmp_path: Path) -> Path:
 def test_a_report_of_a_trace_has_it_as_leaves_and_as_text(answers, imported):
     report = trace()
     answers |= {rank: said() for rank in report.run.ranks_loaded}
-    found = with_second_opinion(report, imported)
+    found = add_second_opinion(report, imported)
     assert replace(found, second_opinion=None) == report
     tree = json.loads(by_name("json").render(found))["second_opinion"]
     assert tree["source"] == "HTA 0.5.0"
@@ -105,7 +105,7 @@ def test_a_report_of_a_trace_has_it_as_leaves_and_as_text(answers, imported):
 def test_where_no_trace_is_at_hand_it_is_one_gap(make: Callable[[], Report], tmp_path, imported):
     report = make()
     run = tmp_path / "run.zprof" if report.run.source == "trace" else imported
-    found = with_second_opinion(report, run)
+    found = add_second_opinion(report, run)
     assert found.second_opinion is None
     (gap,) = found.gaps[len(report.gaps) :]
     assert (gap.what, gap.rank) == ("HTA", None)
@@ -116,6 +116,6 @@ def test_names_from_hta_steer_no_terminal(answers, imported):
     report = trace()
     evil = CRITICAL | {"shares": {"\x1b[31m\n": 1.0}}
     answers |= {rank: said(version="9\x1b[2J\n9", critical=evil) for rank in report.run.ranks_loaded}
-    found = with_second_opinion(report, imported)
+    found = add_second_opinion(report, imported)
     assert not set(by_name("text").render(found)) & {"\x1b"}
     assert not set(by_name("json").render(found)) & {"\x1b"}

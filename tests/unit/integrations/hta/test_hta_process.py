@@ -3,15 +3,17 @@
 import gzip
 import json
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from zprof.integrations.hta import parent, process
+from zprof.integrations.hta import process
+from zprof.integrations.hta import process as parent
 from zprof.integrations.hta.answers import Overlap
-from zprof.integrations.hta.limits import Limits, limits_for
-from zprof.integrations.hta.parent import ask_all, source_name
+from zprof.integrations.hta.child import Limits, limits_for
+from zprof.integrations.hta.process import ask_all, source_name
 
 #: Programs in place of the child: argv is ROOT, JOB; the working folder is the child's own.
 SAY = "import json, sys; job = json.loads(sys.argv[2]); out = open('answers.jsonl', 'w');"
@@ -59,7 +61,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def monotonic() -> float:
         return 1e9 if path.exists() and path.read_text().endswith("!") else 0.0
 
-    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     return path
 
 
@@ -119,7 +121,7 @@ def test_files_that_hta_cannot_read_start_nothing(tmp_path):
 
 
 def test_more_files_than_children_are_all_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(parent, "_MOST_CHILDREN", 2)
+    monkeypatch.setattr(parent, "_MAX_CHILDREN", 2)
     files = {rank: tmp_path / f"{rank}.json" for rank in range(5)}
     for path in files.values():
         path.write_text("{}")
@@ -141,9 +143,9 @@ def test_limits_grow_with_the_file_and_stay_below_the_machine():
 def test_memory_above_the_limit_is_refused_to_the_child(trace):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import json;"
-        "from zprof.integrations.hta.limits import Limits, apply;"
+        "from zprof.integrations.hta.child import Limits, apply_limits;"
         "limits = json.loads(sys.argv[2])['limits'];"
-        "apply(Limits(**limits)); bytearray(limits['memory_bytes'] + (1 << 20))"
+        "apply_limits(Limits(**limits)); bytearray(limits['memory_bytes'] + (1 << 20))"
     )
     assert "status 1" in asked(trace, program).error("overlap")
     assert Limits(**json.loads(json.dumps({"memory_bytes": 1, "processor_s": 1, "wall_s": 1.0}))).processor_s

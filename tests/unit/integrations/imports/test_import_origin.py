@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.imports.names import RankedFile
+from zprof.integrations.imports.file_ranks import RankedFile
 from zprof.integrations.imports.origin import ORIGIN_NAME, read_origin, write_origin
 
 

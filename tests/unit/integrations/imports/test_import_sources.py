@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.hostile_pickles import good
 from tests.support.trace_folders import trace_document, write_ranks, write_trace
-from zprof.collectors.kinds import FileKind, kind_of
-from zprof.integrations.import_cache import is_raw
-from zprof.integrations.imports.sources import SourceKind, sources_at
+from zprof.collectors.file_kinds import FileKind, detect_file_kind
+from zprof.integrations.imports.cache import needs_import
+from zprof.integrations.imports.sources import SourceKind, find_sources
 from zprof.model.errors import BadInput
 
 TRACE = json.dumps(trace_document()).encode()
@@ -43,12 +43,12 @@ def test_the_content_says_what_a_file_is(name: str, tmp_path: Path) -> None:
     content, kind = KINDS[name]
     (tmp_path / "x").write_bytes(content)
     with (tmp_path / "x").open("rb") as file:
-        assert kind_of(file) is kind
+        assert detect_file_kind(file) is kind
         assert file.tell() == 0
 
 
 def names(path: Path) -> list[str]:
-    return [file.name for file in sources_at([path]).files]
+    return [file.name for file in find_sources([path]).files]
 
 
 def test_traces_are_taken_and_the_rest_is_left_alone(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_traces_are_taken_and_the_rest_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
     (tmp_path / "zero.json").symlink_to("/dev/zero")
     assert names(tmp_path) == ["rank0.json", "rank1.json"]
-    assert is_raw(tmp_path)
+    assert needs_import(tmp_path)
 
 
 def test_a_link_to_a_trace_is_a_trace(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_link_to_a_trace_is_a_trace(tmp_path: Path) -> None:
 def test_both_kinds_in_a_folder_are_said(tmp_path: Path) -> None:
     write_ranks(tmp_path, 2)
     (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(good()))
-    found = sources_at([tmp_path])
+    found = find_sources([tmp_path])
     assert found.kind is SourceKind.TRACE
     assert "its 2 traces are taken, its 1 memory snapshots are not" in found.notes[0]
 
@@ -83,12 +83,12 @@ def test_both_kinds_by_name_are_refused(tmp_path: Path) -> None:
     (trace,) = write_ranks(tmp_path, 1)
     (tmp_path / "a.pickle").write_bytes(pickle.dumps(good()))
     with pytest.raises(BadInput, match=r"rank0.json is a trace, .*a.pickle a snapshot"):
-        sources_at([trace, tmp_path / "a.pickle"])
+        find_sources([trace, tmp_path / "a.pickle"])
 
 
 def test_a_file_given_twice_counts_once(tmp_path: Path) -> None:
     (trace,) = write_ranks(tmp_path, 1)
-    assert sources_at([trace, tmp_path]).files == (trace,)
+    assert find_sources([trace, tmp_path]).files == (trace,)
 
 
 def test_folders_of_iterations_are_named(tmp_path: Path) -> None:
@@ -98,22 +98,22 @@ def test_folders_of_iterations_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         BadInput, match="no file to import, but folders that have some: iteration_10, iter"
     ) as e:
-        sources_at([tmp_path])
+        find_sources([tmp_path])
     assert e.value.hint == "give one of them"
-    assert is_raw(tmp_path)
+    assert needs_import(tmp_path)
 
 
 def test_a_folder_of_other_things_is_not_raw(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert not is_raw(tmp_path)
+    assert not needs_import(tmp_path)
     with pytest.raises(BadInput, match="no Kineto trace and no CUDA memory snapshot"):
-        sources_at([tmp_path])
+        find_sources([tmp_path])
 
 
 def test_a_pipe_by_name_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadInput, match="no plain file"):
-        sources_at([tmp_path / "pipe"])
+        find_sources([tmp_path / "pipe"])
 
 
 def test_a_file_of_the_kernel_with_nothing_to_read_yet_is_something_else() -> None:
@@ -121,4 +121,4 @@ def test_a_file_of_the_kernel_with_nothing_to_read_yet_is_something_else() -> No
         def read(self, size: int | None = -1, /) -> bytes:
             return None  # type: ignore[return-value]  # as a file does that is opened not to wait
 
-    assert kind_of(Waiting()) is FileKind.OTHER
+    assert detect_file_kind(Waiting()) is FileKind.OTHER

@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.trace_folders import BASE_NS, trace_document, write_ranks, write_trace
 from zprof.cli import main
-from zprof.integrations.importing import Imported, import_paths
-from zprof.integrations.imports import work
+from zprof.integrations.imports import trace_worker
+from zprof.integrations.imports.import_paths import Imported, import_paths
 from zprof.integrations.imports.options import ImportOptions
-from zprof.integrations.imports.work import RankFacts, TraceJob, import_trace
-from zprof.integrations.imports.world import Read, Reads
+from zprof.integrations.imports.trace_worker import RankFacts, TraceJob, import_trace
+from zprof.integrations.imports.traces import ReadFile, ReadFiles
 from zprof.model.errors import BadInput
 from zprof.run.reader import Run, load
 
@@ -114,10 +114,10 @@ def test_two_files_of_one_rank_end_the_import_when_the_second_is_there() -> None
         version="", rank=3, world_size=None, backend="", device="cpu", host="", files={}, steps=(),
         collectives=0, gaps=(),
     )  # fmt: skip
-    reads = Reads()
-    reads.add(Read(position=1, path=Path("b"), folder=Path("x"), facts=facts))
+    reads = ReadFiles()
+    reads.add(ReadFile(position=1, path=Path("b"), folder=Path("x"), facts=facts))
     with pytest.raises(BadInput, match="a and b: both are of rank 3"):
-        reads.add(Read(position=0, path=Path("a"), folder=Path("x"), facts=facts))
+        reads.add(ReadFile(position=0, path=Path("a"), folder=Path("x"), facts=facts))
 
 
 def test_files_of_two_jobs_are_refused(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_too_little_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(work, "read_trace", full)
+    monkeypatch.setattr(trace_worker, "read_trace", full)
     path = write_trace(tmp_path / "one.json", trace_document())
     with pytest.raises(BadInput, match="more memory than there is"):
         import_paths([path], tmp_path / "r.zprof")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.imports.executors import map_here, map_there
+from zprof.integrations.imports.executors import map_in_processes, map_on_executor
 
 
 def double(number: int) -> int:
@@ -43,33 +43,35 @@ def die_once(mark: str) -> str:
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_job_has_its_result(workers: int) -> None:
-    assert dict(map_here(double, range(10), workers)) == {n: 2 * n for n in range(10)}
+    assert dict(map_in_processes(double, range(10), workers)) == {n: 2 * n for n in range(10)}
 
 
 def test_the_job_that_kills_its_process_is_found_and_the_others_go_on() -> None:
-    found = dict(map_here(die_at_three, range(8), 2))
+    found = dict(map_in_processes(die_at_three, range(8), 2))
     assert isinstance(found.pop(3), BrokenExecutor)
     assert found == {n: 2 * n for n in range(8) if n != 3}
 
 
 def test_a_job_that_was_only_beside_it_is_done_again(tmp_path: Path) -> None:
-    assert dict(map_here(die_once, [str(tmp_path / "mark")], 2)) == {str(tmp_path / "mark"): "second try"}
+    assert dict(map_in_processes(die_once, [str(tmp_path / "mark")], 2)) == {
+        str(tmp_path / "mark"): "second try"
+    }
 
 
 def test_an_error_is_the_result_of_its_job() -> None:
-    found = dict(map_here(fail_at_three, range(5), 2))
+    found = dict(map_in_processes(fail_at_three, range(5), 2))
     assert isinstance(found[3], ValueError)
     assert found[4] == 8
 
 
 def test_processes_ask_for_one_thread_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    assert dict(map_here(threads_asked, [0], 1)) == {0: "1"}
+    assert dict(map_in_processes(threads_asked, [0], 1)) == {0: "1"}
     assert multiprocessing.active_children() == []
 
 
 def test_an_abandoned_map_leaves_no_process() -> None:
-    results = map_here(double, range(50), 2)
+    results = map_in_processes(double, range(50), 2)
     next(results)
     results.close()
     assert multiprocessing.active_children() == []
@@ -79,9 +81,9 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from zprof.integrations.imports.executors import map_here\n"
+        "from zprof.integrations.imports.executors import map_in_processes\n"
         "with open('runs', 'a') as file: file.write('x')\n"
-        "list(map_here(len, ['a'] * 50, 2))\n"
+        "list(map_in_processes(len, ['a'] * 50, 2))\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
@@ -113,7 +115,7 @@ class Dead(Executor):
 
 
 def test_any_executor_serves() -> None:
-    found = dict(map_there(Direct(), fail_at_three, range(5)))
+    found = dict(map_on_executor(Direct(), fail_at_three, range(5)))
     assert isinstance(found.pop(3), ValueError)
     assert found == {0: 0, 1: 2, 2: 4, 4: 8}
 
@@ -125,5 +127,5 @@ def test_an_executor_without_anybody_is_not_waited_for(monkeypatch: pytest.Monke
     monkeypatch.setattr("zprof.integrations.imports.executors._ASK_S", 0.01)
     executor = Dead()
     with pytest.raises(LookupError):
-        list(map_there(executor, double, range(3), gone))
+        list(map_on_executor(executor, double, range(3), gone))
     assert all(future.cancelled() for future in executor.futures)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.imports.names import ranked, refuse_twice
+from zprof.integrations.imports.file_ranks import rank_files, refuse_duplicate_ranks
 from zprof.model.errors import BadInput
 
 DISCOVERED = {
@@ -26,58 +26,58 @@ DISCOVERED = {
 
 @pytest.mark.parametrize("names", DISCOVERED)
 def test_the_name_says_the_rank_else_the_order(names: str) -> None:
-    found = ranked([Path(name) for name in names.split()])
+    found = rank_files([Path(name) for name in names.split()])
     assert {file.rank: file.path.name for file in found.files} == DISCOVERED[names]
 
 
 def test_what_a_file_states_wins_and_the_contradiction_is_said() -> None:
-    found = ranked([Path("rank0.json"), Path("rank1.json")], [1, 0])
+    found = rank_files([Path("rank0.json"), Path("rank1.json")], [1, 0])
     assert [(file.rank, file.path.name) for file in found.files] == [(0, "rank1.json"), (1, "rank0.json")]
     assert "names of 2 files say another rank" in found.notes[0]
-    assert ranked([Path("rank0.json")], [0]).notes == ()
+    assert rank_files([Path("rank0.json")], [0]).notes == ()
 
 
 def test_a_silent_file_goes_by_its_name_and_then_where_there_is_room() -> None:
-    named = ranked([Path("a.json"), Path("rank5.json")], [3, None])
+    named = rank_files([Path("a.json"), Path("rank5.json")], [3, None])
     assert [file.rank for file in named.files] == [3, 5]
     assert "1 of 2 files do not say their rank" in named.notes[0]
-    by_order = ranked([Path("a.json"), Path("b.json"), Path("c.json")], [1, None, None])
+    by_order = rank_files([Path("a.json"), Path("b.json"), Path("c.json")], [1, None, None])
     assert {file.path.name: file.rank for file in by_order.files} == {"a.json": 1, "b.json": 0, "c.json": 2}
     assert "so the order does" in by_order.notes[1]
-    taken = ranked([Path("a.json"), Path("x_1.json"), Path("y_2.json")], [1, None, None])
+    taken = rank_files([Path("a.json"), Path("x_1.json"), Path("y_2.json")], [1, None, None])
     assert {file.path.name: file.rank for file in taken.files} == {"a.json": 1, "x_1.json": 0, "y_2.json": 2}
 
 
 def test_the_folder_may_say_the_rank() -> None:
-    found = ranked([Path("rank1/trace.json"), Path("rank0/trace.json")])
+    found = rank_files([Path("rank1/trace.json"), Path("rank0/trace.json")])
     assert [(file.rank, str(file.path)) for file in found.files] == [
         (0, "rank0/trace.json"),
         (1, "rank1/trace.json"),
     ]
     assert "the number of the folder is taken" in found.notes[0]
-    assert [file.rank for file in ranked([Path("rank7/b.json"), Path("rank7/a.json")]).files] == [0, 1]
+    assert [file.rank for file in rank_files([Path("rank7/b.json"), Path("rank7/a.json")]).files] == [0, 1]
 
 
 @pytest.mark.parametrize("rank", [-1, 1 << 20, 1 << 70])
 def test_an_impossible_rank_is_not_believed(rank: int) -> None:
-    assert [file.rank for file in ranked([Path("rank4.json")], [rank]).files] == [4]
+    assert [file.rank for file in rank_files([Path("rank4.json")], [rank]).files] == [4]
 
 
 def test_one_file_needs_no_note() -> None:
-    assert ranked([Path("one.json")]).notes == ()
-    guessed = ranked([Path("b.json"), Path("a.json")]).notes
+    assert rank_files([Path("one.json")]).notes == ()
+    guessed = rank_files([Path("b.json"), Path("a.json")]).notes
     assert "b.json is rank 0, a.json is rank 1" in guessed[0]
 
 
 def test_two_files_of_one_rank_are_refused() -> None:
     with pytest.raises(BadInput, match=r"it1_rank0.json and it2_rank0.json: both are of rank 0$"):
-        refuse_twice(ranked([Path("it1_rank0.json"), Path("it2_rank0.json")]).files)
+        refuse_duplicate_ranks(rank_files([Path("it1_rank0.json"), Path("it2_rank0.json")]).files)
     two_times = [Path("h_7.1700000000000.pt.trace.json"), Path("h_7.1700000009999.pt.trace.json")]
     with pytest.raises(BadInput, match="recorded at two times"):
-        refuse_twice(ranked(two_times, [0, 0]).files)
+        refuse_duplicate_ranks(rank_files(two_times, [0, 0]).files)
 
 
 def test_names_that_steer_a_terminal_are_escaped_in_notes() -> None:
-    note = ranked([Path("\x1b[31m.json"), Path("[bold]b.json")]).notes[0]
+    note = rank_files([Path("\x1b[31m.json"), Path("[bold]b.json")]).notes[0]
     assert "\x1b" not in note
     assert "\\x1b[31m.json" in note

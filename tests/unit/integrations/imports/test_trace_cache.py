@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.trace_folders import trace_document, write_ranks, write_trace
-from zprof.integrations import import_cache
-from zprof.integrations.import_cache import cached_import
-from zprof.integrations.imports import traces
-from zprof.integrations.imports.watch import Unwatched
+from zprof.integrations.imports import cache, traces
+from zprof.integrations.imports.cache import import_cached
+from zprof.integrations.imports.options import NoImportWatch
 from zprof.model.errors import BadInput
 from zprof.run.reader import load
 
@@ -29,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def opened(path: Path) -> tuple[Path, bool]:
     """The run, and whether it came from the cache."""
     notes: list[str] = []
-    run = cached_import(path, notes.append, Unwatched())
+    run = import_cached(path, notes.append, NoImportWatch())
     return run, "imported before" in notes[0]
 
 
@@ -72,7 +71,7 @@ def test_another_file_makes_another_run(change: Callable[[Path], None], folder: 
 @pytest.mark.parametrize("part", ["__version__", "RUN_SCHEMA", "_CONVERSION"])
 def test_another_zprof_makes_another_run(part: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(folder)
-    monkeypatch.setattr(import_cache, part, "zprof.run/other")
+    monkeypatch.setattr(cache, part, "zprof.run/other")
     assert opened(folder)[1] is False
 
 
@@ -103,10 +102,10 @@ def test_without_a_cache_the_import_is_kept_while_the_command_runs(
     else:
         (tmp_path / "home").write_text("")
     code = (
-        "import sys; from pathlib import Path; from zprof.integrations.import_cache import cached_import\n"
-        "from zprof.integrations.imports.watch import Unwatched\n"
+        "import sys; from pathlib import Path; from zprof.integrations.imports.cache import import_cached\n"
+        "from zprof.integrations.imports.options import NoImportWatch\n"
         "from zprof.run.reader import load\n"
-        "notes = []; run = cached_import(Path(sys.argv[1]), notes.append, Unwatched())\n"
+        "notes = []; run = import_cached(Path(sys.argv[1]), notes.append, NoImportWatch())\n"
         "assert load(run).ranks == (0,); assert 'while this command runs' in ' '.join(notes), notes\n"
         "assert run.is_relative_to(sys.argv[2]), run\n"
     )
@@ -122,12 +121,12 @@ def test_what_a_killed_import_left_is_removed_by_the_next_one(folder: Path) -> N
     root = folder.parent / "home/zprof/imports"
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from zprof.integrations import import_cache\n"
-        "from zprof.integrations.imports.watch import Unwatched\n"
+        "from zprof.integrations.imports import cache\n"
+        "from zprof.integrations.imports.options import NoImportWatch\n"
         "def work(*_):\n"
         "    print('there', flush=True); signal.pause()\n"
-        "import_cache._fill = work\n"
-        "import_cache.cached_import(Path(sys.argv[1]), lambda note: None, Unwatched())\n"
+        "cache._import_into = work\n"
+        "cache.import_cached(Path(sys.argv[1]), lambda note: None, NoImportWatch())\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])}
     command = [sys.executable, "-c", code, str(folder)]
@@ -215,4 +214,4 @@ def test_a_run_is_called_as_its_file_without_what_all_such_files_end_in(
 ) -> None:
     path = tmp_path / file
     kind = "trace"
-    assert f"{import_cache._plain_name(path) or kind}.zprof" == run
+    assert f"{cache._name_without_endings(path) or kind}.zprof" == run

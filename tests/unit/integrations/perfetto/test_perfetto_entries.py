@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from zprof.integrations.perfetto.entries import (
-    arguments,
+from zprof.integrations.perfetto.chrome_trace import (
     flow_lines,
-    microseconds,
+    format_us,
+    json_arguments,
+    json_text,
     process_lines,
     slice_line,
-    text,
 )
 
 HOSTILE = ['a"b\\', "x\n\x1b[31m\x00", "\ud800 alone", "\u202e turned", "</script>", "x" * 10_000, "µ≤…"]
@@ -27,12 +27,14 @@ HOSTILE = ['a"b\\', "x\n\x1b[31m\x00", "\ud800 alone", "\u202e turned", "</scrip
     ],
 )
 def test_microseconds_are_exact(time_ns, shown):
-    assert microseconds(time_ns) == shown
+    assert format_us(time_ns) == shown
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_texts_are_escaped_cut_and_ascii(name):
-    line = slice_line(3, 4, 1_500, 2_001, text(name), text(name), arguments({"unit": name, "bytes": 5}))
+    line = slice_line(
+        3, 4, 1_500, 2_001, json_text(name), json_text(name), json_arguments({"unit": name, "bytes": 5})
+    )
     event = json.loads(line.encode("ascii"))
     assert (event["ts"], event["dur"], event["args"]["bytes"]) == (1.5, 2.001, 5)
     for seen in (event["name"], event["cat"], event["args"]["unit"]):

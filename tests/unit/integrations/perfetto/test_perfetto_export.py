@@ -9,9 +9,9 @@ from tests.support.chrome_trace import ChromeTrace, check_chrome_trace, read_chr
 from tests.support.device_ranks import Rows, write_run
 from tests.support.schedules import MS, Spec, play, write
 from zprof.analysis.time.analyse import analyse_time
-from zprof.integrations.perfetto import flows
-from zprof.integrations.perfetto.choice import Choice
-from zprof.integrations.perfetto.export import export
+from zprof.integrations.perfetto import export as flows
+from zprof.integrations.perfetto.export import export_trace
+from zprof.integrations.perfetto.rank_rows import ExportChoice
 from zprof.model.errors import BadInput, MissingData
 from zprof.run.reader import Run, load
 
@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def exported(run: Run, folder: Path, **choice: object) -> ChromeTrace:
     target = folder / "trace.json"
     with target.open("wb") as file:
-        export(run, Choice(**choice), file)
+        export_trace(run, ExportChoice(**choice), file)
     trace = read_chrome_trace(target)
     check_chrome_trace(trace)
     return trace
@@ -100,9 +100,9 @@ def test_arrows_lead_from_the_last_rank_to_each_other_rank(run, tmp_path):
 
 
 def test_arrows_are_bounded_and_the_rest_is_counted(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(flows, "MOST_ARROWS", 7)
+    monkeypatch.setattr(flows, "MAX_ARROWS", 7)
     out = io.BytesIO()
-    found = export(run, Choice(), out)
+    found = export_trace(run, ExportChoice(), out)
     assert out.getvalue().count(b'"ph":"s"') == 7
     assert any("arrows" in note and "left out" in note for note in found.notes)
 
@@ -131,9 +131,9 @@ def test_of_recorded_events_those_are_written_that_lie_in_the_chosen_steps(run, 
 
 def test_what_was_not_timed_is_refused(run, tmp_path):
     with pytest.raises(BadInput, match="rank 9"):
-        export(run, Choice(ranks=frozenset({0, 9})), io.BytesIO())
+        export_trace(run, ExportChoice(ranks=frozenset({0, 9})), io.BytesIO())
     with pytest.raises(BadInput, match="step 44"):
-        export(run, Choice(steps=frozenset({44})), io.BytesIO())
+        export_trace(run, ExportChoice(steps=frozenset({44})), io.BytesIO())
 
 
 def device_run(folder: Path) -> Run:
@@ -159,4 +159,4 @@ def test_kernels_that_cross_go_to_a_second_lane_and_python_comes_when_asked(tmp_
 def test_a_run_without_times_is_missing_data(tmp_path):
     run = load(write_run(tmp_path / "none.zprof", {0: Rows().kernel(1, 2)}))
     with pytest.raises(MissingData):
-        export(run, Choice(), io.BytesIO())
+        export_trace(run, ExportChoice(), io.BytesIO())

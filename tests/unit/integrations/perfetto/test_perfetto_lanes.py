@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.integrations.perfetto.lanes import MOST_LANES, NO_LANE, lanes, order
+from zprof.integrations.perfetto.chrome_trace import MAX_LANES, NO_LANE, assign_lanes, slice_order
 
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=30)
 
@@ -12,8 +12,8 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=30)
 def placed(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     start = np.array([start for start, _ in pairs], dtype=np.int64)
     end = start + np.array([length for _, length in pairs], dtype=np.int64)
-    sequence = order(start, end)
-    found = lanes(start[sequence], end[sequence])
+    sequence = slice_order(start, end)
+    found = assign_lanes(start[sequence], end[sequence])
     return list(zip(start[sequence].tolist(), end[sequence].tolist(), found.tolist(), strict=True))
 
 
@@ -33,6 +33,6 @@ def test_nested_slices_share_a_lane_and_crossing_ones_do_not():
 
 
 def test_what_finds_no_lane_is_left_out():
-    crossing = [(n, 100) for n in range(MOST_LANES + 3)]
+    crossing = [(n, 100) for n in range(MAX_LANES + 3)]
     found = [lane for *_, lane in placed(crossing)]
-    assert found == [*range(MOST_LANES), NO_LANE, NO_LANE, NO_LANE]
+    assert found == [*range(MAX_LANES), NO_LANE, NO_LANE, NO_LANE]

@@ -6,28 +6,27 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zprof.integrations.planning.fake.ledger import Ledger
-from zprof.integrations.planning.fake.tap import tapped
+from zprof.integrations.planning.storage_ledger import StorageLedger, tap_storages
 from zprof.model.tenants import Tenant
 
 
 @pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    made = Ledger()
-    with FakeTensorMode(), tapped(made):
+def ledger() -> Iterator[StorageLedger]:
+    made = StorageLedger()
+    with FakeTensorMode(), tap_storages(made):
         yield made
 
 
-def bytes_now(ledger: Ledger) -> int:
+def bytes_now(ledger: StorageLedger) -> int:
     return ledger.live_bytes
 
 
-def test_a_terabyte_is_counted_and_not_taken(ledger: Ledger) -> None:
+def test_a_terabyte_is_counted_and_not_taken(ledger: StorageLedger) -> None:
     held = torch.empty(1 << 38)
     assert bytes_now(ledger) == held.nbytes == 1 << 40
 
 
-def test_views_are_the_storage_that_they_are_of(ledger: Ledger) -> None:
+def test_views_are_the_storage_that_they_are_of(ledger: StorageLedger) -> None:
     whole = torch.empty(100)
     parts = [whole[:50], whole.view(10, 10), whole.detach()]
     assert bytes_now(ledger) == 400
@@ -37,7 +36,7 @@ def test_views_are_the_storage_that_they_are_of(ledger: Ledger) -> None:
     assert bytes_now(ledger) == 0
 
 
-def test_the_peak_is_the_most_at_once_since_the_begin(ledger: Ledger) -> None:
+def test_the_peak_is_the_most_at_once_since_the_begin(ledger: StorageLedger) -> None:
     before = torch.empty(1000)
     del before
     kept = torch.empty(10)
@@ -51,7 +50,7 @@ def test_the_peak_is_the_most_at_once_since_the_begin(ledger: Ledger) -> None:
     del kept, last
 
 
-def test_a_resized_storage_lives_again_and_stays_gathered(ledger: Ledger) -> None:
+def test_a_resized_storage_lives_again_and_stays_gathered(ledger: StorageLedger) -> None:
     full = torch.empty(100)
     ledger.gathers(full)
     full.untyped_storage().resize_(0)
@@ -60,7 +59,7 @@ def test_a_resized_storage_lives_again_and_stays_gathered(ledger: Ledger) -> Non
     assert ledger.tenants_at(ledger.time) == {Tenant.COMMUNICATION_BUFFERS: 400}
 
 
-def test_the_strongest_claim_that_holds_wins(ledger: Ledger) -> None:
+def test_the_strongest_claim_that_holds_wins(ledger: StorageLedger) -> None:
     held = torch.empty(10)
     ledger.claim(held, Tenant.ACTIVATIONS)
     born = ledger.time
@@ -74,7 +73,7 @@ def test_the_strongest_claim_that_holds_wins(ledger: Ledger) -> None:
     del other
 
 
-def test_what_autograd_saves_is_an_activation_and_goes_with_the_backward(ledger: Ledger) -> None:
+def test_what_autograd_saves_is_an_activation_and_goes_with_the_backward(ledger: StorageLedger) -> None:
     weight = torch.empty(8, 8, requires_grad=True)
     ledger.claim(weight, Tenant.PARAMETERS)
     x = torch.empty(4, 8)
@@ -88,7 +87,7 @@ def test_what_autograd_saves_is_an_activation_and_goes_with_the_backward(ledger:
     assert Tenant.ACTIVATIONS not in ledger.tenants_at(ledger.time)
 
 
-def test_what_a_stretch_leaves_behind_unclaimed_is_kept_for_the_backward(ledger: Ledger) -> None:
+def test_what_a_stretch_leaves_behind_unclaimed_is_kept_for_the_backward(ledger: StorageLedger) -> None:
     before = torch.empty(1)
     since = ledger.time
     kept, gone = torch.empty(2), torch.empty(4)
@@ -98,7 +97,7 @@ def test_what_a_stretch_leaves_behind_unclaimed_is_kept_for_the_backward(ledger:
     del before, kept
 
 
-def test_the_most_of_a_tenant_within_stretches(ledger: Ledger) -> None:
+def test_the_most_of_a_tenant_within_stretches(ledger: StorageLedger) -> None:
     first = ledger.time
     one = torch.empty(10)
     middle = ledger.time

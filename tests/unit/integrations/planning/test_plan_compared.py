@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from zprof.integrations.planning import verify
+from zprof.integrations.planning import tasks
 from zprof.integrations.planning.child_process import Answers
-from zprof.integrations.planning.fake.settings import gpt_of, settings_of
+from zprof.integrations.planning.fake_rank import engine_settings, gpt_config
 from zprof.model.errors import BadInput
-from zprof.model.planning.job import Backend, Batch, Degrees, ElementBytes, Job, Residual, Shape
-from zprof.model.planning.plan import Plan, PlanRow, Scheme
+from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Residual, Shape
+from zprof.model.plan import Plan, PlanRow, Scheme
 from zprof.model.tenants import Tenant
 
 SHAPE = Shape(layers=2, hidden=128, heads=2, vocabulary=100, context=16)
@@ -34,13 +34,13 @@ def answer(stage: int, **tenants: int) -> dict[str, Any]:
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, *lines: dict[str, Any], ended: str = "") -> None:
-    monkeypatch.setattr(verify, "ask", lambda task, limits: Answers(lines=lines, ended=ended))
+    monkeypatch.setattr(tasks, "ask", lambda task, limits: Answers(lines=lines, ended=ended))
 
 
 def test_a_plan_that_is_wrong_is_seen_in_its_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch, answer(3, parameters=100, activations=300))
     made = planned(row(3, {Tenant.PARAMETERS: 150, Tenant.ACTIVATIONS: 300, Tenant.GRADIENTS: 7}, 457))
-    (stage,) = verify.verify_plan(made).stages
+    (stage,) = tasks.verify_plan(made).stages
     ratios = {entry.tenant: entry.difference_ratio for entry in stage.tenants}
     assert ratios == {Tenant.PARAMETERS: 0.5, Tenant.GRADIENTS: None, Tenant.ACTIVATIONS: 0.0}
     assert stage.difference_ratio == 457 / 400 - 1
@@ -49,7 +49,7 @@ def test_a_plan_that_is_wrong_is_seen_in_its_tenant(monkeypatch: pytest.MonkeyPa
 
 def test_what_the_plan_does_not_know_has_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch, answer(1, parameters=100, temporary_buffers=5))
-    (stage,) = verify.verify_plan(planned(row(1, {Tenant.PARAMETERS: 100}, None))).stages
+    (stage,) = tasks.verify_plan(planned(row(1, {Tenant.PARAMETERS: 100}, None))).stages
     last = stage.tenants[-1]
     assert (last.planned_bytes, last.verified_bytes, last.difference_ratio) == (None, 5, None)
     assert stage.difference_ratio is None
@@ -57,7 +57,7 @@ def test_what_the_plan_does_not_know_has_no_difference(monkeypatch: pytest.Monke
 
 def test_a_stage_that_did_not_run_is_a_gap_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch, answer(0, parameters=1), {"stage": 2, "error": "RuntimeError: no"}, ended="killed")
-    found = verify.verify_plan(planned(row(0, {}, 1), row(2, {}, 1), row(3, {}, 1)))
+    found = tasks.verify_plan(planned(row(0, {}, 1), row(2, {}, 1), row(3, {}, 1)))
     assert [stage.stage for stage in found.stages] == [0]
     reasons = {gap.what: gap.reason for gap in found.gaps}
     assert reasons["stage 2 was not verified"] == "RuntimeError: no"
@@ -67,7 +67,7 @@ def test_a_stage_that_did_not_run_is_a_gap_with_its_reason(monkeypatch: pytest.M
 def test_a_rank_that_ran_no_stage_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch, {"stage": 0, "error": "RuntimeError: no"})
     with pytest.raises(BadInput, match="the rank could not run: RuntimeError: no"):
-        verify.verify_plan(planned(row(0, {}, 1)))
+        tasks.verify_plan(planned(row(0, {}, 1)))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_rank_that_ran_no_stage_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_such_a_rank_cannot_show_is_a_gap(monkeypatch: pytest.MonkeyPatch, job: Job, what: str) -> None:
     answered(monkeypatch, answer(0, parameters=1))
-    found = verify.verify_plan(planned(row(0, {}, 1), job=job))
+    found = tasks.verify_plan(planned(row(0, {}, 1), job=job))
     assert any(gap.what.startswith(what) for gap in found.gaps)
 
 
@@ -93,13 +93,13 @@ def test_what_such_a_rank_cannot_show_is_a_gap(monkeypatch: pytest.MonkeyPatch, 
 )
 def test_what_cannot_be_run_is_refused_before_a_child_starts(job: Job, says: str) -> None:
     with pytest.raises(BadInput, match=says) as caught:
-        verify.verify_plan(planned(row(0, {}, 1), job=job))
+        tasks.verify_plan(planned(row(0, {}, 1), job=job))
     assert caught.value.hint
 
 
 def test_a_plan_without_a_stage_is_refused() -> None:
     with pytest.raises(BadInput, match="stages 0 to 3"):
-        verify.verify_plan(planned())
+        tasks.verify_plan(planned())
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_plan_without_a_stage_is_refused() -> None:
 def test_a_precision_that_the_engine_lacks_is_refused(changes: dict[str, int], says: str) -> None:
     job = replace(JOB, element_bytes=replace(ElementBytes(), **changes))
     with pytest.raises(BadInput, match=says):
-        settings_of(job, 1)
+        engine_settings(job, 1)
 
 
 @pytest.mark.parametrize("shape", [None, replace(SHAPE, vocabulary=0), replace(SHAPE, heads=3)])
 def test_a_model_that_cannot_be_built_is_refused(shape: Shape | None) -> None:
     with pytest.raises(BadInput, match="--verify"):
-        gpt_of(replace(JOB, shape=shape))
+        gpt_config(replace(JOB, shape=shape))

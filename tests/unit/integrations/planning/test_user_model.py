@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.planning.fake.user_model import builder, said
+from zprof.integrations.planning.user_model import clean_text, find_builder
 from zprof.model.errors import BadInput
 
 CODE = """
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("spec", ["its_model:good", "its_model:optional", "its_model:Made.by"])
 def test_a_function_without_arguments_builds_a_model(spec: str) -> None:
-    assert sum(parameter.numel() for parameter in builder(spec)().parameters()) == 9
+    assert sum(parameter.numel() for parameter in find_builder(spec)().parameters()) == 9
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_function_without_arguments_builds_a_model(spec: str) -> None:
 )
 def test_each_fault_is_one_line_that_names_the_spec(spec: str, says: str) -> None:
     with pytest.raises(BadInput) as caught:
-        builder(spec)()
+        find_builder(spec)()
     assert says in caught.value.message
     assert spec in caught.value.message
     assert caught.value.message.isprintable()
@@ -72,7 +72,7 @@ def test_each_fault_is_one_line_that_names_the_spec(spec: str, says: str) -> Non
 
 def test_a_long_message_is_cut() -> None:
     with pytest.raises(BadInput) as caught:
-        builder("x" * 5000)
+        find_builder("x" * 5000)
     assert len(caught.value.message) < 300
 
 
@@ -90,11 +90,11 @@ def test_a_long_message_is_cut() -> None:
     ],
 )
 def test_nothing_is_left_of_a_sequence_that_steers_a_terminal(steering: str) -> None:
-    assert said(f"red{steering} apple{steering}") == "red apple"
+    assert clean_text(f"red{steering} apple{steering}") == "red apple"
 
 
 def test_a_name_that_steers_is_said_without_it() -> None:
     with pytest.raises(BadInput) as refused:
-        builder("no\x1b[31msuch:thing")
+        find_builder("no\x1b[31msuch:thing")
     assert "nosuch" in refused.value.message
     assert "[31m" not in refused.value.message + refused.value.hint

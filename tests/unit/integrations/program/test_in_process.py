@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.program.in_process import check, runs_here
+from zprof.integrations.program.in_process import check_program, is_python_program
 from zprof.integrations.program.record import record_here
-from zprof.integrations.program.settings import ProgramSettings
+from zprof.integrations.program.session import ProgramSettings
 from zprof.model.errors import BadInput
 
 ROOT = Path(__file__).parents[4]
@@ -95,15 +95,15 @@ def test_a_run_that_is_there_is_refused_before_anything_runs(tmp_path: Path) -> 
 
 
 def test_what_runs_here() -> None:
-    assert runs_here(["train.py", "x"])
-    assert runs_here(["-m", "train"])
-    assert not runs_here(["python", "train.py"])
+    assert is_python_program(["train.py", "x"])
+    assert is_python_program(["-m", "train"])
+    assert not is_python_program(["python", "train.py"])
 
 
 @pytest.mark.parametrize("command", [["missing.py"], ["-m"]])
 def test_what_cannot_run_is_said(command: list[str]) -> None:
     with pytest.raises(BadInput):
-        check(command)
+        check_program(command)
 
 
 @pytest.mark.parametrize("program", [["show.py"], [sys.executable, "show.py"]])

@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.program import launcher
-from zprof.integrations.program.session import Session
-from zprof.integrations.program.settings import STARTUP, VARIABLE, ProgramSettings, child_environment, forget
+from zprof.integrations.program import record
+from zprof.integrations.program.session import (
+    STARTUP,
+    VARIABLE,
+    ProgramSettings,
+    Session,
+    child_environment,
+    remove_recording,
+)
 
 SETTINGS = ProgramSettings(run="/x/run.zprof", skip=3, init=False, session="/y")
 
@@ -22,7 +28,7 @@ def test_a_child_hears_all_and_forgets_all(before: str | None, monkeypatch: pyte
     assert ProgramSettings.from_json(environment[VARIABLE]) == SETTINGS
     assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(STARTUP)
     assert "" not in environment["PYTHONPATH"].split(os.pathsep), "an empty entry is the current folder"
-    forget(environment)
+    remove_recording(environment)
     assert environment.get("PYTHONPATH", "") == (before or "")
     assert VARIABLE not in environment
 
@@ -41,9 +47,9 @@ def test_a_launcher_is_older_than_its_rank(monkeypatch: pytest.MonkeyPatch) -> N
     import time
 
     now_ns = time.time_ns()
-    assert launcher.launched_ns() >= now_ns, "nobody else can have begun"
+    assert record.launcher_start_ns() >= now_ns, "nobody else can have begun"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert launcher.launched_ns() < now_ns
-    monkeypatch.setattr(launcher, "_PROC", Path("/nowhere"))
-    assert launcher.launched_ns() >= now_ns
+    assert record.launcher_start_ns() < now_ns
+    monkeypatch.setattr(record, "_PROC", Path("/nowhere"))
+    assert record.launcher_start_ns() >= now_ns
     assert sys.platform == "linux"

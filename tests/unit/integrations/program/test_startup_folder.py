@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.integrations.program.settings import STARTUP, VARIABLE
+from zprof.integrations.program.session import STARTUP, VARIABLE
 
 WATCH = STARTUP.parent / "program" / "torch_watch.py"
 FAKE_TORCH = "import sys; print('torch runs')"

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.model.planning.hardware import Hardware
-from zprof.planner.hardware.lookup import hardware_of
-from zprof.planner.hardware.presets import PRESETS
-from zprof.planner.hardware.toml_file import MOST_BYTES, read_hardware
+from zprof.model.job import Hardware
+from zprof.planner.hardware import MAX_FILE_BYTES, PRESETS, find_hardware, read_hardware
 
 WHOLE = {
     "name": '"ours"',
@@ -68,7 +66,7 @@ def test_what_need_not_be_said(tmp_path: Path) -> None:
 
 def test_presets_know_fp32_as_data_sheets_have_it() -> None:
     """Dense, without TF32: a fifth to an eighth of what 16-bit matrices reach, and less."""
-    peaks = {name: hardware_of(name).fp32_flops_per_s for name in PRESETS}
+    peaks = {name: find_hardware(name).fp32_flops_per_s for name in PRESETS}
     a100, h100 = 19.5e12, 67e12
     assert peaks == {"v100": 15.7e12, "a100": a100, "a100-40gb": a100, "h100": h100, "h200": h100}
 
@@ -133,7 +131,7 @@ def test_what_is_no_toml_is_refused(tmp_path: Path, content: bytes) -> None:
 
 def test_reading_stops_at_a_bound(tmp_path: Path) -> None:
     path = tmp_path / "machine.toml"
-    path.write_bytes(b"# " + b"x" * MOST_BYTES)
+    path.write_bytes(b"# " + b"x" * MAX_FILE_BYTES)
     assert "larger than" in refusal(path)
 
 
@@ -144,10 +142,10 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_lookup(tmp_path: Path) -> None:
-    assert hardware_of("H100") is PRESETS["h100"]
-    assert hardware_of(str(written(tmp_path, WHOLE))).name == "ours"
+    assert find_hardware("H100") is PRESETS["h100"]
+    assert find_hardware(str(written(tmp_path, WHOLE))).name == "ours"
     with pytest.raises(BadInput) as refused:
-        hardware_of("b300")
+        find_hardware("b300")
     assert all(name in refused.value.hint for name in PRESETS)
     assert "\n" not in refused.value.message
 

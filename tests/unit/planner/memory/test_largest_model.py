@@ -6,18 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape, Unit
-from zprof.model.planning.plan import Scheme, Term
+from zprof.model.job import Batch, Degrees, Hardware, Job, Residual, Shape, Unit
+from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
-from zprof.planner.hardware.presets import V100
-from zprof.planner.memory import largest, rows
-from zprof.planner.memory.grown import parameters_with, with_layers
-from zprof.planner.memory.largest import largest_parameters
-from zprof.planner.memory.moments import known_bytes
+from zprof.planner.gpt_units import with_units
+from zprof.planner.hardware import V100
+from zprof.planner.memory import device_memory, largest_model
+from zprof.planner.memory.closed_forms import sum_known_bytes
+from zprof.planner.memory.largest_model import count_parameters_with_layers, largest_parameters, with_layers
 from zprof.planner.memory.states import stashed_term, state_bytes
-from zprof.planner.models.presets import parameters_of, preset
-from zprof.planner.models.units import with_units
+from zprof.planner.model_shapes import count_parameters, find_preset
 
 STAGED = (Scheme.DATA_PARALLEL, Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 # Table 2, theoretical: billions of parameters on 32 GB at DP 64, by MP degree.
@@ -130,14 +128,14 @@ def known(unit: Unit, saved: int) -> Unit:
 
 @pytest.fixture
 def walked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows.peak, "peak_of", walk)
-    monkeypatch.setattr("zprof.planner.memory.grown.with_units", units_of)
+    monkeypatch.setattr(device_memory.peak, "peak_of", walk)
+    monkeypatch.setattr("zprof.planner.memory.largest_model.with_units", units_of)
 
 
 def shaped(memory: int, layers: int, hidden: int, dp: int) -> Job:
     shape = Shape(layers=layers, hidden=hidden, vocabulary=100)
     job = Job(
-        parameters=parameters_of(shape),
+        parameters=count_parameters(shape),
         shape=shape,
         degrees=Degrees(dp=dp),
         batch=Batch(samples=1, sequence=1),
@@ -147,7 +145,7 @@ def shaped(memory: int, layers: int, hidden: int, dp: int) -> Job:
 
 
 def peak(job: Job, scheme: Scheme) -> int:
-    return known_bytes(rows.memory_of(job, scheme).terms)
+    return sum_known_bytes(device_memory.plan_memory(job, scheme).terms)
 
 
 def test_layers_grow_until_the_next_does_not_fit(walked: None) -> None:
@@ -155,12 +153,12 @@ def test_layers_grow_until_the_next_does_not_fit(walked: None) -> None:
     for memory, hidden, dp in machines:
         for scheme in STAGED:
             job = shaped(memory, 3, hidden, dp)
-            found = largest._by_layers(job, scheme, memory)
+            found = largest_model._largest_by_layers(job, scheme, memory)
             assert job.shape is not None
             layers = (found - 100 * hidden) // (12 * hidden**2)
-            assert found == parameters_of(replace(job.shape, layers=layers))
+            assert found == count_parameters(replace(job.shape, layers=layers))
             assert layers >= 1
-            assert layers < largest.MOST_WALKED_LAYERS
+            assert layers < largest_model.MAX_WALKED_LAYERS
             assert peak(with_layers(job, layers), scheme) <= memory
             assert peak(with_layers(job, layers + 1), scheme) > memory
 
@@ -175,7 +173,7 @@ def test_a_job_fits_where_it_is_not_larger_than_the_largest(walked: None) -> Non
 
 def layers_of(found: int, shape: Shape) -> int:
     """Of the layers that a number of parameters stands for, in blocks of 12 h^2."""
-    around = parameters_of(replace(shape, layers=0))
+    around = count_parameters(replace(shape, layers=0))
     assert (found - around) % (12 * shape.hidden**2) == 0
     return (found - around) // (12 * shape.hidden**2)
 
@@ -191,11 +189,11 @@ def test_beyond_the_layers_that_are_walked_it_fits_and_the_next_does_not(
         more = 50_000 * max(0, len(job.units) - 1 - bend) if bend else 0
         return (*terms, Term(tenant=Tenant.ACTIVATIONS, sub="bend", bytes=more, assumption="")), moment
 
-    monkeypatch.setattr(rows.peak, "peak_of", bent)
+    monkeypatch.setattr(device_memory.peak, "peak_of", bent)
     job = shaped(memory, 3, 16, 64)
     assert job.shape is not None
-    layers = layers_of(largest._by_layers(job, Scheme.ZERO_3, memory), job.shape)
-    assert layers > largest.MOST_WALKED_LAYERS
+    layers = layers_of(largest_model._largest_by_layers(job, Scheme.ZERO_3, memory), job.shape)
+    assert layers > largest_model.MAX_WALKED_LAYERS
     assert peak(with_layers(job, layers), Scheme.ZERO_3) <= memory
     assert peak(with_layers(job, layers + 1), Scheme.ZERO_3) > memory
 
@@ -203,7 +201,7 @@ def test_beyond_the_layers_that_are_walked_it_fits_and_the_next_does_not(
 def test_no_more_layers_than_a_plan_takes(walked: None) -> None:
     job = shaped(10**15, 3, 16, 64)
     assert job.shape is not None
-    assert layers_of(largest._by_layers(job, Scheme.ZERO_3, 10**15), job.shape) == 10_000
+    assert layers_of(largest_model._largest_by_layers(job, Scheme.ZERO_3, 10**15), job.shape) == 10_000
 
 
 def test_the_job_s_layers_of_another_width_where_that_is_larger(walked: None) -> None:
@@ -228,7 +226,7 @@ def test_another_width_is_one_that_heads_and_model_parallel_ranks_divide(walked:
 
 def test_the_larger_of_both_also_where_a_layer_of_its_width_fits(walked: None) -> None:
     job = shaped(10**6, 40, 64, 1)
-    assert largest._by_layers(job, Scheme.DATA_PARALLEL, 10**6) == 12 * 64**2 + 100 * 64
+    assert largest_model._largest_by_layers(job, Scheme.DATA_PARALLEL, 10**6) == 12 * 64**2 + 100 * 64
     assert largest_parameters(job, Scheme.DATA_PARALLEL) == 40 * 12 * 11**2 + 100 * 11
 
 
@@ -248,13 +246,13 @@ def test_no_model_of_its_layers_or_width_is_larger(
 
     def fits(layers: int, hidden: int) -> bool:
         there = replace(shape, layers=layers, hidden=hidden)
-        made = replace(job, shape=there, parameters=parameters_of(there), units=())
+        made = replace(job, shape=there, parameters=count_parameters(there), units=())
         return peak(with_units(made), scheme) <= memory
 
     memory = 2 * 10**9
     shape = Shape(layers=8, hidden=25_600, vocabulary=1000, context=64, heads=160)
     job = Job(
-        parameters=parameters_of(shape),
+        parameters=count_parameters(shape),
         shape=shape,
         degrees=Degrees(dp=64, pp=pp),
         batch=batch,
@@ -263,13 +261,13 @@ def test_no_model_of_its_layers_or_width_is_larger(
     )
     of_width = [replace(shape, layers=n) for n in range(pp, 40, pp) if fits(n, shape.hidden)]
     of_layers = [replace(shape, hidden=h) for h in range(160, 9_600, 160) if fits(8, h)]
-    best = max(parameters_of(each) for each in (*of_width, *of_layers))
+    best = max(count_parameters(each) for each in (*of_width, *of_layers))
     assert largest_parameters(with_units(job), scheme) == best
 
 
 def test_a_better_scheme_does_not_hold_a_smaller_model() -> None:
     """A trillion parameters on 1024 devices: not one layer of its width fits with a whole batch."""
-    named = preset("1t")
+    named = find_preset("1t")
     job = Job(
         parameters=named.parameters,
         shape=named.shape,
@@ -306,7 +304,11 @@ def test_units_without_a_shape_repeat(walked: None) -> None:
     for layers in range(1, 7):
         grown = with_layers(job, layers)
         assert len({unit.name for unit in grown.units}) == layers + 1
-        assert sum(unit.elements for unit in grown.units) == parameters_with(job, layers) == grown.parameters
+        assert (
+            sum(unit.elements for unit in grown.units)
+            == count_parameters_with_layers(job, layers)
+            == grown.parameters
+        )
     found = largest_parameters(job, Scheme.DATA_PARALLEL)
     assert found == 5 + 4 * 300  # 16 * 1205 + 8 * 10 + 7 fits, 100 more do not
     assert peak(with_layers(job, 8), Scheme.DATA_PARALLEL) <= 20_000

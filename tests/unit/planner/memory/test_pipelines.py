@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.model.planning.job import Batch, Degrees, ElementBytes, Job, Residual, Shape, Unit
-from zprof.model.planning.plan import Scheme, Term
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Residual, Shape, Unit
+from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.alternatives import pipeline_terms
-from zprof.planner.memory.moments import highest, known_bytes
-from zprof.planner.memory.stage_bytes import knows_bytes, stage_bytes
+from zprof.planner.memory.closed_forms import pick_highest_moment, sum_known_bytes
+from zprof.planner.memory.pipelines import has_unit_bytes, pipeline_terms, stage_bytes
 
 
 def block(name: str, *, saved: int = 10_000) -> Unit:
@@ -124,7 +123,7 @@ def test_unknown_where_there_is_no_batch() -> None:
     job = Job(parameters=8_000, degrees=Degrees(pp=4))
     for scheme, versions in ((Scheme.GPIPE, 1), (Scheme.PIPEDREAM, 4)):
         terms, _ = pipeline_terms(job, scheme)
-        assert known_bytes(terms) == 2_000 * (14 + 2 * versions)
+        assert sum_known_bytes(terms) == 2_000 * (14 + 2 * versions)
         assert [term.tenant for term in terms if term.bytes is None] == [
             Tenant.ACTIVATIONS,
             Tenant.TEMPORARY_BUFFERS,
@@ -145,9 +144,9 @@ def test_the_optimizer_may_be_the_highest_moment() -> None:
     "field", ["saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes"]
 )
 def test_units_know_all_their_bytes_or_not(field: str) -> None:
-    assert knows_bytes(JOB.units)
-    assert not knows_bytes(())
-    assert not knows_bytes((*JOB.units, replace(ROOT, **{field: None})))
+    assert has_unit_bytes(JOB.units)
+    assert not has_unit_bytes(())
+    assert not has_unit_bytes((*JOB.units, replace(ROOT, **{field: None})))
 
 
 def term(sub: str, size: int | None) -> Term:
@@ -156,7 +155,11 @@ def term(sub: str, size: int | None) -> Term:
 
 def test_an_unknown_term_of_a_lower_moment_stays() -> None:
     """Else the sum of a moment that is known in full would pass for the peak."""
-    terms, at = highest({"backward": (term("a", 3), term("b", None)), "optimizer": (term("a", 5),)})
-    assert (at, [each.sub for each in terms], known_bytes(terms)) == ("optimizer", ["a", "b"], 5)
-    terms, at = highest({"backward": (term("a", 5), term("b", None)), "optimizer": (term("a", 5),)})
+    terms, at = pick_highest_moment(
+        {"backward": (term("a", 3), term("b", None)), "optimizer": (term("a", 5),)}
+    )
+    assert (at, [each.sub for each in terms], sum_known_bytes(terms)) == ("optimizer", ["a", "b"], 5)
+    terms, at = pick_highest_moment(
+        {"backward": (term("a", 5), term("b", None)), "optimizer": (term("a", 5),)}
+    )
     assert (at, [each.sub for each in terms]) == ("backward", ["a", "b"])

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.model.planning.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
-from zprof.model.planning.plan import Scheme
-from zprof.planner.memory.residual import (
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
+from zprof.model.plan import Scheme
+from zprof.planner.memory.closed_forms import (
     activation_bytes,
     checkpoint_bytes,
     fused_buffer_bytes,
@@ -14,7 +14,7 @@ from zprof.planner.memory.residual import (
     gradient_copy_bytes,
     working_set_bytes,
 )
-from zprof.planner.memory.residual_assumptions import ASSUMPTIONS
+from zprof.planner.memory.device_memory import RESIDUAL_ASSUMPTIONS
 from zprof.planner.memory.states import state_bytes
 
 GPT_2 = Shape(layers=48, hidden=1600)
@@ -67,7 +67,7 @@ def test_partitioned_checkpoints_are_twice_what_the_paper_prints() -> None:
     assert (round(whole, 1), round(split, 2)) == (67.1, 4.19)
     assert whole == 2 * 125 * 8192 * 32 * 1024 / 1e9
     assert (int(whole / 2), int(split / 2)) == (33, 2)
-    deviation = ASSUMPTIONS["residual.partition"].deviation
+    deviation = RESIDUAL_ASSUMPTIONS["residual.partition"].deviation
     assert "33 GB to 2 GB" in deviation
     assert "67.1 GB to 4.19 GB" in deviation
     assert "half" in deviation

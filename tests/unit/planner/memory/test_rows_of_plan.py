@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.model.planning.job import Batch, Degrees, Job, Overlap, Residual, Shape, Unit
-from zprof.model.planning.plan import Scheme, Term
+from zprof.model.job import Batch, Degrees, Job, Overlap, Residual, Shape, Unit
+from zprof.model.plan import Scheme, Term
 from zprof.model.tenants import Tenant
-from zprof.planner.memory import rows
-from zprof.planner.memory.moments import known_bytes
-from zprof.planner.memory.paper import activation_terms
-from zprof.planner.memory.rows import ASSUMPTIONS, memory_of
+from zprof.planner.gpt_units import with_units
+from zprof.planner.memory import device_memory
+from zprof.planner.memory.closed_forms import activation_terms, sum_known_bytes
+from zprof.planner.memory.device_memory import MEMORY_ASSUMPTIONS, plan_memory
 from zprof.planner.memory.states import state_bytes
-from zprof.planner.models.presets import parameters_of
-from zprof.planner.models.units import with_units
+from zprof.planner.model_shapes import count_parameters
 
 BARE = Job(parameters=7_500_000_000, degrees=Degrees(dp=64))
 GPT_2 = Job(
@@ -29,14 +28,14 @@ RESIDUAL = (Tenant.ACTIVATIONS, Tenant.TEMPORARY_BUFFERS, Tenant.COMMUNICATION_B
 
 
 def by_sub(job: Job, scheme: Scheme) -> dict[str, int | None]:
-    return {term.sub: term.bytes for term in memory_of(job, scheme).terms}
+    return {term.sub: term.bytes for term in plan_memory(job, scheme).terms}
 
 
 def test_parameters_alone_give_the_states_and_say_what_is_missing() -> None:
     printed = []
     for scheme in STAGED:
-        plan = memory_of(BARE, scheme)
-        printed.append(round(known_bytes(plan.terms) / 1e9, 1))
+        plan = plan_memory(BARE, scheme)
+        printed.append(round(sum_known_bytes(plan.terms) / 1e9, 1))
         unknown = [term.tenant for term in plan.terms if term.bytes is None]
         buffers = {Scheme.ZERO_2: 1, Scheme.ZERO_3: 2}.get(scheme, 0)
         assert unknown == [*RESIDUAL[:2], *RESIDUAL[2:] * buffers]
@@ -50,14 +49,14 @@ def test_parameters_alone_give_the_states_and_say_what_is_missing() -> None:
 
 
 def test_a_shape_without_a_batch_asks_for_the_batch() -> None:
-    plan = memory_of(replace(GPT_2, batch=Batch()), Scheme.ZERO_2)
+    plan = plan_memory(replace(GPT_2, batch=Batch()), Scheme.ZERO_2)
     assert {gap.remedy for gap in plan.gaps} == {"state --micro-batch and --sequence"}
     assert len(plan.gaps) == 3
 
 
 def test_units_without_their_bytes_ask_for_a_shape() -> None:
     units = (Unit(name="a", elements=100),)
-    plan = memory_of(replace(GPT_2, shape=None, units=units), Scheme.ZERO_3)
+    plan = plan_memory(replace(GPT_2, shape=None, units=units), Scheme.ZERO_3)
     assert {gap.what: "--layers" in gap.remedy for gap in plan.gaps} == {
         "planned activations": True,
         "planned temporary buffers": True,
@@ -71,20 +70,20 @@ def test_gpt_2_by_the_paper() -> None:
     known = by_sub(GPT_2, Scheme.DATA_PARALLEL)
     assert known["saved"] == pytest.approx(60.4e9, rel=0.001)
     assert known["fused_buffer"] == 6_000_000_000
-    assert known_bytes(memory_of(GPT_2, Scheme.DATA_PARALLEL).terms) == pytest.approx(90.4e9, rel=0.001)
+    assert sum_known_bytes(plan_memory(GPT_2, Scheme.DATA_PARALLEL).terms) == pytest.approx(90.4e9, rel=0.001)
     again = by_sub(replace(GPT_2, residual=Residual(checkpointing=True)), Scheme.DATA_PARALLEL)
     assert again["checkpoints"] + again["working_set"] == pytest.approx(6.3e9, rel=0.005)  # type: ignore[operator]
 
 
 def test_the_optimizers_copy_is_a_moment_of_its_own() -> None:
     tiny = replace(GPT_2, batch=Batch(samples=1, sequence=1))
-    assert memory_of(tiny, Scheme.ZERO_1).peak_at == "backward"
+    assert plan_memory(tiny, Scheme.ZERO_1).peak_at == "backward"
     units = (Unit(name="block", elements=1_500_000_000),)
-    optimizer = memory_of(replace(tiny, units=units), Scheme.DATA_PARALLEL)
+    optimizer = plan_memory(replace(tiny, units=units), Scheme.DATA_PARALLEL)
     assert optimizer.peak_at == "optimizer"
     assert {term.sub for term in optimizer.terms if term.bytes is None} == {"op_output"}
-    assert known_bytes(optimizer.terms) == 20 * 1_500_000_000
-    shared = memory_of(replace(tiny, units=units), Scheme.ZERO_1)
+    assert sum_known_bytes(optimizer.terms) == 20 * 1_500_000_000
+    shared = plan_memory(replace(tiny, units=units), Scheme.ZERO_1)
     assert {term.sub: term.bytes for term in shared.terms}["optimizer"] == 1_500_000_000
 
 
@@ -110,15 +109,15 @@ def test_units_that_know_their_bytes_are_walked_through(
         assert (asked, at_stage) == (job, stage)
         return (walked,), "forward of a"
 
-    monkeypatch.setattr(rows.peak, "peak_of", peak_of)
-    plan = memory_of(job, scheme)
+    monkeypatch.setattr(device_memory.peak, "peak_of", peak_of)
+    plan = plan_memory(job, scheme)
     assert (plan.terms, plan.peak_at, plan.gaps) == ((walked,), "forward of a", ())
 
 
 def test_residual_assumptions_are_named_by_what_is_on() -> None:
     def named(**residual: bool | int) -> set[str]:
         job = replace(GPT_2, residual=Residual(**residual))  # type: ignore[arg-type]
-        return {term.assumption for term in memory_of(job, Scheme.ZERO_2).terms}
+        return {term.assumption for term in plan_memory(job, Scheme.ZERO_2).terms}
 
     assert "residual.activations" in named()
     assert "residual.checkpoints" in named(checkpointing=True)
@@ -145,15 +144,15 @@ jobs = st.builds(
 
 @given(jobs, st.sampled_from(list(Scheme)))
 def test_every_term_names_an_assumption_and_is_not_negative(job: Job, scheme: Scheme) -> None:
-    plan = memory_of(job, scheme)
-    assert all(term.assumption in ASSUMPTIONS for term in plan.terms)
+    plan = plan_memory(job, scheme)
+    assert all(term.assumption in MEMORY_ASSUMPTIONS for term in plan.terms)
     assert all(term.bytes is None or term.bytes >= 0 for term in plan.terms)
 
 
 @given(jobs, st.sampled_from(STAGED))
 def test_states_are_the_laws_whatever_the_moment(job: Job, scheme: Scheme) -> None:
     known: dict[Tenant, int] = {}
-    for term in memory_of(job, scheme).terms:
+    for term in plan_memory(job, scheme).terms:
         known[term.tenant] = known.get(term.tenant, 0) + (term.bytes or 0)
     assert {tenant: known[tenant] for tenant in state_bytes(job, scheme)} == state_bytes(job, scheme)
 
@@ -166,7 +165,7 @@ def test_checkpointing_keeps_less_from_two_layers_on(shape: Shape, samples: int)
         batch=Batch(samples=samples, sequence=128),
     )
     kept = activation_terms(replace(job, residual=Residual(checkpointing=True)))
-    assert known_bytes(kept) < known_bytes(activation_terms(job))
+    assert sum_known_bytes(kept) < sum_known_bytes(activation_terms(job))
 
 
 @given(
@@ -183,12 +182,12 @@ def test_what_is_known_without_a_batch_is_never_above_the_peak_with_one(
     """Else a job would be said not to fit that does."""
     thin = replace(shape, layers=1 + shape.layers % 5)
     job = Job(
-        parameters=parameters_of(thin),
+        parameters=count_parameters(thin),
         shape=thin,
         degrees=Degrees(dp=dp),
         overlap=Overlap(prefetch=prefetch),
         residual=Residual(checkpointing=checkpointing, constant_buffer_elements=buffer),
     )
-    least = known_bytes(memory_of(with_units(job), scheme).terms)
+    least = sum_known_bytes(plan_memory(with_units(job), scheme).terms)
     with_batch = with_units(replace(job, batch=Batch(samples=1, sequence=1)))
-    assert least <= known_bytes(memory_of(with_batch, scheme).terms)
+    assert least <= sum_known_bytes(plan_memory(with_batch, scheme).terms)

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.planner.memory.searching import largest_near, largest_that_fits
+from zprof.planner.memory.largest_model import largest_near, largest_that_fits
 
 
 @settings(max_examples=60)

@@ -4,10 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.model.planning.job import Degrees, Job, Shape, Unit
-from zprof.model.planning.plan import ZERO_STAGES, Scheme
+from zprof.model.job import Degrees, Job, Shape, Unit
+from zprof.model.plan import ZERO_STAGES, Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.states import ASSUMPTIONS, law_bytes, stashed_term, state_bytes, state_terms
+from zprof.planner.memory.states import (
+    STATE_ASSUMPTIONS,
+    stashed_term,
+    state_bytes,
+    state_terms,
+    total_state_bytes,
+)
 
 ZERO = (Scheme.ZERO_1, Scheme.ZERO_2, Scheme.ZERO_3)
 STAGED = (Scheme.DATA_PARALLEL, *ZERO)
@@ -130,14 +136,14 @@ def test_frozen_weights_have_one_version() -> None:
     assert stashed_term(job, Scheme.PIPEDREAM).bytes == 3 * 2 * 500
     whole = Job(parameters=8000, frozen_parameters=8000, degrees=Degrees(pp=4))
     assert stashed_term(whole, Scheme.PIPEDREAM).bytes == 0
-    assert law_bytes(job, Scheme.PIPEDREAM) == law_bytes(job, Scheme.GPIPE) + 3 * 2 * 500
+    assert total_state_bytes(job, Scheme.PIPEDREAM) == total_state_bytes(job, Scheme.GPIPE) + 3 * 2 * 500
 
 
 def test_every_term_names_an_assumption_that_is_there() -> None:
     job = Job(parameters=8000, degrees=Degrees(dp=2))
     named = {term.assumption for scheme in Scheme for term in state_terms(job, scheme)}
     named.add(stashed_term(job, Scheme.PIPEDREAM).assumption)
-    assert named == set(ASSUMPTIONS)
+    assert named == set(STATE_ASSUMPTIONS)
 
 
 jobs = st.builds(

@@ -5,29 +5,29 @@ import re
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.model.planning.job import Shape
-from zprof.planner.models.presets import PRESETS, parameters_of, preset
+from zprof.model.job import Shape
+from zprof.planner.model_shapes import MODEL_PRESETS, count_parameters, find_preset
 
 #: Labels are rounded, some with the tables of words and positions and some without.
 TOLERANCE = 0.031
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", MODEL_PRESETS)
 def test_a_name_says_the_size(name: str) -> None:
     label = re.search(r"([\d.]+)([bt])(-\d+x\d+)?$", name)
     assert label is not None
     size = float(label[1]) * {"b": 1e9, "t": 1e12}[label[2]]
-    shape = PRESETS[name].shape
+    shape = MODEL_PRESETS[name].shape
     blocks = 12 * shape.layers * shape.hidden**2
-    assert min(abs(blocks - size), abs(PRESETS[name].parameters - size)) < TOLERANCE * size
+    assert min(abs(blocks - size), abs(MODEL_PRESETS[name].parameters - size)) < TOLERANCE * size
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", MODEL_PRESETS)
 def test_heads_divide_hidden_and_a_source_is_named(name: str) -> None:
-    shape = PRESETS[name].shape
+    shape = MODEL_PRESETS[name].shape
     assert shape.heads is not None
     assert shape.hidden % shape.heads == 0
-    assert "arXiv" in PRESETS[name].source
+    assert "arXiv" in MODEL_PRESETS[name].source
 
 
 @pytest.mark.parametrize(
@@ -46,28 +46,28 @@ def test_heads_divide_hidden_and_a_source_is_named(name: str) -> None:
     ],
 )
 def test_shapes_of_the_papers_tables(name: str, layers: int, hidden: int) -> None:
-    shape = preset(name).shape
+    shape = find_preset(name).shape
     assert (shape.layers, shape.hidden) == (layers, hidden)
 
 
 def test_the_papers_table_4_is_wrong_by_more_than_half() -> None:
-    assert parameters_of(Shape(layers=88, hidden=4096)) == pytest.approx(17.7e9, rel=0.002)
-    assert parameters_of(Shape(layers=88, hidden=6144)) == pytest.approx(39.9e9, rel=0.002)
+    assert count_parameters(Shape(layers=88, hidden=4096)) == pytest.approx(17.7e9, rel=0.002)
+    assert count_parameters(Shape(layers=88, hidden=6144)) == pytest.approx(39.9e9, rel=0.002)
 
 
 def test_parameters_are_blocks_tables_and_positions() -> None:
     shape = Shape(layers=2, hidden=10, vocabulary=7, context=3)
-    assert parameters_of(shape) == 2400 + 70 + 30
-    assert parameters_of(Shape(layers=2, hidden=10, vocabulary=7, context=3, tied=False)) == 2570
+    assert count_parameters(shape) == 2400 + 70 + 30
+    assert count_parameters(Shape(layers=2, hidden=10, vocabulary=7, context=3, tied=False)) == 2570
 
 
 def test_a_trillion() -> None:
     assert pytest.approx(1.00663e12, rel=1e-5) == 12 * 128 * 25600**2
-    assert preset(" 1T ").parameters == pytest.approx(1.00663e12, rel=0.002)
+    assert find_preset(" 1T ").parameters == pytest.approx(1.00663e12, rel=0.002)
 
 
 def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(BadInput) as refused:
-        preset("9t" * 100)
+        find_preset("9t" * 100)
     assert len(refused.value.message) < 100
-    assert all(name in refused.value.hint for name in PRESETS)
+    assert all(name in refused.value.hint for name in MODEL_PRESETS)

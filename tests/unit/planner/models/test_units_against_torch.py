@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from zprof.model.planning.job import Batch, ElementBytes, Job, Shape
-from zprof.planner.models.units import with_units
+from zprof.model.job import Batch, ElementBytes, Job, Shape
+from zprof.planner.gpt_units import with_units
 from zprof.reference_engine.program.gpt import GPT, Block, GPTConfig
-from zprof.reference_engine.units.split import split
+from zprof.reference_engine.unit_split import split_into_units
 
 SAMPLES, SEQUENCE = 3, 10
 SIZES = [
@@ -72,7 +72,7 @@ class Saved:
 
 @pytest.mark.parametrize("config", SIZES)
 def test_elements_are_those_of_the_engine(config: GPTConfig) -> None:
-    specs = split(GPT(config))  # small enough: tensors of the meta device cost seconds of imports
+    specs = split_into_units(GPT(config))  # small enough: tensors of the meta device cost seconds of imports
     owned = {spec.name: sum(parameter.numel() for _, parameter in spec.parameters) for spec in specs}
     assert {unit.name: unit.elements for unit in job_of(config, torch.float32).units} == owned
     assert list(owned) == [unit.name for unit in job_of(config, torch.float32).units]

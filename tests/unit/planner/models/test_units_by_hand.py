@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.model.planning.job import Batch, Degrees, ElementBytes, Job, Shape, Unit
-from zprof.planner.models.units import moments_of, with_units
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Shape, Unit
+from zprof.planner.gpt_units import moments_by_unit, with_units
 
 FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, reduced=4, gradient_copy=0)
 SHAPE = Shape(layers=2, hidden=8, heads=2, vocabulary=12, context=6, tied=False)
@@ -69,7 +69,7 @@ def test_flop_of_a_block_and_of_the_head() -> None:
 
 def test_the_backward_of_a_block_is_highest_at_its_gelu_and_in_its_attention() -> None:
     job = with_units(JOB)
-    moments = moments_of(job)(job.units[1])
+    moments = moments_by_unit(job)(job.units[1])
     assert moments is not None
     work = {moment.operator: moment.work_bytes for moment in moments.backward}
     assert work["gelu"] == (1 + 4 + 4) * STREAM
@@ -83,7 +83,7 @@ def test_the_backward_of_a_block_is_highest_at_its_gelu_and_in_its_attention() -
 def test_the_backward_makes_the_gradient_of_each_parameter_once(shape: Shape, mp: int) -> None:
     job = with_units(replace(JOB, shape=shape, degrees=Degrees(mp=mp)))
     for unit in job.units:
-        moments = moments_of(job)(unit)
+        moments = moments_by_unit(job)(unit)
         assert moments is not None
         last = (moments.backward_end or moments.backward)[-1]
         assert last.gradient_elements == unit.elements
@@ -92,7 +92,7 @@ def test_the_backward_makes_the_gradient_of_each_parameter_once(shape: Shape, mp
 
 def test_gradients_of_tied_weights_wait_for_the_embedding() -> None:
     job = with_units(replace(JOB, shape=replace(SHAPE, tied=True)))
-    moments = moments_of(job)(job.units[0])
+    moments = moments_by_unit(job)(job.units[0])
     assert moments is not None
     words = 12 * 8
     # The head's is a temporary buffer, and the embedding's too when a third, their sum, is the gradient.
@@ -107,7 +107,7 @@ def test_other_units_have_no_moments_and_stay() -> None:
     own = Unit(name="own", elements=5)
     job = replace(JOB, units=(own,))
     assert with_units(job) is job
-    assert moments_of(job)(own) is None
+    assert moments_by_unit(job)(own) is None
     bare = Job(parameters=7)
     assert with_units(bare) is bare
 

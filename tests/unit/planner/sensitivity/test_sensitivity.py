@@ -7,15 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.planned_jobs import trillion
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape
-from zprof.model.planning.plan import Scheme
-from zprof.planner.hardware.presets import A100, H100, PRESETS, V100
-from zprof.planner.sensitivity.break_even import KEPT_RATIO, holds_from, kept_of
-from zprof.planner.sensitivity.conditions import in_parts, with_bandwidth, with_tokens
-from zprof.planner.sensitivity.series import sensitivity_of
-from zprof.planner.step.ledger import step_of, step_with
-from zprof.planner.step.runs import Stack, stack_of
+from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job, Overlap, Residual, Shape
+from zprof.model.plan import Scheme
+from zprof.planner.hardware import A100, H100, PRESETS, V100
+from zprof.planner.sensitivity.break_even import KEPT_RATIO, find_min_tokens, kept_speed_ratio
+from zprof.planner.sensitivity.conditions import split_units, with_bandwidth, with_tokens
+from zprof.planner.sensitivity.series import analyze_sensitivity
+from zprof.planner.step.ledger import plan_step, plan_step_of_stack
+from zprof.planner.step.unit_times import Stack, stack_units
 
 SHAPE = Shape(layers=128, hidden=25600)
 
@@ -27,13 +26,13 @@ def open_question(hardware: Hardware | None = None, tokens: int | None = None) -
 
 
 def stack(job: Job) -> Stack:
-    found = stack_of(job)
+    found = stack_units(job)
     assert found is not None
     return found
 
 
 def test_break_even_of_each_kind() -> None:
-    found = sensitivity_of(open_question()).break_even
+    found = analyze_sensitivity(open_question()).break_even
     table = {(row.hardware, row.bandwidth_ratio): round(row.forward_tokens) for row in found}
     assert table == {
         ("v100", 1.0): 375,
@@ -47,7 +46,7 @@ def test_break_even_of_each_kind() -> None:
         ("h100", 0.5): 2198,
     }
     assert all(row.backward_tokens == pytest.approx(row.forward_tokens * 2 / 3) for row in found)
-    plain = sensitivity_of(replace(open_question(), residual=Residual())).break_even
+    plain = analyze_sensitivity(replace(open_question(), residual=Residual())).break_even
     assert all(row.backward_tokens == pytest.approx(row.forward_tokens) for row in plain)
 
 
@@ -55,7 +54,7 @@ def test_the_backward_gathers_and_reduces_each_in_its_own_type() -> None:
     wide = replace(
         open_question(H100), element_bytes=ElementBytes(gathered=2, reduced=4), residual=Residual()
     )
-    [whole, *_] = sensitivity_of(wide).break_even
+    [whole, *_] = analyze_sensitivity(wide).break_even
     assert whole.backward_tokens == pytest.approx(whole.forward_tokens * (2 + 4) / (2 * 2))
 
 
@@ -63,12 +62,12 @@ def test_stages_of_a_pipeline_are_data_parallel_ranks_of_zero() -> None:
     """ZeRO-3 has no stages: what is stated as 8 x 4 devices is 32 ranks, in the points as in the answers."""
     stated = replace(open_question(H100, 512), degrees=Degrees(dp=8, pp=4))
     flat = replace(stated, degrees=Degrees(dp=32))
-    assert sensitivity_of(stated) == sensitivity_of(flat)
+    assert analyze_sensitivity(stated) == analyze_sensitivity(flat)
 
 
 @pytest.mark.parametrize(("hardware", "about"), [(V100, 750), (A100, 1400), (H100, 2200)])
 def test_tokens_from_which_it_holds_at_half_the_bandwidth(hardware: Hardware, about: int) -> None:
-    found = sensitivity_of(open_question(hardware)).break_even
+    found = analyze_sensitivity(open_question(hardware)).break_even
     [half] = [row for row in found if row.bandwidth_ratio == 0.5]
     assert half.kept_ratio == KEPT_RATIO
     assert half.holds_from_tokens == pytest.approx(about, rel=0.02)
@@ -79,10 +78,10 @@ def test_tokens_from_which_it_holds_at_half_the_bandwidth(hardware: Hardware, ab
 def test_it_holds_from_there_on_and_not_before(hardware: Hardware, ratio: float, dp: int) -> None:
     job = with_bandwidth(replace(open_question(hardware), degrees=Degrees(dp=dp)), ratio)
     units = stack(job)
-    tokens = holds_from(job, units)
+    tokens = find_min_tokens(job, units)
     assert tokens is not None
     at, later, before = (
-        kept_of(with_tokens(job, count), units) for count in (tokens, 3 * tokens, tokens - 1)
+        kept_speed_ratio(with_tokens(job, count), units) for count in (tokens, 3 * tokens, tokens - 1)
     )
     assert at is not None
     assert later is not None
@@ -93,15 +92,15 @@ def test_it_holds_from_there_on_and_not_before(hardware: Hardware, ratio: float,
 def test_it_is_asked_of_what_data_parallelism_moves_not_of_model_parallelism() -> None:
     """All-reduces of model parallelism are exposed at any number of tokens."""
     job = replace(open_question(V100), degrees=Degrees(dp=64, mp=16))
-    tokens = holds_from(job, stack(job))
+    tokens = find_min_tokens(job, stack(job))
     assert tokens is not None
-    found = step_of(with_tokens(job, tokens), Scheme.ZERO_3)
+    found = plan_step(with_tokens(job, tokens), Scheme.ZERO_3)
     assert found is not None
     assert found.efficiency_ratio < KEPT_RATIO
 
 
 def test_series_hold_the_table_of_1t() -> None:
-    found = sensitivity_of(replace(open_question(H100, 512), overlap=Overlap(keep_last=True)))
+    found = analyze_sensitivity(replace(open_question(H100, 512), overlap=Overlap(keep_last=True)))
     steps = {(point.tokens, point.bandwidth_ratio): f"{point.wall_ns / 1e9:.1f}" for point in found.tokens}
     for tokens, printed in {
         512: ("18.0", "23.5", "34.7"),
@@ -115,7 +114,7 @@ def test_series_hold_the_table_of_1t() -> None:
 
 
 def test_world_from_one_node_to_1024_devices() -> None:
-    found = sensitivity_of(open_question(V100, 512)).world
+    found = analyze_sensitivity(open_question(V100, 512)).world
     assert [point.devices for point in found] == [16, 32, 64, 128, 256, 512, 1024]
     assert found[-1].state_bytes == 128 * 12 * 25600**2 * 16 // 1024
     assert all(point.compute_ns == found[0].compute_ns for point in found)
@@ -124,17 +123,17 @@ def test_world_from_one_node_to_1024_devices() -> None:
 
 def test_world_at_a_given_model_parallel_degree() -> None:
     job = replace(open_question(H100, 512), degrees=Degrees(dp=300, mp=16))
-    found = sensitivity_of(job).world
+    found = analyze_sensitivity(job).world
     assert [point.devices for point in found] == [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 4800]
 
 
 def test_without_a_batch_series_stand_below_the_break_even() -> None:
     for hardware, tokens in ((V100, 256), (A100, 512), (H100, 1024)):
-        assert {point.tokens for point in sensitivity_of(open_question(hardware)).bandwidth} == {tokens}
+        assert {point.tokens for point in analyze_sensitivity(open_question(hardware)).bandwidth} == {tokens}
 
 
 def test_without_hardware_there_are_answers_and_no_series() -> None:
-    found = sensitivity_of(open_question())
+    found = analyze_sensitivity(open_question())
     each = [
         f"{row.holds_from_tokens:,} ({row.hardware})"
         for row in found.break_even
@@ -148,12 +147,12 @@ def test_without_hardware_there_are_answers_and_no_series() -> None:
 
 
 def test_kinds_of_which_one_node_is_enough_are_not_put_side_by_side() -> None:
-    found = sensitivity_of(replace(open_question(), degrees=Degrees(dp=8)))
+    found = analyze_sensitivity(replace(open_question(), degrees=Degrees(dp=8)))
     assert not any("at half the bandwidth" in sentence for sentence in found.answers)
 
 
 def test_without_units_there_is_the_break_even_alone() -> None:
-    found = sensitivity_of(Job(parameters=10**12, degrees=Degrees(dp=1024), hardware=V100))
+    found = analyze_sensitivity(Job(parameters=10**12, degrees=Degrees(dp=1024), hardware=V100))
     assert [round(row.forward_tokens) for row in found.break_even] == [375, 500, 750]
     assert {row.holds_from_tokens for row in found.break_even} == {None}
     assert found.answers[0] == (
@@ -164,14 +163,14 @@ def test_without_units_there_is_the_break_even_alone() -> None:
 
 
 def test_one_rank_has_nothing_to_hide() -> None:
-    found = sensitivity_of(replace(open_question(V100, 512), degrees=Degrees()))
+    found = analyze_sensitivity(replace(open_question(V100, 512), degrees=Degrees()))
     assert found.break_even == ()
     assert "moves nothing" in found.answers[0]
 
 
 def test_answers_for_1t_on_v100() -> None:
     job = replace(open_question(V100, 256), overlap=Overlap(keep_last=True))
-    assert sensitivity_of(job).answers == (
+    assert analyze_sensitivity(job).answers == (
         "v100, 1,024 devices: at half the bandwidth ZeRO-3 keeps 99 % of its speed from 738 tokens of a "
         "device in a micro-batch on. With 256 tokens it keeps 45 %.",
         "v100, 1,024 devices: ZeRO-3 needs 15.7 GB of states and 31.5 GB of gathered units, of 32.0 GB on a "
@@ -184,7 +183,7 @@ def test_answers_for_1t_on_v100() -> None:
 
 
 def test_one_node_has_no_network() -> None:
-    found = sensitivity_of(replace(open_question(V100, 512), degrees=Degrees(dp=16)))
+    found = analyze_sensitivity(replace(open_question(V100, 512), degrees=Degrees(dp=16)))
     assert found.answers[0] == (
         "v100, 16 devices: ZeRO-3 stays within a node, so that the network between nodes does not matter. "
         "Compute hides a unit's gather from 288 tokens of a device in a micro-batch on, and the step keeps "
@@ -194,7 +193,7 @@ def test_one_node_has_no_network() -> None:
 
 
 def test_speed_up_is_said_in_a_sentence() -> None:
-    found = sensitivity_of(open_question(H100, 1024))
+    found = analyze_sensitivity(open_question(H100, 1024))
     assert [row.devices for row in found.speed_up] == [512, 1024]
     few, many = (f"{row.samples:,}" for row in found.speed_up)
     assert few != many
@@ -220,9 +219,9 @@ def test_a_network_at_a_share_is_a_share_of_what_the_group_got() -> None:
 
 def test_units_in_parts_are_the_same_model() -> None:
     job = open_question(V100, 512)
-    whole, parts = stack(job), in_parts(stack(job), 4)
+    whole, parts = stack(job), split_units(stack(job), 4)
     assert (parts.blocks, parts.elements) == (4 * whole.blocks, whole.elements)
-    steps = [step_with(job, Scheme.ZERO_3, units) for units in (whole, parts)]
+    steps = [plan_step_of_stack(job, Scheme.ZERO_3, units) for units in (whole, parts)]
     assert steps[0] is not None
     assert steps[1] is not None
     assert steps[1].compute_ns == pytest.approx(steps[0].compute_ns)
@@ -233,4 +232,4 @@ def test_a_hundred_thousand_layers_are_one_run_of_units() -> None:
     many = replace(job, units=job.units[:1] * 100_000, parameters=100_000 * job.units[0].elements)
     runs = stack(many).runs
     assert [run.count for run in runs] == [100_000]
-    assert sensitivity_of(many).world
+    assert analyze_sensitivity(many).world

@@ -4,19 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape, Unit
-from zprof.model.planning.plan import Scheme
-from zprof.planner.hardware.presets import H100, V100
-from zprof.planner.memory.states import law_bytes
-from zprof.planner.models.presets import preset
-from zprof.planner.models.units import with_units
+from zprof.model.job import Batch, Degrees, Job, Residual, Shape, Unit
+from zprof.model.plan import Scheme
+from zprof.planner.gpt_units import with_units
+from zprof.planner.hardware import H100, V100
+from zprof.planner.memory.states import total_state_bytes
+from zprof.planner.model_shapes import find_preset
 from zprof.planner.plan import plan
-from zprof.planner.sensitivity.answers import speed_up_answers
-from zprof.planner.sensitivity.series import sensitivity_of
-from zprof.planner.sensitivity.speed_up import MostSamples, most_samples, speed_up_of
-from zprof.planner.sensitivity.states import activation_bytes
-from zprof.planner.step.ledger import step_with
-from zprof.planner.step.runs import Stack, stack_of
+from zprof.planner.sensitivity.answers import speed_up_sentences
+from zprof.planner.sensitivity.series import analyze_sensitivity
+from zprof.planner.sensitivity.speed_up import (
+    MaxSamples,
+    compute_speed_up,
+    find_max_samples,
+    micro_batch_activation_bytes,
+)
+from zprof.planner.step.ledger import plan_step_of_stack
+from zprof.planner.step.unit_times import Stack, stack_units
 
 BLOCK = 12 * 8192**2
 DEGREES = (4, 8, 16, 25)
@@ -35,7 +39,7 @@ def sixty_billion(dp: int = 4) -> Job:
 
 
 def stack() -> Stack:
-    found = stack_of(sixty_billion())
+    found = stack_units(sixty_billion())
     assert found is not None
     return found
 
@@ -46,15 +50,15 @@ def stack() -> Stack:
 )
 def test_states_shrink_and_checkpoints_grow(dp: int, samples: int, states: str, checkpoints: str) -> None:
     job = sixty_billion(dp)
-    kept = activation_bytes(job, samples)
+    kept = micro_batch_activation_bytes(job, samples)
     assert kept is not None
-    assert f"{law_bytes(job, Scheme.ZERO_2) / 1e9:.2f}" == states
+    assert f"{total_state_bytes(job, Scheme.ZERO_2) / 1e9:.2f}" == states
     assert f"{kept / 1e9:.2f}" == checkpoints
-    assert samples <= most_samples(job, Scheme.ZERO_2).count
+    assert samples <= find_max_samples(job, Scheme.ZERO_2).count
 
 
 def test_the_speed_up_is_the_larger_batch() -> None:
-    found = speed_up_of(sixty_billion(), stack(), DEGREES, Scheme.ZERO_2)
+    found = compute_speed_up(sixty_billion(), stack(), DEGREES, Scheme.ZERO_2)
     assert [row.devices for row in found] == [64, 128, 256, 400]
     assert found[0].whole_ratio == found[0].equal_batch_ratio == found[0].larger_batch_ratio == 1.0
     for row in found:
@@ -70,19 +74,21 @@ def test_the_speed_up_is_the_larger_batch() -> None:
 def test_where_the_network_decides_the_larger_batch_is_super_linear() -> None:
     slow = replace(V100, node_bytes_per_s=10e9, memory_bytes=15_500_000_000)
     job = replace(sixty_billion(), hardware=slow)
-    found = speed_up_of(job, stack(), DEGREES)
+    found = compute_speed_up(job, stack(), DEGREES)
     assert found[-1].whole_ratio > 1.5
     assert found[-1].equal_batch_ratio < 1.0
-    [sentence] = speed_up_answers(found)
+    [sentence] = speed_up_sentences(found)
     assert f"{found[-1].whole_ratio:.2f} (super-linear)" in sentence
 
 
 def test_each_factor_is_a_quotient_of_throughputs() -> None:
-    first, *_, last = speed_up_of(sixty_billion(), stack(), DEGREES, Scheme.ZERO_2)
+    first, *_, last = compute_speed_up(sixty_billion(), stack(), DEGREES, Scheme.ZERO_2)
 
     def throughput(dp: int, samples: int) -> float:
         job = sixty_billion(dp)
-        step = step_with(replace(job, batch=Batch(samples=samples, sequence=1024)), Scheme.ZERO_2, stack())
+        step = plan_step_of_stack(
+            replace(job, batch=Batch(samples=samples, sequence=1024)), Scheme.ZERO_2, stack()
+        )
         assert step is not None
         return samples / step.wall_ns
 
@@ -93,16 +99,20 @@ def test_each_factor_is_a_quotient_of_throughputs() -> None:
 
 def test_a_world_in_which_nothing_fits_is_left_out() -> None:
     small = replace(sixty_billion(), hardware=replace(V100, memory_bytes=15 * 10**9))
-    assert [row.devices for row in speed_up_of(small, stack(), DEGREES, Scheme.ZERO_2)] == [128, 256, 400]
+    assert [row.devices for row in compute_speed_up(small, stack(), DEGREES, Scheme.ZERO_2)] == [
+        128,
+        256,
+        400,
+    ]
 
 
 def test_gathered_units_take_their_place_in_stage_3() -> None:
     job = sixty_billion(25)
-    sample = activation_bytes(job, 1)
+    sample = micro_batch_activation_bytes(job, 1)
     assert sample is not None
     sample += 2 * (8192 * 1024 + 11 * 8192 * 1024 // 16)  # the block that is computed again
-    left = V100.memory_bytes - law_bytes(job, Scheme.ZERO_3) - 2 * 2 * BLOCK // 16
-    assert most_samples(job, Scheme.ZERO_3) == MostSamples(count=left // sample, at_most=True)
+    left = V100.memory_bytes - total_state_bytes(job, Scheme.ZERO_3) - 2 * 2 * BLOCK // 16
+    assert find_max_samples(job, Scheme.ZERO_3) == MaxSamples(count=left // sample, at_most=True)
 
 
 @pytest.mark.parametrize("dp", [8, 64, 1024])
@@ -115,7 +125,7 @@ def test_gathered_units_take_their_place_in_stage_3() -> None:
     ],
 )
 def test_the_samples_fit_by_the_plan_and_one_more_does_not(dp: int, mp: int, residual: Residual) -> None:
-    named = preset("7.5b")
+    named = find_preset("7.5b")
     job = Job(
         parameters=named.parameters,
         shape=named.shape,
@@ -124,7 +134,7 @@ def test_the_samples_fit_by_the_plan_and_one_more_does_not(dp: int, mp: int, res
         residual=residual,
         hardware=H100,
     )
-    found = most_samples(job, Scheme.ZERO_3)
+    found = find_max_samples(job, Scheme.ZERO_3)
     assert not found.at_most
     assert found.count >= 1
 
@@ -137,7 +147,7 @@ def test_the_samples_fit_by_the_plan_and_one_more_does_not(dp: int, mp: int, res
 
 
 def test_the_speed_up_of_a_named_model_is_no_upper_bound() -> None:
-    named = preset("7.5b")
+    named = find_preset("7.5b")
     job = Job(
         parameters=named.parameters,
         shape=named.shape,
@@ -146,22 +156,22 @@ def test_the_speed_up_of_a_named_model_is_no_upper_bound() -> None:
         residual=Residual(checkpointing=True),
         hardware=H100,
     )
-    found = sensitivity_of(job).speed_up
+    found = analyze_sensitivity(job).speed_up
     assert len(found) > 2
     assert not any(row.at_most for row in found)
     [stated] = [row for row in found if row.devices == 64]
-    assert stated.samples == most_samples(job, Scheme.ZERO_3).count
+    assert stated.samples == find_max_samples(job, Scheme.ZERO_3).count
 
 
 def test_samples_whose_checkpoints_are_elsewhere_still_need_a_block_s_work() -> None:
     job = replace(sixty_billion(), residual=Residual(checkpointing=True, partition=True, offload=True))
-    found = most_samples(job, Scheme.ZERO_3)
+    found = find_max_samples(job, Scheme.ZERO_3)
     assert found.at_most
     assert found.count < 1000
 
 
 def test_units_of_the_job_s_own_do_not_say_their_bytes_at_another_batch() -> None:
-    named = preset("7.5b")
+    named = find_preset("7.5b")
     job = Job(
         parameters=named.parameters,
         shape=named.shape,
@@ -169,7 +179,7 @@ def test_units_of_the_job_s_own_do_not_say_their_bytes_at_another_batch() -> Non
         batch=Batch(samples=1, sequence=1024),
         hardware=H100,
     )
-    assert most_samples(with_units(job), Scheme.ZERO_3).at_most
+    assert find_max_samples(with_units(job), Scheme.ZERO_3).at_most
 
 
 @pytest.mark.parametrize(
@@ -182,8 +192,8 @@ def test_units_of_the_job_s_own_do_not_say_their_bytes_at_another_batch() -> Non
     ],
 )
 def test_what_a_sample_keeps(residual: Residual, elements: int) -> None:
-    assert activation_bytes(replace(sixty_billion(), residual=residual), 1) == 2 * elements
+    assert micro_batch_activation_bytes(replace(sixty_billion(), residual=residual), 1) == 2 * elements
 
 
 def test_unknown_shape_is_no_speed_up() -> None:
-    assert speed_up_of(replace(sixty_billion(), shape=None), stack(), DEGREES) == ()
+    assert compute_speed_up(replace(sixty_billion(), shape=None), stack(), DEGREES) == ()

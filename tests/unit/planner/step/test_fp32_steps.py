@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, ElementBytes, Job
-from zprof.model.planning.plan import Scheme
-from zprof.planner.hardware.presets import A100, H100, V100
-from zprof.planner.models.presets import preset
+from zprof.model.job import Batch, Degrees, ElementBytes, Hardware, Job
+from zprof.model.plan import Scheme
+from zprof.planner.hardware import A100, H100, V100
+from zprof.planner.model_shapes import find_preset
 from zprof.planner.plan import plan
 
 FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, reduced=4, gradient_copy=0)
-SMALL = preset("1.5b")
+SMALL = find_preset("1.5b")
 HALF = Job(
     parameters=SMALL.parameters,
     shape=SMALL.shape,

@@ -5,12 +5,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import step_by_events as events
-from zprof.model.planning.job import Overlap
-from zprof.planner.step.backward import gathered_backward, kept_backward, reduced_backward
-from zprof.planner.step.forward import gathered_forward, refreshed_forward
-from zprof.planner.step.overlap import sharded_passes, step_phases
-from zprof.planner.step.phases import Phase, total
-from zprof.planner.step.times import StackTimes, UnitTimes
+from zprof.model.job import Overlap
+from zprof.planner.step.schedule import (
+    Phase,
+    gathered_backward,
+    gathered_forward,
+    kept_backward,
+    reduced_backward,
+    refreshed_forward,
+    sharded_passes,
+    step_phases,
+    sum_phases,
+)
+from zprof.planner.step.unit_times import StackTimes, UnitTimes
 
 TIME = st.integers(0, 1000)
 UNIT = st.builds(events.Unit, TIME, TIME, TIME, TIME)
@@ -41,7 +48,7 @@ def single(runs: list[tuple[events.Unit, int]]) -> list[events.Unit]:
 
 
 def wall(phases: tuple[Phase, ...]) -> int:
-    return total(phases).wall_ns
+    return sum_phases(phases).wall_ns
 
 
 @settings(max_examples=60)
@@ -79,7 +86,7 @@ def test_keeping_the_last_unit_saves_its_gather_on_the_link(
     runs: list[tuple[events.Unit, int]], root: events.Unit | None
 ) -> None:
     times = times_of(runs, root)
-    kept, again = total(kept_backward(times)), total(gathered_backward(times))
+    kept, again = sum_phases(kept_backward(times)), sum_phases(gathered_backward(times))
     assert again.collective_ns - kept.collective_ns == runs[-1][0].gather
 
 
@@ -109,8 +116,8 @@ def test_without_prefetch_all_is_exposed(
     runs: list[tuple[events.Unit, int]], root: events.Unit | None, keep_last: bool
 ) -> None:
     times = times_of(runs, root)
-    passes = total(sharded_passes(times, Overlap(prefetch=0, keep_last=keep_last)).all)
-    hidden = total(sharded_passes(times, Overlap(prefetch=1, keep_last=keep_last)).all)
+    passes = sum_phases(sharded_passes(times, Overlap(prefetch=0, keep_last=keep_last)).all)
+    hidden = sum_phases(sharded_passes(times, Overlap(prefetch=1, keep_last=keep_last)).all)
     assert passes.exposed_transfer_ns == passes.collective_ns == hidden.collective_ns
     assert passes.wall_ns >= hidden.wall_ns
 
@@ -126,7 +133,7 @@ def test_terms_sum_to_wall_and_nothing_is_below_its_parts(
     keep_last: bool,
 ) -> None:
     overlap = Overlap(prefetch=prefetch, keep_last=keep_last)
-    found = total(
+    found = sum_phases(
         step_phases(times_of(runs, root), stage=stage, micro_batches=micro_batches, overlap=overlap)
     )
     units = [*single(runs), *([root] if root else [])]
@@ -143,7 +150,9 @@ def test_runs_are_as_units_one_by_one(
 ) -> None:
     apart = [(unit, 1) for unit in single(runs)]
     one, other = (
-        total(step_phases(times_of(given, root), stage=stage, micro_batches=micro_batches, overlap=Overlap()))
+        sum_phases(
+            step_phases(times_of(given, root), stage=stage, micro_batches=micro_batches, overlap=Overlap())
+        )
         for given in (runs, apart)
     )
     assert one == other
@@ -152,5 +161,5 @@ def test_runs_are_as_units_one_by_one(
 @pytest.mark.parametrize(("stage", "gathers", "reductions"), [(0, 0, 1), (1, 1, 1), (2, 1, 4), (3, 8, 4)])
 def test_how_often_a_step_communicates(stage: int, gathers: int, reductions: int) -> None:
     times = times_of([(events.Unit(1, 2, 10_000, 100), 3)], None)
-    found = total(step_phases(times, stage=stage, micro_batches=4, overlap=Overlap()))
+    found = sum_phases(step_phases(times, stage=stage, micro_batches=4, overlap=Overlap()))
     assert found.collective_ns == 3 * (gathers * 10_000 + reductions * 100)

@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.planned_jobs import seven, trillion
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Degrees, Job
-from zprof.model.planning.plan import PlannedStep, Scheme
-from zprof.planner.hardware.presets import A100, H100, PRESETS, V100
+from zprof.model.job import Degrees, Hardware, Job
+from zprof.model.plan import PlannedStep, Scheme
+from zprof.planner.hardware import A100, H100, PRESETS, V100
 from zprof.planner.sensitivity.conditions import with_bandwidth
-from zprof.planner.step.ledger import step_of
-from zprof.planner.step.placement import data_group
-from zprof.planner.step.traffic import links_of
+from zprof.planner.step.collectives import data_group
+from zprof.planner.step.ledger import plan_step
+from zprof.planner.step.traffic import plan_traffic
 
 RATIOS = (1.0, 0.75, 0.5)
 
@@ -31,7 +30,7 @@ TABLE_1T = (
 
 
 def step(job: Job, scheme: Scheme = Scheme.ZERO_3) -> PlannedStep:
-    found = step_of(job, scheme)
+    found = plan_step(job, scheme)
     assert found is not None
     return found
 
@@ -136,7 +135,7 @@ def test_7_5b_collectives(hardware: Hardware, printed: str) -> None:
     ("scheme", "gigabytes"), [(Scheme.DATA_PARALLEL, 3996), (Scheme.ZERO_2, 3996), (Scheme.ZERO_3, 5994)]
 )
 def test_volume_of_1t_on_1024(scheme: Scheme, gigabytes: int) -> None:
-    [link] = links_of(Job(parameters=10**12, degrees=Degrees(dp=1024)), scheme)
+    [link] = plan_traffic(Job(parameters=10**12, degrees=Degrees(dp=1024)), scheme)
     assert link.ring_bytes // 10**9 == gigabytes
     assert link.time_ns is None
 
@@ -147,7 +146,7 @@ def test_sharding_over_fewer_devices_does_not_save_network_cards() -> None:
     flat = Job(parameters=10**12, degrees=Degrees(dp=1024), hardware=still)
     split = replace(flat, degrees=Degrees(dp=64, mp=16))
     for job, ranks in ((flat, 1024), (split, 64)):
-        link = links_of(job, Scheme.ZERO_3)[0]
+        link = plan_traffic(job, Scheme.ZERO_3)[0]
         assert link.time_ns is not None
         assert link.time_ns / 1e9 == pytest.approx(60 * (ranks - 1) / ranks)
 

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Overlap, Unit
-from zprof.model.planning.plan import Scheme
-from zprof.planner.step.ledger import step_of
-from zprof.simulator.engine.run import run
-from zprof.simulator.knobs import Compute, Gathering, Host, Network
-from zprof.simulator.plan import Plan
+from zprof.model.job import Batch, Degrees, Hardware, Job, Overlap, Unit
+from zprof.model.plan import Scheme
+from zprof.planner.step.ledger import plan_step
+from zprof.simulator.plan import Compute, Gathering, Host, Network, Plan
 from zprof.simulator.program.instructions import Kernel
+from zprof.simulator.simulate import run_plan
 
 RANKS, UNITS, ELEMENTS, TOKENS = 4, 24, 8 * 1024 * 1024, 128
 ALPHA_NS = 20_000
@@ -36,7 +34,7 @@ def planned(beta: float, scheme: Scheme, prefetch: int = 1) -> int:
         overlap=Overlap(prefetch=prefetch),
         hardware=hardware,
     )
-    found = step_of(job, scheme)
+    found = plan_step(job, scheme)
     assert found is not None
     return found.wall_ns
 
@@ -82,7 +80,7 @@ def simulated(beta: float, stage: int, prefetch: int = 1) -> int:
     )
     ends = [
         int(np.max(line.end))
-        for line in run(plan).lines
+        for line in run_plan(plan).lines
         if isinstance(line.instruction, Kernel) and line.instruction.key == "optimizer"
     ]
     return ends[2] - ends[1] - optimizer_ns

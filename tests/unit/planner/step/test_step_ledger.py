@@ -7,13 +7,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.planned_jobs import trillion
-from zprof.model.planning.hardware import Hardware
-from zprof.model.planning.job import Batch, Degrees, Job, Overlap, Residual, Shape, Unit
-from zprof.model.planning.plan import PlannedStep, Scheme
-from zprof.planner.hardware.presets import A100, H100, PRESETS
+from zprof.model.job import Batch, Degrees, Hardware, Job, Overlap, Residual, Shape, Unit
+from zprof.model.plan import PlannedStep, Scheme
+from zprof.planner.hardware import A100, H100, PRESETS
 from zprof.planner.sensitivity.conditions import with_bandwidth, with_latency, with_tokens
-from zprof.planner.step.ledger import ASSUMPTIONS, step_of
-from zprof.planner.step.runs import stack_of
+from zprof.planner.step.assumptions import STEP_ASSUMPTIONS
+from zprof.planner.step.ledger import plan_step
+from zprof.planner.step.unit_times import stack_units
 
 
 @st.composite
@@ -52,7 +52,7 @@ SCHEMES = st.sampled_from(Scheme)
 
 
 def step(job: Job, scheme: Scheme) -> PlannedStep:
-    found = step_of(job, scheme)
+    found = plan_step(job, scheme)
     assert found is not None
     return found
 
@@ -67,7 +67,7 @@ def test_terms_sum_to_wall(job: Job, scheme: Scheme) -> None:
     assert found.overlapped_ns + found.exposed_transfer_ns == found.collective_ns
     assert found.overlapped_ns >= 0
     assert found.efficiency_ratio == (found.compute_ns / found.wall_ns if found.wall_ns else 1.0)
-    assert set(found.assumptions.values()) <= set(ASSUMPTIONS)
+    assert set(found.assumptions.values()) <= set(STEP_ASSUMPTIONS)
     assert set(found.assumptions) == {
         name for name in PlannedStep.__dataclass_fields__ if name != "assumptions"
     }
@@ -135,7 +135,7 @@ def test_a_unit_that_says_its_flop_is_believed() -> None:
     found = step(replace(job, units=told), Scheme.ZERO_3)
     assert found.compute_ns / 1e9 == pytest.approx(3 * 128 * 1e12 / rate)
     more = with_tokens(replace(job, units=told), 1024)
-    stack = stack_of(replace(job, units=told))
+    stack = stack_units(replace(job, units=told))
     assert stack is not None
     assert stack.runs[0].flop_per_token * 1024 == pytest.approx(2e12)
     assert step(more, Scheme.ZERO_3).compute_ns == pytest.approx(found.compute_ns)  # as it says for its batch
@@ -176,12 +176,12 @@ BUFFER = 500_000_000
 )
 def test_what_is_not_known_is_no_time(unknown: dict[str, object]) -> None:
     job = replace(trillion(H100, 512), **unknown)
-    assert step_of(job, Scheme.ZERO_3) is None
+    assert plan_step(job, Scheme.ZERO_3) is None
 
 
 def test_a_hundred_thousand_layers_are_one_run() -> None:
     same = Unit(name="u", elements=1000)
-    stack = stack_of(replace(trillion(H100, 512), units=(same,) * 100_000))
+    stack = stack_units(replace(trillion(H100, 512), units=(same,) * 100_000))
     assert stack is not None
     assert [run.count for run in stack.runs] == [100_000]
 

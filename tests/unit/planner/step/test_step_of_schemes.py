@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zprof.model.planning.job import Batch, Degrees, Job, Residual, Shape, Unit
-from zprof.model.planning.plan import Axis, LinkTraffic, PlannedStep, Scheme
-from zprof.planner.hardware.presets import V100
-from zprof.planner.step.ledger import step_of
-from zprof.planner.step.model_parallel import block_traffic
-from zprof.planner.step.pipeline import gpipe, pipedream, transfer_ns
-from zprof.planner.step.traffic import links_of
+from zprof.model.job import Batch, Degrees, Job, Residual, Shape, Unit
+from zprof.model.plan import Axis, LinkTraffic, PlannedStep, Scheme
+from zprof.planner.hardware import V100
+from zprof.planner.step.ledger import plan_step
+from zprof.planner.step.parallelism import block_traffic, gpipe_flow, pipedream_flow, transfer_ns
+from zprof.planner.step.traffic import plan_traffic
 
 SHAPE = Shape(layers=16, hidden=8192)
 TENSOR = 32 * 1024 * 8192
@@ -33,13 +32,13 @@ def job(mp: int = 1, pp: int = 1, dp: int = 1, **changes: object) -> Job:
 
 
 def step(made: Job, scheme: Scheme) -> PlannedStep:
-    found = step_of(made, scheme)
+    found = plan_step(made, scheme)
     assert found is not None
     return found
 
 
 def along(made: Job, scheme: Scheme, axis: Axis) -> LinkTraffic:
-    [found] = [link for link in links_of(made, scheme) if link.axis is axis]
+    [found] = [link for link in plan_traffic(made, scheme) if link.axis is axis]
     return found
 
 
@@ -102,7 +101,9 @@ def test_checkpoints_on_the_host_go_out_and_in() -> None:
 
 @given(st.integers(1, 64), st.integers(1, 200), st.integers(1, 1000), st.integers(1, 1000))
 def test_bubble_of_gpipe(stages: int, count: int, forward: int, backward: int) -> None:
-    flow = gpipe(stages=stages, micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=0)
+    flow = gpipe_flow(
+        stages=stages, micro_batches=count, forward_ns=forward, backward_ns=backward, transfer=0
+    )
     whole = count * (forward + backward) + flow.idle_ns
     assert flow.exposed_ns == 0
     assert flow.idle_ns / whole == pytest.approx((stages - 1) / (count + stages - 1))
@@ -127,7 +128,7 @@ def by_events(stages: int, count: int, lengths: tuple[int, ...], transfer: int) 
 @settings(max_examples=60)
 @given(st.integers(2, 6), st.integers(1, 8), st.integers(1, 100), st.integers(1, 100), st.integers(0, 200))
 def test_gpipe_by_events(stages: int, count: int, forward: int, backward: int, transfer: int) -> None:
-    flow = gpipe(
+    flow = gpipe_flow(
         stages=stages,
         micro_batches=count,
         forward_ns=forward,
@@ -155,7 +156,7 @@ def test_gpipe_step() -> None:
 @pytest.mark.parametrize("count", [1, 8])
 def test_collectives_of_a_pipeline_are_what_its_links_move(scheme: Scheme, count: int) -> None:
     made = job(pp=8, dp=2, batch=Batch(samples=32, sequence=1024, micro_batches=count))
-    assert step(made, scheme).collective_ns == sum(link.time_ns or 0 for link in links_of(made, scheme))
+    assert step(made, scheme).collective_ns == sum(link.time_ns or 0 for link in plan_traffic(made, scheme))
 
 
 def test_the_stage_with_most_sets_the_pace() -> None:
@@ -173,7 +174,7 @@ def test_pipedream_has_no_bubble_and_reduces_more_often() -> None:
 
 
 def test_pipedream_waits_for_a_slow_link() -> None:
-    flow = pipedream(micro_batches=5, forward_ns=10, backward_ns=20, transfer=25)
+    flow = pipedream_flow(micro_batches=5, forward_ns=10, backward_ns=20, transfer=25)
     assert (flow.idle_ns, flow.exposed_ns, flow.moved_ns) == (0, 100, 250)
 
 

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.planned_jobs import trillion
-from zprof.analysis.laws import volume_law
-from zprof.model.planning.job import Batch, Degrees, ElementBytes, Job, Overlap, Unit
-from zprof.model.planning.plan import Axis, Scheme
+from zprof.analysis.zero_formulas import compute_expected_volume
+from zprof.model.job import Batch, Degrees, ElementBytes, Job, Overlap, Unit
+from zprof.model.plan import Axis, Scheme
 from zprof.model.training import TrainingFacts
-from zprof.planner.hardware.presets import H100
-from zprof.planner.step.ledger import step_of
-from zprof.planner.step.traffic import ASSUMPTIONS, links_of
+from zprof.planner.hardware import H100
+from zprof.planner.step.assumptions import TRAFFIC_ASSUMPTIONS
+from zprof.planner.step.ledger import plan_step
+from zprof.planner.step.traffic import plan_traffic
 
 STAGES = {0: Scheme.DATA_PARALLEL, 1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
 
@@ -36,8 +37,8 @@ def test_volume_is_the_law(
         batch=Batch(micro_batches=micro_batches),
         element_bytes=ElementBytes(gathered=gathered, reduced=reduced),
     )
-    [link] = links_of(job, STAGES[stage])
-    law = volume_law(
+    [link] = plan_traffic(job, STAGES[stage])
+    law = compute_expected_volume(
         TrainingFacts(
             stage=stage,
             parameters=parameters,
@@ -54,7 +55,7 @@ def test_volume_is_the_law(
 @pytest.mark.parametrize(("scheme", "times"), [("zero_1", 2), ("zero_2", 5), ("zero_3", 12)])
 def test_micro_batches(scheme: str, times: int) -> None:
     job = Job(parameters=1000, degrees=Degrees(dp=8), batch=Batch(micro_batches=4))
-    [link] = links_of(job, Scheme(scheme))
+    [link] = plan_traffic(job, Scheme(scheme))
     assert link.elements == times * 1000
 
 
@@ -66,8 +67,8 @@ def test_time_on_the_link_is_what_the_ledger_has(scheme: Scheme, keep_last: bool
     root = Unit(name="root", elements=10**9, encloses=True)
     for units in (job.units, (root, *job.units)):
         there = replace(job, units=units)
-        [link] = links_of(there, scheme)
-        found = step_of(there, scheme)
+        [link] = plan_traffic(there, scheme)
+        found = plan_step(there, scheme)
         assert found is not None
         assert link.time_ns == found.collective_ns
 
@@ -75,7 +76,7 @@ def test_time_on_the_link_is_what_the_ledger_has(scheme: Scheme, keep_last: bool
 def test_a_kept_unit_is_not_gathered_again() -> None:
     job = replace(trillion(H100, 512), overlap=Overlap())
     again, kept = (
-        links_of(replace(job, overlap=Overlap(keep_last=keep)), Scheme.ZERO_3)[0].elements
+        plan_traffic(replace(job, overlap=Overlap(keep_last=keep)), Scheme.ZERO_3)[0].elements
         for keep in (False, True)
     )
     assert again == 3 * job.parameters
@@ -83,24 +84,24 @@ def test_a_kept_unit_is_not_gathered_again() -> None:
 
 
 def test_one_device_moves_nothing() -> None:
-    assert links_of(Job(parameters=1000), Scheme.ZERO_3) == ()
+    assert plan_traffic(Job(parameters=1000), Scheme.ZERO_3) == ()
 
 
 def test_without_hardware_there_is_traffic_and_no_time() -> None:
     job = replace(trillion(H100, 512), hardware=None)
-    [link] = links_of(job, Scheme.ZERO_3)
+    [link] = plan_traffic(job, Scheme.ZERO_3)
     assert (link.time_ns, link.link, link.axis) == (None, "inter", Axis.DATA)
-    [within] = links_of(replace(job, degrees=Degrees(dp=8)), Scheme.ZERO_3)
+    [within] = plan_traffic(replace(job, degrees=Degrees(dp=8)), Scheme.ZERO_3)
     assert within.link == "intra"
 
 
 def test_frozen_parameters_are_gathered_in_stage_3_only() -> None:
     job = Job(parameters=1000, frozen_parameters=900, degrees=Degrees(dp=8))
-    moved = [links_of(job, scheme)[0].elements for scheme in STAGES.values()]
+    moved = [plan_traffic(job, scheme)[0].elements for scheme in STAGES.values()]
     assert moved == [200, 200, 200, 2100]
 
 
 def test_assumptions_are_known() -> None:
     job = replace(trillion(H100, 512), degrees=Degrees(dp=8))
     for scheme in Scheme:
-        assert {link.assumption for link in links_of(job, scheme)} <= set(ASSUMPTIONS)
+        assert {link.assumption for link in plan_traffic(job, scheme)} <= set(TRAFFIC_ASSUMPTIONS)

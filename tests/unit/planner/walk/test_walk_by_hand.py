@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from walk_jobs import BF16, by_hand, of_shape, peak_bytes, terms_of, unit
 
-from zprof.model.planning.job import Backend, Degrees, Overlap, Residual
+from zprof.model.job import Backend, Degrees, Overlap, Residual
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.walk.checkpoints import Kept, chunk_bytes, kept_of
-from zprof.planner.memory.walk.peak import ASSUMPTIONS, peak_of
-from zprof.planner.memory.walk.states import states_of
+from zprof.planner.memory.walk.layout import model_state_bytes
+from zprof.planner.memory.walk.ledger import ASSUMPTIONS
+from zprof.planner.memory.walk.live import StoredCheckpoint, chunk_bytes, stored_checkpoint
+from zprof.planner.memory.walk.peak import peak_of
 
 _WITH_CHECKPOINTS = {"saved", "recomputed", "checkpoint", "allgather_base"}
 #: Two units of 10 and 6 elements, on two ranks: as stored, and a rank's part of them.
@@ -22,7 +23,7 @@ COUNTERS = 2 * 4
     [(0, 64, 64, 128), (1, 64, 64, 64), (2, 64, 32, 64), (3, 32, 32, 64)],
 )
 def test_states_of_two_units_on_two_ranks(stage: int, parameters: int, gradients: int, state: int) -> None:
-    assert states_of(by_hand(*PAIR), stage) == {
+    assert model_state_bytes(by_hand(*PAIR), stage) == {
         Tenant.PARAMETERS: parameters,
         Tenant.GRADIENTS: gradients,
         Tenant.OPTIMIZER_STATE: state + COUNTERS,
@@ -31,7 +32,7 @@ def test_states_of_two_units_on_two_ranks(stage: int, parameters: int, gradients
 
 def test_states_are_padded_to_ranks_times_alignment() -> None:
     job = by_hand(*PAIR, dp=2, overlap=Overlap(alignment_elements=8))
-    assert states_of(job, 3)[Tenant.PARAMETERS] == (16 + 16) // 2 * 4
+    assert model_state_bytes(job, 3)[Tenant.PARAMETERS] == (16 + 16) // 2 * 4
 
 
 def test_the_backward_of_the_last_unit_holds_all_that_was_kept() -> None:
@@ -96,8 +97,8 @@ def test_the_optimizer_copies_16_bit_gradients_of_a_unit(stage: int, ranks: int,
 def test_gradients_of_another_wire_type_have_that_type_from_stage_2_on() -> None:
     wide = replace(BF16, reduced=4, gradient_copy=0)
     job = by_hand(*PAIR, element_bytes=wide)
-    assert states_of(job, 1)[Tenant.GRADIENTS] == 16 * 2
-    assert states_of(job, 2)[Tenant.GRADIENTS] == 16 // 2 * 4
+    assert model_state_bytes(job, 1)[Tenant.GRADIENTS] == 16 * 2
+    assert model_state_bytes(job, 2)[Tenant.GRADIENTS] == 16 // 2 * 4
 
 
 def test_buffers_of_constant_size_stay() -> None:
@@ -131,7 +132,7 @@ def test_what_stays_of_a_checkpoint(
 ) -> None:
     units = [unit("a", 8, saved=9000, kept=1000), unit("b", 8, saved=9000, kept=1000)]
     job = replace(by_hand(*units, residual=residual), degrees=Degrees(dp=2, mp=4))
-    assert kept_of(units[0], job) == Kept(
+    assert stored_checkpoint(units[0], job) == StoredCheckpoint(
         stays_bytes=stays,
         copied_bytes=copied,
         input_is_new=input_is_new,

@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 from walk_jobs import BF16, by_hand, of_shape, peak_bytes, terms, terms_of, unit
 
-from zprof.model.planning.job import Job, Overlap, Residual, Unit
-from zprof.model.planning.plan import Scheme
+from zprof.model.job import Job, Overlap, Residual, Unit
+from zprof.model.plan import Scheme
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.states import law_bytes, state_bytes
-from zprof.planner.memory.walk.layout import flat_tensors, trained_elements
+from zprof.planner.memory.states import state_bytes, total_state_bytes
+from zprof.planner.memory.walk.layout import flat_tensors, model_state_bytes, trained_elements
 from zprof.planner.memory.walk.peak import peak_of
-from zprof.planner.memory.walk.states import states_of
 from zprof.planner.plan import plan
 
 SCHEMES = {0: Scheme.DATA_PARALLEL, 1: Scheme.ZERO_1, 2: Scheme.ZERO_2, 3: Scheme.ZERO_3}
@@ -50,7 +49,7 @@ def test_states_of_a_unit_half_and_a_unit_wholly_frozen(
         Tenant.GRADIENTS: gradients,
         Tenant.OPTIMIZER_STATE: state + 4,
     }
-    assert states_of(job, stage) == expected
+    assert model_state_bytes(job, stage) == expected
 
 
 def test_each_flat_tensor_of_a_unit_is_padded_by_itself() -> None:
@@ -103,7 +102,10 @@ def test_two_frozen_blocks_lower_gradients_and_optimizer_state_by_theirs(stage: 
     block = job.units[-1].elements
     share = 2 if stage else 1
     state = Tenant.OPTIMIZER_STATE
-    assert states_of(plain, stage)[state] - states_of(job, stage)[state] == 2 * 12 * block // share + 2 * 4
+    assert (
+        model_state_bytes(plain, stage)[state] - model_state_bytes(job, stage)[state]
+        == 2 * 12 * block // share + 2 * 4
+    )
     assert peak_bytes(job, stage) < peak_bytes(plain, stage)
 
 
@@ -114,11 +116,11 @@ def test_states_of_the_walk_are_those_of_the_law(stage: int, says: bool) -> None
     job = two_of_four_blocks()
     units = job.units if says else tuple(replace(each, frozen_elements=0) for each in job.units)
     job = replace(job, units=units)
-    law, walked = state_bytes(job, SCHEMES[stage]), states_of(job, stage)
+    law, walked = state_bytes(job, SCHEMES[stage]), model_state_bytes(job, stage)
     for tenant, size in walked.items():
         assert 0 <= size - law[tenant] <= len(units) * (2 * 12 + 4), tenant
     made = plan(job, schemes=(SCHEMES[stage],)).rows[0]
-    assert made.state_bytes == law_bytes(job, SCHEMES[stage]) == sum(law.values())
+    assert made.state_bytes == total_state_bytes(job, SCHEMES[stage]) == sum(law.values())
     for tenant in (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE):
         assert made.tenants[tenant] == walked[tenant]
     held = {term.sub: term.bytes or 0 for term in terms(job, stage)}

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from walk_jobs import BF16, FP32, of_shape, peak_bytes, terms, with_overlap
 
-from zprof.model.planning.job import Backend, Degrees, Job, Overlap, Residual
+from zprof.model.job import Backend, Degrees, Job, Overlap, Residual
 from zprof.model.tenants import Tenant
-from zprof.planner.memory.walk.layout import padded_sum
-from zprof.planner.memory.walk.states import states_of
-from zprof.planner.memory.walk.step import walk_step
+from zprof.planner.memory.walk.layout import model_state_bytes, sum_padded_elements
+from zprof.planner.memory.walk.peak import walk_step
 
 STAGES = st.integers(0, 3)
 STATES = (Tenant.PARAMETERS, Tenant.OPTIMIZER_STATE)
@@ -54,7 +53,7 @@ def jobs(draw: st.DrawFn) -> Job:
 def test_no_term_is_negative_and_states_are_below_the_peak(job: Job, stage: int) -> None:
     found = terms(job, stage)
     assert all((term.bytes or 0) > 0 for term in found)
-    states = states_of(job, stage)
+    states = model_state_bytes(job, stage)
     held = {tenant: sum(t.bytes or 0 for t in found if t.tenant is tenant) for tenant in STATES}
     assert held == {tenant: states[tenant] for tenant in STATES}
     assert peak_bytes(job, stage) >= sum(states.values())
@@ -90,7 +89,11 @@ def test_more_ranks_never_raise_the_peak_of_stage_3(job: Job, times: int) -> Non
     """Padding apart: the alignment is that of elements, and shards are rounded up to it."""
     fewer = with_overlap(job, alignment_elements=1)
     more = replace(fewer, degrees=Degrees(dp=fewer.degrees.dp * times, mp=fewer.degrees.mp))
-    wider = 16 * (padded_sum(more) - padded_sum(fewer)) if padded_sum(more) > padded_sum(fewer) else 0
+    wider = (
+        16 * (sum_padded_elements(more) - sum_padded_elements(fewer))
+        if sum_padded_elements(more) > sum_padded_elements(fewer)
+        else 0
+    )
     buffers = 4 * 3 * 64 * times  # a constant buffer has whole parts of all ranks
     assert peak_bytes(more, 3) <= peak_bytes(fewer, 3) + wider + buffers
 

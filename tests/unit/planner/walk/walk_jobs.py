@@ -2,20 +2,10 @@
 
 from dataclasses import replace
 
-from zprof.model.planning.job import (
-    Backend,
-    Batch,
-    Degrees,
-    ElementBytes,
-    Job,
-    Overlap,
-    Residual,
-    Shape,
-    Unit,
-)
-from zprof.model.planning.plan import Term
+from zprof.model.job import Backend, Batch, Degrees, ElementBytes, Job, Overlap, Residual, Shape, Unit
+from zprof.model.plan import Term
+from zprof.planner.gpt_units import with_units
 from zprof.planner.memory.walk.peak import peak_of
-from zprof.planner.models.units import with_units
 
 FP32 = ElementBytes(parameter=4, gradient=4, optimizer_state=8, gathered=4, reduced=4, gradient_copy=0)
 BF16 = ElementBytes(parameter=2, gradient=2, optimizer_state=12, gathered=2, reduced=2, gradient_copy=4)

@@ -6,30 +6,36 @@ import numpy as np
 import pytest
 
 from zprof.model.errors import BadInput
-from zprof.model.planning.whatif import Calibration, Change
-from zprof.planner.whatif.calibrate import Calibrated
-from zprof.planner.whatif.change_words import refuse, words_of
-from zprof.planner.whatif.changes import changed_habits, changed_skeleton, usual_of
-from zprof.planner.whatif.costs import Costs
-from zprof.planner.whatif.habits import IN_FLIGHT, Habits
-from zprof.planner.whatif.links import Link
-from zprof.planner.whatif.skeleton import Phase, Skeleton, UnitSize, Work, passes_of
+from zprof.model.whatif import Calibration, Change
+from zprof.planner.whatif.calibration import CalibratedModel
+from zprof.planner.whatif.changes import (
+    change_passes,
+    change_policy,
+    describe_change,
+    refuse_change,
+    usual_changes,
+)
+from zprof.planner.whatif.engine_policy import DEFAULT_IN_FLIGHT, EnginePolicy
+from zprof.planner.whatif.links import Link, MessageCosts
+from zprof.planner.whatif.passes import PassWork, Phase, StepPasses, UnitSize, list_passes
 
-HABITS = Habits(stage=3, prefetch=1, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=1 << 20)
+HABITS = EnginePolicy(
+    stage=3, prefetch=1, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=1 << 20
+)
 
 
-def model(habits: Habits = HABITS, *, micro_batches: int = 1, skew_ns: int = 0) -> Calibrated:
+def model(habits: EnginePolicy = HABITS, *, micro_batches: int = 1, skew_ns: int = 0) -> CalibratedModel:
     units = (
         UnitSize(name="root", gather_bytes=8, reduce_bytes=8, encloses=True),
         *(UnitSize(name=f"blocks.{n}", gather_bytes=64, reduce_bytes=64) for n in range(3)),
     )
-    passes = passes_of(units, (3, 2, 1), micro_batches, True)
+    passes = list_passes(units, (3, 2, 1), micro_batches, True)
     ns = np.arange(1, 2 * len(passes) + 1, dtype=float).reshape(len(passes), 1, 2)
     one = np.ones((1, 2))
-    skeleton = Skeleton(
+    skeleton = StepPasses(
         units=units,
         passes=passes,
-        work=Work(head=one, passes=ns, tail=one, between=one),
+        work=PassWork(head=one, passes=ns, tail=one, between=one),
         ranks=(0, 1),
         steps=(0,),
         micro_batches=micro_batches,
@@ -38,10 +44,10 @@ def model(habits: Habits = HABITS, *, micro_batches: int = 1, skew_ns: int = 0) 
         units=4, passes=len(passes), forward_ns=100, backward_ns=200, optimizer_ns=1, links=(),
         slowest_rank=1, skew_ns=skew_ns, prefetch=1, steps=1,
     )  # fmt: skip
-    return Calibrated(
+    return CalibratedModel(
         skeleton=skeleton,
         habits=habits,
-        costs=Costs(launch_ns={}, pick_up_ns=0, queue_ns=0, wake_ns=0, lanes=False),
+        costs=MessageCosts(launch_ns={}, pick_up_ns=0, queue_ns=0, wake_ns=0, lanes=False),
         link=Link(lines={}, seen={}, group_size=2),
         alone=len(passes),
         summary=summary,
@@ -49,8 +55,8 @@ def model(habits: Habits = HABITS, *, micro_batches: int = 1, skew_ns: int = 0) 
     )
 
 
-def changed(change: Change, made: Calibrated | None = None) -> Skeleton:
-    return changed_skeleton(made or model(), change)
+def changed(change: Change, made: CalibratedModel | None = None) -> StepPasses:
+    return change_passes(made or model(), change)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def changed(change: Change, made: Calibrated | None = None) -> Skeleton:
     ],
 )
 def test_a_change_has_words(change: Change, words: str) -> None:
-    assert words_of(change) == words
+    assert describe_change(change) == words
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ def test_a_change_has_words(change: Change, words: str) -> None:
 )
 def test_what_cannot_be_is_refused(change: Change) -> None:
     with pytest.raises(BadInput):
-        refuse(change)
+        refuse_change(change)
 
 
 def test_merged_units_carry_the_bytes_and_the_work_of_both() -> None:
@@ -113,7 +119,7 @@ def test_micro_batches_share_the_work_and_each_reduces_as_before() -> None:
 def test_below_stage_2_only_the_last_micro_batch_reduces() -> None:
     after = changed(Change(stage=1), model(micro_batches=2))
     assert {each.micro_batch for each in after.passes if each.reduces} == {1}
-    back = changed_skeleton(
+    back = change_passes(
         replace(model(replace(HABITS, stage=1), micro_batches=2), skeleton=after), Change(stage=2)
     )
     assert {each.micro_batch for each in back.passes if each.reduces} == {0, 1}
@@ -133,26 +139,26 @@ def test_gradients_of_other_bytes_scale_the_reductions_alone() -> None:
 
 
 def test_from_stage_2_on_few_reductions_are_in_flight() -> None:
-    assert changed_habits(replace(HABITS, stage=0), Change(stage=2)).in_flight == IN_FLIGHT
-    assert changed_habits(replace(HABITS, in_flight=3), Change(stage=2)).in_flight == 3
-    assert changed_habits(replace(HABITS, stage=2, prefetch=0), Change(stage=3)).prefetch == 1
+    assert change_policy(replace(HABITS, stage=0), Change(stage=2)).in_flight == DEFAULT_IN_FLIGHT
+    assert change_policy(replace(HABITS, in_flight=3), Change(stage=2)).in_flight == 3
+    assert change_policy(replace(HABITS, stage=2, prefetch=0), Change(stage=3)).prefetch == 1
 
 
 @pytest.mark.parametrize("stage", range(4))
 def test_without_a_change_the_habits_stay(stage: int) -> None:
     habits = replace(HABITS, stage=stage, prefetch=1 if stage == 3 else 0, updates_first=True)
-    assert changed_habits(habits, Change()) == habits
-    assert changed_habits(habits, Change(stage=stage)) == habits
+    assert change_policy(habits, Change()) == habits
+    assert change_policy(habits, Change(stage=stage)) == habits
 
 
 def test_the_usual_changes_are_what_the_run_does_not_do() -> None:
-    usual = usual_of(model())
+    usual = usual_changes(model())
     assert not {Change(stage=3), Change(prefetch=1)} & set(usual)
     assert {Change(stage=2), Change(prefetch=0), Change(keep_after_forward="all")} <= set(usual)
     assert {Change(bandwidth_ratio=2.0), Change(bandwidth_ratio=0.5)} <= set(usual)
     assert Change(even=True) not in usual
-    assert Change(even=True) in usual_of(model(skew_ns=50))
-    assert not any(each.prefetch is not None for each in usual_of(model(replace(HABITS, stage=1))))
+    assert Change(even=True) in usual_changes(model(skew_ns=50))
+    assert not any(each.prefetch is not None for each in usual_changes(model(replace(HABITS, stage=1))))
 
 
 def test_passes_are_in_the_order_of_the_engine() -> None:

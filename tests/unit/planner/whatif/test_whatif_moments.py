@@ -5,32 +5,32 @@ from dataclasses import replace
 import numpy as np
 
 from zprof.model.tenants import Tenant
-from zprof.planner.whatif.habits import Habits
-from zprof.planner.whatif.moments import Held, Sizes, moments
-from zprof.planner.whatif.skeleton import Skeleton, UnitSize, Work, passes_of
+from zprof.planner.whatif.engine_policy import EnginePolicy
+from zprof.planner.whatif.memory import BytesByTenant, MemorySizes, list_moments
+from zprof.planner.whatif.passes import PassWork, StepPasses, UnitSize, list_passes
 
 ROOT, UNIT, BLOCKS, RANKS = 10.0, 100.0, 4, 2
 WHOLE = ROOT + BLOCKS * UNIT
 KEPT = 40.0
-SIZES = Sizes(gradients=WHOLE, ranks=RANKS, activations=KEPT, scratch=False)
-HABITS = Habits(stage=3, prefetch=1, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=2)
+SIZES = MemorySizes(gradients=WHOLE, ranks=RANKS, activations=KEPT, scratch=False)
+HABITS = EnginePolicy(stage=3, prefetch=1, keep="none", overlap_reduce=True, overlap_gather=True, in_flight=2)
 
 
-def skeleton(micro_batches: int = 1) -> Skeleton:
+def skeleton(micro_batches: int = 1) -> StepPasses:
     units = (
         UnitSize(name="root", gather_bytes=ROOT, reduce_bytes=ROOT, encloses=True),
         *(UnitSize(name=f"blocks.{n}", gather_bytes=UNIT, reduce_bytes=UNIT) for n in range(BLOCKS)),
     )
-    passes = passes_of(units, (4, 3, 2, 1), micro_batches, True)
+    passes = list_passes(units, (4, 3, 2, 1), micro_batches, True)
     none = np.zeros((1, 1))
-    work = Work(head=none, passes=np.zeros((len(passes), 1, 1)), tail=none, between=none)
-    return Skeleton(
+    work = PassWork(head=none, passes=np.zeros((len(passes), 1, 1)), tail=none, between=none)
+    return StepPasses(
         units=units, passes=passes, work=work, ranks=(0,), steps=(0,), micro_batches=micro_batches
     )
 
 
-def highest(habits: Habits, sizes: Sizes = SIZES, micro_batches: int = 1) -> Held:
-    held = [held for _, held in moments(skeleton(micro_batches), habits, sizes)]
+def highest(habits: EnginePolicy, sizes: MemorySizes = SIZES, micro_batches: int = 1) -> BytesByTenant:
+    held = [held for _, held in list_moments(skeleton(micro_batches), habits, sizes)]
     return max(held, key=lambda each: sum(each.values()))
 
 
@@ -43,9 +43,9 @@ def test_stage_3_has_the_root_the_unit_and_the_one_ahead() -> None:
 
 
 def test_without_prefetch_one_unit_less_is_gathered() -> None:
-    forward = [held for phase, held in moments(skeleton(), HABITS, SIZES) if phase == "forward"]
+    forward = [held for phase, held in list_moments(skeleton(), HABITS, SIZES) if phase == "forward"]
     without = replace(HABITS, prefetch=0)
-    alone = [held for phase, held in moments(skeleton(), without, SIZES) if phase == "forward"]
+    alone = [held for phase, held in list_moments(skeleton(), without, SIZES) if phase == "forward"]
     first = Tenant.COMMUNICATION_BUFFERS
     assert forward[0][first] - alone[0][first] == UNIT
     assert forward[-1][first] == alone[-1][first] == ROOT + UNIT
@@ -66,12 +66,12 @@ def test_stages_0_and_1_keep_whole_gradients_and_no_buckets() -> None:
 
 
 def test_units_that_stay_are_all_there_when_the_backward_begins() -> None:
-    held = [held for phase, held in moments(skeleton(), replace(HABITS, keep="all"), SIZES)]
+    held = [held for phase, held in list_moments(skeleton(), replace(HABITS, keep="all"), SIZES)]
     assert max(each[Tenant.COMMUNICATION_BUFFERS] for each in held) >= WHOLE
 
 
 def test_with_accumulation_shards_of_all_gradients_are_there_in_the_forward() -> None:
-    phases = [held for phase, held in moments(skeleton(2), HABITS, SIZES) if phase == "forward"]
+    phases = [held for phase, held in list_moments(skeleton(2), HABITS, SIZES) if phase == "forward"]
     assert {held[Tenant.GRADIENTS] for held in phases} == {WHOLE / RANKS}
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from zprof.planner.whatif.habits import Habits
-from zprof.planner.whatif.program import HEAD, TAIL, Await, Compute, Launch, Op, program_of
-from zprof.planner.whatif.skeleton import Skeleton, UnitSize, Work, passes_of
+from zprof.planner.whatif.engine_policy import EnginePolicy
+from zprof.planner.whatif.passes import PassWork, StepPasses, UnitSize, list_passes
+from zprof.planner.whatif.replay import HEAD, TAIL, Await, Compute, Launch, Op, build_program
 
 UNITS = (
     UnitSize(name="root", gather_bytes=8, reduce_bytes=8, encloses=True),
@@ -13,18 +13,18 @@ UNITS = (
 )
 
 
-def skeleton(micro_batches: int = 1, *, reduce_each: bool = True) -> Skeleton:
-    passes = passes_of(UNITS, (2, 1), micro_batches, reduce_each)
+def skeleton(micro_batches: int = 1, *, reduce_each: bool = True) -> StepPasses:
+    passes = list_passes(UNITS, (2, 1), micro_batches, reduce_each)
     one = np.ones((1, 2))
-    work = Work(head=one, passes=np.ones((len(passes), 1, 2)), tail=one, between=one)
-    return Skeleton(
+    work = PassWork(head=one, passes=np.ones((len(passes), 1, 2)), tail=one, between=one)
+    return StepPasses(
         units=UNITS, passes=passes, work=work, ranks=(0, 1), steps=(0,), micro_batches=micro_batches
     )
 
 
-def habits(stage: int, **more: object) -> Habits:
+def habits(stage: int, **more: object) -> EnginePolicy:
     usual = {"prefetch": 1, "keep": "none", "overlap_reduce": True, "overlap_gather": True, "in_flight": 2}
-    return Habits(stage=stage, **{**usual, **more})  # type: ignore[arg-type]
+    return EnginePolicy(stage=stage, **{**usual, **more})  # type: ignore[arg-type]
 
 
 def said(op: Op) -> str:
@@ -35,7 +35,7 @@ def said(op: Op) -> str:
 
 
 def step(stage: int, **more: object) -> str:
-    return ", ".join(said(op) for op in program_of(skeleton(), habits(stage, **more)))
+    return ", ".join(said(op) for op in build_program(skeleton(), habits(stage, **more)))
 
 
 def test_stage_3_gathers_one_ahead_and_the_root_first_in_both_directions() -> None:
@@ -88,7 +88,7 @@ def test_stages_0_and_1_have_all_reductions_in_flight() -> None:
 
 
 def test_stage_0_reduces_whole_gradients_and_gathers_nothing() -> None:
-    ops = program_of(skeleton(), habits(0))
+    ops = build_program(skeleton(), habits(0))
     assert {op.kind for op in ops if isinstance(op, Launch)} == {"all_reduce"}
     assert not any(isinstance(op, Await) and op.key.startswith("parameters") for op in ops)
 
@@ -98,18 +98,18 @@ def test_reductions_that_do_not_overlap_are_waited_for_at_once() -> None:
 
 
 def test_all_shares_of_the_tail_are_the_tail() -> None:
-    shares = [op.share for op in program_of(skeleton(), habits(2)) if said(op) == "tail"]
+    shares = [op.share for op in build_program(skeleton(), habits(2)) if said(op) == "tail"]
     assert abs(sum(shares) - 1) < 1e-12
 
 
 def test_each_micro_batch_ends_with_a_wait_for_its_reductions() -> None:
-    ops = [said(op) for op in program_of(skeleton(2), habits(3))]
+    ops = [said(op) for op in build_program(skeleton(2), habits(3))]
     second = ops.index("work 7")
     assert {"reduce.1?", "reduce.2?", "reduce.3?"} <= set(ops[:second])
     assert ops.count("gather.1!") == 4
 
 
 def test_without_a_reduction_in_each_micro_batch_there_is_one_at_the_end() -> None:
-    ops = [said(op) for op in program_of(skeleton(2, reduce_each=False), habits(1))]
+    ops = [said(op) for op in build_program(skeleton(2, reduce_each=False), habits(1))]
     assert sum(op.startswith("reduce") and op.endswith("!") for op in ops) == 3
     assert ops.index("reduce.1!") > ops.index("work 7")

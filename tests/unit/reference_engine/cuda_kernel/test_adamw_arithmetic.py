@@ -23,9 +23,9 @@ from tests.support.adamw_kernel.cases import (
     wanted,
 )
 from tests.support.adamw_kernel.shim import ShimRuntime
+from zprof.reference_engine.optimizer.adamw import TorchAdamW
 from zprof.reference_engine.optimizer.cuda import CudaAdamW
-from zprof.reference_engine.optimizer.cuda.runtime import THREADS
-from zprof.reference_engine.optimizer.torch_adamw import TorchAdamW
+from zprof.reference_engine.optimizer.cuda.launch import THREADS
 
 TYPES = list(itertools.product(GRADIENT_TYPES, LOW_TYPES))
 LENGTHS = (0, 1, 7, 8, 9, 5003)

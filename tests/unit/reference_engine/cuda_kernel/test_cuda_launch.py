@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from tests.support.adamw_kernel.cases import GRADIENT_TYPES, LOW_TYPES, control, numbers, shard
-from zprof.reference_engine.optimizer.cuda import CudaAdamW, program
+from zprof.reference_engine.optimizer.adamw import Shard
+from zprof.reference_engine.optimizer.cuda import CudaAdamW, compilation
 from zprof.reference_engine.optimizer.cuda.launch import (
     MAX_SQUARES,
     MAX_SUM_TILES,
     MAX_TABLES,
     THREAD_ELEMENTS,
+    THREADS,
 )
-from zprof.reference_engine.optimizer.cuda.runtime import THREADS
-from zprof.reference_engine.optimizer.update import Shard
 
 CPU = torch.device("cpu")
 
@@ -46,8 +46,8 @@ class Recorder:
 
 
 def test_source_and_launch_agree_on_the_shape_of_a_block():
-    assert f"constexpr int THREADS = {THREADS};" in program.source()
-    sizes = re.findall(r"constexpr int PACKS? = (\d+);", program.source())
+    assert f"constexpr int THREADS = {THREADS};" in compilation.read_source()
+    sizes = re.findall(r"constexpr int PACKS? = (\d+);", compilation.read_source())
     assert math.prod(map(int, sizes)) == THREAD_ELEMENTS
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from zprof.reference_engine.optimizer.cuda import CudaAdamW, KernelError, runtime
+from zprof.reference_engine.optimizer.cuda import CudaAdamW, KernelError
+from zprof.reference_engine.optimizer.cuda import launch as runtime
 
 GPU = torch.device("cuda", 1)
 
@@ -61,7 +62,7 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Core:
     module.launch = launch
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.core", module)
-    monkeypatch.setattr(runtime, "cubin", lambda arch, folder: arch.encode())
+    monkeypatch.setattr(runtime, "load_cubin", lambda arch, folder: arch.encode())
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, device.index))
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=132)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zprof.reference_engine.optimizer.cuda import cache, program
+from zprof.reference_engine.optimizer.cuda import compilation
 
 KEY = "a" * 64
 
@@ -29,8 +29,8 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_second_process_finds_what_the_first_one_compiled(path):
     first, second = Compiler(), Compiler(b"other")
-    assert cache.kept(path, KEY, first) == first.code
-    assert cache.kept(path, KEY, second) == first.code
+    assert compilation.load_or_compile(path, KEY, first) == first.code
+    assert compilation.load_or_compile(path, KEY, second) == first.code
     assert (first.calls, second.calls) == (1, 0)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
@@ -50,28 +50,28 @@ def test_a_second_process_finds_what_the_first_one_compiled(path):
 )
 def test_a_damaged_or_foreign_entry_is_compiled_again_and_replaced(path, damage):
     compiler = Compiler()
-    cache.kept(path, KEY, compiler)
+    compilation.load_or_compile(path, KEY, compiler)
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    assert cache.kept(path, KEY, compiler) == compiler.code
+    assert compilation.load_or_compile(path, KEY, compiler) == compiler.code
     assert compiler.calls == 2
     assert path.read_bytes() == whole
 
 
 def test_an_entry_that_others_may_write_is_not_believed(path):
     compiler = Compiler()
-    cache.kept(path, KEY, compiler)
+    compilation.load_or_compile(path, KEY, compiler)
     path.chmod(0o666)
-    cache.kept(path, KEY, compiler)
+    compilation.load_or_compile(path, KEY, compiler)
     assert compiler.calls == 2
     assert path.stat().st_mode & 0o077 == 0
 
 
 def test_an_entry_of_another_user_is_not_believed(path, monkeypatch):
     compiler = Compiler()
-    cache.kept(path, KEY, compiler)
+    compilation.load_or_compile(path, KEY, compiler)
     monkeypatch.setattr(os, "getuid", lambda: 4711)
-    cache.kept(path, KEY, compiler)
+    compilation.load_or_compile(path, KEY, compiler)
     assert compiler.calls == 2
 
 
@@ -84,7 +84,7 @@ def test_without_a_place_to_write_it_compiles_each_time(path, kind):
         path.parent.write_text("")
     compiler = Compiler()
     for _ in range(2):
-        assert cache.kept(path, KEY, compiler) == compiler.code
+        assert compilation.load_or_compile(path, KEY, compiler) == compiler.code
     assert compiler.calls == 2
     assert not list(path.parent.parent.rglob(".adamw-*"))
 
@@ -95,38 +95,38 @@ def test_a_write_that_fails_leaves_nothing_behind(path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     compiler = Compiler()
-    assert cache.kept(path, KEY, compiler) == compiler.code
+    assert compilation.load_or_compile(path, KEY, compiler) == compiler.code
     assert list(path.parent.iterdir()) == []
 
 
 def test_a_failing_compiler_is_not_kept(path):
     def fail() -> bytes:
-        raise program.KernelError("no")
+        raise compilation.KernelError("no")
 
-    with pytest.raises(program.KernelError):
-        cache.kept(path, KEY, fail)
+    with pytest.raises(compilation.KernelError):
+        compilation.load_or_compile(path, KEY, fail)
     assert not path.exists()
 
 
 def test_the_key_knows_source_architecture_options_and_compiler(monkeypatch):
-    base = cache.key_of("source", "sm_90", (13, 0))
+    base = compilation.compute_cache_key("source", "sm_90", (13, 0))
     others = {
-        cache.key_of("source ", "sm_90", (13, 0)),
-        cache.key_of("source", "sm_80", (13, 0)),
-        cache.key_of("source", "sm_90", (13, 1)),
+        compilation.compute_cache_key("source ", "sm_90", (13, 0)),
+        compilation.compute_cache_key("source", "sm_80", (13, 0)),
+        compilation.compute_cache_key("source", "sm_90", (13, 1)),
     }
-    monkeypatch.setitem(program.OPTIONS, "fma", True)
-    others.add(cache.key_of("source", "sm_90", (13, 0)))
+    monkeypatch.setitem(compilation.OPTIONS, "fma", True)
+    others.add(compilation.compute_cache_key("source", "sm_90", (13, 0)))
     assert len(others | {base}) == 5
 
 
 def test_the_folder_follows_the_xdg_specification(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.default_folder() == tmp_path / "zprof" / "cuda"
+    assert compilation.get_cache_folder() == tmp_path / "zprof" / "cuda"
     monkeypatch.setenv("HOME", "/home/somebody")
     for ignored in ("", "relative/path"):
         monkeypatch.setenv("XDG_CACHE_HOME", ignored)
-        assert cache.default_folder() == Path("/home/somebody/.cache/zprof/cuda")
+        assert compilation.get_cache_folder() == Path("/home/somebody/.cache/zprof/cuda")
 
 
 def test_without_a_home_nothing_is_kept(monkeypatch):
@@ -135,15 +135,17 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    monkeypatch.setattr(program, "compile_cubin", lambda text, arch: f"{arch} {len(text)}".encode())
-    assert cache.default_folder() is None
-    assert cache.cubin("sm_90", None).startswith(b"sm_90 ")
+    monkeypatch.setattr(compilation, "compile_cubin", lambda text, arch: f"{arch} {len(text)}".encode())
+    assert compilation.get_cache_folder() is None
+    assert compilation.load_cubin("sm_90", None).startswith(b"sm_90 ")
 
 
 def test_a_cubin_is_kept_by_its_architecture(monkeypatch, tmp_path):
     compiled: list[str] = []
-    monkeypatch.setattr(program, "nvrtc_version", lambda: (13, 0))
-    monkeypatch.setattr(program, "compile_cubin", lambda text, arch: compiled.append(arch) or arch.encode())
+    monkeypatch.setattr(compilation, "get_nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(
+        compilation, "compile_cubin", lambda text, arch: compiled.append(arch) or arch.encode()
+    )
     for arch in ("sm_80", "sm_90", "sm_80", "sm_90"):
-        assert cache.cubin(arch, tmp_path) == arch.encode()
+        assert compilation.load_cubin(arch, tmp_path) == arch.encode()
     assert compiled == ["sm_80", "sm_90"]

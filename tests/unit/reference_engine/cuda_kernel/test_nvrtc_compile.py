@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from zprof.reference_engine.optimizer.cuda import cache, program
+from zprof.reference_engine.optimizer.cuda import compilation
 
 core = pytest.importorskip("cuda.core", reason="needs zprof[cuda] or zprof[dev]: NVRTC compiles the kernel")
 
@@ -22,9 +22,9 @@ THREAD_ELEMENTS = 8  # two packs of four
 def assembler_log(request: pytest.FixtureRequest) -> str:
     log = io.StringIO()
     options = core.ProgramOptions(
-        name=program.SOURCE_NAME, arch=request.param, ptxas_options=["-v"], **program.OPTIONS
+        name=compilation.SOURCE_NAME, arch=request.param, ptxas_options=["-v"], **compilation.OPTIONS
     )
-    core.Program(program.source(), "c++", options).compile("cubin", logs=log)
+    core.Program(compilation.read_source(), "c++", options).compile("cubin", logs=log)
     return log.getvalue()
 
 
@@ -53,9 +53,9 @@ def functions(request: pytest.FixtureRequest) -> dict[str, str]:
     from cuda.bindings import nvrtc
 
     arch = request.param.replace("sm_", "compute_")
-    options = core.ProgramOptions(name=program.SOURCE_NAME, arch=arch, **program.OPTIONS)
+    options = core.ProgramOptions(name=compilation.SOURCE_NAME, arch=arch, **compilation.OPTIONS)
     flags = options.as_bytes("nvrtc")
-    error, handle = nvrtc.nvrtcCreateProgram(program.source().encode(), b"adamw.cu", 0, [], [])
+    error, handle = nvrtc.nvrtcCreateProgram(compilation.read_source().encode(), b"adamw.cu", 0, [], [])
     assert int(error) == 0
     (error,) = nvrtc.nvrtcCompileProgram(handle, len(flags), flags)
     assert int(error) == 0
@@ -124,21 +124,21 @@ def test_no_loop_over_elements_computes_in_float64(functions, name):
 
 
 def test_the_cache_gives_back_what_nvrtc_made(tmp_path, monkeypatch):
-    code = cache.cubin("sm_90", tmp_path)
+    code = compilation.load_cubin("sm_90", tmp_path)
     assert code.startswith(b"\x7fELF")
-    monkeypatch.setattr(program, "compile_cubin", None)  # calling it again would fail
-    assert cache.cubin("sm_90", tmp_path) == code
+    monkeypatch.setattr(compilation, "compile_cubin", None)  # calling it again would fail
+    assert compilation.load_cubin("sm_90", tmp_path) == code
 
 
 def test_an_error_in_the_source_is_one_line_with_nvrtcs_first():
     with pytest.raises(
-        program.KernelError, match=r"adamw.cu cannot be compiled for sm_90: .*\"nonsense\""
+        compilation.KernelError, match=r"adamw.cu cannot be compiled for sm_90: .*\"nonsense\""
     ) as seen:
-        program.compile_cubin("__global__ void f() { nonsense; more; }", "sm_90")
+        compilation.compile_cubin("__global__ void f() { nonsense; more; }", "sm_90")
     assert "\n" not in str(seen.value)
 
 
 def test_an_unknown_architecture_is_one_line():
-    with pytest.raises(program.KernelError, match=r"for sm_999: nvrtc: error: .*architecture") as seen:
-        program.compile_cubin(program.source(), "sm_999")
+    with pytest.raises(compilation.KernelError, match=r"for sm_999: nvrtc: error: .*architecture") as seen:
+        compilation.compile_cubin(compilation.read_source(), "sm_999")
     assert "\n" not in str(seen.value)

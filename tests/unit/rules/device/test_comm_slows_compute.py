@@ -10,11 +10,10 @@ from tests.support.diagnoses import assert_first_and_priced, base, planted
 from tests.support.exact import with_walls
 from tests.support.kernels import healthy, kernel_row, with_kernels
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.device.comm_slows_compute import comm_slows_compute
-from zprof.rules.rows import wall_ns
+from zprof.rules.compute.comm_slows_compute import comm_slows_compute
+from zprof.rules.rule import wall_ns
 from zprof.simulator.causes import Cause as Planted
 from zprof.simulator.plan import Vendor
 

@@ -12,8 +12,8 @@ from tests.support.kernels import healthy, kernel_row, with_kernels
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.device.copy_overhead import copy_overhead
-from zprof.rules.rows import wall_ns
+from zprof.rules.compute.copy_overhead import copy_overhead
+from zprof.rules.rule import wall_ns
 from zprof.simulator.causes import Cause as Planted
 from zprof.simulator.plan import Vendor
 

@@ -9,10 +9,9 @@ from tests.support.analyses import MS
 from tests.support.diagnoses import assert_first_and_priced, base, planted_beside_healthy
 from tests.support.kernels import healthy, kernel_row, with_kernels
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.device.lost_compute_efficiency import lost_compute_efficiency
+from zprof.rules.compute.lost_compute_efficiency import lost_compute_efficiency
 from zprof.simulator.causes import Cause as Planted
 from zprof.simulator.plan import Vendor
 

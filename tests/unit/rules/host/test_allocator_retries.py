@@ -9,7 +9,7 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
 from zprof.model.memory import AllocatorCounters
-from zprof.rules.host.allocator_retries import allocator_retries
+from zprof.rules.compute.allocator_retries import allocator_retries
 
 
 def counted(*retries: int | None, ooms: int | None = 0, device: str = "cuda:0") -> RunAnalysis:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.diagnoses import Cause, assert_first_and_priced, base, diagnosed, planted
-from zprof.rules.host.asked import ASKED
+from zprof.rules.registry import HOST_RULES
 from zprof.simulator.causes import plant
 from zprof.simulator.plan import Vendor
 
-HOST = {rule.cause.value for rule in ASKED}
+HOST = {rule.cause.value for rule in HOST_RULES}
 #: Each cause once, on GPUs or on CPUs.
 CASES = [
     (Cause.CPU_BOUND_LAUNCH, Vendor.GLOO, 0.5),

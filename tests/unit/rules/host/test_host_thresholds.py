@@ -7,14 +7,14 @@ import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.analysis.time.host.table import HOST_COLUMNS
+from zprof.analysis.time.host_idle import HOST_COLUMNS
 from zprof.model.findings import Confidence, Finding, Severity
 from zprof.model.gaps import Gap
-from zprof.rules.host.allocator_retries import allocator_retries
-from zprof.rules.host.blocking_sync import blocking_sync
-from zprof.rules.host.cpu_bound_launch import cpu_bound_launch
-from zprof.rules.host.data_loader import data_loader
-from zprof.rules.host.offload_on_critical_path import offload_on_critical_path
+from zprof.rules.compute.allocator_retries import allocator_retries
+from zprof.rules.compute.blocking_sync import blocking_sync
+from zprof.rules.compute.cpu_bound_launch import cpu_bound_launch
+from zprof.rules.compute.data_loader import data_loader
+from zprof.rules.compute.offload_on_critical_path import offload_on_critical_path
 
 WALL = 100 * MS
 RANKS, STEPS = 4, 6

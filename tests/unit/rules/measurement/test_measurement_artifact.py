@@ -9,14 +9,13 @@ from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.exact import with_clocks, with_walls
 from zprof.analysis.analysis import RunAnalysis
 from zprof.analysis.intervals import EMPTY
-from zprof.analysis.time.activity.steps import StepWindows
-from zprof.analysis.time.clocks.offsets import RankClock
-from zprof.analysis.time.tracks import RankTracks
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding, Severity
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.ledger import RankTracks
+from zprof.analysis.time.steps import StepWindows
+from zprof.model.findings import Cause, Confidence, Finding, Severity
 from zprof.model.gaps import Gap
-from zprof.rules.claims import ordered, spoils
-from zprof.rules.measurement.measurement_artifact import LOST_A_STEP, measurement_artifact
+from zprof.rules.claims import order_findings, spoils_times
+from zprof.rules.measurement_artifact import START_COST_PER_STEP, measurement_artifact
 
 
 def found(analysis: RunAnalysis) -> Finding:
@@ -163,7 +162,7 @@ def test_skew_is_named_where_a_cause_that_costs_as_much_is(more: int, confidence
 
 
 def lost_a_step_ns(finding: Finding) -> float:
-    (lost,) = [entry.value for entry in finding.evidence if entry.what == LOST_A_STEP]
+    (lost,) = [entry.value for entry in finding.evidence if entry.what == START_COST_PER_STEP]
     return lost
 
 
@@ -245,5 +244,5 @@ def test_a_start_that_costs_a_tenth_of_the_step_is_said_before_all_causes(
     finding = found(waiting(8 * skew_ms * MS))
     assert finding.confidence is confidence
     cause = replace(finding, cause=Cause.NO_PREFETCH, saving_ns=(MS, MS), confidence=Confidence.HIGH)
-    assert (ordered([cause, finding])[0] is finding) is (confidence is Confidence.HIGH)
-    assert not spoils(finding)
+    assert (order_findings([cause, finding])[0] is finding) is (confidence is Confidence.HIGH)
+    assert not spoils_times(finding)

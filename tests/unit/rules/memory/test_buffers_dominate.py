@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.peaks import FACTS, MIB, allocation, memory_run, part, phase, tenants, with_rank
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant

@@ -4,21 +4,20 @@ import pytest
 
 from tests.support.peaks import MIB, memory_run, tenants, with_rank
 from zprof.model.findings import Confidence
-from zprof.rules.memory.finding import supported, worth
-from zprof.rules.memory.largest import Largest, largest_rank
+from zprof.rules.memory.largest_rank import LargestRank, find_largest_rank, is_worth, limit_confidence
 
 
-def big(mib: float = 66, **fields: object) -> Largest:
+def big(mib: float = 66, **fields: object) -> LargestRank:
     """A rank with a peak of so much."""
-    found = largest_rank(with_rank(memory_run(tenants(activations=mib - 46)), **fields))
+    found = find_largest_rank(with_rank(memory_run(tenants(activations=mib - 46)), **fields))
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize(("peak_mib", "least_mib"), [(66, 1), (1000, 10)])
 def test_a_mebibyte_and_a_hundredth_of_the_peak_are_worth_it(peak_mib: float, least_mib: int) -> None:
-    assert worth(least_mib * MIB, big(peak_mib))
-    assert not worth(least_mib * MIB - 1, big(peak_mib))
+    assert is_worth(least_mib * MIB, big(peak_mib))
+    assert not is_worth(least_mib * MIB - 1, big(peak_mib))
 
 
 @pytest.mark.parametrize(
@@ -33,9 +32,9 @@ def test_a_mebibyte_and_a_hundredth_of_the_peak_are_worth_it(peak_mib: float, le
     ],
 )
 def test_what_is_guessed_is_no_certainty(weak_ratio: float, confidence: Confidence) -> None:
-    assert supported(Confidence.HIGH, big(), weak_ratio) is confidence
+    assert limit_confidence(Confidence.HIGH, big(), weak_ratio) is confidence
 
 
 def test_an_upper_bound_is_no_certainty_and_makes_nothing_surer() -> None:
-    assert supported(Confidence.HIGH, big(upper_bound=True), 0.0) is Confidence.MEDIUM
-    assert supported(Confidence.LOW, big(upper_bound=True), 0.0) is Confidence.LOW
+    assert limit_confidence(Confidence.HIGH, big(upper_bound=True), 0.0) is Confidence.MEDIUM
+    assert limit_confidence(Confidence.LOW, big(upper_bound=True), 0.0) is Confidence.LOW

@@ -7,12 +7,12 @@ import pytest
 from tests.support.analyses import Scenario, analysis_of
 from tests.support.peaks import MIB, gpu, memory_run, tenants, with_rank
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
+from zprof.model.findings import Cause
 from zprof.model.memory import AllocatorCounters, Basis, Memory
 from zprof.model.report import Report, VerdictStatus
 from zprof.model.tenants import Tenant
 from zprof.rules.diagnose import diagnose
-from zprof.rules.memory.verdict import of_memory
+from zprof.rules.verdict import judge_peak
 
 LARGE_BUFFERS = tenants(buffers=80)
 
@@ -52,7 +52,7 @@ def test_a_tenth_of_the_peak_is_the_boundary(freed_mib: int, status: VerdictStat
     """Of 66 MiB."""
     (finding,) = diagnose(memory_run(LARGE_BUFFERS)).findings
     freed = replace(finding, saving_bytes=(0, freed_mib * MIB))
-    assert of_memory(memory_run().memory, [freed])[0] is status
+    assert judge_peak(memory_run().memory, [freed])[0] is status
 
 
 def test_untagged_bytes_are_not_ok() -> None:
@@ -134,6 +134,6 @@ def test_on_a_tenth_of_the_peak() -> None:
     (finding,) = diagnose(memory_run(LARGE_BUFFERS)).findings
     analysis = memory_run(tenants(activations=14))
     freed = replace(finding, saving_bytes=(0, 6 * MIB))
-    assert of_memory(analysis.memory, [freed])[0] is VerdictStatus.RISK
+    assert judge_peak(analysis.memory, [freed])[0] is VerdictStatus.RISK
     unknown = with_rank(analysis, untagged_bytes=6 * MIB)
-    assert of_memory(unknown.memory, [])[0] is VerdictStatus.INCONCLUSIVE
+    assert judge_peak(unknown.memory, [])[0] is VerdictStatus.INCONCLUSIVE

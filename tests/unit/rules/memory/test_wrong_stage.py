@@ -10,7 +10,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import MemoryTimeline
 from zprof.model.tenants import Tenant
-from zprof.rules.memory.sharding import sharding_of
+from zprof.rules.memory.model_structure import read_sharding
 from zprof.rules.memory.wrong_stage import wrong_stage
 
 STAGE_2 = replace(FACTS, stage=2)
@@ -151,7 +151,7 @@ def test_two_sizes_on_the_wire_are_tested_with_the_larger_element() -> None:
     """FSDP2 that gathers in 16 bit and reduces in 32 has no one number of bytes on the wire."""
     mixed = memory_run(facts=replace(FACTS, communication_bytes=None, parameter_bytes=2, gradient_bytes=4))
     assert wrong_stage(mixed, None) is None
-    sharding = sharding_of(mixed)
+    sharding = read_sharding(mixed)
     assert sharding is not None
     assert sharding.wire_bytes == 4 * (FACTS.parameters or 0)
     nothing = replace(FACTS, communication_bytes=None, parameter_bytes=None, gradient_bytes=None)

@@ -11,10 +11,9 @@ from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.diagnoses import assert_first_and_priced, base, planted
 from tests.support.exact import with_walls
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.rows import wall_ns
+from zprof.rules.rule import wall_ns
 from zprof.rules.transfer.compute_blocks_comm import compute_blocks_comm
 from zprof.simulator.causes import Cause as Planted
 

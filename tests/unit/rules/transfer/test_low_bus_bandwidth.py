@@ -7,7 +7,7 @@ import pytest
 from tests.support.analyses import Scenario, analysis_of
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.transfer.low_bus_bandwidth import against, low_bus_bandwidth
+from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
 
 FAST = Scenario(name="fast", bytes_per_s=500e6)
 SLOW = Scenario(name="slow", bytes_per_s=60e6)
@@ -51,8 +51,8 @@ def test_waiting_for_a_late_rank_is_not_bandwidth() -> None:
 
 
 def test_explicit_expectation() -> None:
-    assert isinstance(against(500e6)(analysis_of(SLOW), None), Finding)
-    assert against(100e6)(analysis_of(SLOW), None) is None
+    assert isinstance(check_against(500e6)(analysis_of(SLOW), None), Finding)
+    assert check_against(100e6)(analysis_of(SLOW), None) is None
 
 
 def test_not_tested_without_expectation() -> None:

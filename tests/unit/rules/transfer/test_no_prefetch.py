@@ -7,10 +7,9 @@ import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.transfer.no_prefetch import _confidence, _Gathers, _is_there, no_prefetch
+from zprof.rules.transfer.no_prefetch import _confidence, _Gathers, _is_worth, no_prefetch
 
 SLOW_LINK = 180e6
 
@@ -246,11 +245,11 @@ def gathers_of(**changed: float) -> _Gathers:
 
 
 def test_on_the_thresholds_of_what_is_exposed_and_hideable() -> None:
-    assert _is_there(gathers_of(exposed_ns=30 * MS), 100 * MS)
-    assert not _is_there(gathers_of(exposed_ns=30 * MS - 1), 100 * MS)
-    assert _is_there(gathers_of(hideable_ns=3 * MS), 100 * MS)
-    assert not _is_there(gathers_of(hideable_ns=3 * MS - 1), 100 * MS)
-    assert not _is_there(gathers_of(hideable_ns=2.5 * MS), 100 * MS)
+    assert _is_worth(gathers_of(exposed_ns=30 * MS), 100 * MS)
+    assert not _is_worth(gathers_of(exposed_ns=30 * MS - 1), 100 * MS)
+    assert _is_worth(gathers_of(hideable_ns=3 * MS), 100 * MS)
+    assert not _is_worth(gathers_of(hideable_ns=3 * MS - 1), 100 * MS)
+    assert not _is_worth(gathers_of(hideable_ns=2.5 * MS), 100 * MS)
 
 
 def exactly(**columns: object) -> RunAnalysis:

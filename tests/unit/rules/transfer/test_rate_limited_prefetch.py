@@ -8,10 +8,9 @@ import pytest
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.exact import wall_for, with_walls
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.rows import wall_ns
+from zprof.rules.rule import wall_ns
 from zprof.rules.transfer.rate_limited_prefetch import rate_limited_prefetch
 
 HEALTHY = Scenario(steps=3)

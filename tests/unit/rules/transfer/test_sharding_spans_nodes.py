@@ -10,14 +10,14 @@ from zprof.analysis.analysis import RunAnalysis
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.transfer.messages.traffic import traffic_of
 from zprof.rules.transfer.sharding_spans_nodes import (
+    _find_layout,
     _finding,
-    _layout,
+    _measure_spanning,
     _saving,
-    _spanning,
     sharding_spans_nodes,
 )
+from zprof.rules.transfer.traffic import read_step_traffic
 
 MIB = 1 << 20
 SIZE = 32 * MIB
@@ -152,10 +152,10 @@ def test_half_of_what_was_measured_within_a_host_is_not_low() -> None:
 
 def test_a_host_that_nobody_measured_is_at_least_twice_as_fast_inside() -> None:
     analysis = on_hosts(link_run(*over_hosts(shows=1.0)), *TWO_HOSTS)
-    traffic = traffic_of(analysis)
+    traffic = read_step_traffic(analysis)
     assert traffic is not None
     assert traffic.gathers is not None
-    found = _spanning(analysis, None, traffic, traffic.gathers, (2, 2))
+    found = _measure_spanning(analysis, None, traffic, traffic.gathers, (2, 2))
     assert found is not None
     assert found.within is None
     twice = replace(found, within=2 * found.seen)
@@ -170,17 +170,17 @@ def test_one_rank_spans_nothing() -> None:
 
 
 def test_shards_span_hosts_where_each_has_several_of_them() -> None:
-    assert _layout([{"a": 2, "b": 2}]) == (2, 2)
-    assert _layout([{"a": 4}]) is None
-    assert _layout([{"a": 1, "b": 1}]) is None
+    assert _find_layout([{"a": 2, "b": 2}]) == (2, 2)
+    assert _find_layout([{"a": 4}]) is None
+    assert _find_layout([{"a": 1, "b": 1}]) is None
 
 
 def test_two_hundredths_of_the_step_are_worth_it() -> None:
     analysis = on_hosts(link_run(*over_hosts(shows=1.0)), *TWO_HOSTS)
-    traffic = traffic_of(analysis)
+    traffic = read_step_traffic(analysis)
     assert traffic is not None
     assert traffic.gathers is not None
-    found = _spanning(analysis, None, traffic, traffic.gathers, (2, 2))
+    found = _measure_spanning(analysis, None, traffic, traffic.gathers, (2, 2))
     assert found is not None
     wall = wall_for(_saving(found, cpu=False)[1], 0.02)
     assert _finding(with_walls(analysis, wall), found) is not None

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.diagnoses import assert_first_and_priced, diagnosed, planted
 from tests.support.slow_halves import on_one_vendor
-from zprof.model.causes import Cause as Found
+from zprof.model.findings import Cause as Found
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Network, Plan, Vendor
 

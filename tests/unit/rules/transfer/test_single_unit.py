@@ -7,8 +7,7 @@ import pytest
 from tests.support.exact import wall_for, with_walls
 from tests.support.link_runs import MS, Sent, gathers, link_run, norm, reduces
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.rules.transfer.single_unit import single_unit
 

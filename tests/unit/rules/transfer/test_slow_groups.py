@@ -8,7 +8,7 @@ from tests.support.link_runs import MS, US, Sent, gathers, link_run, norm, on_ho
 from zprof.model.collectives import CollectiveKind
 from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.transfer.low_bus_bandwidth import against, low_bus_bandwidth
+from zprof.rules.transfer.low_bus_bandwidth import check_against, low_bus_bandwidth
 
 MIB = 1 << 20
 
@@ -103,7 +103,7 @@ def test_gloo_reduce_scatters_are_compared_with_themselves_only(device: str, kin
 def test_three_hundredths_of_the_step_are_worth_it(shows: float, *, fires: bool) -> None:
     """10 ms of a step of 100."""
     slow = link_run(gathers(1, 32 * MIB, 10 * MS, shows=shows))
-    assert isinstance(against(10e9)(slow, None), Finding) == fires
+    assert isinstance(check_against(10e9)(slow, None), Finding) == fires
 
 
 @pytest.mark.parametrize(("messages", "confidence"), [(10, Confidence.HIGH), (9, Confidence.MEDIUM)])
@@ -111,7 +111,7 @@ def test_ten_large_messages_make_it_sure(messages: int, confidence: Confidence) 
     slow = link_run(gathers(3, 32 * MIB, 10 * MS))
     rows = slow.collectives
     kept = rows["instance"].isin(rows["instance"].unique()[:messages])
-    finding = against(10e9)(replace(slow, collectives=rows[kept]), None)
+    finding = check_against(10e9)(replace(slow, collectives=rows[kept]), None)
     assert isinstance(finding, Finding)
     assert finding.confidence is confidence
 
@@ -121,13 +121,13 @@ def test_messages_of_a_64th_still_tell_of_bandwidth(share: float, *, fires: bool
     """Gathers of 64 MiB are as fast as they should be, small reductions are not."""
     small = reduces(10, round(64 * MIB / share), 4 * MS)
     analysis = link_run(gathers(2, 64 * MIB, 10 * MS), small)
-    assert isinstance(against(3e9)(analysis, None), Finding) == fires
+    assert isinstance(check_against(3e9)(analysis, None), Finding) == fires
 
 
 def test_one_rank_has_no_link() -> None:
     analysis = link_run(gathers(3, 32 * MIB, 10 * MS))
     alone = replace(analysis, run=replace(analysis.run, world_size=1))
-    assert against(10e9)(alone, None) is None
+    assert check_against(10e9)(alone, None) is None
 
 
 def test_a_group_on_unknown_hosts_expects_nothing_of_one_within() -> None:

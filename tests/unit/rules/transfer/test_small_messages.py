@@ -6,13 +6,12 @@ import pytest
 
 from tests.support.link_runs import MS, US, gathers, link_run, norm, reduces
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.time import LinkFit
 from zprof.rules.transfer.latency_bound_collectives import latency_bound_collectives
-from zprof.rules.transfer.messages.resizing import is_guess
-from zprof.rules.transfer.messages.small import confidence_of, small_messages
+from zprof.rules.transfer.small_messages import find_small_messages, rate_small_messages
+from zprof.rules.transfer.traffic import is_guess
 from zprof.rules.transfer.units_too_small import units_too_small
 
 MIB = 1 << 20
@@ -43,7 +42,7 @@ def test_half_of_the_time_must_be_latency(each_ns: int, *, fires: bool) -> None:
 @pytest.mark.parametrize(("shown_ms", "shows"), [(2.4, False), (3.0, False), (3.12, True), (6.0, True)])
 def test_it_must_show(shown_ms: float, *, shows: bool) -> None:
     """48 messages of 0.5 ms: 24 ms, of a step of 100 ms."""
-    assert (small_messages(run(450 * US, 500 * US, shows=shown_ms / 24)) is not None) == shows
+    assert (find_small_messages(run(450 * US, 500 * US, shows=shown_ms / 24)) is not None) == shows
 
 
 @pytest.mark.parametrize(("shown_ms", "worth"), [(3.12, False), (3.8, False), (4.1, True)])
@@ -193,9 +192,9 @@ def test_quick_messages_refute_a_latency(quick_us: int, units: list[str], confid
         norm(900 * US),
         compute_ns=5 * MS,
     )
-    small = small_messages(analysis)
+    small = find_small_messages(analysis)
     assert small is not None
-    assert confidence_of(small) is confidence
+    assert rate_small_messages(small) is confidence
 
 
 @pytest.mark.parametrize(

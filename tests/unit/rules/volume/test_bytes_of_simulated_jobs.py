@@ -15,7 +15,7 @@ from tests.support.diagnoses import (
     true_saving_ns,
 )
 from tests.support.slow_halves import on_one_vendor
-from zprof.model.causes import Cause as Named
+from zprof.model.findings import Cause as Named
 from zprof.model.findings import Confidence, Finding
 from zprof.model.report import Report
 from zprof.rules.diagnose import diagnose

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tests.support.analyses import Scenario, analysis_of
-from zprof.rules.volume.compute_type import ComputeType, compute_type
+from zprof.rules.volume.half_precision import ComputeType, read_compute_type
 
 HALF = [
     "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<Sm80>::Params)",
@@ -39,7 +39,7 @@ NEITHER = [
 def measured(*names: str, device: str = "NVIDIA H100") -> ComputeType:
     table = pd.DataFrame({"rank": 0, "name": list(names), "total_ns": 10})
     analysis = analysis_of(Scenario(steps=1))
-    return compute_type(replace(analysis, kernels=table, run=replace(analysis.run, device=device)))
+    return read_compute_type(replace(analysis, kernels=table, run=replace(analysis.run, device=device)))
 
 
 @pytest.mark.parametrize("name", HALF)
@@ -63,7 +63,7 @@ def test_neither(name: str) -> None:
 def test_the_larger_part_decides() -> None:
     assert measured(HALF[0], FULL[0]).is_half
     assert not measured(HALF[0], FULL[0], FULL[1]).is_half
-    assert not compute_type(analysis_of(Scenario(steps=1))).is_known
+    assert not read_compute_type(analysis_of(Scenario(steps=1))).is_known
 
 
 def test_operators_of_a_cpu_say_nothing() -> None:

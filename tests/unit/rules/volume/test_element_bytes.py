@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from zprof.rules.volume.element_bytes import elements
+from zprof.rules.volume.model_traffic import count_elements
 
 SIZES = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1,
@@ -13,4 +13,4 @@ SIZES = {
 
 @pytest.mark.parametrize(("dtype", "size"), SIZES.items())
 def test_an_element_of_each_type(dtype: str, size: int) -> None:
-    assert elements(pd.DataFrame({"dtype": [dtype] * 2, "bytes": [840, 1680]})) == 2520 / size
+    assert count_elements(pd.DataFrame({"dtype": [dtype] * 2, "bytes": [840, 1680]})) == 2520 / size

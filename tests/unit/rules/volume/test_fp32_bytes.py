@@ -8,14 +8,13 @@ import pytest
 from tests.support.analyses import Scenario, analysis_of, without_rank
 from tests.support.exact import wall_for, with_walls
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.rules.rule import Check
 from zprof.rules.volume.fp32_gather import fp32_gather
 from zprof.rules.volume.fp32_reduce import fp32_reduce
-from zprof.rules.volume.halved import halved
-from zprof.rules.volume.traffic import traffic_of
+from zprof.rules.volume.half_precision import price_half_bytes
+from zprof.rules.volume.model_traffic import read_model_traffic
 
 HALF_GEMM, FULL_GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "ampere_sgemm_128x64_nn"
 GATHER, SCATTER = "all_gather", "reduce_scatter"
@@ -211,7 +210,7 @@ def test_on_a_hundredth_of_the_step(rule: Check) -> None:
     types = {"all_gather": "bfloat16", "reduce_scatter": "float32"}
     types = types if reducing else dict(zip(types, reversed(types.values()), strict=True))
     analysis = typed(job(), **types)
-    way = traffic_of(analysis).reductions if reducing else traffic_of(analysis).gathers
-    wall = wall_for(halved(analysis, way.full_rows).saving_ns[1], 0.01)
+    way = read_model_traffic(analysis).reductions if reducing else read_model_traffic(analysis).gathers
+    wall = wall_for(price_half_bytes(analysis, way.full_rows).saving_ns[1], 0.01)
     assert isinstance(rule(with_walls(analysis, wall), None), Finding)
     assert rule(with_walls(analysis, 1.001 * wall), None) is None

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.analyses import MS, ORIGIN, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.volume.halved import halved
+from zprof.rules.volume.half_precision import price_half_bytes
 
 
 def one_step(*rows: tuple[float, float, float]) -> RunAnalysis:
@@ -37,21 +37,21 @@ def one_step(*rows: tuple[float, float, float]) -> RunAnalysis:
 def test_all_exposed() -> None:
     """Ten ms that show become five: 3.75 of the five at least, and no more than half of the ten."""
     analysis = one_step((0, 10, 10))
-    priced = halved(analysis, analysis.collectives)
+    priced = price_half_bytes(analysis, analysis.collectives)
     assert priced.saving_ns == pytest.approx((3.75 * MS, 5 * MS))
 
 
 def test_mostly_hidden() -> None:
     """Of ten ms two show: all of them are won, no more than what shows."""
     analysis = one_step((0, 10, 2))
-    priced = halved(analysis, analysis.collectives)
+    priced = price_half_bytes(analysis, analysis.collectives)
     assert priced.saving_ns == pytest.approx((1.5 * MS, 2 * MS))
 
 
 def test_the_end_of_the_range_is_above_what_is_replayed() -> None:
     """Two of three ms each, 30 apart: their 3 ms of the 6 are won; at most half of their transfer."""
     analysis = one_step((0, 6, 4), (40, 6, 4))
-    low, high = halved(analysis, analysis.collectives).saving_ns
+    low, high = price_half_bytes(analysis, analysis.collectives).saving_ns
     assert low == pytest.approx(0.75 * 6 * MS)
     assert high == pytest.approx(6 * MS)
 
@@ -59,5 +59,5 @@ def test_the_end_of_the_range_is_above_what_is_replayed() -> None:
 def test_a_little_more_than_the_replay_wins_at_most() -> None:
     """Of the first two ms show, which are won; a second one that is not halved shows ten."""
     analysis = one_step((0, 10, 2), (40, 10, 10))
-    priced = halved(analysis, analysis.collectives.head(1))
+    priced = price_half_bytes(analysis, analysis.collectives.head(1))
     assert priced.saving_ns == pytest.approx((1.5 * MS, 2.3 * MS))

@@ -9,7 +9,7 @@ from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.memory import Memory, PhasePeak
 from zprof.model.tenants import Tenant
-from zprof.rules.volume.longer_inputs import longer_inputs
+from zprof.rules.volume.uneven_shapes import find_longer_inputs
 
 ADAM, NORM = "multi_tensor_apply_kernel<FusedAdam>", "void vectorized_layer_norm_kernel<c10::BFloat16>"
 
@@ -46,36 +46,36 @@ def running(
 
 
 def test_a_tenth_more_compute_is_longer() -> None:
-    assert longer_inputs(keeping(computing(1.1), 1000, 2000, 1000)) is not None
-    assert longer_inputs(keeping(computing(1.09), 1000, 2000, 1000)) is None
+    assert find_longer_inputs(keeping(computing(1.1), 1000, 2000, 1000)) is not None
+    assert find_longer_inputs(keeping(computing(1.09), 1000, 2000, 1000)) is None
 
 
 @pytest.mark.parametrize(("held", "is_longer"), [(1250, True), (1249, False)])
 def test_half_as_much_more_activations_tell_it(held: int, *, is_longer: bool) -> None:
-    assert (longer_inputs(keeping(computing(1.5), 1000, held, 1000)) is not None) is is_longer
+    assert (find_longer_inputs(keeping(computing(1.5), 1000, held, 1000)) is not None) is is_longer
 
 
 @pytest.mark.parametrize(
     ("adam", "norm", "is_longer"), [(1.125, 1.25, True), (1.126, 1.25, False), (1.125, 1.249, False)]
 )
 def test_kernels_tell_it_on_their_thresholds(adam: float, norm: float, *, is_longer: bool) -> None:
-    assert (longer_inputs(running(computing(1.5), adam, norm)) is not None) is is_longer
+    assert (find_longer_inputs(running(computing(1.5), adam, norm)) is not None) is is_longer
 
 
 def test_two_ranks_are_enough() -> None:
     two = computing(1.5, ranks=2)
-    assert longer_inputs(keeping(two, 1000, 1500)) is not None
-    assert longer_inputs(running(two, 1.0, 1.5)) is not None
+    assert find_longer_inputs(keeping(two, 1000, 1500)) is not None
+    assert find_longer_inputs(running(two, 1.0, 1.5)) is not None
 
 
 def test_activations_that_nobody_counted_leave_it_to_the_kernels() -> None:
-    assert longer_inputs(running(keeping(computing(1.5), 0, 0, 0), 1.0, 1.5)) is not None
+    assert find_longer_inputs(running(keeping(computing(1.5), 0, 0, 0), 1.0, 1.5)) is not None
 
 
 def test_others_without_kernels_tell_nothing() -> None:
-    assert longer_inputs(running(computing(1.5), 1.0, 1.5, others=0)) is None
+    assert find_longer_inputs(running(computing(1.5), 1.0, 1.5, others=0)) is None
 
 
 @pytest.mark.parametrize(("before", "read"), [(330, True), (405, False)])
 def test_four_hundred_letters_of_a_name_are_read(before: int, *, read: bool) -> None:
-    assert (longer_inputs(running(computing(1.5), 1.0, 1.5, before=before)) is not None) is read
+    assert (find_longer_inputs(running(computing(1.5), 1.0, 1.5, before=before)) is not None) is read

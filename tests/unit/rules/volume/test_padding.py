@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.volume.padding import filling, padding_of
+from zprof.rules.volume.uneven_shapes import measure_filling, measure_padding
 
 PLAN = Scenario(ranks=2, steps=2, units=6, unit_bytes=3_960_000)
 #: Reduced in a step, once.
@@ -22,7 +22,7 @@ def job(parameters: float, *, micro_batches: int = 1) -> RunAnalysis:
 
 
 def ratio(analysis: RunAnalysis) -> float | None:
-    found = padding_of(analysis, None)
+    found = measure_padding(analysis, None)
     return found.ratio if found else None
 
 
@@ -54,7 +54,7 @@ def filled(role: str, *, before: int = 0) -> float:
         "rank": 0, "name": "x" * before + "chunk_cat_cuda_kernel", "role": role, "count": 1,
         "total_ns": 40 * MS, "uncovered_ns": 4 * MS,
     }  # fmt: skip
-    found = filling(replace(job(ELEMENTS), kernels=pd.DataFrame([row])))
+    found = measure_filling(replace(job(ELEMENTS), kernels=pd.DataFrame([row])))
     return found.total_ns if found else 0.0
 
 

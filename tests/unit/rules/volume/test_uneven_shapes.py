@@ -12,8 +12,7 @@ from zprof.model.findings import Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.model.memory import Memory, PhasePeak
 from zprof.model.tenants import Tenant
-from zprof.rules.volume.padding import filling, padding_of
-from zprof.rules.volume.uneven_shapes import _saving, uneven_shapes
+from zprof.rules.volume.uneven_shapes import _saving, measure_filling, measure_padding, uneven_shapes
 
 PAD, COPY, CAST = "void chunk_cat_cuda_kernel<c10::BFloat16>", "split_with_sizes_copy_kernel", "nvjet_tst_NNT"
 ADAM, NORM = "multi_tensor_apply_kernel<FusedAdam>", "void vectorized_layer_norm_kernel<c10::BFloat16>"
@@ -240,7 +239,9 @@ def test_filling_up_on_the_thresholds() -> None:
 
 def test_padding_on_a_fiftieth_of_the_step() -> None:
     analysis = kernels(job(int(ELEMENTS / 1.1)), pad=3.0, copy=3.0)
-    wall = wall_for(_saving(analysis, filling(analysis), padding_of(analysis, None).ratio)[1], 0.02)
+    wall = wall_for(
+        _saving(analysis, measure_filling(analysis), measure_padding(analysis, None).ratio)[1], 0.02
+    )
     assert fires(with_walls(analysis, wall))
     assert not fires(with_walls(analysis, 1.001 * wall))
 

@@ -15,11 +15,10 @@ import pytest
 
 from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, Op, Step, write
 from zprof.analysis.analysis import RunAnalysis, analyse_time_alone
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
 from zprof.rules.diagnose import diagnose
-from zprof.rules.waiting.own_time import own_time
+from zprof.rules.waiting.own_time import measure_own_time
 from zprof.rules.waiting.rotating_straggler import rotating_straggler
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.run.reader import load
@@ -103,7 +102,7 @@ def test_launches_that_were_not_recorded_accuse_and_clear_nobody(tmp_path: Path)
     analysis.collectives["host_ns"] = analysis.collectives["host_ns"].where(
         analysis.collectives["rank"] != LATE
     )
-    assert not own_time(analysis).is_host_known
+    assert not measure_own_time(analysis).is_host_known
     assert isinstance(straggler_rank(analysis, None), Gap)
 
 
@@ -113,7 +112,7 @@ def test_a_rank_alone_has_no_others_to_be_slower_than(tmp_path: Path) -> None:
     alone = replace(analysis, collectives=rows[rows["rank"] == LATE], steps=steps[steps["rank"] == LATE])
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        assert not own_time(alone).is_host_known
+        assert not measure_own_time(alone).is_host_known
 
 
 def test_a_lost_launch_costs_one_step(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_a_lost_launch_costs_one_step(tmp_path: Path) -> None:
     rows = analysis.collectives
     lost = (rows["rank"] == 1) & (rows["step"] == 3) & (rows["unit"] == "3.2")
     assert lost.sum() == 1
-    own = own_time(replace(analysis, collectives=rows[~lost]))
+    own = measure_own_time(replace(analysis, collectives=rows[~lost]))
     assert own.is_host_known
     assert 3 not in own.numbers
     assert np.median(own.idle[:, LATE]) == pytest.approx(2.43 * MS, rel=0.02)

@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.diagnoses import (
-    assert_first_and_priced,
-    diagnosed,
-    planted,
-    step_ns,
-    true_saving_ns,
-)
-from zprof.model.causes import Cause as Found
+from tests.support.diagnoses import assert_first_and_priced, diagnosed, planted, step_ns, true_saving_ns
+from zprof.model.findings import Cause as Found
 from zprof.model.findings import Finding
 from zprof.rules.waiting.straggler_rank import straggler_rank
 from zprof.simulator.causes import Cause, plant

@@ -8,8 +8,8 @@ import pytest
 from tests.support.analyses import MS, Scenario, analysis_of
 from tests.support.exact import with_clocks
 from zprof.analysis.analysis import RunAnalysis
+from zprof.rules.waiting.late_ranks import Suspect, find_suspect, noise_floor_of_delay_ns
 from zprof.rules.waiting.own_time import OwnTime
-from zprof.rules.waiting.suspect import Suspect, floor_of, suspect_of
 
 
 def suspect(late_steps: int, steps: int) -> Suspect:
@@ -19,7 +19,7 @@ def suspect(late_steps: int, steps: int) -> Suspect:
     own[late_steps:, 0] += 100 * MS
     longer, none = own - own[:, ::-1], np.zeros_like(own)
     table = OwnTime(ranks=(0, 1), own=own, longer=longer, compute=longer, copies=none, idle=none)
-    return suspect_of(analysis_of(Scenario(steps=3)), table)
+    return find_suspect(analysis_of(Scenario(steps=3)), table)
 
 
 def test_chance_of_a_few_steps_is_the_binomial_tail() -> None:
@@ -37,7 +37,7 @@ def longest(*longer_ms: float, steps: int = 8) -> Suspect:
     longer, none = own - np.median(own, axis=1, keepdims=True), np.zeros_like(own)
     ranks = tuple(range(len(longer_ms)))
     table = OwnTime(ranks=ranks, own=own, longer=longer, compute=longer, copies=none, idle=none)
-    return suspect_of(with_clocks(analysis_of(Scenario(ranks=len(ranks), steps=3, noise_ms=0.0))), table)
+    return find_suspect(with_clocks(analysis_of(Scenario(ranks=len(ranks), steps=3, noise_ms=0.0))), table)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_more_than_half_of_the_ranks_are_not_late(late: int, named: tuple[int, .
 def test_the_floor_is_three_noises_ten_doubts_of_clocks_and_four_turns_of_a_scheduler() -> None:
     still = analysis_of(Scenario(ranks=2, steps=9, noise_ms=0.0))
     still = replace(still, steps=still.steps.assign(compute_ns=60 * MS))
-    assert floor_of(with_clocks(still)) == 0
-    assert floor_of(with_clocks(still, noise_floor_ns=2 * MS)) == 6 * MS
-    assert floor_of(with_clocks(still, uncertainty_ns=2 * MS)) == 20 * MS
+    assert noise_floor_of_delay_ns(with_clocks(still)) == 0
+    assert noise_floor_of_delay_ns(with_clocks(still, noise_floor_ns=2 * MS)) == 6 * MS
+    assert noise_floor_of_delay_ns(with_clocks(still, uncertainty_ns=2 * MS)) == 20 * MS
 
     def turning(off_ns: int) -> RunAnalysis:
         return replace(still, steps=still.steps.assign(compute_ns=60 * MS + still.steps["step"] % 3 * off_ns))
 
-    assert floor_of(with_clocks(turning(MS // 2))) == 2 * MS
-    assert floor_of(with_clocks(turning(3 * MS))) == 4 * MS
+    assert noise_floor_of_delay_ns(with_clocks(turning(MS // 2))) == 2 * MS
+    assert noise_floor_of_delay_ns(with_clocks(turning(3 * MS))) == 4 * MS
 
 
 def test_on_the_floor_nobody_is_late() -> None:
@@ -73,9 +73,9 @@ def test_on_the_floor_nobody_is_late() -> None:
     longer, none = own - own[:, ::-1], np.zeros_like(own)
     table = OwnTime(ranks=(0, 1), own=own, longer=longer, compute=longer, copies=none, idle=none)
     on_device = replace(analysis, run=replace(analysis.run, device="cuda"))
-    assert suspect_of(on_device, table).last_ratio == 0
+    assert find_suspect(on_device, table).last_ratio == 0
     finer = with_clocks(on_device, uncertainty_ns=2 * MS - 1)
-    assert suspect_of(finer, table).last_ratio == 1
+    assert find_suspect(finer, table).last_ratio == 1
 
 
 def test_a_step_in_which_it_ties_with_another_breaks_the_order() -> None:
@@ -83,4 +83,4 @@ def test_a_step_in_which_it_ties_with_another_breaks_the_order() -> None:
     longer, none = own - own[:, ::-1], np.zeros_like(own)
     table = OwnTime(ranks=(0, 1), own=own, longer=longer, compute=longer, copies=none, idle=none)
     analysis = with_clocks(analysis_of(Scenario(steps=3, noise_ms=0.0)))
-    assert suspect_of(analysis, table).chance == pytest.approx(2 * 9 / 2**8)
+    assert find_suspect(analysis, table).chance == pytest.approx(2 * 9 / 2**8)

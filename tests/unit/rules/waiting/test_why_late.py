@@ -8,8 +8,8 @@ import pytest
 from tests.support.analyses import MS, Scenario, analysis_of
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.time import LateReason
-from zprof.rules.waiting.waits import waits_for
-from zprof.rules.waiting.why import reason_of
+from zprof.rules.waiting.late_ranks import find_reason
+from zprof.rules.waiting.straggler_rank import measure_waits
 
 LATE = analysis_of(Scenario(delay_ms={1: 40}, noise_ms=0.0))
 
@@ -26,7 +26,7 @@ def called(reason: LateReason, share: float) -> RunAnalysis:
 )
 @pytest.mark.parametrize("reason", [LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC])
 def test_half_of_the_waiting_says_which_call_it_is(reason: LateReason, share: float, *, calls: bool) -> None:
-    found = reason_of(called(reason, share), (1,), compute_ns=0, copies_ns=0, idle_ns=1)
+    found = find_reason(called(reason, share), (1,), compute_ns=0, copies_ns=0, idle_ns=1)
     assert found is (reason if calls else LateReason.HOST)
 
 
@@ -42,16 +42,16 @@ def test_half_of_the_waiting_says_which_call_it_is(reason: LateReason, share: fl
 )
 def test_what_it_has_most_of(compute: float, copies: float, idle: float, reason: LateReason) -> None:
     nothing = called(LateReason.SYNC, 0.0)
-    assert reason_of(nothing, (1,), compute_ns=compute, copies_ns=copies, idle_ns=idle) is reason
+    assert find_reason(nothing, (1,), compute_ns=compute, copies_ns=copies, idle_ns=idle) is reason
 
 
 def test_nobody_waits_and_nothing_is_said() -> None:
     quiet = called(LateReason.DATA, 1.0)
     quiet = replace(quiet, collectives=quiet.collectives.assign(wait_ns=0))
-    assert reason_of(quiet, (1,), compute_ns=0, copies_ns=0, idle_ns=1) is LateReason.HOST
+    assert find_reason(quiet, (1,), compute_ns=0, copies_ns=0, idle_ns=1) is LateReason.HOST
 
 
 def test_groups_of_one_rank_wait_for_nobody() -> None:
-    assert waits_for(LATE, (1,)).bound_ns > 30 * MS
+    assert measure_waits(LATE, (1,)).bound_ns > 30 * MS
     alone = replace(LATE, collectives=LATE.collectives.assign(group_size=1))
-    assert waits_for(alone, (1,)).bound_ns == 0
+    assert measure_waits(alone, (1,)).bound_ns == 0

@@ -16,11 +16,10 @@ from tests.support.tui_keys import (
     pressed,
     shown,
 )
-from zprof.tui.app import ZprofApp
+from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.keys import KEYS, Key, Where
-from zprof.tui.popups.popup import Popup
-from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Loaded
+from zprof.tui.popups import Popup
+from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Keys with which Textual edits a line: none that the table has, but to leave.
@@ -34,7 +33,7 @@ def places(app: ZprofApp, name: str) -> list[Where]:
 
 
 @pytest.fixture(scope="module")
-def seen(loaded: Loaded) -> dict[str, list[tuple[list[Where], dict[str, str]]]]:
+def seen(loaded: LoadedRun) -> dict[str, list[tuple[list[Where], dict[str, str]]]]:
     """By screen, for each of its parts: where it is, and what is bound while it has the focus."""
     found: dict[str, list[tuple[list[Where], dict[str, str]]]] = {}
 
@@ -71,7 +70,7 @@ def test_what_is_documented_is_bound(
     assert plain(key.action) in actions
 
 
-def test_above_what_is_opened(loaded: Loaded) -> None:
+def test_above_what_is_opened(loaded: LoadedRun) -> None:
     """Popups have the keys of the app; where a line is typed, letters and digits are text."""
     known = documented([Where.EVERYWHERE, Where.POPUP])
 

@@ -24,14 +24,12 @@ from tests.support.tui_keys import (
     pressed,
     shown,
 )
-from zprof.tui import exporting
-from zprof.tui.app import ZprofApp
+from zprof.tui import export
+from zprof.tui.app import SCREENS, ZprofApp
 from zprof.tui.keys import KEYS, Where
-from zprof.tui.popups.pick import LinePopup, PickPopup
-from zprof.tui.popups.text import TextPopup
+from zprof.tui.popups import LinePopup, PickPopup, TextPopup
 from zprof.tui.screens.page_screen import PageScreen
-from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Loaded
+from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.fact_table import FactTable
 
 #: Rows of a heat map are folded where there are more ranks than rows: its own test has so many.
@@ -137,13 +135,13 @@ def test_each_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("name", ONE_OR_ALL)
-def test_everywhere(loaded: Loaded, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everywhere(loaded: LoadedRun, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sliced(*_: object) -> str:
         Path("slice.json").write_text("{}")
         return "wrote"
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(exporting, "export_perfetto", sliced)
+    monkeypatch.setattr(export, "export_perfetto", sliced)
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for key in keys_of(Where.EVERYWHERE):
@@ -177,7 +175,7 @@ async def does_something(app: ZprofApp, pilot: Pilot[int], key: str, others: lis
 
 
 @pytest.mark.parametrize("name", ONE_OR_ALL)
-def test_in_tables(loaded: Loaded, name: str) -> None:
+def test_in_tables(loaded: LoadedRun, name: str) -> None:
     keys = [key.keys for key in keys_of(Where.TABLE)]
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -197,7 +195,7 @@ def test_in_tables(loaded: Loaded, name: str) -> None:
 
 
 @pytest.mark.parametrize("where", [where for where, name in SCREEN_OF.items() if name in SCREENS])
-def test_on_a_screen(loaded: Loaded, where: Where) -> None:
+def test_on_a_screen(loaded: LoadedRun, where: Where) -> None:
     mine = keys_of(where)
     others = [one for key in mine for one in key.keys.split(",")]
 
@@ -231,7 +229,7 @@ async def focus_for(app: ZprofApp, pilot: Pilot[int], key: str, action: str) -> 
         ["e", "ctrl+c"],
     ],
 )
-def test_leaving(loaded: Loaded, keys: list[str]) -> None:
+def test_leaving(loaded: LoadedRun, keys: list[str]) -> None:
     """From a screen, from what is opened above it, and by ctrl+c from a line that is typed."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -244,7 +242,7 @@ def test_leaving(loaded: Loaded, keys: list[str]) -> None:
     play(app_on(loaded), act)
 
 
-def test_letters_and_digits_are_text_where_a_line_is_typed(loaded: Loaded) -> None:
+def test_letters_and_digits_are_text_where_a_line_is_typed(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pressed(app, pilot, "slash", "2", "q", "question_mark", "y")
         assert isinstance(app.screen, LinePopup)
@@ -256,7 +254,7 @@ def test_letters_and_digits_are_text_where_a_line_is_typed(loaded: Loaded) -> No
     play(app_on(loaded), act)
 
 
-def test_what_is_opened_stacks_and_closes(loaded: Loaded) -> None:
+def test_what_is_opened_stacks_and_closes(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         depth = len(app.screen_stack)
         await pressed(app, pilot, "f1", "g", "e")
@@ -269,7 +267,7 @@ def test_what_is_opened_stacks_and_closes(loaded: Loaded) -> None:
     play(app_on(loaded), act)
 
 
-def test_the_keys_of_the_screen_in_front_are_listed_first(loaded: Loaded) -> None:
+def test_the_keys_of_the_screen_in_front_are_listed_first(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for number, name in (("4", "timeline"), ("6", "compare"), ("1", "everywhere")):
             await pressed(app, pilot, number, "f1")
@@ -286,7 +284,7 @@ def test_the_keys_of_the_screen_in_front_are_listed_first(loaded: Loaded) -> Non
 
 @pytest.mark.parametrize(("size", "is_there"), [(SMALL, False), (MIDDLE, True)], ids=str)
 def test_f1_is_in_the_footer_where_there_is_room(
-    loaded: Loaded, size: tuple[int, int], is_there: bool
+    loaded: LoadedRun, size: tuple[int, int], is_there: bool
 ) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for name in ("overview", "timeline", "ranks", "compare"):
@@ -298,7 +296,7 @@ def test_f1_is_in_the_footer_where_there_is_room(
     play(app_on(loaded), act, size)
 
 
-def test_all_commands_are_in_the_palette(loaded: Loaded) -> None:
+def test_all_commands_are_in_the_palette(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         titles = [command.title for command in app.get_system_commands(app.screen)]
         wanted = [key.says for key in KEYS if key.where is Where.EVERYWHERE]

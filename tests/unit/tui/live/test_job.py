@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from zprof.tui.live.job import JobLine, LogTail
-from zprof.tui.live.seen import Job
+from zprof.tui.live.watcher import JobPipe, JobState, LogTail
 
 
 def test_a_job_that_runs_ends_and_hangs_up() -> None:
     far, near = os.pipe()
-    line = JobLine(far)
-    assert line.look() == Job(ours=True)
+    line = JobPipe(far)
+    assert line.look() == JobState(ours=True)
     os.write(near, b'{"code"')
     assert line.look().runs
     os.write(near, b": 7}\n")
-    assert line.look() == Job(ours=True, code=7)
+    assert line.look() == JobState(ours=True, code=7)
     assert not line.hung_up
     os.close(near)
     assert line.look().code == 7
@@ -28,14 +27,14 @@ def test_a_job_that_runs_ends_and_hangs_up() -> None:
 def test_what_is_not_understood_is_no_success(said: bytes) -> None:
     far, near = os.pipe()
     os.write(near, said)
-    assert JobLine(far).look().code == -1
+    assert JobPipe(far).look().code == -1
     os.close(near)
     os.close(far)
 
 
 def test_without_a_job_there_is_none() -> None:
-    line = JobLine(None)
-    assert line.look() == Job()
+    line = JobPipe(None)
+    assert line.look() == JobState()
     assert not line.hung_up
 
 

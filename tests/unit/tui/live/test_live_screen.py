@@ -11,13 +11,12 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.growing_run import GrowingRun, line
-from zprof.model.json_tree import to_json as render
+from zprof.model.json_format import to_json as render
 from zprof.tui.keys import KEYS, Where
 from zprof.tui.live.app import END_JOB, LiveApp
-from zprof.tui.live.measuring import Measuring
 from zprof.tui.live.screen import LiveScreen
-from zprof.tui.live.watcher import Watcher
-from zprof.tui.session import Loaded
+from zprof.tui.live.watcher import ReportPoller, Watcher
+from zprof.tui.session import LoadedRun
 
 Act = Callable[[LiveApp, Pilot[int]], Awaitable[None]]
 SMALL = (80, 24)
@@ -41,7 +40,7 @@ class Reports:
 def live_app(
     path: Path, report: Path | None = None, *, ascii_only: bool = False, log: Path | None = None
 ) -> LiveApp:
-    measuring = Measuring(path, Reports(report)) if report else None
+    measuring = ReportPoller(path, Reports(report)) if report else None
     return LiveApp(Watcher(path, measuring=measuring, log=log), every_s=0, ascii_only=ascii_only)
 
 
@@ -64,7 +63,7 @@ async def looked(app: LiveApp, pilot: Pilot[int], times: int = 1) -> str:
 
 
 @pytest.fixture
-def report(alone: Loaded, tmp_path: Path) -> Path:
+def report(alone: LoadedRun, tmp_path: Path) -> Path:
     path = tmp_path / "report.json"
     path.write_text(render(alone.report))
     return path
@@ -182,7 +181,7 @@ def test_a_thousand_ranks_are_scrolled_and_sorted(tmp_path: Path) -> None:
 
 
 def test_the_verdict_has_two_lines_and_the_status_is_of_the_run(
-    tmp_path: Path, report: Path, alone: Loaded
+    tmp_path: Path, report: Path, alone: LoadedRun
 ) -> None:
     run = GrowingRun(tmp_path / "run")
     run.finish("complete", memory=1, time=1)

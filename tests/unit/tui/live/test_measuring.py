@@ -8,8 +8,7 @@ from typing import IO
 
 from tests.support.growing_run import GrowingRun
 from zprof.run.live import LiveRun
-from zprof.tui.live.measuring import Measuring
-from zprof.tui.live.seen import Measured
+from zprof.tui.live.watcher import LiveReport, ReportPoller
 
 
 class Starts:
@@ -31,7 +30,7 @@ class Starts:
 GOOD = "print('{\"a\": 1}')"
 
 
-def measured(measuring: Measuring, run: LiveRun, looks: int = 3) -> Measured:
+def measured(measuring: ReportPoller, run: LiveRun, looks: int = 3) -> LiveReport:
     for _ in range(looks - 1):
         measuring.look(run.look())
     return measuring.look(run.look())
@@ -40,26 +39,26 @@ def measured(measuring: Measuring, run: LiveRun, looks: int = 3) -> Measured:
 def test_nothing_is_measured_before_a_window_is_over(tmp_path: Path) -> None:
     GrowingRun(tmp_path).step(0, 1, 1)
     starts = Starts()
-    assert measured(Measuring(tmp_path, starts), LiveRun(tmp_path)) == Measured()
+    assert measured(ReportPoller(tmp_path, starts), LiveRun(tmp_path)) == LiveReport()
     assert starts.commands == []
 
 
 def test_each_window_is_measured_once(tmp_path: Path) -> None:
     run, live = GrowingRun(tmp_path), LiveRun(tmp_path)
     starts = Starts(GOOD, "print('{\"a\": 2}')")
-    measuring = Measuring(tmp_path, starts)
+    measuring = ReportPoller(tmp_path, starts)
     run.finish("partial", memory=1)
-    assert measured(measuring, live, 9) == Measured(tree={"a": 1})
+    assert measured(measuring, live, 9) == LiveReport(tree={"a": 1})
     assert len(starts.commands) == 1
     assert starts.commands[0][-4:] == ("report", str(tmp_path), "-f", "json")
     run.finish("complete", memory=1)
-    assert measured(measuring, live, 9) == Measured(tree={"a": 2})
+    assert measured(measuring, live, 9) == LiveReport(tree={"a": 2})
     assert len(starts.commands) == 2
 
 
 def test_it_waits_until_the_ranks_have_settled(tmp_path: Path) -> None:
     run, live, starts = GrowingRun(tmp_path), LiveRun(tmp_path), Starts(GOOD)
-    measuring = Measuring(tmp_path, starts)
+    measuring = ReportPoller(tmp_path, starts)
     measuring.look(live.look())
     run.finish("partial", memory=1)
     measuring.look(live.look())
@@ -71,17 +70,17 @@ def test_it_waits_until_the_ranks_have_settled(tmp_path: Path) -> None:
 def test_what_fails_is_said_and_what_was_known_stays(tmp_path: Path) -> None:
     run, live = GrowingRun(tmp_path), LiveRun(tmp_path)
     bad = "import sys; sys.stderr.write('x\\nzprof: \\x1b damaged\\n'); sys.exit(2)"
-    measuring = Measuring(tmp_path, Starts(GOOD, bad))
+    measuring = ReportPoller(tmp_path, Starts(GOOD, bad))
     run.finish("partial", memory=1)
     measured(measuring, live)
     run.finish("complete", memory=1)
-    assert measured(measuring, live) == Measured(tree={"a": 1}, problem="zprof: \\x1b damaged")
+    assert measured(measuring, live) == LiveReport(tree={"a": 1}, problem="zprof: \\x1b damaged")
 
 
 def test_what_is_no_report_is_a_problem(tmp_path: Path) -> None:
     GrowingRun(tmp_path).finish("partial", memory=1)
-    found = measured(Measuring(tmp_path, Starts("print('{')")), LiveRun(tmp_path))
-    assert found == Measured(problem="it could not be measured")
+    found = measured(ReportPoller(tmp_path, Starts("print('{')")), LiveRun(tmp_path))
+    assert found == LiveReport(problem="it could not be measured")
 
 
 def test_leaving_ends_it(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_leaving_ends_it(tmp_path: Path) -> None:
         return started[0]
 
     GrowingRun(tmp_path).finish("partial", memory=1)
-    measuring = Measuring(tmp_path, start)
+    measuring = ReportPoller(tmp_path, start)
     assert measured(measuring, LiveRun(tmp_path)).busy
     measuring.close()
     assert started[0].returncode is not None

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from zprof.tui.figures import Unit, figure
-from zprof.tui.meanings.meaning import Meaning, input_path, kind_of
-from zprof.tui.meanings.registry import MEANINGS
-from zprof.tui.popups.number import said_of
-from zprof.tui.session import Loaded
+from zprof.tui.metric_help.metric import MetricHelp, resolve_input, strip_indices
+from zprof.tui.metric_help.registry import METRIC_HELP
+from zprof.tui.number_popup import explain_number
+from zprof.tui.session import LoadedRun
 
 
 def leaves_of(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -25,21 +25,21 @@ def leaves_of(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "meaning", [one for one in MEANINGS.values() if one.inputs], ids=lambda one: one.leaf
+    "meaning", [one for one in METRIC_HELP.values() if one.inputs], ids=lambda one: one.leaf
 )
-def test_inputs_are_leaves_of_the_report(loaded: Loaded, meaning: Meaning) -> None:
+def test_inputs_are_leaves_of_the_report(loaded: LoadedRun, meaning: MetricHelp) -> None:
     known = dict(leaves_of(loaded.tree))
-    for leaf in (path for path in known if kind_of(path) == meaning.leaf):
+    for leaf in (path for path in known if strip_indices(path) == meaning.leaf):
         for name in meaning.inputs:
-            path = input_path(leaf, name)
+            path = resolve_input(leaf, name)
             assert path.replace("[*]", "[0]") in known, path
 
 
-def test_a_tenant_is_said_with_the_peak_that_it_is_a_part_of(loaded: Loaded) -> None:
+def test_a_tenant_is_said_with_the_peak_that_it_is_a_part_of(loaded: LoadedRun) -> None:
     for place, rank in enumerate(loaded.report.memory.per_rank):
         leaf = f"memory.per_rank[{place}].tenants.parameters"
         peak = figure(loaded.tree, Unit.BYTES, f"memory.per_rank[{place}].peak_bytes").text
-        said = said_of(figure(loaded.tree, Unit.BYTES, leaf), loaded)
+        said = explain_number(figure(loaded.tree, Unit.BYTES, leaf), loaded)
         assert [line.split() for line in said if "peak_bytes" in line] == [
             ["peak", *peak.split(), f"memory.per_rank[{place}].peak_bytes"]
         ]

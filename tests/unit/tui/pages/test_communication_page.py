@@ -9,11 +9,11 @@ from tests.support.full_times import full_time
 from zprof.model.gaps import Gap
 from zprof.model.time import CollectiveTime, ExposedInCollectives, Time
 from zprof.tui.figures import UNKNOWN, Figure
-from zprof.tui.pages.communication import collectives_table, split_of
-from zprof.tui.pages.communication_checks import checks_table
-from zprof.tui.pages.communication_parts import fits_table, sizes_table, units_table
-from zprof.tui.session import Loaded
-from zprof.tui.tables import MOST_ROWS, Cell, Line, Opens, Table, shown_columns
+from zprof.tui.presenters.communication import build_collectives_table, find_split
+from zprof.tui.presenters.communication_checks import build_checks_table
+from zprof.tui.presenters.communication_parts import build_fits_table, build_sizes_table, build_units_table
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import MAX_ROWS, Cell, Line, Opens, Table, select_columns
 
 NARROW, WIDE = 80, 200
 KINDS, GROUPS = 8, 64
@@ -30,17 +30,17 @@ def value(table: Table, line: Line, title: str) -> float:
     return found.value
 
 
-def with_time(loaded: Loaded, time: Time) -> Loaded:
+def with_time(loaded: LoadedRun, time: Time) -> LoadedRun:
     return replace(loaded, report=replace(loaded.report, time=time))
 
 
-def with_collective(loaded: Loaded, **changes: object) -> Loaded:
+def with_collective(loaded: LoadedRun, **changes: object) -> LoadedRun:
     time = loaded.report.time
     first = replace(time.collectives[0], **changes)  # type: ignore[arg-type]
     return with_time(loaded, replace(time, collectives=(first, *time.collectives[1:])))
 
 
-def many_groups(loaded: Loaded) -> Loaded:
+def many_groups(loaded: LoadedRun) -> LoadedRun:
     """Each of 8 kinds in each of 64 groups of 16 ranks."""
     first = loaded.report.time.collectives[0]
     entries = tuple(
@@ -51,8 +51,8 @@ def many_groups(loaded: Loaded) -> Loaded:
     return with_time(loaded, replace(loaded.report.time, collectives=entries))
 
 
-def test_a_row_sums(loaded: Loaded) -> None:
-    table = collectives_table(loaded)
+def test_a_row_sums(loaded: LoadedRun) -> None:
+    table = build_collectives_table(loaded)
     assert len(table.lines) == len(loaded.report.time.collectives)
     for line in table.lines:
         total = value(table, line, "total")
@@ -62,88 +62,88 @@ def test_a_row_sums(loaded: Loaded) -> None:
         assert value(table, line, "exposed") == pytest.approx(parts, abs=2)
 
 
-def test_a_name_opens_its_collective(loaded: Loaded) -> None:
-    for place, line in enumerate(collectives_table(loaded).lines):
+def test_a_name_opens_its_collective(loaded: LoadedRun) -> None:
+    for place, line in enumerate(build_collectives_table(loaded).lines):
         assert (line.opens, line.target) == (Opens.COLLECTIVE, place)
         assert line.cells[0].text == loaded.report.time.collectives[place].kind
 
 
-def test_missing_ranks_make_bounds(loaded: Loaded) -> None:
+def test_missing_ranks_make_bounds(loaded: LoadedRun) -> None:
     found = with_collective(loaded, bound=True)
-    table = collectives_table(found)
+    table = build_collectives_table(found)
     first, second = table.lines[:2]
     assert cell(table, first, "wait").text.startswith("≥ ")
     assert cell(table, first, "transfer").text.startswith("≤ ")
     assert "≥" not in cell(table, first, "exposed").text
     assert "≥" not in cell(table, second, "wait").text
-    split = split_of(found, 0)
+    split = find_split(found, 0)
     assert split is not None
     assert (split.wait.text[:2], split.transfer.text[:2]) == ("≥ ", "≤ ")
-    units = units_table(found)
+    units = build_units_table(found)
     bound = {line.cells[1].text: cell(units, line, "exp. transfer").text[0] for line in units.lines}
     assert bound[found.report.time.collectives[0].kind] == "≤"
     assert bound[found.report.time.collectives[1].kind] != "≤"
 
 
-def test_bytes_that_a_trace_does_not_say_are_unknown(loaded: Loaded) -> None:
+def test_bytes_that_a_trace_does_not_say_are_unknown(loaded: LoadedRun) -> None:
     kind = loaded.report.time.collectives[0].kind
     found = with_collective(loaded, bytes=0)
-    table = collectives_table(found)
+    table = build_collectives_table(found)
     assert cell(table, table.lines[0], "bytes").text == UNKNOWN
-    assert kind not in {line.cells[0].text for line in sizes_table(found).lines}
-    table = collectives_table(with_collective(loaded, bytes=0, kind="barrier"))
+    assert kind not in {line.cells[0].text for line in build_sizes_table(found).lines}
+    table = build_collectives_table(with_collective(loaded, bytes=0, kind="barrier"))
     assert cell(table, table.lines[0], "bytes").text == "0 B"
 
 
-def test_one_group_is_said_once(loaded: Loaded) -> None:
-    table = collectives_table(loaded)
+def test_one_group_is_said_once(loaded: LoadedRun) -> None:
+    table = build_collectives_table(loaded)
     assert table.title == "collectives, group 0,1, float32"
     assert "group" not in {column.title for column in table.columns}
 
 
-def test_many_groups_have_a_column_and_room(loaded: Loaded) -> None:
-    table = collectives_table(many_groups(loaded))
-    assert len(table.lines) == KINDS * GROUPS > MOST_ROWS
-    titles = [table.columns[place].title for place in shown_columns(table, NARROW)]
+def test_many_groups_have_a_column_and_room(loaded: LoadedRun) -> None:
+    table = build_collectives_table(many_groups(loaded))
+    assert len(table.lines) == KINDS * GROUPS > MAX_ROWS
+    titles = [table.columns[place].title for place in select_columns(table, NARROW)]
     assert titles == ["collective", "group", "n", "hidden", "exposed", "wait", "transfer"]
     widest = [
         max(len(titles[at]), *(len(line.cells[place].text) for line in table.lines)) + 2
-        for at, place in enumerate(shown_columns(table, NARROW))
+        for at, place in enumerate(select_columns(table, NARROW))
     ]
     assert sum(widest) <= NARROW - 2
-    assert {"bytes", "bus", "algorithm"} < {table.columns[at].title for at in shown_columns(table, WIDE)}
+    assert {"bytes", "bus", "algorithm"} < {table.columns[at].title for at in select_columns(table, WIDE)}
 
 
-def test_each_group_is_told_from_the_others(loaded: Loaded) -> None:
-    table = collectives_table(many_groups(loaded))
+def test_each_group_is_told_from_the_others(loaded: LoadedRun) -> None:
+    table = build_collectives_table(many_groups(loaded))
     assert len({(line.cells[0].text, line.cells[1].text) for line in table.lines}) == KINDS * GROUPS
 
 
-def test_units_with_most_exposed_time_come_first(loaded: Loaded) -> None:
-    table = units_table(loaded)
+def test_units_with_most_exposed_time_come_first(loaded: LoadedRun) -> None:
+    table = build_units_table(loaded)
     exposed = [value(table, line, "exp. wait") + value(table, line, "exp. transfer") for line in table.lines]
     assert exposed == sorted(exposed, reverse=True)
     assert len(exposed) == len(loaded.report.time.units)
 
 
-def test_sizes_are_drawn_to_scale(loaded: Loaded) -> None:
-    table = sizes_table(loaded)
+def test_sizes_are_drawn_to_scale(loaded: LoadedRun) -> None:
+    table = build_sizes_table(loaded)
     counts = [value(table, line, "n") for line in table.lines]
     squares = [len(cell(table, line, "").text) for line in table.lines]
     assert max(squares) == 8
     assert squares == [max(1, round(8 * count / max(counts))) for count in counts]
 
 
-def test_less_room_leaves_columns_out(loaded: Loaded) -> None:
-    for make in (sizes_table, units_table, fits_table):
+def test_less_room_leaves_columns_out(loaded: LoadedRun) -> None:
+    for make in (build_sizes_table, build_units_table, build_fits_table):
         table = make(loaded)
-        assert set(shown_columns(table, 58)) < set(shown_columns(table, 200))
+        assert set(select_columns(table, 58)) < set(select_columns(table, 200))
         assert all(len(line.cells) == len(table.columns) for line in table.lines)
 
 
-def test_a_fit_says_latency_and_how_far_it_is_off(loaded: Loaded) -> None:
+def test_a_fit_says_latency_and_how_far_it_is_off(loaded: LoadedRun) -> None:
     made = with_time(loaded, full_time(loaded.report.time))
-    table = fits_table(made)
+    table = build_fits_table(made)
     line = table.lines[0]
     assert [cell(table, line, title).text for title in ("latency", "bus", "share", "off by")] == [
         "24.0 µs",
@@ -153,13 +153,13 @@ def test_a_fit_says_latency_and_how_far_it_is_off(loaded: Loaded) -> None:
     ]
 
 
-def checks(loaded: Loaded) -> dict[str, tuple[str, ...]]:
-    return {line.key: tuple(one.text for one in line.cells) for line in checks_table(loaded).lines}
+def checks(loaded: LoadedRun) -> dict[str, tuple[str, ...]]:
+    return {line.key: tuple(one.text for one in line.cells) for line in build_checks_table(loaded).lines}
 
 
-def test_kinds_sum_to_the_ledger(loaded: Loaded) -> None:
+def test_kinds_sum_to_the_ledger(loaded: LoadedRun) -> None:
     ranks = loaded.report.time.per_rank
-    table = checks_table(loaded)
+    table = build_checks_table(loaded)
     for line in table.lines[1:3]:
         leaf = line.cells[0].text.replace(" ", "_") + "_ns"
         assert value(table, line, "is") == pytest.approx(fmean(getattr(rank, leaf) for rank in ranks))
@@ -167,7 +167,7 @@ def test_kinds_sum_to_the_ledger(loaded: Loaded) -> None:
     assert checks(loaded)["exposed wait"][-1] == "sum of all kinds"
 
 
-def test_a_sum_that_differs_says_why(loaded: Loaded) -> None:
+def test_a_sum_that_differs_says_why(loaded: LoadedRun) -> None:
     found = loaded.report.time.exposed_in_collectives
     assert found is not None
     off = ExposedInCollectives(wait_ns=found.wait_ns, transfer_ns=found.transfer_ns * 2)
@@ -176,22 +176,22 @@ def test_a_sum_that_differs_says_why(loaded: Loaded) -> None:
     assert "across" not in said["exposed wait"][-1]
 
 
-def test_bytes_are_held_against_the_law(loaded: Loaded) -> None:
+def test_bytes_are_held_against_the_law(loaded: LoadedRun) -> None:
     assert checks(loaded)["bytes a step"][1:5] == ("8.5 MiB", "law", "9.3 MiB", "91.9 %")
 
 
-def test_an_unknown_law_says_what_is_missing(loaded: Loaded) -> None:
+def test_an_unknown_law_says_what_is_missing(loaded: LoadedRun) -> None:
     gap = Gap(what="volume", reason="not known: the sharding stage", remedy="say it")
     found = replace(loaded, report=replace(loaded.report, volume=None, gaps=(gap,)))
     said = checks(found)["bytes a step"]
     assert said[1] == UNKNOWN
     assert said[-1] == "not known: the sharding stage"
-    line = checks_table(found).lines[0]
+    line = build_checks_table(found).lines[0]
     assert line.opens is Opens.GAP
-    assert checks_table(loaded).lines[0].opens is Opens.NOTHING
+    assert build_checks_table(loaded).lines[0].opens is Opens.NOTHING
 
 
-def test_clocks_that_were_not_aligned(loaded: Loaded) -> None:
+def test_clocks_that_were_not_aligned(loaded: LoadedRun) -> None:
     found = with_time(loaded, replace(loaded.report.time, alignment=None))
     assert checks(found)["clocks"][1] == "not aligned"
     assert checks(loaded)["clocks, within"][1:5] == ("122.5 µs", "matched", "70", "")
@@ -201,7 +201,7 @@ def test_clocks_that_were_not_aligned(loaded: Loaded) -> None:
     assert said[5].startswith("unmatched; ")
 
 
-def test_without_collectives_it_says_why(loaded: Loaded) -> None:
+def test_without_collectives_it_says_why(loaded: LoadedRun) -> None:
     none: tuple[CollectiveTime, ...] = ()
     bare = replace(
         loaded.report.time,
@@ -213,29 +213,33 @@ def test_without_collectives_it_says_why(loaded: Loaded) -> None:
         alignment=None,
     )
     found = with_time(loaded, bare)
-    assert collectives_table(found).note == "none ran in these steps"
-    assert split_of(found, 0) is None
-    assert [len(make(found).lines) for make in (sizes_table, units_table, fits_table)] == [0, 0, 0]
+    assert build_collectives_table(found).note == "none ran in these steps"
+    assert find_split(found, 0) is None
+    assert [len(make(found).lines) for make in (build_sizes_table, build_units_table, build_fits_table)] == [
+        0,
+        0,
+        0,
+    ]
     assert checks(found)["exposed wait"][1] == UNKNOWN
     assert checks(found)["exposed wait"][-1] == "no collective was seen"
 
 
-def test_types_are_told_apart_where_kind_and_group_are_not_enough(loaded: Loaded) -> None:
+def test_types_are_told_apart_where_kind_and_group_are_not_enough(loaded: LoadedRun) -> None:
     first, second = loaded.report.time.collectives
     alike = replace(loaded.report.time, collectives=(first, replace(first, dtype="int64"), second))
-    table = collectives_table(with_time(loaded, alike))
+    table = build_collectives_table(with_time(loaded, alike))
     assert [line.cells[0].text for line in table.lines] == [
         f"{first.kind} float32",
         f"{first.kind} int64",
         second.kind,
     ]
     assert table.title == "collectives, group 0,1"
-    split = split_of(with_time(loaded, alike), 1)
+    split = find_split(with_time(loaded, alike), 1)
     assert split is not None
     assert split.name == f"{first.kind} int64 0,1"
 
 
-def test_sums_of_what_could_not_be_split_are_bounds(loaded: Loaded) -> None:
+def test_sums_of_what_could_not_be_split_are_bounds(loaded: LoadedRun) -> None:
     ranks = tuple(replace(rank, unsplit_ns=rank.exposed_transfer_ns) for rank in loaded.report.time.per_rank)
     said = checks(with_time(loaded, replace(loaded.report.time, per_rank=ranks)))
     assert said["exposed transfer"][1].startswith("≤ ")
@@ -243,7 +247,7 @@ def test_sums_of_what_could_not_be_split_are_bounds(loaded: Loaded) -> None:
     assert "≤" not in checks(loaded)["exposed transfer"][1]
 
 
-def test_one_rank_of_several_has_nothing_to_align_with(loaded: Loaded) -> None:
+def test_one_rank_of_several_has_nothing_to_align_with(loaded: LoadedRun) -> None:
     one = replace(loaded.report, run=replace(loaded.report.run, ranks_loaded=(0,)))
     found = replace(loaded, report=replace(one, time=replace(one.time, alignment=None)))
     assert checks(found)["clocks"][-1] == "only one rank is loaded"

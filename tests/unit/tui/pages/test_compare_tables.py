@@ -8,28 +8,42 @@ from typing import Any
 import pytest
 
 from zprof.model.gaps import Gap
-from zprof.model.json_tree import to_json
+from zprof.model.json_format import to_json
 from zprof.model.side_by_side import Row, Section, Setting
-from zprof.rules.side_by_side import side_by_side
+from zprof.rules.diagnose import diagnose_side_by_side
 from zprof.run.reader import load as open_run
-from zprof.tui.figures import Figure, How
-from zprof.tui.meanings.registry import meaning_of
-from zprof.tui.pages.compare import compare_table, said_of_row, settings_table, why_no_tokens
-from zprof.tui.pages.compare_head import Shown, head_words, short_verdict, told_apart
-from zprof.tui.pages.compare_leaves import Compared, side
-from zprof.tui.popups.number import said_of
-from zprof.tui.session import Asked, Loaded, turned
+from zprof.tui.figures import Aggregation, Figure
+from zprof.tui.metric_help.registry import find_help
+from zprof.tui.number_popup import explain_number
+from zprof.tui.presenters.compare import (
+    CompareOptions,
+    build_compare_table,
+    build_settings_table,
+    describe_row,
+    explain_no_tokens,
+    format_header,
+    format_short_verdict,
+    shorten_names,
+)
+from zprof.tui.presenters.compare_rows import CompareFigure, make_side_figure
+from zprof.tui.session import LoadedRun, RunRequest, swap_baseline
 from zprof.tui.tables import Line, Table
 
-ALL, DIFFERING, TOKENS = Shown(), Shown(only_differences=True), Shown(per_token=True)
+ALL, DIFFERING, TOKENS = (
+    CompareOptions(),
+    CompareOptions(only_differences=True),
+    CompareOptions(per_token=True),
+)
 METRIC, A, B, CHANGE, INTERVAL, VERDICT = range(6)
 
 
 @pytest.fixture(scope="module")
-def compared(loaded: Loaded) -> Any:
+def compared(loaded: LoadedRun) -> Any:
     """What ``zprof compare -f json`` writes, of runs that are opened and measured anew."""
     assert loaded.before_run is not None
-    return json.loads(to_json(side_by_side(open_run(loaded.before_run.path), open_run(loaded.run.path))))
+    return json.loads(
+        to_json(diagnose_side_by_side(open_run(loaded.before_run.path), open_run(loaded.run.path)))
+    )
 
 
 def place(tree: Any, key: str) -> Any:
@@ -43,8 +57,8 @@ def line(table: Table, name: str) -> Line:
     return next(one for one in table.lines if one.cells[METRIC].text == name)
 
 
-def test_every_row_is_that_of_zprof_compare(loaded: Loaded, compared: Any) -> None:
-    lines = compare_table(loaded, ALL).lines
+def test_every_row_is_that_of_zprof_compare(loaded: LoadedRun, compared: Any) -> None:
+    lines = build_compare_table(loaded, ALL).lines
     assert len(lines) > 80
     for one in lines:
         row = place(compared, one.key)
@@ -57,14 +71,14 @@ def test_every_row_is_that_of_zprof_compare(loaded: Loaded, compared: Any) -> No
                 assert row["unit"] == "text"
 
 
-def test_changes_are_those_of_its_numbers(loaded: Loaded, compared: Any) -> None:
-    for one in compare_table(loaded, ALL).lines:
+def test_changes_are_those_of_its_numbers(loaded: LoadedRun, compared: Any) -> None:
+    for one in build_compare_table(loaded, ALL).lines:
         row, cell = place(compared, one.key), one.cells[CHANGE]
         known = row["unit"] != "text" and None not in (row["a"], row["b"])
-        assert isinstance(cell, Compared) == known
-        if isinstance(cell, Compared) and row["unit"] == "ratio":
+        assert isinstance(cell, CompareFigure) == known
+        if isinstance(cell, CompareFigure) and row["unit"] == "ratio":
             assert cell.value == pytest.approx(row["b"] - row["a"])
-        elif isinstance(cell, Compared):
+        elif isinstance(cell, CompareFigure):
             expected = row["b"] / row["a"] - 1 if row["a"] else None
             assert cell.value == (None if expected is None else pytest.approx(expected))
             assert cell.text == said(row["a"], row["b"])
@@ -79,10 +93,10 @@ def said(a: float, b: float) -> str:
     return f"x {b / a:.1f}" if b >= 2 * a else f"{(b / a - 1) * 100:+.1f} %"
 
 
-def test_numbers_of_compare_are_no_leaves_and_all_others_have_some(loaded: Loaded) -> None:
+def test_numbers_of_compare_are_no_leaves_and_all_others_have_some(loaded: LoadedRun) -> None:
     leaves = derived = 0
-    for figure in compare_table(loaded, ALL).figures():
-        if isinstance(figure, Compared):
+    for figure in build_compare_table(loaded, ALL).figures():
+        if isinstance(figure, CompareFigure):
             derived += 1
             assert figure.leaves == ()
             assert figure.in_report() == ()
@@ -94,8 +108,8 @@ def test_numbers_of_compare_are_no_leaves_and_all_others_have_some(loaded: Loade
     assert derived > 50
 
 
-def test_what_is_a_leaf_of_the_report_is_shown_as_one(loaded: Loaded) -> None:
-    table = compare_table(loaded, ALL)
+def test_what_is_a_leaf_of_the_report_is_shown_as_one(loaded: LoadedRun) -> None:
+    table = build_compare_table(loaded, ALL)
     for name, before, after in (
         ("step time", "comparison.baseline_time[*].wall_ns", "time.per_rank[*].wall_ns"),
         ("rank 1 compute", "comparison.baseline_time[1].compute_ns", "time.per_rank[1].compute_ns"),
@@ -110,25 +124,30 @@ def test_what_is_a_leaf_of_the_report_is_shown_as_one(loaded: Loaded) -> None:
         figures = [cell for cell in cells[A : B + 1] if isinstance(cell, Figure)]
         assert [figure.leaves for figure in figures] == [(before,), (after,)]
         largest = name in ("peak memory", "activations")
-        assert all((figure.how is How.LARGEST) == largest for figure in figures)
+        assert all((figure.how is Aggregation.LARGEST) == largest for figure in figures)
 
 
-def test_what_a_rank_does_not_know_is_unknown(loaded: Loaded) -> None:
+def test_what_a_rank_does_not_know_is_unknown(loaded: LoadedRun) -> None:
     """Though its leaves would make a number of what the others know."""
     section = Section(title="step", note="", rows=())
     row = Row(name="overlap_ratio", unit="ratio", a=None, b=0.5)
-    assert [side(loaded, section, row, after=after).text for after in (False, True)] == ["unknown", "50.0 %"]
-    assert isinstance(side(loaded, section, row, after=True), Compared), "no leaf makes this number"
+    assert [make_side_figure(loaded, section, row, after=after).text for after in (False, True)] == [
+        "unknown",
+        "50.0 %",
+    ]
+    assert isinstance(make_side_figure(loaded, section, row, after=True), CompareFigure), (
+        "no leaf makes this number"
+    )
 
 
-def test_every_figure_has_a_meaning(loaded: Loaded) -> None:
+def test_every_figure_has_a_meaning(loaded: LoadedRun) -> None:
     for shown in (ALL, TOKENS):
-        named = [leaf for figure in compare_table(loaded, shown).figures() for leaf in figure.leaves]
-        assert not {leaf for leaf in named if meaning_of(leaf) is None}
+        named = [leaf for figure in build_compare_table(loaded, shown).figures() for leaf in figure.leaves]
+        assert not {leaf for leaf in named if find_help(leaf) is None}
 
 
-def test_verdicts_of_the_fixture(loaded: Loaded) -> None:
-    table = compare_table(loaded, ALL)
+def test_verdicts_of_the_fixture(loaded: LoadedRun) -> None:
+    table = build_compare_table(loaded, ALL)
     verdicts = {one.cells[METRIC].text: one.cells[VERDICT].text for one in table.lines}
     assert verdicts["step time"] == "✗ worse"
     assert verdicts["exposed transfer"] == "✗ worse"
@@ -147,7 +166,7 @@ def test_verdicts_of_the_fixture(loaded: Loaded) -> None:
     assert line(table, "volume ratio").cells[INTERVAL].text == ""
 
 
-def test_the_hidden_share_is_judged_by_the_shares_of_the_steps(loaded: Loaded) -> None:
+def test_the_hidden_share_is_judged_by_the_shares_of_the_steps(loaded: LoadedRun) -> None:
     """Held against the steps of both, drawn anew by other means."""
     assert loaded.before is not None
     shares = []
@@ -156,25 +175,27 @@ def test_the_hidden_share_is_judged_by_the_shares_of_the_steps(loaded: Loaded) -
         shares.append((sums["overlapped_ns"] / sums["collective_ns"]).to_numpy())
     spread = sum(part.var(ddof=1) / len(part) for part in shares) ** 0.5
     change = shares[1].mean() - shares[0].mean()
-    shown = line(compare_table(loaded, ALL), "hidden share").cells[INTERVAL]
+    shown = line(build_compare_table(loaded, ALL), "hidden share").cells[INTERVAL]
     low, high = (int(end) / 100 for end in shown.text.removesuffix(" pt").split(".."))
     assert low == pytest.approx(change - 1.96 * spread, abs=0.01)
     assert high == pytest.approx(change + 1.96 * spread, abs=0.01)
-    title, text = said_of_row(loaded, line(compare_table(loaded, ALL), "hidden share").key)
+    title, text = describe_row(loaded, line(build_compare_table(loaded, ALL), "hidden share").key)
     assert (title, "more is better" in text) == ("hidden share", True)
 
 
-def test_the_hidden_share_of_few_steps_is_not_judged(loaded: Loaded) -> None:
+def test_the_hidden_share_of_few_steps_is_not_judged(loaded: LoadedRun) -> None:
     assert loaded.before is not None
     steps = loaded.before.steps
     few = replace(loaded, before=replace(loaded.before, steps=steps[steps["step"] == steps["step"].min()]))
-    cells = line(compare_table(few, ALL), "hidden share").cells
+    cells = line(build_compare_table(few, ALL), "hidden share").cells
     assert (cells[INTERVAL].text, cells[VERDICT].text) == ("", "not judged")
 
 
-def test_a_collective_that_one_side_does_not_use_is_no_merit(loaded: Loaded) -> None:
+def test_a_collective_that_one_side_does_not_use_is_no_merit(loaded: LoadedRun) -> None:
     """The baseline reduces, the run gathers and scatters: the same work, by other collectives."""
-    lines = {one.cells[METRIC].text: one.cells[VERDICT].text for one in compare_table(loaded, ALL).lines}
+    lines = {
+        one.cells[METRIC].text: one.cells[VERDICT].text for one in build_compare_table(loaded, ALL).lines
+    }
     for kind in ("all_reduce", "all_gather", "reduce_scatter"):
         for name in ("bytes", "total", "exposed"):
             assert lines[f"{kind} {name}"] == "* differs"
@@ -183,7 +204,7 @@ def test_a_collective_that_one_side_does_not_use_is_no_merit(loaded: Loaded) -> 
 
 
 @pytest.mark.parametrize("side_of", ["run", "baseline"])
-def test_what_not_all_ranks_were_seen_in_is_no_merit(loaded: Loaded, side_of: str) -> None:
+def test_what_not_all_ranks_were_seen_in_is_no_merit(loaded: LoadedRun, side_of: str) -> None:
     """There a wait is the least and a transfer the most that it can be; their sum is known."""
     comparison = loaded.report.comparison
     assert comparison is not None
@@ -193,7 +214,9 @@ def test_what_not_all_ranks_were_seen_in_is_no_merit(loaded: Loaded, side_of: st
     if side_of == "baseline":
         comparison = replace(comparison, baseline_time=unsplit)
     unsure = replace(loaded, report=replace(loaded.report, time=time, comparison=comparison))
-    verdicts = {one.cells[METRIC].text: one.cells[VERDICT].text for one in compare_table(unsure, ALL).lines}
+    verdicts = {
+        one.cells[METRIC].text: one.cells[VERDICT].text for one in build_compare_table(unsure, ALL).lines
+    }
     assert verdicts["exposed transfer"] == verdicts["exposed wait"] == "not judged"
     bounds = (
         ("exposed transfer", "≤ "),
@@ -202,13 +225,13 @@ def test_what_not_all_ranks_were_seen_in_is_no_merit(loaded: Loaded, side_of: st
         ("all_gather transfer", "≤ "),
     )
     for name, sign in bounds:
-        shown = line(compare_table(unsure, ALL), name)
+        shown = line(build_compare_table(unsure, ALL), name)
         signs = [cell.text.startswith(sign) for cell in shown.cells[A : B + 1]]
         assert signs == ([True, False] if side_of == "baseline" else [False, True]), name
-        assert sign in said_of_row(unsure, shown.key)[1]
+        assert sign in describe_row(unsure, shown.key)[1]
     assert (
         "≤ "
-        in line(compare_table(unsure, TOKENS), "exposed transfer")
+        in line(build_compare_table(unsure, TOKENS), "exposed transfer")
         .cells[A if side_of == "baseline" else B]
         .text
     )
@@ -216,14 +239,14 @@ def test_what_not_all_ranks_were_seen_in_is_no_merit(loaded: Loaded, side_of: st
     assert verdicts["idle"] == "✗ worse"
 
 
-def test_names_have_the_room_there_is(loaded: Loaded) -> None:
+def test_names_have_the_room_there_is(loaded: LoadedRun) -> None:
     """Two names that begin alike are told apart where a line is wide enough."""
     run = replace(loaded.report.run, name="tracelens_h100_bert_small")
     long = replace(loaded, report=replace(loaded.report, run=run))
-    assert head_words(long, ALL)[1].text == "B tracelens_h10… (this run)"
-    assert head_words(long, ALL, 120)[1].text == "B tracelens_h100_bert_small (this run)"
+    assert format_header(long, ALL)[1].text == "B tracelens_h10… (this run)"
+    assert format_header(long, ALL, 120)[1].text == "B tracelens_h100_bert_small (this run)"
     for width in (80, 120, 200):
-        assert len("  ".join(word.text for word in head_words(long, ALL, width))) <= width
+        assert len("  ".join(word.text for word in format_header(long, ALL, width))) <= width
 
 
 @pytest.mark.parametrize(
@@ -236,11 +259,11 @@ def test_names_have_the_room_there_is(loaded: Loaded) -> None:
     ],
 )
 def test_long_names_are_told_apart(before: str, after: str, shown: tuple[str, str]) -> None:
-    assert told_apart(before, after, 14) == shown
+    assert shorten_names(before, after, 14) == shown
 
 
-def test_only_what_differs(loaded: Loaded) -> None:
-    everything, differing = compare_table(loaded, ALL), compare_table(loaded, DIFFERING)
+def test_only_what_differs(loaded: LoadedRun) -> None:
+    everything, differing = build_compare_table(loaded, ALL), build_compare_table(loaded, DIFFERING)
     assert {one.key for one in differing.lines} < {one.key for one in everything.lines}
     names = {one.cells[METRIC].text for one in differing.lines}
     assert "step time" in names
@@ -250,21 +273,23 @@ def test_only_what_differs(loaded: Loaded) -> None:
         assert one.cells[VERDICT].text != "= same"
 
 
-def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: Loaded) -> None:
-    table = compare_table(loaded, TOKENS)
+def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: LoadedRun) -> None:
+    table = build_compare_table(loaded, TOKENS)
     assert table.title == "rank time a token: step times of all ranks / tokens of all ranks"
     assert "step time" not in {one.cells[METRIC].text for one in table.lines}
     step = line(table, "rank time").cells
     assert isinstance(step[A], Figure)
     assert isinstance(step[B], Figure)
     report = loaded.report
-    assert step[B].how is How.PER_WORK
-    assert "this is  sum of all ranks / tokens" in "\n".join(said_of(step[B], loaded))
+    assert step[B].how is Aggregation.PER_WORK
+    assert "this is  sum of all ranks / tokens" in "\n".join(explain_number(step[B], loaded))
     assert step[B].value == pytest.approx(sum(rank.wall_ns for rank in report.time.per_rank) / 64)
     assert step[VERDICT].text == "✗ worse"
-    names = {one.cells[METRIC].text for one in compare_table(loaded, TOKENS).lines}
-    of_step = {one.cells[METRIC].text: one.cells[VERDICT].text for one in compare_table(loaded, ALL).lines}
-    for one in compare_table(loaded, TOKENS).lines:
+    names = {one.cells[METRIC].text for one in build_compare_table(loaded, TOKENS).lines}
+    of_step = {
+        one.cells[METRIC].text: one.cells[VERDICT].text for one in build_compare_table(loaded, ALL).lines
+    }
+    for one in build_compare_table(loaded, TOKENS).lines:
         name = {"rank time": "step time"}.get(one.cells[METRIC].text, one.cells[METRIC].text)
         assert one.cells[VERDICT].text == of_step[name], "both do the same work in a step"
     assert "peak memory" in names, "what is of no step stays"
@@ -272,27 +297,27 @@ def test_per_token_is_the_time_of_all_ranks_over_the_tokens(loaded: Loaded) -> N
     assert "rank 0 compute" not in names
 
 
-def test_per_token_says_why_not(loaded: Loaded, alone: Loaded) -> None:
-    assert why_no_tokens(loaded) == ""
-    assert why_no_tokens(alone) == "the steps of both runs are not timed"
+def test_per_token_says_why_not(loaded: LoadedRun, alone: LoadedRun) -> None:
+    assert explain_no_tokens(loaded) == ""
+    assert explain_no_tokens(alone) == "the steps of both runs are not timed"
     report = loaded.report
     assert report.comparison is not None
     gap = Gap(what="time at equal work", reason="tokens of zero3 are not known", remedy="--tokens-per-step")
     unknown = replace(report, comparison=replace(report.comparison, equal_work=None), gaps=(gap,))
-    said = why_no_tokens(replace(loaded, report=unknown))
+    said = explain_no_tokens(replace(loaded, report=unknown))
     assert said == "tokens of zero3 are not known (--tokens-per-step)"
     partial = replace(report, run=replace(report.run, ranks_loaded=(0,)))
-    assert "not all ranks" in why_no_tokens(replace(loaded, report=partial))
+    assert "not all ranks" in explain_no_tokens(replace(loaded, report=partial))
 
 
-def test_settings_that_differ_come_first(loaded: Loaded, compared: Any) -> None:
-    everything, differing = settings_table(loaded, ALL), settings_table(loaded, DIFFERING)
+def test_settings_that_differ_come_first(loaded: LoadedRun, compared: Any) -> None:
+    everything, differing = build_settings_table(loaded, ALL), build_settings_table(loaded, DIFFERING)
     assert [one.cells[METRIC].text for one in differing.lines] == ["stage", "modelled"]
     assert differing.note == ""
     assert loaded.both is not None
     equal = tuple(replace(setting, b=setting.a) for setting in loaded.both.settings)
     same = replace(loaded, both=replace(loaded.both, settings=equal))
-    assert settings_table(same, DIFFERING).note == "all settings are the same"
+    assert build_settings_table(same, DIFFERING).note == "all settings are the same"
     assert [one.key for one in everything.lines[:2]] == [one.key for one in differing.lines]
     assert len(everything.lines) == len(compared["settings"])
     for one in everything.lines:
@@ -300,45 +325,45 @@ def test_settings_that_differ_come_first(loaded: Loaded, compared: Any) -> None:
         assert one.cells[2].text == ("= same" if setting["a"] == setting["b"] else "* differs")
 
 
-def test_a_row_in_full(loaded: Loaded, compared: Any) -> None:
-    key = line(compare_table(loaded, ALL), "all_gather exposed").key
-    title, text = said_of_row(loaded, key)
+def test_a_row_in_full(loaded: LoadedRun, compared: Any) -> None:
+    key = line(build_compare_table(loaded, ALL), "all_gather exposed").key
+    title, text = describe_row(loaded, key)
     assert title == "all_gather exposed"
     assert f"in zprof compare A B -f json: {key}" in text
     assert "a step, mean of the ranks" in text
     assert "differs  they differ, and neither side is better for that" in text
-    step = said_of_row(loaded, line(compare_table(loaded, ALL), "exposed transfer").key)[1]
+    step = describe_row(loaded, line(build_compare_table(loaded, ALL), "exposed transfer").key)[1]
     assert "worse    by more than the doubt of the step time, 16." in step
-    title, text = said_of_row(loaded, settings_table(loaded, DIFFERING).lines[1].key)
+    title, text = describe_row(loaded, build_settings_table(loaded, DIFFERING).lines[1].key)
     assert title == "training: modelled"
     assert "planted no_prefetch: every unit is gathered when it is already needed" in text
 
 
-def test_names_that_steer_a_terminal_are_escaped(loaded: Loaded) -> None:
+def test_names_that_steer_a_terminal_are_escaped(loaded: LoadedRun) -> None:
     assert loaded.both is not None
     hostile = Setting(where="environment", name="X\x1b[2J", a="[bold]\n1", b="\u202e2")
     both = replace(loaded.both, settings=(hostile,))
-    cells = settings_table(replace(loaded, both=both), ALL).lines[0].cells
+    cells = build_settings_table(replace(loaded, both=both), ALL).lines[0].cells
     assert [cell.text for cell in cells[:2]] == ["X\\x1b[2J", "[bold]\\x0a1"]
     assert cells[3].text == "\\u202e2"
 
 
-def test_turned_a_and_b_change_places(loaded: Loaded) -> None:
-    asked = Asked(path=loaded.run.path, opener=open_run)
-    other = turned(asked, loaded, lambda doing: None)
+def test_turned_a_and_b_change_places(loaded: LoadedRun) -> None:
+    asked = RunRequest(path=loaded.run.path, opener=open_run)
+    other = swap_baseline(asked, loaded, lambda doing: None)
     assert (other.report.run.name, loaded.report.run.name) == ("ddp", "zero3")
-    table, back = compare_table(loaded, ALL), compare_table(other, ALL)
+    table, back = build_compare_table(loaded, ALL), build_compare_table(other, ALL)
     for name in ("step time", "peak memory", "rank 0 idle"):
         here, there = line(table, name).cells, line(back, name).cells
         assert (here[A].text, here[B].text) == (there[B].text, there[A].text)
     assert line(back, "step time").cells[VERDICT].text == "✓ better"
-    assert turned(asked, other, lambda doing: None).report == loaded.report
+    assert swap_baseline(asked, other, lambda doing: None).report == loaded.report
 
 
-def test_what_is_said_above(loaded: Loaded) -> None:
-    words = [word.text for word in head_words(loaded, TOKENS)]
+def test_what_is_said_above(loaded: LoadedRun) -> None:
+    words = [word.text for word in format_header(loaded, TOKENS)]
     assert words == ["A ddp (baseline)", "B zero3 (this run)", "per token", "all rows"]
-    assert [word.text for word in short_verdict(loaded)] == [
+    assert [word.text for word in format_short_verdict(loaded)] == [
         "✗ SLOWER",
         "323.5 ms vs 200.3 ms a step, +62 % [+53.1, +69.2]",
     ]

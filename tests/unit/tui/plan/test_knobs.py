@@ -4,26 +4,32 @@ from dataclasses import replace
 
 import pytest
 
-from zprof.model.planning.whatif import Change
-from zprof.tui.plan.knob import Knob
-from zprof.tui.plan.knobs import Facts, asked, changes_said, knobs_of, turned
+from zprof.model.whatif import Change
+from zprof.tui.presenters.plan_knobs import (
+    Knob,
+    KnobFacts,
+    describe_change,
+    drop_idle_knobs,
+    list_knobs,
+    turn_knob,
+)
 
-RUN = Facts(
+RUN = KnobFacts(
     world_size=4, stage=3, has_time=True, has_memory=True, gathers=True, micro_batches=3, prefetch=1, units=4
 )
 OF_LINKS = {"bandwidth_ratio", "latency_ratio", "even", "overlap_reduce", "overlap_gather"}
 OF_SHARDS = {"stage", "prefetch", "keep_after_forward", "units_merged"}
 
 
-def fields(facts: Facts, change: Change | None = None) -> set[str]:
-    return {knob.field for knob in knobs_of(facts, change or Change())}
+def fields(facts: KnobFacts, change: Change | None = None) -> set[str]:
+    return {knob.field for knob in list_knobs(facts, change or Change())}
 
 
-def knob(name: str, change: Change | None = None, facts: Facts = RUN) -> Knob:
-    return next(one for one in knobs_of(facts, change or Change()) if one.field == name)
+def knob(name: str, change: Change | None = None, facts: KnobFacts = RUN) -> Knob:
+    return next(one for one in list_knobs(facts, change or Change()) if one.field == name)
 
 
-def texts(name: str, facts: Facts = RUN) -> list[str]:
+def texts(name: str, facts: KnobFacts = RUN) -> list[str]:
     return [choice.text for choice in knob(name, facts=facts).choices]
 
 
@@ -44,7 +50,7 @@ def test_a_whole_run_has_all_knobs_and_every_one_is_a_field_of_a_change() -> Non
     ],
     ids=["one rank", "no time", "no memory", "nothing", "stage unknown"],
 )
-def test_only_what_means_something(facts: Facts, left: set[str]) -> None:
+def test_only_what_means_something(facts: KnobFacts, left: set[str]) -> None:
     assert fields(facts) == left
 
 
@@ -63,20 +69,20 @@ def test_the_choices_hold_what_was_measured() -> None:
     assert texts("micro_batches") == ["1", "2", "3", "4", "8", "16"]
     assert texts("units_merged") == ["1", "2", "3", "4"]
     assert texts("bandwidth_ratio") == ["x0.25", "x0.5", "x1", "x2", "x4"]
-    for one in knobs_of(RUN, Change()):
+    for one in list_knobs(RUN, Change()):
         assert [choice.value for choice in one.choices].count(None) == 1
         assert one.place(Change()) == one.measured
 
 
 def test_it_turns_by_one_and_stays_at_its_ends() -> None:
-    knobs = knobs_of(RUN, Change())
-    change = turned(knobs, Change(), "stage", -1)
+    knobs = list_knobs(RUN, Change())
+    change = turn_knob(knobs, Change(), "stage", -1)
     assert change == Change(stage=2)
-    assert turned(knobs, change, "stage", 1) == Change()
-    assert turned(knobs, Change(), "stage", 1) == Change()
-    assert turned(knobs, Change(), "bandwidth_ratio", -9) == Change(bandwidth_ratio=0.25)
-    assert turned(knobs, Change(), "overlap_reduce", -1) == Change(overlap_reduce=False)
-    assert turned(knobs, Change(), "none such", 1) == Change()
+    assert turn_knob(knobs, change, "stage", 1) == Change()
+    assert turn_knob(knobs, Change(), "stage", 1) == Change()
+    assert turn_knob(knobs, Change(), "bandwidth_ratio", -9) == Change(bandwidth_ratio=0.25)
+    assert turn_knob(knobs, Change(), "overlap_reduce", -1) == Change(overlap_reduce=False)
+    assert turn_knob(knobs, Change(), "none such", 1) == Change()
 
 
 @pytest.mark.parametrize(
@@ -89,23 +95,23 @@ def test_it_turns_by_one_and_stays_at_its_ends() -> None:
     ],
 )
 def test_what_means_nothing_at_a_stage_is_idle(stage: int | None, idle: set[str]) -> None:
-    knobs = knobs_of(RUN, Change(stage=stage))
+    knobs = list_knobs(RUN, Change(stage=stage))
     assert {one.field for one in knobs if one.idle} == idle
 
 
 def test_an_idle_knob_does_not_turn_and_is_not_asked_for() -> None:
     change = Change(stage=2, prefetch=4)
-    knobs = knobs_of(RUN, change)
-    assert turned(knobs, change, "prefetch", 1) == change
-    assert asked(knobs, change) == Change(stage=2)
-    assert changes_said(knobs, change) == "stage 2"
+    knobs = list_knobs(RUN, change)
+    assert turn_knob(knobs, change, "prefetch", 1) == change
+    assert drop_idle_knobs(knobs, change) == Change(stage=2)
+    assert describe_change(knobs, change) == "stage 2"
 
 
 def test_a_choice_that_turns_out_to_be_the_measured_one_is_no_change() -> None:
     """Before the model is there, what the run prefetches is not known."""
-    change = turned(knobs_of(replace(RUN, prefetch=None), Change()), Change(), "prefetch", 2)
+    change = turn_knob(list_knobs(replace(RUN, prefetch=None), Change()), Change(), "prefetch", 2)
     assert change == Change(prefetch=1)
-    knobs = knobs_of(RUN, change)
+    knobs = list_knobs(RUN, change)
     assert not knob("prefetch", change).is_turned(change)
-    assert asked(knobs, change) == Change()
-    assert changes_said(knobs, change) == ""
+    assert drop_idle_knobs(knobs, change) == Change()
+    assert describe_change(knobs, change) == ""

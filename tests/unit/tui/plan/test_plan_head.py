@@ -6,15 +6,15 @@ import pytest
 
 from tests.support.outlooks import ASSUMPTIONS, NO_MEMORY, NO_TIME
 from zprof.model.errors import BadInput
-from zprof.model.planning.whatif import Change, Outlook, Predicted, Prediction
-from zprof.tui.plan.head import gaps_word, headline
-from zprof.tui.plan.planned import Planned
+from zprof.model.whatif import Change, Outlook, PredictedFigure, Prediction
+from zprof.tui.presenters.plan import build_headline, format_gaps_cell
+from zprof.tui.presenters.plan_prediction import PlannedChange
 
 MS, MIB = 1_000_000, 1 << 20
 
 
-def entry(name: str, measured: int, predicted: int, low: int, high: int) -> Predicted:
-    return Predicted(
+def entry(name: str, measured: int, predicted: int, low: int, high: int) -> PredictedFigure:
+    return PredictedFigure(
         name=name,
         measured=measured,
         modelled=measured - measured // 10,
@@ -32,18 +32,18 @@ CHANGE = Change(stage=2)
 
 
 def planned(
-    step: tuple[Predicted, ...] = STEP,
-    memory: tuple[Predicted, ...] = (),
+    step: tuple[PredictedFigure, ...] = STEP,
+    memory: tuple[PredictedFigure, ...] = (),
     saving: tuple[int, int] | None = (40 * MS, 80 * MS),
     words: str = "stage 2",
-) -> Planned:
+) -> PlannedChange:
     prediction = Prediction(change=CHANGE, words=words, step=step, memory=memory, saving_ns=saving)
     outlook = Outlook(predictions=(prediction,), assumptions=ASSUMPTIONS)
-    return Planned(change=CHANGE, words=words, answer=outlook)
+    return PlannedChange(change=CHANGE, words=words, answer=outlook)
 
 
-def said(found: Planned) -> str:
-    return " ".join(word.text for word in headline(found))
+def said(found: PlannedChange) -> str:
+    return " ".join(word.text for word in build_headline(found))
 
 
 def test_a_saving_with_its_range() -> None:
@@ -89,7 +89,7 @@ def test_the_run_as_it_is() -> None:
 
 
 def test_what_is_not_predicted_is_no_number() -> None:
-    asked = Planned(change=CHANGE, words="stage 2")
+    asked = PlannedChange(change=CHANGE, words="stage 2")
     assert said(asked) == "predicting stage 2 ..."
     refused = replace(asked, answer=BadInput("stage 2: no", hint="try [b]1\x1b[2J"))
     assert said(refused) == "NOT PREDICTED stage 2: no (try [b]1\\x1b[2J)"
@@ -98,13 +98,15 @@ def test_what_is_not_predicted_is_no_number() -> None:
 
 
 @pytest.mark.parametrize("memory", [(), PEAK], ids=["half of it", "all of it"])
-def test_gaps_are_said_with_their_remedy(memory: tuple[Predicted, ...]) -> None:
+def test_gaps_are_said_with_their_remedy(memory: tuple[PredictedFigure, ...]) -> None:
     found = planned(memory=memory)
-    assert gaps_word(found).text == ""
+    assert format_gaps_cell(found).text == ""
     outlook = found.outlook
     assert outlook is not None
     one = replace(found, answer=replace(outlook, gaps=(NO_TIME,)))
     what = "not known" if memory else "not predicted"
-    assert gaps_word(one).text == (f"! {what}: step: no step was timed; what helps: record with zprof record")
+    assert format_gaps_cell(one).text == (
+        f"! {what}: step: no step was timed; what helps: record with zprof record"
+    )
     both = replace(found, answer=replace(outlook, gaps=(NO_TIME, NO_MEMORY)))
-    assert gaps_word(both).text.startswith(f"! {what} (g: all 2): step")
+    assert format_gaps_cell(both).text.startswith(f"! {what} (g: all 2): step")

@@ -8,30 +8,28 @@ import pytest
 from tests.support.outlooks import MODEL, NO_MEMORY, foreseen
 from tests.unit.tui.test_every_number import hold
 from zprof.model.errors import BadInput
-from zprof.model.json_tree import to_json as render
+from zprof.model.json_format import to_json as render
 from zprof.model.memory import Memory
-from zprof.model.planning.whatif import Change, Outlook
 from zprof.model.time import LEDGER_TERMS, Time
-from zprof.tui.copying import as_json, as_markdown
-from zprof.tui.figures import Figure
-from zprof.tui.plan.fit import fit_table
-from zprof.tui.plan.foreseen import Foreseen
-from zprof.tui.plan.planned import Planned
-from zprof.tui.plan.predicting import Answer
-from zprof.tui.plan.tables import peak_table, step_table
-from zprof.tui.session import Loaded
-from zprof.tui.tables import Table, shown_columns
+from zprof.model.whatif import Change, Outlook
+from zprof.tui.background import Answer
+from zprof.tui.export import format_json, format_markdown
+from zprof.tui.figures import Figure, ModelFigure
+from zprof.tui.presenters.plan import build_fit_table, build_peak_table, build_step_table
+from zprof.tui.presenters.plan_prediction import PlannedChange
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import Table, select_columns
 
 CHANGE = Change(bandwidth_ratio=4.0, stage=2)
 NARROW, WIDE = 57, 92
 
 
-def planned(loaded: Loaded, change: Change = CHANGE) -> Planned:
-    return Planned(change=change, words="stage 2", answer=foreseen(loaded.analysis, (change,)))
+def planned(loaded: LoadedRun, change: Change = CHANGE) -> PlannedChange:
+    return PlannedChange(change=change, words="stage 2", answer=foreseen(loaded.analysis, (change,)))
 
 
-def tables(loaded: Loaded, found: Planned) -> list[Table]:
-    return [step_table(loaded, found), peak_table(loaded, found), fit_table(found)]
+def tables(loaded: LoadedRun, found: PlannedChange) -> list[Table]:
+    return [build_step_table(loaded, found), build_peak_table(loaded, found), build_fit_table(found)]
 
 
 def row(table: Table, key: str) -> dict[str, str]:
@@ -39,7 +37,7 @@ def row(table: Table, key: str) -> dict[str, str]:
     return {column.title: cell.text for column, cell in zip(table.columns, cells, strict=True)}
 
 
-def without(loaded: Loaded, *, time: bool = False, memory: bool = False) -> Loaded:
+def without(loaded: LoadedRun, *, time: bool = False, memory: bool = False) -> LoadedRun:
     """The same with no time, or no memory, measured."""
     report, analysis = loaded.report, loaded.analysis
     if time:
@@ -50,15 +48,15 @@ def without(loaded: Loaded, *, time: bool = False, memory: bool = False) -> Load
 
 
 @pytest.mark.parametrize("change", [Change(), CHANGE, Change(even=True, micro_batches=2)], ids=str)
-def test_every_number_is_a_leaf_of_the_report_that_is_written(loaded: Loaded, change: Change) -> None:
+def test_every_number_is_a_leaf_of_the_report_that_is_written(loaded: LoadedRun, change: Change) -> None:
     found = planned(loaded, change)
     tree = json.loads(render(replace(loaded.report, outlook=found.outlook)))
     numbers = [number for table in tables(loaded, found) for number in table.figures()]
-    assert len([number for number in numbers if isinstance(number, Foreseen)]) > 50
+    assert len([number for number in numbers if isinstance(number, ModelFigure)]) > 50
     hold(tree, numbers)
 
 
-def test_measured_numbers_are_those_that_the_prediction_starts_from(loaded: Loaded) -> None:
+def test_measured_numbers_are_those_that_the_prediction_starts_from(loaded: LoadedRun) -> None:
     found = planned(loaded)
     assert found.prediction is not None
     shown = {line.key: line.cells[1] for table in tables(loaded, found)[:2] for line in table.lines}
@@ -68,8 +66,8 @@ def test_measured_numbers_are_those_that_the_prediction_starts_from(loaded: Load
         assert number is None or number.value == pytest.approx(entry.measured, abs=1)
 
 
-def test_measured_modelled_and_predicted_stand_side_by_side(loaded: Loaded) -> None:
-    step = step_table(loaded, planned(loaded))
+def test_measured_modelled_and_predicted_stand_side_by_side(loaded: LoadedRun) -> None:
+    step = build_step_table(loaded, planned(loaded))
     assert row(step, "wall_ns") == {
         "term": "= step",
         "measured": "323.5",
@@ -80,12 +78,12 @@ def test_measured_modelled_and_predicted_stand_side_by_side(loaded: Loaded) -> N
         "change": "~-82.5",
         "baseline": "200.3",
     }
-    assert row(peak_table(loaded, planned(loaded)), "peak_bytes")["change"] == "~+1.5 MiB"
+    assert row(build_peak_table(loaded, planned(loaded)), "peak_bytes")["change"] == "~+1.5 MiB"
     assert pytest.approx(0.9) == MODEL
 
 
-def test_terms_that_are_nothing_are_left_out_but_for_those_that_are_predicted(loaded: Loaded) -> None:
-    names = [line.key for line in step_table(loaded, planned(loaded)).lines]
+def test_terms_that_are_nothing_are_left_out_but_for_those_that_are_predicted(loaded: LoadedRun) -> None:
+    names = [line.key for line in build_step_table(loaded, planned(loaded)).lines]
     assert "exposed_memcpy_ns" not in names
     assert set(names) <= {*LEDGER_TERMS, "wall_ns"}
     found = planned(loaded)
@@ -96,17 +94,20 @@ def test_terms_that_are_nothing_are_left_out_but_for_those_that_are_predicted(lo
         for entry in found.prediction.step
     )
     outlook = replace(found.outlook, predictions=(replace(found.prediction, step=step),))
-    assert row(step_table(loaded, replace(found, answer=outlook)), "exposed_memcpy_ns")["predicted"] == "~9.0"
+    assert (
+        row(build_step_table(loaded, replace(found, answer=outlook)), "exposed_memcpy_ns")["predicted"]
+        == "~9.0"
+    )
 
 
-def test_every_predicted_number_has_the_sign_and_no_other_has(loaded: Loaded) -> None:
+def test_every_predicted_number_has_the_sign_and_no_other_has(loaded: LoadedRun) -> None:
     for table in tables(loaded, planned(loaded)):
         for number in table.figures():
-            is_predicted = isinstance(number, Foreseen) and number.is_predicted
+            is_predicted = isinstance(number, ModelFigure) and number.is_predicted
             assert number.text.startswith("~") == is_predicted, number
 
 
-def test_every_predicted_number_says_what_it_rests_on(loaded: Loaded) -> None:
+def test_every_predicted_number_says_what_it_rests_on(loaded: LoadedRun) -> None:
     cells = {name: cell for table in tables(loaded, planned(loaded)) for name, cell in predicted(table)}
     said = cells["exposed_transfer_ns"].said
     for part in (
@@ -125,23 +126,25 @@ def test_every_predicted_number_says_what_it_rests_on(loaded: Loaded) -> None:
     assert "error on this run  none" not in cells["wall_ns"].said
 
 
-def predicted(table: Table) -> list[tuple[str, Foreseen]]:
+def predicted(table: Table) -> list[tuple[str, ModelFigure]]:
     return [
         (line.key, cell)
         for line in table.lines
         for cell in line.cells
-        if isinstance(cell, Foreseen) and cell.leaves[0].endswith(".predicted")
+        if isinstance(cell, ModelFigure) and cell.leaves[0].endswith(".predicted")
     ]
 
 
-def test_an_assumption_that_is_not_stated_is_said_to_be(loaded: Loaded) -> None:
+def test_an_assumption_that_is_not_stated_is_said_to_be(loaded: LoadedRun) -> None:
     found = planned(loaded)
     assert found.outlook is not None
     bare = replace(found, answer=replace(found.outlook, assumptions={}))
-    assert "assumption  step.wall: not stated" in dict(predicted(step_table(loaded, bare)))["wall_ns"].said
+    assert (
+        "assumption  step.wall: not stated" in dict(predicted(build_step_table(loaded, bare)))["wall_ns"].said
+    )
 
 
-def test_no_tenant_and_no_unit_is_taken_for_another(loaded: Loaded) -> None:
+def test_no_tenant_and_no_unit_is_taken_for_another(loaded: LoadedRun) -> None:
     """Names may carry their unit."""
     found = planned(loaded)
     assert found.outlook is not None
@@ -151,8 +154,8 @@ def test_no_tenant_and_no_unit_is_taken_for_another(loaded: Loaded) -> None:
     )
     outlook = replace(found.outlook, predictions=(replace(found.prediction, memory=named),))
     again = replace(found, answer=outlook)
-    assert [[cell.text for cell in line.cells] for line in peak_table(loaded, again).lines] == [
-        [cell.text for cell in line.cells] for line in peak_table(loaded, found).lines
+    assert [[cell.text for cell in line.cells] for line in build_peak_table(loaded, again).lines] == [
+        [cell.text for cell in line.cells] for line in build_peak_table(loaded, found).lines
     ]
 
 
@@ -169,8 +172,10 @@ def test_no_tenant_and_no_unit_is_taken_for_another(loaded: Loaded) -> None:
     ],
     ids=["asked", "refused", "gap"],
 )
-def test_what_is_not_there_is_never_0(loaded: Loaded, answer: Answer | None, shown: str, said: str) -> None:
-    found = Planned(change=CHANGE, words="stage 2", answer=answer)
+def test_what_is_not_there_is_never_0(
+    loaded: LoadedRun, answer: Answer | None, shown: str, said: str
+) -> None:
+    found = PlannedChange(change=CHANGE, words="stage 2", answer=answer)
     for table in tables(loaded, found)[:2]:
         assert table.lines
         for line in table.lines:
@@ -178,45 +183,45 @@ def test_what_is_not_there_is_never_0(loaded: Loaded, answer: Answer | None, sho
             assert line.cells[1].text not in (shown, "0")
         if said:
             (cell,) = {cell for cell in table.lines[0].cells[2:7]}
-            assert isinstance(cell, Foreseen)
+            assert isinstance(cell, ModelFigure)
             assert said in cell.said
             assert cell.leaves, "it opens, and says why"
-    assert not fit_table(found).lines
+    assert not build_fit_table(found).lines
 
 
-def test_half_a_run_has_half_a_prediction(loaded: Loaded) -> None:
+def test_half_a_run_has_half_a_prediction(loaded: LoadedRun) -> None:
     no_time = without(loaded, time=True)
-    assert not step_table(no_time, planned(no_time)).lines
-    assert row(peak_table(no_time, planned(no_time)), "peak_bytes")["predicted"] == "~11.5 MiB"
+    assert not build_step_table(no_time, planned(no_time)).lines
+    assert row(build_peak_table(no_time, planned(no_time)), "peak_bytes")["predicted"] == "~11.5 MiB"
     no_memory = without(loaded, memory=True)
-    assert not peak_table(no_memory, planned(no_memory)).lines
-    assert row(step_table(no_memory, planned(no_memory)), "wall_ns")["predicted"] == "~241.0"
+    assert not build_peak_table(no_memory, planned(no_memory)).lines
+    assert row(build_step_table(no_memory, planned(no_memory)), "wall_ns")["predicted"] == "~241.0"
 
 
-def test_columns_by_width(loaded: Loaded) -> None:
-    step = step_table(loaded, planned(loaded))
+def test_columns_by_width(loaded: LoadedRun) -> None:
+    step = build_step_table(loaded, planned(loaded))
 
     def titles(width: int) -> list[str]:
-        return [step.columns[place].title for place in shown_columns(step, width)]
+        return [step.columns[place].title for place in select_columns(step, width)]
 
     assert titles(NARROW) == ["term", "measured", "predicted", "change"]
     assert titles(WIDE) == ["term", "measured", "model", "error", "predicted", "range", "change"]
 
 
-def test_copies_say_that_it_is_predicted(loaded: Loaded) -> None:
-    table = step_table(loaded, planned(loaded))
+def test_copies_say_that_it_is_predicted(loaded: LoadedRun) -> None:
+    table = build_step_table(loaded, planned(loaded))
     line = table.lines[-1]
-    copied = json.loads(as_json(table, line, line.cells[0]))
+    copied = json.loads(format_json(table, line, line.cells[0]))
     assert copied["predicted"]["is"] == "predicted"
     assert copied["predicted"]["assumption"] == "step.wall"
     assert copied["range"]["shown"] == "~216.9..265.1"
     assert copied["model"]["is"] == "modelled"
     assert "is" not in copied["measured"]
-    assert "~241.0 |" in as_markdown(table, line, line.cells[0])
+    assert "~241.0 |" in format_markdown(table, line, line.cells[0])
 
 
-def test_the_fit_says_what_the_model_took(loaded: Loaded) -> None:
-    table = fit_table(planned(loaded))
+def test_the_fit_says_what_the_model_took(loaded: LoadedRun) -> None:
+    table = build_fit_table(planned(loaded))
     assert {line.key: line.cells[1].text for line in table.lines} == {
         "units": "6",
         "passes": "2",

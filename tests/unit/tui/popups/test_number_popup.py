@@ -9,16 +9,14 @@ from textual.pilot import Pilot
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, screen_text, settled
 from tests.support.tui_keys import closed, pressed
 from zprof.tui.app import ZprofApp
-from zprof.tui.figures import Unit, figure
-from zprof.tui.pages.rows import rows_table
-from zprof.tui.popups.number import NumberPopup, rows_behind, said_of
-from zprof.tui.session import Loaded
-from zprof.tui.units import word_of
-from zprof.tui.widgets.paged_table import PagedTable, paged
+from zprof.tui.figures import Unit, figure, strip_unit
+from zprof.tui.number_popup import NumberPopup, build_rows_table, explain_number, find_rows
+from zprof.tui.session import LoadedRun
+from zprof.tui.widgets.fact_table import PagedTable, align_to_pages
 
 
 @pytest.mark.parametrize("size", [SMALL, pytest.param(MIDDLE, marks=pytest.mark.slow), LARGE], ids=str)
-def test_the_only_row_is_not_hidden_by_a_bar(alone: Loaded, size: tuple[int, int]) -> None:
+def test_the_only_row_is_not_hidden_by_a_bar(alone: LoadedRun, size: tuple[int, int]) -> None:
     """A step of a rank is one row, with more columns than there is room for in 80."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -41,7 +39,7 @@ def test_the_only_row_is_not_hidden_by_a_bar(alone: Loaded, size: tuple[int, int
     [("5", "m", "space"), pytest.param(("6", "right", "right", "enter"), marks=pytest.mark.slow)],
     ids=["ranks", "compare"],
 )
-def test_no_column_is_seen_in_part(loaded: Loaded, keys: tuple[str, ...]) -> None:
+def test_no_column_is_seen_in_part(loaded: LoadedRun, keys: tuple[str, ...]) -> None:
     """Whatever column the cursor is on, each value has its unit."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -61,26 +59,28 @@ def test_no_column_is_seen_in_part(loaded: Loaded, keys: tuple[str, ...]) -> Non
     play(app_on(loaded), act)
 
 
-def test_rows_are_of_a_step_and_rank_and_begin_with_what_was_asked_for(loaded: Loaded) -> None:
+def test_rows_are_of_a_step_and_rank_and_begin_with_what_was_asked_for(loaded: LoadedRun) -> None:
     idle = figure(loaded.tree, Unit.NS, "time.per_rank[0].idle_ns")
-    rows = rows_behind(idle, loaded)
+    rows = find_rows(idle, loaded)
     assert rows is not None
-    titles = [column.title for column in rows_table(rows, "idle_ns").columns]
+    titles = [column.title for column in build_rows_table(rows, "idle_ns").columns]
     assert titles[:3] == ["step", "rank", "idle"]
-    assert sorted(titles) == sorted(word_of(name) for name in rows.columns)
+    assert sorted(titles) == sorted(strip_unit(name) for name in rows.columns)
     assert all(
-        cell.text.endswith("s") for line in rows_table(rows, "idle_ns").lines for cell in line.cells[2:4]
+        cell.text.endswith("s")
+        for line in build_rows_table(rows, "idle_ns").lines
+        for cell in line.cells[2:4]
     )
 
 
-def test_leaves_and_inputs_have_the_words_of_the_screens(loaded: Loaded) -> None:
+def test_leaves_and_inputs_have_the_words_of_the_screens(loaded: LoadedRun) -> None:
     number = figure(loaded.tree, Unit.NS, "time.per_rank[0].wall_ns")
-    said = said_of(number, loaded)
+    said = explain_number(number, loaded)
     assert "  step time of a rank  time.per_rank[0].wall_ns" in said
     (wait,) = [line for line in said if line.endswith("  exposed_wait_ns")]
     assert wait.split()[:2] == ["exposed", "wait"]
     saving = figure(loaded.tree, Unit.NS, "findings[0].saving_ns[0]")
-    (line,) = [line for line in said_of(saving, loaded) if "findings[0].saving_ns[0]" in line]
+    (line,) = [line for line in explain_number(saving, loaded) if "findings[0].saving_ns[0]" in line]
     assert "sav" in line.partition("findings")[0]
 
 
@@ -89,10 +89,10 @@ def test_leaves_and_inputs_have_the_words_of_the_screens(loaded: Loaded) -> None
     [([4, 4], 20, [4, 4]), ([4, 4, 4], 14, [4, 6, 13]), ([30, 4], 14, [30, 13]), ([], 5, [])],
 )
 def test_the_last_column_of_a_page_fills_it(widths: list[int], room: int, found: list[int]) -> None:
-    assert paged(widths, room) == found
+    assert align_to_pages(widths, room) == found
 
 
-def test_its_title_says_which_number_of_the_row_it_is(loaded: Loaded) -> None:
+def test_its_title_says_which_number_of_the_row_it_is(loaded: LoadedRun) -> None:
     titles = {
         ("4", "tab", "right", "enter"): "─ █ compute: ",
         ("5", "tab", "right", "right", "enter"): ", compute: ",

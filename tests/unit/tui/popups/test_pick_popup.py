@@ -6,11 +6,11 @@ from textual.widgets import OptionList
 from tests.support.tui_app import app_on, play, screen_text, settled
 from tests.support.tui_keys import pressed
 from zprof.tui.app import ZprofApp
-from zprof.tui.popups.pick import PickPopup
-from zprof.tui.session import Loaded
+from zprof.tui.popups import PickPopup
+from zprof.tui.session import LoadedRun
 
 
-def test_the_list_begins_at_what_is_picked(alone: Loaded) -> None:
+def test_the_list_begins_at_what_is_picked(alone: LoadedRun) -> None:
     """So enter changes nothing, and down is the next step."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -26,7 +26,7 @@ def test_the_list_begins_at_what_is_picked(alone: Loaded) -> None:
     play(app_on(alone), act)
 
 
-def test_of_very_many_those_around_it_are_shown_and_all_are_found(alone: Loaded) -> None:
+def test_of_very_many_those_around_it_are_shown_and_all_are_found(alone: LoadedRun) -> None:
     choices = [(str(rank), f"rank {rank}") for rank in range(1024)]
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:

@@ -5,11 +5,11 @@ from textual.pilot import Pilot
 
 from tests.support.tui_app import LARGE, SIZES, SMALL, app_on, play, screen_text
 from zprof.tui.app import ZprofApp
-from zprof.tui.popups.text import TextPopup
-from zprof.tui.session import Loaded
+from zprof.tui.popups import TextPopup
+from zprof.tui.session import LoadedRun
 
 
-def shown(loaded: Loaded, popup: TextPopup, size: tuple[int, int]) -> list[str]:
+def shown(loaded: LoadedRun, popup: TextPopup, size: tuple[int, int]) -> list[str]:
     """Lines of the frame, whole."""
     seen: list[str] = []
 
@@ -24,13 +24,13 @@ def shown(loaded: Loaded, popup: TextPopup, size: tuple[int, int]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_text_that_is_laid_out_fills_its_lines(alone: Loaded, size: tuple[int, int]) -> None:
+def test_text_that_is_laid_out_fills_its_lines(alone: LoadedRun, size: tuple[int, int]) -> None:
     lines = shown(alone, TextPopup("t", lambda columns: "\n".join(["¤" * columns] * 3)), size)
     assert len(lines) == 3
     assert all("¤ │" in line and "│ ¤" in line for line in lines)
 
 
-def test_more_lines_than_fit_leave_room_for_the_scroll_bar(alone: Loaded) -> None:
+def test_more_lines_than_fit_leave_room_for_the_scroll_bar(alone: LoadedRun) -> None:
     lines = shown(alone, TextPopup("t", lambda columns: "\n".join(["¤" * columns] * 99)), SMALL)
     assert len({line.count("¤") for line in lines}) == 1
 
@@ -41,5 +41,5 @@ def test_what_is_copied_is_the_text_where_nothing_else_is_said() -> None:
     assert TextPopup("t", lambda columns: "¤" * columns).copies == "¤" * 80
 
 
-def test_text_as_it_stands_is_broken_by_the_frame(alone: Loaded) -> None:
+def test_text_as_it_stands_is_broken_by_the_frame(alone: LoadedRun) -> None:
     assert len(shown(alone, TextPopup("t", "¤" * 150), LARGE)) == 2

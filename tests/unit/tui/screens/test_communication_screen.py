@@ -9,10 +9,9 @@ from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, scr
 from tests.support.tui_keys import pressed
 from tests.unit.tui.pages.test_communication_page import many_groups, with_collective, with_time
 from zprof.tui.app import ZprofApp
-from zprof.tui.meanings.registry import meaning_of
-from zprof.tui.pages.made_lines import MadeLines
-from zprof.tui.session import Loaded
-from zprof.tui.tables import MOST_LINES, MOST_ROWS
+from zprof.tui.metric_help.registry import find_help
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import MAX_LINES, MAX_ROWS, LazyLines
 from zprof.tui.widgets.fact_table import FactTable
 
 _PARTS = ("message sizes", "units (wrapped", "the link:")
@@ -33,7 +32,7 @@ def texts(app: ZprofApp, *presses: str, size: tuple[int, int] = SMALL) -> list[s
     return seen
 
 
-def test_collectives_and_checks_are_seen_and_one_of_three_tables(loaded: Loaded) -> None:
+def test_collectives_and_checks_are_seen_and_one_of_three_tables(loaded: LoadedRun) -> None:
     seen = texts(app_on(loaded), "3", "m", "m", "m")
     for word in ("all_gather", "reduce_scatter", "law", "ledger", "clocks"):
         assert word in seen[0]
@@ -43,12 +42,12 @@ def test_collectives_and_checks_are_seen_and_one_of_three_tables(loaded: Loaded)
     assert "blocks.1" in seen[1]
 
 
-def test_a_wide_terminal_shows_all(loaded: Loaded) -> None:
+def test_a_wide_terminal_shows_all(loaded: LoadedRun) -> None:
     text = press(app_on(loaded), "3", size=LARGE)
     assert all(title in text for title in (*_PARTS, "launch delay", "exposed transfer"))
 
 
-def test_a_terminal_that_is_made_wider_shows_more(loaded: Loaded) -> None:
+def test_a_terminal_that_is_made_wider_shows_more(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("3")
         await settled(app, pilot)
@@ -63,14 +62,14 @@ def test_a_terminal_that_is_made_wider_shows_more(loaded: Loaded) -> None:
     play(app_on(loaded), act)
 
 
-def test_the_line_follows_the_focus(loaded: Loaded) -> None:
+def test_the_line_follows_the_focus(loaded: LoadedRun) -> None:
     kinds = [entry.kind for entry in loaded.report.time.collectives]
     seen = texts(app_on(loaded), "3", "down")
     for kind, text in zip(kinds, seen, strict=True):
         assert split_line(text).startswith(f" {kind} 0,1  hidden")
 
 
-def test_a_name_opens_its_worst_instances_and_a_number_its_formula(loaded: Loaded) -> None:
+def test_a_name_opens_its_worst_instances_and_a_number_its_formula(loaded: LoadedRun) -> None:
     seen = texts(
         app_on(loaded),
         "3 enter",
@@ -94,7 +93,7 @@ def split_line(text: str) -> str:
     )
 
 
-def test_hidden_and_exposed_are_told_apart_without_colour_or_glyphs(loaded: Loaded) -> None:
+def test_hidden_and_exposed_are_told_apart_without_colour_or_glyphs(loaded: LoadedRun) -> None:
     half = loaded.report.time.collectives[0].total_ns // 2
     even = with_collective(loaded, exposed_ns=half, exposed_wait_ns=half // 2, exposed_transfer_ns=half // 2)
     line = split_line(press(app_on(even, mono=True), "3"))
@@ -106,13 +105,13 @@ def test_hidden_and_exposed_are_told_apart_without_colour_or_glyphs(loaded: Load
     assert line.isascii()
 
 
-def test_a_job_of_512_kinds_and_groups(loaded: Loaded) -> None:
+def test_a_job_of_512_kinds_and_groups(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("3")
         await settled(app, pilot)
-        assert app.screen.query_one("#collectives", FactTable).row_count == MOST_ROWS
+        assert app.screen.query_one("#collectives", FactTable).row_count == MAX_ROWS
         text = screen_text(app)
-        assert f"first {MOST_ROWS} of 512 rows" in text
+        assert f"first {MAX_ROWS} of 512 rows" in text
         for row in (row for row in text.splitlines() if "kind_0" in row and "hidden" not in row):
             assert row.rstrip().endswith("│")
         assert "law" in text
@@ -121,7 +120,7 @@ def test_a_job_of_512_kinds_and_groups(loaded: Loaded) -> None:
     play(app_on(many_groups(loaded)), act)
 
 
-def test_names_from_a_run_are_text(loaded: Loaded) -> None:
+def test_names_from_a_run_are_text(loaded: LoadedRun) -> None:
     evil = "a[bold]b\x1b[2J"
     units = tuple(replace(unit, unit=evil) for unit in loaded.report.time.units)
     text = press(app_on(with_time(loaded, replace(loaded.report.time, units=units))), "3", "m")
@@ -130,7 +129,7 @@ def test_names_from_a_run_are_text(loaded: Loaded) -> None:
     assert "a[bold]b\\x1b[2J" in text
 
 
-def test_a_search_without_a_hit_says_so_and_splits_nothing(loaded: Loaded) -> None:
+def test_a_search_without_a_hit_says_so_and_splits_nothing(loaded: LoadedRun) -> None:
     seen = texts(app_on(loaded), "3 slash z z z enter", "slash g a t h e r enter")
     assert "no row has 'zzz'" in seen[0]
     assert "hidden ╌" not in seen[0]
@@ -138,7 +137,7 @@ def test_a_search_without_a_hit_says_so_and_splits_nothing(loaded: Loaded) -> No
     assert split_line(seen[1]).startswith(" all_gather 0,1  hidden")
 
 
-def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: Loaded) -> None:
+def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: LoadedRun) -> None:
     first, unit = loaded.report.time.collectives[0], loaded.report.time.units[0]
     time = replace(
         loaded.report.time,
@@ -152,15 +151,15 @@ def test_of_thousands_of_rows_those_are_made_that_are_drawn(loaded: Loaded) -> N
         for name in ("collectives", "units"):
             part = app.screen.query_one(f"#{name}", FactTable)
             lines = part.table.lines if part.table else ()
-            assert isinstance(lines, MadeLines)
-            assert (len(lines), lines.made, part.row_count) == (MOST_LINES, MOST_ROWS, MOST_ROWS)
+            assert isinstance(lines, LazyLines)
+            assert (len(lines), lines.made, part.row_count) == (MAX_LINES, MAX_ROWS, MAX_ROWS)
         assert "the 2000 most exposed of 2500" in screen_text(app)
-        assert f"first {MOST_ROWS} of {MOST_LINES} rows: / narrows" in screen_text(app)
+        assert f"first {MAX_ROWS} of {MAX_LINES} rows: / narrows" in screen_text(app)
 
     play(app_on(with_time(loaded, time)), act, MIDDLE)
 
 
-def test_what_the_columns_of_the_worst_are_is_said_beside_them(loaded: Loaded) -> None:
+def test_what_the_columns_of_the_worst_are_is_said_beside_them(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pressed(app, pilot, "3", "enter", "question_mark")
         text = screen_text(app)
@@ -170,18 +169,18 @@ def test_what_the_columns_of_the_worst_are_is_said_beside_them(loaded: Loaded) -
     play(app_on(loaded), act, LARGE)
 
 
-def test_numbers_that_are_not_the_same_say_what_they_are(loaded: Loaded) -> None:
+def test_numbers_that_are_not_the_same_say_what_they_are(loaded: LoadedRun) -> None:
     """All of a transfer, its exposed part, and that of a finding: three numbers, each with its name."""
     text = press(app_on(loaded), "3")
     assert "hidden + exposed = wait + transfer, ms a step" in text
     assert "exposed:  ▒ wait" in text
     for key, number in (("transfer_ns", "transfer"), ("exposed_transfer_ns", "exposed transfer")):
-        meaning = meaning_of(f"time.collectives[0].{key}")
+        meaning = find_help(f"time.collectives[0].{key}")
         assert meaning is not None, number
         assert "without the first collective of each group in the window" in meaning.says
 
 
-def test_a_findings_transfer_is_that_of_the_rows_without_the_first_of_the_window(loaded: Loaded) -> None:
+def test_a_findings_transfer_is_that_of_the_rows_without_the_first_of_the_window(loaded: LoadedRun) -> None:
     time, rows = loaded.report.time, loaded.analysis.collectives
     gathers = rows[rows["kind"] == "all_gather"]
     steps = sum(rank.steps for rank in time.per_rank)

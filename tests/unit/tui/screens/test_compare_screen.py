@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from tests.support.tui_app import app_on, play, press, screen_text, settled
 from zprof.tui.app import ZprofApp
-from zprof.tui.session import Loaded
+from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.fact_table import FactTable
 
 _MOST_PAUSES = 2000
@@ -33,7 +33,7 @@ async def press_on(app: ZprofApp, pilot: Pilot[int], *keys: str) -> str:
     return screen_text(app)
 
 
-def test_rows_with_interval_and_verdict(loaded: Loaded) -> None:
+def test_rows_with_interval_and_verdict(loaded: LoadedRun) -> None:
     text = press(app_on(loaded), "6")
     assert "A ddp (baseline)  B zero3 (this run)  per step  all rows" in text
     assert "✗ SLOWER 323.5 ms vs 200.3 ms a step, +62 % [+53.1, +69.2]" in text
@@ -42,7 +42,7 @@ def test_rows_with_interval_and_verdict(loaded: Loaded) -> None:
     assert "settings: 2 differ" in text
 
 
-def test_other_views_and_what_opens(loaded: Loaded) -> None:
+def test_other_views_and_what_opens(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await press_on(app, pilot, "6")
         assert "only differences" in await press_on(app, pilot, "d")
@@ -61,7 +61,7 @@ def test_other_views_and_what_opens(loaded: Loaded) -> None:
     play(app_on(loaded), act)
 
 
-def test_d_says_that_all_settings_are_the_same(loaded: Loaded) -> None:
+def test_d_says_that_all_settings_are_the_same(loaded: LoadedRun) -> None:
     assert loaded.both is not None
     equal = tuple(replace(setting, b=setting.a) for setting in loaded.both.settings)
     same = replace(loaded, both=replace(loaded.both, settings=equal))
@@ -75,7 +75,7 @@ def test_d_says_that_all_settings_are_the_same(loaded: Loaded) -> None:
     play(app_on(same), act)
 
 
-def test_x_makes_the_baseline_the_run(loaded: Loaded) -> None:
+def test_x_makes_the_baseline_the_run(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("6", "x")
         await measured(app, pilot)
@@ -92,7 +92,7 @@ def test_x_makes_the_baseline_the_run(loaded: Loaded) -> None:
     play(app_on(loaded), act)
 
 
-def test_without_a_baseline_it_says_how_to_name_one(alone: Loaded) -> None:
+def test_without_a_baseline_it_says_how_to_name_one(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for key in ("6", "d", "n", "x"):
             text = await press_on(app, pilot, key)
@@ -108,7 +108,7 @@ def test_without_a_baseline_it_says_how_to_name_one(alone: Loaded) -> None:
 
 
 def test_a_baseline_is_named_measured_and_shown(
-    alone: Loaded, baseline_run: Path, monkeypatch: pytest.MonkeyPatch
+    alone: LoadedRun, baseline_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(baseline_run.parent)
 
@@ -127,7 +127,7 @@ def test_a_baseline_is_named_measured_and_shown(
 
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((120, 36), marks=pytest.mark.slow)], ids=str)
 def test_a_long_verdict_says_that_it_is_cut_and_help_has_it_all(
-    loaded: Loaded, size: tuple[int, int]
+    loaded: LoadedRun, size: tuple[int, int]
 ) -> None:
     sentence = "the ranks do not fit together: " + "without that nothing is known " * 12 + "the end"
     verdict = replace(loaded.report.verdict, sentence=f"? INCONCLUSIVE {sentence}")
@@ -144,14 +144,14 @@ def test_a_long_verdict_says_that_it_is_cut_and_help_has_it_all(
     play(app_on(said), act, size)
 
 
-def test_letters_instead_of_glyphs(loaded: Loaded) -> None:
+def test_letters_instead_of_glyphs(loaded: LoadedRun) -> None:
     text = press(app_on(loaded, ascii_only=True), "6")
     assert text.isascii()
     assert "x worse" in text
 
 
 @pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.slow)])
-def test_the_verdict_is_never_cut(loaded: Loaded, width: int) -> None:
+def test_the_verdict_is_never_cut(loaded: LoadedRun, width: int) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for keys in (("6",), ("d",), ("n",)):
             await pilot.press(*keys)
@@ -162,7 +162,7 @@ def test_the_verdict_is_never_cut(loaded: Loaded, width: int) -> None:
     play(app_on(loaded), act, size=(width, 24))
 
 
-def test_rows_are_copied_searched_and_sorted(loaded: Loaded) -> None:
+def test_rows_are_copied_searched_and_sorted(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await press_on(app, pilot, "6", "y")
         assert app.clipboard.split("\n")[2].startswith("| step time | 200.3 ms | 323.5 ms | +61.5 % |")

@@ -10,7 +10,7 @@ from tests.support.tui_app import LARGE, MIDDLE, app_on, play, press, screen_tex
 from zprof.model.gaps import Gap
 from zprof.model.memory import DeviceMemory
 from zprof.tui.app import ZprofApp
-from zprof.tui.session import Loaded
+from zprof.tui.session import LoadedRun
 
 
 async def press_on(app: ZprofApp, pilot: Pilot[int], *keys: str) -> str:
@@ -21,7 +21,7 @@ async def press_on(app: ZprofApp, pilot: Pilot[int], *keys: str) -> str:
     return screen_text(app)
 
 
-def test_the_answer_is_seen_at_once(loaded: Loaded) -> None:
+def test_the_answer_is_seen_at_once(loaded: LoadedRun) -> None:
     text = press(app_on(loaded))
     assert "✗ SLOWER 323.5 ms vs 200.3 ms a step" in text
     assert "! not the same job: modelled · MODELLED, not measured: link of 50.0 MB/s" in text
@@ -34,7 +34,7 @@ def test_the_answer_is_seen_at_once(loaded: Loaded) -> None:
     assert "not tested" in text
 
 
-def test_a_finding_opens_at_once_long_ones_scroll_and_y_copies_the_fix(loaded: Loaded) -> None:
+def test_a_finding_opens_at_once_long_ones_scroll_and_y_copies_the_fix(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         text = await press_on(app, pilot, "enter")
         for part in ("saves 36.4 ms to 125.8 ms", "high confidence", "evidence"):
@@ -51,7 +51,7 @@ def test_a_finding_opens_at_once_long_ones_scroll_and_y_copies_the_fix(loaded: L
     play(app_on(loaded), act)
 
 
-def test_all_of_a_finding_where_there_is_room(loaded: Loaded) -> None:
+def test_all_of_a_finding_where_there_is_room(loaded: LoadedRun) -> None:
     text = press(app_on(loaded), "enter", size=LARGE)
     for part in ("evidence", "what to change (y copies it)", "how to disprove it", "ZeroConfig(stage=3"):
         assert part in text
@@ -59,7 +59,7 @@ def test_all_of_a_finding_where_there_is_room(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize("size", [(160, 45), pytest.param(LARGE, marks=pytest.mark.slow), MIDDLE], ids=str)
 def test_where_there_is_room_evidence_and_the_worst_units_are_seen(
-    loaded: Loaded, size: tuple[int, int]
+    loaded: LoadedRun, size: tuple[int, int]
 ) -> None:
     """Not empty lines: of the focused finding what it rests on, all of it openable."""
 
@@ -78,7 +78,7 @@ def test_where_there_is_room_evidence_and_the_worst_units_are_seen(
     play(app_on(loaded), act, size)
 
 
-def test_without_units_or_evidence_there_is_no_empty_table(loaded: Loaded) -> None:
+def test_without_units_or_evidence_there_is_no_empty_table(loaded: LoadedRun) -> None:
     report = loaded.report
     bare = replace(report, time=replace(report.time, units=()))
     text = press(app_on(replace(loaded, report=bare)), size=LARGE)
@@ -89,7 +89,7 @@ def test_without_units_or_evidence_there_is_no_empty_table(loaded: Loaded) -> No
     assert "evidence of" not in text
 
 
-def test_numbers_and_lines_open(loaded: Loaded) -> None:
+def test_numbers_and_lines_open(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         text = await press_on(app, pilot, "right", "enter")
         assert "36.4..125.8 ms" in text
@@ -104,27 +104,27 @@ def test_numbers_and_lines_open(loaded: Loaded) -> None:
     play(app_on(loaded), act)
 
 
-def test_alone_there_is_no_baseline(alone: Loaded) -> None:
+def test_alone_there_is_no_baseline(alone: LoadedRun) -> None:
     text = press(app_on(alone))
     assert "was ms" not in text
     assert "! RISK" in text
 
 
-def test_letters_instead_of_glyphs(loaded: Loaded) -> None:
+def test_letters_instead_of_glyphs(loaded: LoadedRun) -> None:
     text = press(app_on(loaded, ascii_only=True))
     assert text.isascii()
     assert "x SLOWER" in text
     assert "====" in text
 
 
-def test_bars_use_the_room(loaded: Loaded) -> None:
+def test_bars_use_the_room(loaded: LoadedRun) -> None:
     def longest(text: str) -> int:
         return max(line.count("━") for line in text.splitlines())
 
     assert longest(press(app_on(loaded))) < longest(press(app_on(loaded), size=MIDDLE))
 
 
-def test_no_number_is_cut_at_80_columns_and_the_focused_finding_says_all(loaded: Loaded) -> None:
+def test_no_number_is_cut_at_80_columns_and_the_focused_finding_says_all(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         assert "ZP413 4 units are dropped after their forward" in await press_on(app, pilot, "j")
         for table in (one for one in app.screen.query("FactTable") if one.display):
@@ -137,7 +137,7 @@ def test_no_number_is_cut_at_80_columns_and_the_focused_finding_says_all(loaded:
 _SENTENCE = " and ".join(f"cause {at} of this rather long verdict" for at in range(12))
 
 
-def with_much(loaded: Loaded) -> Loaded:
+def with_much(loaded: LoadedRun) -> LoadedRun:
     """A verdict of many lines, and a device beside the memory."""
     report = loaded.report
     device = DeviceMemory(rank=0, device="cuda:0", moment="allocated peak", live_bytes=1, tenants={})
@@ -154,7 +154,7 @@ def with_much(loaded: Loaded) -> Loaded:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 24), (80, 30)], ids=str)
-def test_a_long_verdict_cuts_nothing_off_but_its_own_end(loaded: Loaded, size: tuple[int, int]) -> None:
+def test_a_long_verdict_cuts_nothing_off_but_its_own_end(loaded: LoadedRun, size: tuple[int, int]) -> None:
     text = press(app_on(with_much(loaded)), size=size)
     for name in ("peak memory", "headroom", "unclaimed", "not tested", "= step", "ZP401"):
         assert name in text, text
@@ -163,11 +163,11 @@ def test_a_long_verdict_cuts_nothing_off_but_its_own_end(loaded: Loaded, size: t
     assert "why, and what to change" in text
 
 
-def test_help_has_all_of_a_long_verdict(loaded: Loaded) -> None:
+def test_help_has_all_of_a_long_verdict(loaded: LoadedRun) -> None:
     assert "cause 11 of this" in press(app_on(with_much(loaded)), "?", "pagedown", size=(120, 36))
 
 
-def test_without_findings_the_room_tells_what_was_not_tested(loaded: Loaded) -> None:
+def test_without_findings_the_room_tells_what_was_not_tested(loaded: LoadedRun) -> None:
     gap = Gap(what="rule data_loader not tested", reason="no loader was seen", remedy="record more")
     bare = replace(loaded, report=replace(loaded.report, findings=(), gaps=(gap,)))
     for size in ((80, 24), LARGE):
@@ -176,7 +176,7 @@ def test_without_findings_the_room_tells_what_was_not_tested(loaded: Loaded) -> 
         assert "nothing to change: no cause that was tested was found" in text
 
 
-def test_tab_goes_through_the_parts_from_top_to_bottom(loaded: Loaded) -> None:
+def test_tab_goes_through_the_parts_from_top_to_bottom(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         for keys, parts in ORDERS.items():
             await press_on(app, pilot, keys)

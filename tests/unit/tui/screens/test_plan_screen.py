@@ -16,11 +16,11 @@ from tests.unit.tui.plan.test_plan_tables import without
 from zprof.analysis.analysis import RunAnalysis
 from zprof.model.errors import BadInput
 from zprof.model.gaps import Gap
-from zprof.model.planning.whatif import Change, Outlook
+from zprof.model.whatif import Change, Outlook
 from zprof.tui.app import ZprofApp
-from zprof.tui.plan.foreseen import Foreseen
+from zprof.tui.figures import ModelFigure
 from zprof.tui.screens.plan import PlanScreen
-from zprof.tui.session import Loaded
+from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.fact_table import FactTable
 from zprof.tui.widgets.knob_list import KnobList
 
@@ -66,7 +66,7 @@ def plan_of(app: ZprofApp) -> PlanScreen:
     return app.screen
 
 
-def test_a_knob_is_turned_predicted_marked_and_reset(alone: Loaded) -> None:
+def test_a_knob_is_turned_predicted_marked_and_reset(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         text = await on(app, pilot, "7")
         assert "AS MEASURED turn a knob" in text
@@ -92,7 +92,7 @@ def test_a_knob_is_turned_predicted_marked_and_reset(alone: Loaded) -> None:
     play(app_on(alone), act)
 
 
-def test_keys_work_while_it_is_predicted_and_the_last_change_wins(alone: Loaded) -> None:
+def test_keys_work_while_it_is_predicted_and_the_last_change_wins(alone: LoadedRun) -> None:
     slow = Gated()
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -123,7 +123,7 @@ def test_keys_work_while_it_is_predicted_and_the_last_change_wins(alone: Loaded)
     play(app_on(alone, predictor=slow), act)
 
 
-def test_an_answer_for_another_run_is_nobodys(alone: Loaded, loaded: Loaded) -> None:
+def test_an_answer_for_another_run_is_nobodys(alone: LoadedRun, loaded: LoadedRun) -> None:
     slow = Gated()
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -143,7 +143,7 @@ def test_an_answer_for_another_run_is_nobodys(alone: Loaded, loaded: Loaded) -> 
     play(app_on(alone, predictor=slow), act)
 
 
-def test_who_leaves_does_not_wait(alone: Loaded) -> None:
+def test_who_leaves_does_not_wait(alone: LoadedRun) -> None:
     slow = Gated()
     app = app_on(alone, predictor=slow)
 
@@ -170,7 +170,7 @@ def test_who_leaves_does_not_wait(alone: Loaded) -> None:
     ],
     ids=["refused", "a fault"],
 )
-def test_what_cannot_be_predicted_is_said(alone: Loaded, error: Exception, says: str) -> None:
+def test_what_cannot_be_predicted_is_said(alone: LoadedRun, error: Exception, says: str) -> None:
     def fails(analysis: RunAnalysis, changes: tuple[Change, ...], /) -> Outlook:
         raise error
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_predicted_is_said(alone: Loaded, error: Exception, says:
     play(app_on(alone, predictor=fails), act)
 
 
-def test_gaps_are_said_and_listed(alone: Loaded) -> None:
+def test_gaps_are_said_and_listed(alone: LoadedRun) -> None:
     gaps = (Gap(what="a " * 100, reason="b", remedy="c"), NO_TIME)
 
     def doubts(analysis: RunAnalysis, changes: tuple[Change, ...], /) -> Outlook:
@@ -209,7 +209,7 @@ def test_gaps_are_said_and_listed(alone: Loaded) -> None:
         ("memory", "", NO_MEMORY.reason),
     ],
 )
-def test_half_a_run(alone: Loaded, lacks: str, knob: str, says: str) -> None:
+def test_half_a_run(alone: LoadedRun, lacks: str, knob: str, says: str) -> None:
     half = without(alone, time=lacks == "time", memory=lacks == "memory")
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -222,7 +222,7 @@ def test_half_a_run(alone: Loaded, lacks: str, knob: str, says: str) -> None:
     play(app_on(half), act)
 
 
-def test_nothing_measured_has_no_knobs(alone: Loaded) -> None:
+def test_nothing_measured_has_no_knobs(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("7", "right", "down", "enter", "x", "y", "m")
         text = await on(app, pilot)
@@ -232,7 +232,7 @@ def test_nothing_measured_has_no_knobs(alone: Loaded) -> None:
     play(app_on(without(alone, time=True, memory=True)), act)
 
 
-def test_an_idle_knob_says_why_it_does_not_turn(alone: Loaded) -> None:
+def test_an_idle_knob_says_why_it_does_not_turn(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await on(app, pilot, "7", "left", "down", "right")
         assert plan_of(app).change == Change(stage=2)
@@ -246,7 +246,7 @@ def test_an_idle_knob_says_why_it_does_not_turn(alone: Loaded) -> None:
     play(app_on(alone), act)
 
 
-def test_a_predicted_number_opens_what_it_rests_on_and_is_copied(alone: Loaded) -> None:
+def test_a_predicted_number_opens_what_it_rests_on_and_is_copied(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         text = await on(app, pilot, "7", "left", "tab", "right", "right", "enter")
         assert "compute, predicted: ~165.0" in text
@@ -263,7 +263,7 @@ def test_a_predicted_number_opens_what_it_rests_on_and_is_copied(alone: Loaded) 
 
 
 def test_the_report_is_written_with_the_prediction(
-    alone: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: LoadedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -288,7 +288,7 @@ def test_the_report_is_written_with_the_prediction(
     [SMALL, MIDDLE, *(pytest.param(size, marks=pytest.mark.slow) for size in ((100, 24), LARGE))],
     ids=str,
 )
-def test_no_number_is_cut_at_any_size(loaded: Loaded, size: tuple[int, int]) -> None:
+def test_no_number_is_cut_at_any_size(loaded: LoadedRun, size: tuple[int, int]) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await on(app, pilot, "7", "left", "m", "m")
         for table in app.screen.query(FactTable):
@@ -304,7 +304,7 @@ def test_no_number_is_cut_at_any_size(loaded: Loaded, size: tuple[int, int]) -> 
     play(app_on(loaded), act, size)
 
 
-def test_a_smaller_terminal_shows_one_table_below_the_step_and_m_the_other(alone: Loaded) -> None:
+def test_a_smaller_terminal_shows_one_table_below_the_step_and_m_the_other(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await on(app, pilot, "7")
         assert "memory at the peak" in screen_text(app)
@@ -321,7 +321,7 @@ def test_a_smaller_terminal_shows_one_table_below_the_step_and_m_the_other(alone
     play(app_on(alone), act, MIDDLE)
 
 
-def test_a_click_goes_to_a_knob_and_turns_it(alone: Loaded) -> None:
+def test_a_click_goes_to_a_knob_and_turns_it(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await on(app, pilot, "7")
         await pilot.click("#knobs", offset=(4, 4))
@@ -338,7 +338,7 @@ def test_a_click_goes_to_a_knob_and_turns_it(alone: Loaded) -> None:
     play(app_on(alone), act)
 
 
-def test_a_low_terminal_shows_the_knob_under_the_cursor(alone: Loaded) -> None:
+def test_a_low_terminal_shows_the_knob_under_the_cursor(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("7", *["down"] * 9)
         text = await on(app, pilot)
@@ -347,7 +347,7 @@ def test_a_low_terminal_shows_the_knob_under_the_cursor(alone: Loaded) -> None:
     play(app_on(alone), act, (80, 14))
 
 
-def test_a_thousand_ranks(alone: Loaded) -> None:
+def test_a_thousand_ranks(alone: LoadedRun) -> None:
     report = spread_out(alone.report, ranks=1024, steps=2, late=7)
     analysis = replace(alone.analysis, time=report.time, memory=report.memory)
     many = replace(alone, report=report, analysis=analysis)
@@ -360,7 +360,7 @@ def test_a_thousand_ranks(alone: Loaded) -> None:
     play(app_on(many), act)
 
 
-def test_without_colours_what_is_predicted_is_marked(alone: Loaded) -> None:
+def test_without_colours_what_is_predicted_is_marked(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await on(app, pilot, "7", "left")
         strips = app.screen._compositor.render_strips()
@@ -369,6 +369,6 @@ def test_without_colours_what_is_predicted_is_marked(alone: Loaded) -> None:
         assert all(segment.style is not None and segment.style.italic for segment in found)
         assert not any(segment.style is not None and segment.style.color for segment in found)
         numbers = [n for n in app.screen.query_one("#step", FactTable).table.figures()]  # type: ignore[union-attr]
-        assert any(isinstance(number, Foreseen) for number in numbers)
+        assert any(isinstance(number, ModelFigure) for number in numbers)
 
     play(app_on(alone, mono=True), act)

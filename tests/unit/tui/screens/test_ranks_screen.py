@@ -9,15 +9,14 @@ from tests.support.many_steps import with_ranks
 from tests.support.tui_app import LARGE, MIDDLE, SMALL, app_on, play, press, screen_text, settled
 from zprof.model.memory import Memory
 from zprof.model.time import LateReason, Time
-from zprof.tui.app import ZprofApp
-from zprof.tui.screens.registry import SCREENS
-from zprof.tui.session import Loaded, Selected
+from zprof.tui.app import SCREENS, ZprofApp
+from zprof.tui.session import LoadedRun, Selection
 from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.heatmap import HeatMap
+from zprof.tui.widgets.heat_map import HeatMap
 
 
 @pytest.fixture(scope="module")
-def many(alone: Loaded) -> Loaded:
+def many(alone: LoadedRun) -> LoadedRun:
     """60 ranks of 6 steps, rank 41 late."""
     return with_ranks(alone, 60, 6, late=41)
 
@@ -41,14 +40,14 @@ def seen(app: ZprofApp, *keys: str, size: tuple[int, int] = SMALL) -> list[str]:
     return texts
 
 
-def app_at(loaded: Loaded, rank: int, step: int) -> ZprofApp:
+def app_at(loaded: LoadedRun, rank: int, step: int) -> ZprofApp:
     """An app with this rank and step selected."""
     app = app_on(loaded)
-    app.selected = Selected(rank=rank, step=step)
+    app.selected = Selection(rank=rank, step=step)
     return app
 
 
-def test_the_number_under_the_cursor_is_written(alone: Loaded) -> None:
+def test_the_number_under_the_cursor_is_written(alone: LoadedRun) -> None:
     texts = seen(app_on(alone), "up", "left", "h", "j", "down", "k", "l", "right", "right")
     assert "lateness 91.4 µs" in texts[0]
     assert "critical path 323.6 ms  r1 compute 30.0 %" in texts[0]
@@ -58,7 +57,7 @@ def test_the_number_under_the_cursor_is_written(alone: Loaded) -> None:
         assert f"\n rank {place}: " in text
 
 
-def test_metrics_are_gone_through_both_ways(alone: Loaded) -> None:
+def test_metrics_are_gone_through_both_ways(alone: LoadedRun) -> None:
     titles = ["lateness", "step time", "compute", "exposed wait", "exposed transfer", "idle", "peak memory"]
     texts = seen(app_on(alone), *["m"] * 7, "M", "tab", "m")
     for text, title in zip(
@@ -69,7 +68,7 @@ def test_metrics_are_gone_through_both_ways(alone: Loaded) -> None:
     assert "rank 1 step 7: 324.1 µs" in texts[7]
 
 
-def test_shared_rows_show_the_worst_and_f_gives_each_its_own(many: Loaded) -> None:
+def test_shared_rows_show_the_worst_and_f_gives_each_its_own(many: LoadedRun) -> None:
     shared, alone, below, above = seen(app_at(many, 38, 3), "f", "j", "f")
     assert [line.split()[0] for line in rows(shared)] == [
         "r0-7", "r8-16", "r17-24", "r25-33", "r34-41", "r42-50", "r51-59"
@@ -86,34 +85,34 @@ def test_shared_rows_show_the_worst_and_f_gives_each_its_own(many: Loaded) -> No
 @pytest.mark.parametrize(
     ("size", "count"), [(SMALL, 7), pytest.param(MIDDLE, 13, marks=pytest.mark.slow), (LARGE, 20)], ids=str
 )
-def test_half_of_the_body_is_left_to_the_table(many: Loaded, size: tuple[int, int], count: int) -> None:
+def test_half_of_the_body_is_left_to_the_table(many: LoadedRun, size: tuple[int, int], count: int) -> None:
     text = press(app_on(many), "5", size=size)
     assert len(rows(text)) == count
     assert "r41" in text.partition("those that others wait for")[2].splitlines()[2]
 
 
-def test_enter_takes_rank_and_step_to_the_timeline(many: Loaded) -> None:
+def test_enter_takes_rank_and_step_to_the_timeline(many: LoadedRun) -> None:
     app = app_at(many, 38, 4)
     text = press(app, "5", "h", "enter")
-    assert app.selected == Selected(rank=41, step=3)
+    assert app.selected == Selection(rank=41, step=3)
     assert ("those that others wait for" in text) == ("timeline" not in SCREENS)
 
 
-def test_of_the_memory_only_the_rank_is_taken(alone: Loaded) -> None:
+def test_of_the_memory_only_the_rank_is_taken(alone: LoadedRun) -> None:
     app = app_on(alone)
     text = press(app, "5", "M", "up", "enter")
-    assert app.selected == Selected(rank=0, step=7)
+    assert app.selected == Selection(rank=0, step=7)
     assert "peak" in text
     assert "critical path" not in text
 
 
-def test_the_cursor_follows_what_is_selected(alone: Loaded) -> None:
+def test_the_cursor_follows_what_is_selected(alone: LoadedRun) -> None:
     texts = seen(app_on(alone), "left_square_bracket", "tab", "enter")
     assert "rank 1 step 6: " in texts[1]
     assert "rank 0 step 6: " in texts[3]
 
 
-def test_a_rank_of_the_table_leaves_the_cursor_on_its_step(alone: Loaded) -> None:
+def test_a_rank_of_the_table_leaves_the_cursor_on_its_step(alone: LoadedRun) -> None:
     texts = seen(app_on(alone), "left", "left", "tab", "enter")
     assert "rank 1 step 5: " in texts[2]
     assert "rank 0 step 5: " in texts[4]
@@ -121,7 +120,7 @@ def test_a_rank_of_the_table_leaves_the_cursor_on_its_step(alone: Loaded) -> Non
 
 
 @pytest.mark.parametrize("size", [SMALL, MIDDLE, pytest.param(LARGE, marks=pytest.mark.slow)], ids=str)
-def test_reasons_are_read_in_full_and_no_wait_stands_twice(alone: Loaded, size: tuple[int, int]) -> None:
+def test_reasons_are_read_in_full_and_no_wait_stands_twice(alone: LoadedRun, size: tuple[int, int]) -> None:
     blame = alone.report.time.blame
     assert blame is not None
     reason = {LateReason.PREVIOUS_COLLECTIVE: 5}
@@ -149,7 +148,7 @@ def copied(app: ZprofApp, *keys: str) -> list[str]:
     return found[-2:]
 
 
-def test_a_row_of_the_table_is_copied(alone: Loaded) -> None:
+def test_a_row_of_the_table_is_copied(alone: LoadedRun) -> None:
     for text, begins in zip(
         copied(app_on(alone), "5", "tab", "down"), ("| rank |", '{"rank": "r'), strict=True
     ):
@@ -157,7 +156,7 @@ def test_a_row_of_the_table_is_copied(alone: Loaded) -> None:
         assert "r1" in text
 
 
-def test_ranks_are_searched_and_sorted(many: Loaded) -> None:
+def test_ranks_are_searched_and_sorted(many: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         async def first(*keys: str) -> str:
             for key in keys:
@@ -176,7 +175,7 @@ def test_ranks_are_searched_and_sorted(many: Loaded) -> None:
     play(app_on(many), act)
 
 
-def test_a_click_goes_there_and_another_one_takes_it(alone: Loaded) -> None:
+def test_a_click_goes_there_and_another_one_takes_it(alone: LoadedRun) -> None:
     found: list[object] = []
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -192,10 +191,10 @@ def test_a_click_goes_there_and_another_one_takes_it(alone: Loaded) -> None:
         found.append(app.selected)
 
     play(app_on(alone), act)
-    assert found == [(0, 1), (0, 1), Selected(rank=0, step=4)]
+    assert found == [(0, 1), (0, 1), Selection(rank=0, step=4)]
 
 
-def test_space_opens_the_number(alone: Loaded) -> None:
+def test_space_opens_the_number(alone: LoadedRun) -> None:
     text = press(app_on(alone), "5", "space", size=MIDDLE)
     assert "lateness, rank 1 step 7: 324.1 µs" in text
     assert "time.lateness[9].mean_ns" in text
@@ -203,13 +202,13 @@ def test_space_opens_the_number(alone: Loaded) -> None:
     assert "reduce_scatter" in text
 
 
-def test_the_focused_number_is_what_y_copies(alone: Loaded) -> None:
+def test_the_focused_number_is_what_y_copies(alone: LoadedRun) -> None:
     as_markdown, as_json = copied(app_on(alone), "5")
     assert as_markdown == "| rank | step | lateness |\n| --- | --- | --- |\n| 1 | 7 | 324.1 µs |"
     assert '"time.lateness[9].mean_ns"' in as_json
 
 
-def test_without_colours_glyphs_say_it(many: Loaded) -> None:
+def test_without_colours_glyphs_say_it(many: LoadedRun) -> None:
     text = press(app_on(many, mono=True), "5", "m")
     assert any("@@@" in line for line in rows(text))
     assert "·" in text
@@ -218,7 +217,7 @@ def test_without_colours_glyphs_say_it(many: Loaded) -> None:
     assert "[" in "".join(rows(text))
 
 
-def test_a_light_terminal_stays_light(many: Loaded) -> None:
+def test_a_light_terminal_stays_light(many: LoadedRun) -> None:
     grounds: list[list[object]] = []
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
@@ -233,7 +232,7 @@ def test_a_light_terminal_stays_light(many: Loaded) -> None:
     assert all(min(line[-1].triplet) > 200 for line in grounds[1:11])  # type: ignore[attr-defined]
 
 
-def test_what_is_unknown_says_why(alone: Loaded) -> None:
+def test_what_is_unknown_says_why(alone: LoadedRun) -> None:
     time = replace(alone.report.time, lateness=())
     loaded = replace(alone, report=replace(alone.report, time=time))
     first, text = seen(app_on(loaded), "M")
@@ -242,7 +241,7 @@ def test_what_is_unknown_says_why(alone: Loaded) -> None:
     assert all("?" in line for line in rows(text))
 
 
-def test_a_run_without_ranks_has_no_map(alone: Loaded) -> None:
+def test_a_run_without_ranks_has_no_map(alone: LoadedRun) -> None:
     run = replace(alone.report.run, ranks_loaded=())
     loaded = replace(alone, report=replace(alone.report, run=run, time=Time(), memory=Memory()))
     assert "those that others wait for" in press(app_on(loaded), "5", "m")

@@ -16,7 +16,7 @@ from zprof.rules.diagnose import diagnose
 from zprof.run.reader import load as open_run
 from zprof.tui.app import ZprofApp
 from zprof.tui.screens import timeline as screen_module
-from zprof.tui.session import Loaded
+from zprof.tui.session import LoadedRun
 from zprof.tui.widgets.lanes import Lanes
 
 GAP = re.compile(r"exposed gap (\d+) of (\d+): ([\d.]+) ms")
@@ -25,7 +25,7 @@ Keys = Callable[..., Awaitable[str]]
 
 
 def on_timeline(
-    loaded: Loaded, act: Callable[[ZprofApp, Keys], Awaitable[None]], size: tuple[int, int] = SMALL
+    loaded: LoadedRun, act: Callable[[ZprofApp, Keys], Awaitable[None]], size: tuple[int, int] = SMALL
 ) -> None:
     """Act on the fourth screen, with a function that presses keys and gives the text."""
 
@@ -57,14 +57,14 @@ def said(app: ZprofApp) -> list[str]:
     return [notification.message for notification in app._notifications]
 
 
-def test_the_ledger_and_the_lanes_are_seen_at_once(alone: Loaded) -> None:
+def test_the_ledger_and_the_lanes_are_seen_at_once(alone: LoadedRun) -> None:
     text = press(app_on(alone), "4")
     for word in ("step ms", "█ compute", "phase", "forward", "unit", "collectives", "main thread", "━"):
         assert word in text
     assert "reading" not in text
 
 
-def test_from_gap_to_gap(alone: Loaded) -> None:
+def test_from_gap_to_gap(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         first, count, length = gap(await keys("home", "n"))
         assert (first, count > 10) == (1, True)
@@ -81,7 +81,7 @@ def test_from_gap_to_gap(alone: Loaded) -> None:
     on_timeline(alone, act)
 
 
-def test_in_a_gap_the_exposed_collective_is_said_and_opened(alone: Loaded) -> None:
+def test_in_a_gap_the_exposed_collective_is_said_and_opened(alone: LoadedRun) -> None:
     """Not the event that ends in the same column before the gap begins, be it longer there."""
 
     async def act(app: ZprofApp, keys: Keys) -> None:
@@ -108,7 +108,7 @@ def test_in_a_gap_the_exposed_collective_is_said_and_opened(alone: Loaded) -> No
     on_timeline(alone, act)
 
 
-def test_it_begins_on_the_longest_gap_with_all_of_the_step_seen(alone: Loaded) -> None:
+def test_it_begins_on_the_longest_gap_with_all_of_the_step_seen(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         begun = screen_text(app)
         assert app.screen.query_one(Lanes).view.is_whole
@@ -119,7 +119,7 @@ def test_it_begins_on_the_longest_gap_with_all_of_the_step_seen(alone: Loaded) -
     on_timeline(alone, act)
 
 
-def test_wide_and_high_terminals_have_no_empty_half(alone: Loaded) -> None:
+def test_wide_and_high_terminals_have_no_empty_half(alone: LoadedRun) -> None:
     """All that is known of the longest gap's event, and what the glyphs mean."""
     text = press(app_on(alone), "4", size=MIDDLE)
     assert "sequence" in text
@@ -132,7 +132,7 @@ def test_wide_and_high_terminals_have_no_empty_half(alone: Loaded) -> None:
     on_timeline(alone, act)
 
 
-def test_a_tick_is_read_under_the_cursor(alone: Loaded) -> None:
+def test_a_tick_is_read_under_the_cursor(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         found = re.search(r"ms of step +(0 .*)", await keys("home"))
         assert found is not None
@@ -146,7 +146,7 @@ def test_a_tick_is_read_under_the_cursor(alone: Loaded) -> None:
     on_timeline(alone, act)
 
 
-def test_shares_and_counts_say_of_what(alone: Loaded) -> None:
+def test_shares_and_counts_say_of_what(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         text = " ".join((await keys("x", "minus", "minus", "minus", "right", "right")).split())
         assert re.search(r"[\d.]+ % of the column", text), text
@@ -159,7 +159,7 @@ def test_shares_and_counts_say_of_what(alone: Loaded) -> None:
     on_timeline(alone, act)
 
 
-def test_keys_of_the_lanes_work_from_the_ledger(alone: Loaded) -> None:
+def test_keys_of_the_lanes_work_from_the_ledger(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         lanes = app.screen.query_one(Lanes)
         await keys("home", "tab")
@@ -179,7 +179,7 @@ def test_keys_of_the_lanes_work_from_the_ledger(alone: Loaded) -> None:
     on_timeline(alone, act)
 
 
-def test_it_zooms_pans_and_sees_all_again(alone: Loaded) -> None:
+def test_it_zooms_pans_and_sees_all_again(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         whole = ruler(await keys("home"))
         near = ruler(await keys("plus", "plus", "plus"))
@@ -195,7 +195,7 @@ def test_it_zooms_pans_and_sees_all_again(alone: Loaded) -> None:
     on_timeline(alone, act)
 
 
-def test_an_event_opens(alone: Loaded) -> None:
+def test_an_event_opens(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         text = await keys("x", "enter")
         assert "sequence" in text
@@ -209,7 +209,7 @@ def test_an_event_opens(alone: Loaded) -> None:
     on_timeline(alone, act, MIDDLE)
 
 
-def test_the_part_that_is_seen_stays_with_another_step(alone: Loaded) -> None:
+def test_the_part_that_is_seen_stays_with_another_step(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         await keys("x", "plus", "plus", "down")
         lanes = app.screen.query_one(Lanes)
@@ -224,7 +224,7 @@ def test_the_part_that_is_seen_stays_with_another_step(alone: Loaded) -> None:
     on_timeline(alone, act)
 
 
-def test_a_step_is_read_once(alone: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_read_once(alone: LoadedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, int]] = []
     build = screen_module.build
 
@@ -237,7 +237,7 @@ def test_a_step_is_read_once(alone: Loaded, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(read) == len(set(read)) == 2
 
 
-def test_a_damaged_table_is_said_in_a_line(alone: Loaded, tmp_path: Path) -> None:
+def test_a_damaged_table_is_said_in_a_line(alone: LoadedRun, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(alone.run.path, folder)
     for path in folder.glob("rank*/events.parquet"):
@@ -246,21 +246,21 @@ def test_a_damaged_table_is_said_in_a_line(alone: Loaded, tmp_path: Path) -> Non
     assert "damaged, its checksum is not the one that was written (copy the run" in " ".join(text.split())
 
 
-def test_a_run_without_times_says_what_helps(alone: Loaded) -> None:
+def test_a_run_without_times_says_what_helps(alone: LoadedRun) -> None:
     analysis = analyse_memory_alone(alone.run)
-    loaded = Loaded(run=alone.run, report=diagnose(analysis), analysis=analysis)
+    loaded = LoadedRun(run=alone.run, report=diagnose(analysis), analysis=analysis)
     assert "no step of this run was timed: g says why" in " ".join(press(app_on(loaded), "4").split())
 
 
 @pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=str)
-def test_all_lanes_and_words_are_on_the_screen(alone: Loaded, size: tuple[int, int]) -> None:
+def test_all_lanes_and_words_are_on_the_screen(alone: LoadedRun, size: tuple[int, int]) -> None:
     text = press(app_on(alone), "4", "x", size=size)
     assert "exposed gap" in text
     assert text.count(" comm ") >= 5
     assert all(len(line) <= size[0] for line in text.split("\n"))
 
 
-def test_letters_where_there_are_no_glyphs(alone: Loaded) -> None:
+def test_letters_where_there_are_no_glyphs(alone: LoadedRun) -> None:
     text = press(app_on(alone, ascii_only=True), "4", "x")
     body = [line for line in text.split("\n") if line.startswith(("collectives", "main thread", "ms of"))]
     assert len(body) == 3
@@ -268,7 +268,7 @@ def test_letters_where_there_are_no_glyphs(alone: Loaded) -> None:
     assert "=" in body[1]
 
 
-def test_a_click_puts_the_cursor_there(alone: Loaded) -> None:
+def test_a_click_puts_the_cursor_there(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("4")
         await settled(app, pilot)
@@ -283,7 +283,7 @@ def test_a_click_puts_the_cursor_there(alone: Loaded) -> None:
     play(app_on(alone), act)
 
 
-def test_the_ledger_is_copied_and_searched(alone: Loaded) -> None:
+def test_the_ledger_is_copied_and_searched(alone: LoadedRun) -> None:
     async def act(app: ZprofApp, keys: Keys) -> None:
         await keys("y")
         titles, _, row = app.clipboard.split("\n")

@@ -7,14 +7,14 @@ import pytest
 from tests.support.simulations import simulated
 from zprof.run.reader import load as open_run
 from zprof.simulator.plan import Plan
-from zprof.tui.session import Asked, Loaded, load
+from zprof.tui.session import LoadedRun, RunRequest, load
 
 #: How far the clock of the second rank is ahead.
 OFFSET_NS = 3_000_000_000
 
 
 @pytest.fixture(scope="session")
-def device_job(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+def device_job(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     """Three ranks on hosts of their own, one of which computes slower."""
     folder: Path = tmp_path_factory.mktemp("device_job")
     plan = Plan(
@@ -30,4 +30,4 @@ def device_job(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
         ranks_per_host=1,
     )
     run = simulated(plan, folder).run
-    return load(Asked(path=run.path, opener=open_run), lambda doing: None)
+    return load(RunRequest(path=run.path, opener=open_run), lambda doing: None)

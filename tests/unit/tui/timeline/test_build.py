@@ -11,17 +11,16 @@ from zprof.analysis.intervals import measure
 from zprof.model.errors import MissingData
 from zprof.model.time import StepTime
 from zprof.run.reader import load
-from zprof.tui.session import Loaded
+from zprof.tui.session import LoadedRun
 from zprof.tui.timeline import build as building
 from zprof.tui.timeline.build import build
-from zprof.tui.timeline.cover import Role
-from zprof.tui.timeline.lane import Lane, LaneKind
-from zprof.tui.timeline.model import StepModel
+from zprof.tui.timeline.lane import Lane, LaneKind, Role
+from zprof.tui.timeline.step_model import StepModel
 
 EXPOSED = (Role.TRANSFER, Role.WAIT)
 
 
-def models(loaded: Loaded) -> list[tuple[StepTime, StepModel]]:
+def models(loaded: LoadedRun) -> list[tuple[StepTime, StepModel]]:
     steps = loaded.report.time.steps
     return [(step, build(loaded.run, loaded.analysis, step.rank, step.step)) for step in steps]
 
@@ -34,7 +33,7 @@ def held(lane: Lane, role: Role) -> int:
     return lane.covers[role].length_ns if role in lane.covers else 0
 
 
-def test_lanes_of_a_cpu_rank_are_its_ledger(alone: Loaded) -> None:
+def test_lanes_of_a_cpu_rank_are_its_ledger(alone: LoadedRun) -> None:
     for step, model in models(alone):
         assert model.length_ns == step.wall_ns
         main = next(lane for lane in model.lanes if lane.label == "main thread")
@@ -46,7 +45,7 @@ def test_lanes_of_a_cpu_rank_are_its_ledger(alone: Loaded) -> None:
         assert measure(model.gaps) == step.exposed_transfer_ns + step.exposed_wait_ns
 
 
-def test_lanes_of_a_device_are_its_ledger_on_every_clock(device_job: Loaded) -> None:
+def test_lanes_of_a_device_are_its_ledger_on_every_clock(device_job: LoadedRun) -> None:
     assert {step.rank for step, _ in models(device_job)} == {0, 1, 2}
     for step, model in models(device_job):
         streams = [lane for lane in model.lanes if lane.kind is LaneKind.STREAM]
@@ -60,7 +59,7 @@ def test_lanes_of_a_device_are_its_ledger_on_every_clock(device_job: Loaded) -> 
         assert step.exposed_wait_ns > 0 or step.rank == 2
 
 
-def test_collectives_stand_where_their_events_do(device_job: Loaded) -> None:
+def test_collectives_stand_where_their_events_do(device_job: LoadedRun) -> None:
     """The analysis has them on the common clock, the events are on that of their rank."""
     for _, model in models(device_job):
         mine = lane(model, "collectives").items
@@ -71,7 +70,7 @@ def test_collectives_stand_where_their_events_do(device_job: Loaded) -> None:
         assert set(mine.start_ns.tolist()) <= set(starts)
 
 
-def test_a_step_of_a_device_has_phases_and_units_where_ranges_tell(alone: Loaded) -> None:
+def test_a_step_of_a_device_has_phases_and_units_where_ranges_tell(alone: LoadedRun) -> None:
     _, model = models(alone)[0]
     assert {"forward", "backward", "optimizer"} <= set(lane(model, "phase").names)
     assert "blocks.0" in lane(model, "unit").names
@@ -81,7 +80,7 @@ def test_the_lanes_that_did_least_are_left_out(tmp_path: Path, monkeypatch: pyte
     rows = Rows().step(1, 0, 1_000).call(1, 1)
     for stream in range(1, 7):
         rows.kernel(10, 10 + 10 * stream, stream=stream, correlation=1)
-    monkeypatch.setattr(building, "MOST_LANES", 3)
+    monkeypatch.setattr(building, "MAX_LANES", 3)
     run = load(write_run(tmp_path / "run", {0: rows}))
     model = build(run, analyse_time_alone(run), 0, 1)
     assert [lane.label for lane in model.lanes] == ["s4 compute", "s5 compute", "s6 compute"]
@@ -101,7 +100,7 @@ def test_the_launch_of_work_is_found_also_before_the_step(tmp_path: Path) -> Non
     assert (kernel.start_ns, launch.start_ns, launch.name) == (5, -40, "cudaLaunchKernel")
 
 
-def test_what_was_not_timed_is_said(alone: Loaded) -> None:
+def test_what_was_not_timed_is_said(alone: LoadedRun) -> None:
     with pytest.raises(MissingData, match="did not time step 99"):
         build(alone.run, alone.analysis, 0, 99)
     with pytest.raises(MissingData, match="rank 7 has no time window"):

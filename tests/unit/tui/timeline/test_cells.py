@@ -5,13 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.model.printable import display_width
-from zprof.tui.timeline.cells import GLYPHS, cells, glyph, written
-from zprof.tui.timeline.cover import Role, cover_of
-from zprof.tui.timeline.items import Kind, items_of
-from zprof.tui.timeline.lane import Lane, LaneKind, columns_of
-from zprof.tui.timeline.ruler import ruled, ticks
-from zprof.tui.timeline.view import first_view
+from zprof.model.formatting import display_width
+from zprof.tui.timeline.lane import Kind, Lane, LaneKind, Role, build_cover, build_items, compute_columns
+from zprof.tui.timeline.view import make_first_view
+from zprof.tui.widgets.lane_paint import (
+    GLYPHS,
+    find_ticks,
+    format_ruler,
+    pick_glyph,
+    pick_glyphs,
+    write_names,
+)
 
 names = st.text(max_size=12)
 
@@ -20,13 +24,13 @@ def named(spans: list[tuple[int, int, str]], kind: LaneKind = LaneKind.PHASES) -
     start = np.array([begin for begin, _, _ in spans], dtype=np.int64)
     end = np.array([stop for _, stop, _ in spans], dtype=np.int64)
     kinds = np.full(len(spans), Kind.RANGE, dtype=np.int8)
-    items = items_of(start, end, np.arange(len(spans)), kinds)
+    items = build_items(start, end, np.arange(len(spans)), kinds)
     texts = tuple(text for _, _, text in spans)
     return Lane(key="phase", label="phase", title="phases", kind=kind, covers={}, items=items, names=texts)
 
 
 def line(lane: Lane, length: int, width: int) -> str:
-    return "".join(written(lane, first_view(length), width, ascii_only=True))
+    return "".join(write_names(lane, make_first_view(length), width, ascii_only=True))
 
 
 def test_each_role_has_its_own_glyph_and_letter() -> None:
@@ -41,7 +45,7 @@ def test_each_role_has_its_own_glyph_and_letter() -> None:
 
 @pytest.mark.parametrize(("share", "shown"), [(0.01, "▁"), (0.125, "▁"), (0.13, "▂"), (0.5, "▄"), (1.0, "█")])
 def test_compute_fills_a_cell_by_eighths(share: float, shown: str) -> None:
-    assert glyph(Role.COMPUTE, share, ascii_only=False) == shown
+    assert pick_glyph(Role.COMPUTE, share, ascii_only=False) == shown
 
 
 def test_a_lane_is_drawn() -> None:
@@ -51,13 +55,13 @@ def test_a_lane_is_drawn() -> None:
         label="s",
         title="s",
         kind=LaneKind.STREAM,
-        covers={Role.COMPUTE: cover_of(spans), Role.TRANSFER: cover_of(np.array([[30, 40]]))},
+        covers={Role.COMPUTE: build_cover(spans), Role.TRANSFER: build_cover(np.array([[30, 40]]))},
         items=named([]).items,
         shows_idle=True,
     )
-    columns = columns_of(lane, first_view(40).edges(4))
-    assert "".join(text for text, _ in cells(lane, columns, "·", ascii_only=False)) == "█·▄━"
-    assert "".join(text for text, _ in cells(lane, columns, ".", ascii_only=True)) == "#.#="
+    columns = compute_columns(lane, make_first_view(40).edges(4))
+    assert "".join(text for text, _ in pick_glyphs(lane, columns, "·", ascii_only=False)) == "█·▄━"
+    assert "".join(text for text, _ in pick_glyphs(lane, columns, ".", ascii_only=True)) == "#.#="
 
 
 def test_names_begin_where_they_do_and_end_at_the_next() -> None:
@@ -94,7 +98,7 @@ def test_many_names_in_few_columns_are_bars() -> None:
 )
 def test_names_never_steer_and_fill_the_line(spans: list[tuple[int, int, str]], width: int) -> None:
     lane = named([(begin, begin + length, text) for begin, length, text in spans])
-    shown = written(lane, first_view(60), width, ascii_only=False)
+    shown = write_names(lane, make_first_view(60), width, ascii_only=False)
     assert len(shown) == width
     assert display_width("".join(shown)) == width
     assert not any(character in "".join(shown) for character in "\x1b\n\r\u202e")
@@ -103,18 +107,18 @@ def test_names_never_steer_and_fill_the_line(spans: list[tuple[int, int, str]], 
 @pytest.mark.parametrize("width", [8, 66, 186])
 @pytest.mark.parametrize("length", [1, 999, 10_000, 570_000_000, 90_000_000_000])
 def test_ticks_stand_at_their_times(length: int, width: int) -> None:
-    view = first_view(length)
-    for column, label in ticks(view, width):
+    view = make_first_view(length)
+    for column, label in find_ticks(view, width):
         first, last = (view.begin_ns + view.span_ns * edge / width for edge in (column, column + 1))
         assert first - 1 <= float(label) * 1e6 <= last + 1
-    assert len(ruled(view, width)) == width
+    assert len(format_ruler(view, width)) == width
 
 
 def test_a_zoomed_ruler_counts_from_the_begin_of_the_step() -> None:
-    view = first_view(570_000_000).at(300_000_000)
+    view = make_first_view(570_000_000).at(300_000_000)
     for _ in range(12):
         view = view.zoomed(0.5)
-    labels = [float(label) for _, label in ticks(view, 66)]
+    labels = [float(label) for _, label in find_ticks(view, 66)]
     assert labels == sorted(labels)
     assert labels
     assert all(view.begin_ns <= label * 1e6 < view.end_ns for label in labels)

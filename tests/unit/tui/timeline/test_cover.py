@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zprof.analysis.intervals import EMPTY, Intervals
-from zprof.tui.timeline.cover import Role, cover_of
-from zprof.tui.timeline.items import items_of
-from zprof.tui.timeline.lane import IDLE, Lane, LaneKind, columns_of
+from zprof.tui.timeline.lane import IDLE, Lane, LaneKind, Role, build_cover, build_items, compute_columns
 
 LENGTH = 60
 spans = st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(sorted), max_size=12)
@@ -33,28 +31,30 @@ def lane(parts: dict[Role, list[list[int]]]) -> Lane:
         label="s7",
         title="stream 7",
         kind=LaneKind.STREAM,
-        covers={role: cover_of(rows(part)) for role, part in parts.items()},
-        items=items_of(nothing, nothing, nothing, nothing.astype(np.int8)),
+        covers={role: build_cover(rows(part)) for role, part in parts.items()},
+        items=build_items(nothing, nothing, nothing, nothing.astype(np.int8)),
     )
 
 
 @given(spans, edges)
 def test_columns_are_counted(found: list[list[int]], at: list[int]) -> None:
-    lengths = cover_of(rows(found)).between(np.array(at, dtype=np.float64))
+    lengths = build_cover(rows(found)).between(np.array(at, dtype=np.float64))
     expected = [counted(found, begin, end) for begin, end in itertools.pairwise(at)]
     assert lengths.tolist() == expected
 
 
 @given(spans)
 def test_its_length_is_that_of_the_union(found: list[list[int]]) -> None:
-    assert cover_of(rows(found)).length_ns == counted(found, 0, LENGTH)
+    assert build_cover(rows(found)).length_ns == counted(found, 0, LENGTH)
 
 
 @given(spans, spans, edges)
 def test_a_column_shows_the_role_that_holds_most(
     compute: list[list[int]], moving: list[list[int]], at: list[int]
 ) -> None:
-    columns = columns_of(lane({Role.COMPUTE: compute, Role.TRANSFER: moving}), np.array(at, dtype=np.float64))
+    columns = compute_columns(
+        lane({Role.COMPUTE: compute, Role.TRANSFER: moving}), np.array(at, dtype=np.float64)
+    )
     for place, (begin, end) in enumerate(itertools.pairwise(at)):
         computes, moves = counted(compute, begin, end), counted(moving, begin, end)
         role = columns.role(place)
@@ -67,10 +67,10 @@ def test_a_column_shows_the_role_that_holds_most(
 
 def test_at_the_times_of_a_long_step_no_nanosecond_is_lost() -> None:
     far = 3_600_000_000_000  # an hour: a whole trace as one step
-    cover = cover_of(rows([[far, far + 1], [far + 2, far + 5]]))
+    cover = build_cover(rows([[far, far + 1], [far + 2, far + 5]]))
     assert cover.between(np.array([far, far + 1, far + 3, far + 9], dtype=np.float64)).tolist() == [1, 1, 2]
 
 
 def test_nothing_is_held_by_nothing() -> None:
-    assert cover_of(EMPTY).between(np.array([0.0, 1.0, 2.0])).tolist() == [0, 0]
-    assert columns_of(lane({}), np.array([0.0, 1.0])).first.tolist() == [IDLE]
+    assert build_cover(EMPTY).between(np.array([0.0, 1.0, 2.0])).tolist() == [0, 0]
+    assert compute_columns(lane({}), np.array([0.0, 1.0])).first.tolist() == [IDLE]

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.tui.timeline.cover import Role
-from zprof.tui.timeline.items import Items, Kind, items_of
+from zprof.tui.timeline.lane import Items, Kind, Role, build_items
 
 events = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.sampled_from(list(Kind))), max_size=14)
 
@@ -16,7 +15,7 @@ def made(found: list[tuple[int, int, Kind]]) -> Items:
         if (found)
         else (np.empty(0, dtype=np.int64),) * 3
     )
-    return items_of(start, start + length, np.arange(len(found)), kind.astype(np.int8))
+    return build_items(start, start + length, np.arange(len(found)), kind.astype(np.int8))
 
 
 @given(events, st.integers(0, 45), st.integers(1, 8))

@@ -9,8 +9,8 @@ import pytest
 from zprof.integrations.perfetto import export as exporter
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import load as open_run
-from zprof.tui.exporting import export_perfetto
-from zprof.tui.session import Asked, Loaded, Selected, first_selected, load
+from zprof.tui.export import export_perfetto
+from zprof.tui.session import LoadedRun, RunRequest, Selection, load, pick_selection
 
 
 def written(folder: Path) -> list[dict[str, object]]:
@@ -19,12 +19,12 @@ def written(folder: Path) -> list[dict[str, object]]:
 
 
 def test_the_step_is_the_one_on_the_screen(
-    device_job: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device_job: LoadedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its slices are as long as its leaf says; nothing is measured anew."""
     monkeypatch.setattr(exporter, "analyse_time", lambda run: pytest.fail("it was measured already"))
     step = device_job.report.time.steps[-1]
-    export_perfetto(device_job, Selected(rank=step.rank, step=step.step), tmp_path)
+    export_perfetto(device_job, Selection(rank=step.rank, step=step.step), tmp_path)
     rows = {
         (event["pid"], event["tid"]): event["args"]["name"]  # type: ignore[index]
         for event in written(tmp_path)
@@ -40,15 +40,15 @@ def test_the_step_is_the_one_on_the_screen(
     assert sum(round(float(str(dur)) * 1000) for dur in moving) == step.exposed_transfer_ns
 
 
-def test_all_of_a_trace_as_one_step(device_job: Loaded, tmp_path: Path) -> None:
-    asked = Asked(path=device_job.run.path, opener=open_run, policy=WindowPolicy.TRACE)
+def test_all_of_a_trace_as_one_step(device_job: LoadedRun, tmp_path: Path) -> None:
+    asked = RunRequest(path=device_job.run.path, opener=open_run, policy=WindowPolicy.TRACE)
     whole = load(asked, lambda doing: None)
-    assert "wrote" in export_perfetto(whole, first_selected(whole.report), tmp_path)
+    assert "wrote" in export_perfetto(whole, pick_selection(whole.report), tmp_path)
     assert len(written(tmp_path)) > 100
 
 
-def test_never_over_a_file(device_job: Loaded, tmp_path: Path) -> None:
-    selected = first_selected(device_job.report)
+def test_never_over_a_file(device_job: LoadedRun, tmp_path: Path) -> None:
+    selected = pick_selection(device_job.report)
     export_perfetto(device_job, selected, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     export_perfetto(device_job, replace(selected), tmp_path)

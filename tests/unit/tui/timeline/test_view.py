@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.tui.timeline.view import LEAST_NS, View, first_view
+from zprof.tui.timeline.view import MIN_SPAN_NS, View, make_first_view
 
 WIDTH = 66
 LENGTH = 570_000_000
@@ -31,19 +31,19 @@ def moved(view: View, what: str, value: float) -> View:
 
 @given(moves)
 def test_it_stays_within_the_step(steps: list[tuple[str, float]]) -> None:
-    view = first_view(LENGTH)
+    view = make_first_view(LENGTH)
     for what, value in steps:
         view = moved(view, what, value)
         assert 0 <= view.begin_ns < view.end_ns <= view.length_ns
         assert 0 <= view.cursor_ns < view.length_ns
-        assert view.span_ns >= min(LEAST_NS, view.length_ns)
+        assert view.span_ns >= min(MIN_SPAN_NS, view.length_ns)
         assert 0 <= view.column(WIDTH) < WIDTH
         if what != "of":
             assert view.begin_ns <= view.cursor_ns < view.end_ns
 
 
 def test_the_cursor_stays_in_its_column_when_it_zooms() -> None:
-    view = first_view(LENGTH).at(200_000_000)
+    view = make_first_view(LENGTH).at(200_000_000)
     column = view.column(WIDTH)
     for _ in range(6):
         view = view.zoomed(0.5)
@@ -54,7 +54,7 @@ def test_the_cursor_stays_in_its_column_when_it_zooms() -> None:
 
 
 def test_it_moves_a_column_at_a_time_and_the_view_goes_along() -> None:
-    view = first_view(LENGTH).at(LENGTH // 2).zoomed(0.25)
+    view = make_first_view(LENGTH).at(LENGTH // 2).zoomed(0.25)
     column, begin = view.column(WIDTH), view.begin_ns
     assert view.moved(1, WIDTH).column(WIDTH) == column + 1
     assert view.moved(-1, WIDTH).column(WIDTH) == column - 1
@@ -70,7 +70,7 @@ def test_it_moves_a_column_at_a_time_and_the_view_goes_along() -> None:
 
 
 def test_a_gap_is_seen_large_enough() -> None:
-    whole = first_view(LENGTH)
+    whole = make_first_view(LENGTH)
     tiny = whole.onto(300_000_000, 300_020_000)
     assert tiny.cursor_ns == 300_000_000
     assert tiny.begin_ns < 300_000_000
@@ -84,7 +84,7 @@ def test_a_gap_is_seen_large_enough() -> None:
 
 
 def test_another_step_is_seen_at_the_same_place() -> None:
-    assert first_view(LENGTH).of(2 * LENGTH).is_whole
-    view = first_view(LENGTH).at(200_000_000).zoomed(0.25)
+    assert make_first_view(LENGTH).of(2 * LENGTH).is_whole
+    view = make_first_view(LENGTH).at(200_000_000).zoomed(0.25)
     other = view.of(LENGTH + 9)
     assert (other.begin_ns, other.span_ns) == (view.begin_ns, view.span_ns)

@@ -3,17 +3,15 @@
 import numpy as np
 
 from zprof.analysis.intervals import EMPTY, intervals
-from zprof.tui.timeline.cover import Role
-from zprof.tui.timeline.items import Kind
-from zprof.tui.timeline.lane import LaneKind
-from zprof.tui.timeline.work import Exposed, work_lane
+from zprof.tui.timeline.lane import Kind, LaneKind, Role
+from zprof.tui.timeline.make_lanes import ExposedTime, make_work_lane
 
-EXPOSED = Exposed(waiting=intervals([40], [45]), moving=intervals([45], [60]))
+EXPOSED = ExposedTime(waiting=intervals([40], [45]), moving=intervals([45], [60]))
 
 
 def held(*events: tuple[int, int, Kind], is_main: bool, on_device: bool = False) -> dict[Role, int]:
     start, end, kind = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
-    lane = work_lane(
+    lane = make_work_lane(
         kind=LaneKind.THREAD,
         number=5,
         spans=np.column_stack((start, end)),
@@ -48,4 +46,4 @@ def test_annotations_alone_make_no_lane() -> None:
 
 
 def test_a_set_without_gaps_has_none() -> None:
-    assert len(Exposed(waiting=EMPTY, moving=EMPTY).all) == 0
+    assert len(ExposedTime(waiting=EMPTY, moving=EMPTY).all) == 0

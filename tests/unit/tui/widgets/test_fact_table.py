@@ -14,13 +14,10 @@ from tests.support.tui_app import app_on, play, screen_text, settled
 from tests.support.tui_keys import pressed
 from zprof.tui.app import ZprofApp
 from zprof.tui.figures import Figure, Unit
-from zprof.tui.pages.made_lines import MadeLines
-from zprof.tui.popups.pick import LinePopup
-from zprof.tui.popups.popup import Popup
-from zprof.tui.session import Loaded
-from zprof.tui.tables import MOST_ROWS, Column, Line, Table, Word, numeric
-from zprof.tui.widgets.fact_table import FactTable
-from zprof.tui.widgets.fact_table_layout import fitted
+from zprof.tui.popups import LinePopup, Popup
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import MAX_ROWS, Column, LazyLines, Line, Table, TextCell, numeric_column
+from zprof.tui.widgets.fact_table import FactTable, shrink_widths
 
 _LONG = 10_000
 
@@ -29,15 +26,15 @@ def line(at: int, name: str = "") -> Line:
     return Line(
         key=str(at),
         cells=(
-            Word(name or f"name {at}"),
+            TextCell(name or f"name {at}"),
             Figure(value=at, unit=Unit.COUNT, leaves=("a",)),
-            Word(f"more of {at}"),
+            TextCell(f"more of {at}"),
         ),
     )
 
 
-def table(lines: MadeLines | tuple[Line, ...], note: str = "") -> Table:
-    columns = (Column(title="name"), numeric("count"), Column(title="more", from_width=60))
+def table(lines: LazyLines | tuple[Line, ...], note: str = "") -> Table:
+    columns = (Column(title="name"), numeric_column("count"), Column(title="more", from_width=60))
     return Table(name="t", title="t", columns=columns, lines=lines, note=note)
 
 
@@ -83,11 +80,11 @@ def test_columns_are_for_its_own_width_and_long_texts_are_cut() -> None:
 
 
 def test_the_longest_texts_give_way_and_numbers_do_not() -> None:
-    assert fitted([30, 10, 50], [True, False, True], [False] * 3, 60) == [22, 10, 22]
-    assert fitted([30, 10, 50], [True, False, True], [False, False, True], 60) == [30, 10, 14]
-    assert fitted([30, 10, 50], [True, False, True], [False, False, True], 50) == [26, 10, 8]
-    assert fitted([5, 10], [True, False], [False, False], 8) == [5, 10]
-    assert fitted([5, 10], [True, False], [False, False], 80) == [5, 10]
+    assert shrink_widths([30, 10, 50], [True, False, True], [False] * 3, 60) == [22, 10, 22]
+    assert shrink_widths([30, 10, 50], [True, False, True], [False, False, True], 60) == [30, 10, 14]
+    assert shrink_widths([30, 10, 50], [True, False, True], [False, False, True], 50) == [26, 10, 8]
+    assert shrink_widths([5, 10], [True, False], [False, False], 8) == [5, 10]
+    assert shrink_widths([5, 10], [True, False], [False, False], 80) == [5, 10]
 
 
 def screen_of(app: _Two) -> list[str]:
@@ -108,9 +105,9 @@ def test_of_many_lines_the_first_are_made_and_all_are_searched_and_sorted() -> N
 
     async def act(app: _Two, pilot: Pilot[None]) -> None:
         part = app.query_one("#a", FactTable)
-        part.show(table(MadeLines(2000, make), note="ms"))
-        assert part.row_count == MOST_ROWS == len(made)
-        assert f"first {MOST_ROWS} of 2000 rows: / narrows" in str(part.border_subtitle)
+        part.show(table(LazyLines(2000, make), note="ms"))
+        assert part.row_count == MAX_ROWS == len(made)
+        assert f"first {MAX_ROWS} of 2000 rows: / narrows" in str(part.border_subtitle)
         part.search("name 1999")
         assert part.row_count == 1
         assert len(made) == 2000
@@ -149,10 +146,10 @@ def test_no_cell_is_measured_when_nothing_else_is_to_do(monkeypatch: pytest.Monk
         await pilot.pause()
         monkeypatch.setattr(_data_table, "measure", counted)
         part = app.query_one("#a", FactTable)
-        part.show(table(MadeLines(2000, line)))
+        part.show(table(LazyLines(2000, line)))
         await pilot.pause()
         assert len(measured) <= len(part.ordered_columns)
-        assert part.virtual_size.height == MOST_ROWS + 1
+        assert part.virtual_size.height == MAX_ROWS + 1
         assert part.virtual_size.width == sum(each.get_render_width(part) for each in part.ordered_columns)
 
     in_two(act)
@@ -171,15 +168,15 @@ def test_before_it_has_a_size_the_rows_of_a_screen_are_drawn_and_then_all() -> N
             yield Watched(id="a", classes="fill")
 
         def on_mount(self) -> None:
-            self.query_one(Watched).show(table(MadeLines(2000, line)))
+            self.query_one(Watched).show(table(LazyLines(2000, line)))
 
     async def run() -> None:
         app = OfMany()
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.pause()
             part = app.query_one(Watched)
-            assert (*drawn, part.row_count) == (50, MOST_ROWS)
-            assert f"first {MOST_ROWS} of 2000" in str(part.border_subtitle)
+            assert (*drawn, part.row_count) == (50, MAX_ROWS)
+            assert f"first {MAX_ROWS} of 2000" in str(part.border_subtitle)
 
     asyncio.run(run())
 
@@ -201,7 +198,7 @@ def test_a_search_without_a_hit_and_a_table_without_rows_say_so() -> None:
     in_two(act)
 
 
-def test_a_click_on_a_title_sorts_and_one_on_a_cell_opens_it(loaded: Loaded) -> None:
+def test_a_click_on_a_title_sorts_and_one_on_a_cell_opens_it(loaded: LoadedRun) -> None:
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:
         await pilot.press("3")
         await settled(app, pilot)
@@ -224,7 +221,7 @@ def test_a_click_on_a_title_sorts_and_one_on_a_cell_opens_it(loaded: Loaded) -> 
     play(app_on(loaded), act, (160, 45))
 
 
-def test_the_prompt_names_its_table_and_esc_shows_all_again(loaded: Loaded) -> None:
+def test_the_prompt_names_its_table_and_esc_shows_all_again(loaded: LoadedRun) -> None:
     """In the table that has the focus, which may be the second one; and in a window before that closes."""
 
     async def act(app: ZprofApp, pilot: Pilot[int]) -> None:

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from tests.support.full_memories import full_memory
 from tests.support.tui_memory import timeline_of
-from zprof.tui.pages.memory_timeline import Curve
-from zprof.tui.theme.palette import TENANTS, Look
-from zprof.tui.widgets.stacked_paint import Pen
-from zprof.tui.widgets.trend_paint import chosen_points, gutter, trend_lines
+from zprof.tui.presenters.memory_timeline import Curve
+from zprof.tui.theme import TENANTS, Look
+from zprof.tui.widgets.stacked_bars import Pen
+from zprof.tui.widgets.trend import draw_trend, gutter_width, pick_points
 
 
 def drawn(
     curve: Curve, point: int | None = None, *, rows: int = 4, width: int = 80, **pen: bool
 ) -> list[str]:
     how = Pen(look=Look.DARK, ascii_only=pen.get("ascii_only", False), focused=pen.get("focused", False))
-    lines = trend_lines(curve, curve.peak if point is None else point, rows, width, how)
+    lines = draw_trend(curve, curve.peak if point is None else point, rows, width, how)
     return [line.plain for line in lines]
 
 
@@ -53,8 +53,8 @@ def test_phases_are_named_and_on_tall_screens_steps_too() -> None:
 def test_the_point_under_the_cursor_is_told_of() -> None:
     lines = drawn(FULL, 2, focused=True)
     assert "at 20.0 ms · step 3 optimizer · optimizer state" in lines[0]
-    column = lines[-1].index("▲") - gutter(FULL)
-    assert chosen_points(FULL, 80)[column] == 2
+    column = lines[-1].index("▲") - gutter_width(FULL)
+    assert pick_points(FULL, 80)[column] == 2
     assert "▲" not in "".join(drawn(FULL, 2))
 
 

@@ -1,23 +1,25 @@
-"""Collectives in which one rank surely came last: for each of them it is asked why.
+"""Collectives in which one rank clearly arrived last, and the stretch over which ranks are compared.
 
-Not judged are the first collective of a window (the profilers did not start at once), those of which a rank
-is missing, and those that were refused.
+Not judged are the first collective of a window, those of which a rank is missing, and refused ones. A
+stretch begins at the latest earlier collective of the group at whose last arrival the rank did not lag
+behind in its program.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.transfer.arrival import UNKNOWN_RANK
-from zprof.analysis.time.transfer.instances import Floats, Instances, Mask, RowFinder
-from zprof.analysis.time.transfer.texts import codes_of
+from zprof.analysis.time.collective_rows import Floats, Instances, Mask, RowFinder, encode_texts
+from zprof.analysis.time.rank import RankWork
+from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
 from zprof.model.collectives import FULL_SYNC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class LateRows:
     """Columns of the collectives of all ranks as arrays, and how rows go together.
 
     ``late``: the start minus the median start of the other ranks, NaN where there are none.
@@ -44,7 +46,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cases:
+class LateCases:
     """One entry a collective with a blamed rank.
 
     ``late_ns``: its start minus the median start of the others.  ``row``: its row.
@@ -62,39 +64,39 @@ class Cases:
         return len(self.instance)
 
 
-def rows_of(frame: pd.DataFrame) -> Rows:
+def make_late_rows(frame: pd.DataFrame) -> LateRows:
     """Arrays of a table of collectives, with a verdict on each row."""
-    instance, rank = _whole(frame, "instance"), _whole(frame, "rank")
+    instance, rank = _read_ints(frame, "instance"), _read_ints(frame, "rank")
     instances = Instances(instance)
-    start = _whole(frame, "start_ns")
+    start = _read_ints(frame, "start_ns")
     base = start.min(initial=np.iinfo(np.int64).max)
     first = frame["first_of_window"].to_numpy(np.bool_)
     first = instances.spread(instances.reduce(np.logical_or, first), first)
     judged = (instance >= 0) & ~first & ~frame["bound"].to_numpy(np.bool_)
-    judged &= _whole(frame, "group_size") != 1
-    return Rows(
+    judged &= _read_ints(frame, "group_size") != 1
+    return LateRows(
         instances=instances,
         finder=RowFinder(instance, rank),
         instance=instance,
         rank=rank,
-        group=codes_of(frame["group"])[0],
+        group=encode_texts(frame["group"])[0],
         start=start,
         late=(start - base) - instances.median_of_others(start - base),
-        arrival=_whole(frame, "arrival_ns"),
-        launch=_whole(frame, "launch_ns"),
+        arrival=_read_ints(frame, "arrival_ns"),
+        launch=_read_ints(frame, "launch_ns"),
         launch_known=frame["launch_start_ns"].notna().to_numpy(np.bool_),
-        computed=_whole(frame, "computed_ns"),
-        previous=_whole(frame, "previous_ns"),
-        previous_instance=_whole(frame, "previous_instance"),
-        wait=_whole(frame, "wait_ns"),
-        exposed_wait=_whole(frame, "exposed_wait_ns"),
+        computed=_read_ints(frame, "computed_ns"),
+        previous=_read_ints(frame, "previous_ns"),
+        previous_instance=_read_ints(frame, "previous_instance"),
+        wait=_read_ints(frame, "wait_ns"),
+        exposed_wait=_read_ints(frame, "exposed_wait_ns"),
         together=frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_) & (instance >= 0),
         judged=judged,
-        blamed=np.where(judged, _whole(frame, "last_rank"), UNKNOWN_RANK),
+        blamed=np.where(judged, _read_ints(frame, "last_rank"), UNKNOWN_RANK),
     )
 
 
-def cases_of(rows: Rows) -> Cases:
+def find_cases(rows: LateRows) -> LateCases:
     """The collectives that have a blamed rank whose own row is there."""
     blamed = rows.instances.reduce(np.maximum, rows.blamed)
     row = rows.finder.find(rows.instances.ids, blamed)
@@ -102,7 +104,7 @@ def cases_of(rows: Rows) -> Cases:
     of_instance = np.full(len(rows.instances.ids), -1, dtype=np.int64)
     of_instance[chosen] = np.arange(len(chosen))
     of_row = rows.instances.spread(of_instance, np.full(len(rows.rank), -1, dtype=np.int64))
-    return Cases(
+    return LateCases(
         instance=rows.instances.ids[chosen],
         blamed=blamed[chosen],
         row=row[chosen],
@@ -112,5 +114,136 @@ def cases_of(rows: Rows) -> Cases:
     )
 
 
-def _whole(frame: pd.DataFrame, column: str) -> Int64s:
+def _read_ints(frame: pd.DataFrame, column: str) -> Int64s:
     return frame[column].to_numpy(np.int64)
+
+
+#: Of the lateness to be explained: less than that may still be left at the begin of the stretch.
+_MAX_LEFT_RATIO = 0.25
+_MAX_BACK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretches:
+    """One entry a row of a case whose rank was in the earlier collective too.
+
+    ``row`` and ``case``: which.  The stretch lasts from ``begin`` to ``end`` in time, in the program from
+    ``launched_from`` to ``launched_to``, which is known where ``launch_known``.
+    """
+
+    row: Int64s
+    case: Int64s
+    rank: Int64s
+    begin: Int64s
+    end: Int64s
+    launched_from: Int64s
+    launched_to: Int64s
+    launch_known: Mask
+
+
+def find_stretches(rows: LateRows, cases: LateCases, lag: Floats, begins: Mapping[int, int]) -> Stretches:
+    """Stretches of all ranks of all cases.
+
+    Args:
+        rows, cases: As elsewhere.
+        lag: Of each row.
+        begins: Begin of each rank's window; where a group has no such collective all begin with the last, and
+            the program of each with its own.
+    """
+    earlier, exhausted = _find_in_step(rows, cases, lag)
+    row = np.flatnonzero(cases.of_row >= 0)
+    origin = earlier[cases.of_row[row]]
+    from_begin = exhausted[cases.of_row[row]]
+    theirs = rows.finder.find(np.where(origin >= 0, rows.instance[origin], -1), rows.rank[row])
+    kept = (theirs >= 0) | from_begin
+    row, origin, theirs, from_begin = row[kept], origin[kept], theirs[kept], from_begin[kept]
+    begin = max(begins.values(), default=0)
+    own_begin = np.array([begins.get(rank, begin) for rank in rows.rank[row].tolist()], dtype=np.int64)
+    return Stretches(
+        row=row,
+        case=cases.of_row[row],
+        rank=rows.rank[row],
+        begin=np.where(from_begin, begin, rows.arrival[origin]),
+        end=rows.start[row],
+        launched_from=np.where(from_begin, own_begin, rows.launch[theirs]),
+        launched_to=rows.launch[row],
+        launch_known=(rows.launch_known[theirs] | from_begin) & rows.launch_known[row],
+    )
+
+
+def _find_in_step(rows: LateRows, cases: LateCases, lag: Floats) -> tuple[Int64s, Mask]:
+    """The blamed rank's row of the collective at which it was in step, else the earliest looked at.
+
+    And whether there is none in all of the window; then the first is -1.
+    """
+    order = np.lexsort((rows.arrival, rows.rank, rows.group))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    found = np.full(len(cases), -1, dtype=np.int64)
+    exhausted = np.zeros(len(cases), dtype=np.bool_)
+    open_ = np.arange(len(cases))
+    for back in range(1, _MAX_BACK + 1):
+        at = place[cases.row[open_]] - back
+        candidate = order[np.maximum(at, 0)]
+        mine = (at >= 0) & _is_same_queue(rows, candidate, cases.row[open_])
+        exhausted[open_[~mine]] = True
+        open_, candidate = open_[mine], candidate[mine]
+        usable = rows.together[candidate] & (rows.arrival[candidate] < cases.start[open_])
+        found[open_[usable]] = candidate[usable]
+        done = usable & (lag[candidate] <= _MAX_LEFT_RATIO * cases.late_ns[open_])
+        open_ = open_[~done]
+        if not len(open_):
+            break
+    return np.where(exhausted, -1, found), exhausted
+
+
+def _is_same_queue(rows: LateRows, a: Int64s, b: Int64s) -> Mask:
+    same: Mask = (rows.group[a] == rows.group[b]) & (rows.rank[a] == rows.rank[b])
+    return same
+
+
+def measure_lag(rows: LateRows, work: Mapping[int, RankWork]) -> Floats:
+    """For each row the median progress of the other ranks minus its own; 0 where there are no others."""
+    progress = np.zeros(len(rows.rank), dtype=np.int64)
+    known = np.flatnonzero(rows.together)
+    for rank, mine in group_by_rank(rows.rank[known]):
+        here = known[mine]
+        reached, arrival = work[rank].reached(rows.launch[here]), rows.arrival[here]
+        progress[here] = _free_time(work[rank], reached, arrival) - _free_time(work[rank], arrival, reached)
+    return np.nan_to_num(rows.instances.median_of_others(progress) - progress)
+
+
+def _free_time(work: RankWork, starts: Int64s, ends: Int64s) -> Int64s:
+    free: Int64s = np.maximum(0, ends - starts) - work.held_up(starts, ends)
+    return free
+
+
+_NOTHING = -np.inf
+
+
+class Excess:
+    """The blamed rank's value minus the median of the others, of one value a stretch, for each case."""
+
+    def __init__(self, cases: LateCases, stretches: Stretches) -> None:
+        self._cases = len(cases)
+        self._case = stretches.case
+        self._mine = stretches.rank == cases.blamed[stretches.case]
+
+    def of(self, values: Int64s) -> Floats:
+        """The excess; -inf where the blamed rank or all others have no stretch."""
+        mine = np.full(self._cases, np.nan)
+        mine[self._case[self._mine]] = values[self._mine]
+        others = pd.Series(values[~self._mine]).groupby(self._case[~self._mine]).median()
+        median = np.full(self._cases, np.nan)
+        median[others.index.to_numpy(np.int64)] = others.to_numpy(np.float64)
+        excess: Floats = np.nan_to_num(mine - median, nan=_NOTHING)
+        return excess
+
+
+def group_by_rank(ranks: Int64s) -> list[tuple[int, Int64s]]:
+    """Each rank with the positions of its entries."""
+    if not len(ranks):
+        return []
+    order = np.argsort(ranks, kind="stable")
+    numbers, first = np.unique(ranks[order], return_index=True)
+    return list(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))

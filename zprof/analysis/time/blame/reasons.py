@@ -1,72 +1,130 @@
 """Why the blamed rank came late: what it did longer than the median of the other ranks of its group.
 
-Over the stretch since all were in step (:mod:`...stretches`) its excess is found of
-
-    compute             of the kernels that the program launched in it, whenever these ran
+    compute             kernels that the program launched in the stretch, whenever these ran
     memcpy              copies of the device under nothing else
     previous collective time held up by other collectives, or the stream still busy with the one before
-    host                idle time; of a rank whose launch itself came late, the lateness of that; either
-                        as far as the host took longer than the others for the same piece of the program:
-                        one that only started late is as far behind at its begin, and has no reason in it
+    host                idle time, or a late launch, as far as the host took longer for the same work
 
-and the largest of the first three names the reason where it explains half of the lateness, else the host.
-A host that was slow because its device was is not to blame, hence the order.  Of the host it is then
-asked whether it spent the excess in the data loader, the allocator, or waiting for the device.  On a CPU
-rank the main thread is all of this at once, and stretches are those of its program.
+The largest of the first three is the reason if it explains half of the lateness, else the host; a host that
+was slow because its device was is not the reason, hence the order. A late host is then split by its calls:
+data loader, allocator, waiting for the device.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from zprof.analysis.intervals import Int64s, covered, intersect, union
-from zprof.analysis.time.blame.cases import Cases, Rows
-from zprof.analysis.time.blame.excess import Excess, by_rank
-from zprof.analysis.time.blame.host_reasons import CallsOf, Texts, reasons_of_host
-from zprof.analysis.time.blame.stretches import Stretches
-from zprof.analysis.time.blame.work import RankWork
-from zprof.analysis.time.transfer.instances import Floats, Mask
+from zprof.analysis.intervals import Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.time.blame.cases import Excess, LateCases, LateRows, Stretches, group_by_rank
+from zprof.analysis.time.collective_rows import Floats, Mask
+from zprof.analysis.time.host_calls import HostCalls
+from zprof.analysis.time.rank import RankWork
 from zprof.model.time import LateReason
 
-_MOST = 0.5
+ReadCalls = Callable[[int], HostCalls]
+ReasonArray = npt.NDArray[np.object_]
+#: How long after a wait for the device its empty queue is that wait's doing.
+_MAX_AFTER_SYNC_NS = 1_000_000
+_CALL_REASONS = (LateReason.DATA, LateReason.ALLOCATOR, LateReason.SYNC)
+_MIN_CALL_RATIO = 0.5
+
+
+def refine_host_reasons(
+    reason: ReasonArray,
+    lost_ns: Floats,
+    dry: Mask,
+    cases: LateCases,
+    stretches: Stretches,
+    work: Mapping[int, RankWork],
+    calls: ReadCalls,
+) -> ReasonArray:
+    """The reasons with HOST made more exact where calls explain most of it.
+
+    A CPU's loader also computes, so there COMPUTE is looked at as well.
+
+    Args:
+        reason: Of each case.
+        lost_ns: What is to be explained.
+        dry: Cases whose device ran dry.
+        cases, stretches, work, calls: As elsewhere.
+    """
+    on_cpu = np.array([not work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
+    asked = (reason == LateReason.HOST) | ((reason == LateReason.COMPUTE) & on_cpu)
+    if not asked.any():
+        return reason
+    spent = _measure_calls(np.flatnonzero(asked[stretches.case]), stretches, dry, work, calls)
+    excess = Excess(cases, stretches)
+    more = np.column_stack([excess.of(line) for line in spent])
+    called = np.array(_CALL_REASONS, dtype=object)[np.argmax(more, axis=1)]
+    enough = asked & (more.max(axis=1) >= np.maximum(1, _MIN_CALL_RATIO * lost_ns))
+    enough &= (reason == LateReason.HOST) | (called == LateReason.DATA)
+    refined: ReasonArray = np.where(enough, called, reason)
+    return refined
+
+
+def _measure_calls(
+    asked: Int64s, stretches: Stretches, dry: Mask, work: Mapping[int, RankWork], calls: ReadCalls
+) -> tuple[Int64s, Int64s, Int64s]:
+    """Time in the loader, the allocator and waits, of the stretches asked for."""
+    spent = tuple(np.zeros(len(stretches.row), dtype=np.int64) for _ in _CALL_REASONS)
+    for rank, mine in group_by_rank(stretches.rank[asked]):
+        chosen, found, busy = asked[mine], calls(rank), work[rank].busy
+        when_dry = dry[stretches.case[chosen]] & work[rank].on_device
+        spans = (found.loader, found.allocator, found.sync)
+        after = (found.loader, found.allocator, _extend_after(found.sync))
+        for line, all_of_it, longer in zip(spent, spans, after, strict=True):
+            in_program = covered(all_of_it, stretches.launched_from[chosen], stretches.launched_to[chosen])
+            in_time = covered(subtract(longer, busy), stretches.begin[chosen], stretches.end[chosen])
+            line[chosen] = np.where(when_dry, in_time, in_program)
+    return spent[0], spent[1], spent[2]
+
+
+def _extend_after(spans: Intervals) -> Intervals:
+    return union(intervals(spans[:, 0], spans[:, 1] + _MAX_AFTER_SYNC_NS))
+
+
+_MIN_EXPLAINED_RATIO = 0.5
 #: A launch, or a stream that got free, this share of the lateness before the start is what it waited for.
-_RIGHT_BEFORE = 0.25
-_DEEP = (LateReason.COMPUTE, LateReason.MEMCPY, LateReason.PREVIOUS_COLLECTIVE)
+_RIGHT_BEFORE_RATIO = 0.25
+_DEVICE_REASONS = (LateReason.COMPUTE, LateReason.MEMCPY, LateReason.PREVIOUS_COLLECTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasons:
     """One entry a case.  ``queued``: what it waited for is the collective before it on its stream."""
 
-    reason: Texts
+    reason: ReasonArray
     queued: Mask
     begin: Int64s
 
 
 def find_reasons(
-    rows: Rows, cases: Cases, stretches: Stretches, work: Mapping[int, RankWork], calls: CallsOf
+    rows: LateRows, cases: LateCases, stretches: Stretches, work: Mapping[int, RankWork], calls: ReadCalls
 ) -> Reasons:
     """Reasons of all cases; UNKNOWN where nothing explains most of it, or there is no stretch."""
     if not len(cases):
         return Reasons(reason=np.empty(0, object), queued=np.empty(0, np.bool_), begin=np.empty(0, np.int64))
     excess = Excess(cases, stretches)
-    done = _measured(stretches, work)
-    queue = _queue(rows, cases, stretches, excess)
+    done = _measure_stretches(stretches, work)
+    queue = _measure_queue_delay(rows, cases, stretches, excess)
     held_up, idle = excess.of(done["held_up"]), excess.of(done["idle"])
-    most = _MOST * np.maximum(cases.late_ns, 1)
-    compute = np.where((queue >= most) & ~_after_compute(rows, cases), -np.inf, excess.of(done["compute"]))
+    most = _MIN_EXPLAINED_RATIO * np.maximum(cases.late_ns, 1)
+    compute = np.where(
+        (queue >= most) & ~_started_after_compute(rows, cases), -np.inf, excess.of(done["compute"])
+    )
     deep = np.column_stack((compute, excess.of(done["copies"]), np.maximum(held_up, queue)))
-    host = np.maximum(idle, _launch(rows, cases, stretches, excess, work))
-    host = np.minimum(host, _slower_host(cases, stretches, excess, work, calls))
+    host = np.maximum(idle, _measure_launch_delay(rows, cases, stretches, excess, work))
+    host = np.minimum(host, _measure_slower_host(cases, stretches, excess, work, calls))
     reason = np.where(host >= most, LateReason.HOST, LateReason.UNKNOWN).astype(object)
-    deepest = np.array(_DEEP, dtype=object)[np.argmax(deep, axis=1)]
+    deepest = np.array(_DEVICE_REASONS, dtype=object)[np.argmax(deep, axis=1)]
     reason = np.where(deep.max(axis=1) >= most, deepest, reason)
     lost = np.minimum(host, cases.late_ns)
     begin = np.full(len(cases), np.iinfo(np.int64).max)
     begin[stretches.case] = stretches.begin
     return Reasons(
-        reason=reasons_of_host(
+        reason=refine_host_reasons(
             reason,
             np.where(reason == LateReason.HOST, lost, cases.late_ns),
             idle >= most,
@@ -80,13 +138,13 @@ def find_reasons(
     )
 
 
-def _measured(stretches: Stretches, work: Mapping[int, RankWork]) -> dict[str, Int64s]:
+def _measure_stretches(stretches: Stretches, work: Mapping[int, RankWork]) -> dict[str, Int64s]:
     """Compute, copies, held_up and idle of each stretch, one rank after another."""
     done = {
         name: np.zeros(len(stretches.row), dtype=np.int64)
         for name in ("compute", "copies", "held_up", "idle")
     }
-    for rank, mine in by_rank(stretches.rank):
+    for rank, mine in group_by_rank(stretches.rank):
         did = work[rank]
         program = stretches.launched_from[mine], stretches.launched_to[mine]
         span = program if not did.on_device else (stretches.begin[mine], stretches.end[mine])
@@ -100,38 +158,38 @@ def _measured(stretches: Stretches, work: Mapping[int, RankWork]) -> dict[str, I
     return done
 
 
-def _queue(rows: Rows, cases: Cases, stretches: Stretches, excess: Excess) -> Floats:
+def _measure_queue_delay(rows: LateRows, cases: LateCases, stretches: Stretches, excess: Excess) -> Floats:
     """How much later than on the others the stream got free, where the start came right after that."""
     free = rows.previous[cases.row]
-    right_after = cases.start - free <= _RIGHT_BEFORE * cases.late_ns
+    right_after = cases.start - free <= _RIGHT_BEFORE_RATIO * cases.late_ns
     right_after &= free > rows.launch[cases.row]
-    later = excess.of(_from_start(rows.previous[stretches.row], cases, stretches))
+    later = excess.of(_relative_to_start(rows.previous[stretches.row], cases, stretches))
     return np.where(right_after, np.minimum(later, cases.late_ns), -np.inf)
 
 
-def _after_compute(rows: Rows, cases: Cases) -> Mask:
+def _started_after_compute(rows: LateRows, cases: LateCases) -> Mask:
     """Cases that started right after compute ended: others did not wait for it, however long it ran."""
-    right_after: Mask = cases.start - rows.computed[cases.row] <= _RIGHT_BEFORE * cases.late_ns
+    right_after: Mask = cases.start - rows.computed[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
     return right_after
 
 
-def _launch(
-    rows: Rows, cases: Cases, stretches: Stretches, excess: Excess, work: Mapping[int, RankWork]
+def _measure_launch_delay(
+    rows: LateRows, cases: LateCases, stretches: Stretches, excess: Excess, work: Mapping[int, RankWork]
 ) -> Floats:
     """How much later than on the others a device's collective was launched, where it started right after."""
     known = rows.launch_known[cases.row]
     known &= np.array([work[rank].on_device for rank in cases.blamed.tolist()], dtype=np.bool_)
-    known &= cases.start - rows.launch[cases.row] <= _RIGHT_BEFORE * cases.late_ns
-    return np.where(known, excess.of(_from_start(stretches.launched_to, cases, stretches)), -np.inf)
+    known &= cases.start - rows.launch[cases.row] <= _RIGHT_BEFORE_RATIO * cases.late_ns
+    return np.where(known, excess.of(_relative_to_start(stretches.launched_to, cases, stretches)), -np.inf)
 
 
-def _slower_host(
-    cases: Cases, stretches: Stretches, excess: Excess, work: Mapping[int, RankWork], calls: CallsOf
+def _measure_slower_host(
+    cases: LateCases, stretches: Stretches, excess: Excess, work: Mapping[int, RankWork], calls: ReadCalls
 ) -> Floats:
     """How much longer the host took for the stretch, waits for others aside; inf where that is unknown."""
     took = stretches.launched_to - stretches.launched_from
     is_known = stretches.launch_known.copy()
-    for rank, mine in by_rank(stretches.rank):
+    for rank, mine in group_by_rank(stretches.rank):
         is_known[mine] &= work[rank].on_device
         if is_known[mine].any():
             called = calls(rank)
@@ -144,7 +202,7 @@ def _slower_host(
     return slower
 
 
-def _from_start(times: Int64s, cases: Cases, stretches: Stretches) -> Int64s:
+def _relative_to_start(times: Int64s, cases: LateCases, stretches: Stretches) -> Int64s:
     """Times as distances to the late rank's start: absolute ones are too long for a float."""
     from_start: Int64s = times - cases.start[stretches.case]
     return from_start

@@ -1,46 +1,154 @@
-"""Brings the clocks of the ranks together: local time minus offset is the clock of the first rank.
+"""Bring the clocks of the ranks together: local time minus offset is the clock of the first rank.
 
-Clock pings vote where there are any, else the program's own collectives, each group for its ranks and
-groups that overlap for all.  Causality bounds each offset hard.  Ranks of one host share a clock (measured:
-within 1 µs), so there 0 holds unless the bounds forbid it or short collectives contradict beyond doubt.
+Clock pings vote if there are any, else the program's own collectives, each group for its ranks; groups that
+overlap carry clocks to all ranks, the sharpest first. Causality bounds each offset. Ranks of one host share
+a clock (measured: within 1 µs), so 0 holds there unless the bounds forbid it or short collectives clearly
+contradict.
 """
 
+import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from zprof.analysis.time.clocks.bounds import (
-    ALL_PAIRS,
+    MAX_ALL_PAIRS,
     STAMP_JITTER_NS,
-    bad_pairs,
-    closed,
-    judged,
-    tolerance_ns,
-    upper_bounds,
-    worst_ranks,
+    ClockTable,
+    Floats,
+    close_bounds,
+    compute_tolerance,
+    compute_upper_bounds,
+    drop_first_collectives,
+    find_bad_pairs,
+    find_worst_ranks,
 )
-from zprof.analysis.time.clocks.drift import drifts
-from zprof.analysis.time.clocks.graph import SAME_HOST_UNCERTAINTY_NS, Link, Reach, spread
-from zprof.analysis.time.clocks.offsets import Clocks, RankClock
-from zprof.analysis.time.clocks.table import Floats, Table
-from zprof.analysis.time.clocks.votes import estimate
+from zprof.analysis.time.clocks.rank_clock import Clocks, RankClock
+from zprof.analysis.time.clocks.votes import estimate_drifts, estimate_offsets
 from zprof.model.gaps import Gap
 
-_ONE_HOST = "one host, one clock"
-#: Votes contradict a host's one clock where they miss it by more than this many uncertainties.
-_BEYOND_DOUBT = 5.0
-#: Up to here a miss is what the uncertainty explains.
-_EXPLAINED = 2.0
+SAME_HOST_UNCERTAINTY_NS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ClockLink:
+    """What one table says of its ranks' clocks relative to each other; NaN where nothing."""
+
+    name: str
+    sharpness: int
+    ranks: tuple[int, ...]
+    value: Floats
+    uncertainty: Floats
+    votes: int = 0
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Smaller is better."""
+        known = self.uncertainty[~np.isnan(self.uncertainty)]
+        return self.sharpness, float(np.median(known)) if len(known) else np.inf
+
+
+@dataclass(slots=True, kw_only=True)
+class ReachedClocks:
+    """What each rank got, and by which link."""
+
+    value: dict[int, float] = field(default_factory=dict)
+    uncertainty: dict[int, float] = field(default_factory=dict)
+    by: dict[int, int] = field(default_factory=dict)
+
+
+def propagate_clocks(
+    ranks: Sequence[int], links: Sequence[ClockLink], mates: Mapping[int, Sequence[int]]
+) -> ReachedClocks:
+    """From the first rank, whose value is 0, to all that can be reached.
+
+    Args:
+        ranks: All ranks.
+        links: Groups.
+        mates: Ranks of each rank's host, which share its clock: taken where no group leads on.
+    """
+    reach = ReachedClocks(value={ranks[0]: 0.0}, uncertainty={ranks[0]: 0.0})
+    of_rank = _index_links(links)
+    heap: list[tuple[tuple[int, float], int]] = []
+    _push_links(heap, links, of_rank.get(ranks[0], ()))
+    while True:
+        _follow_links(heap, links, of_rank, reach)
+        mate = next(
+            ((r, m) for r in ranks if r not in reach.value for m in _find_reached_mate(mates, r, reach)), None
+        )
+        if mate is None:
+            return reach
+        rank, other = mate
+        reach.value[rank] = reach.value[other]
+        reach.uncertainty[rank] = max(reach.uncertainty[other], SAME_HOST_UNCERTAINTY_NS)
+        _push_links(heap, links, of_rank.get(rank, ()))
+
+
+def _index_links(links: Sequence[ClockLink]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for index, link in enumerate(links):
+        for rank, value in zip(link.ranks, link.value, strict=True):
+            if not np.isnan(value):
+                found.setdefault(rank, []).append(index)
+    return found
+
+
+def _find_reached_mate(mates: Mapping[int, Sequence[int]], rank: int, reach: ReachedClocks) -> list[int]:
+    return [mate for mate in mates.get(rank, ()) if mate in reach.value][:1]
+
+
+def _push_links(
+    heap: list[tuple[tuple[int, float], int]], links: Sequence[ClockLink], mine: Sequence[int]
+) -> None:
+    for index in mine:
+        heapq.heappush(heap, (links[index].order, index))
+
+
+def _follow_links(
+    heap: list[tuple[tuple[int, float], int]],
+    links: Sequence[ClockLink],
+    of_rank: Mapping[int, Sequence[int]],
+    reach: ReachedClocks,
+) -> None:
+    used: set[int] = set()
+    while heap:
+        _, index = heapq.heappop(heap)
+        if index not in used:
+            used.add(index)
+            for rank in _apply_link(links[index], index, reach):
+                _push_links(heap, links, [other for other in of_rank[rank] if other not in used])
+
+
+def _apply_link(link: ClockLink, index: int, reach: ReachedClocks) -> list[int]:
+    """Reach the other ranks of a link from the best known of them."""
+    rows = {r: row for row, r in enumerate(link.ranks) if not np.isnan(link.value[row])}
+    known = [rank for rank in rows if rank in reach.value]
+    best = min(known, key=lambda rank: (reach.uncertainty[rank], rank))
+    base = reach.value[best] - float(link.value[rows[best]])
+    new = [rank for rank in rows if rank not in reach.value]
+    for rank in new:
+        own = max(float(link.uncertainty[rows[rank]]), float(link.uncertainty[rows[best]]))
+        reach.value[rank] = base + float(link.value[rows[rank]])
+        reach.uncertainty[rank] = max(reach.uncertainty[best], own)
+        reach.by[rank] = index
+    return new
+
+
+_ONE_HOST = "one host, one clock"
+#: Votes contradict a host's one clock where they miss it by more than this many uncertainties.
+_CONTRADICTION_FACTOR = 5.0
+#: Up to here a miss is what the uncertainty explains.
+_EXPLAINED_FACTOR = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSource:
     """A table that clocks are read from.  Of two the one with the lower ``sharpness`` is asked first."""
 
     name: str
     sharpness: int
-    table: Table
+    table: ClockTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +159,8 @@ class _Interval:
     high: float
 
 
-def align(
-    hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[Source]
+def align_clocks(
+    hosts: Mapping[int, str], base: Mapping[int, int], sources: Sequence[ClockSource]
 ) -> tuple[Clocks, list[Gap]]:
     """Align every rank that can be reached from the first.
 
@@ -62,64 +170,64 @@ def align(
         sources: Matched collectives and pings.
     """
     ranks = sorted(hosts)
-    sources = [_possible(source) for source in sources]
-    mates = _mates(hosts, base)
-    drift = _one_pace_per_host(_drift_of(ranks, sources), mates, sources)
-    sources = [replace(source, table=_without_drift(source.table, drift)) for source in sources]
-    links = [_link(source) for source in sources]
-    reach = spread(ranks, links, mates)
-    allowed = _intervals(ranks, sources)
-    _clamp(reach, allowed)
-    snapped = _one_clock_per_host(reach, mates, allowed)
-    clocks = _result(ranks[0], base, reach, drift, allowed, _method(reach, links, snapped))
-    return clocks, _unaligned([rank for rank in ranks if rank not in reach.value])
+    sources = [_drop_impossible_ranks(source) for source in sources]
+    mates = _group_by_host(hosts, base)
+    drift = _unify_host_drift(_estimate_drift(ranks, sources), mates, sources)
+    sources = [replace(source, table=_remove_drift(source.table, drift)) for source in sources]
+    links = [_make_link(source) for source in sources]
+    reach = propagate_clocks(ranks, links, mates)
+    allowed = _find_intervals(ranks, sources)
+    _clamp_to_intervals(reach, allowed)
+    snapped = _unify_host_clocks(reach, mates, allowed)
+    clocks = _make_clocks(ranks[0], base, reach, drift, allowed, _describe_method(reach, links, snapped))
+    return clocks, _unaligned_gaps([rank for rank in ranks if rank not in reach.value])
 
 
-def _possible(source: Source) -> Source:
+def _drop_impossible_ranks(source: ClockSource) -> ClockSource:
     """Without ranks whose stamps no clock explains."""
     table = source.table
-    drift = np.nan_to_num(drifts(table))
-    still = judged(table.moved(np.zeros(len(drift)), drift))
-    bad = bad_pairs(still, tolerance_ns(table))
-    return replace(source, table=table.of_ranks(~worst_ranks(bad))) if bad.any() else source
+    drift = np.nan_to_num(estimate_drifts(table))
+    still = drop_first_collectives(table.moved(np.zeros(len(drift)), drift))
+    bad = find_bad_pairs(still, compute_tolerance(table))
+    return replace(source, table=table.of_ranks(~find_worst_ranks(bad))) if bad.any() else source
 
 
-def _drift_of(ranks: Sequence[int], sources: Sequence[Source]) -> dict[int, float]:
+def _estimate_drift(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, float]:
     links = []
     for source in sources:
-        found = drifts(source.table)
+        found = estimate_drifts(source.table)
         if not np.isnan(found).all():
             unsure = np.full(len(found), 1.0 / max(source.table.span_ns, 1.0))
-            links.append(_as_link(source, found, unsure))
-    return spread(ranks, links, {}).value
+            links.append(_wrap_link(source, found, unsure))
+    return propagate_clocks(ranks, links, {}).value
 
 
-def _one_pace_per_host(
-    drift: dict[int, float], mates: Mapping[int, Sequence[int]], sources: Sequence[Source]
+def _unify_host_drift(
+    drift: dict[int, float], mates: Mapping[int, Sequence[int]], sources: Sequence[ClockSource]
 ) -> dict[int, float]:
     """Ranks of a host drift alike, unless that cannot be: pings that processors hold up look like drift."""
     alike = drift | {rank: drift.get(mine[0], 0.0) for rank, mine in mates.items() if rank in drift}
-    if alike == drift or any(_contradicts(_without_drift(source.table, alike)) for source in sources):
+    if alike == drift or any(_is_contradictory(_remove_drift(source.table, alike)) for source in sources):
         return drift
     return alike
 
 
-def _contradicts(table: Table) -> bool:
-    return bool(bad_pairs(judged(table), STAMP_JITTER_NS).any())
+def _is_contradictory(table: ClockTable) -> bool:
+    return bool(find_bad_pairs(drop_first_collectives(table), STAMP_JITTER_NS).any())
 
 
-def _without_drift(table: Table, drift: Mapping[int, float]) -> Table:
+def _remove_drift(table: ClockTable, drift: Mapping[int, float]) -> ClockTable:
     mine = np.array([drift.get(rank, 0.0) for rank in table.ranks], dtype=np.float64)
     return table.moved(np.zeros(len(mine)), mine) if mine.any() else table
 
 
-def _link(source: Source) -> Link:
-    found = estimate(source.table)
-    return _as_link(source, found.offset, found.uncertainty, found.votes)
+def _make_link(source: ClockSource) -> ClockLink:
+    found = estimate_offsets(source.table)
+    return _wrap_link(source, found.offset, found.uncertainty, found.votes)
 
 
-def _as_link(source: Source, value: Floats, uncertainty: Floats, votes: int = 0) -> Link:
-    return Link(
+def _wrap_link(source: ClockSource, value: Floats, uncertainty: Floats, votes: int = 0) -> ClockLink:
+    return ClockLink(
         name=source.name,
         sharpness=source.sharpness,
         ranks=source.table.ranks,
@@ -129,7 +237,7 @@ def _as_link(source: Source, value: Floats, uncertainty: Floats, votes: int = 0)
     )
 
 
-def _mates(hosts: Mapping[int, str], base: Mapping[int, int]) -> dict[int, list[int]]:
+def _group_by_host(hosts: Mapping[int, str], base: Mapping[int, int]) -> dict[int, list[int]]:
     """Ranks of the same host; clocks that differ by hours are not one."""
     of_host: dict[tuple[str, int], list[int]] = {}
     for rank in sorted(hosts):
@@ -138,31 +246,31 @@ def _mates(hosts: Mapping[int, str], base: Mapping[int, int]) -> dict[int, list[
     return {rank: mates for mates in of_host.values() for rank in mates if len(mates) > 1}
 
 
-def _intervals(ranks: Sequence[int], sources: Sequence[Source]) -> dict[int, _Interval]:
+def _find_intervals(ranks: Sequence[int], sources: Sequence[ClockSource]) -> dict[int, _Interval]:
     """Offsets against the first rank that causality allows: of few ranks by way of all others too."""
     position = {rank: row for row, rank in enumerate(ranks)}
     first = ranks[0]
-    if len(ranks) > ALL_PAIRS:
-        return _direct_intervals(first, sources)
+    if len(ranks) > MAX_ALL_PAIRS:
+        return _find_direct_intervals(first, sources)
     bounds = np.full((len(ranks), len(ranks)), np.inf)
     np.fill_diagonal(bounds, 0.0)
     for source in sources:
         rows = [position[rank] for rank in source.table.ranks]
         where = np.ix_(rows, rows)
-        bounds[where] = np.minimum(bounds[where], upper_bounds(judged(source.table)))
-    bounds = closed(bounds)
+        bounds[where] = np.minimum(bounds[where], compute_upper_bounds(drop_first_collectives(source.table)))
+    bounds = close_bounds(bounds)
     return {
         rank: _Interval(low=-float(bounds[0, row]), high=float(bounds[row, 0]))
         for rank, row in position.items()
     }
 
 
-def _direct_intervals(first: int, sources: Sequence[Source]) -> dict[int, _Interval]:
+def _find_direct_intervals(first: int, sources: Sequence[ClockSource]) -> dict[int, _Interval]:
     found: dict[int, _Interval] = {}
     for source in sources:
         if not source.table.ranks or source.table.ranks[0] != first:
             continue
-        bounds = upper_bounds(judged(source.table))
+        bounds = compute_upper_bounds(drop_first_collectives(source.table))
         for row, rank in enumerate(source.table.ranks):
             old = found.get(rank, _Interval(low=-np.inf, high=np.inf))
             low, high = max(old.low, -float(bounds[0, row])), min(old.high, float(bounds[row, 0]))
@@ -170,7 +278,7 @@ def _direct_intervals(first: int, sources: Sequence[Source]) -> dict[int, _Inter
     return found
 
 
-def _clamp(reach: Reach, allowed: Mapping[int, _Interval]) -> None:
+def _clamp_to_intervals(reach: ReachedClocks, allowed: Mapping[int, _Interval]) -> None:
     """Move votes into what is allowed: they are at least as unsure as they were wrong."""
     for rank, interval in allowed.items():
         if rank in reach.value and interval.low <= interval.high:
@@ -179,43 +287,45 @@ def _clamp(reach: Reach, allowed: Mapping[int, _Interval]) -> None:
             reach.uncertainty[rank] = max(reach.uncertainty[rank], abs(voted - reach.value[rank]))
 
 
-def _one_clock_per_host(
-    reach: Reach, mates: Mapping[int, Sequence[int]], allowed: Mapping[int, _Interval]
+def _unify_host_clocks(
+    reach: ReachedClocks, mates: Mapping[int, Sequence[int]], allowed: Mapping[int, _Interval]
 ) -> set[int]:
     """Give the ranks of a host the clock of its first, unless they contradict; returns those that got it."""
     snapped: set[int] = set()
     for head in [rank for rank, mine in mates.items() if rank == mine[0]]:
         known = [rank for rank in mates[head] if rank in reach.value]
         for rank in known[1:]:
-            if _agrees(rank, known[0], reach, allowed):
+            if _agrees_with_host(rank, known[0], reach, allowed):
                 apart = abs(reach.value[rank] - reach.value[known[0]])
-                _snap(rank, known[0], apart, reach)
+                _snap_to_host(rank, known[0], apart, reach)
                 snapped.add(rank)
     return snapped
 
 
-def _agrees(rank: int, head: int, reach: Reach, allowed: Mapping[int, _Interval]) -> bool:
+def _agrees_with_host(rank: int, head: int, reach: ReachedClocks, allowed: Mapping[int, _Interval]) -> bool:
     value = reach.value[head]
     interval = allowed.get(rank)
     known = interval is not None and interval.low <= interval.high + STAMP_JITTER_NS
-    if interval is not None and known and not _allows(interval, value):
+    if interval is not None and known and not _is_allowed(interval, value):
         return False
-    doubt = max(reach.uncertainty[rank], reach.uncertainty[head], float(STAMP_JITTER_NS) / _BEYOND_DOUBT)
-    return abs(reach.value[rank] - value) <= _BEYOND_DOUBT * doubt
+    doubt = max(
+        reach.uncertainty[rank], reach.uncertainty[head], float(STAMP_JITTER_NS) / _CONTRADICTION_FACTOR
+    )
+    return abs(reach.value[rank] - value) <= _CONTRADICTION_FACTOR * doubt
 
 
-def _allows(interval: _Interval, value: float) -> bool:
+def _is_allowed(interval: _Interval, value: float) -> bool:
     return interval.low - STAMP_JITTER_NS <= value <= interval.high + STAMP_JITTER_NS
 
 
-def _snap(rank: int, head: int, apart: float, reach: Reach) -> None:
-    explained = max(_EXPLAINED * reach.uncertainty[rank], STAMP_JITTER_NS)
+def _snap_to_host(rank: int, head: int, apart: float, reach: ReachedClocks) -> None:
+    explained = max(_EXPLAINED_FACTOR * reach.uncertainty[rank], STAMP_JITTER_NS)
     unexplained = apart if apart > explained else 0.0
     reach.value[rank] = reach.value[head]
     reach.uncertainty[rank] = max(SAME_HOST_UNCERTAINTY_NS, reach.uncertainty[head], unexplained)
 
 
-def _method(reach: Reach, links: Sequence[Link], snapped: set[int]) -> str:
+def _describe_method(reach: ReachedClocks, links: Sequence[ClockLink], snapped: set[int]) -> str:
     by_host = snapped | (set(reach.value) - set(reach.by))
     used = {index for rank, index in reach.by.items() if rank not in snapped}
     votes: dict[str, int] = {}
@@ -225,10 +335,10 @@ def _method(reach: Reach, links: Sequence[Link], snapped: set[int]) -> str:
     return ", ".join(sorted([*names, *([_ONE_HOST] if len(by_host) > 1 or snapped else [])])) or "one rank"
 
 
-def _result(
+def _make_clocks(
     first: int,
     base: Mapping[int, int],
-    reach: Reach,
+    reach: ReachedClocks,
     drift: Mapping[int, float],
     allowed: Mapping[int, _Interval],
     method: str,
@@ -242,7 +352,7 @@ def _result(
         moved = base[rank] - base[first]
         return round(allowed[rank].low) + moved, round(allowed[rank].high) + moved
 
-    bounded = [r for r in sorted(reach.value) if r in allowed and _finite(allowed[r]) and r != first]
+    bounded = [r for r in sorted(reach.value) if r in allowed and _is_finite(allowed[r]) and r != first]
     uncertainty = {rank: round(reach.uncertainty[rank]) for rank in sorted(reach.value)}
     return Clocks(
         of_rank={rank: clock(rank) for rank in sorted(reach.value)},
@@ -253,11 +363,11 @@ def _result(
     )
 
 
-def _finite(interval: _Interval) -> bool:
+def _is_finite(interval: _Interval) -> bool:
     return bool(np.isfinite(interval.low) and np.isfinite(interval.high) and interval.low <= interval.high)
 
 
-def _unaligned(ranks: Sequence[int]) -> list[Gap]:
+def _unaligned_gaps(ranks: Sequence[int]) -> list[Gap]:
     """One gap a rank; of many ranks one for all."""
     remedy = "record with zprof.record on every rank: its clock pings align the clocks"
     reason = "it shares no usable collective with the other ranks, and runs on another host"

@@ -1,13 +1,108 @@
-"""What causality alone says of clocks: o_i - o_j <= U_ij, whatever the offsets.
+"""Starts and ends of matched collectives, and what causality alone says of clocks: o_i - o_j <= U_ij.
 
-Nobody leaves a collective before all have entered, so U_ij = min over collectives of e_i - s_j; where
-only one side waits (a broadcast's root, a reduce's, a send), only that side is bounded.  A cycle of
-negative length means that what was matched cannot be one collective, or that a stamp is wrong.
+Nobody leaves a collective before all have entered, so U_ij = min over collectives of e_i - s_j; if only one
+side waits (broadcast, reduce, send), only that side is bounded. A cycle of negative length means that the
+match, or a stamp, is wrong. Times are floats relative to a base of each rank, so that nanoseconds since
+1970 lose no digits.
 """
 
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from zprof.analysis.time.clocks.table import Bools, Floats, Table
+import numpy as np
+import numpy.typing as npt
+
+from zprof.analysis.intervals import Int64s
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockTable:
+    """Collectives of one group.
+
+    ``start`` and ``end`` are ranks x instances, NaN where a rank has no event.  ``sync``: nobody leaves
+    before all have entered.  ``first``: the first of the group on some rank, which carries the start of
+    the profiler.  ``source``: the row that all others wait for (the root of a broadcast, a sender);
+    ``sink``: the row that waits for all others (the root of a reduce); -1 where there is none.
+    """
+
+    ranks: tuple[int, ...]
+    start: Floats
+    end: Floats
+    sync: Bools
+    first: Bools
+    source: Int64s
+    sink: Int64s
+
+    @property
+    def present(self) -> Bools:
+        """Where a rank has an event."""
+        return ~np.isnan(self.start)
+
+    @property
+    def span_ns(self) -> float:
+        """From the first start to the last end, on the clock of the rank with most of it."""
+        if not self.start.size or not self.present.any():
+            return 0.0
+        first = np.where(self.present, self.start, np.inf).min(axis=1)
+        last = np.where(self.present, self.end, -np.inf).max(axis=1)
+        return float((last - first).max())
+
+    def of_ranks(self, keep: Bools) -> "ClockTable":
+        """The same with fewer ranks."""
+        position = np.where(keep, np.cumsum(keep) - 1, NOBODY)
+        moved = {
+            name: np.where(getattr(self, name) >= 0, position[getattr(self, name)], NOBODY)
+            for name in ("source", "sink")
+        }
+        return replace(
+            self,
+            ranks=tuple(rank for rank, kept in zip(self.ranks, keep, strict=True) if kept),
+            start=self.start[keep],
+            end=self.end[keep],
+            **moved,
+        )
+
+    def of_instances(self, keep: Bools) -> "ClockTable":
+        """The same with fewer instances."""
+        columns = {name: getattr(self, name)[keep] for name in ("sync", "first", "source", "sink")}
+        return replace(self, start=self.start[:, keep], end=self.end[:, keep], **columns)
+
+    def moved(self, offset: Floats, drift: Floats) -> "ClockTable":
+        """The same on the clock that these offsets and drifts lead to."""
+        return replace(
+            self,
+            start=self.start * (1 - drift[:, None]) - offset[:, None],
+            end=self.end * (1 - drift[:, None]) - offset[:, None],
+        )
+
+
+def make_ping_table(
+    pings: Mapping[int, Mapping[int, tuple[int, int]]], base: Mapping[int, int]
+) -> ClockTable:
+    """Clock pings as a table: each is a collective of all ranks, and the profiler's start is not in it."""
+    ranks = tuple(sorted(rank for rank, mine in pings.items() if mine))
+    names = sorted({name for mine in pings.values() for name in mine})
+    times = np.full((2, len(ranks), len(names)), np.nan)
+    for row, rank in enumerate(ranks):
+        for column, name in enumerate(names):
+            if name in pings[rank]:
+                times[:, row, column] = [time - base[rank] for time in pings[rank][name]]
+    nobody = np.full(len(names), NOBODY, dtype=np.int64)
+    return ClockTable(
+        ranks=ranks,
+        start=times[0],
+        end=times[1],
+        sync=np.ones(len(names), dtype=bool),
+        first=np.zeros(len(names), dtype=bool),
+        source=nobody,
+        sink=nobody,
+    )
+
 
 #: Bounds may contradict by this much before they count as impossible: the jitter of a stamp.
 STAMP_JITTER_NS = 5_000
@@ -16,21 +111,21 @@ _UNSEEN_DRIFT = 50e-6
 #: From this length of a window on drift is measured.
 DRIFT_SPAN_NS = 5e9
 #: More ranks than this are compared with one of them, not each with each.
-ALL_PAIRS = 64
+MAX_ALL_PAIRS = 64
 
 
-def tolerance_ns(table: Table) -> float:
+def compute_tolerance(table: ClockTable) -> float:
     """By how much bounds of this table may contradict."""
     return STAMP_JITTER_NS + _UNSEEN_DRIFT * min(table.span_ns, DRIFT_SPAN_NS)
 
 
-def judged(table: Table) -> Table:
+def drop_first_collectives(table: ClockTable) -> ClockTable:
     """Without what carries the profiler's start, as long as anything is left."""
     rest = ~table.first
     return table.of_instances(rest) if rest.any() else table
 
 
-def upper_bounds(table: Table) -> Floats:
+def compute_upper_bounds(table: ClockTable) -> Floats:
     """U, ranks x ranks; infinite where nothing bounds.  Above ALL_PAIRS ranks only to and from row 0."""
     count = len(table.ranks)
     found = np.full((count, count), np.inf)
@@ -39,15 +134,15 @@ def upper_bounds(table: Table) -> Floats:
         return found
     start = np.where(table.present, table.start, -np.inf)
     end = np.where(table.present, table.end, np.inf)
-    _full(found, start[:, table.sync], end[:, table.sync])
-    _one_sided(found, table, start, end)
+    _bound_full_syncs(found, start[:, table.sync], end[:, table.sync])
+    _bound_one_sided(found, table, start, end)
     return found
 
 
-def _full(found: Floats, start: Floats, end: Floats) -> None:
+def _bound_full_syncs(found: Floats, start: Floats, end: Floats) -> None:
     if not start.shape[1]:
         return
-    if len(found) > ALL_PAIRS:
+    if len(found) > MAX_ALL_PAIRS:
         found[0, 1:] = np.minimum(found[0, 1:], (end[0] - start[1:]).min(axis=1))
         found[1:, 0] = np.minimum(found[1:, 0], (end[1:] - start[0]).min(axis=1))
         return
@@ -56,7 +151,7 @@ def _full(found: Floats, start: Floats, end: Floats) -> None:
         found[row, others] = np.minimum(found[row, others], (end[row] - start[others]).min(axis=1))
 
 
-def _one_sided(found: Floats, table: Table, start: Floats, end: Floats) -> None:
+def _bound_one_sided(found: Floats, table: ClockTable, start: Floats, end: Floats) -> None:
     for root in np.unique(table.source[table.source >= 0]):
         mine = table.source == root
         bound = (end[:, mine] - start[root, mine]).min(axis=1)
@@ -69,7 +164,7 @@ def _one_sided(found: Floats, table: Table, start: Floats, end: Floats) -> None:
         found[root, others] = np.minimum(found[root, others], bound[others])
 
 
-def closed(bounds: Floats) -> Floats:
+def close_bounds(bounds: Floats) -> Floats:
     """Bounds by way of all other ranks too: the shortest paths."""
     found = bounds.copy()
     for middle in range(len(found)):
@@ -77,15 +172,15 @@ def closed(bounds: Floats) -> Floats:
     return found
 
 
-def bad_pairs(table: Table, slack_ns: float) -> Bools:
+def find_bad_pairs(table: ClockTable, slack_ns: float) -> Bools:
     """Pairs of ranks that contradict each other by more than ``slack_ns``, whatever their clocks."""
-    bounds = upper_bounds(table)
+    bounds = compute_upper_bounds(table)
     bad: Bools = bounds + bounds.T < -slack_ns
     np.fill_diagonal(bad, False)
     return bad
 
 
-def worst_ranks(bad: Bools) -> Bools:
+def find_worst_ranks(bad: Bools) -> Bools:
     """The fewest ranks, greedily, without which no pair is bad.  Of a pair that is alone both."""
     out = np.zeros(len(bad), dtype=bool)
     left = bad.copy()

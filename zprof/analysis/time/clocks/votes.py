@@ -1,28 +1,28 @@
-"""Offsets within one group: all ranks leave a short collective at nearly the same instant.
+"""Offsets and drift of clocks within one group: ranks leave a short collective at nearly the same instant.
 
-For each rank the weighted median over collectives of ``e_i - median_j e_j``, with weight 1 / the shortest
-duration.  Ends of a long collective lie apart (334 µs at the median in a 1.6 GB all-gather on MI300X, 3.6 µs
-in one of 1 element), so long ones have no vote where there are short ones.
+Offset: for each rank the weighted median over collectives of ``e_i - median_j e_j``, with weight 1 / the
+shortest duration. Ends of a long collective lie apart (334 µs at the median in a 1.6 GB all-gather on
+MI300X, 3.6 µs in one of 1 element), so long ones do not vote if there are short ones. Drift: the Theil-Sen
+slope, if a line explains more than a constant.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from zprof.analysis.time.clocks.bounds import judged
-from zprof.analysis.time.clocks.table import Bools, Floats, Table
+from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Bools, ClockTable, Floats, drop_first_collectives
 
-LEAST_UNCERTAINTY_NS = 1_000
+MIN_UNCERTAINTY_NS = 1_000
 #: The ends of a collective coincide to about this share of its duration.
 END_SPREAD_SHARE = 0.05
 #: A collective votes where it is at most this many times longer than the third shortest.
 _VOTING_RATIO = 8.0
-_THIRD = 3
+_REFERENCE_RANKING = 3
 _ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class OffsetEstimate:
     """Clocks of a group's ranks relative to each other; NaN where a rank shares nothing."""
 
     ranks: tuple[int, ...]
@@ -31,68 +31,70 @@ class Estimate:
     votes: int
 
 
-def voting(table: Table) -> tuple[Table, Floats]:
+def select_votes(table: ClockTable) -> tuple[ClockTable, Floats]:
     """The part of a table that votes on clocks, and the weights, 0 where a rank has no vote."""
-    table = judged(table)
+    table = drop_first_collectives(table)
     table = table.of_instances(table.sync & (table.present.sum(axis=0) > 1))
     if not table.start.shape[1]:
         return table, np.zeros(table.start.shape)
-    weights = _weights(table)
+    weights = _vote_weights(table)
     used = np.asarray((weights > 0).any(axis=0), dtype=bool)
     return table.of_instances(used), weights[:, used]
 
 
-def estimate(table: Table) -> Estimate:
+def estimate_offsets(table: ClockTable) -> OffsetEstimate:
     """Offsets and uncertainties of the ranks of a table, whose drift is taken out."""
-    table, weights = voting(table)
+    table, weights = select_votes(table)
     if not table.start.shape[1]:
         nothing = np.full(len(table.ranks), np.nan)
-        return Estimate(ranks=table.ranks, offset=nothing, uncertainty=nothing, votes=0)
-    offset = _offsets(table, weights)
+        return OffsetEstimate(ranks=table.ranks, offset=nothing, uncertainty=nothing, votes=0)
+    offset = _estimate_offsets(table, weights)
     moved = table.moved(offset, np.zeros(len(offset)))
-    return Estimate(
+    return OffsetEstimate(
         ranks=table.ranks,
         offset=offset,
-        uncertainty=_uncertainty(moved, weights),
+        uncertainty=_estimate_uncertainty(moved, weights),
         votes=table.start.shape[1],
     )
 
 
-def _weights(table: Table) -> Floats:
+def _vote_weights(table: ClockTable) -> Floats:
     """1 / shortest duration where a rank may vote, else 0."""
     present = table.present
     duration = np.where(present, table.end - table.start, np.inf).min(axis=0).clip(min=1.0)
     mine = np.where(present, duration, np.inf)
-    third = np.partition(mine, min(_THIRD, mine.shape[1]) - 1, axis=1)[:, min(_THIRD, mine.shape[1]) - 1]
+    third = np.partition(mine, min(_REFERENCE_RANKING, mine.shape[1]) - 1, axis=1)[
+        :, min(_REFERENCE_RANKING, mine.shape[1]) - 1
+    ]
     shortest = mine.min(axis=1)
     limit = _VOTING_RATIO * np.where(np.isinf(third), shortest, third)
     return np.where(present & (mine <= limit[:, None]), 1.0 / duration, 0.0)
 
 
-def _offsets(table: Table, weights: Floats) -> Floats:
+def _estimate_offsets(table: ClockTable, weights: Floats) -> Floats:
     """Relative to the rank with most votes; then each against the middle of all."""
     votes = (weights > 0).sum(axis=1)
     centre = int(votes.argmax())
     offset = weighted_medians(table.end - table.end[centre], weights)
     for _ in range(_ROUNDS - 1):
         ends = table.end - offset[:, None]
-        offset = offset + weighted_medians(ends - medians(ends), weights)
+        offset = offset + weighted_medians(ends - column_medians(ends), weights)
         offset = offset - offset[centre]
     return offset
 
 
-def _uncertainty(moved: Table, weights: Floats) -> Floats:
+def _estimate_uncertainty(moved: ClockTable, weights: Floats) -> Floats:
     """The spread of the votes, and the share of the shortest transfer by which ends may lie apart."""
-    residual = np.where(weights > 0, np.abs(moved.end - medians(moved.end)), np.nan)
-    spread = medians(residual.T)
+    residual = np.where(weights > 0, np.abs(moved.end - column_medians(moved.end)), np.nan)
+    spread = column_medians(residual.T)
     first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
     last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
     intrinsic = np.where(weights > 0, (first_end - last_start).clip(min=0.0), np.inf).min(axis=1)
     floor = np.where(np.isinf(intrinsic), 0.0, END_SPREAD_SHARE * intrinsic)
-    return np.where(np.isnan(spread), np.nan, np.maximum(np.maximum(spread, LEAST_UNCERTAINTY_NS), floor))
+    return np.where(np.isnan(spread), np.nan, np.maximum(np.maximum(spread, MIN_UNCERTAINTY_NS), floor))
 
 
-def medians(values: Floats) -> Floats:
+def column_medians(values: Floats) -> Floats:
     """The median of each column without its NaNs; NaN for a column of NaNs."""
     ordered = np.sort(values, axis=0)
     known = (~np.isnan(values)).sum(axis=0)
@@ -115,3 +117,53 @@ def weighted_medians(values: Floats, weights: Floats) -> Floats:
     low = filled[rows, np.minimum((total < half * (1 - 1e-9)).sum(axis=1), last)]
     high = filled[rows, np.minimum((total <= half * (1 + 1e-9)).sum(axis=1), last)]
     return np.where(known.any(axis=1), (low + high) / 2, np.nan)
+
+
+#: Points of each rank that a slope is drawn through: all pairs of them.
+_MAX_POINTS = 96
+_MIN_POINTS = 4
+#: A slope is believed where it leaves less than this share of the spread.
+_MAX_RESIDUAL_RATIO = 0.7
+#: No clock that keeps time drifts by more.
+_MAX_DRIFT = 500e-6
+
+
+def estimate_drifts(table: ClockTable) -> Floats:
+    """Of each rank against the rank with most votes; 0 where a line explains no more than a constant.
+
+    NaN for all where the window is too short to tell.
+    """
+    table, weights = select_votes(table)
+    if table.span_ns <= DRIFT_SPAN_NS:
+        return np.full(len(table.ranks), np.nan)
+    votes = weights > 0
+    centre = int(votes.sum(axis=1).argmax())
+    apart = table.end - table.end[centre]
+    rows = range(len(table.ranks))
+    return np.array(
+        [_fit_known_slope(apart[row], table.end[row], votes[row]) for row in rows], dtype=np.float64
+    )
+
+
+def fit_slope(apart: Floats, time: Floats) -> float:
+    """By how much ``apart`` grows with ``time``; 0 where a line explains no more than a constant."""
+    order = np.argsort(time, kind="stable")
+    order = order[np.unique(np.linspace(0, len(order) - 1, _MAX_POINTS).astype(np.int64))]
+    y, x = apart[order], time[order]
+    low, high = np.triu_indices(len(x), 1)
+    run = x[high] - x[low]
+    far = run > 0.1 * run.max()
+    found = float(np.median((y[high] - y[low])[far] / run[far])) if far.any() else 0.0
+    believed = abs(found) <= _MAX_DRIFT and _median_deviation(
+        y - found * x
+    ) <= _MAX_RESIDUAL_RATIO * _median_deviation(y)
+    return found if believed else 0.0
+
+
+def _fit_known_slope(apart: Floats, time: Floats, votes: Bools) -> float:
+    known = np.flatnonzero(votes & ~np.isnan(apart) & ~np.isnan(time))
+    return fit_slope(apart[known], time[known]) if len(known) >= _MIN_POINTS else 0.0
+
+
+def _median_deviation(values: Floats) -> float:
+    return float(np.median(np.abs(values - np.median(values))))

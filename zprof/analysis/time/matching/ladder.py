@@ -1,12 +1,12 @@
-"""Matches the collectives of different ranks, rung by rung, and says what it could not match.
+"""Match the collectives of different ranks, rung by rung, and check that each match is possible.
 
-1. Group and sequence, where the program states it; kind, dtype and bytes must agree.
-2. The order within a group, where signatures and marked steps of the ranks agree.
-3. Signatures and times, where ranks lack rows or their windows differ.
-4. The order on the stream, where the ranks of a group are not known.
+1. Group and sequence, if the program states it; kind, dtype and bytes must agree.
+2. The order within a group, if signatures and marked steps of the ranks agree.
+3. Signatures and times, if ranks lack rows or their windows differ.
+4. The order on the stream, if the ranks of a group are unknown.
 
-Each match must be possible whatever the clocks (:mod:`feasible`).  A refused row stands alone, and nobody
-is blamed for it.
+Each match must be possible whatever the clocks; what makes it impossible is repaired or left out. A refused
+row stands alone, and no rank is blamed for it.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,33 @@ import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.table import Table
-from zprof.analysis.time.matching.feasible import checked
-from zprof.analysis.time.matching.lanes import Lane
-from zprof.analysis.time.matching.ordered import Hints, place
-from zprof.analysis.time.matching.placement import ALONE, Placement, table_of
-from zprof.analysis.time.matching.rows import Rows, Rung, is_full_sync
-from zprof.analysis.time.matching.stated import by_sequence
-
-__all__ = ["Matching", "is_full_sync", "joined", "match_ordered", "match_stated", "refuse", "with_instances"]
+from zprof.analysis.time.clocks.bounds import (
+    Bools,
+    ClockTable,
+    compute_tolerance,
+    drop_first_collectives,
+    find_bad_pairs,
+    find_worst_ranks,
+)
+from zprof.analysis.time.clocks.votes import estimate_drifts, estimate_offsets
+from zprof.analysis.time.matching.lanes import (
+    ALONE,
+    Lane,
+    MatchRows,
+    Placement,
+    Rung,
+    list_slots,
+    make_clock_table,
+)
+from zprof.analysis.time.matching.registration import register_rows
+from zprof.analysis.time.matching.slots import (
+    MAX_CONFLICT_SHARE,
+    Hints,
+    find_largest_shift,
+    place_by_order,
+    place_by_sequence,
+    split_by_rank,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +52,9 @@ class Matching:
     placements: tuple[Placement, ...]
     conflicts: Int64s
 
-    def tables(self, rows: Rows) -> list[Table]:
+    def tables(self, rows: MatchRows) -> list[ClockTable]:
         """What clocks are read from."""
-        return [table_of(placement, rows) for placement in self.placements]
+        return [make_clock_table(placement, rows) for placement in self.placements]
 
     @property
     def shifts(self) -> dict[int, int]:
@@ -53,38 +71,40 @@ class Matching:
         return tuple(sorted({rank for placement in self.placements for rank in placement.excluded}))
 
 
-def match_stated(lanes: Sequence[Lane], rows: Rows, hints: Hints) -> Matching:
+def match_stated(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
     """Lanes with a sequence that the program stated."""
     placements, conflicts = [], []
     for lane in lanes:
         if lane.stated:
-            placement, bad = by_sequence(lane, rows)
+            placement, bad = place_by_sequence(lane, rows)
             if bad.all():
-                placement = place(replace(lane, stated=False), rows, hints)
+                placement = place_by_order(replace(lane, stated=False), rows, hints)
                 bad = placement.slot == ALONE
-            placements.append(checked(placement, rows, hints))
+            placements.append(repair_placement(placement, rows, hints))
             conflicts.append(lane.rows[bad])
-    return Matching(placements=tuple(placements), conflicts=_joined(conflicts))
+    return Matching(placements=tuple(placements), conflicts=_concatenate(conflicts))
 
 
-def match_ordered(lanes: Sequence[Lane], rows: Rows, hints: Hints) -> Matching:
+def match_ordered(lanes: Sequence[Lane], rows: MatchRows, hints: Hints) -> Matching:
     """Lanes whose sequence is only an order."""
-    found = [checked(place(lane, rows, hints), rows, hints) for lane in lanes if not lane.stated]
-    return Matching(placements=tuple(found), conflicts=_joined([]))
+    found = [
+        repair_placement(place_by_order(lane, rows, hints), rows, hints) for lane in lanes if not lane.stated
+    ]
+    return Matching(placements=tuple(found), conflicts=_concatenate([]))
 
 
-def joined(one: Matching, other: Matching) -> Matching:
+def join_matchings(one: Matching, other: Matching) -> Matching:
     """Both."""
     return Matching(
-        placements=one.placements + other.placements, conflicts=_joined([one.conflicts, other.conflicts])
+        placements=one.placements + other.placements, conflicts=_concatenate([one.conflicts, other.conflicts])
     )
 
 
-def _joined(parts: Sequence[Int64s]) -> Int64s:
+def _concatenate(parts: Sequence[Int64s]) -> Int64s:
     return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
-def with_instances(frame: pd.DataFrame, matching: Matching) -> pd.DataFrame:
+def add_instances(frame: pd.DataFrame, matching: Matching) -> pd.DataFrame:
     """Add ``instance`` (equal on all rows of a match, -1 where alone), ``matched`` and ``rung``."""
     instance = np.full(len(frame), ALONE, dtype=np.int64)
     rung = np.full(len(frame), str(Rung.ALONE), dtype=object)
@@ -102,10 +122,96 @@ def with_instances(frame: pd.DataFrame, matching: Matching) -> pd.DataFrame:
     return frame.assign(instance=instance, matched=matched, rung=rung)
 
 
-def refuse(frame: pd.DataFrame, rows: "pd.Series[bool]") -> pd.DataFrame:
+def refuse_rows(frame: pd.DataFrame, rows: "pd.Series[bool]") -> pd.DataFrame:
     """The frame with these rows standing alone."""
     return frame.assign(
         instance=frame["instance"].where(~rows, ALONE),
         matched=frame["matched"] & ~rows,
         rung=frame["rung"].where(~rows, str(Rung.ALONE)),
+    )
+
+
+def repair_placement(placement: Placement, rows: MatchRows, hints: Hints) -> Placement:
+    """The placement without what cannot be: bad stamps, a rank that was shifted, a rank that fits nowhere."""
+    worst = _find_worst_members(placement, rows)
+    if not worst.any():
+        return placement
+    fewer = _drop_bad_stamps(placement, rows, worst)
+    if fewer is not None:
+        return fewer
+    if placement.lane.stated:
+        repaired = _register_again(placement, rows, worst, hints)
+        if repaired is not None:
+            return repaired
+    out = tuple(rank for rank, bad in zip(placement.lane.members, worst, strict=True) if bad)
+    return _exclude_ranks(placement, rows, out)
+
+
+def _find_worst_members(placement: Placement, rows: MatchRows) -> Bools:
+    """Members without whom no two ranks contradict each other."""
+    table = make_clock_table(placement, rows)
+    if len(table.ranks) < 2 or not table.start.shape[1]:
+        return np.zeros(len(table.ranks), dtype=bool)
+    return find_worst_ranks(
+        find_bad_pairs(drop_first_collectives(_remove_drift(table)), compute_tolerance(table))
+    )
+
+
+def _remove_drift(table: ClockTable) -> ClockTable:
+    """Without drift."""
+    return table.moved(np.zeros(len(table.ranks)), np.nan_to_num(estimate_drifts(table)))
+
+
+def _drop_bad_stamps(placement: Placement, rows: MatchRows, worst: Bools) -> Placement | None:
+    """Leave single instances out, where that is enough."""
+    table = make_clock_table(placement, rows)
+    bad = find_contradicting(_remove_drift(table), compute_tolerance(table))
+    if not bad.any() or bad.sum() > MAX_CONFLICT_SHARE * len(bad):
+        return None
+    slots = list_slots(placement)[bad]
+    fewer = replace(placement, slot=np.where(np.isin(placement.slot, slots), ALONE, placement.slot))
+    return None if _find_worst_members(fewer, rows).any() else fewer
+
+
+def find_contradicting(table: ClockTable, slack_ns: float) -> Bools:
+    """Instances that a rank leaves before another enters, by clocks that most of them agree on."""
+    offset = np.nan_to_num(estimate_offsets(table).offset)
+    moved = table.moved(offset, np.zeros(len(offset)))
+    first_end = np.where(moved.present, moved.end, np.inf).min(axis=0)
+    last_start = np.where(moved.present, moved.start, -np.inf).max(axis=0)
+    found: Bools = table.sync & (first_end < last_start - slack_ns)
+    return found
+
+
+def _register_again(placement: Placement, rows: MatchRows, worst: Bools, hints: Hints) -> Placement | None:
+    """Lay each bad rank anew on a good one (of two that contradict each other on the first)."""
+    lines, ranks = split_by_rank(placement.lane, rows), rows.rank[placement.lane.rows]
+    members = [rank for rank in placement.lane.members if rank in lines]
+    bad = {rank for rank, is_bad in zip(placement.lane.members, worst, strict=True) if is_bad}
+    fixed = next((rank for rank in members if rank not in bad), members[0])
+    slot, shifts = placement.slot.copy(), dict(placement.shifts)
+    for rank in sorted(bad - {fixed}):
+        partner = register_rows(lines[fixed], lines[rank], hints(fixed, rank))
+        if partner is None:
+            return None
+        given = placement.slot[ranks == fixed]
+        new = np.where(partner >= 0, given[partner], ALONE)
+        shift = find_largest_shift(_list_slot_moves(placement.slot[ranks == rank], new))
+        slot[ranks == rank] = new
+        shifts |= {rank: shift} if shift else {}
+    found = replace(placement, slot=slot, rung=Rung.SIGNATURE, shifts=shifts)
+    return None if _find_worst_members(found, rows).any() else found
+
+
+def _list_slot_moves(old: Int64s, new: Int64s) -> Int64s:
+    return (new - old)[(old >= 0) & (new >= 0)]
+
+
+def _exclude_ranks(placement: Placement, rows: MatchRows, out: tuple[int, ...]) -> Placement:
+    gone = np.isin(rows.rank[placement.lane.rows], out)
+    return replace(
+        placement,
+        slot=np.where(gone, ALONE, placement.slot),
+        shifts={rank: shift for rank, shift in placement.shifts.items() if rank not in out},
+        excluded=tuple(sorted({*placement.excluded, *out})),
     )

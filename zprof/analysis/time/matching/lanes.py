@@ -1,19 +1,157 @@
-"""Splits the collectives of all ranks into lanes: rows that could be matched with one another.
+"""Rows of collectives for matching, split into lanes, and the placement of a lane's rows in instances.
 
-A lane is a group in one way of counting (a stated sequence, or only an order); of messages from rank to
-rank it is one direction between two ranks, whatever the group counted.  A group "0,1,5" or "0,1#name" has
-known ranks; any other name has not.
+A lane is a group in one way of counting (a stated sequence, or only an order); of point-to-point messages
+it is one direction between two ranks. A group "0,1,5" or "0,1#name" has known ranks; any other name has
+not.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.matching.rows import Rows
-from zprof.model.collectives import CollectiveKind
+from zprof.analysis.time.clocks.bounds import NOBODY, Bools, ClockTable, Floats
+from zprof.analysis.time.timeline import RankTimeline
+from zprof.model.collectives import FULL_SYNC, CollectiveKind
+
+#: Each rank sees its own bytes of these, and they may differ.
+_OWN_BYTES = [str(k) for k in (CollectiveKind.ALL_TO_ALL, CollectiveKind.GATHER, CollectiveKind.SCATTER)]
+_MESSAGES = [str(CollectiveKind.SEND), str(CollectiveKind.RECV)]
+#: A clock further than this from the first rank's counts from another origin.
+_MAX_SAME_ORIGIN_NS = 10**12
+#: Where no step is marked, the whole trace counts as one step, which says nothing of the order.
+_WHOLE_TRACE = "whole trace"
+NO_STEP = -1
+
+
+class Rung(StrEnum):
+    """How rows were matched, the best first."""
+
+    SEQUENCE = "sequence"
+    ORDER = "order"
+    SIGNATURE = "signature"
+    STREAM = "stream"
+    ALONE = "alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchRows:
+    """Columns of all rows.
+
+    ``signature`` is equal where kind, dtype and bytes are.  ``step``: the marked step that launched the row,
+    -1 outside of steps and where its launch is not known.  ``source``: the rank whose start the others'
+    ends follow (root of a broadcast, sender); ``sink``: the rank whose end follows all starts; else -1.
+    ``peer``: the other side or root, -1 where it is not known.  ``group`` numbers the groups, ``counting``
+    each group in each way of counting.
+    """
+
+    rank: Int64s
+    sequence: Int64s
+    signature: Int64s
+    start: Floats
+    end: Floats
+    step: Int64s
+    sync: Bools
+    peer: Int64s
+    source: Int64s
+    sink: Int64s
+    group: Int64s
+    counting: Int64s
+
+
+def is_full_sync(frame: pd.DataFrame) -> pd.Series:
+    """Rows of kinds that no rank can leave before all have entered."""
+    return frame["kind"].isin([str(kind) for kind in FULL_SYNC])
+
+
+def choose_bases(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> dict[int, int]:
+    """What the times of each rank are taken from: one instant for all clocks of one origin."""
+    first = {int(str(rank)): int(time) for rank, time in frame.groupby("rank")["start_ns"].min().items()}
+    for timeline in timelines:
+        _take_earliest(first, timeline.rank, (begin for begin, _ in timeline.pings.values()))
+    ranks = sorted(timeline.rank for timeline in timelines)
+    common = first.get(ranks[0], next(iter(first.values()), 0))
+    own = {rank: first.get(rank, common) for rank in ranks}
+    return {rank: common if abs(time - common) < _MAX_SAME_ORIGIN_NS else time for rank, time in own.items()}
+
+
+def make_match_rows(
+    frame: pd.DataFrame, timelines: Sequence[RankTimeline], base: Mapping[int, int]
+) -> MatchRows:
+    """The rows of a frame."""
+    rank = frame["rank"].to_numpy(dtype=np.int64)
+    moved = frame["rank"].map(base).to_numpy(dtype=np.int64)
+    peer = _read_peers(frame)
+    kind = frame["kind"].to_numpy()
+    send, recv = kind == str(CollectiveKind.SEND), kind == str(CollectiveKind.RECV)
+    source = np.where(send, rank, np.where(recv | (kind == str(CollectiveKind.BROADCAST)), peer, NOBODY))
+    group = number_values(frame["group"])
+    method = number_values(frame["method"])
+    return MatchRows(
+        rank=rank,
+        sequence=frame["sequence"].to_numpy(dtype=np.int64),
+        signature=_make_signatures(frame),
+        start=(frame["start_ns"].to_numpy(dtype=np.int64) - moved).astype(np.float64),
+        end=(frame["end_ns"].to_numpy(dtype=np.int64) - moved).astype(np.float64),
+        step=_find_steps(frame, timelines),
+        sync=is_full_sync(frame).to_numpy(dtype=bool),
+        peer=peer,
+        source=source.astype(np.int64),
+        sink=np.where(kind == str(CollectiveKind.REDUCE), peer, NOBODY).astype(np.int64),
+        group=group,
+        counting=number_values(pd.Series(group * (int(method.max(initial=0)) + 1) + method)),
+    )
+
+
+def number_values(values: pd.Series) -> Int64s:
+    """A small number for each value, by first appearance.
+
+    A name of a thousand ranks is long: pandas would read each of them to the end, a dict only each object.
+    """
+    seen: dict[object, int] = {}
+    return np.array([seen.setdefault(value, len(seen)) for value in values.tolist()], dtype=np.int64)
+
+
+def _take_earliest(first: dict[int, int], rank: int, times: Iterable[int]) -> None:
+    known = [*times, *([first[rank]] if rank in first else [])]
+    if known:
+        first[rank] = min(known)
+
+
+def _read_peers(frame: pd.DataFrame) -> Int64s:
+    if "peer_rank" not in frame:
+        return np.full(len(frame), NOBODY, dtype=np.int64)
+    known: Int64s = frame["peer_rank"].fillna(NOBODY).to_numpy(dtype=np.int64)
+    return known
+
+
+def _make_signatures(frame: pd.DataFrame) -> Int64s:
+    """Send and recv are one signature: they are the two sides of one message."""
+    kind = frame["kind"].where(~frame["kind"].isin(_MESSAGES), "message")
+    size = frame["bytes"].where(~frame["kind"].isin(_OWN_BYTES), 0)
+    columns = {"kind": kind, "dtype": frame["dtype"], "bytes": size, "group_size": frame["group_size"]}
+    codes = [pd.factorize(column)[0].astype(np.int64) for column in columns.values()]
+    whole = codes[0]
+    for code in codes[1:]:
+        whole = pd.factorize(whole * (int(code.max(initial=0)) + 1) + code)[0].astype(np.int64)
+    return whole
+
+
+def _find_steps(frame: pd.DataFrame, timelines: Sequence[RankTimeline]) -> Int64s:
+    found = np.full(len(frame), NO_STEP, dtype=np.int64)
+    launch = frame["launch_start_ns"]
+    known = launch.notna().to_numpy()
+    times = launch.fillna(0).to_numpy(dtype=np.int64)
+    rank = frame["rank"].to_numpy()
+    for timeline in timelines:
+        if timeline.source != _WHOLE_TRACE:
+            mine = np.flatnonzero(known & (rank == timeline.rank))
+            found[mine] = timeline.host_steps.step_at(times[mine])
+    return found
+
 
 _STREAM = "stream:"
 #: What a lane is called whose ranks nothing states.
@@ -37,15 +175,17 @@ class Lane:
     stream: bool = False
 
 
-def lanes_of(frame: pd.DataFrame, rows: Rows, ranks: Sequence[int], world_size: int | None) -> list[Lane]:
+def split_lanes(
+    frame: pd.DataFrame, rows: MatchRows, ranks: Sequence[int], world_size: int | None
+) -> list[Lane]:
     """All lanes of groups whose ranks are known, and of the streams that all ranks have."""
     message = frame["kind"].isin([_SEND, _RECV]).to_numpy()
-    found = _groups(frame, rows, np.flatnonzero(~message), ranks)
-    found += _messages(frame, rows, np.flatnonzero(message), ranks)
-    return found + _streams(frame, rows, ranks, world_size)
+    found = _group_lanes(frame, rows, np.flatnonzero(~message), ranks)
+    found += _message_lanes(frame, rows, np.flatnonzero(message), ranks)
+    return found + _stream_lanes(frame, rows, ranks, world_size)
 
 
-def members_of(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
+def list_members(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
     """Loaded ranks of a group "0,1" (or "0,1#name"); none where its ranks are not known."""
     words = group.split("#", 1)[0].split(",")
     if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
@@ -53,25 +193,25 @@ def members_of(group: str, ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words} & set(ranks)))
 
 
-def _groups(frame: pd.DataFrame, rows: Rows, where: Int64s, ranks: Sequence[int]) -> list[Lane]:
+def _group_lanes(frame: pd.DataFrame, rows: MatchRows, where: Int64s, ranks: Sequence[int]) -> list[Lane]:
     sizes = frame["group_size"].to_numpy(dtype=np.int64)
     found = []
-    for mine in _split(where, rows.counting[where]):
+    for mine in _split_by_code(where, rows.counting[where]):
         group, method = str(frame["group"].iat[mine[0]]), str(frame["method"].iat[mine[0]])
-        members = members_of(group, ranks)
+        members = list_members(group, ranks)
         if members:
             lane = Lane(
                 group=group,
                 members=members,
                 size=int(sizes[mine[0]]),
                 stated=not method.endswith("_order"),
-                rows=_ordered(mine, rows),
+                rows=_sort_rows(mine, rows),
             )
             found.append(lane)
     return found
 
 
-def _messages(frame: pd.DataFrame, rows: Rows, where: Int64s, ranks: Sequence[int]) -> list[Lane]:
+def _message_lanes(frame: pd.DataFrame, rows: MatchRows, where: Int64s, ranks: Sequence[int]) -> list[Lane]:
     """One lane for each group, sender and receiver; rows that do not name the other side have none."""
     where = where[rows.peer[where] >= 0]
     if not len(where):
@@ -85,19 +225,21 @@ def _messages(frame: pd.DataFrame, rows: Rows, where: Int64s, ranks: Sequence[in
         }
     )
     found = []
-    for mine in _split(
+    for mine in _split_by_code(
         np.arange(len(where)), ends.groupby(list(ends), sort=False).ngroup().to_numpy().astype(np.int64)
     ):
         _, sender, receiver = ends.iloc[mine[0]]
         group = str(frame["group"].iat[int(where[mine[0]])])
         members = tuple(sorted({int(sender), int(receiver)} & set(ranks)))
         if sender != receiver:
-            mine = _ordered(where[mine], rows)
+            mine = _sort_rows(where[mine], rows)
             found.append(Lane(group=group, members=members, size=2, stated=False, rows=mine))
     return found
 
 
-def _streams(frame: pd.DataFrame, rows: Rows, ranks: Sequence[int], world_size: int | None) -> list[Lane]:
+def _stream_lanes(
+    frame: pd.DataFrame, rows: MatchRows, ranks: Sequence[int], world_size: int | None
+) -> list[Lane]:
     """Return a lane for each stream of collectives without a group, if all ranks have the same streams.
 
     A rank with one such stream needs no name for it; of several, those with one name belong together.
@@ -113,7 +255,7 @@ def _streams(frame: pd.DataFrame, rows: Rows, ranks: Sequence[int], world_size: 
     if all(len(groups) == 1 for groups in of_rank.values()):
         parts = [where]
     elif len(ranks) == world_size and all(groups == set(streams) for groups in of_rank.values()):
-        parts = _split(where, rows.group[where])
+        parts = _split_by_code(where, rows.group[where])
     else:
         return []
     return [
@@ -122,20 +264,85 @@ def _streams(frame: pd.DataFrame, rows: Rows, ranks: Sequence[int], world_size: 
             members=tuple(sorted(ranks)),
             size=world_size if world_size == len(ranks) else 0,
             stated=False,
-            rows=_ordered(mine, rows),
+            rows=_sort_rows(mine, rows),
             stream=True,
         )
         for mine in parts
     ]
 
 
-def _ordered(where: Int64s, rows: Rows) -> Int64s:
+def _sort_rows(where: Int64s, rows: MatchRows) -> Int64s:
     order = np.lexsort((rows.start[where], rows.sequence[where], rows.rank[where]))
     return where[order]
 
 
-def _split(where: Int64s, code: Int64s) -> list[Int64s]:
+def _split_by_code(where: Int64s, code: Int64s) -> list[Int64s]:
     if not len(where):
         return []
     order = np.argsort(code, kind="stable")
     return np.split(where[order], np.flatnonzero(np.diff(code[order])) + 1)
+
+
+ALONE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A lane with the slot of each of its rows (-1: it stands alone).
+
+    ``shifts``: by how much a rank's own order was moved.  ``excluded``: ranks that fit nowhere.
+    """
+
+    lane: Lane
+    slot: Int64s
+    rung: Rung
+    shifts: Mapping[int, int] = field(default_factory=dict)
+    excluded: tuple[int, ...] = ()
+    repaired: tuple[int, ...] = ()
+
+
+def make_clock_table(placement: Placement, rows: MatchRows) -> ClockTable:
+    """Start and end of the placed rows, ranks x slots; empty slots are left out."""
+    lane = placement.lane
+    placed = placement.slot >= 0
+    mine = lane.rows[placed]
+    slots, column = np.unique(placement.slot[placed], return_inverse=True)
+    row = np.searchsorted(np.array(lane.members), rows.rank[mine])
+    shape = len(lane.members), len(slots)
+    start, end = np.full(shape, np.nan), np.full(shape, np.nan)
+    start[row, column], end[row, column] = rows.start[mine], rows.end[mine]
+    of_slot = np.zeros(len(slots), dtype=np.int64)
+    of_slot[column] = mine
+    return ClockTable(
+        ranks=lane.members,
+        start=start,
+        end=end,
+        sync=rows.sync[of_slot] if len(slots) else np.zeros(0, dtype=bool),
+        first=_find_first_entered(start),
+        source=_find_root_rows(rows.source, mine, column, len(slots), lane),
+        sink=_find_root_rows(rows.sink, mine, column, len(slots), lane),
+    )
+
+
+def list_slots(placement: Placement) -> Int64s:
+    """The slot of each column of the placement's table."""
+    return np.unique(placement.slot[placement.slot >= 0])
+
+
+def _find_first_entered(start: Floats) -> Bools:
+    """Mark what each rank entered first: it carries the start of that rank's profiler."""
+    found = np.zeros(start.shape[1], dtype=bool)
+    if start.shape[1]:
+        known = ~np.isnan(start)
+        found[np.where(known, start, np.inf).argmin(axis=1)[known.any(axis=1)]] = True
+    return found
+
+
+def _find_root_rows(roots: Int64s, mine: Int64s, column: Int64s, count: int, lane: Lane) -> Int64s:
+    """The row of each instance's root; nobody where it is unknown, not loaded, or the ranks disagree."""
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, NOBODY, dtype=np.int64)
+    np.minimum.at(low, column, roots[mine])
+    np.maximum.at(high, column, roots[mine])
+    members = np.array(lane.members)
+    place = np.minimum(np.searchsorted(members, high), len(members) - 1)
+    return np.where((low == high) & (members[place] == high), place, NOBODY).astype(np.int64)

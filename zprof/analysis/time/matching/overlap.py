@@ -11,19 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.table import Bools, Floats
-from zprof.analysis.time.matching.placement import ALONE
+from zprof.analysis.time.clocks.bounds import Bools, Floats
+from zprof.analysis.time.matching.lanes import ALONE
 
-_SHARE = 0.5
+_MIN_SHARE = 0.5
 #: Of doubt about the clocks at most this much is granted, as a share of the shorter row, and this length.
 _GRANTED_SHARE = 0.25
 _GRANTED_NS = 1_000.0
 #: Rows that overlap with more partners than this are not looked at.
-_MOST_PARTNERS = 32
+_MAX_PARTNERS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class RankRows:
     """One rank's rows of a lane, in its order."""
 
     signature: Int64s
@@ -35,9 +35,9 @@ class Line:
     def __len__(self) -> int:
         return len(self.start)
 
-    def moved(self, offset: float, drift: float = 0.0) -> "Line":
+    def moved(self, offset: float, drift: float = 0.0) -> "RankRows":
         """The same on another clock."""
-        return Line(
+        return RankRows(
             signature=self.signature,
             start=self.start * (1 - drift) - offset,
             end=self.end * (1 - drift) - offset,
@@ -46,7 +46,9 @@ class Line:
         )
 
 
-def shares_enough(first: Line, second: Line, doubt_ns: float | Floats, share: float = _SHARE) -> Bools:
+def overlaps_enough(
+    first: RankRows, second: RankRows, doubt_ns: float | Floats, share: float = _MIN_SHARE
+) -> Bools:
     """Whether rows at the same places (broadcast) share at least ``share`` of the shorter one."""
     shorter = np.minimum(first.end - first.start, second.end - second.start)
     shared = np.minimum(first.end, second.end) - np.maximum(first.start, second.start)
@@ -55,30 +57,30 @@ def shares_enough(first: Line, second: Line, doubt_ns: float | Floats, share: fl
     return enough
 
 
-def pairs(fixed: Line, moved: Line, doubt_ns: float) -> Int64s:
+def pair_rows(fixed: RankRows, moved: RankRows, doubt_ns: float) -> Int64s:
     """For each row of ``moved`` its row of ``fixed``, -1 where there is none or it is not certain."""
-    left, right = _candidates(fixed, moved, doubt_ns)
-    partner = _certain(left, right, len(fixed), len(moved))
-    return _filled(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
+    left, right = _find_candidates(fixed, moved, doubt_ns)
+    partner = _find_certain(left, right, len(fixed), len(moved))
+    return _fill_between(partner, fixed, moved, set(zip(left.tolist(), right.tolist(), strict=True)))
 
 
-def _candidates(fixed: Line, moved: Line, doubt_ns: float) -> tuple[Int64s, Int64s]:
+def _find_candidates(fixed: RankRows, moved: RankRows, doubt_ns: float) -> tuple[Int64s, Int64s]:
     order = np.argsort(fixed.start, kind="stable")
     reach = np.maximum.accumulate(fixed.end[order])
     low = np.searchsorted(reach, moved.start - _GRANTED_NS, side="left")
     high = np.searchsorted(fixed.start[order], moved.end + _GRANTED_NS, side="right")
-    count = np.clip(high - low, 0, _MOST_PARTNERS)
+    count = np.clip(high - low, 0, _MAX_PARTNERS)
     right = np.repeat(np.arange(len(moved)), count)
     within = np.arange(len(right)) - np.repeat(np.cumsum(count) - count, count)
     left = order[np.repeat(low, count) + within]
     same = fixed.signature[left] == moved.signature[right]
     left, right = left[same], right[same]
-    enough = shares_enough(_take(fixed, left), _take(moved, right), doubt_ns)
+    enough = overlaps_enough(_take_rows(fixed, left), _take_rows(moved, right), doubt_ns)
     return left[enough], right[enough]
 
 
-def _take(line: Line, where: Int64s) -> Line:
-    return Line(
+def _take_rows(line: RankRows, where: Int64s) -> RankRows:
+    return RankRows(
         signature=line.signature[where],
         start=line.start[where],
         end=line.end[where],
@@ -87,7 +89,7 @@ def _take(line: Line, where: Int64s) -> Line:
     )
 
 
-def _certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s:
+def _find_certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s:
     """Rows with one partner that has no other, as long as both orders agree."""
     alone = (np.bincount(left, minlength=fixed)[left] == 1) & (
         np.bincount(right, minlength=moved)[right] == 1
@@ -104,7 +106,9 @@ def _certain(left: Int64s, right: Int64s, fixed: int, moved: int) -> Int64s:
     return partner
 
 
-def _filled(partner: Int64s, fixed: Line, moved: Line, possible: set[tuple[int, int]]) -> Int64s:
+def _fill_between(
+    partner: Int64s, fixed: RankRows, moved: RankRows, possible: set[tuple[int, int]]
+) -> Int64s:
     """Decide stretches between certain pairs by their order, where both sides have equally many rows."""
     sure = np.flatnonzero(partner >= 0)
     rights = np.concatenate(([-1], sure, [len(moved)]))

@@ -1,36 +1,36 @@
-"""Refuses what contradicts the common clock, and says in few words what was not matched."""
+"""Refuse matches that contradict the common clock, and report what was not matched as gaps."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.time.clocks.table import Bools
-from zprof.analysis.time.matching.ladder import Matching, refuse
-from zprof.analysis.time.matching.lanes import Lane
-from zprof.analysis.time.matching.placement import ALONE
-from zprof.analysis.time.matching.rows import Rows, is_full_sync
-from zprof.analysis.time.matching.stated import TOLERATED_SHARE
+from zprof.analysis.time.clocks.bounds import Bools
+from zprof.analysis.time.matching.ladder import Matching, refuse_rows
+from zprof.analysis.time.matching.lanes import ALONE, Lane, MatchRows, is_full_sync
+from zprof.analysis.time.matching.slots import MAX_CONFLICT_SHARE
 from zprof.model.gaps import Gap
 
 _REMEDY = "record again; no rank is blamed from these collectives"
 
 
-def refuse_impossible(frame: pd.DataFrame, rows: Rows, uncertainty_ns: int) -> tuple[pd.DataFrame, list[Gap]]:
+def refuse_impossible(
+    frame: pd.DataFrame, rows: MatchRows, uncertainty_ns: int
+) -> tuple[pd.DataFrame, list[Gap]]:
     """Refuse matches that a rank leaves before one that it waits for has entered, on the common clock."""
     grouped = frame.groupby("instance")
     slack = 2 * uncertainty_ns
     sync = is_full_sync(frame) & (
         grouped["end_ns"].transform("min") < grouped["start_ns"].transform("max") - slack
     )
-    impossible = (frame["instance"] >= 0) & (sync | _one_sided(frame, rows, slack))
-    impossible |= _of_bad_groups(frame, rows, impossible)
-    return refuse(frame, impossible), _by_group(
+    impossible = (frame["instance"] >= 0) & (sync | _find_one_sided(frame, rows, slack))
+    impossible |= _find_bad_groups(frame, rows, impossible)
+    return refuse_rows(frame, impossible), _gaps_by_group(
         frame, impossible.to_numpy(), "a rank left before another had entered"
     )
 
 
-def _one_sided(frame: pd.DataFrame, rows: Rows, slack: int) -> "pd.Series[bool]":
+def _find_one_sided(frame: pd.DataFrame, rows: MatchRows, slack: int) -> "pd.Series[bool]":
     """Rows of matches in which a receiver left before the source entered, or a sink before its givers."""
     ours = rows.rank
     root_start = frame["start_ns"].where(rows.source == ours).groupby(frame["instance"]).transform("max")
@@ -42,32 +42,32 @@ def _one_sided(frame: pd.DataFrame, rows: Rows, slack: int) -> "pd.Series[bool]"
     return spread
 
 
-def _of_bad_groups(frame: pd.DataFrame, rows: Rows, bad: "pd.Series[bool]") -> "pd.Series[bool]":
+def _find_bad_groups(frame: pd.DataFrame, rows: MatchRows, bad: "pd.Series[bool]") -> "pd.Series[bool]":
     """All rows of groups in which more is bad than chance explains."""
     share = bad.groupby(rows.counting).transform("mean")
-    return (share > TOLERATED_SHARE) & (frame["instance"] >= 0)
+    return (share > MAX_CONFLICT_SHARE) & (frame["instance"] >= 0)
 
 
-def gaps_of(
+def list_matching_gaps(
     frame: pd.DataFrame, lanes: Sequence[Lane], matching: Matching, ranks: Sequence[int]
 ) -> list[Gap]:
     """What was not matched and why, one gap a reason."""
     conflict = np.zeros(len(frame), dtype=bool)
     conflict[matching.conflicts] = True
-    excluded = _excluded_rows(frame, matching)
-    unplaced = _unplaced(frame, lanes) & ~excluded
+    excluded = _find_excluded(frame, matching)
+    unplaced = _find_unplaced(frame, lanes) & ~excluded
     return [
-        *_by_group(frame, conflict, "the ranks disagree on kind, dtype or bytes"),
-        *_exclusions(matching),
-        *_by_group(frame, unplaced, "neither their order nor their times say which belong together"),
-        *_by_group(frame, _partial(frame, lanes), "some ranks have no event for them"),
-        *_streams(lanes),
-        *_unknown(frame, lanes, ranks),
-        *_bounds(lanes),
+        *_gaps_by_group(frame, conflict, "the ranks disagree on kind, dtype or bytes"),
+        *_exclusion_gaps(matching),
+        *_gaps_by_group(frame, unplaced, "neither their order nor their times say which belong together"),
+        *_gaps_by_group(frame, _find_partial(frame, lanes), "some ranks have no event for them"),
+        *_stream_gaps(lanes),
+        *_unknown_group_gaps(frame, lanes, ranks),
+        *_bound_gaps(lanes),
     ]
 
 
-def _excluded_rows(frame: pd.DataFrame, matching: Matching) -> Bools:
+def _find_excluded(frame: pd.DataFrame, matching: Matching) -> Bools:
     found = np.zeros(len(frame), dtype=bool)
     rank = frame["rank"].to_numpy()
     for placement in matching.placements:
@@ -77,7 +77,7 @@ def _excluded_rows(frame: pd.DataFrame, matching: Matching) -> Bools:
     return found
 
 
-def _unplaced(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
+def _find_unplaced(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
     found = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
         if not lane.stated:
@@ -86,7 +86,7 @@ def _unplaced(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
     return alone
 
 
-def _partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
+def _find_partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
     expected = np.zeros(len(frame), dtype=np.int64)
     for lane in lanes:
         expected[lane.rows] = len(lane.members)
@@ -96,47 +96,48 @@ def _partial(frame: pd.DataFrame, lanes: Sequence[Lane]) -> Bools:
     return found
 
 
-def _by_group(frame: pd.DataFrame, rows: Bools, reason: str) -> list[Gap]:
+def _gaps_by_group(frame: pd.DataFrame, rows: Bools, reason: str) -> list[Gap]:
     """One gap with the collectives (not rows) of the groups; of many groups only how many."""
     bad = frame[rows]
     if not len(bad):
         return []
     per_rank = bad.groupby(["group", "method", "rank"], sort=True).size()
     counts = per_rank.groupby(level=0).max()
-    where = _named([str(group) for group in counts.index])
-    return [_gap(f"{int(counts.sum())} in {where}: {reason}")]
+    where = _name_groups([str(group) for group in counts.index])
+    return [_matching_gap(f"{int(counts.sum())} in {where}: {reason}")]
 
 
-def _named(groups: Sequence[str]) -> str:
+def _name_groups(groups: Sequence[str]) -> str:
     names = [group if len(group) <= 40 else f"{group[:36]} …" for group in groups]
     if len(names) <= 2:
         return f"group {' and '.join(names)}"
     return f"{len(names)} groups ({names[0]}; {names[1]}; …)"
 
 
-def _gap(reason: str) -> Gap:
+def _matching_gap(reason: str) -> Gap:
     return Gap(what="matching of collectives", reason=reason, remedy=_REMEDY)
 
 
-def _exclusions(matching: Matching) -> list[Gap]:
+def _exclusion_gaps(matching: Matching) -> list[Gap]:
     groups: dict[tuple[int, ...], list[str]] = {}
     for placement in matching.placements:
         if placement.excluded:
             groups.setdefault(placement.excluded, []).append(placement.lane.group)
     return [
-        _gap(
-            f"rank {_ranks(ranks)} in {_named(names)}: no shift of its collectives makes them fit the others"
+        _matching_gap(
+            f"rank {_format_ranks(ranks)} in {_name_groups(names)}: no shift of its collectives makes "
+            "them fit the others"
         )
         for ranks, names in sorted(groups.items())
     ]
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     shown = ", ".join(str(rank) for rank in ranks[:8])
     return shown if len(ranks) <= 8 else f"{shown} … ({len(ranks)} ranks)"
 
 
-def _streams(lanes: Sequence[Lane]) -> list[Gap]:
+def _stream_gaps(lanes: Sequence[Lane]) -> list[Gap]:
     count = sum(len(lane.rows) for lane in lanes if lane.stream)
     if not count:
         return []
@@ -144,7 +145,7 @@ def _streams(lanes: Sequence[Lane]) -> list[Gap]:
     return [Gap(what="matching of collectives", reason=reason, remedy="record with a newer PyTorch")]
 
 
-def _unknown(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Sequence[int]) -> list[Gap]:
+def _unknown_group_gaps(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Sequence[int]) -> list[Gap]:
     """Rows that no lane could take, of several ranks."""
     known = np.zeros(len(frame), dtype=bool)
     for lane in lanes:
@@ -152,12 +153,12 @@ def _unknown(frame: pd.DataFrame, lanes: Sequence[Lane], ranks: Sequence[int]) -
     lost = frame[~known]
     if not len(lost) or len(ranks) < 2:
         return []
-    groups = _named([str(group) for group in lost["group"].unique()])
+    groups = _name_groups([str(group) for group in lost["group"].unique()])
     reason = f"{len(lost)} rows of {groups} do not say which ranks took part: they stand alone"
     return [Gap(what="matching of collectives", reason=reason, remedy="record with a newer PyTorch")]
 
 
-def _bounds(lanes: Sequence[Lane]) -> list[Gap]:
+def _bound_gaps(lanes: Sequence[Lane]) -> list[Gap]:
     """Groups of which only some ranks are loaded."""
     part = sorted({lane.group for lane in lanes if len(lane.members) < lane.size})
     if not part:
@@ -165,7 +166,9 @@ def _bounds(lanes: Sequence[Lane]) -> list[Gap]:
     return [
         Gap(
             what="wait and transfer",
-            reason=f"not all ranks of {_named(part)} are loaded: waits are lower, transfers upper bounds",
+            reason=(
+                f"not all ranks of {_name_groups(part)} are loaded: waits are lower, transfers upper bounds"
+            ),
             remedy="load the run with all of its ranks",
         )
     ]

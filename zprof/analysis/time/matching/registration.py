@@ -1,9 +1,9 @@
-"""Finds where one rank's collectives lie on another's, by order and times, when the orders alone differ.
+"""Find where one rank's collectives lie on another's, by order and times, if the orders alone differ.
 
-The only unknown is the difference of the two clocks.  It is measured (pings, other groups), or the marked
-steps give it, or it is voted for: the differences of ends of equal signatures pile up at the true one.  A
-periodic program piles up at whole periods too; then the sharper pile decides, one host's common clock, or
-clocks that are roughly right.  Where none decides nothing is matched.
+The only unknown is the difference of the two clocks. It is measured (pings, other groups), or given by
+marked steps, or voted for: differences of ends of equal signatures cluster at the true offset. A periodic
+program has clusters at whole periods too; then the sharper cluster decides, one host's common clock, or
+clocks that are roughly right. Otherwise nothing is matched.
 """
 
 from collections.abc import Sequence
@@ -12,37 +12,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from zprof.analysis.intervals import Int64s
-from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS
-from zprof.analysis.time.clocks.drift import slope
-from zprof.analysis.time.clocks.table import Floats
-from zprof.analysis.time.matching.overlap import Line, pairs
-from zprof.analysis.time.matching.piles import piles
+from zprof.analysis.time.clocks.bounds import DRIFT_SPAN_NS, Floats
+from zprof.analysis.time.clocks.votes import fit_slope
+from zprof.analysis.time.matching.overlap import RankRows, pair_rows
 
 #: The least share of the rows in the common window that must find their partner.
-_LEAST_SCORE = 0.8
-_LEAST_SCORE_OF_RIVALS = 0.5
+_MIN_SCORE = 0.8
+_MIN_RIVAL_SCORE = 0.5
 #: Fewer pairs than this prove nothing where nobody vouches for the clocks.
-_FEWEST_PAIRS = 3
+_MIN_PAIRS = 3
 #: Another place counts as equally good from this share of the best one's pairs on ...
-_RIVAL = 0.25
+_RIVAL_RATIO = 0.25
 #: ... unless its ends lie this many times further apart.
-_SHARPER = 4.0
+_SHARPER_FACTOR = 4.0
 #: Clocks of different hosts are roughly right, those of one host almost: the smallest difference wins where
 #: it is at most this, and every other one this many times larger.
 _ROUGHLY_NS = 10_000_000.0
 _ALMOST_NS = 100_000.0
-_FAR = 10.0
+_FAR_FACTOR = 10.0
 #: A place that leaves this much more of the common window over is no rival by clocks alone.
-_WORSE = 0.1
+_MAX_WORSE_SCORE = 0.1
 #: Without a sharper look than others a place may leave this share of its rows over.
-_LEFT_OVER = 0.1
+_MAX_LEFT_OVER_RATIO = 0.1
 #: Share of the pairs whose marked steps must have one number.
-_SAME_STEPS = 0.98
+_MIN_SAME_STEPS = 0.98
 _ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ClockDifference:
     """How far one clock is ahead of another, how fast that grows, and within what."""
 
     offset: float
@@ -51,20 +49,20 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hint:
+class ClockHint:
     """What is known of the difference of two clocks.
 
     ``one_host``: it is 0 by all experience.  ``one_origin``: both count from the same instant, so that a
     small difference is likelier than a large one.
     """
 
-    measured: Measured | None = None
+    measured: ClockDifference | None = None
     one_host: bool = False
     one_origin: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class OffsetFit:
     """A place that was tried: partners of each row, and how well they fit."""
 
     partner: Int64s
@@ -74,97 +72,99 @@ class Fit:
     spread_ns: float
 
 
-def register(fixed: Line, moved: Line, hint: Hint) -> Int64s | None:
+def register_rows(fixed: RankRows, moved: RankRows, hint: ClockHint) -> Int64s | None:
     """For each row of ``moved`` its row of ``fixed``, -1 where there is none; None where nothing fits."""
     if not len(fixed) or not len(moved):
         return None
     if hint.measured is not None:
-        fit = _fit(fixed, moved, hint.measured, rounds=0)
-        if _good(fit, 1):
+        fit = _fit_offset(fixed, moved, hint.measured, rounds=0)
+        if _is_good(fit, 1):
             return fit.partner
     marked = bool((fixed.step >= 0).any() and (moved.step >= 0).any())
-    fits = _distinct([_fit(fixed, moved, _at(offset)) for offset in _places(fixed, moved, hint)])
-    fewest = 1 if marked or hint.one_host else _FEWEST_PAIRS
-    fits = [fit for fit in fits if _worth_a_look(fit, fewest) and _same_steps(fit, fixed, moved)]
-    chosen = _decided(fits, hint)
+    fits = _drop_duplicates(
+        [_fit_offset(fixed, moved, _offset_only(offset)) for offset in _list_offsets(fixed, moved, hint)]
+    )
+    fewest = 1 if marked or hint.one_host else _MIN_PAIRS
+    fits = [fit for fit in fits if _is_plausible(fit, fewest) and _has_same_steps(fit, fixed, moved)]
+    chosen = _choose_fit(fits, hint)
     return None if chosen is None else chosen.partner
 
 
-def _places(fixed: Line, moved: Line, hint: Hint) -> list[float]:
+def _list_offsets(fixed: RankRows, moved: RankRows, hint: ClockHint) -> list[float]:
     """Differences of the clocks that are worth trying."""
-    stepped = _by_steps(fixed, moved)
+    stepped = _offset_by_steps(fixed, moved)
     return [
         *([0.0] if hint.one_origin else []),
         *([] if stepped is None else [stepped]),
-        *piles(fixed, moved),
+        *find_offset_candidates(fixed, moved),
     ]
 
 
-def _same_steps(fit: Fit, fixed: Line, moved: Line) -> bool:
+def _has_same_steps(fit: OffsetFit, fixed: RankRows, moved: RankRows) -> bool:
     """Whether what was launched in marked steps lies in steps of one number on both ranks."""
     right = np.flatnonzero(fit.partner >= 0)
     here, there = fixed.step[fit.partner[right]], moved.step[right]
     known = (here >= 0) & (there >= 0)
-    return not known.any() or float((here == there)[known].mean()) >= _SAME_STEPS
+    return not known.any() or float((here == there)[known].mean()) >= _MIN_SAME_STEPS
 
 
-def _distinct(fits: Sequence[Fit]) -> list[Fit]:
-    found: list[Fit] = []
+def _drop_duplicates(fits: Sequence[OffsetFit]) -> list[OffsetFit]:
+    found: list[OffsetFit] = []
     for fit in fits:
-        if not any(_same(fit, other) for other in found):
+        if not any(_is_same_fit(fit, other) for other in found):
             found.append(fit)
     return found
 
 
-def _good(fit: Fit, fewest: int) -> bool:
-    return fit.count >= fewest and fit.score >= _LEAST_SCORE
+def _is_good(fit: OffsetFit, fewest: int) -> bool:
+    return fit.count >= fewest and fit.score >= _MIN_SCORE
 
 
-def _worth_a_look(fit: Fit, fewest: int) -> bool:
+def _is_plausible(fit: OffsetFit, fewest: int) -> bool:
     """What lacks many rows may still be the place: its ends tell."""
-    return fit.count >= fewest and fit.score >= _LEAST_SCORE_OF_RIVALS
+    return fit.count >= fewest and fit.score >= _MIN_RIVAL_SCORE
 
 
-def _at(offset: float) -> Measured:
-    return Measured(offset=offset, drift=0.0, doubt_ns=0.0)
+def _offset_only(offset: float) -> ClockDifference:
+    return ClockDifference(offset=offset, drift=0.0, doubt_ns=0.0)
 
 
-def _fit(fixed: Line, moved: Line, place: Measured, rounds: int = _ROUNDS) -> Fit:
+def _fit_offset(fixed: RankRows, moved: RankRows, place: ClockDifference, rounds: int = _ROUNDS) -> OffsetFit:
     """Pair at an offset, and at what the pairs then say of it."""
     offset, drift, doubt_ns = place.offset, place.drift, place.doubt_ns
-    partner = pairs(fixed, moved.moved(offset, drift), doubt_ns)
+    partner = pair_rows(fixed, moved.moved(offset, drift), doubt_ns)
     for _ in range(rounds):
         mine = np.flatnonzero((partner >= 0) & moved.sync)
         if not len(mine):
             break
-        offset, drift = _refined(fixed, moved, partner, mine)
-        partner = pairs(fixed, moved.moved(offset, drift), doubt_ns)
+        offset, drift = _refine_offset(fixed, moved, partner, mine)
+        partner = pair_rows(fixed, moved.moved(offset, drift), doubt_ns)
     placed = moved.moved(offset, drift)
     mine = np.flatnonzero(partner >= 0)
     apart = placed.end[mine] - fixed.end[partner[mine]]
     spread = float(np.median(np.abs(apart - np.median(apart)))) if len(mine) else np.inf
-    score = len(mine) / max(1, _common(fixed, placed))
-    return Fit(partner=partner, offset=offset, count=len(mine), score=score, spread_ns=spread)
+    score = len(mine) / max(1, _count_common_rows(fixed, placed))
+    return OffsetFit(partner=partner, offset=offset, count=len(mine), score=score, spread_ns=spread)
 
 
-def _refined(fixed: Line, moved: Line, partner: Int64s, mine: Int64s) -> tuple[float, float]:
+def _refine_offset(fixed: RankRows, moved: RankRows, partner: Int64s, mine: Int64s) -> tuple[float, float]:
     """The short half of the pairs votes; a long window shows drift."""
     theirs = partner[mine]
     shorter = np.minimum(moved.end[mine] - moved.start[mine], fixed.end[theirs] - fixed.start[theirs])
     mine = mine[shorter <= np.median(shorter)]
     apart = moved.end[mine] - fixed.end[partner[mine]]
     long = float(np.ptp(moved.end[mine])) > DRIFT_SPAN_NS
-    drift = slope(apart, moved.end[mine]) if long and len(mine) > 3 else 0.0
+    drift = fit_slope(apart, moved.end[mine]) if long and len(mine) > 3 else 0.0
     return float(np.median(apart - drift * moved.end[mine])), drift
 
 
-def _common(fixed: Line, moved: Line) -> int:
+def _count_common_rows(fixed: RankRows, moved: RankRows) -> int:
     """Rows in the window that both ranks recorded, of the rank with more of them."""
     low, high = max(fixed.start.min(), moved.start.min()), min(fixed.end.max(), moved.end.max())
     return max(int(((line.end > low) & (line.start < high)).sum()) for line in (fixed, moved))
 
 
-def _by_steps(fixed: Line, moved: Line) -> float | None:
+def _offset_by_steps(fixed: RankRows, moved: RankRows) -> float | None:
     """The difference of clocks if steps of one number are the same: from steps whose rows are alike."""
     found: list[Floats] = []
     for step in np.intersect1d(fixed.step, moved.step):
@@ -177,38 +177,98 @@ def _by_steps(fixed: Line, moved: Line) -> float | None:
     return float(np.median(votes)) if len(votes) else None
 
 
-def _same(one: Fit, other: Fit) -> bool:
+def _is_same_fit(one: OffsetFit, other: OffsetFit) -> bool:
     both = (one.partner >= 0) & (other.partner >= 0)
     return bool(both.any() and (one.partner[both] == other.partner[both]).all())
 
 
-def _decided(fits: Sequence[Fit], hint: Hint) -> Fit | None:
+def _choose_fit(fits: Sequence[OffsetFit], hint: ClockHint) -> OffsetFit | None:
     """The only place that times allow, the one whose ends agree best, or the one that clocks make likely."""
     if not fits:
         return None
     most = max(fit.count for fit in fits)
-    rivals = [fit for fit in fits if fit.count >= _RIVAL * most]
+    rivals = [fit for fit in fits if fit.count >= _RIVAL_RATIO * most]
     sharpest = min(rivals, key=lambda fit: fit.spread_ns)
     others = [fit for fit in rivals if fit is not sharpest]
-    if others and all(fit.spread_ns > _SHARPER * max(sharpest.spread_ns, 1.0) for fit in others):
+    if others and all(fit.spread_ns > _SHARPER_FACTOR * max(sharpest.spread_ns, 1.0) for fit in others):
         return sharpest
     if not others:
-        return sharpest if _complete(sharpest) else None
-    nearest = _near(rivals, _ALMOST_NS if hint.one_host else _ROUGHLY_NS) if hint.one_origin else None
-    return nearest if nearest is not None and _complete(nearest) else None
+        return sharpest if _is_complete(sharpest) else None
+    nearest = _find_nearest(rivals, _ALMOST_NS if hint.one_host else _ROUGHLY_NS) if hint.one_origin else None
+    return nearest if nearest is not None and _is_complete(nearest) else None
 
 
-def _complete(fit: Fit) -> bool:
+def _is_complete(fit: OffsetFit) -> bool:
     """Whether at most one row of the common window, or a tenth, is left over."""
     left_over = fit.count / fit.score - fit.count if fit.score else np.inf
-    return left_over <= max(1.5, _LEFT_OVER * fit.count)
+    return left_over <= max(1.5, _MAX_LEFT_OVER_RATIO * fit.count)
 
 
-def _near(fits: Sequence[Fit], near_ns: float) -> Fit | None:
+def _find_nearest(fits: Sequence[OffsetFit], near_ns: float) -> OffsetFit | None:
     """The one fit near no difference at all, of those that leave about as few rows over as the best."""
     best = max(fit.score for fit in fits)
     nearest, *others = sorted(
-        (fit for fit in fits if fit.score >= best - _WORSE), key=lambda fit: abs(fit.offset)
+        (fit for fit in fits if fit.score >= best - _MAX_WORSE_SCORE), key=lambda fit: abs(fit.offset)
     )
-    told_apart = all(abs(fit.offset) >= _FAR * near_ns for fit in others)
+    told_apart = all(abs(fit.offset) >= _FAR_FACTOR * near_ns for fit in others)
     return nearest if abs(nearest.offset) <= near_ns and told_apart else None
+
+
+_MAX_VOTES = 300_000
+_MAX_CANDIDATES = 6
+_MIN_WIDTH_NS = 10_000.0
+_END_SHARE = 0.25
+_MIN_VOTES = 3
+#: A sharp pile of this share of the rows needs no wider ones beside it.
+_SHARP_SHARE = 0.8
+
+
+def find_offset_candidates(fixed: RankRows, moved: RankRows) -> list[float]:
+    """Where the differences of ends of equal signatures pile up, the highest piles first."""
+    left, right = _pair_signatures(fixed, moved)
+    votes = np.sort(moved.end[right] - fixed.end[left])
+    if not len(votes):
+        return []
+    lengths = np.concatenate((fixed.end - fixed.start, moved.end - moved.start))
+    wide = max(_MIN_WIDTH_NS, _END_SHARE * float(np.quantile(lengths, 0.25)))
+    sharp = _find_highest(votes, _MIN_WIDTH_NS)
+    if len(sharp) and sharp[0][1] >= _SHARP_SHARE * min(fixed.sync.sum(), moved.sync.sum()):
+        return [middle for middle, height in sharp if height > sharp[0][1] / 2]
+    return [middle for middle, _ in [*sharp, *_find_highest(votes, wide)]]
+
+
+def _find_highest(votes: Floats, width: float) -> list[tuple[float, int]]:
+    """Middle and height of the highest piles of a width: narrow ones are sharp, wide ones take scatter."""
+    height = np.searchsorted(votes, votes + width, side="right") - np.arange(len(votes))
+    found: list[tuple[float, int]] = []
+    for index in np.argsort(-height, kind="stable"):
+        if len(found) >= _MAX_CANDIDATES or height[index] < _MIN_VOTES:
+            break
+        middle = float(np.median(votes[index : index + height[index]]))
+        if all(abs(middle - other) > width for other, _ in found):
+            found.append((middle, int(height[index])))
+    return found
+
+
+def _pair_signatures(fixed: RankRows, moved: RankRows) -> tuple[Int64s, Int64s]:
+    """All pairs of equal signature, the rarest signatures first, up to a bound."""
+    names, left_count = np.unique(fixed.signature[fixed.sync], return_counts=True)
+    counts = {int(name): int(count) for name, count in zip(names, left_count, strict=True)}
+    mine, right_count = np.unique(moved.signature[moved.sync], return_counts=True)
+    shared = sorted(
+        (counts[int(s)] * int(n), int(s)) for s, n in zip(mine, right_count, strict=True) if int(s) in counts
+    )
+    lefts, rights, total = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)], 0
+    for product, signature in shared:
+        left = np.flatnonzero((fixed.signature == signature) & fixed.sync)
+        right = np.flatnonzero((moved.signature == signature) & moved.sync)
+        if total + product > _MAX_VOTES:
+            if total:
+                break
+            keep = max(1, _MAX_VOTES // len(right))
+            middle = max(0, (len(left) - keep) // 2)
+            left = left[middle : middle + keep]
+        total += len(left) * len(right)
+        lefts.append(np.repeat(left, len(right)))
+        rights.append(np.tile(right, len(left)))
+    return np.concatenate(lefts), np.concatenate(rights)

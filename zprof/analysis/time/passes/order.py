@@ -7,9 +7,9 @@ forward where the next one is of a later unit, or where a forward has just climb
 
 from collections.abc import Iterable, Sequence
 
-from zprof.model.phases import Phase
+from zprof.model.training import Phase
 
-_FEWEST = 2
+_MIN_UNITS = 2
 #: More gathers of a backward for each of the forward than that gather units twice.
 _REPEATED_RATIO = 1.5
 #: A recomputation gathers a unit before the backward has come much further.
@@ -17,10 +17,10 @@ _RECENT_UNITS = 2
 _NO_RUN = range(0)
 
 
-def passes_by_order(units: Sequence[str]) -> list[tuple[str, int]] | None:
+def infer_passes_by_order(units: Sequence[str]) -> list[tuple[str, int]] | None:
     """Phase and micro-batch of each gather of a step; None where the order says nothing (one unit)."""
     place = {unit: index for index, unit in enumerate(dict.fromkeys(units))}
-    if len(place) < _FEWEST:
+    if len(place) < _MIN_UNITS:
         return None
     places = [place[unit] for unit in units]
     found: list[tuple[str, int]] = []
@@ -37,7 +37,7 @@ def passes_by_order(units: Sequence[str]) -> list[tuple[str, int]] | None:
     return found
 
 
-def units_by_order(
+def infer_units_by_order(
     phases: Sequence[str], sizes_bytes: Sequence[int], computed: Sequence[bool]
 ) -> list[str | None]:
     """Name the unit of each gather of a micro-batch, where nothing but its phase and size is known.
@@ -59,7 +59,7 @@ def units_by_order(
     places: dict[int, int | None] = dict(zip(mine, unit, strict=True))
     for phase in (Phase.BACKWARD.value, Phase.RECOMPUTE.value):
         mine = [at for at, each in enumerate(phases) if each == phase]
-        runs = _runs_in_reverse(forward, [(sizes_bytes[at], computed[at]) for at in mine])
+        runs = _find_runs_in_reverse(forward, [(sizes_bytes[at], computed[at]) for at in mine])
         for run in runs:
             for place in run[1:]:
                 unit[place] = unit[run[0]]
@@ -69,7 +69,7 @@ def units_by_order(
     return [None if place is None else f"gather {unit[place]}" for place in named]
 
 
-def _runs_in_reverse(
+def _find_runs_in_reverse(
     forward: Sequence[tuple[int, bool]], backward: Sequence[tuple[int, bool]]
 ) -> list[Sequence[int]]:
     """Return the places in the forward of the gathers of a backward, unit by unit; none if one fits nothing.
@@ -81,9 +81,9 @@ def _runs_in_reverse(
     recent: list[range] = []
     is_repeated = len(backward) > _REPEATED_RATIO * len(forward)
     while at < len(backward):
-        fresh = _longest(forward, range(limit), backward[at:], limit)
+        fresh = _find_longest_run(forward, range(limit), backward[at:], limit)
         again = max(
-            (_longest(forward, each[:1], backward[at:], each.stop) for each in recent),
+            (_find_longest_run(forward, each[:1], backward[at:], each.stop) for each in recent),
             key=len,
             default=_NO_RUN,
         )
@@ -99,7 +99,7 @@ def _runs_in_reverse(
     return found
 
 
-def _longest(
+def _find_longest_run(
     forward: Sequence[tuple[int, bool]], firsts: Iterable[int], wanted: Sequence[tuple[int, bool]], limit: int
 ) -> range:
     """Return from which of the places on most gathers agree, before ``limit`` and before any compute."""

@@ -1,16 +1,13 @@
-"""The table of passes: for each gather of parameters and each reduction of gradients, what it serves.
+"""The table of passes: which pass of which unit each gather and each reduction serves.
 
-Columns: ``row`` (the label of its row in the table of collectives), rank, step, kind, unit (None where
-nobody says it), bytes, ``micro_batch`` (of the step, from 0; null where unknown), ``phase`` (forward,
-recompute, backward, optimizer, unknown), ``number`` (how manieth collective of its kind for that unit in
-the step, from 1; null without a unit), ``in_micro_batch`` (the same within the micro-batch),
-``compute_between_ns`` (compute of the rank from the end of the previous gather of that unit in the step to
-the start of this one, the pass that the previous one served included; null for the first), and ``method``
-(ranges, autograd, order, unknown).
+Columns: ``row`` (label in the table of collectives), rank, step, kind, unit (None if unknown), bytes,
+``micro_batch`` (of the step, from 0; null if unknown), ``phase`` (forward, recompute, backward, optimizer,
+unknown), ``number`` (count of this kind for that unit in the step, from 1), ``in_micro_batch`` (the same
+within the micro-batch), ``compute_between_ns`` (compute from the end of the previous gather of that unit to
+the start of this one; null for the first), and ``method`` (ranges, autograd, order, unknown).
 
-A unit may be gathered in pieces, a message each: between their launches nothing is computed.  The pieces of
-one gather have one number.  Gathers of a forward without a backward (an evaluation) are no part of a training
-step: they have neither micro-batch nor number.
+The pieces of one gather have one number. Gathers of a forward without a backward (an evaluation) have
+neither micro-batch nor number.
 """
 
 import itertools
@@ -18,15 +15,57 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from zprof.analysis.intervals import Int64s, Intervals, covered
-from zprof.analysis.time.activity.timeline import RankTimeline
-from zprof.analysis.time.passes.evidence import Evidence
-from zprof.analysis.time.passes.moves import GATHER, Mask, candidates, of_parameters
-from zprof.analysis.time.passes.order import passes_by_order, units_by_order
-from zprof.analysis.time.passes.where import UNKNOWN, where
-from zprof.model.phases import Phase
+from zprof.analysis.time.collective_rows import encode_texts
+from zprof.analysis.time.passes.order import infer_passes_by_order, infer_units_by_order
+from zprof.analysis.time.passes.phases import UNKNOWN_PHASE, PhaseEvidence, locate_instants
+from zprof.analysis.time.timeline import RankTimeline
+from zprof.model.collectives import CollectiveKind
+from zprof.model.training import Phase
+
+Mask = npt.NDArray[np.bool_]
+GATHER = CollectiveKind.ALL_GATHER.value
+REDUCTIONS = (CollectiveKind.REDUCE_SCATTER.value, CollectiveKind.ALL_REDUCE.value)
+_SMALL_RATIO = 0.01
+#: Tensor parallelism reduces in a forward as often as in a backward.  Gradients never do, but the last of a
+#: backward, launched behind its end, look as if they were of the next forward: one of at least three.
+_FORWARD_RATIO = 0.4
+_MICRO_BATCH = ["rank", "step", "micro_batch"]
+
+
+def find_candidates(frame: pd.DataFrame) -> Mask:
+    """Rows that may be either, by kind and size."""
+    kind = frame["kind"].astype(str)
+    wanted = kind.isin([GATHER, *REDUCTIONS]) & (frame["group_size"] != 1)
+    sizes = frame["bytes"].where(wanted, 0)
+    largest = sizes.groupby(kind == GATHER).transform("max")
+    mask: Mask = (wanted & (sizes >= _SMALL_RATIO * largest)).to_numpy(bool)
+    return mask
+
+
+def _is_before_backward(frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Rows launched before the first reduction in the backward of their micro-batch."""
+    reduces = frame["kind"].isin(REDUCTIONS)
+    begun = frame["launched_ns"].where(reduces & (frame["phase"] == Phase.BACKWARD.value))
+    begun = begun.groupby([frame[name] for name in _MICRO_BATCH], dropna=False).transform("min")
+    return frame["launched_ns"] < begun.fillna(frame["launched_ns"] + 1)
+
+
+def drop_activation_groups(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of candidates with their ``phase``: without the groups that carry activations.
+
+    What is left of the reductions belongs to a backward, also where an engine launches it behind that.
+    """
+    reduces = frame["kind"].astype(str).isin(REDUCTIONS)
+    forward = ((frame["phase"] == Phase.FORWARD.value) & _is_before_backward(frame)).where(reduces)
+    share = forward.astype(float).groupby(encode_texts(frame["group"])[0]).transform("mean").fillna(0.0)
+    kept = frame[share <= _FORWARD_RATIO]
+    behind = kept["kind"].isin(REDUCTIONS) & (kept["phase"] == Phase.FORWARD.value)
+    return kept.assign(phase=kept["phase"].mask(behind, Phase.BACKWARD.value))
+
 
 PASS_COLUMNS = (
     "row", "rank", "step", "kind", "unit", "bytes", "micro_batch", "phase", "number", "in_micro_batch",
@@ -34,36 +73,36 @@ PASS_COLUMNS = (
 )  # fmt: skip
 BY_ORDER = "order"
 #: A rank, and its rows of the table.
-Part = tuple[RankTimeline, slice]
+RankPart = tuple[RankTimeline, slice]
 _NULLABLE = ("micro_batch", "number", "in_micro_batch", "compute_between_ns")
 #: What FSDP1 and DDP call a pass, not a unit.
 _NO_UNIT = re.compile(r"(FSDP|DDP)\.\w+")
 #: Kernels and operators that allocate, view, fill or copy: what stands between two pieces of a gather.
-_MOVES = re.compile(
+_MOVE_NAMES = re.compile(
     r".*(?:copy|fill|CatArray|chunk_cat).*|aten::(?:empty|zeros|as_strided|view|_unsafe_view|reshape|narrow|slice|"
     r"select|split|chunk|detach|alias|to|_to_copy|cat|set_|resize_|flatten|t|transpose|expand|zero_)\w*",
     re.ASCII | re.IGNORECASE,
 )
-_LONGEST = 2_000
+_MAX_NAME = 2_000
 _UNIT_OF_STEP = ["rank", "step", "kind", "unit"]
 
 
-def find_passes(
+def make_pass_table(
     collectives: pd.DataFrame,
     timelines: Sequence[RankTimeline],
-    evidence_of: Callable[[int], Evidence],
+    evidence_of: Callable[[int], PhaseEvidence],
 ) -> pd.DataFrame:
     """The table; ``collectives`` and ``timelines`` are on the common clock, and so must be the evidence."""
-    table, bounds = _launched(collectives[candidates(collectives)], timelines)
+    table, bounds = _sort_by_launch(collectives[find_candidates(collectives)], timelines)
     if not len(table):
         return pd.DataFrame(columns=list(PASS_COLUMNS))
     parts = [(t, slice(*span)) for t, span in zip(timelines, bounds, strict=True) if span[0] < span[1]]
-    table = _with_units(_placed(table, parts, evidence_of), parts)
-    table = _without_evaluations(_with_pieces(_by_order(table), parts))
-    return of_parameters(_numbered(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
+    table = _name_units(_add_phases(table, parts, evidence_of), parts)
+    table = _drop_evaluations(_mark_pieces(_fill_by_order(table), parts))
+    return drop_activation_groups(_number_passes(table, parts)).reset_index(drop=True)[list(PASS_COLUMNS)]
 
 
-def _launched(
+def _sort_by_launch(
     rows: pd.DataFrame, timelines: Sequence[RankTimeline]
 ) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
     """The rows rank by rank in the order of their launches, and where each rank's begin and end.
@@ -77,7 +116,7 @@ def _launched(
     table = rows[["rank", "step", "kind", "group", "bytes", "start_ns", "end_ns"]].assign(
         row=rows.index,
         kind=rows["kind"].astype(str),
-        unit=rows["unit"].map(_unit).astype(object),
+        unit=rows["unit"].map(_clean_unit).astype(object),
         launched_ns=launched,
         known=rows["launch_start_ns"].notna().to_numpy(bool),
     )
@@ -85,35 +124,37 @@ def _launched(
     return table.iloc[order].reset_index(drop=True), list(itertools.pairwise(edges))
 
 
-def _placed(
-    table: pd.DataFrame, parts: Sequence[Part], evidence_of: Callable[[int], Evidence]
+def _add_phases(
+    table: pd.DataFrame, parts: Sequence[RankPart], evidence_of: Callable[[int], PhaseEvidence]
 ) -> pd.DataFrame:
     """Add phase, micro-batch and method, as the evidence has them."""
     launched, step = table["launched_ns"].to_numpy(np.int64), table["step"].to_numpy(np.int64)
-    seen = [where(evidence_of(t.rank), launched[mine], _steps(t, step[mine])) for t, mine in parts]
+    seen = [
+        locate_instants(evidence_of(t.rank), launched[mine], _step_spans(t, step[mine])) for t, mine in parts
+    ]
     known = table["known"].to_numpy(bool)
     micro_batch = np.concatenate([one.micro_batch for one in seen])
     return table.assign(
-        phase=np.where(known, np.concatenate([one.phase for one in seen]), UNKNOWN),
-        method=np.where(known, np.concatenate([one.method for one in seen]), UNKNOWN),
+        phase=np.where(known, np.concatenate([one.phase for one in seen]), UNKNOWN_PHASE),
+        method=np.where(known, np.concatenate([one.method for one in seen]), UNKNOWN_PHASE),
         micro_batch=pd.arrays.IntegerArray(micro_batch, ~known | (micro_batch < 0)),
     )
 
 
-def _with_units(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
+def _name_units(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
     """Name the units of gathers by their place in the forward, if no gather of the job names its own."""
     gathers = table[(table["kind"] == GATHER) & table["micro_batch"].notna()]
     if gathers.empty or table.loc[table["kind"] == GATHER, "unit"].notna().any():
         return table
     units = table["unit"].copy()
-    computed = pd.Series(_computed_before(table, parts), index=table.index)
+    computed = pd.Series(_find_computed_before(table, parts), index=table.index)
     for _, of_step in gathers.groupby(["rank", "step"], sort=False):
         forward = gathers.iloc[:0]
         for _, rows in of_step.groupby("micro_batch"):
             own = rows[rows["phase"] == Phase.FORWARD.value]
             kept = forward if own.empty else own.iloc[:0]  # units kept since an earlier micro-batch
             both = pd.concat([kept, rows])
-            found = units_by_order(
+            found = infer_units_by_order(
                 both["phase"].tolist(), both["bytes"].tolist(), computed[both.index].tolist()
             )
             names = dict(zip(found, units[kept.index].tolist(), strict=False))
@@ -123,34 +164,34 @@ def _with_units(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
     return table.assign(unit=units, method=table["method"].mask(inferred, BY_ORDER))
 
 
-def _computed_before(table: pd.DataFrame, parts: Sequence[Part]) -> Mask:
+def _find_computed_before(table: pd.DataFrame, parts: Sequence[RankPart]) -> Mask:
     """Return if the rank launched compute between each row and the one before it."""
     launched = table["launched_ns"].to_numpy(np.int64)
     computed = np.ones(len(table), dtype=np.bool_)
     for timeline, mine in parts:
-        done = np.searchsorted(_compute_launches(timeline), launched[mine])
+        done = np.searchsorted(_list_compute_launches(timeline), launched[mine])
         computed[mine] = np.diff(done, prepend=-1) > 0
     return computed
 
 
-def _unit(unit: object) -> str | None:
+def _clean_unit(unit: object) -> str | None:
     return unit if isinstance(unit, str) and unit and not _NO_UNIT.fullmatch(unit) else None
 
 
-def _steps(timeline: RankTimeline, steps: Int64s) -> Intervals:
+def _step_spans(timeline: RankTimeline, steps: Int64s) -> Intervals:
     """The span of each step by the host's marks."""
     order = np.argsort(timeline.host_steps.number, kind="stable")
     return timeline.host_steps.spans[order[np.searchsorted(timeline.host_steps.number[order], steps)]]
 
 
-def _by_order(table: pd.DataFrame) -> pd.DataFrame:
+def _fill_by_order(table: pd.DataFrame) -> pd.DataFrame:
     """Fill in by the order of the units what nothing else says, step by step."""
     gathers = table[(table["kind"] == GATHER) & table["unit"].notna()]
     step = [gathers["rank"], gathers["step"]]
-    said = (gathers["phase"] != UNKNOWN).groupby(step).transform("any")
+    said = (gathers["phase"] != UNKNOWN_PHASE).groupby(step).transform("any")
     said &= gathers["micro_batch"].notna().groupby(step).transform("any")
     for _, rows in gathers[~said].groupby(["rank", "step"]):
-        found = passes_by_order([str(unit) for unit in rows["unit"]])
+        found = infer_passes_by_order([str(unit) for unit in rows["unit"]])
         if found is not None:
             table.loc[rows.index, "phase"] = [phase for phase, _ in found]
             table.loc[rows.index, "micro_batch"] = [number for _, number in found]
@@ -158,7 +199,7 @@ def _by_order(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _with_pieces(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
+def _mark_pieces(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
     """Add ``piece``: the gather goes on with the one before it of the same unit and micro-batch."""
     launched_ns = table["launched_ns"].astype("Int64")  # a float of these counts in steps of 256 ns
     before = launched_ns.groupby([table[name] for name in (*_UNIT_OF_STEP, "micro_batch")]).shift()
@@ -166,22 +207,24 @@ def _with_pieces(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
     since, until = before.fillna(0).to_numpy(np.int64), table["launched_ns"].to_numpy(np.int64)
     piece = np.zeros(len(table), dtype=np.bool_)
     for timeline, mine in parts:
-        launched = _compute_launches(timeline)
+        launched = _list_compute_launches(timeline)
         if len(launched):
             computed = np.searchsorted(launched, until[mine]) - np.searchsorted(launched, since[mine])
             piece[mine] = likely[mine] & (computed == 0)
     return table.assign(piece=piece)
 
 
-def _compute_launches(timeline: RankTimeline) -> Int64s:
+def _list_compute_launches(timeline: RankTimeline) -> Int64s:
     """When a rank launched what computes, in order."""
     work = timeline.activity.named
-    moves = np.array([_MOVES.fullmatch(name[:_LONGEST]) is not None for name in work.names], dtype=np.bool_)
+    moves = np.array(
+        [_MOVE_NAMES.fullmatch(name[:_MAX_NAME]) is not None for name in work.names], dtype=np.bool_
+    )
     chosen = ~work.copies & ~moves[work.code] if len(work) else np.zeros(0, dtype=np.bool_)
     return np.sort(work.times[chosen, 0])
 
 
-def _without_evaluations(table: pd.DataFrame) -> pd.DataFrame:
+def _drop_evaluations(table: pd.DataFrame) -> pd.DataFrame:
     """Take the micro-batch from gathers of forwards that no backward follows.
 
     Such a forward ends the step, or stands before the forward of a micro-batch and gathers the same units.
@@ -191,7 +234,7 @@ def _without_evaluations(table: pd.DataFrame) -> pd.DataFrame:
         (table["kind"] == GATHER) & (table["phase"] == Phase.FORWARD.value) & table["micro_batch"].notna()
     )
     backward = table["phase"].isin([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
-    backward |= (table["phase"] == UNKNOWN) & (table["kind"] != GATHER)
+    backward |= (table["phase"] == UNKNOWN_PHASE) & (table["kind"] != GATHER)
     last = table["launched_ns"].astype("Int64").where(backward).groupby(step).transform("max")
     behind = forward & (table["launched_ns"] > last).fillna(False).astype(bool)
     rows = table[forward & ~behind & ~table["piece"] & table["unit"].notna()]
@@ -210,7 +253,7 @@ def _without_evaluations(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(micro_batch=table["micro_batch"].mask(gone), trains=~gone)
 
 
-def _numbered(table: pd.DataFrame, parts: Sequence[Part]) -> pd.DataFrame:
+def _number_passes(table: pd.DataFrame, parts: Sequence[RankPart]) -> pd.DataFrame:
     """Number the gathers and reductions of each unit; how much was computed between two gathers of a unit."""
     rows = table[table["unit"].notna() & table["trains"]]
     begins = (~rows["piece"]).astype("int64")

@@ -1,64 +1,65 @@
-"""Bytes that a rank moves in a step, against the law of its stage.
+"""Bytes that a rank moves per step, against the ZeRO formula of its stage.
 
-As the law counts: an all-reduce moves its tensor twice, the others once; the ring's (N-1)/N is left out
-on both sides.  The law is that of data parallelism over the ranks that share the states: collectives of a
-tensor-parallel group, messages between two ranks, and, where states are sharded within one group and
-replicated across another (HSDP), those of the other group are not counted; the last is stated.
+An all-reduce moves its tensor twice, the others once; the ring's (N-1)/N is left out on both sides. The
+formula is that of data parallelism over the ranks that share the states: collectives of a tensor-parallel
+group, messages between two ranks, and those of a replicating group (HSDP) are not counted; the last are
+stated.
 """
 
 import numpy as np
 import pandas as pd
 
-from zprof.analysis.laws import volume_law, wire_parameters
-from zprof.analysis.time.transfer.instances import Mask
-from zprof.analysis.time.transfer.members import Steps, group_ranks
+from zprof.analysis.time.collective_rows import Mask, RankSteps, parse_group_ranks
+from zprof.analysis.zero_formulas import compute_expected_volume, compute_wire_parameter_bytes
 from zprof.model.collectives import CollectiveKind
+from zprof.model.formatting import format_bytes
 from zprof.model.gaps import Gap
 from zprof.model.report import Volume
 from zprof.model.training import TrainingFacts
-from zprof.model.units import format_bytes
 
-_BETWEEN_TWO = (CollectiveKind.SEND, CollectiveKind.RECV)
+_POINT_TO_POINT = (CollectiveKind.SEND, CollectiveKind.RECV)
 #: Of the law: below it other groups (a norm, a flag) are not worth a word.
-_WORTH_RATIO = 0.01
+_MIN_REPORTED_RATIO = 0.01
 
 
 def measure_volume(
-    frame: pd.DataFrame, training: TrainingFacts, steps: Steps
+    frame: pd.DataFrame, training: TrainingFacts, steps: RankSteps
 ) -> tuple[Volume | None, list[Gap]]:
     """The mean over the steps of the ranks that moved something, or None and why."""
-    expected = volume_law(training)
+    expected = compute_expected_volume(training)
     if expected is None:
-        return None, [_gap(f"not known: {', '.join(_missing(training)) or 'the law of this stage'}")]
+        return None, [
+            _volume_gap(f"not known: {', '.join(_list_missing_facts(training)) or 'the law of this stage'}")
+        ]
     if not sum(steps.of_rank.values()):
-        return None, [_gap("no step of a time window was recorded")]
+        return None, [_volume_gap("no step of a time window was recorded")]
     if expected == 0:
         return None, []
-    between = frame["kind"].isin([str(kind) for kind in _BETWEEN_TWO]).to_numpy(bool)
-    counted = (frame["group_size"] != 1).to_numpy() & ~between & _data_parallel(frame["group"], training)
-    other = counted & _replicating(frame, training, counted)
-    silent = int((counted & _without_size(frame)).sum())
+    between = frame["kind"].isin([str(kind) for kind in _POINT_TO_POINT]).to_numpy(bool)
+    counted = (frame["group_size"] != 1).to_numpy() & ~between & _is_data_parallel(frame["group"], training)
+    other = counted & _find_replicating(frame, training, counted)
+    silent = int((counted & _find_without_size(frame)).sum())
     if silent:
-        return None, [_no_sizes(silent, int(counted.sum()))]
-    seen = _mean(frame, counted & ~other, steps)
+        return None, [_no_sizes_gap(silent, int(counted.sum()))]
+    seen = _mean_bytes(frame, counted & ~other, steps)
     return (
         Volume(
             expected_bytes=expected,
             seen_bytes=seen,
             ratio=seen / expected,
-            parameter_bytes=wire_parameters(training),
+            parameter_bytes=compute_wire_parameter_bytes(training),
         ),
-        _replicated(_mean(frame, other, steps), expected),
+        _replication_gaps(_mean_bytes(frame, other, steps), expected),
     )
 
 
-def _without_size(frame: pd.DataFrame) -> Mask:
+def _find_without_size(frame: pd.DataFrame) -> Mask:
     """Rows that move something, and the trace does not say how much."""
     moves = (frame["kind"] != str(CollectiveKind.BARRIER)).to_numpy(bool)
     return moves & (frame["bytes"] == 0).to_numpy(bool)
 
 
-def _no_sizes(silent: int, counted: int) -> Gap:
+def _no_sizes_gap(silent: int, counted: int) -> Gap:
     return Gap(
         what="volume",
         reason=f"{silent} of {counted} collectives do not say how many bytes they moved",
@@ -66,7 +67,7 @@ def _no_sizes(silent: int, counted: int) -> Gap:
     )
 
 
-def _mean(frame: pd.DataFrame, rows: Mask, steps: Steps) -> int:
+def _mean_bytes(frame: pd.DataFrame, rows: Mask, steps: RankSteps) -> int:
     """Bytes a step of the rows, as the mean over the ranks that have any."""
     times = np.where(frame["kind"] == str(CollectiveKind.ALL_REDUCE), 2, 1)
     total = int((frame["bytes"].to_numpy() * times)[rows].sum())
@@ -74,21 +75,21 @@ def _mean(frame: pd.DataFrame, rows: Mask, steps: Steps) -> int:
     return total // max(1, sum(steps.of_rank.get(int(rank), 0) for rank in np.unique(ranks)))
 
 
-def _data_parallel(groups: pd.Series, training: TrainingFacts) -> Mask:
+def _is_data_parallel(groups: pd.Series, training: TrainingFacts) -> Mask:
     """Rows of groups whose ranks hold the same part of the model; without tensor parallelism all."""
     stride = training.model_parallel_ranks
     if stride == 1:
         return np.ones(len(groups), dtype=bool)
-    same_part = {group: _same_part(str(group), stride) for group in groups.unique()}
+    same_part = {group: _holds_same_part(str(group), stride) for group in groups.unique()}
     return groups.map(same_part).to_numpy(dtype=bool)
 
 
-def _same_part(group: str, stride: int) -> bool:
-    ranks = group_ranks(group)
+def _holds_same_part(group: str, stride: int) -> bool:
+    ranks = parse_group_ranks(group)
     return bool(ranks) and len({rank % stride for rank in ranks}) == 1
 
 
-def _replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) -> Mask:
+def _find_replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) -> Mask:
     """Rows of all-reduces in groups of another size than those over which the states are sharded."""
     sharing = (frame["group_size"] == training.shard_ranks).to_numpy(bool)
     if not training.stage or not (sharing & counted).any():
@@ -96,8 +97,8 @@ def _replicating(frame: pd.DataFrame, training: TrainingFacts, counted: Mask) ->
     return ~sharing & (frame["kind"] == str(CollectiveKind.ALL_REDUCE)).to_numpy(bool)
 
 
-def _replicated(other_bytes: int, expected: int) -> list[Gap]:
-    if other_bytes < _WORTH_RATIO * expected:
+def _replication_gaps(other_bytes: int, expected: int) -> list[Gap]:
+    if other_bytes < _MIN_REPORTED_RATIO * expected:
         return []
     return [
         Gap(
@@ -109,7 +110,7 @@ def _replicated(other_bytes: int, expected: int) -> list[Gap]:
     ]
 
 
-def _missing(training: TrainingFacts) -> list[str]:
+def _list_missing_facts(training: TrainingFacts) -> list[str]:
     """What the law needs and nobody said, in words."""
     facts = {
         "the sharding stage": training.stage,
@@ -120,7 +121,7 @@ def _missing(training: TrainingFacts) -> list[str]:
     return [what for what, value in facts.items() if value is None]
 
 
-def _gap(reason: str) -> Gap:
+def _volume_gap(reason: str) -> Gap:
     return Gap(
         what="volume",
         reason=reason,

@@ -1,22 +1,84 @@
-"""What a walk has in hand: the job, its units with their moments, and the bytes that units left behind."""
+"""State of a walk: units with their moments, checkpoints, and the bytes that finished units keep.
+
+What is kept of a unit between its forward and its backward where it is computed again:
+
+    whole                    its input
+    Pa   (partition)         1/N of it on each of N model-parallel ranks; gathered again before its backward
+    Pa+cpu (offload)         nothing: it is in host memory
+    MD   (defragment)        the same, in one chunk that stays; places of a multiple of 256 bytes
+
+arXiv 1910.02054, section 6.1 and 6.3; the reference engine keeps them in this way.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from zprof.model.planning.job import Job, Unit
-from zprof.planner.memory.walk.checkpoints import Kept
-from zprof.planner.memory.walk.gathers import Gathers
-from zprof.planner.memory.walk.gradients import Gradients
+from zprof.model.job import Job, Unit
+from zprof.planner.memory.walk.buffers import Gathers, Gradients
 from zprof.planner.memory.walk.layout import Run, trained_elements
-from zprof.planner.memory.walk.ledger import Ledger
-from zprof.planner.memory.walk.slots import GATHERED_CHECKPOINT, HELD, RECOMPUTED, SAVED, UNREDUCED, WORK
-from zprof.planner.models.units_moments import Moment, Moments, with_gradients
+from zprof.planner.memory.walk.ledger import (
+    GATHERED_CHECKPOINT,
+    HELD,
+    RECOMPUTED,
+    SAVED,
+    UNREDUCED,
+    WORK,
+    Ledger,
+)
+from zprof.planner.rounding import ceil_div
+from zprof.planner.unit_moments import Moment, Moments, with_gradients
 
-NOTHING = Moment(operator="", saved_bytes=0, work_bytes=0)
+_PLACE_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCheckpoint:
+    """Bytes of one checkpoint.
+
+    ``stays_bytes``: from forward to backward, beside a chunk; ``copied_bytes``: of what comes back from the
+    host to be gathered; ``input_is_new``: whether what the recomputation reads is not what stayed;
+    ``is_gathered``: whether ranks put it together, from parts that are communication buffers from then on.
+    """
+
+    stays_bytes: int
+    copied_bytes: int
+    input_is_new: bool
+    is_gathered: bool = False
+
+
+def stored_checkpoint(unit: Unit, job: Job) -> StoredCheckpoint:
+    """What is kept of a unit's checkpoint."""
+    residual, whole = job.residual, unit.checkpoint_bytes or 0
+    part = ceil_div(whole, job.degrees.mp) if residual.partition else whole
+    if residual.offload:
+        return StoredCheckpoint(
+            stays_bytes=0,
+            copied_bytes=part if residual.partition else 0,
+            input_is_new=True,
+            is_gathered=residual.partition,
+        )
+    stays = 0 if residual.defragment else part
+    return StoredCheckpoint(
+        stays_bytes=stays, copied_bytes=0, input_is_new=residual.partition, is_gathered=residual.partition
+    )
+
+
+def chunk_bytes(job: Job) -> int:
+    """Of the chunk of all checkpoints; 0 where each has memory of its own."""
+    residual = job.residual
+    if not (residual.checkpointing and residual.defragment) or residual.offload:
+        return 0
+    share = job.degrees.mp if residual.partition else 1
+    inner = [unit.checkpoint_bytes or 0 for unit in job.units if not unit.encloses]
+    largest = ceil_div(max(inner, default=0), share)
+    return len(inner) * ceil_div(largest, _PLACE_BYTES) * _PLACE_BYTES
+
+
+NO_MOMENT = Moment(operator="", saved_bytes=0, work_bytes=0)
 
 
 @dataclass(slots=True, kw_only=True)
-class Live:
+class WalkState:
     """``saved_bytes``: what units whose pass is over keep; ``outer``: what the enclosing one does."""
 
     job: Job
@@ -27,13 +89,13 @@ class Live:
     inner: tuple[Run, ...]
     known: Callable[[Unit], Moments | None]
     saved_bytes: int = 0
-    outer: Moment = field(default=NOTHING)
+    outer: Moment = field(default=NO_MOMENT)
 
     def moments(self, unit: Unit) -> Moments:
         """Of a unit, operator by operator where that is known."""
         known, trained = self.known(unit), trained_elements(unit, self.job)
         if known is None:
-            return coarse(unit, trained)
+            return estimate_moments(unit, trained)
         return known if trained == unit.elements else with_gradients(known, trained, unit.elements)
 
     def now(self, what: str, operator: str) -> None:
@@ -55,7 +117,7 @@ class Live:
             gathered_bytes=0,
         )
 
-    def see_again(self, moment: Moment, unit: Unit, kept: Kept, what: str) -> None:
+    def see_again(self, moment: Moment, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
         """A moment of a unit that was computed again; its checkpoint is its input, or stays beside it."""
         whole = unit.checkpoint_bytes or 0
         has_input = moment.saved_bytes >= whole
@@ -69,7 +131,7 @@ class Live:
             gathered_bytes=kept.stays_bytes + itself if kept.is_gathered else 0,
         )
 
-    def see_gather(self, unit: Unit, kept: Kept, what: str) -> None:
+    def see_gather(self, unit: Unit, kept: StoredCheckpoint, what: str) -> None:
         """The moment in which a checkpoint comes back, if ranks put it together."""
         size = (unit.checkpoint_bytes or 0) + kept.stays_bytes + kept.copied_bytes
         gradient = Moment(operator="gather", saved_bytes=0, work_bytes=unit.checkpoint_bytes or 0)
@@ -94,14 +156,14 @@ class Live:
 
     def see_outer(self, moments: tuple[Moment, ...], what: str) -> None:
         """Moments of the enclosing unit; its last one stays."""
-        self.outer = NOTHING
+        self.outer = NO_MOMENT
         for moment in moments:
             self.see(moment, what)
         if moments:
             self.outer = moments[-1]
 
 
-def coarse(unit: Unit, trained: int) -> Moments:
+def estimate_moments(unit: Unit, trained: int) -> Moments:
     """Moments of a unit that is known by its sums only: an upper bound.
 
     ``trained``: elements that have a gradient.

@@ -7,10 +7,10 @@ import pandas as pd
 import pyarrow as pa
 
 from tests.support.snapshots import Allocator, snapshot_of
-from zprof.analysis.memory.blocks.history import History, history_of
-from zprof.analysis.memory.blocks.naming.named import Named, named
-from zprof.analysis.memory.blocks.naming.stacks import Stacks
-from zprof.collectors.snapshot.convert import tables_of
+from zprof.analysis.memory.history import History, read_history
+from zprof.analysis.memory.stack_origins import Stacks
+from zprof.analysis.memory.tenant_rules import BlockTenants, name_tenants
+from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.run.schema import TABLES
 
 
@@ -33,13 +33,13 @@ def entry_times(allocator: Allocator) -> list[int]:
 
 
 def frames_of(*allocators: Allocator) -> dict[str, pd.DataFrame]:
-    tables = tables_of(snapshot_of(*allocators)).tables()
+    tables = convert_snapshot(snapshot_of(*allocators)).tables()
     return {name: frame_of(name, columns) for name, columns in tables.items()}
 
 
 def history(allocator: Allocator) -> History:
     frames = frames_of(allocator)
-    found = history_of(frames["block"], frames["segment"], f"cuda:{allocator.device}")
+    found = read_history(frames["block"], frames["segment"], f"cuda:{allocator.device}")
     assert found is not None
     return found
 
@@ -49,7 +49,7 @@ class Told:
     """What the rules say of each block, by its address."""
 
     history: History
-    names: Named
+    names: BlockTenants
 
     def of(self, address: int) -> tuple[str, str]:
         """(tenant, sub) of the last block at an address."""
@@ -69,4 +69,4 @@ class Told:
 def told(allocator: Allocator) -> Told:
     frames = frames_of(allocator)
     found = history(allocator)
-    return Told(found, named(found.blocks, Stacks(frames["stack"]).origins(found.blocks.stack)))
+    return Told(found, name_tenants(found.blocks, Stacks(frames["stack"]).origins(found.blocks.stack)))

@@ -8,20 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.snapshots import MIB, UNIT, Allocator, random_history
-from zprof.analysis.memory.blocks.history import History, history_of
-from zprof.analysis.memory.blocks.identity import Moment, identity_of
-from zprof.analysis.memory.blocks.instant import Terms, terms_at
-from zprof.analysis.memory.blocks.outside import Outside
-from zprof.analysis.memory.blocks.peaks import allocated_peak, near, reserved_peak
+from zprof.analysis.memory.device_terms import DeviceMoment, OutsideTerms, make_device_memory
+from zprof.analysis.memory.history import (
+    AllocatorTerms,
+    History,
+    compute_terms,
+    find_allocated_peak,
+    find_peak_near,
+    find_reserved_peak,
+    read_history,
+)
 from zprof.model.errors import BadInput
 
 
-def free_terms(terms: Terms) -> list[int]:
+def free_terms(terms: AllocatorTerms) -> list[int]:
     parts = [terms.split_bytes, terms.free_segments_bytes, terms.private_pools_bytes]
     return [part for part in parts if part is not None]
 
 
-def check(terms: Terms) -> None:
+def check(terms: AllocatorTerms) -> None:
     used = [terms.live_bytes, terms.rounding_bytes, terms.awaiting_free_bytes]
     assert terms.contradiction_bytes == 0
     assert len(free_terms(terms)) == 3
@@ -37,7 +42,7 @@ def test_the_identity_holds_at_every_event(seed: int, ring: int | None) -> None:
         return
     found = history(allocator)
     for time_ns, truth in zip(entry_times(allocator), allocator.truth, strict=True):
-        terms = terms_at(found, time_ns)
+        terms = compute_terms(found, time_ns)
         check(terms)
         assert terms.live_bytes == truth.requested_bytes
         assert terms.reserved_bytes == truth.reserved_bytes
@@ -54,17 +59,17 @@ def test_the_peaks_are_the_highest_points(seed: int) -> None:
     if not allocator.entries:
         return
     found = history(allocator)
-    terms = [terms_at(found, time_ns) for time_ns in [found.begin_ns, *entry_times(allocator)]]
-    time_ns, size = allocated_peak(found)
-    assert size == max(term.live_bytes for term in terms) == terms_at(found, time_ns).live_bytes
-    highest_ns = reserved_peak(found, found.begin_ns, found.end_ns)
+    terms = [compute_terms(found, time_ns) for time_ns in [found.begin_ns, *entry_times(allocator)]]
+    time_ns, size = find_allocated_peak(found)
+    assert size == max(term.live_bytes for term in terms) == compute_terms(found, time_ns).live_bytes
+    highest_ns = find_reserved_peak(found, found.begin_ns, found.end_ns)
     most = max(term.reserved_bytes for term in terms)
     if highest_ns is None:
         assert most == 0
     else:
         at_most = [term.live_bytes for term in terms if term.reserved_bytes == most]
-        assert terms_at(found, highest_ns).reserved_bytes == most
-        assert terms_at(found, highest_ns).live_bytes == max(at_most)
+        assert compute_terms(found, highest_ns).reserved_bytes == most
+        assert compute_terms(found, highest_ns).live_bytes == max(at_most)
 
 
 def stepwise() -> tuple[Allocator, dict[str, int]]:
@@ -84,7 +89,7 @@ def stepwise() -> tuple[Allocator, dict[str, int]]:
 
 def test_each_term_is_where_it_belongs() -> None:
     allocator, _ = stepwise()
-    terms = terms_at(history(allocator), allocator.now_us * 1000)
+    terms = compute_terms(history(allocator), allocator.now_us * 1000)
     check(terms)
     assert terms.live_bytes == 100 + 3 * MIB
     assert terms.rounding_bytes == UNIT - 100
@@ -105,25 +110,28 @@ def test_neighbouring_segments_of_cudamalloc_stay_two_and_mapped_pieces_are_one(
     row["released_ns"] = row["freed_ns"] = pd.array([None], dtype="Int64")
     for expandable, whole in ((False, 0x1000), (True, 0)):
         segment["expandable"] = expandable
-        found = history_of(pd.concat([block, row]), segment, "cuda:0")
+        found = read_history(pd.concat([block, row]), segment, "cuda:0")
         assert found is not None
-        assert terms_at(found, now).free_segments_bytes == whole
+        assert compute_terms(found, now).free_segments_bytes == whole
 
 
 def damaged(**changes: object) -> History:
     frames = frames_of(stepwise()[0])
-    found = history_of(frames["block"].assign(**changes), frames["segment"], "cuda:0")
+    found = read_history(frames["block"].assign(**changes), frames["segment"], "cuda:0")
     assert found is not None
     return found
 
 
 def test_a_block_outside_of_all_segments_is_a_gap_with_the_amount() -> None:
     found = damaged(address=1)
-    terms = terms_at(found, found.end_ns)
+    terms = compute_terms(found, found.end_ns)
     assert terms.contradiction_bytes > 0
     assert free_terms(terms) == []
-    leaf, gaps = identity_of(
-        Moment(rank=3, device="cuda:0", name="reserved peak", time_ns=found.end_ns), found, {}, Outside()
+    leaf, gaps = make_device_memory(
+        DeviceMoment(rank=3, device="cuda:0", name="reserved peak", time_ns=found.end_ns),
+        found,
+        {},
+        OutsideTerms(),
     )
     assert (leaf.split_bytes, leaf.free_segments_bytes, leaf.private_pools_bytes) == (None, None, None)
     assert leaf.reserved_bytes == terms.reserved_bytes
@@ -136,23 +144,23 @@ def test_one_stray_block_is_enough() -> None:
     frames = frames_of(stepwise()[0])
     block = frames["block"].copy()
     block.loc[block.index[-1], "address"] = 1
-    found = history_of(block, frames["segment"], "cuda:0")
+    found = read_history(block, frames["segment"], "cuda:0")
     assert found is not None
-    assert terms_at(found, found.end_ns).contradiction_bytes == 3 * MIB
+    assert compute_terms(found, found.end_ns).contradiction_bytes == 3 * MIB
 
 
 def test_blocks_in_each_other_contradict_the_history() -> None:
     frames = frames_of(stepwise()[0])
     twice = pd.concat([frames["block"], frames["block"].tail(1).assign(requested_bytes=1)])
-    found = history_of(twice, frames["segment"], "cuda:0")
+    found = read_history(twice, frames["segment"], "cuda:0")
     assert found is not None
-    assert terms_at(found, found.end_ns).contradiction_bytes == 3 * MIB
+    assert compute_terms(found, found.end_ns).contradiction_bytes == 3 * MIB
 
 
 def test_a_block_smaller_than_its_request_is_a_gap() -> None:
     found = damaged(block_bytes=1)
-    moment = Moment(rank=0, device="cuda:0", name="allocated peak", time_ns=found.end_ns)
-    leaf, gaps = identity_of(moment, found, {}, Outside())
+    moment = DeviceMoment(rank=0, device="cuda:0", name="allocated peak", time_ns=found.end_ns)
+    leaf, gaps = make_device_memory(moment, found, {}, OutsideTerms())
     assert leaf.rounding_bytes == 0
     assert any("smaller than what was asked for" in gap.reason for gap in gaps)
 
@@ -165,10 +173,10 @@ def test_impossible_sizes_are_refused() -> None:
 
 def test_a_history_without_segments_says_that_reserved_memory_is_unknown() -> None:
     frames = frames_of(stepwise()[0])
-    found = history_of(frames["block"], frames["segment"].iloc[:0], "cuda:0")
+    found = read_history(frames["block"], frames["segment"].iloc[:0], "cuda:0")
     assert found is not None
-    moment = Moment(rank=0, device="cuda:0", name="allocated peak", time_ns=found.end_ns)
-    leaf, gaps = identity_of(moment, found, {}, Outside())
+    moment = DeviceMoment(rank=0, device="cuda:0", name="allocated peak", time_ns=found.end_ns)
+    leaf, gaps = make_device_memory(moment, found, {}, OutsideTerms())
     assert leaf.reserved_bytes is None
     assert [gap.what for gap in gaps] == ["reserved memory"]
 
@@ -183,17 +191,17 @@ def test_the_reserved_peak_is_shown_where_most_is_live() -> None:
     allocator.alloc(8 * MIB)
     found = history(allocator)
     allocated_ns = found.begin_ns + 1  # the segment is there one entry before the block
-    assert reserved_peak(found, found.begin_ns, found.end_ns) == allocated_ns
+    assert find_reserved_peak(found, found.begin_ns, found.end_ns) == allocated_ns
     after = found.begin_ns + 15_000
-    assert reserved_peak(found, after, found.end_ns) == allocator.now_us * 1000
-    assert reserved_peak(found, after, after + 1_000) == after
+    assert find_reserved_peak(found, after, found.end_ns) == allocator.now_us * 1000
+    assert find_reserved_peak(found, after, after + 1_000) == after
 
 
 def test_a_moment_of_another_clock_moves_to_the_highest_point_close_by() -> None:
     found = history(stepwise()[0])
-    time_ns, _ = allocated_peak(found)
-    assert near(found, time_ns - 5_000) == time_ns
-    assert near(found, time_ns + 10**9) == time_ns + 10**9
+    time_ns, _ = find_allocated_peak(found)
+    assert find_peak_near(found, time_ns - 5_000) == time_ns
+    assert find_peak_near(found, time_ns + 10**9) == time_ns + 10**9
 
 
 def test_other_devices_stay_out() -> None:
@@ -201,19 +209,19 @@ def test_other_devices_stay_out() -> None:
     second.begin_history()
     second.alloc(MIB)
     frames = frames_of(first, second)
-    found = history_of(frames["block"], frames["segment"], "cuda:1")
+    found = read_history(frames["block"], frames["segment"], "cuda:1")
     assert found is not None
     assert np.array_equal(found.blocks.requested_bytes, [MIB])
-    assert history_of(frames["block"], frames["segment"], "cuda:2") is None
+    assert read_history(frames["block"], frames["segment"], "cuda:2") is None
 
 
 def test_segments_that_are_less_than_the_blocks_are_not_what_was_reserved() -> None:
     found = damaged(requested_bytes=64 * MIB, block_bytes=64 * MIB)
     now = found.end_ns
-    terms = terms_at(found, now)
+    terms = compute_terms(found, now)
     assert 0 < terms.reserved_bytes < terms.live_bytes
-    moment = Moment(rank=0, device="cuda:0", name="allocated peak", time_ns=now)
-    leaf, gaps = identity_of(moment, found, {}, Outside(beside_bytes=1 * MIB))
+    moment = DeviceMoment(rank=0, device="cuda:0", name="allocated peak", time_ns=now)
+    leaf, gaps = make_device_memory(moment, found, {}, OutsideTerms(beside_bytes=1 * MIB))
     assert (leaf.reserved_bytes, leaf.process_bytes) == (None, None)
     assert gaps[0].what == "reserved memory"
     assert "more than the segments of the snapshot" in gaps[0].reason

@@ -10,11 +10,15 @@ from history_tables import entry_times, history
 from test_memory_outside import group, sample
 
 from tests.support.snapshots import MIB, Allocator, snapshot_of
-from zprof.analysis.memory.blocks.device import DeviceAnswer, device_memory
-from zprof.analysis.memory.blocks.instant import live_at
-from zprof.analysis.memory.blocks.owners import Owners, tenants_of
-from zprof.analysis.memory.rank.lives import CODES, UNTAGGED
-from zprof.collectors.snapshot.convert import tables_of
+from zprof.analysis.memory.history import find_live_blocks
+from zprof.analysis.memory.recorded_device import (
+    LiveOwners,
+    RecordedDevice,
+    analyse_recorded_device,
+    match_tenants,
+)
+from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED
+from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.memory import DeviceMemory
 from zprof.model.tenants import Tenant
 from zprof.model.training import TrainingFacts
@@ -57,25 +61,25 @@ class Window:
         self.large = self.allocator.alloc(26 * MIB)
         self.reserved_ns = entry_times(self.allocator)[-1]
 
-    def owners(self, time_ns: int) -> Owners:
+    def owners(self, time_ns: int) -> LiveOwners:
         """As a recording of whole blocks: it does not know the third."""
         live = time_ns < self.reserved_ns
-        known = [(self.parameter, 12 * MIB + 512, CODES[Tenant.PARAMETERS])]
+        known = [(self.parameter, 12 * MIB + 512, TENANT_CODES[Tenant.PARAMETERS])]
         last = (
             (self.saved, 30 * MIB, Tenant.ACTIVATIONS) if live else (self.large, 26 * MIB, Tenant.GRADIENTS)
         )
-        known += [(last[0], last[1], CODES[last[2]])]
+        known += [(last[0], last[1], TENANT_CODES[last[2]])]
         known += [(self.other, 3 * MIB, UNTAGGED)]
         address, size, tenant = (np.array(part, dtype=np.int64) for part in zip(*known, strict=True))
-        return Owners(address=address, bytes=size, tenant=tenant)
+        return LiveOwners(address=address, bytes=size, tenant=tenant)
 
     def tables(self) -> dict[str, Mapping[str, Sequence[Any]]]:
-        tables = tables_of(snapshot_of(self.allocator))
+        tables = convert_snapshot(snapshot_of(self.allocator))
         return {"block": tables.block, "segment": tables.segment, "stack": tables.stack}
 
 
-def answer(run: Run, window: Window, device: str = "cuda:0") -> DeviceAnswer:
-    return device_memory(run, 0, device, window.peak_ns, window.owners)
+def answer(run: Run, window: Window, device: str = "cuda:0") -> RecordedDevice:
+    return analyse_recorded_device(run, 0, device, window.peak_ns, window.owners)
 
 
 def known(leaf: DeviceMemory) -> int:
@@ -121,12 +125,12 @@ def test_the_identity_at_both_peaks_down_to_nvml(tmp_path: Path) -> None:
 def test_a_block_that_the_recording_does_not_know_has_no_owner() -> None:
     window = Window()
     blocks = history(window.allocator).blocks
-    rows, said = live_at(blocks, window.peak_ns + 1), window.owners(window.peak_ns)
-    known = Owners(address=said.address[:2], bytes=said.bytes[:2], tenant=said.tenant[:2])
-    held = dict(zip(blocks.address[rows].tolist(), tenants_of(blocks, rows, known).tolist(), strict=True))
+    rows, said = find_live_blocks(blocks, window.peak_ns + 1), window.owners(window.peak_ns)
+    known = LiveOwners(address=said.address[:2], bytes=said.bytes[:2], tenant=said.tenant[:2])
+    held = dict(zip(blocks.address[rows].tolist(), match_tenants(blocks, rows, known).tolist(), strict=True))
     assert held == {
-        window.parameter: CODES[Tenant.PARAMETERS],
-        window.saved: CODES[Tenant.ACTIVATIONS],
+        window.parameter: TENANT_CODES[Tenant.PARAMETERS],
+        window.saved: TENANT_CODES[Tenant.ACTIVATIONS],
         window.other: UNTAGGED,
     }
 
@@ -135,8 +139,8 @@ def test_a_history_that_disagrees_with_the_recording_is_a_gap(tmp_path: Path) ->
     window = Window()
     run = written(tmp_path, window.tables())
     empty = np.zeros(0, dtype=np.int64)
-    said = device_memory(
-        run, 0, "cuda:0", window.peak_ns, lambda _: Owners(address=empty, bytes=empty, tenant=empty)
+    said = analyse_recorded_device(
+        run, 0, "cuda:0", window.peak_ns, lambda _: LiveOwners(address=empty, bytes=empty, tenant=empty)
     )
     assert any("its events differ" in gap.reason and "MiB" in gap.reason for gap in said.gaps)
     assert set(said.devices[0].tenants.values()) == {0}
@@ -216,11 +220,11 @@ def test_with_nothing_the_live_bytes_are_all_that_is_said(tmp_path: Path) -> Non
 def test_a_history_that_begins_after_the_peak_is_not_used_for_it(tmp_path: Path) -> None:
     window = Window()
     run = written(tmp_path, window.tables())
-    said = device_memory(run, 0, "cuda:0", 1_000, window.owners)
+    said = analyse_recorded_device(run, 0, "cuda:0", 1_000, window.owners)
     assert said.devices[0].reserved_bytes is None
     assert any("no history" in gap.reason for gap in said.gaps)
 
 
 def test_the_host_reserves_nothing(tmp_path: Path) -> None:
     window = Window()
-    assert answer(written(tmp_path, window.tables()), window, "cpu") == DeviceAnswer()
+    assert answer(written(tmp_path, window.tables()), window, "cpu") == RecordedDevice()

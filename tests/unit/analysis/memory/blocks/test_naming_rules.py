@@ -23,7 +23,7 @@ from training_history import (
 )
 
 from tests.support.snapshots import MIB, Allocator
-from zprof.analysis.memory.blocks.naming.stacks import Stacks
+from zprof.analysis.memory.stack_origins import Stacks
 from zprof.model.findings import Confidence
 from zprof.model.memory import Basis
 

@@ -15,24 +15,21 @@ from test_memory_device import written
 from training_history import MAIN, STATE, Training, at
 
 from tests.support.snapshots import MIB, Allocator, random_history, snapshot_of
-from zprof.analysis.memory.blocks.annotations import phase_at, step_at
-from zprof.analysis.memory.blocks.history import history_of
-from zprof.analysis.memory.blocks.instant import terms_at
-from zprof.analysis.memory.blocks.naming.frames import Origin
-from zprof.analysis.memory.blocks.naming.named import named
-from zprof.analysis.memory.blocks.naming.stacks import Stacks
-from zprof.analysis.memory.blocks.peaks import allocated_peak
-from zprof.analysis.memory.blocks.snapshot import snapshot_memory
-from zprof.analysis.memory.blocks.thinned import timeline_of_history
-from zprof.analysis.memory.rank.answer import RankAnswer
-from zprof.collectors.snapshot.convert import tables_of
+from zprof.analysis.memory.history import compute_terms, find_allocated_peak, read_history
+from zprof.analysis.memory.rank_result import RankMemoryResult
+from zprof.analysis.memory.snapshot import analyse_snapshot_rank
+from zprof.analysis.memory.stack_origins import Origin, Stacks
+from zprof.analysis.memory.tenant_rules import name_tenants
+from zprof.analysis.memory.thinning import thin_history
+from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
+from zprof.collectors.snapshot.convert import convert_snapshot
 from zprof.model.errors import BadInput
 from zprof.model.memory import Basis
 from zprof.model.tenants import Tenant
 
 
-def imported(path: Path, *allocators: Allocator) -> RankAnswer:
-    return snapshot_memory(written(path, tables_of(snapshot_of(*allocators)).tables()), 0)
+def imported(path: Path, *allocators: Allocator) -> RankMemoryResult:
+    return analyse_snapshot_rank(written(path, convert_snapshot(snapshot_of(*allocators)).tables()), 0)
 
 
 def trained() -> Training:
@@ -138,12 +135,12 @@ def test_tenants_and_untagged_sum_to_live_bytes_at_each_point(seed: int) -> None
     if not allocator.entries:
         return
     frames = frames_of(allocator)
-    history = history_of(frames["block"], frames["segment"], "cuda:0")
+    history = read_history(frames["block"], frames["segment"], "cuda:0")
     if history is None or not len(history.blocks):
         return
-    names = named(history.blocks, Stacks(frames["stack"]).origins(history.blocks.stack))
-    timeline = timeline_of_history(0, history, names, points=9)
-    _, most = allocated_peak(history)
+    names = name_tenants(history.blocks, Stacks(frames["stack"]).origins(history.blocks.stack))
+    timeline = thin_history(0, history, names, points=9)
+    _, most = find_allocated_peak(history)
     totals = np.sum([timeline.tenants[name] for name in timeline.tenants], axis=0)
     assert totals.max() == most
     assert len(timeline.time_ns) <= 9
@@ -173,9 +170,9 @@ def test_step_and_phase_come_from_the_programs_own_ranges() -> None:
     program.allocator.annotate("ProfilerStep#3", "END")
     mark = frames_of(program.allocator)["mark"]
     later = program.allocator.now_us * 1000
-    assert (step_at(mark, now), phase_at(mark, now)) == (3, "backward")
-    assert (step_at(mark, later), phase_at(mark, later)) == (-1, "optimizer")
-    assert (step_at(mark, 0), phase_at(mark, 0)) == (-1, "")
+    assert (find_annotated_step(mark, now), find_annotated_phase(mark, now)) == (3, "backward")
+    assert (find_annotated_step(mark, later), find_annotated_phase(mark, later)) == (-1, "optimizer")
+    assert (find_annotated_step(mark, 0), find_annotated_phase(mark, 0)) == (-1, "")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +183,7 @@ def test_a_range_of_another_name_tells_nothing(name: str) -> None:
     program.build()
     program.allocator.annotate(name, "START")
     mark, now = frames_of(program.allocator)["mark"], program.allocator.now_us * 1000
-    assert (step_at(mark, now), phase_at(mark, now)) == (-1, "")
+    assert (find_annotated_step(mark, now), find_annotated_phase(mark, now)) == (-1, "")
 
 
 def repeated(copies: int) -> Told:
@@ -218,10 +215,10 @@ def calls_for(seen: Told) -> int:
     origins = np.array([Origin.SETUP, Origin.FORWARD, Origin.BARE, Origin.OPTIMIZER], dtype=np.int64)
     sys.setprofile(seen_call)
     try:
-        names = named(seen.history.blocks, np.resize(origins, len(seen.history.blocks)))
-        time_ns, _ = allocated_peak(seen.history)
-        terms_at(seen.history, time_ns)
-        timeline_of_history(0, seen.history, names)
+        names = name_tenants(seen.history.blocks, np.resize(origins, len(seen.history.blocks)))
+        time_ns, _ = find_allocated_peak(seen.history)
+        compute_terms(seen.history, time_ns)
+        thin_history(0, seen.history, names)
     finally:
         sys.setprofile(None)
     return count
@@ -245,7 +242,7 @@ def test_no_call_is_made_for_each_block() -> None:
 )
 def test_what_no_allocator_has_is_refused(tmp_path: Path, table: str, column: str, value: int) -> None:
     """Each is an int64; their differences and sums would not be."""
-    tables = tables_of(snapshot_of(trained().allocator)).tables()
+    tables = convert_snapshot(snapshot_of(trained().allocator)).tables()
     tables[table][column] = [value] * len(tables[table][column])
     with pytest.raises(BadInput, match=f"{table}.parquet: column '{column}'"):
-        snapshot_memory(written(tmp_path, tables), 0)
+        analyse_snapshot_rank(written(tmp_path, tables), 0)

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from tests.support.device_ranks import Rows
 from zprof.analysis.intervals import intervals, measure, subtract, union
-from zprof.analysis.time.activity.blocking import find_blocking
-from zprof.analysis.time.activity.device import device_activity
-from zprof.analysis.time.activity.windows import trace_windows_of
-from zprof.analysis.time.exposure import expose
+from zprof.analysis.time.activity_from_events import read_device_activity
+from zprof.analysis.time.blocking import attribute_exposure, find_blocking
+from zprof.analysis.time.steps import find_trace_windows
 
 TICKS = 40
 STREAMS = (20, 21, 22)
@@ -28,11 +27,11 @@ def rows_of(compute, collectives):
 
 
 def exposed(rows):
-    activity = device_activity(rows.events_table(), rows.collectives_table())
+    activity = read_device_activity(rows.events_table(), rows.collectives_table())
     frame = rows.frame()
-    blocking, gaps = find_blocking(0, activity, trace_windows_of(activity).steps, frame)
+    blocking, gaps = find_blocking(0, activity, find_trace_windows(activity).steps, frame)
     assert gaps == []
-    exposure = expose(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
+    exposure = attribute_exposure(frame["arrival_ns"].to_numpy(dtype=np.int64), blocking)
     return (exposure.wait_ns + exposure.transfer_ns).tolist()
 
 

@@ -4,17 +4,21 @@ import numpy as np
 
 from tests.support.device_ranks import Rows
 from zprof.analysis.intervals import measure, subtract
-from zprof.analysis.time.activity.device import device_activity, feeds_a_device, has_device_work
-from zprof.analysis.time.activity.windows import step_windows_of, trace_windows_of
-from zprof.analysis.time.clocks.offsets import RankClock
+from zprof.analysis.time.activity_from_events import (
+    has_device_work,
+    launches_device_work,
+    read_device_activity,
+)
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.steps import find_step_windows, find_trace_windows
 
 
 def activity_of(rows):
-    return device_activity(rows.events_table(), rows.collectives_table())
+    return read_device_activity(rows.events_table(), rows.collectives_table())
 
 
 def windows_of(rows):
-    return step_windows_of(rows.marks_frame(), [0, 1, 2], activity_of(rows))
+    return find_step_windows(rows.marks_frame(), [0, 1, 2], activity_of(rows))
 
 
 def two_steps():
@@ -85,7 +89,7 @@ def test_a_trace_without_host_events_is_one_window():
 def test_the_trace_as_a_window_is_from_the_first_to_the_last_work():
     rows = two_steps().kernel(20, 30).copy(410, 420).event(0, 1000, "cpu_op", "aten::mm")
     rows.kernel(5, 5).event(425, 500, "cuda_sync", "Event Sync", stream=7)
-    windows = trace_windows_of(activity_of(rows))
+    windows = find_trace_windows(activity_of(rows))
     assert edges(windows) == [[20, 420]]
     assert windows.host_steps.step_at(np.array([0, 999])).tolist() == [0, 0]
 
@@ -141,12 +145,12 @@ def test_a_clock_moves_every_time_of_a_rank():
 def test_no_work_is_told_from_a_rank_without_a_device():
     host = Rows().event(0, 9, "cpu_op", "aten::mm").event(0, 9, "user_annotation", "gloo:all_reduce")
     assert not has_device_work(host.events_table())
-    assert not feeds_a_device(host.events_table())
-    assert not feeds_a_device(host.event(0, 9, "cpu_op", "customLaunch").events_table())
-    assert not feeds_a_device(host.call(3, 1, "cudaGetDeviceCount").events_table())
-    assert feeds_a_device(host.call(3, 1, "hipLaunchKernel").events_table())
+    assert not launches_device_work(host.events_table())
+    assert not launches_device_work(host.event(0, 9, "cpu_op", "customLaunch").events_table())
+    assert not launches_device_work(host.call(3, 1, "cudaGetDeviceCount").events_table())
+    assert launches_device_work(host.call(3, 1, "hipLaunchKernel").events_table())
     named = Rows().event(0, 9, "user_annotation", "nccl:all_to_all")
-    assert feeds_a_device(named.events_table())
+    assert launches_device_work(named.events_table())
     assert has_device_work(Rows().copy(0, 1).events_table())
 
 

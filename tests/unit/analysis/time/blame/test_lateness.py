@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.matched_rows import collective
 from tests.unit.analysis.time.blame.test_wait_shares import judged
-from zprof.analysis.time.blame.lateness import lateness
+from zprof.analysis.time.blame.judge import measure_lateness
 from zprof.model.time import StepLateness
 
 RANKS = (0, 1, 2)
@@ -22,7 +22,7 @@ def at(begin, instance=1, **more):
 
 
 def found(*collectives):
-    return lateness(judged(*collectives))
+    return measure_lateness(judged(*collectives))
 
 
 @settings(max_examples=30)
@@ -61,4 +61,4 @@ def test_what_tells_nothing_is_left_out(left_out):
 
 
 def test_without_collectives_there_is_none():
-    assert lateness(judged(at({0: 0, 1: 1, 2: 2}))[:0]) == ()
+    assert measure_lateness(judged(at({0: 0, 1: 1, 2: 2}))[:0]) == ()

@@ -11,12 +11,11 @@ from tests.support.schedules import Spec, play
 from tests.support.schedules import write as write_schedule
 from zprof.analysis.intervals import EMPTY
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.blame.judge import judge
-from zprof.analysis.time.blame.shares import wait_shares
-from zprof.analysis.time.blame.work import RankWork
-from zprof.analysis.time.host.calls import HostCalls
-from zprof.analysis.time.transfer.decomposition import decompose
-from zprof.analysis.time.transfer.launch import find_launch
+from zprof.analysis.time.blame.judge import judge_lateness, sum_wait_shares
+from zprof.analysis.time.host_calls import HostCalls
+from zprof.analysis.time.rank import RankWork
+from zprof.analysis.time.transfer.decomposition import decompose_collectives
+from zprof.analysis.time.transfer.launch_delays import find_collective_launches
 from zprof.model.time import LateReason
 from zprof.run.reader import load
 
@@ -29,18 +28,20 @@ QUIET = RankWork(
 
 def judged(*collectives, uncertainty_ns=100):
     """Judge tables made by hand, in which every wait is exposed and nothing else is known."""
-    frame = decompose(table(*collectives), clocks(uncertainty_ns))
+    frame = decompose_collectives(table(*collectives), clocks(uncertainty_ns))
     for rank in frame["rank"].unique():
         mine = frame["rank"] == rank
-        for name, values in find_launch(frame[mine], NO_KERNELS, NO_STREAMS).columns(frame[mine]).items():
+        for name, values in (
+            find_collective_launches(frame[mine], NO_KERNELS, NO_STREAMS).columns(frame[mine]).items()
+        ):
             frame.loc[mine, name] = np.asarray(values, dtype=object)
     frame = frame.assign(exposed_wait_ns=frame["wait_ns"])
     nothing = HostCalls(allocator=EMPTY, sync=EMPTY, loader=EMPTY)
-    return judge(frame, dict.fromkeys(range(16), QUIET), lambda rank: nothing)
+    return judge_lateness(frame, dict.fromkeys(range(16), QUIET), lambda rank: nothing)
 
 
 def shares_of(frame, steps=1):
-    return wait_shares(frame, RANKS, steps)
+    return sum_wait_shares(frame, RANKS, steps)
 
 
 times = st.tuples(st.integers(0, 2_000), st.integers(0, 5_000)).map(lambda pair: (pair[0], sum(pair)))

@@ -10,8 +10,7 @@ import pytest
 from tests.support.diagnoses import step_ns
 from tests.support.simulations import simulated
 from zprof.analysis.intervals import EMPTY, intervals
-from zprof.analysis.time.critical_path.meetings import Meetings
-from zprof.analysis.time.critical_path.walk import walk
+from zprof.analysis.time.critical_path import SyncPoints, walk_back
 from zprof.model.time import CriticalPath, PathKind
 from zprof.simulator.causes import Cause, plant
 from zprof.simulator.plan import Allocator, HostDelay, Plan, Vendor
@@ -95,10 +94,10 @@ def test_the_longest_pieces_are_told_with_their_place(tmp_path: Path) -> None:
     )
 
 
-def two_ranks(*, last: list[int], queued: list[int], start: list[int], end: list[int]) -> Meetings:
+def two_ranks(*, last: list[int], queued: list[int], start: list[int], end: list[int]) -> SyncPoints:
     """Rows of ranks 0, 1, 0, 1, ..."""
     rank = np.arange(len(start)) % 2
-    return Meetings(
+    return SyncPoints(
         rank=rank,
         start=np.array(start),
         end=np.array(end),
@@ -117,7 +116,7 @@ def test_it_goes_through_the_collective_before_on_the_stream() -> None:
         queued=[-1, -1, -1, 1],
     )
     blocked = {0: intervals([300_000], [400_000]), 1: EMPTY}
-    pieces = walk(0, {0: 0, 1: 0}, 500_000, blocked, meetings)
+    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, meetings)
     assert [(piece.rank, piece.begin_ns, piece.end_ns, piece.moving) for piece in pieces] == [
         (0, 400_000, 500_000, False),
         (0, 300_000, 400_000, True),
@@ -129,7 +128,7 @@ def test_it_goes_through_the_collective_before_on_the_stream() -> None:
 def test_a_collective_that_still_ran_was_not_waited_for() -> None:
     """The rank computes nothing beside it, and goes on long before its end: its host was late."""
     meetings = two_ranks(start=[100_000, 50_000], end=[900_000, 900_000], last=[0, 0], queued=[-1, -1])
-    pieces = walk(1, {0: 0, 1: 0}, 500_000, {0: EMPTY, 1: intervals([100_000], [400_000])}, meetings)
+    pieces = walk_back(1, {0: 0, 1: 0}, 500_000, {0: EMPTY, 1: intervals([100_000], [400_000])}, meetings)
     assert {piece.rank for piece in pieces} == {1}
     assert not any(piece.moving for piece in pieces)
 
@@ -138,7 +137,7 @@ def test_collectives_that_ended_before_they_began_come_to_an_end() -> None:
     """Whatever the clocks say: each piece is at least a nanosecond, and they join."""
     meetings = two_ranks(start=[900_000, 900_000], end=[400_000, 400_000], last=[1, 0], queued=[1, 0])
     blocked = {0: intervals([100], [400_000]), 1: intervals([100], [400_000])}
-    pieces = walk(0, {0: 0, 1: 0}, 500_000, blocked, meetings)
+    pieces = walk_back(0, {0: 0, 1: 0}, 500_000, blocked, meetings)
     assert pieces[0].end_ns == 500_000
     assert pieces[-1].begin_ns == 0
     assert all(later.begin_ns == earlier.end_ns for later, earlier in itertools.pairwise(pieces))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.device_plays import MS, US, Collect, Drain, Host, Join, Kernel, write
 from zprof.analysis.time.analyse import analyse_time
-from zprof.analysis.time.host.parts import Part
+from zprof.analysis.time.host_idle import IdlePart
 from zprof.run.reader import load
 
 LOADER = Host(
@@ -24,7 +24,7 @@ def rows_of(tmp_path, planted):
     ops = [Collect(key="g", group=(0, 1)), Join(key="g"), Kernel(ns=3 * MS), Drain(), *planted, Kernel(ns=MS)]
     analysis = analyse_time(load(write(tmp_path / "x.zprof", {0: ops, 1: ops})))
     assert analysis.host["idle_ns"].tolist() == analysis.steps["idle_ns"].tolist()
-    parts = analysis.host[[f"{part}_ns" for part in Part]].sum(axis=1)
+    parts = analysis.host[[f"{part}_ns" for part in IdlePart]].sum(axis=1)
     assert parts.tolist() == analysis.host["idle_ns"].tolist()
     return analysis.host
 

@@ -7,27 +7,28 @@ import pandas as pd
 import pytest
 
 from tests.support.device_ranks import HOST_THREAD, Rows
-from zprof.analysis.time.activity.device import device_activity
-from zprof.analysis.time.activity.host import host_activity
-from zprof.analysis.time.activity.steps import whole
-from zprof.analysis.time.activity.timeline import RankTimeline
-from zprof.analysis.time.clocks.offsets import RankClock
-from zprof.analysis.time.kernels.sums import KERNEL_COLUMNS, OTHERS, kernel_frame, kernel_sums
+from zprof.analysis.time.activity_from_events import read_device_activity, read_host_activity
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.kernels import KERNEL_COLUMNS, OTHER_KERNELS, make_kernel_frame, sum_kernels
+from zprof.analysis.time.steps import make_single_step
+from zprof.analysis.time.timeline import RankTimeline
 
 SPLIT = "void at::native::split_with_sizes_copy_out_contiguous_no_cast_kernel<int>"
 
 
 def table(rows: Rows, *, until: int = 10_000, on_device: bool = True) -> pd.DataFrame:
     events = rows.events_table()
-    activity = device_activity(events, rows.collectives_table()) if on_device else host_activity(events)
-    steps = whole(0, 0, until)
+    activity = (
+        read_device_activity(events, rows.collectives_table()) if on_device else read_host_activity(events)
+    )
+    steps = make_single_step(0, 0, until)
     timeline = RankTimeline(rank=3, host="", steps=steps, host_steps=steps, activity=activity, pings={})
     clock = RankClock(offset_ns=-7, drift_ppb=0.0, origin_ns=0)
     moved = timeline.on(clock)
     frame = rows.frame()
     for name in ("start_ns", "end_ns", "arrival_ns"):
         frame[name] = frame[name] + 7
-    return kernel_frame([kernel_sums(moved, frame)]).set_index(["name", "role"])
+    return make_kernel_frame([sum_kernels(moved, frame)]).set_index(["name", "role"])
 
 
 def row(rows: Rows, name: str, role: str = "compute", **more: Any) -> dict[str, float]:
@@ -117,7 +118,7 @@ def test_names_are_bounded_and_nothing_gets_lost() -> None:
         rows.kernel(1_000 * number, 1_000 * number + 100 + number, name=f"k{number}")
     found = table(rows, until=1_000_000)
     assert len(found) == 257
-    assert found.loc[(OTHERS, "compute"), "count"] == 44
+    assert found.loc[(OTHER_KERNELS, "compute"), "count"] == 44
     assert ("k0", "compute") not in found.index
     assert found["total_ns"].sum() == 300 * 100 + 299 * 150
 
@@ -141,22 +142,22 @@ def test_on_a_cpu_the_outermost_operators_of_the_main_thread_count() -> None:
 def test_on_a_cpu_a_collective_that_waits_takes_nothing() -> None:
     rows = operators((0, 100, "aten::mm"), (200, 300, "aten::mm"))
     rows.described(0, 400, None)
-    activity = host_activity(rows.events_table())
-    steps = whole(0, 0, 1_000)
+    activity = read_host_activity(rows.events_table())
+    steps = make_single_step(0, 0, 1_000)
     timeline = RankTimeline(rank=0, host="", steps=steps, host_steps=steps, activity=activity, pings={})
     late = rows.frame().assign(arrival_ns=250)
-    assert kernel_frame([kernel_sums(timeline, late)])["beside_ns"].tolist() == [50]
+    assert make_kernel_frame([sum_kernels(timeline, late)])["beside_ns"].tolist() == [50]
 
 
 def test_a_rank_without_work_has_no_rows() -> None:
-    found = kernel_frame([kernel_sums_of_nothing()])
+    found = make_kernel_frame([kernel_sums_of_nothing()])
     assert list(found.columns) == list(KERNEL_COLUMNS)
     assert found.empty
 
 
 def kernel_sums_of_nothing() -> dict[str, Any]:
     rows = Rows().copy(0, 10)
-    activity = device_activity(rows.events_table(), rows.collectives_table())
-    steps = whole(0, 0, 100)
+    activity = read_device_activity(rows.events_table(), rows.collectives_table())
+    steps = make_single_step(0, 0, 100)
     timeline = RankTimeline(rank=0, host="", steps=steps, host_steps=steps, activity=activity, pings={})
-    return dict(kernel_sums(timeline, rows.frame()))
+    return dict(sum_kernels(timeline, rows.frame()))

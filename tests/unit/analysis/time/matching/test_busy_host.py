@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.collective_rows import MS, US, Op, World, recorded, whole, wrong_instances
-from zprof.analysis.time.synchronise import Synchronised, synchronise
+from zprof.analysis.time.synchronise import SynchronisedRun, synchronise
 
 STEPS = 8
 SMALL = Op(length=100 * US)
@@ -25,7 +25,7 @@ def busy(rank_1_is_ahead_ns: int = 0) -> World:
     )  # fmt: skip
 
 
-def seen(world: World, held_up: tuple[int, ...]) -> Synchronised:
+def seen(world: World, held_up: tuple[int, ...]) -> SynchronisedRun:
     frame, timelines = recorded(world)
     ahead = world.offsets[1]
     for rank, timeline in enumerate(timelines):

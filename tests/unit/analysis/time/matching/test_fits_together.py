@@ -3,23 +3,27 @@
 import numpy as np
 import pytest
 
-from zprof.analysis.time.matching.ordered import BY_HOST, BY_VOTE, Limits, fits_together
-from zprof.analysis.time.matching.overlap import Line
+from zprof.analysis.time.matching.overlap import RankRows
+from zprof.analysis.time.matching.slots import HOST_LIMITS, VOTE_LIMITS, OverlapLimits, check_overlaps
 
 MS = 1e6
 ROWS = 15
 
 
-def line(start: np.ndarray, end: np.ndarray) -> Line:
+def line(start: np.ndarray, end: np.ndarray) -> RankRows:
     ordinal = np.zeros(len(start), dtype=np.int64)
-    return Line(signature=ordinal, start=start, end=end, step=ordinal, sync=np.ones(len(start), dtype=bool))
+    return RankRows(
+        signature=ordinal, start=start, end=end, step=ordinal, sync=np.ones(len(start), dtype=bool)
+    )
 
 
-def fits(moved_start: np.ndarray, moved_end: np.ndarray, limits: Limits = BY_VOTE) -> tuple[bool, list[int]]:
+def fits(
+    moved_start: np.ndarray, moved_end: np.ndarray, limits: OverlapLimits = VOTE_LIMITS
+) -> tuple[bool, list[int]]:
     """Whether the rank fits, and which of its rows are refused."""
     start = np.arange(ROWS) * 20 * MS
     first = line(start, start + 10 * MS)
-    good, refused = fits_together(first, moved_start[None, :], moved_end[None, :], np.zeros(1), limits)
+    good, refused = check_overlaps(first, moved_start[None, :], moved_end[None, :], np.zeros(1), limits)
     return bool(good[0]), np.flatnonzero(refused[0]).tolist()
 
 
@@ -64,7 +68,7 @@ def test_some_rows_may_share_little_and_few_next_to_nothing(
 def test_the_clock_of_their_host_lets_more_rows_share_little(
     rows: int, by_ms: float, believed: bool, refused: list[int]
 ) -> None:
-    assert fits(*late(rows, by_ms), BY_HOST) == (believed, refused)
+    assert fits(*late(rows, by_ms), HOST_LIMITS) == (believed, refused)
 
 
 def test_rows_that_share_little_beside_a_refused_one_are_refused_too() -> None:
@@ -74,7 +78,7 @@ def test_rows_that_share_little_beside_a_refused_one_are_refused_too() -> None:
     first = line(start, start + 10 * MS)
     moved = start.copy()
     moved[10:13] += np.array([8.0, 20.0, 8.0]) * MS
-    good, refused = fits_together(first, moved[None, :], moved[None, :] + 10 * MS, np.zeros(1), BY_VOTE)
+    good, refused = check_overlaps(first, moved[None, :], moved[None, :] + 10 * MS, np.zeros(1), VOTE_LIMITS)
     assert good[0]
     assert np.flatnonzero(refused[0]).tolist() == [10, 11, 12]
 
@@ -86,8 +90,8 @@ def test_a_stretch_that_is_paired_with_its_neighbours_is_refused() -> None:
     moved[4:7] += 10 * MS
     touching = 0.02 * MS
     first = line(start, start + 10 * MS + touching)
-    for limits in (BY_VOTE, BY_HOST):
-        believed, refused = fits_together(
+    for limits in (VOTE_LIMITS, HOST_LIMITS):
+        believed, refused = check_overlaps(
             first, moved[None, :], moved[None, :] + 10 * MS, np.zeros(1), limits
         )
         assert not believed[0]

@@ -1,10 +1,10 @@
 """The order of the units alone says forward, backward and micro-batch; where it cannot, it says nothing."""
 
-from zprof.analysis.time.passes.order import passes_by_order, units_by_order
+from zprof.analysis.time.passes.order import infer_passes_by_order, infer_units_by_order
 
 
 def said(units: str) -> str:
-    found = passes_by_order(list(units))
+    found = infer_passes_by_order(list(units))
     assert found is not None
     return " ".join(f"{phase[0]}{number}" for phase, number in found)
 
@@ -34,7 +34,7 @@ def test_a_root_that_is_gathered_once() -> None:
 
 
 def test_one_unit_has_no_order() -> None:
-    assert passes_by_order(["a", "a", "a"]) is None
+    assert infer_passes_by_order(["a", "a", "a"]) is None
 
 
 def test_pieces_of_a_unit_are_matched_in_their_order_and_named_as_one() -> None:
@@ -42,12 +42,12 @@ def test_pieces_of_a_unit_are_matched_in_their_order_and_named_as_one() -> None:
     backward = [(9, True), (5, False), (8, False), (4, False)]
     gathers = [*forward, *backward]
     phases = ["forward"] * 4 + ["backward"] * 4
-    names = units_by_order(phases, [size for size, _ in gathers], [computed for _, computed in gathers])
+    names = infer_units_by_order(phases, [size for size, _ in gathers], [computed for _, computed in gathers])
     first, second = "gather 0", "gather 2"
     assert names == [first, first, second, second, second, second, first, first]
 
 
 def test_recomputation_gathers_a_unit_a_second_time_soon_after_the_first() -> None:
     sizes = [3, 4, 5, 5, 4, 4, 3, 3]
-    names = units_by_order(["forward"] * 3 + ["backward"] * 5, sizes, [True] * 8)
+    names = infer_units_by_order(["forward"] * 3 + ["backward"] * 5, sizes, [True] * 8)
     assert names == [f"gather {place}" for place in (0, 1, 2, 2, 1, 1, 0, 0)]

@@ -9,10 +9,9 @@ import pytest
 
 from tests.support.diagnoses import base
 from tests.support.simulations import simulated
-from zprof.analysis.time.passes.moves import of_parameters
-from zprof.simulator.knobs import Gathering
-from zprof.simulator.plan import Plan, Vendor
-from zprof.simulator.program.phases import phases_of
+from zprof.analysis.time.passes.table import drop_activation_groups
+from zprof.simulator.plan import Gathering, Plan, Vendor
+from zprof.simulator.program.phases import list_phases
 
 
 def job(vendor: Vendor, **changes: object) -> Plan:
@@ -28,7 +27,7 @@ def passes_of(plan: Plan, folder: Path) -> pd.DataFrame:
 def test_gathers_and_reductions_serve_the_passes_that_ran(vendor: Vendor, tmp_path: Path) -> None:
     plan = job(vendor, gathering=Gathering(), reduce_each=True)
     passes = passes_of(plan, tmp_path)
-    truth = phases_of(plan)
+    truth = list_phases(plan)
     gathered = [(f"layers.{p.unit}", p.micro_batch, str(p.kind)) for p in truth if p.gathers]
     reduced = [(f"layers.{p.unit}", p.micro_batch) for p in truth if p.reduces]
     for _, rows in passes.groupby(["rank", "step"]):
@@ -79,6 +78,6 @@ def test_a_reduction_behind_the_backward_is_still_of_gradients() -> None:
             for unit, phase, time in rows
         ]
     )  # fmt: skip
-    assert of_parameters(frame)["phase"].tolist() == ["backward", "backward"]
+    assert drop_activation_groups(frame)["phase"].tolist() == ["backward", "backward"]
     before = frame.assign(launched_ns=[2, 1])
-    assert of_parameters(before).empty
+    assert drop_activation_groups(before).empty

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.kineto_traces import MAIN, span
 from zprof.analysis.time.analyse import analyse_time
-from zprof.integrations.importing import import_paths
+from zprof.integrations.imports.import_paths import import_paths
 from zprof.model.time import WindowPolicy
 from zprof.run.reader import load
 

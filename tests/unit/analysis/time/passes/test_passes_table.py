@@ -8,12 +8,11 @@ import pandas as pd
 import pytest
 
 from zprof.analysis.intervals import EMPTY, intervals, union
-from zprof.analysis.time.activity.events import Activity
-from zprof.analysis.time.activity.named import NamedWork
-from zprof.analysis.time.activity.steps import StepWindows
-from zprof.analysis.time.activity.timeline import RankTimeline
-from zprof.analysis.time.passes.evidence import Evidence
-from zprof.analysis.time.passes.table import find_passes
+from zprof.analysis.time.activity import Activity, NamedWork
+from zprof.analysis.time.passes.phases import PhaseEvidence
+from zprof.analysis.time.passes.table import make_pass_table
+from zprof.analysis.time.steps import StepWindows
+from zprof.analysis.time.timeline import RankTimeline
 
 #: Nanoseconds since 1970: as a float they would count in steps of 256.
 ORIGIN = 1_700_000_000_000_000_000
@@ -91,8 +90,10 @@ def passes_of(*steps: Sequence[Did]) -> pd.DataFrame:
         ),
     )
     timeline = RankTimeline(rank=0, host="", steps=windows, host_steps=windows, activity=activity, pings={})
-    evidence = Evidence(**{name: np.array(found, dtype=np.int64) for name, found in spans.items() if found})
-    return find_passes(collectives, [timeline], lambda rank: evidence)
+    evidence = PhaseEvidence(
+        **{name: np.array(found, dtype=np.int64) for name, found in spans.items() if found}
+    )
+    return make_pass_table(collectives, [timeline], lambda rank: evidence)
 
 
 def numbers(passes: pd.DataFrame) -> list[tuple[str, str, int | None]]:

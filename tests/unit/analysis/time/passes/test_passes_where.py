@@ -6,17 +6,21 @@ import pyarrow as pa
 import pytest
 
 from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
-from zprof.analysis.time.clocks.offsets import RankClock
-from zprof.analysis.time.passes.evidence import Evidence, evidence_of
-from zprof.analysis.time.passes.where import Where, where
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.passes.phases import (
+    LocatedInstants,
+    PhaseEvidence,
+    collect_phase_evidence,
+    locate_instants,
+)
 
 STEP = (0, 1000)
 
 
-def at(evidence: Evidence, *times: int, step: tuple[int, int] = STEP) -> Where:
+def at(evidence: PhaseEvidence, *times: int, step: tuple[int, int] = STEP) -> LocatedInstants:
     count = len(times)
     asked: Int64s = np.array(times, dtype=np.int64)
-    return where(evidence, asked, intervals([step[0]] * count, [step[1]] * count))
+    return locate_instants(evidence, asked, intervals([step[0]] * count, [step[1]] * count))
 
 
 def spans(*pairs: tuple[int, int]) -> Intervals:
@@ -24,7 +28,7 @@ def spans(*pairs: tuple[int, int]) -> Intervals:
 
 
 def test_nothing_known_stays_unknown() -> None:
-    seen = at(Evidence(), 5)
+    seen = at(PhaseEvidence(), 5)
     assert (list(seen.phase), list(seen.method), seen.micro_batch.tolist()) == (
         ["unknown"],
         ["unknown"],
@@ -33,41 +37,45 @@ def test_nothing_known_stays_unknown() -> None:
 
 
 def test_ranges_of_the_program_say_it() -> None:
-    seen = at(Evidence(forward=spans((10, 20)), backward=spans((50, 60))), 15, 55)
+    seen = at(PhaseEvidence(forward=spans((10, 20)), backward=spans((50, 60))), 15, 55)
     assert list(seen.phase) == ["forward", "backward"]
     assert set(seen.method) == {"ranges"}
 
 
 def test_a_prefetch_serves_the_pass_that_it_names() -> None:
     """The gather of the first backward pass, launched while the last forward pass is prepared."""
-    evidence = Evidence(forward=spans((10, 20)), ahead_backward=spans((14, 16)), backward=spans((50, 60)))
+    evidence = PhaseEvidence(
+        forward=spans((10, 20)), ahead_backward=spans((14, 16)), backward=spans((50, 60))
+    )
     assert list(at(evidence, 12, 15).phase) == ["forward", "backward"]
 
 
 def test_a_forward_within_a_backward_is_recomputation() -> None:
-    nested = Evidence(forward=spans((55, 57)), backward=spans((50, 60)))
-    by_autograd = Evidence(forward=spans((55, 57)), autograd=spans((50, 60)))
+    nested = PhaseEvidence(forward=spans((55, 57)), backward=spans((50, 60)))
+    by_autograd = PhaseEvidence(forward=spans((55, 57)), autograd=spans((50, 60)))
     assert list(at(nested, 56).phase) == list(at(by_autograd, 56).phase) == ["recompute"]
 
 
 def test_a_backward_range_within_a_forward_range_is_a_backward() -> None:
-    assert list(at(Evidence(forward=spans((10, 60)), backward=spans((20, 30))), 25).phase) == ["backward"]
+    assert list(at(PhaseEvidence(forward=spans((10, 60)), backward=spans((20, 30))), 25).phase) == [
+        "backward"
+    ]
 
 
 def test_the_optimizer_comes_first() -> None:
-    evidence = Evidence(optimizer=spans((80, 90)), forward=spans((70, 95)))
+    evidence = PhaseEvidence(optimizer=spans((80, 90)), forward=spans((70, 95)))
     assert list(at(evidence, 85).phase) == ["optimizer"]
 
 
 def test_nodes_of_autograd_and_what_runs_outside_of_them() -> None:
-    evidence = Evidence(autograd=spans((50, 60), (70, 80)), operators=spans((10, 20), (90, 95)))
+    evidence = PhaseEvidence(autograd=spans((50, 60), (70, 80)), operators=spans((10, 20), (90, 95)))
     seen = at(evidence, 5, 15, 55, 65, 97)
     assert list(seen.phase) == ["forward", "forward", "backward", "backward", "forward"]
     assert set(seen.method) == {"autograd"}
 
 
 def test_a_new_forward_after_a_backward_is_a_micro_batch() -> None:
-    evidence = Evidence(
+    evidence = PhaseEvidence(
         operators=spans((10, 20), (110, 120), (210, 220)),
         autograd=spans((50, 60), (70, 80), (150, 160)),
     )
@@ -77,7 +85,7 @@ def test_a_new_forward_after_a_backward_is_a_micro_batch() -> None:
 
 
 def test_micro_batches_are_counted_from_the_begin_of_their_step() -> None:
-    evidence = Evidence(
+    evidence = PhaseEvidence(
         operators=spans((10, 20), (110, 120), (1010, 1020), (1110, 1120)),
         autograd=spans((50, 60), (150, 160), (1050, 1060), (1150, 1160)),
     )
@@ -85,12 +93,12 @@ def test_micro_batches_are_counted_from_the_begin_of_their_step() -> None:
 
 
 def test_forward_ranges_within_a_backward_begin_no_micro_batch() -> None:
-    evidence = Evidence(forward=spans((10, 20), (55, 57)), autograd=spans((50, 60), (70, 80)))
+    evidence = PhaseEvidence(forward=spans((10, 20), (55, 57)), autograd=spans((50, 60), (70, 80)))
     assert at(evidence, 75).micro_batch.tolist() == [0]
 
 
 def test_without_a_backward_micro_batches_are_not_known() -> None:
-    assert at(Evidence(forward=spans((10, 20)), operators=EMPTY), 15).micro_batch.tolist() == [-1]
+    assert at(PhaseEvidence(forward=spans((10, 20)), operators=EMPTY), 15).micro_batch.tolist() == [-1]
 
 
 def events_of(*rows: tuple[str, str, int, int, int]) -> pa.Table:
@@ -127,7 +135,7 @@ def test_recomputation_outside_of_the_nodes_of_autograd_is_no_micro_batch(autogr
             span(f"FSDP::pre_forward (layers.{unit})", 100 + 20 * place, autograd_thread),
             span(f"FSDP::post_backward (layers.{unit})", 110 + 20 * place, autograd_thread),
         ]
-    evidence = evidence_of(events_of(*rows), NO_MARKS, RankClock())
+    evidence = collect_phase_evidence(events_of(*rows), NO_MARKS, RankClock())
     seen = at(evidence, 2, 22, 102, 112, 122, 142, 152)
     assert list(seen.phase) == [
         "forward", "forward", "recompute", "backward", "recompute", "recompute", "backward",
@@ -143,7 +151,7 @@ def test_a_forward_of_some_units_behind_the_optimizer_recomputes_nothing() -> No
         ("user_annotation", "Optimizer.step#AdamW.step", 1, 30, 40),
         ("user_annotation", "FSDP::pre_forward (layers.0)", 1, 50, 55),
     ]
-    evidence = evidence_of(events_of(*rows), NO_MARKS, RankClock())
+    evidence = collect_phase_evidence(events_of(*rows), NO_MARKS, RankClock())
     assert list(at(evidence, 52).phase) == ["forward"]
 
 
@@ -163,7 +171,7 @@ def test_phases_that_a_recorder_marked_before_the_timed_steps_say_nothing_of_the
     def marked(*times: int) -> Intervals:
         names = ["forward", "backward", "optimizer"]
         marks = pd.DataFrame({"time_ns": times, "kind": "phase", "name": names})
-        return evidence_of(events, marks, RankClock()).forward
+        return collect_phase_evidence(events, marks, RankClock()).forward
 
     assert not len(marked(100, 200, 300))
     assert marked(1000, 1200, 1300).tolist() == [[1000, 1200]]

@@ -5,18 +5,19 @@ import pandas as pd
 import pytest
 
 from tests.support.device_ranks import Rows
-from zprof.analysis.time.activity.device import device_activity
-from zprof.analysis.time.clocks.offsets import RankClock
-from zprof.analysis.time.transfer.blocked import blocked_ns
-from zprof.analysis.time.transfer.launch import find_launch
+from zprof.analysis.time.activity_from_events import read_device_activity
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.transfer.launch_delays import find_collective_launches, measure_blocked
 
 US = 1_000
 
 
 def blocked(rows: Rows) -> list[int | None]:
-    activity = device_activity(rows.events_table(), rows.collectives_table())
+    activity = read_device_activity(rows.events_table(), rows.collectives_table())
     frame = rows.frame().assign(instance=0)
-    found = blocked_ns(frame, find_launch(frame, activity.kernels, activity.kernel_stream), activity.named)
+    found = measure_blocked(
+        frame, find_collective_launches(frame, activity.kernels, activity.kernel_stream), activity.named
+    )
     return [None if pd.isna(value) else int(value) for value in found]
 
 
@@ -96,12 +97,12 @@ def test_a_kernel_behind_such_a_copy_blocks_from_its_end_on() -> None:
 
 def test_on_the_common_clock() -> None:
     rows, clock = unit(), RankClock(offset_ns=-(10**9), drift_ppb=0.0, origin_ns=0)
-    activity = device_activity(rows.events_table(), rows.collectives_table()).on(clock)
+    activity = read_device_activity(rows.events_table(), rows.collectives_table()).on(clock)
     times = ["start_ns", "end_ns", "launch_start_ns"]
     frame = rows.frame().assign(instance=0)
     frame[times] += 10**9
-    launch = find_launch(frame, activity.kernels, activity.kernel_stream)
-    assert blocked_ns(frame, launch, activity.named).tolist() == [200 * US]
+    launch = find_collective_launches(frame, activity.kernels, activity.kernel_stream)
+    assert measure_blocked(frame, launch, activity.named).tolist() == [200 * US]
 
 
 def test_a_rank_without_collectives() -> None:

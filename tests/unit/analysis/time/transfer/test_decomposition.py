@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tests.support.matched_rows import clocks, collective, table
-from zprof.analysis.time.transfer.decomposition import decompose
+from zprof.analysis.time.transfer.decomposition import decompose_collectives
 
 
 def decomposed(*collectives, uncertainty_ns=100, **of_rank):
-    frame = decompose(table(*collectives), clocks(uncertainty_ns, **of_rank))
+    frame = decompose_collectives(table(*collectives), clocks(uncertainty_ns, **of_rank))
     return frame.set_index(["instance", "rank"])
 
 

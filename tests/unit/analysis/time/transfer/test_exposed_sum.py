@@ -6,8 +6,8 @@ from statistics import fmean
 import pandas as pd
 
 from tests.support.simulations import simulated
-from zprof.analysis.time.transfer.exposed_sum import exposed_in_collectives
-from zprof.analysis.time.transfer.members import Steps
+from zprof.analysis.time.collective_rows import RankSteps
+from zprof.analysis.time.transfer.collective_times import sum_exposed_in_collectives
 from zprof.model.time import ExposedInCollectives
 from zprof.simulator.plan import Plan
 
@@ -20,18 +20,18 @@ def rows(*ranks: int) -> pd.DataFrame:
 
 
 def test_each_rank_counts_alike_whatever_its_steps() -> None:
-    found = exposed_in_collectives(rows(0, 0, 0, 3), Steps(of_rank={0: 3, 3: 1}))
+    found = sum_exposed_in_collectives(rows(0, 0, 0, 3), RankSteps(of_rank={0: 3, 3: 1}))
     assert found == ExposedInCollectives(wait_ns=100, transfer_ns=7)
 
 
 def test_a_rank_without_collectives_dilutes() -> None:
-    found = exposed_in_collectives(rows(0), Steps(of_rank={0: 1, 1: 1}))
+    found = sum_exposed_in_collectives(rows(0), RankSteps(of_rank={0: 1, 1: 1}))
     assert found == ExposedInCollectives(wait_ns=50, transfer_ns=4)
 
 
 def test_nothing_seen_is_unknown() -> None:
-    assert exposed_in_collectives(rows(), Steps(of_rank={0: 1})) is None
-    assert exposed_in_collectives(rows(0), Steps(of_rank={})) is None
+    assert sum_exposed_in_collectives(rows(), RankSteps(of_rank={0: 1})) is None
+    assert sum_exposed_in_collectives(rows(0), RankSteps(of_rank={})) is None
 
 
 def test_the_sum_is_the_ledger_where_groups_differ(tmp_path: Path) -> None:

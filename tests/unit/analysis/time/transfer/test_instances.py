@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.analysis.time.blame.origins import largest_within, roots
-from zprof.analysis.time.transfer.instances import Instances, RowFinder
+from zprof.analysis.time.blame.judge import find_chain_ends, find_largest_within
+from zprof.analysis.time.collective_rows import Instances, RowFinder
 
 rows = st.lists(st.tuples(st.integers(-1, 4), st.integers(0, 50)), max_size=30)
 
@@ -57,7 +57,7 @@ def test_finding_the_row_of_a_rank(given_rows):
 def test_the_largest_within_a_range(values, ranges):
     ranges = [(min(low, len(values)), min(high, len(values))) for low, high in ranges]
     low, high = (np.array([pair[side] for pair in ranges], dtype=np.int64) for side in (0, 1))
-    found = largest_within(np.array(values, dtype=np.int64), low, high)
+    found = find_largest_within(np.array(values, dtype=np.int64), low, high)
     for (first, last), place in zip(ranges, found.tolist(), strict=True):
         assert (place >= 0) == (first < last)
         if place >= 0:
@@ -67,4 +67,4 @@ def test_the_largest_within_a_range(values, ranges):
 
 def test_the_root_of_a_chain_however_long():
     chain = np.maximum(0, np.arange(100_000) - 1)
-    assert (roots(chain) == 0).all()
+    assert (find_chain_ends(chain) == 0).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.matched_rows import BASE_NS, collective, table
-from zprof.analysis.time.transfer.launch import NEVER, find_launch
+from zprof.analysis.time.transfer.launch_delays import NEVER_NS, find_collective_launches
 
 NO_KERNELS = np.empty((0, 3), np.int64)
 NO_STREAMS = np.empty(0, np.int64)
@@ -25,7 +25,7 @@ def launches(*spans, kernels=(), streams=None, stream=20, group=None):
     frame = table(rows)
     on = np.array(streams or [7] * len(kernels), dtype=np.int64)
     kernels = np.array(kernels, dtype=np.int64).reshape(-1, 3) + BASE_NS
-    return find_launch(frame, kernels, on), frame
+    return find_collective_launches(frame, kernels, on), frame
 
 
 def dependencies(*spans, **more):
@@ -89,7 +89,7 @@ def test_both_ends_are_kept():
     assert (found.previous_ns - BASE_NS)[1] == 500
     assert (found.computed_ns - BASE_NS)[1] == 900
     assert found.previous.tolist() == [-1, 0]
-    assert found.previous_ns[0] == NEVER
+    assert found.previous_ns[0] == NEVER_NS
 
 
 @pytest.mark.parametrize("count", [0, 3])
@@ -104,4 +104,4 @@ def test_many_kernels_against_a_plain_loop(count):
     found, _ = launches(*spans, kernels=kernels, stream=list(range(len(spans))))
     for (launch, start, _), computed in zip(spans, found.computed_ns.tolist(), strict=True):
         wanted = [end for begin, _, end in kernels if begin < launch and end <= start]
-        assert computed == (max(wanted) + BASE_NS if wanted else NEVER)
+        assert computed == (max(wanted) + BASE_NS if wanted else NEVER_NS)

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from zprof.analysis.intervals import EMPTY
-from zprof.analysis.time.activity.events import Activity
-from zprof.analysis.time.activity.steps import whole
-from zprof.analysis.time.transfer.limiter import LIMITER_COLUMNS, limiter_rows
+from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.steps import make_single_step
+from zprof.analysis.time.transfer.launch_delays import LIMITER_COLUMNS, make_limiter_rows
 
 US = 1_000
 
@@ -26,7 +26,7 @@ def rows(
     ends = US * np.array(gathers or [], dtype=np.int64)
     frame = pd.DataFrame({"kind": ["all_gather"] * len(ends), "end_ns": ends})
     limiter = US * np.array(holds, dtype=np.int64).reshape(-1, 2)
-    return limiter_rows(2, limiter, activity, whole(7, 0, 10_000 * US), frame)
+    return make_limiter_rows(2, limiter, activity, make_single_step(7, 0, 10_000 * US), frame)
 
 
 def idle_us(*args: object) -> list[int]:

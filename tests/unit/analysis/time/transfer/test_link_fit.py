@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.matched_rows import clocks, collective, table
-from zprof.analysis.time.transfer.decomposition import decompose
-from zprof.analysis.time.transfer.fits import fit_line, link_fits
+from zprof.analysis.time.transfer.decomposition import decompose_collectives
+from zprof.analysis.time.transfer.link_fits import fit_line, fit_links
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -63,11 +63,11 @@ def messages(sizes, *, latency=20_000, slope=0.01, late=0, **more):
         at = number * 10_000_000
         end = at + late + round(latency + slope * size)
         rows.append(collective(number, {0: (at, end), 1: (at + late, end)}, bytes=size, **more))
-    return decompose(table(*rows), clocks())
+    return decompose_collectives(table(*rows), clocks())
 
 
 def test_waiting_for_a_rank_is_not_latency():
-    (fit,) = link_fits(messages([KIB, 64 * KIB, MIB] * 4, late=3_000_000))
+    (fit,) = fit_links(messages([KIB, 64 * KIB, MIB] * 4, late=3_000_000))
     assert fit.latency_ns == pytest.approx(20_000, rel=0.01)
     assert fit.algbw_bytes_per_s == pytest.approx(1e11, rel=0.01)
     assert fit.busbw_bytes_per_s == pytest.approx(1e11, rel=0.01)  # of two ranks an all-reduce moves it once
@@ -78,7 +78,7 @@ def test_waiting_for_a_rank_is_not_latency():
 
 
 def test_each_kind_and_group_by_itself():
-    fits = link_fits(messages([KIB, MIB])), link_fits(messages([KIB, MIB], kind="all_gather"))
+    fits = fit_links(messages([KIB, MIB])), fit_links(messages([KIB, MIB], kind="all_gather"))
     assert [fit.kind for (fit,) in fits] == ["all_reduce", "all_gather"]
     assert fits[1][0].busbw_bytes_per_s == pytest.approx(fits[1][0].algbw_bytes_per_s / 2)
 
@@ -94,4 +94,4 @@ def test_each_kind_and_group_by_itself():
     ids=["one size", "first of its window", "below the clocks", "ranks missing"],
 )
 def test_what_says_nothing_is_not_fitted(frame):
-    assert link_fits(frame) == ()
+    assert fit_links(frame) == ()

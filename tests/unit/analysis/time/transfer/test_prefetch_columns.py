@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from zprof.analysis.intervals import Intervals
-from zprof.analysis.time.transfer.prefetch import prefetch_columns
+from zprof.analysis.time.transfer.launch_delays import measure_prefetch
 
 
 def columns(
@@ -16,7 +16,7 @@ def columns(
     frame = frame.astype({"start_ns": "int64", "end_ns": "int64"})
     frame = frame.assign(**{key: value for key, value in other.items() if key != "moving"})
     moving = other.get("moving", [])
-    return pd.DataFrame(prefetch_columns(frame, spans(compute), spans(moving)))  # type: ignore[arg-type]
+    return pd.DataFrame(measure_prefetch(frame, spans(compute), spans(moving)))  # type: ignore[arg-type]
 
 
 def spans(pairs: list[tuple[int, int]]) -> Intervals:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.kineto_traces import at, span, trace_of
-from zprof.collectors.kineto.collectives.finding import Enclosing, rows_of
+from zprof.collectors.kineto.annotations import IntervalIndex, find_rows
 
 NESTED = st.recursive(
     st.just([]), lambda inner: st.lists(st.tuples(st.integers(0, 3), inner), max_size=4), max_leaves=12
@@ -27,10 +27,10 @@ def laid_out(tree, begin, thread):
 def test_the_innermost_interval(first, second, asked):
     intervals = laid_out(first, 0, 0)[0] + laid_out(second, 0, 1)[0]
     trace = trace_of([span("r", start, end, thread) for thread, start, end in reversed(intervals)])
-    rows = rows_of(trace, ("user_annotation",), "r".__eq__)
+    rows = find_rows(trace, ("user_annotation",), "r".__eq__)
     threads = np.array([thread for thread, _ in asked], dtype=np.int64)
     times = np.array([at(time) for _, time in asked], dtype=np.int64)
-    found = Enclosing(trace, rows).at(threads, times).tolist()
+    found = IntervalIndex(trace, rows).at(threads, times).tolist()
     for (thread, time), row in zip(asked, found, strict=True):
         around = [(e - s) for t, s, e in intervals if t == thread and s <= time <= e]
         if row < 0:
@@ -42,13 +42,13 @@ def test_the_innermost_interval(first, second, asked):
 
 def test_intervals_that_overlap_without_nesting():
     trace = trace_of([span("a", 0, 10), span("b", 5, 15), span("c", 11, 12)])
-    at_ = Enclosing(trace, np.arange(3)).at(np.full(4, 10), np.array([at(t) for t in (3, 7, 13, 16)]))
+    at_ = IntervalIndex(trace, np.arange(3)).at(np.full(4, 10), np.array([at(t) for t in (3, 7, 13, 16)]))
     assert at_.tolist() == [0, 1, 1, -1]
 
 
 def test_each_name_is_asked_once_and_only_of_its_category():
     asked = []
     trace = trace_of([span("a", 3, 4), span("a", 1, 2), span("b", 0, 1, category="kernel")])
-    rows = rows_of(trace, ("user_annotation",), lambda name: asked.append(name) or True)
+    rows = find_rows(trace, ("user_annotation",), lambda name: asked.append(name) or True)
     assert rows.tolist() == [1, 0]
     assert asked == ["a"]

@@ -1,7 +1,7 @@
 """Names of process groups: alike on all ranks, apart where several span the same ones."""
 
-from zprof.collectors.kineto.collectives.groups import GroupNames
-from zprof.collectors.kineto.columns import Group
+from zprof.collectors.kineto.process_groups import GroupNames
+from zprof.collectors.kineto.trace import Group
 
 
 def group(name, ranks, description="undefined"):

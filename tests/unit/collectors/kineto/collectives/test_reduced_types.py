@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.collectors.kineto.collectives.element_types import reduced_type
+from zprof.collectors.kineto.collectives import parse_reduced_type
 
 
 @pytest.mark.parametrize(
@@ -19,5 +19,5 @@ from zprof.collectors.kineto.collectives.element_types import reduced_type
     ],
 )
 def test_a_reduction_is_made_for_its_type(kernel: str, name: str | None) -> None:
-    found = reduced_type(kernel)
+    found = parse_reduced_type(kernel)
     assert (found[0] if found else None) == name

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.kineto_traces import MAIN, at, span, trace_of
-from zprof.collectors.kineto.collectives.units import unit_of, units_at
+from zprof.collectors.kineto.annotations import find_units, parse_unit
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from zprof.collectors.kineto.collectives.units import unit_of, units_at
     ],
 )
 def test_units(annotation, unit):
-    assert unit_of(annotation) == unit
+    assert parse_unit(annotation) == unit
 
 
 def test_the_innermost_annotation_of_the_thread_counts():
@@ -48,5 +48,5 @@ def test_the_innermost_annotation_of_the_thread_counts():
         ]
     )
     times = np.array([at(t) for t in (0.5, 12, 30, 53, 58, 61)])
-    found = units_at(trace, np.full(len(times), MAIN), times)
+    found = find_units(trace, np.full(len(times), MAIN), times)
     assert found == [None, "blocks.0", "blocks.0", "blocks.1", "blocks.1", None]

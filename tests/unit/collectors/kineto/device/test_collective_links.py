@@ -1,7 +1,7 @@
 """From a kernel to what describes it: its launch, the metadata around that, operators and ranges."""
 
 from tests.support.kineto_traces import MAIN, at, converted, span, trace_of
-from zprof.collectors.kineto.columns import Group
+from zprof.collectors.kineto.trace import Group
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"

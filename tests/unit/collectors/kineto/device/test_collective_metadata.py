@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.kineto_traces import converted, span, trace_of
-from zprof.collectors.kineto.columns import Group
-from zprof.collectors.kineto.device.metadata import numbers_of
+from zprof.collectors.kineto.device.metadata import parse_numbers
+from zprof.collectors.kineto.trace import Group
 
 KERNEL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 RANKS = "[0, 1, 2, 3]"
@@ -170,11 +170,11 @@ def test_sends_are_numbered_per_peer_as_the_other_side_counts_them():
     "text", ["[0, 1, ...]", "0, 1", "[a]", "[", None, 3, "[-1]", "[1,,2]", "[" + "9" * 99 + "]"]
 )
 def test_what_is_no_list_of_ranks(text):
-    assert numbers_of(text) is None
+    assert parse_numbers(text) is None
 
 
 def test_lists_of_ranks():
-    assert numbers_of("[0, 1]") == (0, 1)
-    assert numbers_of("[]") == ()
-    assert numbers_of([2, 3]) == (2, 3)
-    assert numbers_of([2, "3"]) is None
+    assert parse_numbers("[0, 1]") == (0, 1)
+    assert parse_numbers("[]") == ()
+    assert parse_numbers([2, 3]) == (2, 3)
+    assert parse_numbers([2, "3"]) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.kineto_traces import MAIN, converted, span, thread_name, trace_of
-from zprof.collectors.kineto.columns import Group
+from zprof.collectors.kineto.trace import Group
 
 WORLD = Group(name="0", description="default_pg", ranks=(0, 1, 2, 3))
 INNER = Group(name="1", description="tp", ranks=(0, 1))

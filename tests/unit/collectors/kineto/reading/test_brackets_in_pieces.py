@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from zprof.collectors.kineto.reading import structure
-from zprof.collectors.kineto.reading.structure import brackets
+from zprof.collectors.kineto.reading.structure import find_brackets
 
 
 def one_by_one(text, in_string):
@@ -32,7 +32,7 @@ def test_any_pieces_find_the_same(seed, monkeypatch):
         text = bytearray("".join(draw.choices('"\\\\{}[]a', k=draw.randrange(60))), "ascii")
         monkeypatch.setattr(structure, "_PIECE_BYTES", draw.randrange(1, 12))
         within = draw.random() < 0.5
-        found = brackets(text, 0, len(text), in_string=within)
+        found = find_brackets(text, 0, len(text), in_string=within)
         assert (found.position.tolist(), found.in_string) == one_by_one(text, within)
         steps = [1 if chr(text[place]) in "[{" else -1 for place in found.position.tolist()]
         assert found.depth.tolist() == [sum(steps[: n + 1]) for n in range(len(steps))]
@@ -42,7 +42,7 @@ def test_any_pieces_find_the_same(seed, monkeypatch):
 def test_nothing_but_signs_takes_little_memory(letters):
     text = bytearray(letters * ((16 << 20) // len(letters)))
     tracemalloc.start()
-    brackets(text, 0, len(text))
+    find_brackets(text, 0, len(text))
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak_bytes < 4 * len(text)

@@ -5,11 +5,10 @@ import json
 
 import pytest
 
-from zprof.collectors.kineto.columns import Group, TraceHeader
-from zprof.collectors.kineto.reading.document import Document
-from zprof.collectors.kineto.reading.header import ASKED
+from zprof.collectors.kineto.reading.document import HEADER_KEYS, Document
 from zprof.collectors.kineto.reading.reader import read_text
-from zprof.collectors.kineto.reading.window import Window
+from zprof.collectors.kineto.reading.text import Window
+from zprof.collectors.kineto.trace import Group, TraceHeader
 
 EVENT = {
     "ph": "X",
@@ -88,7 +87,7 @@ def test_no_base(base):
 def test_nothing_else_of_a_trace_is_kept():
     """Some programs write their environment, with its secrets, into a trace."""
     top = {"metadata": {"TOKEN": "hunter2"}, "env": "x", "distributedInfo": INFO, "n": 3}
-    document = Document(Window(io.BytesIO(json.dumps(top).encode())), ASKED, lambda: True)
+    document = Document(Window(io.BytesIO(json.dumps(top).encode())), HEADER_KEYS, lambda: True)
     document.read()
     assert list(document.values) == [b"distributedInfo"]
 

@@ -13,12 +13,12 @@ import zlib
 import pytest
 
 from tests.support.kineto_oracle import pack
-from zprof.collectors.kineto.convert import convert
+from zprof.collectors.kineto.convert import convert_trace
+from zprof.collectors.kineto.reading import columns as texts_module
 from zprof.collectors.kineto.reading import rows as rows_module
+from zprof.collectors.kineto.reading import rows as wanted_module
 from zprof.collectors.kineto.reading import text as text_module
-from zprof.collectors.kineto.reading import texts as texts_module
-from zprof.collectors.kineto.reading import wanted as wanted_module
-from zprof.collectors.kineto.reading import window as window_module
+from zprof.collectors.kineto.reading import text as window_module
 from zprof.collectors.kineto.reading.reader import read_text, read_trace
 from zprof.collectors.kineto.reading.text import TraceText
 from zprof.model.errors import BadInput
@@ -74,7 +74,7 @@ def test_only_regular_files_are_read(tmp_path):
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 def test_a_bomb_is_refused_before_it_is_unpacked(packing, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_module, "_LEAST_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(text_module, "_MIN_LIMIT_BYTES", 1 << 20)
     path = tmp_path / "bomb"
     path.write_bytes(pack(b'{"x": [' + b" " * (64 << 20), packing))
     tracemalloc.start()
@@ -179,24 +179,24 @@ def test_a_value_without_end_is_refused(monkeypatch):
             target[: len(part)] = part
             return len(part)
 
-    monkeypatch.setattr(window_module, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(window_module, "_MAX_BYTES", 1 << 20)
     for begin in (b'{"x": ', b'{"traceEvents":[{"ph":', b'{"', b'[{"name":"'):
         with pytest.raises(BadInput, match="larger than"):
             read_text(Long(begin), block_bytes=64 << 10)
 
 
 def test_too_many_names_become_one(monkeypatch):
-    monkeypatch.setattr(texts_module, "_MOST_LETTERS", 2000)
+    monkeypatch.setattr(texts_module, "_MAX_LETTERS", 2000)
     rows = [SPAN.replace("good", f"name {n:04d}") for n in range(1000)]
     trace = read_text(io.BytesIO(("[" + ",".join(rows) + "]").encode()))
     assert trace.report.unkept_names == 1000 - 222
     assert len(trace) == 1000
     assert trace.name[5] == "name 0005"
-    assert trace.name[999] == texts_module.UNKEPT
+    assert trace.name[999] == texts_module.UNKEPT_TEXT
 
 
 def test_too_many_and_too_large_arguments_are_not_kept(monkeypatch):
-    monkeypatch.setattr(wanted_module, "_MOST_BYTES", 5000)
+    monkeypatch.setattr(wanted_module, "_MAX_BYTES", 5000)
     long = json.dumps([[1]] * 20_000)
     rows = [SPAN.replace('"stream":7', '"stream":7,"Collective name":"allreduce"')] * 1000
     rows.append(SPAN.replace('"stream":7', f'"Collective name":"x","Input Dims":{long}'))
@@ -228,7 +228,7 @@ def test_the_names_of_many_threads_cost_each_as_much_as_those_of_few():
 
 
 def test_names_of_threads_are_bounded_and_told_apart(monkeypatch):
-    monkeypatch.setattr(rows_module, "_MOST_NAMES", 3)
+    monkeypatch.setattr(rows_module, "_MAX_NAMES", 3)
     name = '{"ph":"M","name":"thread_name","pid":1,"tid":%d,"args":{"name":"%s"}}'
     rows = [name % at for at in [(1, "a"), (1, "a"), (1, "b"), (2, "a"), (2, "late"), (3, "late")]]
     trace = read_text(io.BytesIO(("[" + ",".join(rows) + "]").encode()))
@@ -250,7 +250,7 @@ def strided(first, size=1000):
 
 
 def test_groups_that_few_numbers_make_large_are_counted_once_each(monkeypatch):
-    monkeypatch.setattr(wanted_module, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(wanted_module, "_MAX_BYTES", 100_000)
     rows = [strided(0)] * 50 + [strided(first) for first in range(10)]
     trace = read_text(io.BytesIO(("[" + ",".join(rows) + "]").encode()))
     assert trace.report.unkept_arguments == 10 - 3
@@ -262,7 +262,7 @@ def test_many_collectives_of_a_large_group_hold_its_ranks_once():
     rows = [strided(5, size=50_000)] * 200
     trace = read_text(io.BytesIO(("[" + ",".join(rows) + "]").encode()))
     tracemalloc.start()
-    tables, _ = convert(trace)
+    tables, _ = convert_trace(trace)
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert set(tables["collectives"]["group_size"]) == {50_000}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.kineto_oracle import expected, seen
 from zprof.collectors.kineto.reading.reader import read_text
-from zprof.collectors.kineto.reading.structure import brackets, elements
+from zprof.collectors.kineto.reading.structure import find_brackets, find_elements
 from zprof.model.errors import BadInput
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
@@ -126,9 +126,9 @@ def test_random_bytes_are_refused(content):
 @given(VALUES, st.integers(0, 3))
 def test_brackets_against_a_walk_over_each_byte(value, indent):
     text = bytearray(json.dumps([value, {"a": value}, '[{\\"', 3, {}], indent=indent or None).encode())
-    found = brackets(text, 0, len(text))
+    found = find_brackets(text, 0, len(text))
     assert list(zip(found.position.tolist(), found.depth.tolist(), strict=True)) == walk(text)
-    inside = elements(text, 1, len(text))
+    inside = find_elements(text, 1, len(text))
     assert inside.closed == len(text) - 1
     read = [json.loads(text[start:stop]) for start, stop in inside.spans]
     assert read == [each for each in json.loads(text) if isinstance(each, list | dict)]

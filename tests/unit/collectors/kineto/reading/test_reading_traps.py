@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zprof.collectors.kineto.columns import ABSENT
-from zprof.collectors.kineto.convert import report_gaps
-from zprof.collectors.kineto.reading.numbers import microseconds_to_ns, nanoseconds, whole_number
+from zprof.collectors.kineto.convert import list_read_gaps
+from zprof.collectors.kineto.reading.columns import microseconds_to_ns, to_int64, to_nanoseconds
 from zprof.collectors.kineto.reading.reader import read_text
+from zprof.collectors.kineto.trace import ABSENT
 
 BASE = 1_790_857_026_000_000_000
 GOOD = '{"ph":"X","cat":"kernel","name":"good","ts":1,"dur":1,"pid":0,"tid":7,"args":{"stream":7}}'
@@ -219,7 +219,7 @@ def test_what_the_base_moves_beyond_all_time_is_left_out():
 @given(st.integers(0, 2**43 - 1), st.integers(0, 999))
 def test_doubles_below_2_to_the_43_are_exact(whole, fraction):
     doubles = np.array([float(f"{whole}.{fraction:03d}")])
-    assert nanoseconds(doubles).tolist() == [whole * 1000 + fraction]
+    assert to_nanoseconds(doubles).tolist() == [whole * 1000 + fraction]
 
 
 @given(st.integers(0, 4 * 10**15), st.integers(0, 999))
@@ -244,7 +244,7 @@ def test_what_is_no_time(text):
     "value", [None, True, "", "-", "1_0", "٣", 2**62, -(2**62), float("nan"), float("inf"), [], {}]
 )
 def test_what_is_no_identity(value):
-    assert whole_number(value) == ABSENT
+    assert to_int64(value) == ABSENT
 
 
 def test_all_names_of_a_thread_are_kept():
@@ -328,7 +328,7 @@ def test_header_keeps_only_what_is_asked_for():
 def test_each_impossible_field_is_a_gap_with_its_count(bad, tail):
     trace = read(GOOD, span(f',"ts":{bad}'), span(f',"dur":{bad}'), GOOD, tail=tail)
     assert (len(trace), trace.report.timeless) == (2, 2)
-    (gap,) = report_gaps(trace.report)
+    (gap,) = list_read_gaps(trace.report)
     assert "2 of 4" in gap.reason
 
 
@@ -336,9 +336,9 @@ def test_each_impossible_field_is_a_gap_with_its_count(bad, tail):
 def test_what_does_not_say_what_it_is_is_a_gap(bad):
     trace = read(GOOD, span(f',"name":{bad}'), span(f',"cat":{bad}'), span(f',"ph":{bad}'), GOOD)
     assert trace.report.nameless == 3
-    (gap,) = report_gaps(trace.report)
+    (gap,) = list_read_gaps(trace.report)
     assert "3 of 5" in gap.reason
 
 
 def test_a_sound_trace_has_no_gap_of_its_reading():
-    assert report_gaps(read(GOOD, GOOD).report) == []
+    assert list_read_gaps(read(GOOD, GOOD).report) == []

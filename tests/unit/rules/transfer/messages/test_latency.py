@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.link_runs import MS, US, gathers, link_run, reduces
-from zprof.rules.transfer.messages.latency import latencies
+from zprof.rules.transfer.latency import read_latencies
 
 MB = 1_000_000
 LATENCY_NS, BYTES_PER_MS = 500 * US, 20 * MB
@@ -21,7 +21,7 @@ def known(sizes: Sequence[int], off_ns: Sequence[int], times_gathered: float = 1
         sent.append(gathers(3, size, round(times_gathered * each), begins_ns=begins))
         sent.append(reduces(3, size, each, begins_ns=400 * MS + begins))
     analysis = link_run(*sent)
-    return latencies(replace(analysis, time=replace(analysis.time, fits=()))).by_ranks
+    return read_latencies(replace(analysis, time=replace(analysis.time, fits=()))).by_ranks
 
 
 SIZES = (5 * MB, 5 * MB, 6 * MB, 7 * MB)

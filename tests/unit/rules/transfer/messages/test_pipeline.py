@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.rules.transfer.messages.pipeline import Pass, depth_of, exposed_ns
+from zprof.rules.transfer.traffic import Pass, infer_prefetch_depth, modelled_exposed_ns
 
 FORWARD = [Pass(compute_ns=10, gather_ns=4)] * 3
 BACKWARD = [Pass(compute_ns=20, gather_ns=4, reduce_ns=6)] * 3
@@ -22,7 +22,7 @@ BACKWARD = [Pass(compute_ns=20, gather_ns=4, reduce_ns=6)] * 3
     ],
 )
 def test_what_shows(passes: list[Pass], ahead: int, shows: float) -> None:
-    assert exposed_ns(passes, ahead) == pytest.approx(shows)
+    assert modelled_exposed_ns(passes, ahead) == pytest.approx(shows)
 
 
 def test_a_gather_waits_until_what_it_fills_is_free() -> None:
@@ -32,25 +32,27 @@ def test_a_gather_waits_until_what_it_fills_is_free() -> None:
         Pass(compute_ns=1, gather_ns=1),
         Pass(compute_ns=1, gather_ns=9),
     ]
-    assert exposed_ns(passes, 1) == pytest.approx(1 + 8)
-    assert exposed_ns(passes, 2) == pytest.approx(1)
+    assert modelled_exposed_ns(passes, 1) == pytest.approx(1 + 8)
+    assert modelled_exposed_ns(passes, 2) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_what_is_dropped_after_forward_and_gathered_at_once_shows(ahead: int) -> None:
     """Two passes of one unit: the second gather begins after the first pass, however far ahead others go."""
     turning = Pass(compute_ns=20, gather_ns=4, turns=True)
-    assert exposed_ns([Pass(compute_ns=10, gather_ns=4), turning], ahead) == pytest.approx(8)
+    assert modelled_exposed_ns([Pass(compute_ns=10, gather_ns=4), turning], ahead) == pytest.approx(8)
     after = [Pass(compute_ns=20, gather_ns=4)]
-    assert exposed_ns([Pass(compute_ns=10, gather_ns=4), turning, *after], ahead or 1) == pytest.approx(8)
+    assert modelled_exposed_ns(
+        [Pass(compute_ns=10, gather_ns=4), turning, *after], ahead or 1
+    ) == pytest.approx(8)
 
 
 def test_the_depth_is_the_one_that_explains_what_was_seen() -> None:
-    assert depth_of(FORWARD, 12) == 0
-    assert depth_of(FORWARD, 4) == 1
+    assert infer_prefetch_depth(FORWARD, 12) == 0
+    assert infer_prefetch_depth(FORWARD, 4) == 1
     uneven = [
         Pass(compute_ns=10, gather_ns=1),
         Pass(compute_ns=1, gather_ns=1),
         Pass(compute_ns=1, gather_ns=9),
     ]
-    assert depth_of(uneven, 1) == 2
+    assert infer_prefetch_depth(uneven, 1) == 2

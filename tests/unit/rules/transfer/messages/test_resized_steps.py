@@ -7,22 +7,35 @@ import pytest
 from tests.support.exact import wall_for, with_clocks
 from tests.support.link_runs import MS, US, gathers, link_run, norm, reduces
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
-from zprof.rules.transfer.messages.hosts import bus_bandwidths
-from zprof.rules.transfer.messages.pipeline import Pass, depth_of, exposed_ns
-from zprof.rules.transfer.messages.resizing import Step, enough, is_guess
-from zprof.rules.transfer.messages.small import Small, confidence_of, not_known, small_messages
-from zprof.rules.transfer.messages.traffic import Traffic, _split, intrinsic, traffic_of
+from zprof.model.findings import Cause, Confidence, Finding
+from zprof.rules.transfer.bandwidth import bus_bandwidths
 from zprof.rules.transfer.single_unit import single_unit
+from zprof.rules.transfer.small_messages import (
+    SmallMessages,
+    find_small_messages,
+    rate_small_messages,
+    unknown_latency_gap,
+)
+from zprof.rules.transfer.traffic import (
+    Pass,
+    StepModel,
+    StepTraffic,
+    _split_passes,
+    infer_prefetch_depth,
+    is_guess,
+    modelled_exposed_ns,
+    read_step_traffic,
+    sizes_that_help,
+    transfer_times,
+)
 
 MIB = 1 << 20
 KIB = 1 << 10
-EMPTY = Traffic(gathers=None, reduces=None, compute_ns=0.0, before=False)
+EMPTY = StepTraffic(gathers=None, reduces=None, compute_ns=0.0, before=False)
 
 
 def test_the_model_errs_by_a_twentieth_and_half_of_what_it_misses_stays() -> None:
-    step = Step(traffic=EMPTY, ahead=1, exposed_ns=100.0, missed_ns=0.0, idle_ns=0.0)
+    step = StepModel(traffic=EMPTY, ahead=1, exposed_ns=100.0, missed_ns=0.0, idle_ns=0.0)
     assert step.bounded(40.0, 60.0) == pytest.approx((38.0, 63.0))
     assert step.bounded(40.0, 99.0)[1] == 100.0
     assert replace(step, missed_ns=40.0).saving_ns((2,)) == pytest.approx((0.95 * 80, 100.0))
@@ -49,20 +62,20 @@ class Best:
     ],
 )
 def test_from_the_best_size_to_four_times_it(best: float, most: float, sizes: list[float]) -> None:
-    assert list(enough(Best(best), most)) == sizes  # type: ignore[arg-type]
-    assert list(enough(Best(best), 1.9)) == []  # type: ignore[arg-type]
+    assert list(sizes_that_help(Best(best), most)) == sizes  # type: ignore[arg-type]
+    assert list(sizes_that_help(Best(best), 1.9)) == []  # type: ignore[arg-type]
 
 
 def test_three_ahead_is_the_deepest() -> None:
     passes = [Pass(compute_ns=20, gather_ns=1), *[Pass(compute_ns=1, gather_ns=1)] * 2]
     passes += [Pass(compute_ns=1, gather_ns=9), Pass(compute_ns=1, gather_ns=1)]
-    assert depth_of(passes, exposed_ns(passes, 3)) == 3
+    assert infer_prefetch_depth(passes, modelled_exposed_ns(passes, 3)) == 3
 
 
 @pytest.mark.parametrize(("size", "count"), [(KIB, 1), (KIB + 1, 2), (round(1.1 * KIB), 2), (900, 1)])
 def test_less_than_a_1024th_is_no_traffic(size: int, count: int) -> None:
     analysis = link_run(gathers(1, MIB, MS), gathers(1, size, MS, begins_ns=100 * MS))
-    traffic = traffic_of(analysis)
+    traffic = read_step_traffic(analysis)
     assert traffic is not None
     assert traffic.gathers is not None
     assert traffic.gathers.count == count
@@ -74,12 +87,12 @@ def test_less_than_a_1024th_is_no_traffic(size: int, count: int) -> None:
 def test_one_and_a_half_gathers_of_a_reduction_are_gathered_again(
     gathered: int, reduced: int, split: tuple[int, bool]
 ) -> None:
-    assert _split(gathered, reduced) == split
+    assert _split_passes(gathered, reduced) == split
 
 
 def test_gathers_that_begin_with_the_reductions_serve_no_pass() -> None:
-    at_once = traffic_of(link_run(gathers(2, MIB, MS), reduces(2, MIB, MS, begins_ns=0)))
-    first = traffic_of(link_run(gathers(2, MIB, MS), reduces(2, MIB, MS, begins_ns=1)))
+    at_once = read_step_traffic(link_run(gathers(2, MIB, MS), reduces(2, MIB, MS, begins_ns=0)))
+    first = read_step_traffic(link_run(gathers(2, MIB, MS), reduces(2, MIB, MS, begins_ns=1)))
     assert at_once is not None
     assert first is not None
     assert (at_once.before, first.before) == (False, True)
@@ -88,7 +101,7 @@ def test_gathers_that_begin_with_the_reductions_serve_no_pass() -> None:
 @pytest.mark.parametrize(("doubt_ns", "seen"), [(MS // 2, False), (MS // 2 - 1, True)])
 def test_what_the_clocks_cannot_tell_is_not_timed(doubt_ns: int, *, seen: bool) -> None:
     analysis = with_clocks(link_run(gathers(2, MIB, MS)), uncertainty_ns=doubt_ns)
-    assert bool(len(intrinsic(analysis, analysis.collectives))) is seen
+    assert bool(len(transfer_times(analysis, analysis.collectives))) is seen
 
 
 def test_messages_without_bytes_have_no_bandwidth() -> None:
@@ -97,9 +110,9 @@ def test_messages_without_bytes_have_no_bandwidth() -> None:
     assert set(each["bytes"]) == {MIB}
 
 
-def met() -> Small:
+def met() -> SmallMessages:
     """A step that the model meets, of messages that are latency."""
-    found = small_messages(
+    found = find_small_messages(
         link_run(gathers(32, MIB, MS), reduces(16, MIB, MS), norm(900 * US), compute_ns=5 * MS)
     )
     assert found is not None
@@ -110,7 +123,7 @@ def met() -> Small:
 def test_half_of_what_is_exposed_may_be_missed(missed: float, confidence: Confidence) -> None:
     small = met()
     step = replace(small.step, missed_ns=missed * small.step.exposed_ns)
-    assert confidence_of(replace(small, step=step)) is confidence
+    assert rate_small_messages(replace(small, step=step)) is confidence
 
 
 @pytest.mark.parametrize(("rows", "confidence"), [(10, Confidence.HIGH), (9, Confidence.MEDIUM)])
@@ -119,12 +132,12 @@ def test_ten_messages_are_enough(rows: int, confidence: Confidence) -> None:
     traffic = small.step.traffic
     assert traffic.gathers is not None
     few = replace(traffic, gathers=replace(traffic.gathers, rows=traffic.gathers.rows.iloc[:rows]))
-    assert confidence_of(replace(small, step=replace(small.step, traffic=few))) is confidence
+    assert rate_small_messages(replace(small, step=replace(small.step, traffic=few))) is confidence
 
 
 def test_fewer_than_one_in_ten_quick_messages_refute_nothing() -> None:
     quick = gathers(3, MIB, 449 * US, begins_ns=100 * MS)
-    found = small_messages(
+    found = find_small_messages(
         link_run(gathers(29, MIB, MS), quick, reduces(16, MIB, MS), norm(900 * US), compute_ns=5 * MS)
     )
     assert found is not None
@@ -133,7 +146,7 @@ def test_fewer_than_one_in_ten_quick_messages_refute_nothing() -> None:
 
 def test_four_messages_are_left_at_least() -> None:
     """Of 48 the largest are twelve times as large; nothing hides them, so the fewer the better."""
-    found = small_messages(link_run(reduces(48, MIB, MS), norm(900 * US), compute_ns=0))
+    found = find_small_messages(link_run(reduces(48, MIB, MS), norm(900 * US), compute_ns=0))
     assert found is not None
     assert max(found.sizes) == 12
 
@@ -153,8 +166,8 @@ def test_three_hundredths_of_the_step_are_worth_it() -> None:
 def test_one_rank_has_nothing_to_know() -> None:
     analysis = link_run(gathers(32, MIB, MS), reduces(16, MIB, MS))
     alone = replace(analysis, run=replace(analysis.run, world_size=1))
-    assert not_known(analysis, Cause.UNITS_TOO_SMALL) is not None
-    assert not_known(alone, Cause.UNITS_TOO_SMALL) is None
+    assert unknown_latency_gap(analysis, Cause.UNITS_TOO_SMALL) is not None
+    assert unknown_latency_gap(alone, Cause.UNITS_TOO_SMALL) is None
     assert single_unit(replace(one_message(), run=alone.run), None) is None
 
 
@@ -168,9 +181,9 @@ def one_message() -> RunAnalysis:
 def test_groups_of_one_rank_and_gathers_of_nothing_are_no_traffic() -> None:
     analysis = link_run(gathers(2, MIB, MS))
     alone = replace(analysis, collectives=analysis.collectives.assign(group_size=1))
-    assert traffic_of(alone) is None
+    assert read_step_traffic(alone) is None
     barriers = link_run(gathers(2, 0, MS, group="0,1"), reduces(2, MIB, MS, group="0,2"))
-    traffic = traffic_of(barriers)
+    traffic = read_step_traffic(barriers)
     assert traffic is not None
     assert traffic.gathers is None
     assert traffic.reduces is not None

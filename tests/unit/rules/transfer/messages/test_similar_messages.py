@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.link_runs import MS, gathers, link_run
-from zprof.rules.transfer.messages.expected import Reached, group_rates
-from zprof.rules.transfer.messages.hosts import is_similar
+from zprof.rules.transfer.bandwidth import ReachedBandwidth, is_similar, measure_group_rates
 
 MIB = 1 << 20
 
@@ -15,7 +14,7 @@ def test_a_quarter_of_the_largest_is_large(small_mib: float, large: int) -> None
     analysis = link_run(
         gathers(1, 32 * MIB, 4 * MS), gathers(1, round(small_mib * MIB), MS, begins_ns=100 * MS)
     )
-    (rate,) = group_rates(Reached(analysis))
+    (rate,) = measure_group_rates(ReachedBandwidth(analysis))
     assert rate.count == large
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zprof.rules.transfer.messages.blocks import block_of, units_per_block
+from zprof.rules.transfer.small_messages import count_units_per_block, find_block
 
 
 @pytest.mark.parametrize(
@@ -23,16 +23,16 @@ from zprof.rules.transfer.messages.blocks import block_of, units_per_block
     ],
 )
 def test_block_of(unit: str, block: str | None) -> None:
-    assert block_of(unit) == block
+    assert find_block(unit) == block
 
 
 def test_units_per_block_is_the_median_block_and_counts_a_name_once() -> None:
     parts = [f"layers.{layer}.{part}" for layer in range(3) for part in ("wq", "wk", "mlp", "norm")]
-    assert units_per_block([*parts, *parts, "embedding", "layers.3"]) == 4
-    assert units_per_block(["layers.0", "layers.1"]) == 1
-    assert units_per_block(["embedding", "head"]) is None
+    assert count_units_per_block([*parts, *parts, "embedding", "layers.3"]) == 4
+    assert count_units_per_block(["layers.0", "layers.1"]) == 1
+    assert count_units_per_block(["embedding", "head"]) is None
 
 
 def test_a_thousand_letters_of_a_name_are_read() -> None:
-    assert block_of("a" * 900 + ".1") is not None
-    assert block_of("a" * 1_100 + ".1") is None
+    assert find_block("a" * 900 + ".1") is not None
+    assert find_block("a" * 1_100 + ".1") is None

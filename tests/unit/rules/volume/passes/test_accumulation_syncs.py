@@ -7,10 +7,9 @@ import pytest
 from tests.support.analyses import MS
 from tests.support.repeats import Move, analysis_with, reduce
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.volume.passes.accumulation_syncs import accumulation_syncs
+from zprof.rules.volume.accumulation_syncs import accumulation_syncs
 
 UNITS = ("a", "b", "c")
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.analyses import MS
 from tests.support.repeats import analysis_with, gather
 from zprof.analysis.analysis import RunAnalysis
-from zprof.rules.volume.passes.price import Price, price_of
+from zprof.rules.volume.needless_collectives import CollectiveCost, price_collectives
 
 US = 1_000
 
@@ -24,9 +24,9 @@ def run(*exposed_ms: float, device: str = "cuda", launching_us: int = 0) -> RunA
     return replace(made, run=replace(made.run, device=device), collectives=launched)
 
 
-def price(analysis: RunAnalysis, *units: str) -> Price:
+def price(analysis: RunAnalysis, *units: str) -> CollectiveCost:
     rows = pd.DataFrame({"row": analysis.collectives.index[analysis.collectives["unit"].isin(units)]})
-    return price_of(analysis, rows)
+    return price_collectives(analysis, rows)
 
 
 def test_what_shows_of_these_rows_and_no_others() -> None:

@@ -8,13 +8,12 @@ import pytest
 from tests.support.analyses import MS
 from tests.support.repeats import MEGABYTE, Move, analysis_with, gather, reduce
 from zprof.analysis.analysis import RunAnalysis
-from zprof.model.causes import Cause
-from zprof.model.findings import Confidence, Finding
+from zprof.model.findings import Cause, Confidence, Finding
 from zprof.model.gaps import Gap
-from zprof.rules.volume.passes.accumulation_regathers import accumulation_regathers
-from zprof.rules.volume.passes.checkpoint_regathers import checkpoint_regathers
-from zprof.rules.volume.passes.last_unit_regathered import last_unit_regathered
-from zprof.rules.volume.passes.needless_reshard_after_forward import needless_reshard_after_forward
+from zprof.rules.volume.accumulation_regathers import accumulation_regathers
+from zprof.rules.volume.checkpoint_regathers import checkpoint_regathers
+from zprof.rules.volume.last_unit_regathered import last_unit_regathered
+from zprof.rules.volume.needless_reshard_after_forward import needless_reshard_after_forward
 
 Rule = Callable[[RunAnalysis, RunAnalysis | None], Finding | Gap | None]
 RULES: dict[Cause, Rule] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.diagnoses import assert_first_and_priced, base, planted
-from zprof.model.causes import Cause as Name
+from zprof.model.findings import Cause as Name
 from zprof.simulator.causes import Cause
 from zprof.simulator.plan import Vendor
 

@@ -1,0 +1,269 @@
+"""Diagnose jobs of zprof's own simulator with one or two planted causes, and tabulate what was found:
+the confusion matrix.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.support.diagnoses import (
+    Diagnosed,
+    base,
+    diagnosed,
+    planted,
+    planted_beside_healthy,
+    step_ns,
+    true_saving_ns,
+)
+from zprof.simulator.causes import Cause, plant
+from zprof.simulator.plan import Plan, Vendor
+
+#: Causes that only show beside another run; padding on a CPU too, where its kernels look like all others.
+BESIDE_HEALTHY = frozenset({Cause.LOW_BUS_BANDWIDTH, Cause.LOST_COMPUTE_EFFICIENCY})
+BESIDE_HEALTHY_ON_CPU = BESIDE_HEALTHY | {Cause.UNEVEN_SHAPES}
+HEALTHY = (Cause.NONE, Cause.TIGHT)
+#: A cause that costs less of the step than this is not there: nothing need be found.
+COSTS_RATIO = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One simulated job."""
+
+    cause: Cause
+    vendor: Vendor
+    seed: int
+    strength: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was found: ``first`` of the findings above low confidence, ``others`` the causes behind it.
+
+    ``true_ns`` is what the cause costs, None where it has no price; ``saving_ns`` what the finding says.
+    """
+
+    cause: str
+    vendor: str
+    seed: int
+    strength: float
+    first: str | None
+    others: tuple[str, ...]
+    wall_ns: float
+    true_ns: float | None
+    saving_ns: tuple[int, int] | None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the cause costs enough to be found."""
+        return self.true_ns is None or self.true_ns >= COSTS_RATIO * self.wall_ns
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it is the first finding."""
+        return self.first == self.cause
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether its range holds what it costs."""
+        if self.true_ns is None or self.saving_ns is None:
+            return self.true_ns is None
+        return self.saving_ns[0] <= self.true_ns <= self.saving_ns[1]
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is there, and not first or not within its range."""
+        return self.is_there and not (self.is_found and self.is_priced)
+
+    def tree(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "is_there": self.is_there}
+
+
+def list_cases(
+    causes: Sequence[Cause], vendors: Sequence[Vendor], seeds: int, strengths: Sequence[float]
+) -> list[Case]:
+    """All of them; healthy jobs have no strength."""
+    return [
+        Case(cause=cause, vendor=vendor, seed=seed, strength=strength)
+        for cause, vendor, seed in product(causes, vendors, range(seeds))
+        for strength in ((1.0,) if cause in HEALTHY else strengths)
+    ]
+
+
+def diagnose_case(case: Case) -> Outcome:
+    """Simulate the job, diagnose it, and see what its cause truly costs."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        job = _diagnose_job(case, folder / "job")
+        found = job.sure
+        mine = next((f for f in found if f.cause == str(case.cause)), None)
+        return Outcome(
+            cause=str(case.cause),
+            vendor=str(case.vendor),
+            seed=case.seed,
+            strength=case.strength,
+            first=str(found[0].cause) if found else None,
+            others=tuple(str(f.cause) for f in found[1:]),
+            wall_ns=step_ns(job.truth),
+            true_ns=_true_saving_ns(case, folder / "truth"),
+            saving_ns=mine.saving_ns if mine else None,
+        )
+
+
+def healthy_plan(seed: int, vendor: Vendor) -> Plan:
+    """A healthy job: of 2 to 8 ranks, in any stage; new parameters are gathered under the next forward."""
+    plan = replace(base(seed, vendor), ranks=(2, 4, 6, 8)[seed % 4], stage=seed // 4 % 4)
+    return replace(plan, hide_optimizer_gather=True)
+
+
+def _diagnose_job(case: Case, folder: Path) -> Diagnosed:
+    if case.cause in HEALTHY:
+        return diagnosed(plant(healthy_plan(case.seed, case.vendor), case.cause), folder)
+    plan = base(case.seed, case.vendor)
+    beside = BESIDE_HEALTHY_ON_CPU if case.vendor is Vendor.GLOO else BESIDE_HEALTHY
+    how = planted_beside_healthy if case.cause in beside else planted
+    return how(case.cause, plan, folder, case.strength)
+
+
+def _true_saving_ns(case: Case, folder: Path) -> float | None:
+    if case.cause in (*HEALTHY, Cause.MEASUREMENT_ARTIFACT):
+        return None
+    return true_saving_ns(case.cause, base(case.seed, case.vendor), folder, case.strength)
+
+
+#: Causes that leave each other's sign in place: of two that change the same thing only the second is there.
+PAIRS = (
+    (Cause.NO_PREFETCH, Cause.STRAGGLER_RANK),
+    (Cause.FP32_REDUCE, Cause.STRAGGLER_RANK),
+    (Cause.FP32_REDUCE, Cause.DATA_LOADER),
+    (Cause.CHECKPOINT_REGATHERS, Cause.DATA_LOADER),
+    (Cause.ACCUMULATION_SYNCS, Cause.STRAGGLER_RANK),
+    (Cause.COPY_OVERHEAD, Cause.DATA_LOADER),
+    (Cause.NO_PREFETCH, Cause.ROTATING_STRAGGLER),
+    (Cause.SINGLE_UNIT, Cause.DATA_LOADER),
+)
+_FIRST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairCase:
+    """One job with two causes."""
+
+    causes: tuple[Cause, Cause]
+    vendor: Vendor
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOutcome:
+    """The causes found, those of low confidence left out, the first one first."""
+
+    causes: tuple[str, str]
+    vendor: str
+    seed: int
+    found: tuple[str, ...]
+
+    @property
+    def are_both_found(self) -> bool:
+        """Whether both are among the first three."""
+        return set(self.causes) <= set(self.found[:_FIRST])
+
+
+def list_pair_cases(vendors: Sequence[Vendor], seeds: int) -> list[PairCase]:
+    """All of them."""
+    return [
+        PairCase(causes=causes, vendor=vendor, seed=seed)
+        for causes, vendor, seed in product(PAIRS, vendors, range(seeds))
+    ]
+
+
+def diagnose_pair(case: PairCase) -> PairOutcome:
+    """Plant one, then the other, and diagnose."""
+    plan = base(case.seed, case.vendor)
+    for cause in case.causes:
+        plan = plant(plan, cause)
+    with TemporaryDirectory() as folder:
+        found = tuple(str(f.cause) for f in diagnosed(plan, Path(folder)).sure)
+    first, second = map(str, case.causes)
+    return PairOutcome(causes=(first, second), vendor=str(case.vendor), seed=case.seed, found=found)
+
+
+def format_pair_table(outcomes: Sequence[PairOutcome]) -> str:
+    """A line a pair."""
+    groups: dict[tuple[str, str], list[PairOutcome]] = {}
+    for each in outcomes:
+        groups.setdefault(each.causes, []).append(each)
+    lines = ["| two at once | both among the first three |", "|---|---|"]
+    for causes, group in groups.items():
+        both = sum(each.are_both_found for each in group)
+        lines.append(f"| {' and '.join(causes)} | {both} of {len(group)} |")
+    return "\n".join(lines) + "\n"
+
+
+def tabulate_outcomes(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """One a cause and vendor, in the order in which they come."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for each in outcomes:
+        groups.setdefault((each.cause, each.vendor), []).append(each)
+    return [_make_row(cause, vendor, group) for (cause, vendor), group in groups.items()]
+
+
+def _make_row(cause: str, vendor: str, group: Sequence[Outcome]) -> dict[str, Any]:
+    there = [each for each in group if each.is_there]
+    found = [each for each in there if each.is_found]
+    return {
+        "cause": cause,
+        "vendor": vendor,
+        "jobs": len(group),
+        "there": len(there),
+        "first": len(found),
+        "priced": sum(each.is_priced for each in found),
+        "taken_for": dict(Counter(each.first or "nothing" for each in there if not each.is_found)),
+        "accused_without_cost": dict(
+            Counter(each.first for each in group if not each.is_there and each.first not in (None, cause))
+        ),
+    }
+
+
+def format_matrix(table: Sequence[dict[str, Any]]) -> str:
+    """A line a cause: of the jobs in which it costs something, in how many it came first, and was priced."""
+    vendors = list(dict.fromkeys(row["vendor"] for row in table))
+    lines = [
+        "| planted | " + " | ".join(f"{vendor}: first, priced" for vendor in vendors) + " | taken for |",
+        "|---" * (len(vendors) + 2) + "|",
+    ]
+    by_cause: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in table:
+        by_cause.setdefault(row["cause"], {})[row["vendor"]] = row
+    for cause, cells in by_cause.items():
+        shown = [_cell(cells[vendor]) if vendor in cells else "" for vendor in vendors]
+        lines.append(f"| {cause} | {' | '.join(shown)} | {_format_mistaken(cells.values())} |")
+    return "\n".join(lines) + "\n"
+
+
+def format_healthy_table(table: Sequence[dict[str, Any]]) -> str:
+    """Healthy jobs: in how many of them somebody was accused."""
+    lines = ["| healthy | jobs | accused |", "|---|---|---|"]
+    for row in table:
+        accused = {name: count for name, count in row["taken_for"].items() if name != "nothing"}
+        said = ", ".join(f"{name} {count}" for name, count in accused.items()) or "0"
+        lines.append(f"| {row['cause']}, {row['vendor']} | {row['jobs']} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: dict[str, Any]) -> str:
+    if not row["there"]:
+        return "costs nothing there"
+    return f"{row['first']} of {row['there']}, {row['priced']}"
+
+
+def _format_mistaken(cells: Iterable[dict[str, Any]]) -> str:
+    total: Counter[str] = Counter()
+    for row in cells:
+        total.update(row["taken_for"])
+    return ", ".join(f"{name} {count}" for name, count in total.most_common())

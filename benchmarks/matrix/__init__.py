@@ -1,1 +1,0 @@
-"""Planted causes against what zprof finds: the cases, how one is judged, and the table."""

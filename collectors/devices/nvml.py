@@ -1,0 +1,172 @@
+"""Open NVML through pynvml, find the handle of a device that torch uses, and explain NVML's errors:
+whether to ask again, and what the user can do.
+
+CUDA_VISIBLE_DEVICES renumbers devices, so a handle is found by UUID, then by PCI address.  A MIG
+instance has its own UUID; its PCI address is that of the whole GPU, whose counters are not the
+instance's.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zprof.collectors.base import first_line
+from zprof.collectors.devices.cuda import DeviceIdentity
+from zprof.model.gaps import Gap
+
+DEVICE_COUNTERS = "device counters"
+#: Made by NVIDIA's driver on Linux, and by the one for WSL.
+_DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+
+LoadLibrary = Callable[[], Any]
+
+
+def load_pynvml() -> Any:
+    """The module; importing it does not open the library."""
+    return importlib.import_module("pynvml")
+
+
+def has_nvidia_driver() -> bool:
+    """Whether this machine runs NVIDIA's driver, found without starting CUDA: a program that forks after
+    CUDA has started cannot use it in its children."""
+    return any(path.exists() for path in _DRIVER_FILES)
+
+
+def open_nvml(load: LoadLibrary) -> Any | Gap:
+    """The open library, or why there is none."""
+    try:
+        nvml = load()
+    except ImportError as error:
+        return _make_counters_gap(f"pynvml cannot be imported: {error}", "pip install nvidia-ml-py")
+    try:
+        nvml.nvmlInit()
+    except Exception as error:
+        refused = explain_nvml_error(nvml, error)
+        return _make_counters_gap(refused.reason, refused.remedy)
+    return nvml
+
+
+def make_no_driver_gap() -> Gap:
+    """torch uses a GPU, but no driver of NVIDIA's shows itself."""
+    return _make_counters_gap(
+        "no NVIDIA driver shows itself to this process (/dev/nvidiactl)",
+        "in a container pass the GPUs in with the NVIDIA runtime; counters of other makers are not read",
+    )
+
+
+def _make_counters_gap(reason: str, remedy: str) -> Gap:
+    return Gap(what=DEVICE_COUNTERS, reason=reason, remedy=remedy)
+
+
+_REMEDY = "see nvidia-smi -L: it lists the UUIDs that the driver shows to this process"
+
+
+def find_handle(nvml: Any, identity: DeviceIdentity) -> Any:
+    """NVML's handle.
+
+    Raises:
+        Unseen: NVML does not show the device, or only the GPU of which it is a MIG instance.
+        Exception: what NVML raised, where that is worth asking again.
+    """
+    if identity.uuid is not None:
+        for prefix in ("GPU-", "MIG-"):
+            try:
+                return nvml.nvmlDeviceGetHandleByUUID(prefix + identity.uuid.removeprefix(prefix))
+            except nvml.NVMLError as error:
+                if not _is_unknown_device(nvml, error):
+                    raise
+    return _find_by_bus_id(nvml, identity)
+
+
+def _find_by_bus_id(nvml: Any, identity: DeviceIdentity) -> Any:
+    if identity.bus_id is None:
+        raise UnusableAnswer(f"NVML knows no device {identity.uuid}", _REMEDY)
+    try:
+        handle = nvml.nvmlDeviceGetHandleByPciBusId(identity.bus_id)
+    except nvml.NVMLError as error:
+        if not _is_unknown_device(nvml, error):
+            raise
+        raise UnusableAnswer(f"NVML knows no device {identity.uuid} at {identity.bus_id}", _REMEDY) from error
+    if _is_mig_gpu(nvml, handle):
+        raise UnusableAnswer(f"NVML shows the GPU at {identity.bus_id}, but not its MIG instance", _REMEDY)
+    return handle
+
+
+def _is_unknown_device(nvml: Any, error: Any) -> bool:
+    return error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def _is_mig_gpu(nvml: Any, handle: Any) -> bool:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError:  # GPUs without MIG
+        return False
+
+
+_PERMANENT = (
+    "NVML_ERROR_NOT_SUPPORTED",
+    "NVML_ERROR_NO_PERMISSION",
+    "NVML_ERROR_FUNCTION_NOT_FOUND",
+    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
+    "NVML_ERROR_DEPRECATED",
+    "NVML_ERROR_INVALID_ARGUMENT",
+    "NVML_ERROR_NOT_FOUND",
+)
+_LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_UNINITIALIZED")
+_REMEDIES = {
+    "NVML_ERROR_NOT_SUPPORTED": "this GPU, its mode (MIG, WDDM, virtual) or its driver does not offer it",
+    "NVML_ERROR_NO_PERMISSION": "ask the administrator of the machine: the driver keeps it from this user",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "install a newer NVIDIA driver",
+    "NVML_ERROR_GPU_IS_LOST": "see nvidia-smi and the kernel's log (Xid): the GPU fell off the bus",
+    "NVML_ERROR_RESET_REQUIRED": "reset the GPU (nvidia-smi --gpu-reset) when nothing runs on it",
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "install the NVIDIA driver; in a container let the driver's tools in: "
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "load the NVIDIA driver (nvidia-smi must work)",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "reboot, or reload the driver: it was updated while it ran",
+}
+_ANY_REMEDY = "see whether nvidia-smi shows it"
+
+
+class UnusableAnswer(Exception):
+    """NVML answered, but what it said does not tell what was asked for."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryFailure:
+    """Why a query gave nothing.  ``for_good``: never ask again; ``lost``: the device is gone."""
+
+    reason: str
+    remedy: str
+    for_good: bool
+    lost: bool
+
+
+def explain_nvml_error(nvml: Any, error: Exception) -> QueryFailure:
+    """What ``error``, raised by a query, means."""
+    if isinstance(error, UnusableAnswer):
+        return QueryFailure(reason=first_line(error), remedy=error.remedy, for_good=False, lost=False)
+    names = _find_error_names(nvml, error)
+    if not names:  # not NVML's own: an answer that we do not understand, or a function that is not there
+        return QueryFailure(reason=first_line(error), remedy=_ANY_REMEDY, for_good=True, lost=False)
+    remedy = next((_REMEDIES[name] for name in names if name in _REMEDIES), _ANY_REMEDY)
+    return QueryFailure(
+        reason=f"NVML says: {first_line(error)}",
+        remedy=remedy,
+        for_good=any(name in _PERMANENT for name in names),
+        lost=any(name in _LOST for name in names),
+    )
+
+
+def _find_error_names(nvml: Any, error: Exception) -> list[str]:
+    """The names of an NVML error's code; ``["?"]`` where the code has none, nothing for other errors."""
+    if not isinstance(error, nvml.NVMLError):
+        return []
+    code = getattr(error, "value", None)
+    known = (*_PERMANENT, *_LOST, *_REMEDIES)
+    return [name for name in known if getattr(nvml, name, None) == code] or ["?"]

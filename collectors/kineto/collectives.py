@@ -1,0 +1,157 @@
+"""Define one row of the ``collectives`` table, and parse the names of collectives and element types as
+traces spell them.
+
+``_allgather_base``, ``all_gather_into_tensor_coalesced`` and ``nccl:_all_gather_base`` alike are an
+all-gather: underscores and case do not count, and the prefix decides.  Another spelling is one more
+table entry.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from zprof.model.collectives import CollectiveKind
+
+#: Shapes in a file may multiply to anything.
+_MAX_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow:
+    """A collective as one rank ran it; the fields are the columns of ``zprof.run.schema``."""
+
+    kind: str
+    group: str
+    group_size: int
+    sequence: int
+    dtype: str
+    bytes: int
+    start_ns: int
+    end_ns: int
+    launch_start_ns: int | None = None
+    launch_end_ns: int | None = None
+    wait_start_ns: int | None = None
+    wait_end_ns: int | None = None
+    unit: str | None = None
+    stream: int | None = None
+    peer_rank: int | None = None
+    method: str
+
+
+def build_collective_columns(rows: Sequence[CollectiveRow]) -> dict[str, list[Any]]:
+    """The ``collectives`` table, by start."""
+    rows = sorted(rows, key=lambda row: (row.start_ns, row.end_ns))
+    columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(CollectiveRow)}
+    return columns | {"bytes": [min(size, _MAX_BYTES) for size in columns["bytes"]]}
+
+
+#: Rows stand before those that begin them.
+_KIND_PREFIXES: tuple[tuple[str, CollectiveKind | None], ...] = (
+    ("allreducebarrier", CollectiveKind.BARRIER),
+    ("allgather", CollectiveKind.ALL_GATHER),
+    ("reducescatter", CollectiveKind.REDUCE_SCATTER),
+    ("allreduce", CollectiveKind.ALL_REDUCE),
+    ("sparseallreduce", CollectiveKind.ALL_REDUCE),
+    ("alltoall", CollectiveKind.ALL_TO_ALL),
+    ("broadcast", CollectiveKind.BROADCAST),
+    ("reduce", CollectiveKind.REDUCE),
+    ("gather", CollectiveKind.GATHER),
+    ("scatter", CollectiveKind.SCATTER),
+    ("barrier", CollectiveKind.BARRIER),
+    ("monitoredbarrier", CollectiveKind.BARRIER),
+    ("sendrecv", CollectiveKind.OTHER),
+    ("send", CollectiveKind.SEND),
+    ("recv", CollectiveKind.RECV),
+    ("batchisendirecv", CollectiveKind.OTHER),
+    ("coalesced", CollectiveKind.OTHER),
+    # entries that move no data
+    ("wait", None),
+    ("init", None),
+    ("abort", None),
+    ("shutdown", None),
+    ("finalize", None),
+    ("split", None),
+    ("commsplit", None),
+    ("startcoalescing", None),
+)
+_NAMESPACES = re.compile(
+    r"(?:c10d|symm_mem|_c10d_functional)::|(?:nccl|gloo):|(?:multimem_|one_shot_|two_shot_|_low_contention_)"
+)
+
+
+def parse_collective_kind(name: object) -> CollectiveKind | None:
+    """The kind that a name says, OTHER where it is a collective of no known kind, None where it is none."""
+    return _parse_kind(name) if isinstance(name, str) else None
+
+
+@lru_cache(maxsize=1 << 10)
+def _parse_kind(name: str) -> CollectiveKind | None:
+    plain = _NAMESPACES.sub("", name).replace("_", "").lower()
+    if not plain:
+        return None
+    for beginning, kind in _KIND_PREFIXES:
+        if plain.startswith(beginning):
+            return kind
+    return CollectiveKind.OTHER
+
+
+#: Longer names are cut: they come from a file.
+_MAX_TEXT = 400
+#: Torch's name and the bytes of an element.
+_ELEMENT_TYPES = {
+    "float": ("float32", 4),
+    "f64": ("float64", 8),
+    "f32": ("float32", 4),
+    "f16": ("float16", 2),
+    "bf16": ("bfloat16", 2),
+    "__nv_bfloat16": ("bfloat16", 2),
+    "double": ("float64", 8),
+    "bfloat16": ("bfloat16", 2),
+    "half": ("float16", 2),
+    "long int": ("int64", 8),
+    "long": ("int64", 8),
+    "int": ("int32", 4),
+    "short int": ("int16", 2),
+    "short": ("int16", 2),
+    "signed char": ("int8", 1),
+    "char": ("int8", 1),
+    "unsigned char": ("uint8", 1),
+    "byte": ("uint8", 1),
+    "bool": ("bool", 1),
+    "uint16": ("uint16", 2),
+    "unsigned short": ("uint16", 2),
+    "uint32": ("uint32", 4),
+    "unsigned int": ("uint32", 4),
+    "uint64": ("uint64", 8),
+    "unsigned long": ("uint64", 8),
+    "complexfloat": ("complex64", 8),
+    "complex<float>": ("complex64", 8),
+    "complexdouble": ("complex128", 16),
+    "complex<double>": ("complex128", 16),
+    "float8_e4m3fn": ("float8_e4m3fn", 1),
+    "float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
+    "float8_e5m2": ("float8_e5m2", 1),
+    "float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
+    "float8_e8m0fnu": ("float8_e8m0fnu", 1),
+    "float4_e2m1fn_x2": ("float4_e2m1fn_x2", 1),
+}
+
+#: What reduces is made for a type; what only moves bytes is made for bytes, whatever they are.
+_REDUCING_KERNEL = re.compile(
+    r"(?:nccl|rccl)\w*Kernel_(?:ReduceScatter|AllReduce|Reduce)_(?:[A-Z][A-Z0-9]*_)*"
+    r"(?:Sum|Prod|Max|Min|MinMax|PreMulSum|SumPostDiv)_(\w+?)(?:_[A-Z]\w*)?(?:\(.*)?",
+    re.ASCII,
+)
+
+
+def parse_reduced_type(kernel: str) -> tuple[str, int] | None:
+    """Torch's name and the bytes of an element that a kernel reduces, None where its name does not say."""
+    match = _REDUCING_KERNEL.fullmatch(kernel[:_MAX_TEXT])
+    return parse_element_type(match[1]) if match else None
+
+
+def parse_element_type(name: object) -> tuple[str, int] | None:
+    """Torch's name and the bytes of an element, or None where the text is no type that is known."""
+    return _ELEMENT_TYPES.get(name.strip().lower().removeprefix("c10::")) if isinstance(name, str) else None

@@ -1,1 +1,0 @@
-"""What all collectives of a trace have in common: rows, groups, kinds, units, engines' ranges."""

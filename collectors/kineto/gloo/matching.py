@@ -1,0 +1,234 @@
+"""Match each execution of gloo to its launch (method "gloo_fifo").
+
+Gloo's worker threads carry executions ``gloo:<op>`` without any id.  A process group works its queue
+in order, so the k-th launch of an operator with n elements is the k-th such execution.  If the counts
+differ, or an execution starts before its launch, none of them is matched: a guess would shift every
+later one and accuse the wrong rank.
+
+Kind, sequence and unit come from a ``::launch`` range around the c10d operator if there is one; else
+the sequence is the order of launch, and the method "gloo_fifo_order" says so.  Events of gloo name no
+group, but each group has worker threads of its own: if shapes tell the group of some collectives (a
+gather over four ranks is four times its input), their threads tell it of the others.  Without any
+launch, executions are numbered by start (method "gloo_execution_order").
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from zprof.collectors.kineto.annotations import Identity, RangeSpan, collective_identity, index_by_identity
+from zprof.collectors.kineto.collective_gaps import list_gloo_gaps, make_no_launches_gap, make_unmatched_gap
+from zprof.collectors.kineto.collectives import CollectiveRow, parse_collective_kind
+from zprof.collectors.kineto.gloo.launches import Execution, GlooKey, Launch, find_executions, find_launches
+from zprof.collectors.kineto.gloo.messages import make_message_rows
+from zprof.collectors.kineto.process_groups import UNKNOWN_GROUP, GroupNames, Peers
+from zprof.collectors.kineto.trace import Trace
+from zprof.model.collectives import CollectiveKind
+from zprof.model.gaps import Gap
+from zprof.run.ranges import RangeVerb
+
+BY_FIFO = "gloo_fifo"
+BY_FIFO_ORDER = "gloo_fifo_order"
+Pairs = list[tuple[Launch, Execution]]
+
+
+def make_gloo_rows(
+    trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
+) -> tuple[list[CollectiveRow], list[Gap]]:
+    """A row for each execution of gloo that no ``::comm`` range stands for."""
+    messages, message_gaps = make_message_rows(trace, spans, groups)
+    collectives, gaps = _make_collective_rows(trace, spans, groups)
+    return collectives + messages, gaps + message_gaps
+
+
+def _make_collective_rows(
+    trace: Trace, spans: Sequence[RangeSpan], groups: GroupNames
+) -> tuple[list[CollectiveRow], list[Gap]]:
+    executions = find_executions(trace)
+    if not executions and trace.category.where("kernel".__eq__).any():
+        return [], []  # the collectives of this trace ran on a device
+    launches = find_launches(trace, spans, groups)
+    if not launches:
+        return make_execution_rows(executions, groups)
+    launches = add_groups_by_thread(launches, executions)
+    pairs, gaps = _match_executions(launches, executions, index_by_identity(spans, RangeVerb.WAIT))
+    numbers = _number_launches(launches)
+    peers = Peers(trace.header)
+    rows = [
+        _make_matched_row(launch, execution, numbers, peers)
+        for launch, execution in pairs
+        if not launch.covered
+    ]
+    return _merge_rows(rows), gaps + list_gloo_gaps(rows)
+
+
+def _match_executions(
+    launches: Sequence[Launch], executions: Sequence[Execution], waits: Mapping[Identity, RangeSpan]
+) -> tuple[Pairs, list[Gap]]:
+    executed: dict[GlooKey, list[Execution]] = defaultdict(list)
+    for execution in executions:
+        executed[execution.key].append(execution)
+    pairs, gaps = Pairs(), []
+    for key, launched in _group_by_key(launches).items():
+        found = executed.get(key, [])
+        joined = _pair_in_order(_drop_unfinished(launched, len(found), waits), found)
+        if joined is not None:
+            pairs += joined
+        elif not all(launch.covered for launch in launched):
+            gaps.append(make_unmatched_gap(key, len(launched), len(found)))
+    return pairs, gaps
+
+
+def _group_by_key(launches: Sequence[Launch]) -> Mapping[GlooKey, list[Launch]]:
+    found: dict[GlooKey, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        found[launch.key].append(launch)
+    return found
+
+
+def _number_launches(launches: Sequence[Launch]) -> Mapping[int, int]:
+    """Numbers within each group of the launches that no range encloses."""
+    counts: dict[str, int] = defaultdict(int)
+    found: dict[int, int] = {}
+    for launch in launches:
+        if launch.index not in found:
+            found[launch.index] = counts[launch.group]
+            counts[launch.group] += launch.stated is None and not launch.covered
+    return found
+
+
+def _drop_unfinished(
+    launches: list[Launch], executed: int, waits: Mapping[Identity, RangeSpan]
+) -> list[Launch]:
+    """Leave out the last launches that nobody waited for: they may run on after the window closed."""
+    kept = list(launches)
+    while len(kept) > executed and kept[-1].stated is not None:
+        key = collective_identity(kept[-1].stated)
+        if key is None or key in waits:
+            break
+        kept.pop()
+    return kept
+
+
+def _pair_in_order(launches: Sequence[Launch], executions: Sequence[Execution]) -> Pairs | None:
+    if len(launches) != len(executions):
+        return None
+    pairs = list(zip(launches, executions, strict=True))
+    in_order = all(execution.start_ns >= launch.start_ns for launch, execution in pairs)
+    return pairs if in_order else None
+
+
+def _make_matched_row(
+    launch: Launch, execution: Execution, ordinals: Mapping[int, int], peers: Peers
+) -> CollectiveRow:
+    stated = launch.stated
+    count = execution.elements or 0
+    full = count * max(1, launch.group_size) if launch.operator.gathers else count
+    dtype, size = execution.dtype or ("none", 0)
+    ordinal = ordinals[launch.index]
+    return CollectiveRow(
+        kind=str((stated.kind if stated else None) or launch.operator.kind),
+        group=launch.group,
+        group_size=launch.group_size,
+        sequence=ordinal if stated is None or stated.sequence is None else stated.sequence,
+        dtype=dtype,
+        bytes=full * size,
+        start_ns=execution.start_ns,
+        end_ns=execution.end_ns,
+        launch_start_ns=launch.start_ns,
+        launch_end_ns=launch.end_ns,
+        wait_start_ns=launch.wait.start_ns if launch.wait else None,
+        wait_end_ns=launch.wait.end_ns if launch.wait else None,
+        unit=launch.unit,
+        peer_rank=peers.find(launch.group, launch.root, other=False),
+        method=BY_FIFO if stated else BY_FIFO_ORDER,
+    )
+
+
+def _merge_rows(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
+    """One row for a collective that its engine made of several operators under one launch range."""
+    merged: dict[tuple[str, str, int], CollectiveRow] = {}
+    for row in rows:
+        key = row.method, row.group, row.sequence
+        first = merged.get(key)
+        if first is not None:
+            row = replace(
+                first,
+                bytes=first.bytes + row.bytes,
+                start_ns=min(first.start_ns, row.start_ns),
+                end_ns=max(first.end_ns, row.end_ns),
+            )
+        merged[key] = row
+    return list(merged.values())
+
+
+_NamedGroup = tuple[str, int]
+_UNKNOWN: _NamedGroup = (UNKNOWN_GROUP, 0)
+
+
+def add_groups_by_thread(launches: Sequence[Launch], executions: Sequence[Execution]) -> list[Launch]:
+    """The launches, with the group of those whose executions all ran on threads of one group."""
+    launched: dict[GlooKey, set[_NamedGroup]] = defaultdict(set)
+    for launch in launches:
+        launched[launch.key].add((launch.group, launch.group_size))
+    ran_on: dict[GlooKey, set[int]] = defaultdict(set)
+    for execution in executions:
+        ran_on[execution.key].add(execution.thread)
+    owners = _find_thread_groups(launched, ran_on)
+    return [_add_group(launch, ran_on[launch.key], owners) for launch in launches]
+
+
+def _find_thread_groups(
+    launched: Mapping[GlooKey, set[_NamedGroup]], ran_on: Mapping[GlooKey, set[int]]
+) -> Mapping[int, set[_NamedGroup]]:
+    """Groups of each thread, from operators that one known group alone launched."""
+    owners: dict[int, set[_NamedGroup]] = defaultdict(set)
+    for key, groups in launched.items():
+        if len(groups) == 1 and _UNKNOWN not in groups:
+            for thread in ran_on.get(key, ()):
+                owners[thread] |= groups
+    return owners
+
+
+def _add_group(launch: Launch, threads: set[int], owners: Mapping[int, set[_NamedGroup]]) -> Launch:
+    if launch.group != UNKNOWN_GROUP or not threads or not threads <= owners.keys():
+        return launch
+    groups = set().union(*(owners[thread] for thread in threads))
+    if len(groups) != 1:
+        return launch
+    group, size = groups.pop()
+    return replace(launch, group=group, group_size=size)
+
+
+BY_EXECUTION_ORDER = "gloo_execution_order"
+_GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
+
+
+def make_execution_rows(
+    executions: Sequence[Execution], groups: GroupNames
+) -> tuple[list[CollectiveRow], list[Gap]]:
+    """A row for each execution, numbered by start."""
+    group, size = groups.resolve(None)
+    counts: dict[str, int] = defaultdict(int)
+    rows = []
+    for execution in executions:
+        rows.append(_make_execution_row(execution, group, size, counts[group]))
+        counts[group] += 1
+    return rows, [make_no_launches_gap(len(rows)), *list_gloo_gaps(rows)] if rows else []
+
+
+def _make_execution_row(execution: Execution, group: str, size: int, ordinal: int) -> CollectiveRow:
+    kind = parse_collective_kind(execution.key[0]) or CollectiveKind.OTHER
+    dtype, element_bytes = execution.dtype or ("none", 0)
+    full = (execution.elements or 0) * (max(1, size) if kind in _GATHERS else 1)
+    return CollectiveRow(
+        kind=str(kind),
+        group=group,
+        group_size=size,
+        sequence=ordinal,
+        dtype=dtype,
+        bytes=full * element_bytes,
+        start_ns=execution.start_ns,
+        end_ns=execution.end_ns,
+        method=BY_EXECUTION_ORDER,
+    )

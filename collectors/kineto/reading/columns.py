@@ -1,0 +1,225 @@
+"""Build single columns while a trace is read: whole numbers, times in exact nanoseconds, texts by code,
+categories in today's words.
+"""
+
+import mmap
+import struct
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from zprof.collectors.kineto.trace import ABSENT, Int64s
+
+_FIRST_ROWS = 1 << 14
+_Number = TypeVar("_Number", np.int32, np.int64)
+
+
+class GrowingColumn(Generic[_Number]):
+    """Takes rows at its end.
+
+    Its pages go back to the system at once when it is done with, which those of the heap may not.
+    """
+
+    def __init__(self, kind: type[_Number]) -> None:
+        self._kind: type[_Number] = kind
+        self._pages = _map_pages(_FIRST_ROWS * np.dtype(kind).itemsize)
+        self._rows: npt.NDArray[_Number] = np.frombuffer(self._pages, dtype=kind)
+        self._used = 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    def append(self, rows: npt.NDArray[_Number]) -> None:
+        """Copies them."""
+        end = self._used + len(rows)
+        if end > len(self._rows):
+            self._grow(max(2 * len(self._rows), end))
+        self._rows[self._used : end] = rows
+        self._used = end
+
+    def _grow(self, rows: int) -> None:
+        """Pages that nobody has written to take no memory, so that doubling costs none."""
+        size = rows * np.dtype(self._kind).itemsize
+        self._rows = np.empty(0, dtype=self._kind)  # A view of the pages would hold them in place.
+        try:
+            self._pages.resize(size)
+        except SystemError:  # Only Linux moves pages.
+            larger = _map_pages(size)
+            larger[: len(self._pages)] = self._pages[:]
+            self._pages = larger
+        self._rows = np.frombuffer(self._pages, dtype=self._kind)
+
+    def finish(self) -> npt.NDArray[_Number]:
+        """The column; it cannot grow after."""
+        return self._rows[: self._used]
+
+
+def _map_pages(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+#: A trace has some thousands of names; these bound what a hostile file can make of it.
+_MAX_TEXTS, _MAX_LETTERS = 1 << 20, 64 << 20
+UNKEPT_TEXT = "(one of too many names)"
+
+
+class TextCodes(dict[str | None, int]):
+    """The code of each text that has come by; a new one gets the next code.
+
+    ``texts`` are the texts by code; ``unkept`` counts those beyond the bounds, which share a placeholder.
+
+    Args:
+        today: Today's word for a text; two that have the same share a code.
+    """
+
+    def __init__(self, today: Callable[[str], str] = str, most: int = _MAX_TEXTS) -> None:
+        super().__init__()
+        self._today = today
+        self._most = most
+        self._letters = 0
+        self._codes: dict[str, int] = {}
+        self.texts: list[str] = []
+        self.unkept = 0
+
+    def __missing__(self, text: str | None) -> int:
+        letters = self._letters + len(text or "")
+        if len(self) >= self._most or letters > _MAX_LETTERS:
+            self.unkept += 1
+            return self._code(UNKEPT_TEXT)
+        self._letters = letters
+        self[text] = code = self._code(self._today(text or ""))
+        return code
+
+    def _code(self, word: str) -> int:
+        if word not in self._codes:
+            self._codes[word] = len(self.texts)
+            self.texts.append(word)
+        return self._codes[word]
+
+
+class TextPredicate:
+    """The answers of a predicate by code, asked once for each text."""
+
+    def __init__(self, predicate: Callable[[str], bool]) -> None:
+        self._predicate = predicate
+        self._answers = np.zeros(0, dtype=np.bool_)
+
+    def of(self, texts: list[str], codes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """A mask of the rows with these codes."""
+        new = texts[len(self._answers) :]
+        if new:
+            answers = np.fromiter(map(self._predicate, new), np.bool_, len(new))
+            self._answers = np.concatenate([self._answers, answers])
+        return self._answers[codes]
+
+
+#: Those of 2020 and 2021, and flows, which have no duration but are told apart all the same.
+_CURRENT_NAMES = {
+    "Operator": "cpu_op",
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+    "async": "ac2g",
+    "async_cpu_to_gpu": "ac2g",
+}
+_MAX_CATEGORIES = 1 << 12
+_ON_A_STREAM = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_sync"})
+_STREAM_IS_THREAD = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
+
+
+class Categories:
+    """``texts``: the categories so far."""
+
+    def __init__(self) -> None:
+        self.texts = TextCodes(lambda category: _CURRENT_NAMES.get(category, category), _MAX_CATEGORIES)
+        self._on_a_stream = TextPredicate(_ON_A_STREAM.__contains__)
+        self._stream_is_thread = TextPredicate(_STREAM_IS_THREAD.__contains__)
+
+    def device_rows(self, codes: npt.NDArray[np.int32]) -> Int64s:
+        """The rows of work on a device, and of waits for one."""
+        return np.flatnonzero(self._on_a_stream.of(self.texts.texts, codes))
+
+    def streams(self, codes: npt.NDArray[np.int32], rows: Int64s, stated: Int64s, thread: Int64s) -> Int64s:
+        """The stream of each event: ``stated`` of the ``rows`` on a device, else the thread it stands on.
+
+        What ROCm's arguments of calls have as stream is the address of a handle.
+        """
+        found = np.full(len(codes), ABSENT, dtype=np.int64)
+        found[rows] = stated
+        falls_back = self._stream_is_thread.of(self.texts.texts, codes) & (found == ABSENT)
+        return np.where(falls_back, thread, found)
+
+
+#: No time and no identity is as large; sums of two such fit a column.
+NUMBER_LIMIT = 1 << 62
+_MAX_DIGITS = 64
+_STREAM = "stream "
+
+
+def to_int64s(values: Sequence[object]) -> Int64s:
+    """Identities as they stand in the file; what is no number that a column holds is ABSENT.
+
+    Packing takes half the time that numpy takes to convert a list.
+    """
+    try:
+        column = np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)
+    except struct.error:
+        return np.fromiter(map(to_int64, values), dtype=np.int64, count=len(values))
+    if column.max(initial=0) < NUMBER_LIMIT and column.min(initial=0) >= ABSENT:
+        return column
+    return np.where((column >= NUMBER_LIMIT) | (column < ABSENT), ABSENT, column)
+
+
+def to_doubles(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
+    """Times as they stand in the file; NaN for those that are none."""
+    try:
+        return np.frombuffer(struct.pack(f"{len(values)}d", *values), dtype=np.float64)
+    except struct.error:
+        return np.array(values, dtype=np.float64)
+
+
+def to_int64(value: object) -> int:
+    """``12``, ``"12"`` and ``1.0`` are numbers; in 2021 ``"stream 7"`` was the thread of stream 7."""
+    if isinstance(value, str):
+        value = _parse_digits(value.removeprefix(_STREAM))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not -NUMBER_LIMIT < value < NUMBER_LIMIT:
+        return ABSENT
+    return value
+
+
+def _parse_digits(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < _MAX_DIGITS else None
+
+
+def to_nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64s:
+    """Doubles of microseconds as nanoseconds; ABSENT for those that are none.
+
+    Below 2^43 µs this is exact for three decimals, but only if the whole part goes its own way:
+    ``rint(µs * 1000)`` is off by 1 ns for one in 170 of 2^42.
+    """
+    good = np.abs(microseconds) < NUMBER_LIMIT / 1000
+    microseconds = np.where(good, microseconds, 0.0)
+    whole = np.floor(microseconds)
+    found = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+    return np.where(good, found, ABSENT)
+
+
+def microseconds_to_ns(digits: bytes) -> int | None:
+    """A JSON number of microseconds as whole nanoseconds, without going through a double."""
+    digits = digits.strip(b'"')
+    whole, _, fraction = digits.partition(b".")
+    if whole.isdigit() and len(whole) < 20 and len(fraction) < 4 and (not fraction or fraction.isdigit()):
+        found = int(whole) * 1000 + int(fraction.ljust(3, b"0"))
+        return found if found < NUMBER_LIMIT else None
+    try:
+        value = Decimal(digits.decode("ascii")) * 1000 if len(digits) <= _MAX_DIGITS else Decimal("nan")
+        return int(value.to_integral_value()) if abs(value) < NUMBER_LIMIT else None
+    except (ArithmeticError, ValueError):
+        return None

@@ -1,0 +1,167 @@
+"""Repair one event that is not valid JSON, or not of the usual types.
+
+Bare ``nan`` and ``Infinity`` become null, bytes that are not UTF-8 the replacement character;
+characters that JSON wants escaped, and escapes that it does not know, stand for themselves.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+
+from zprof.collectors.kineto.reading.columns import to_int64
+from zprof.collectors.kineto.reading.events import NO_ARGUMENTS, NO_TEXT, Event, ExactEvent, FewArguments
+from zprof.collectors.kineto.trace import ARGUMENT_KEYS
+
+_MAX_BYTES = 1 << 20
+_MAX_DIGITS = 64
+_LISTS = ("dims", "types", "values", "grid")
+_COLUMNS = ("stream", "correlation", "external_id", "external_id_2021", "bytes")
+_OTHERS = tuple(f.name for f in msgspec.structs.fields(FewArguments) if f.name not in (*_COLUMNS, *_LISTS))
+_TOKEN = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+]?\b(?:nan|inf|infinity)\b(?:\([^()"]*\))?', re.DOTALL | re.IGNORECASE
+)
+_BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedEvent:
+    """``changed``: the text itself had to be.  ``text``: as good JSON."""
+
+    values: dict[str, Any]
+    changed: bool
+    text: bytes
+
+    def event(self) -> Event:
+        """Typed."""
+        values = self.values
+        return Event(
+            ph=_text_or_none(values.get("ph")),
+            cat=_text_or_none(values.get("cat")),
+            name=_text_or_none(values.get("name")),
+            ts=_float_or_none(values.get("ts")),
+            dur=_float_or_none(values.get("dur")),
+            pid=to_int64(_plain_number(values.get("pid"))),
+            tid=to_int64(_plain_number(values.get("tid"))),
+            args=_read_arguments(values.get("args")),
+        )
+
+    def exact_event(self) -> ExactEvent:
+        """Typed, with the digits of its times."""
+        event = self.event()
+        return ExactEvent(
+            ph=event.ph,
+            cat=event.cat,
+            name=event.name,
+            ts=_raw_digits(self.values.get("ts")),
+            dur=_raw_digits(self.values.get("dur")),
+            pid=event.pid,
+            tid=event.tid,
+            args=event.args,
+        )
+
+
+def repair_event(text: bytes) -> RepairedEvent | None:
+    """None where it cannot be read."""
+    if len(text) > _MAX_BYTES:
+        return None
+    try:
+        return _make_repaired(
+            json.loads(text.decode(), parse_constant=_refuse_constant, **_NUMBER_PARSERS), text, changed=False
+        )
+    except (ValueError, RecursionError):
+        pass
+    repaired = _TOKEN.sub(_repair_token, text.decode(errors="replace"))
+    try:
+        values = json.loads(repaired, strict=False, **_NUMBER_PARSERS)
+    except (ValueError, RecursionError):
+        return None
+    return _make_repaired(values, msgspec.json.encode(_replace_surrogates(values)), changed=True)
+
+
+def _make_repaired(values: Any, text: bytes, *, changed: bool) -> RepairedEvent | None:
+    return RepairedEvent(values=values, changed=changed, text=text) if isinstance(values, dict) else None
+
+
+class _Digits(str):
+    """A number with a fraction or an exponent, as it stands in the file."""
+
+    __slots__ = ()
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _parse_whole(digits: str) -> int | None:
+    return int(digits) if len(digits) <= _MAX_DIGITS else None
+
+
+_NUMBER_PARSERS: dict[str, Any] = {"parse_int": _parse_whole, "parse_float": _Digits}
+
+
+def _repair_token(token: re.Match[str]) -> str:
+    text = token.group()
+    return _BAD_ESCAPE.sub(_repair_escape, text) if text.startswith('"') else "null"
+
+
+def _repair_escape(found: re.Match[str]) -> str:
+    return found.group() if found.group(1) else "\\\\" + found.group(2)
+
+
+def _replace_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _text_or_none(value)
+    if isinstance(value, dict):
+        return {_text_or_none(key): _replace_surrogates(each) for key, each in value.items()}
+    return [_replace_surrogates(each) for each in value] if isinstance(value, list) else value
+
+
+def _text_or_none(value: object) -> str | None:
+    return str(value).encode(errors="replace").decode() if isinstance(value, str) else None
+
+
+def _raw_digits(value: object) -> msgspec.Raw:
+    plain = isinstance(value, int | str) and not isinstance(value, bool)
+    return msgspec.Raw(str(value).encode(errors="replace")) if plain else NO_TEXT
+
+
+def _float_or_none(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _plain_number(value: object) -> object:
+    return _float_or_none(value) if isinstance(value, _Digits) else value
+
+
+def _clean_if_text(value: object) -> object:
+    return _text_or_none(value) if isinstance(value, str) else value
+
+
+def _encode_raw(value: object) -> msgspec.Raw:
+    return NO_TEXT if value is None else msgspec.Raw(msgspec.json.encode(_replace_surrogates(value)))
+
+
+def _read_arguments(arguments: object) -> FewArguments:
+    if not isinstance(arguments, dict):
+        return NO_ARGUMENTS
+    old = arguments.get("external id")
+    others: dict[str, Any] = {
+        name: _clean_if_text(arguments.get(ARGUMENT_KEYS.get(name, name))) for name in _OTHERS
+    }
+    others |= {name: _encode_raw(arguments.get(ARGUMENT_KEYS.get(name, name))) for name in _LISTS}
+    return FewArguments(
+        stream=to_int64(_plain_number(arguments.get("stream"))),
+        correlation=to_int64(_plain_number(arguments.get("correlation"))),
+        external_id=to_int64(_plain_number(arguments.get("External id"))),
+        external_id_2021=None if old is None else to_int64(_plain_number(old)),
+        bytes=to_int64(_plain_number(arguments.get("bytes"))),
+        **others,
+    )

@@ -1,0 +1,95 @@
+"""Collect the recorder's own tables while the program runs: ``mark`` (steps, windows, pings) and
+``samples`` (memory counters at step boundaries).
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(slots=True)
+class MarkLog:
+    """Columns of the ``mark`` table, appended to while the program runs."""
+
+    time_ns: list[int] = field(default_factory=list)
+    kind: list[str] = field(default_factory=list)
+    number: list[int] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, number: int, name: str = "", at_ns: int | None = None) -> int:
+        """Add a mark, by default now; returns its time."""
+        at_ns = time.time_ns() if at_ns is None else at_ns
+        self.time_ns.append(at_ns)
+        self.kind.append(kind)
+        self.number.append(number)
+        self.name.append(name)
+        return at_ns
+
+    def extend(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Take over the marks that a collector made."""
+        self.time_ns.extend(columns["time_ns"])
+        self.kind.extend(columns["kind"])
+        self.number.extend(columns["number"])
+        self.name.extend(columns["name"])
+
+    def columns(self) -> dict[str, list[int] | list[str]]:
+        """The table as columns."""
+        return {"time_ns": self.time_ns, "kind": self.kind, "number": self.number, "name": self.name}
+
+
+_STATM = Path("/proc/self/statm")
+
+
+_SAMPLE_COLUMNS = (
+    "time_ns", "step", "device", "allocated_bytes", "reserved_bytes", "process_bytes", "active_bytes",
+    "requested_bytes", "split_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms",
+)  # fmt: skip
+#: Where torch's allocator keeps each counter.
+_COUNTERS = {
+    "allocated_bytes": "allocated_bytes.all.current",
+    "reserved_bytes": "reserved_bytes.all.current",
+    "active_bytes": "active_bytes.all.current",
+    "requested_bytes": "requested_bytes.all.current",
+    "split_bytes": "inactive_split_bytes.all.current",
+    "peak_allocated_bytes": "allocated_bytes.all.peak",
+    "peak_reserved_bytes": "reserved_bytes.all.peak",
+    "retries": "num_alloc_retries",
+    "ooms": "num_ooms",
+}
+
+
+class SampleLog:
+    """Columns of the ``samples`` table: the allocator's counters, and the process in memory."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, step: int) -> Mapping[str, Any]:
+        """Sample now, at the end of a step, -1 before the first; what the log of steps says of it."""
+        now = {"time_ns": time.time_ns(), "step": step}
+        resident = _read_resident_bytes()
+        self._rows.append(now | {"device": "cpu", "process_bytes": resident})
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return {"process_bytes": resident}
+        name = f"cuda:{torch.cuda.current_device()}"
+        stats = torch.cuda.memory_stats(torch.cuda.current_device())
+        counters = {column: stats.get(place) for column, place in _COUNTERS.items()}
+        self._rows.append(now | {"device": name} | counters)
+        logged = {column: counters[column] for column in ("allocated_bytes", "peak_allocated_bytes")}
+        return {"process_bytes": resident, "device": name} | logged
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The table as columns."""
+        return {column: [row.get(column) for row in self._rows] for column in _SAMPLE_COLUMNS}
+
+
+def _read_resident_bytes() -> int | None:
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,135 @@
+"""Read the allocator's own events from torch.profiler: every allocation and free.
+
+On the CPU a free on a thread that the profiler does not know (gloo's, an engine's own) leaves no
+event; on CUDA the allocator reports from every thread.
+"""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import profile
+
+from zprof.collectors.memory.collective_works import CollectiveWork
+from zprof.collectors.memory.log import Birth
+from zprof.collectors.profiler_session import TAKEN, TAKEN_REMEDY, ProfilerSession, activities
+from zprof.model.collectives import OPERATOR_PREFIXES
+
+
+@dataclass(slots=True)
+class Allocation:
+    """One block from its allocation to its free (None: no event of a free)."""
+
+    address: int
+    bytes: int
+    device: str
+    allocated_ns: int
+    freed_ns: int | None
+    operator: str | None
+    thread: int
+
+
+class AllocatorEvents:
+    """Runs the profiler over the window, then reads its event tree in memory (no trace file)."""
+
+    def __init__(self) -> None:
+        self._profiler: Any = profile(activities=activities(), profile_memory=True, record_shapes=False)
+        self._session = ProfilerSession(self._profiler)
+        self._recorded = False
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            RuntimeError: the program runs a profiler of its own.
+        """
+        self._session.start()
+        self._recorded = True
+
+    def stop(self) -> None:
+        """End; the events stay in memory until :meth:`read`."""
+        self._session.stop()
+
+    def abandon(self) -> None:
+        """In a fork of the recording process: end, and drop what was recorded."""
+        self._session.abandon()
+        self._profiler = None
+
+    def read(self) -> list[Allocation]:
+        """All blocks allocated in the window, in the order of time; drops the events.
+
+        Raises:
+            RuntimeError: the program started a profiler of its own, and the events are lost.
+        """
+        profiler, self._profiler = self._profiler, None
+        if profiler is None or not self._recorded:
+            return []
+        if self._session.taken:
+            raise RuntimeError(f"{TAKEN}; {TAKEN_REMEDY}")
+        tree = profiler.profiler.kineto_results.experimental_event_tree()
+        events = sorted(_iter_memory_events(tree), key=lambda event: int(event[0].start_time_ns))
+        return _pair_frees(events)
+
+
+def _iter_memory_events(tree: Any) -> Iterator[tuple[Any, str | None]]:
+    """Allocation events with their operator: the enclosing collective's, else the innermost."""
+    pending: list[tuple[Any, str | None]] = [(root, None) for root in tree]
+    memory = torch._C._profiler._EventType.Allocation
+    while pending:
+        event, operator = pending.pop()
+        if event.tag == memory:
+            yield event, operator
+            continue
+        name = operator if _is_collective(operator) else event.name
+        pending.extend((child, name) for child in event.children)
+
+
+def _pair_frees(events: list[tuple[Any, str | None]]) -> list[Allocation]:
+    """Frees to the allocation that is open at their address; an address handed out again leaves it open."""
+    blocks: list[Allocation] = []
+    open_at: dict[tuple[str, int], Allocation] = {}
+    for event, operator in events:
+        fields = event.extra_fields
+        time_ns, size, key = (
+            int(event.start_time_ns),
+            int(fields.alloc_size),
+            (str(fields.device), fields.ptr),
+        )
+        if size > 0:
+            block = Allocation(fields.ptr, size, key[0], time_ns, None, operator, int(event.start_tid))
+            blocks.append(block)
+            open_at[key] = block
+        elif key in open_at:
+            open_at.pop(key).freed_ns = time_ns
+    return blocks
+
+
+def close_collective_scratch(
+    blocks: Sequence[Allocation], works: Sequence[CollectiveWork], births: Sequence[Birth]
+) -> None:
+    """Close blocks born within a collective's launch whose free left no event: when its work died.
+
+    Not those whose storage came into sight while the work lived (gloo's wait copies out of it): the death
+    of that storage is exact, and falls later where another thread held the last reference.
+    """
+    scratch = [block for block in blocks if block.freed_ns is None and _is_collective(block.operator)]
+    seen: dict[int, list[int]] = {}
+    for birth in births:
+        seen.setdefault(birth.address, []).append(birth.time_ns)
+    for work in works:
+        first = bisect.bisect_left(scratch, work.launch_begin_ns, key=_get_allocated_ns)
+        last = bisect.bisect_right(scratch, work.launch_end_ns, key=_get_allocated_ns)
+        for block in scratch[first:last]:
+            times = seen.get(block.address, ())
+            if not any(block.allocated_ns <= time_ns <= work.dead_ns for time_ns in times):
+                block.freed_ns = max(work.dead_ns, block.allocated_ns)
+
+
+def _get_allocated_ns(block: Allocation) -> int:
+    return block.allocated_ns
+
+
+def _is_collective(operator: str | None) -> bool:
+    return operator is not None and operator.startswith(OPERATOR_PREFIXES)

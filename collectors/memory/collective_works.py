@@ -1,0 +1,109 @@
+"""Note when the work object of each collective dies: until then it holds what the collective allocated.
+
+gloo's reduce-scatter clones its input inside the operator and keeps the clone in its work.  The last
+reference often falls on a thread that the profiler does not see, and then the free is missing from the
+allocator's events.
+"""
+
+import functools
+import time
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from zprof.collectors.memory.hooks import Hooks
+from zprof.collectors.memory.log import MemoryLog
+from zprof.collectors.torch_private import COLLECTIVE_METHODS
+
+PENDING_TIMEOUT_S = 5.0
+_MIN_WAIT_S = 0.001
+
+
+class CollectiveWork(NamedTuple):
+    """A collective's launch on the host, and the death of its work object."""
+
+    launch_begin_ns: int
+    launch_end_ns: int
+    dead_ns: int
+
+
+class WorkPatch:
+    """Wraps the methods of ``ProcessGroup`` that return work objects while installed.
+
+    A work captures the state of the launching thread.  Were our saved-tensor hooks part of that, gloo's
+    thread would need the interpreter lock to finish, while it holds the mutex that ``is_completed()`` of the
+    main thread waits for with the lock in its hands: a deadlock.  So they are off during a launch.
+    """
+
+    def __init__(self, log: MemoryLog, hooks: Hooks) -> None:
+        self._log = log
+        self._hooks = hooks
+        self.works: list[CollectiveWork] = []
+        self._pending: dict[int, weakref.ref[Any]] = {}
+        self._originals: dict[str, Callable[..., Any]] = {}
+
+    def install(self) -> None:
+        """Put the wrappers in place, where torch was built with distributed."""
+        if not dist.is_available():
+            return
+        group = torch._C._distributed_c10d.ProcessGroup
+        for name in COLLECTIVE_METHODS:
+            original = group.__dict__.get(name)
+            if original is not None:
+                self._originals[name] = original
+                setattr(group, name, self._wrap(original))
+
+    def settle(self) -> None:
+        """Wait until the collectives of the window are complete, before the profiler ends.
+
+        gloo notes the end of a collective on its own thread into the event that the launch began.  Once the
+        profiler has stopped, that event is freed memory: torch 2.13 then writes into it and crashes.
+        ``wait()``, not ``is_completed()``: that one keeps the interpreter lock while it waits for a mutex
+        whose holder, gloo's thread, may need the lock.
+        """
+        deadline = time.monotonic() + PENDING_TIMEOUT_S
+        failed: RuntimeError | None = None
+        for reference in list(self._pending.values()):
+            work = reference()
+            if work is not None:
+                try:
+                    work.wait(timedelta(seconds=max(deadline - time.monotonic(), _MIN_WAIT_S)))
+                except RuntimeError as error:  # too long, or its peer is gone: the program will hear of it
+                    failed = error
+        self._pending.clear()
+        if failed is not None:
+            raise failed
+
+    def remove(self) -> None:
+        """Put the original methods back."""
+        for name, original in self._originals.items():
+            setattr(torch._C._distributed_c10d.ProcessGroup, name, original)
+        self._originals.clear()
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            begin_ns = time.time_ns()
+            with self._hooks.suspended_saving():
+                work = original(*args, **kwargs)
+            if self._log.active and work is not None:
+                try:
+                    self._follow(work, begin_ns)
+                except Exception as error:  # a fault of ours must never reach the training loop
+                    self._log.fail("collective", error)
+            return work
+
+        return launch
+
+    def _follow(self, work: Any, begin_ns: int) -> None:
+        end_ns, number = time.time_ns(), self._log.next_work()
+
+        def dead(_: Any) -> None:
+            self._pending.pop(number, None)
+            self.works.append(CollectiveWork(begin_ns, end_ns, time.time_ns()))
+
+        self._pending[number] = weakref.ref(work, dead)

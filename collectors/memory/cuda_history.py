@@ -1,0 +1,164 @@
+"""Record the CUDA allocator's own history of a window: blocks, segments, and where each block was
+requested.
+
+    torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=...)
+
+It costs about 2 us per allocation for the Python frames; C++ frames would make the snapshot take
+minutes.  A program that records its own history is left alone.  Bytes of tenants come from the
+profiler's events; the history says where reserved memory is, and where blocks come from that no hook
+saw.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from zprof.collectors.base import Columns, first_line
+from zprof.collectors.snapshot.convert import SnapshotTables, convert_snapshot
+from zprof.model.gaps import Gap
+
+#: Entries of the ring: an allocation is three of them, with its stack a few kilobytes.
+MAX_ENTRIES = 200_000
+#: Stacks of the history are numbered from here on, those of storages below.
+FIRST_STACK = 1 << 40
+_HISTORY = "memory: allocator history"
+#: What ``tables_of`` calls the gap of a history that begins late.
+BEFORE_HISTORY = "allocator history"
+
+
+class CudaMemory(Protocol):
+    """What a history needs of torch."""
+
+    def in_use(self) -> bool:
+        """Whether this process uses a CUDA device; asking must not start one."""
+
+    def is_recorded(self) -> bool:
+        """Whether somebody records the history."""
+
+    def record(self, max_entries: int) -> None:
+        """Begin."""
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """Everything up to now."""
+
+    def end(self) -> None:
+        """Record no more."""
+
+
+class TorchCudaMemory:
+    """torch's own."""
+
+    def in_use(self) -> bool:
+        """See :class:`CudaMemory`."""
+        return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+    def is_recorded(self) -> bool:
+        """See :class:`CudaMemory`."""
+        return bool(torch._C._cuda_isHistoryEnabled())
+
+    def record(self, max_entries: int) -> None:
+        """See :class:`CudaMemory`."""
+        torch.cuda.memory._record_memory_history(
+            enabled="all", context="alloc", stacks="python", max_entries=max_entries
+        )
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """See :class:`CudaMemory`."""
+        found: Mapping[str, Any] = torch.cuda.memory._snapshot()
+        return found
+
+    def end(self) -> None:
+        """See :class:`CudaMemory`."""
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+class CudaHistory:
+    """Records between ``start`` and ``stop``; gives nothing where no CUDA device is in use."""
+
+    def __init__(self, memory: CudaMemory | None = None, *, max_entries: int = MAX_ENTRIES) -> None:
+        self._memory = memory or TorchCudaMemory()
+        self._max_entries = max_entries
+        self._recording = False
+        self._snapshot: Mapping[str, Any] | None = None
+        self._tables: SnapshotTables | None = None
+        self._gaps: list[Gap] = []
+
+    def start(self) -> None:
+        """Begin to record, unless the program does so itself."""
+        if not self._memory.in_use():
+            return
+        if self._memory.is_recorded():
+            self._gaps.append(_make_taken_gap("the program records its own, which is not touched"))
+            return
+        self._recording = True  # also where the next line fails half way
+        self._memory.record(self._max_entries)
+
+    def stop(self) -> None:
+        """Take what was recorded, then record no more, whatever happens to the first."""
+        if not self._recording:
+            return
+        self._recording = False
+        if not self._memory.is_recorded():
+            self._gaps.append(_make_taken_gap("the program turned it off within the window"))
+            return
+        try:
+            self._snapshot = self._memory.snapshot()
+        finally:
+            self._memory.end()
+
+    def tables(self) -> dict[str, Columns]:
+        """Tables ``block``, ``segment`` and ``stack``, or none."""
+        self._read()
+        if self._tables is None:
+            return {}
+        tables = self._tables
+        stack = {**tables.stack, "stack": _offset_stacks(tables.stack["stack"])}
+        block = {**tables.block, "stack": _offset_stacks(tables.block["stack"])}
+        return {"block": block, "segment": tables.segment, "stack": stack}
+
+    def gaps(self) -> list[Gap]:
+        """What the history does not tell."""
+        self._read()
+        return list(self._gaps)
+
+    def _read(self) -> None:
+        """Convert what was recorded, once."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
+            return
+        try:
+            self._tables = convert_snapshot(snapshot)
+            # That some memory was there before the window is so in every window.
+            self._gaps += [gap for gap in self._tables.gaps if gap.what != BEFORE_HISTORY]
+        except Exception as error:
+            self._gaps.append(
+                Gap(
+                    what=_HISTORY,
+                    reason=first_line(error),
+                    remedy="please report this; training was not touched",
+                )
+            )
+
+
+def merge_history(tables: Mapping[str, Columns], history: Mapping[str, Columns]) -> dict[str, Columns]:
+    """The tables of a window and those of its history; their stacks in one table."""
+    joined = {**tables, **history}
+    if "stack" in tables and "stack" in history:
+        found = {name: pa.array(column).to_pylist() for name, column in history["stack"].items()}
+        joined["stack"] = {name: [*column, *found[name]] for name, column in tables["stack"].items()}
+    return joined
+
+
+def _offset_stacks(numbers: Any) -> Any:
+    """Stack numbers of the history, out of the way of the storages'; no number stays none."""
+    column = numbers if isinstance(numbers, pa.Array) else pa.array(numbers, pa.int64())
+    moved = np.asarray(column.fill_null(0)) + FIRST_STACK
+    return pa.array(moved, pa.int64(), mask=np.asarray(column.is_null()))
+
+
+def _make_taken_gap(reason: str) -> Gap:
+    remedy = "let zprof record it: leave out torch.cuda.memory._record_memory_history in the window"
+    return Gap(what=_HISTORY, reason=reason, remedy=remedy)

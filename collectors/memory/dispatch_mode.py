@@ -1,0 +1,173 @@
+"""See every operator: note the storages that it returns, and the operands of collectives; and patch the
+two functions that allocate below dispatch (``UntypedStorage.resize_``, ``torch.get_rng_state``).
+
+A dispatch mode without ``ignore_compile_internals`` silently turns torch.compile into eager code.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zprof.collectors.memory.log import SAVED, MemoryLog, Role
+from zprof.collectors.memory.saved_tensors import PackWatch
+from zprof.collectors.memory.storages import PLAIN, StorageTracker
+from zprof.collectors.torch_private import skip_in_compiler
+from zprof.model.tenants import Tenant
+
+_Tensor = torch.Tensor
+#: Of a subclass that has none of its own: torch asks it all the same below some calls (``.data``).
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
+#: What torch itself traces with: nothing of it holds bytes, and these must not be asked to go first.
+_TRACED = (FakeTensor, FunctionalTensor)
+_COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+class OperatorTap(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Passes every operator on, and notes what it returned."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, log: MemoryLog, storages: StorageTracker, packs: PackWatch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._log = log
+        self._storages = storages
+        self._packs = packs
+        self._see = storages.see
+        self._kinds: dict[Any, tuple[Any, Role | None]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without torch's own wrapper, which says the same to the compiler half a microsecond slower."""
+        return not skip_in_compiler(cls.__torch_dispatch__.__code__)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled code run as it is."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator; a tensor subclass (DTensor) goes first, its inner operators come here again."""
+        if types:
+            for kind in types:
+                if kind not in PLAIN and kind.__torch_dispatch__ is not _NO_DISPATCH:
+                    return func(*args, **(kwargs or {})) if _is_traced(types) else NotImplemented
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if self._log.active:
+            try:
+                allocator, role = self._kinds.get(func) or self._learn(func)
+                if type(result) is _Tensor:
+                    self._see(result, allocator)
+                elif result is not None:
+                    self._see_all((result,), allocator)
+                if role is not None:
+                    self._claim_operands((args, kwargs, result), role)
+                elif self._packs.depth:
+                    self._claim_operands(result, SAVED)
+            except Exception as error:  # a fault of ours must never reach the training loop
+                self._log.fail(f"operator {func}", error)
+        return result
+
+    def _learn(self, func: Any) -> tuple[Any, Role | None]:
+        kind = self._kinds[func] = _classify_operator(func)
+        return kind
+
+    def _see_all(self, values: Any, allocator: Any) -> None:
+        for value in values:
+            if type(value) is torch.Tensor:
+                self._see(value, allocator)
+            elif isinstance(value, tuple | list):
+                self._see_all(value, allocator)
+
+    def _claim_operands(self, value: Any, role: Role) -> None:
+        if type(value) in PLAIN:
+            entry = self._see(value)
+            # An activation that is reduced in place was an activation until then.
+            self._storages.claim(entry, role, backdated=not entry.claimed)
+        elif isinstance(value, tuple | list):
+            for item in value:
+                self._claim_operands(item, role)
+        elif isinstance(value, dict):
+            self._claim_operands(tuple(value.values()), role)
+
+
+def _is_traced(types: Any) -> bool:
+    return any(issubclass(kind, _TRACED) for kind in types)
+
+
+def _classify_operator(func: Any) -> tuple[Any, Role | None]:
+    """Operator to name as allocator (None where it may return what it was given), role of its operands."""
+    if isinstance(func, HigherOrderOperator):  # it has no schema, and calls operators of its own
+        return None, None
+    aliases = any(returned.alias_info is not None for returned in func._schema.returns)
+    if func.namespace not in _COLLECTIVE_NAMESPACES:
+        return (None if aliases else func), None
+    name = func._schema.name.split("::")[1].strip("_")
+    return None, Role(Tenant.COMMUNICATION_BUFFERS, name, "c10d")
+
+
+class ResizePatch:
+    """Replaces the method on the class while installed."""
+
+    def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
+        self._log = log
+        self._storages = storages
+        self._patch: Any = None
+
+    def install(self) -> None:
+        """Put the noticing method in place."""
+        original = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            result = original(storage, *args, **kwargs)
+            if self._log.active:
+                try:
+                    self._storages.resized(storage)
+                except Exception as error:  # a fault of ours must never reach the training loop
+                    self._log.fail("storage resize", error)
+            return result
+
+        self._patch = resize_
+        setattr(torch.UntypedStorage, "resize_", resize_)  # noqa: B010, mypy knows it as a method
+
+    def remove(self) -> None:
+        """Take the method off again: the class inherits the original."""
+        if self._patch is not None and torch.UntypedStorage.__dict__.get("resize_") is self._patch:
+            del torch.UntypedStorage.resize_
+        self._patch = None
+
+
+class RandomStatePatch:
+    """Replaces the function in ``torch`` while installed; checkpointing looks it up there."""
+
+    def __init__(self, log: MemoryLog, storages: StorageTracker) -> None:
+        self._log = log
+        self._storages = storages
+        self._original: Any = None
+        self._patch: Any = None
+
+    def install(self) -> None:
+        """Put the noticing function in place."""
+        original = self._original = torch.get_rng_state
+
+        @functools.wraps(original)
+        def get_rng_state() -> torch.Tensor:
+            state = original()
+            if self._log.active:
+                try:
+                    self._storages.see(state, "get_rng_state")
+                except Exception as error:  # a fault of ours must never reach the training loop
+                    self._log.fail("random state", error)
+            return state
+
+        self._patch = torch.get_rng_state = get_rng_state
+
+    def remove(self) -> None:
+        """Put the original back, where nobody has replaced ours meanwhile."""
+        if self._patch is not None and torch.get_rng_state is self._patch:
+            torch.get_rng_state = self._original
+        self._patch = None

@@ -1,1 +1,0 @@
-"""What sees the program at work: modules, gradients, operators, saved tensors, collectives."""

@@ -1,0 +1,282 @@
+"""Read who owns which storage from the module and the optimizer themselves, at step boundaries; and end
+claims whose holder let go (a ``.grad`` set to None, a deleted state).
+
+A module's parameter is ``parameters`` only if it is there at a step boundary: what an engine gathers
+for a forward or backward pass is a communication buffer, also if a parameter is a view of it.
+"""
+
+import time
+import weakref
+from collections.abc import Hashable, Iterable, Sequence
+
+import torch
+from torch import nn
+
+from zprof.collectors.memory.log import MemoryLog, Role
+from zprof.collectors.memory.storages import (
+    GATHERED,
+    Storage,
+    StorageTracker,
+    find_live_tensors,
+    find_nested_tensors,
+    find_plain_tensors,
+)
+from zprof.model.tenants import Tenant
+
+Life = tuple[Storage, int]
+
+
+class Holdings:
+    """Lives by their holders, for one tenant.  Holds no storage itself: an entry is a weak reference."""
+
+    def __init__(self, log: MemoryLog, tenant: Tenant) -> None:
+        self._log = log
+        self._tenant = tenant
+        self._held: dict[Hashable, Sequence[Life]] = {}
+        self._holders: dict[int, int] = {}
+        self._lost: set[int] = set()
+
+    def has_lost(self, generation: int) -> bool:
+        """Whether this life lost its tenant once: what claims it again does not do so from its birth on."""
+        return generation in self._lost
+
+    def holds(self, holder: Hashable, entries: Iterable[Storage]) -> None:
+        """This is all that the holder holds now."""
+        now = [(entry, entry.generation) for entry in entries if entry.generation >= 0]
+        for _, generation in now:
+            self._holders[generation] = self._holders.get(generation, 0) + 1
+        for life in self._held.pop(holder, ()):
+            self._release(*life)
+        if now:
+            self._held[holder] = now
+
+    def release_all_but(self, holders: set[Hashable]) -> None:
+        """Holders that are not among these are gone."""
+        for holder in [holder for holder in self._held if holder not in holders]:
+            self.holds(holder, ())
+
+    def _release(self, entry: Storage, generation: int) -> None:
+        left = self._holders.get(generation, 1) - 1
+        if left:
+            self._holders[generation] = left
+            return
+        self._holders.pop(generation, None)
+        if entry() is None or entry.generation != generation:
+            return  # the memory is gone, and the claim with it
+        entry.claimed = [role for role in entry.claimed if role.tenant is not self._tenant]
+        self._lost.add(generation)
+        self._log.drop_rows.append((generation, time.time_ns(), self._tenant))
+
+
+WEIGHT = Role(Tenant.PARAMETERS, "weight", "scan")
+BUFFER = Role(Tenant.PARAMETERS, "buffer", "scan")
+STATE = Role(Tenant.OPTIMIZER_STATE, "state", "optimizer")
+OPTIMIZED = Role(Tenant.PARAMETERS, "weight", "optimizer")
+MASTER = Role(Tenant.OPTIMIZER_STATE, "master", "optimizer")
+GRADIENT = Role(Tenant.GRADIENTS, "grad", "scan")
+UNREDUCED = Role(Tenant.GRADIENTS, "unreduced", "hook")
+
+
+class OwnerScanner:
+    """Claims storages for the tenants that persist: parameters, gradients, optimizer state."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        storages: StorageTracker,
+        model: nn.Module | None,
+        optimizers: Sequence[torch.optim.Optimizer],
+    ) -> None:
+        self._log = log
+        self._storages = storages
+        self._model = model
+        self._optimizers = tuple(optimizers)
+        # Without the model nothing says which optimized tensors are its own.
+        self._optimized_role = OPTIMIZED if model is None else MASTER
+        self._parameters = Holdings(log, Tenant.PARAMETERS)
+        self._gradients = Holdings(log, Tenant.GRADIENTS)
+        self._states = Holdings(log, Tenant.OPTIMIZER_STATE)
+        self._graded: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.module_of: dict[int, str] = {}
+        self.absent: list[weakref.ref[nn.Parameter]] = []
+
+    def boundary(self, *, first: bool) -> None:
+        """Claim everything at a step boundary; the first scan also notes what was there before."""
+        for module_name, module in self._named_modules():
+            for name, parameter in module._parameters.items():
+                self._hold_parameter(module_name, module, name, parameter, first)
+            self._hold_buffers(module_name, module, first)
+        self.gradients(*self._optimizers, first=first)
+        self.states(*self._optimizers, first=first)
+        if first:
+            for tensor in find_live_tensors(self._missed_old):
+                try:
+                    self._note_old(tensor)
+                except Exception as error:  # somebody's subclass may refuse to be asked
+                    self._missed_old(error)
+
+    def begin_forward(self) -> None:
+        """The model is called: what was dropped since the last scan is no gradient or state any more."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # called again, to recompute
+        for key, reference in list(self._graded.items()):
+            tensor = reference()
+            if tensor is None or tensor.grad is None:
+                self._gradients.holds(key, ())
+                del self._graded[key]
+            else:
+                self._hold_gradient(tensor)
+        for optimizer in self._optimizers:
+            if not optimizer.state:
+                self._states.holds(id(optimizer), ())
+
+    def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gradients are complete now.
+
+        An optimizer that steps within the backward (one for each parameter, say) has no look at the whole
+        model: that would be done once for each of them.
+        """
+        if torch._C._current_graph_task_id() != -1:
+            self._optimized_gradients([optimizer])
+            return
+        self.gradients(optimizer)
+        for module_name, module in self._named_modules():
+            self._hold_buffers(module_name, module)
+        self._parameters.release_all_but(self._slots())
+
+    def adopt(self, model: nn.Module | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Model and optimizers become known within the window."""
+        self._model, self._optimizers = model, tuple(optimizers)
+        self._optimized_role = OPTIMIZED if model is None else MASTER
+
+    def registered(self, tensor: torch.Tensor, *, is_buffer: bool) -> None:
+        """A module that need not be the model's got a parameter or a buffer."""
+        for entry in self._claim(tensor, BUFFER if is_buffer else WEIGHT, first=False):
+            entry.holds_parameter = entry.holds_parameter or not is_buffer
+
+    def forget(self) -> None:
+        """Let go of model and optimizer.
+
+        A collective under way has captured the thread's hooks, and with them this object; a reference back to
+        the model, which holds the collective, would be a cycle that Python cannot see through.
+        """
+        self._model = None
+        self._optimizers = ()
+
+    def gradients(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
+        """Claim what is the ``.grad`` of a module's parameter or of a tensor that is optimized."""
+        owners: dict[int, torch.Tensor] = {id(tensor): tensor for tensor in _list_optimized(optimizers)}
+        for _, module in self._named_modules():
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    owners[id(parameter)] = parameter
+        for owner in owners.values():
+            self._hold_gradient(owner, first)
+
+    def states(self, *optimizers: torch.optim.Optimizer, first: bool = False) -> None:
+        """Claim the states, and the tensors that are optimized: masters, beside the model's own."""
+        for optimizer in optimizers:
+            tensors = [
+                tensor for state in list(optimizer.state.values()) for tensor in find_nested_tensors(state)
+            ]
+            entries = [
+                entry for tensor in tensors for entry in self._claim(tensor, STATE, first, self._states)
+            ]
+            self._states.holds(id(optimizer), entries)
+        for tensor in _list_optimized(optimizers):
+            self._claim(tensor, self._optimized_role, first)
+
+    def gathered(self, module: nn.Module) -> None:
+        """Within a step: parameters that no scan at a boundary has found are gathered for this use."""
+        for parameter in module._parameters.values():
+            if parameter is None:
+                continue
+            for tensor in find_plain_tensors(parameter):
+                entry = self._storages.see(tensor)
+                entry.holds_parameter = True
+                if WEIGHT not in entry.claimed:
+                    self._storages.claim(entry, GATHERED)
+
+    def _optimized_gradients(
+        self, optimizers: Sequence[torch.optim.Optimizer], *, first: bool = False
+    ) -> None:
+        for tensor in _list_optimized(optimizers):
+            self._hold_gradient(tensor, first)
+
+    def _hold_gradient(self, owner: torch.Tensor, first: bool = False) -> None:
+        key, gradient = id(owner), owner.grad
+        if gradient is not None:
+            self._gradients.holds(key, self._claim(gradient, GRADIENT, first, self._gradients))
+            self._graded[key] = weakref.ref(owner)
+        elif self._graded.pop(key, None) is not None:
+            self._gradients.holds(key, ())
+
+    def _hold_parameter(
+        self, module_name: str, module: nn.Module, name: str, parameter: nn.Parameter | None, first: bool
+    ) -> None:
+        if parameter is None:
+            return
+        entries = self._claim(parameter, WEIGHT, first, self._parameters)
+        for entry in entries:
+            entry.holds_parameter = True
+        self._name(entries, module_name)
+        self._parameters.holds((id(module), name), entries)
+
+    def _hold_buffers(self, module_name: str, module: nn.Module, first: bool = False) -> None:
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                entries = self._claim(buffer, BUFFER, first, self._parameters)
+                self._name(entries, module_name)
+                self._parameters.holds((id(module), name), entries)
+
+    def _slots(self) -> set[Hashable]:
+        """Where parameters and buffers stand.  What stands there may change: engines gather into it."""
+        return {
+            (id(module), name)
+            for _, module in self._named_modules()
+            for slots in (module._parameters, module._buffers)
+            for name, tensor in slots.items()
+            if tensor is not None
+        }
+
+    def _claim(
+        self, tensor: torch.Tensor, role: Role, first: bool, holdings: Holdings | None = None
+    ) -> list[Storage]:
+        entries = [self._storages.see(plain, before_window=first) for plain in find_plain_tensors(tensor)]
+        for entry in entries:
+            if role in entry.claimed:
+                continue
+            if holdings is not None and holdings.has_lost(entry.generation):
+                self._claim_again(entry, role)
+            else:
+                self._storages.claim(entry, role)
+        return entries
+
+    def _claim_again(self, entry: Storage, role: Role) -> None:
+        """Not from its birth on: a gradient since the backward began (DDP's buckets), all else from now."""
+        entry.claimed.append(role)
+        time_ns = self._log.backward_began_ns() if role is GRADIENT else None
+        self._log.claim_rows.append((entry.generation, time_ns or time.time_ns(), role, False))
+
+    def _name(self, entries: Sequence[Storage], module: str) -> None:
+        for entry in entries:
+            if entry.generation >= 0:
+                self.module_of.setdefault(entry.generation, module)
+
+    def _missed_old(self, error: Exception) -> None:
+        self._log.miss("tensors from before the window", error)
+
+    def _note_old(self, tensor: torch.Tensor) -> None:
+        """A tensor that was there before; a parameter without bytes is filled when it is gathered."""
+        entry = self._storages.see(tensor, before_window=True)
+        if entry.bytes == 0 and isinstance(tensor, nn.Parameter):
+            entry.holds_parameter = True
+            self.absent.append(weakref.ref(tensor))
+
+    def _named_modules(self) -> list[tuple[str, nn.Module]]:
+        return list(self._model.named_modules()) if self._model is not None else []
+
+
+def _list_optimized(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [tensor for group in groups for tensor in group["params"]]

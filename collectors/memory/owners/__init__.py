@@ -1,1 +1,0 @@
-"""Who owns a storage, read from model and optimizer themselves."""

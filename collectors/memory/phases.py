@@ -1,0 +1,80 @@
+"""Track the phase of the step and the module that runs, from module and optimizer hooks.
+
+In the backward pass no module hook runs.  There an operator is identified by the sequence number of
+its autograd node: nodes count upwards during the forward pass, so the numbers noted at entry and exit
+of each module tell later which module made a node.
+"""
+
+import bisect
+import time
+
+import torch
+
+from zprof.collectors.memory.log import MemoryLog
+from zprof.model.training import Phase
+
+# Read at every birth and at every module: a look-up of a name in its module is a quarter of what they cost.
+_FORWARD, _BACKWARD, _OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OTHER
+_graph_task = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node
+_next_sequence_number = torch._C._autograd._get_sequence_nr
+
+
+class PhaseTracker:
+    """The current phase and module; changed by hooks, read at each birth."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._modules: list[str] = []
+        self._recomputing = 0
+        self._entrances: list[tuple[int, str | None]] = []
+        self.phase = _OTHER
+
+    def enter_module(self, name: str) -> None:
+        """A module's forward begins."""
+        if _graph_task() != -1:
+            if not self._recomputing:
+                self.switch(_BACKWARD)  # its begin counts, though nothing was allocated in it yet
+            self._recomputing += 1
+            self.switch(Phase.RECOMPUTE)
+        elif self.phase is not _FORWARD and self.phase is not Phase.OPTIMIZER:
+            self.switch(_FORWARD)
+        self._modules.append(name)
+        self._note(name)
+
+    def leave_module(self, name: str) -> None:
+        """A module's forward is over, or failed."""
+        modules = self._modules
+        if name in modules:
+            while modules.pop() != name:
+                pass
+        self._note(modules[-1] if modules else None)
+        if self._recomputing:
+            self._recomputing -= 1
+            if not self._recomputing:
+                self.switch(_BACKWARD)
+
+    def switch(self, phase: Phase) -> None:
+        """Begin a phase, where it is not the current one."""
+        if phase is not self.phase:
+            self.phase = phase
+            self._log.phases.append((time.time_ns(), phase))
+
+    def locate(self) -> tuple[Phase, str | int | None]:
+        """Phase now, and the module's name or the autograd node's number."""
+        phase = self.phase
+        if (phase is _FORWARD or phase is _OTHER) and _graph_task() != -1:
+            self.switch(_BACKWARD)
+            phase = _BACKWARD
+        if phase is not _BACKWARD:
+            return phase, self._modules[-1] if self._modules else None
+        node = _autograd_node()
+        return phase, None if node is None else node._sequence_nr()
+
+    def module_of(self, sequence: int) -> str | None:
+        """The module whose forward made the autograd node with this number."""
+        index = bisect.bisect_right(self._entrances, sequence, key=lambda entrance: entrance[0])
+        return self._entrances[index - 1][1] if index else None
+
+    def _note(self, name: str | None) -> None:
+        self._entrances.append((_next_sequence_number(), name))

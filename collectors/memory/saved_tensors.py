@@ -1,0 +1,199 @@
+"""See what autograd saves for the backward pass: each saved tensor is an activation, and so is what the
+program's own pack hooks keep (save_on_cpu, ZeRO's partitioned checkpoints).
+
+A tensor saved under saved-tensor hooks comes back as a new tensor, also if it is a parameter.  A
+custom autograd function may look for what the program keeps on its parameters (``weight.main_grad``),
+so the original is given back to it.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from zprof.collectors.memory.phases import PhaseTracker
+from zprof.collectors.torch_private import enter_saving_below, leave_saving_anywhere, skip_in_compiler
+from zprof.model.training import Phase
+
+AnyPack = Callable[[Any], Any]
+
+
+class PackWatch:
+    """Knows whether a pack hook of the program runs now."""
+
+    def __init__(self, phases: PhaseTracker) -> None:
+        self._phases = phases
+        #: How many run now; above 0 what is written is kept for the backward.  Read at every operator.
+        self.depth = 0
+
+    def watched(self, pack: AnyPack, kept: Callable[[Any], None]) -> AnyPack:
+        """The hook itself, watched; ``kept`` gets what it returned."""
+
+        def watched_pack(tensor: Any) -> Any:
+            if self._phases.phase is Phase.RECOMPUTE:  # saved for now, as all that is recomputed
+                return pack(tensor)
+            self.depth += 1
+            try:
+                packed = pack(tensor)
+            finally:
+                self.depth -= 1
+            kept(packed)
+            return packed
+
+        return watched_pack
+
+
+#: What we give autograd to keep: the tensor without its graph, and its version (None: not to be checked).
+PackedTensor = tuple[torch.Tensor, int | None]
+Pack = Callable[[torch.Tensor], PackedTensor]
+
+
+class SavedTensors:
+    """Puts a pack hook on this thread, and takes it off where torch or a collective cannot live with it.
+
+    torch.func (grad, vjp, jacrev) forbids saved-tensor hooks while it runs, and raises where there are some.
+    """
+
+    def __init__(
+        self, pack: Pack, watched: Callable[[AnyPack], AnyPack], missed: Callable[[Exception], None]
+    ) -> None:
+        """``watched`` gets each pack hook that the program puts on top of ours; its result replaces it.
+
+        ``missed`` gets what keeps custom functions from finding their own parameters again.
+        """
+        self._pack = pack
+        self._watched = watched
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack_saved)
+        self._saved_originals = SavedOriginals(unpack_saved, missed)
+        self._suspended: set[int] = set()
+        self._originals: tuple[Any, Any, Any] | None = None
+
+    def install(self) -> None:
+        """Hook autograd on this thread."""
+        enter_saving_below(self._hooks)
+        self._wrap_switch()
+        self._saved_originals.install()
+
+    def remove(self) -> bool:
+        """Take everything off; false where ours are not on this thread, or cannot be taken off."""
+        self._suspended.clear()
+        self._saved_originals.remove()
+        if self._originals is not None:
+            torch._C._autograd._saved_tensors_hooks_disable = self._originals[0]
+            torch._C._autograd._saved_tensors_hooks_enable = self._originals[1]
+            torch._C._autograd._push_saved_tensors_default_hooks = self._originals[2]
+            self._originals = None
+        return leave_saving_anywhere(self._pack)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Without our hooks on this thread, where no others are on top of them."""
+        on_top = self._is_on_top()
+        if on_top:
+            self._hooks.__exit__()
+        try:
+            yield
+        finally:
+            if on_top:
+                self._hooks.__enter__()
+
+    def _is_on_top(self) -> bool:
+        top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return top is not None and top[0] == self._pack
+
+    def _wrap_switch(self) -> None:
+        disable = torch._C._autograd._saved_tensors_hooks_disable
+        enable = torch._C._autograd._saved_tensors_hooks_enable
+        push = torch._C._autograd._push_saved_tensors_default_hooks
+
+        def disable_without_ours(message: str, fail_if_non_empty: bool = True) -> None:
+            # Compiled code passes false: it only forbids new hooks, and those in place go on.
+            if fail_if_non_empty and self._originals is not None and self._is_on_top():
+                self._hooks.__exit__()
+                self._suspended.add(threading.get_ident())
+            disable(message, fail_if_non_empty)
+
+        def enable_with_ours() -> None:
+            enable()
+            if threading.get_ident() in self._suspended:
+                self._suspended.discard(threading.get_ident())
+                self._hooks.__enter__()
+
+        def push_watched(pack: AnyPack, unpack: Callable[[Any], Any]) -> None:
+            push(pack if pack == self._pack else self._watched(pack), unpack)
+
+        self._originals = disable, enable, push
+        torch._C._autograd._saved_tensors_hooks_disable = disable_without_ours
+        torch._C._autograd._saved_tensors_hooks_enable = enable_with_ours
+        torch._C._autograd._push_saved_tensors_default_hooks = push_watched  # type: ignore[assignment]
+
+
+def unpack_saved(packed: PackedTensor) -> torch.Tensor:
+    """Give the tensor back; autograd's own check for in-place changes ends where there are hooks."""
+    tensor, version = packed
+    if version is not None and tensor._version != version:  # detach() shares the counter
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version "
+            f"{version} instead. Hint: enable anomaly detection to find the operation that failed to compute "
+            "its gradient, with torch.autograd.set_detect_anomaly(True)."
+        )
+    return tensor
+
+
+skip_in_compiler(unpack_saved.__code__)
+
+
+_is_compiling = torch.compiler.is_compiling
+_NAME = "saved_tensors"
+
+
+class SavedOriginals:
+    """Stands before ``ctx.saved_tensors`` while installed."""
+
+    def __init__(self, unpack: Callable[..., torch.Tensor], missed: Callable[[Exception], None]) -> None:
+        """``unpack`` is the hook of those tensors whose originals are known.
+
+        ``missed`` gets the error where this torch does not say what a context keeps.
+        """
+        self._unpack, self._missed = unpack, missed
+        self._patch: Any = None
+
+    def install(self) -> None:
+        """Put the property on the class that all contexts share; its base has torch's own."""
+        if _NAME in BackwardCFunction.__dict__:  # somebody was here before
+            return
+        read: Any = torch._C._FunctionBase.saved_tensors
+
+        def saved_tensors(context: Any) -> Any:
+            found = read.__get__(context)
+            return found if _is_compiling() or not found else self._originals(context, found)
+
+        self._patch = property(saved_tensors)
+        setattr(BackwardCFunction, _NAME, self._patch)
+
+    def remove(self) -> None:
+        """Take it off again."""
+        if self._patch is not None and BackwardCFunction.__dict__.get(_NAME) is self._patch:
+            delattr(BackwardCFunction, _NAME)
+        self._patch = None
+
+    def _originals(self, context: Any, found: tuple[torch.Tensor | None, ...]) -> Any:
+        try:
+            saved = context._raw_saved_tensors
+            return tuple(
+                tensor if tensor is None or not tensor.requires_grad else self._original(kept, tensor)
+                for kept, tensor in zip(saved, found, strict=True)
+            )
+        except Exception as error:  # this torch does not tell what it keeps: they stay as they are
+            self._missed(error)
+            return found
+
+    def _original(self, kept: Any, tensor: torch.Tensor) -> torch.Tensor:
+        if kept.unpack_hook is not self._unpack:
+            return tensor
+        original: torch.Tensor = kept.data[0]
+        return original if original.requires_grad else tensor  # one that was detached is none

@@ -1,0 +1,254 @@
+"""Find the lives of blocks (which free ends which allocation) and what each block took of its segment.
+
+What is freed in the trace without having been allocated in it was there when the history starts; so
+was what is in use at the end without an allocation in the trace.  So lives are exact from the first
+entry on, also if a ring of limited length lost what came before.
+
+The allocator (``CUDACachingAllocator.cpp``) rounds a request up to 512 bytes, takes the front of a
+free block, and splits the rest off if it is worth keeping: 512 bytes in the small pool (up to 1 MiB)
+and in expandable segments, more than 1 MiB in the large pool.  Free neighbours are always merged, so
+the free block at an address reaches to the next block in use, or to the end of the segment:
+
+    block = rounded             if free - rounded > 1 MiB
+          = free                else (large pool; the rest goes to the block as well)
+
+This is exact except for large blocks from before the history with more than 1 MiB free behind them:
+theirs is a lower bound.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zprof.collectors.snapshot.columns import Integers
+from zprof.collectors.snapshot.segments import NO_ENTRY, HeldBlocks, SegmentSpan
+from zprof.collectors.snapshot.trace import DeviceTrace, TraceAction
+
+#: No event: the block is still in use, or was there before the first entry.
+NO_EVENT = -1
+#: Given back before the first entry.
+BEFORE_TRACE = -2
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockLives:
+    """One row for each life, as indices into the trace's entries.
+
+    ``entry``: its allocation, or where that is not in the trace (``before``) the first event that speaks of
+    it, NONE where only the segments do: then ``held`` is its block there.  ``requested``: free_requested,
+    ``completed``: free_completed.
+    """
+
+    entry: list[int] = field(default_factory=list)
+    before: list[bool] = field(default_factory=list)
+    requested: list[int] = field(default_factory=list)
+    completed: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    #: Allocations at an address whose last life has no end in the trace.
+    overlaps: int = 0
+    #: What the trace leaves in use and the segments do not have, and what they have with another size.
+    not_held: int = 0
+    resized: int = 0
+    #: The trace leaves out a kind of entry.
+    requests_lost: bool = False
+    completions_lost: bool = False
+
+    def add(self, entry: int, *, before: bool, requested: int = NO_EVENT, completed: int = NO_EVENT) -> int:
+        """A new life; its row."""
+        self.entry.append(entry)
+        self.before.append(before)
+        self.requested.append(requested)
+        self.completed.append(completed)
+        self.held.append(NO_EVENT)
+        return len(self.entry) - 1
+
+    def arrays(self) -> tuple[Integers, Integers, Integers, Integers]:
+        """Entry, requested, completed and held as arrays."""
+        columns = (self.entry, self.requested, self.completed, self.held)
+        first, second, third, fourth = (np.array(each, dtype=np.int64) for each in columns)
+        return first, second, third, fourth
+
+
+class BlockReplay:
+    """Follows the entries of one device; ``open`` is what is in use, by address."""
+
+    def __init__(self, trace: DeviceTrace) -> None:
+        self.lives = BlockLives()
+        self.open: dict[int, int] = {}
+        self._trace = trace
+        self._no_completions = not trace.has(TraceAction.FREE_COMPLETED)
+
+    def run(self) -> None:
+        """All entries, in order."""
+        handlers = {
+            TraceAction.ALLOC: self._alloc,
+            TraceAction.FREE_REQUESTED: self._request,
+            TraceAction.FREE_COMPLETED: self._complete,
+        }
+        wanted = np.flatnonzero(np.isin(self._trace.action, list(handlers)))
+        actions = self._trace.action[wanted].tolist()
+        addresses = self._trace.address[wanted].tolist()
+        for index, action, address in zip(wanted.tolist(), actions, addresses, strict=True):
+            handlers[action](index, address)
+
+    def _alloc(self, index: int, address: int) -> None:
+        row = self.open.get(address)
+        if row is not None:
+            self._end_unseen(row, index)
+        self.open[address] = self.lives.add(index, before=False)
+
+    def _end_unseen(self, row: int, index: int) -> None:
+        """An address was handed out again, so its last life ended by then."""
+        if self.lives.requested[row] == NO_EVENT:
+            self.lives.requested[row] = index
+        elif self._no_completions:
+            return
+        self.lives.overlaps += 1
+        self.lives.completed[row] = index
+
+    def _request(self, index: int, address: int) -> None:
+        row = self.open.get(address)
+        if row is None:
+            self.open[address] = self.lives.add(index, before=True, requested=index)
+        elif self.lives.requested[row] == NO_EVENT:
+            self.lives.requested[row] = index
+
+    def _complete(self, index: int, address: int) -> None:
+        row = self.open.pop(address, None)
+        if row is None:
+            row = self.lives.add(index, before=True)
+        self.lives.completed[row] = index
+
+
+def join_held(replay: BlockReplay, trace: DeviceTrace, blocks: HeldBlocks) -> None:
+    """Find each block that is in use at the end among the open lives; what is new was there before."""
+    lives = replay.lives
+    rest = dict(replay.open)
+    columns = zip(blocks.address.tolist(), blocks.requested.tolist(), blocks.awaiting.tolist(), strict=True)
+    for number, (address, requested, awaiting) in enumerate(columns):
+        row = rest.pop(address, None)
+        if row is None:
+            row = lives.add(NO_EVENT, before=True, requested=BEFORE_TRACE if awaiting else NO_EVENT)
+        elif int(trace.size[lives.entry[row]]) != requested:
+            lives.resized += 1
+        lives.held[row] = number
+
+
+def close_open_lives(lives: BlockLives, trace: DeviceTrace) -> None:
+    """Give lives the end that the trace leaves open because it was told to skip a kind of entry.
+
+    A block that is free again was given back: where a trace says so of none of its own blocks it left
+    free_requested out, and the two are taken as one moment; otherwise it was given back before the history
+    began.  The same the other way round, except for what the segments say is still awaiting its free.
+    """
+    _, requested, completed, held = lives.arrays()
+    before = np.array(lives.before, dtype=np.bool_)
+    unsaid = (completed >= 0) & (requested == NO_EVENT)
+    lives.requests_lost = bool((unsaid & ~before).any())
+    requested[unsaid] = completed[unsaid] if lives.requests_lost else BEFORE_TRACE
+    if not trace.has(TraceAction.FREE_COMPLETED):
+        ended = (requested >= 0) & (completed == NO_EVENT) & (held == NO_EVENT)
+        lives.completions_lost = bool(ended.any())
+        completed[ended] = requested[ended]
+    lives.not_held = int(((completed == NO_EVENT) & (held == NO_EVENT)).sum())
+    lives.requested, lives.completed = requested.tolist(), completed.tolist()
+
+
+UNIT_BYTES = 512
+SMALL_BYTES = 1 << 20
+#: What happens, in the order in which it does at one entry.  What was there before the first entry is
+#: measured when all of it is in place (_OCCUPY, _MEASURE), a new block when it arrives.
+_UNMAP, _RELEASE, _MAP, _OCCUPY, _MEASURE, _ARRIVE = range(6)
+
+
+def round_requests(requested: Integers) -> Integers:
+    """The least that the allocator takes for these requests."""
+    return np.maximum((requested + UNIT_BYTES - 1) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES)
+
+
+def measure_blocks(
+    address: Integers,
+    requested: Integers,
+    born: Integers,
+    released: Integers,
+    stretches: Sequence[SegmentSpan],
+) -> Integers:
+    """The size of each block; ``born`` and ``released`` are entries, NONE before the first and not yet."""
+    found = round_requests(requested)
+    large = found > SMALL_BYTES
+    events = _order_events(np.flatnonzero(large), born, released, stretches)
+    space = _Space(address, stretches)
+    for kind, which in events:
+        if kind != _MEASURE:
+            space.happen(kind, which)
+        if kind >= _MEASURE:
+            rest = space.free_behind(which) - int(found[which])
+            if 0 < rest <= SMALL_BYTES:
+                found[which] += rest
+    return found
+
+
+def _order_events(
+    large: Integers, born: Integers, released: Integers, stretches: Sequence[SegmentSpan]
+) -> list[tuple[int, int]]:
+    """What happens, in the order of the entries: kind, and which block or stretch."""
+    whole = [number for number, stretch in enumerate(stretches) if not stretch.expandable]
+    begin = np.array([stretches[number].begin for number in whole], dtype=np.int64)
+    end = np.array([stretches[number].end for number in whole], dtype=np.int64)
+    gone, freed = end != NO_ENTRY, released[large] >= 0
+    there, new = large[born[large] == NO_ENTRY], large[born[large] != NO_ENTRY]
+    parts = [
+        (_MAP, np.array(whole, dtype=np.int64), begin),
+        (_UNMAP, np.array(whole, dtype=np.int64)[gone], end[gone]),
+        (_OCCUPY, there, born[there]),
+        (_MEASURE, there, born[there]),
+        (_ARRIVE, new, born[new]),
+        (_RELEASE, large[freed], released[large][freed]),
+    ]
+    kinds = np.concatenate([np.full(len(which), kind, dtype=np.int64) for kind, which, _ in parts])
+    which = np.concatenate([each for _, each, _ in parts])
+    entry = np.concatenate([each for _, _, each in parts])
+    order = np.lexsort((kinds, entry))
+    return list(zip(kinds[order].tolist(), which[order].tolist(), strict=True))
+
+
+class _Space:
+    """The large blocks in use and the segments held, at one point of the walk."""
+
+    def __init__(self, address: Integers, stretches: Sequence[SegmentSpan]) -> None:
+        self._address: list[int] = address.tolist()
+        self._stretches = stretches
+        self._used: list[int] = []
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+
+    def happen(self, kind: int, which: int) -> None:
+        """Something comes or goes."""
+        if kind in (_ARRIVE, _OCCUPY):
+            insort(self._used, self._address[which])
+        elif kind == _RELEASE:
+            _remove_sorted(self._used, self._address[which])
+        elif kind == _MAP:
+            stretch = self._stretches[which]
+            insort(self._starts, stretch.address)
+            self._ends[stretch.address] = stretch.address + stretch.size
+        else:
+            _remove_sorted(self._starts, self._stretches[which].address)
+
+    def free_behind(self, which: int) -> int:
+        """Bytes from a block's begin to the next one in use, or to the end of its segment; 0 if unknown."""
+        address = self._address[which]
+        at = bisect_right(self._starts, address) - 1
+        end = self._ends[self._starts[at]] if at >= 0 else 0
+        after = bisect_right(self._used, address)
+        if after < len(self._used):
+            end = min(end, self._used[after])
+        return end - address
+
+
+def _remove_sorted(values: list[int], value: int) -> None:
+    at = bisect_right(values, value) - 1
+    if at >= 0 and values[at] == value:
+        del values[at]

@@ -1,0 +1,155 @@
+"""Read checked columns out of the rows of a snapshot (lists of dicts from a stranger), and encode columns
+for Arrow.
+
+A walk never goes deeper than the key that it asks for, so nesting, cycles and unknown keys cost
+nothing.  What is shared is counted each time that it is visited: ``Budget`` is how often that may
+happen.
+"""
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zprof.model.errors import BadInput
+from zprof.model.formatting import printable, shorten
+
+HINT = "dump the snapshot again with torch.cuda.memory._dump_snapshot"
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Row = dict[str, Any]
+_MAX_NAME = 4096
+#: Above what all sizes of a trace together can be; below it no sum of them overflows 64 bits.
+_MAX_BYTES = 2.0**62
+
+
+class Budget:
+    """How many rows a snapshot may make us visit: a file of n bytes holds fewer than n that are its own.
+
+    Without this a list that is shared many times (two bytes each) would be walked as often.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.left = nodes
+
+    def spend(self, nodes: int, where: str) -> None:
+        """Take ``nodes`` off; raises BadInput where nothing is left."""
+        self.left -= nodes
+        if self.left < 0:
+            raise make_damaged_error(f"{where} repeats more rows than the file can hold")
+
+
+def make_damaged_error(what: str) -> BadInput:
+    """The error for a snapshot that is not as torch writes it."""
+    return BadInput(f"not a snapshot as torch writes it: {what}", hint=HINT)
+
+
+def read_rows(value: object, where: str, budget: Budget) -> list[Row]:
+    """``value`` as a list of dicts."""
+    if type(value) is not list and type(value) is not tuple:
+        raise make_damaged_error(f"{where} is {_get_type_name(value)}, not a list")
+    budget.spend(len(value), where)
+    _check_types(value, {dict}, where, "an entry")
+    return cast(list[Row], value if type(value) is list else list(value))
+
+
+def read_column(rows: Sequence[Row], key: str, default: object = None) -> list[Any]:
+    """One column, unchecked."""
+    try:
+        return list(map(itemgetter(key), rows))  # twice as fast as get, and torch's rows have all keys
+    except KeyError:
+        return [row.get(key, default) for row in rows]
+
+
+def read_integers(rows: Sequence[Row], key: str, where: str, default: int | None = None) -> Integers:
+    """One column of 64-bit integers; a missing key is ``default``, where there is one.
+
+    Raises:
+        BadInput: a value is missing, is no integer, or does not fit.
+    """
+    values = read_column(rows, key, default)
+    _check_types(values, {int}, where, key)
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        raise make_damaged_error(f"{where}: {key} does not fit into 64 bits") from None
+
+
+def read_sizes(rows: Sequence[Row], key: str, where: str, default: int | None = None) -> Integers:
+    """A column of integers of which none is negative: sizes, addresses, times."""
+    found = read_integers(rows, key, where, default)
+    if found.size and found.min() < 0:
+        raise make_damaged_error(f"{where}: {key} is negative")
+    return found
+
+
+def check_total(found: Integers, where: str) -> None:
+    """Refuse sizes whose sum would overflow."""
+    if found.sum(dtype=np.float64) > _MAX_BYTES:
+        raise make_damaged_error(f"{where}: sizes are larger than any memory")
+
+
+def read_texts(rows: Sequence[Row], key: str, where: str, default: str = "") -> list[str]:
+    """One column of texts; missing and None are ``default``."""
+    values = read_column(rows, key, default)
+    kinds = set(map(type, values))
+    if type(None) in kinds:
+        values = [default if value is None else value for value in values]
+    _check_types(values, {str}, where, key)
+    return values
+
+
+def clean_text(text: str) -> str:
+    """``text`` as data: half characters (a pickle may hold them) escaped, endless names cut."""
+    if len(text) > _MAX_NAME:
+        text = text[:_MAX_NAME] + "…"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def format_name(text: str) -> str:
+    """A name from the snapshot for a message of one line."""
+    return shorten(printable(text[:_MAX_NAME]), 40)
+
+
+def _check_types(values: Sequence[object], allowed: set[type], where: str, what: str) -> None:
+    wrong = set(map(type, values)) - allowed
+    if wrong:
+        names = ", ".join(sorted(kind.__name__ for kind in wrong)[:3])
+        expected = " or ".join(sorted(kind.__name__ for kind in allowed))
+        raise make_damaged_error(f"{where}: {what} is {names.replace('NoneType', 'missing')}, not {expected}")
+
+
+def _get_type_name(value: object) -> str:
+    return "missing" if value is None else type(value).__name__
+
+
+class TextNumbers:
+    """Gives each text a number, in the order of first use."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        """The text's number."""
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def column(self, numbers: npt.NDArray[np.int32]) -> Any:
+        """The column of these numbers' texts; -1 is null."""
+        values = pa.array(list(self._numbers), pa.string())
+        indices = pa.array(numbers, pa.int32(), mask=numbers < 0)
+        return pa.DictionaryArray.from_arrays(indices, values)
+
+
+def encode_texts(texts: Sequence[str | None]) -> Any:
+    """A column of texts; None is null."""
+    known = TextNumbers()
+    numbers = {text: -1 if text is None else known.number(clean_text(text)) for text in dict.fromkeys(texts)}
+    return known.column(np.array([numbers[text] for text in texts], dtype=np.int32))
+
+
+def nullable_integers(values: npt.NDArray[np.int64]) -> Any:
+    """A column of integers; below 0 is null."""
+    return pa.array(values, pa.int64(), mask=values < 0)

@@ -1,0 +1,368 @@
+"""Average gradients over the ranks: all-reduce in stage 0 (2 psi per pass), reduce-scatter into this rank's
+shard in stages 1 to 3 (psi per pass).
+
+Where each micro-batch has a turn, the flat gradient is the mean so far, equal on all ranks, plus what the
+next micro-batch adds.  Summed over N ranks and divided by N that is again the mean so far; only the last
+turn divides by the number of micro-batches too.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from zprof.reference_engine.comm.collective import Comm, Handle
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.gradients.presence import Presence
+from zprof.reference_engine.gradients.storage import BucketPool, Cut, FlatGrads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionPass:
+    """One of a step's reductions: the only one (first and last), or one of each micro-batch."""
+
+    first: bool = True
+    last: bool = True
+
+
+class UnreducedGrads(Protocol):
+    """Where a unit's whole gradients lie from autograd until their reduction."""
+
+    def take(self, index: int) -> None:
+        """The parameter of this index has its gradient, in ``.grad``."""
+
+    def complete(self, missing: Iterable[int]) -> None:
+        """No more will come; a parameter in ``missing`` that has no gradient at all counts as zero."""
+
+    def zero(self) -> None:
+        """Start over."""
+
+
+class ReadableGrads(UnreducedGrads, Protocol):
+    """Whole gradients that are read piece by piece."""
+
+    def read(self, cut: Cut, buffer: torch.Tensor) -> None:
+        """Copy elements ``cut`` of every shard into ``buffer``, one shard after the other."""
+
+    def close(self) -> None:
+        """All was read."""
+
+
+class BucketedGrads(UnreducedGrads, Protocol):
+    """Whole gradients that end up in a bucket, side by side as in the unit."""
+
+    def hand_over(self) -> torch.Tensor:
+        """The bucket, to whoever reduces it and gives it back to the pool."""
+
+
+class GradShard(Protocol):
+    """This rank's part of the mean: what its optimizer reads."""
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The memory of it; content that no reduction wrote is arbitrary."""
+
+    def zero(self) -> None:
+        """The step is over: the gradients count as zero."""
+
+
+class Reduction(Protocol):
+    """How a unit's whole gradients become the mean that this rank keeps."""
+
+    def start(self, turn: ReductionPass) -> Handle:
+        """Start to average what is there over the ranks; the mean is there when the handle was waited for."""
+
+
+class ReduceScatterInPlace:
+    """A flat gradient that stays goes over the network itself; once a step."""
+
+    def __init__(
+        self, whole: FlatGrads, presence: Presence, owned: GradShard, comm: Comm, name: str, *, divisor: int
+    ) -> None:
+        """``owned`` may lie in the flat gradient, as this rank's part."""
+        self._whole = whole
+        self._presence = presence
+        self._owned = owned
+        self._comm = comm
+        self._name = name
+        self._divisor = divisor
+
+    def start(self, turn: ReductionPass) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        flat = self._whole.flat
+        self._presence.average(flat, self._divisor)
+        return self._comm.reduce_scatter(self._owned.tensor, flat, self._name)
+
+
+class ReduceScatterBucket:
+    """A bucket with all of a unit's gradients goes over the network."""
+
+    def __init__(
+        self,
+        whole: BucketedGrads,
+        presence: Presence,
+        owned: GradShard,
+        comm: Comm,
+        unit: FlatUnit,
+        *,
+        divisor: int,
+        pool: BucketPool,
+    ) -> None:
+        self._whole = whole
+        self._presence = presence
+        self._owned = owned
+        self._comm = comm
+        self._unit = unit
+        self._divisor = divisor
+        self._pool = pool
+
+    def start(self, turn: ReductionPass) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        bucket = self._whole.hand_over()
+        self._presence.average(bucket, self._divisor)
+        handle = self._first(bucket) if turn.first else self._later(bucket)
+        self._pool.lend(bucket, handle)
+        return handle
+
+    def _first(self, bucket: torch.Tensor) -> Handle:
+        return self._comm.reduce_scatter(self._owned.tensor, bucket, self._unit.name)
+
+    def _later(self, bucket: torch.Tensor) -> Handle:
+        mean = bucket[self._unit.shard_range]
+        launched = self._comm.reduce_scatter(mean, bucket, self._unit.name)
+        return ChainedHandle(launched, partial(self._owned.tensor.add_, mean))
+
+
+class ReduceScatterThroughBuffers:
+    """Piece by piece through buffers of another type, or of a constant size."""
+
+    def __init__(
+        self,
+        whole: ReadableGrads,
+        presence: Presence,
+        owned: GradShard,
+        comm: Comm,
+        name: str,
+        *,
+        divisor: int,
+        pieces: Sequence[Cut],
+        pool: BucketPool,
+    ) -> None:
+        """``pieces`` are of every shard."""
+        self._whole = whole
+        self._presence = presence
+        self._owned = owned
+        self._comm = comm
+        self._name = name
+        self._divisor = divisor
+        self._pieces = pieces
+        self._pool = pool
+
+    def start(self, turn: ReductionPass) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        handles = [self._piece(cut, turn) for cut in self._pieces]
+        self._whole.close()
+        return HandleGroup(handles)
+
+    def _piece(self, cut: Cut, turn: ReductionPass) -> Handle:
+        buffer = self._pool.take(cut.elements * self._comm.world_size)
+        self._whole.read(cut, buffer)
+        self._presence.average(buffer, self._divisor, cut)
+        mean = buffer[self._comm.rank * cut.elements : (self._comm.rank + 1) * cut.elements]
+        launched = self._comm.reduce_scatter(mean, buffer, self._name)
+        handle = ChainedHandle(launched, partial(self._account, mean, self._owned.tensor, cut, turn))
+        self._pool.lend(buffer, handle)
+        return handle
+
+    def _account(self, mean: torch.Tensor, owned: torch.Tensor, cut: Cut, turn: ReductionPass) -> None:
+        if turn.first:
+            owned[cut.slice].copy_(mean)
+            self._presence.keep_signs(owned, mean, cut, shard=self._comm.rank)
+        else:
+            owned[cut.slice].add_(mean)
+
+
+class AccumulatedReduction:
+    """Stage 1 where every micro-batch has a turn.
+
+    After a reduce-scatter this rank's part of the flat gradient is a mean, and the rest may not be summed
+    again.  So the mean is put aside, 1/N of the gradients more, and the next backward adds to zeros.
+    """
+
+    def __init__(self, each: Reduction, whole: FlatGrads, owned: GradShard) -> None:
+        """``each`` leaves one micro-batch's share of the mean in ``owned``."""
+        self._each = each
+        self._whole = whole
+        self._owned = owned
+        self._sum = torch.zeros_like(owned.tensor)
+
+    def start(self, turn: ReductionPass) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        return ChainedHandle(self._each.start(ReductionPass()), partial(self._account, turn))
+
+    def _account(self, turn: ReductionPass) -> None:
+        if turn.first:
+            self._sum.copy_(self._owned.tensor)
+        else:
+            self._sum.add_(self._owned.tensor)
+        if turn.last:
+            self._owned.tensor.copy_(self._sum)
+        else:
+            self._whole.flat.zero_()
+
+
+class AllReduceInPlace:
+    """The flat gradient itself goes over the network, in one piece or in several."""
+
+    def __init__(
+        self,
+        whole: FlatGrads,
+        presence: Presence,
+        comm: Comm,
+        name: str,
+        *,
+        micro_batches: int,
+        pieces: Sequence[Cut],
+    ) -> None:
+        """``pieces`` are of the whole flat tensor."""
+        self._whole = whole
+        self._presence = presence
+        self._comm = comm
+        self._name = name
+        self._micro_batches = micro_batches
+        self._pieces = pieces
+
+    def start(self, turn: ReductionPass) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        flat = self._whole.flat
+        divisor = _compute_divisor(self._comm, self._micro_batches, turn)
+        self._presence.average(flat, divisor, first_sum=turn.first)
+        return HandleGroup([self._comm.all_reduce(flat[cut.slice], self._name) for cut in self._pieces])
+
+
+class AllReduceThroughBuffers:
+    """Through buffers of another type, or of a constant size, and back."""
+
+    def __init__(
+        self,
+        whole: FlatGrads,
+        presence: Presence,
+        comm: Comm,
+        name: str,
+        *,
+        micro_batches: int,
+        pieces: Sequence[Cut],
+        pool: BucketPool,
+    ) -> None:
+        """``pieces`` are of every shard."""
+        self._whole = whole
+        self._presence = presence
+        self._comm = comm
+        self._name = name
+        self._micro_batches = micro_batches
+        self._pieces = pieces
+        self._pool = pool
+
+    def start(self, turn: ReductionPass) -> Handle:
+        """See :class:`~zprof.reference_engine.gradients.reductions.Reduction`."""
+        return HandleGroup([self._piece(cut, turn) for cut in self._pieces])
+
+    def _piece(self, cut: Cut, turn: ReductionPass) -> Handle:
+        buffer = self._pool.take(cut.elements * self._comm.world_size)
+        self._whole.read(cut, buffer)
+        divisor = _compute_divisor(self._comm, self._micro_batches, turn)
+        self._presence.average(buffer, divisor, cut, first_sum=turn.first)
+        launched = self._comm.all_reduce(buffer, self._name)
+        handle = ChainedHandle(launched, partial(self._write_back, cut, buffer))
+        self._pool.lend(buffer, handle)
+        return handle
+
+    def _write_back(self, cut: Cut, buffer: torch.Tensor) -> None:
+        part = self._whole.part(cut)
+        part.copy_(buffer.view(part.shape))
+        self._presence.keep_signs(self._whole.flat, buffer, cut, shard=None)
+
+
+def _compute_divisor(comm: Comm, micro_batches: int, turn: ReductionPass) -> int:
+    return comm.world_size * (micro_batches if turn.last else 1)
+
+
+class PersistentGradShard:
+    """Memory that stays; zeros from the end of a step on."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def zero(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.GradShard`."""
+        self.tensor.zero_()
+
+
+class TransientGradShard:
+    """Memory from the first reduction of a step until its gradients are zeroed, as torch's own optimizers do.
+
+    A step's peak is often where its backward begins: there are no gradients yet.
+    """
+
+    def __init__(self, unit: FlatUnit, dtype: torch.dtype) -> None:
+        self._holder = select_grad_holder(unit, dtype)
+        self._dtype = dtype
+        self._tensor: torch.Tensor | None = None
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """See :class:`~zprof.reference_engine.gradients.reductions.GradShard`."""
+        if self._tensor is None:
+            self._tensor = torch.empty_like(self._holder.detach(), dtype=self._dtype)
+            self._holder.grad = self._tensor
+        return self._tensor
+
+    def zero(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.GradShard`."""
+        self._tensor = self._holder.grad = None
+
+
+def make_persistent_shard(unit: FlatUnit, dtype: torch.dtype) -> PersistentGradShard:
+    """A gradient shard whose memory stays."""
+    holder = select_grad_holder(unit, dtype)
+    holder.grad = torch.zeros_like(holder.detach(), dtype=dtype)
+    return PersistentGradShard(holder.grad)
+
+
+def select_grad_holder(unit: FlatUnit, dtype: torch.dtype) -> nn.Parameter:
+    """Whose ``.grad`` a gradient shard is: of the shard, or of the fp32 master weights, as its type is."""
+    if dtype == unit.shard.dtype:
+        return unit.shard
+    assert unit.weights is not None  # only trainable units have gradients
+    return unit.weights
+
+
+class ChainedHandle:
+    """A collective, and what is done with its result, once, by whoever waits for it first."""
+
+    def __init__(self, handle: Handle, then: Callable[[], object]) -> None:
+        self._handle = handle
+        self._then: Callable[[], object] | None = then
+
+    def wait(self) -> None:
+        """See :class:`~zprof.reference_engine.comm.Handle`."""
+        if self._then is not None:
+            self._handle.wait()
+            then, self._then = self._then, None
+            then()
+
+
+class HandleGroup:
+    """Several collectives, in the order of their launch; none is there at once."""
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        self._handles = tuple(handles)
+
+    def wait(self) -> None:
+        """See :class:`~zprof.reference_engine.comm.Handle`."""
+        handles, self._handles = self._handles, ()
+        for handle in handles:
+            handle.wait()

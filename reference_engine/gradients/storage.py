@@ -1,0 +1,396 @@
+"""Hold a unit's gradients until they are reduced: in place, per parameter, or in buckets, of which only a
+few are in flight at a time.
+
+With constant-size buffers (CB, arXiv 1910.02054, section 6.2) a flat gradient is reduced in pieces; a piece
+is the same elements of every shard.
+
+A piece is the same elements of every shard, so that one reduce-scatter of it gives each rank that part of
+its own shard:
+
+    |  shard 0  |  shard 1  |  ...           buffer: ranks x (last - first) elements
+        |cut|       |cut|                    cut: [first, last) of each shard
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from zprof.reference_engine.comm.collective import Handle
+from zprof.reference_engine.flat_unit import FlatUnit, Layout
+
+
+class BucketMemory(Protocol):
+    """Where buckets come from."""
+
+    def take(self, elements: int) -> torch.Tensor | None:
+        """A bucket of that size and arbitrary content; None: not before another was given back."""
+
+    def allocate(self, elements: int) -> torch.Tensor:
+        """A new one, whatever there is."""
+
+    def give_back(self, bucket: torch.Tensor) -> None:
+        """It is not used any more."""
+
+    def reset(self) -> None:
+        """None is used any more."""
+
+
+class TransientBucketMemory:
+    """Memory for the length of a backward pass."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._spare: list[torch.Tensor] = []
+
+    def take(self, elements: int) -> torch.Tensor | None:
+        """See :class:`Memory`."""
+        for index, bucket in enumerate(self._spare):
+            if bucket.numel() == elements:
+                return self._spare.pop(index)
+        self._spare.clear()  # or the pool would end up with a bucket of every unit's size
+        return self.allocate(elements)
+
+    def allocate(self, elements: int) -> torch.Tensor:
+        """See :class:`Memory`."""
+        return torch.empty(elements, dtype=self._dtype, device=self._device)
+
+    def give_back(self, bucket: torch.Tensor) -> None:
+        """See :class:`Memory`."""
+        self._spare.append(bucket)
+
+    def reset(self) -> None:
+        """Own no memory."""
+        self._spare.clear()
+
+
+class PersistentBucketMemory:
+    """Chunks that are allocated once and stay; a bucket is the begin of one."""
+
+    def __init__(self, sizes: Iterable[int], dtype: torch.dtype, device: torch.device) -> None:
+        """Allocate chunks of these numbers of elements."""
+        self._chunks = [torch.empty(size, dtype=dtype, device=device) for size in sizes]
+        self._free = list(self._chunks)
+        self._dtype = dtype
+        self._device = device
+
+    def take(self, elements: int) -> torch.Tensor | None:
+        """See :class:`Memory`.  The smallest chunk that is large enough."""
+        fitting = [chunk for chunk in self._free if chunk.numel() >= elements]
+        if not fitting:
+            return None
+        smallest = min(fitting, key=torch.Tensor.numel)
+        self._free = [chunk for chunk in self._free if chunk is not smallest]
+        return smallest[:elements]
+
+    def allocate(self, elements: int) -> torch.Tensor:
+        """One chunk more, for a backward that has more units under way than their nesting says; it stays."""
+        chunk = torch.empty(elements, dtype=self._dtype, device=self._device)
+        self._chunks.append(chunk)
+        return chunk[:]
+
+    def give_back(self, bucket: torch.Tensor) -> None:
+        """See :class:`Memory`."""
+        self._free += [chunk for chunk in self._chunks if chunk.data_ptr() == bucket.data_ptr()]
+
+    def reset(self) -> None:
+        """All chunks are free."""
+        self._free = list(self._chunks)
+
+
+class BucketPool:
+    """Buckets that are filled, lent to a reduction, and used again."""
+
+    def __init__(self, memory: BucketMemory, limit: int) -> None:
+        """Allow ``limit`` buckets in flight."""
+        self._memory = memory
+        self._limit = limit
+        self._in_flight: deque[tuple[torch.Tensor, Handle]] = deque()
+
+    def take(self, elements: int) -> torch.Tensor:
+        """A bucket of that size; its content is arbitrary."""
+        while len(self._in_flight) >= self._limit:
+            self._settle_oldest()
+        bucket = self._memory.take(elements)
+        while bucket is None and self._in_flight:
+            self._settle_oldest()
+            bucket = self._memory.take(elements)
+        return self._memory.allocate(elements) if bucket is None else bucket
+
+    def lend(self, bucket: torch.Tensor, handle: Handle) -> None:
+        """The bucket is in use until ``handle`` was waited for."""
+        self._in_flight.append((bucket, handle))
+
+    def give_back(self, bucket: torch.Tensor) -> None:
+        """The bucket is not used any more, by no reduction either."""
+        self._memory.give_back(bucket)
+
+    def drain(self) -> None:
+        """Wait for all reductions; all buckets are free."""
+        while self._in_flight:
+            self._settle_oldest()
+        self._memory.reset()
+
+    def _settle_oldest(self) -> None:
+        bucket, handle = self._in_flight.popleft()
+        handle.wait()
+        self._memory.give_back(bucket)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Elements [first, last)."""
+
+    first: int
+    last: int
+
+    @property
+    def elements(self) -> int:
+        """How many."""
+        return self.last - self.first
+
+    @property
+    def slice(self) -> slice:
+        """To index with."""
+        return slice(self.first, self.last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementRun:
+    """Elements that lie side by side in a piece's buffer and in one parameter; None is padding."""
+
+    buffer: Cut
+    parameter: int | None
+    elements: Cut
+
+
+def round_buffer_elements(limit: int, *, ranks: int, alignment: int) -> int:
+    """Elements of a constant-size buffer: at most ``limit``, in whole aligned parts for every rank.
+
+    Raises:
+        ValueError: ``limit`` is too small for one.
+    """
+    block = ranks * alignment
+    if limit < block:
+        raise ValueError(f"constant_buffers is {limit} elements; make it {block} (ranks x alignment) or more")
+    return limit // block * block
+
+
+def split_into_cuts(elements: int, most: int) -> tuple[Cut, ...]:
+    """[0, elements) one after the other, each at most ``most`` long."""
+    return tuple(Cut(first=first, last=min(first + most, elements)) for first in range(0, elements, most))
+
+
+def find_runs(layout: Layout, cut: Cut) -> tuple[ElementRun, ...]:
+    """What a buffer for elements ``cut`` of every shard holds, in its order and without a hole."""
+    found: list[ElementRun] = []
+    for rank in range(layout.ranks):
+        start = layout.shard(rank).start + cut.first
+        for parameter, first, last in _iter_overlaps(layout, start, start + cut.elements):
+            place = rank * cut.elements + first - start
+            offset = first if parameter is None else layout.slots[parameter].offset
+            found.append(
+                ElementRun(
+                    buffer=Cut(first=place, last=place + last - first),
+                    parameter=parameter,
+                    elements=Cut(first=first - offset, last=last - offset),
+                )
+            )
+    return tuple(found)
+
+
+def _iter_overlaps(layout: Layout, start: int, stop: int) -> Iterator[tuple[int | None, int, int]]:
+    """Parameters, and padding, in flat elements [start, stop): which one, from where, to where."""
+    begin = bisect_right([slot.offset + slot.numel for slot in layout.slots], start)
+    for index in range(begin, len(layout.slots)):
+        slot = layout.slots[index]
+        first, last = max(slot.offset, start), min(slot.offset + slot.numel, stop)
+        if slot.offset >= stop:
+            break
+        if first < last:
+            yield index, first, last
+    if stop > max(start, layout.numel):
+        yield None, max(start, layout.numel), stop
+
+
+class FlatGrads:
+    """One flat tensor that stays: every ``.grad`` is a view into it, and autograd adds."""
+
+    def __init__(self, unit: FlatUnit) -> None:
+        self._unit = unit
+        self.flat = torch.zeros_like(unit.full)
+        self._views = tuple(unit.views(self.flat))
+        self._attach()
+
+    def take(self, index: int) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+        view, parameter = self._views[index], self._unit.parameters[index]
+        if parameter.grad is not view:  # somebody dropped it (set_to_none), and autograd made a new one
+            assert parameter.grad is not None
+            view.copy_(parameter.grad)
+            parameter.grad = view
+
+    def complete(self, missing: Iterable[int]) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+        for index in missing:
+            if self._unit.parameters[index].grad is None:
+                self._views[index].zero_()
+            else:
+                self.take(index)  # of an earlier micro-batch
+        self._attach()
+
+    def read(self, cut: Cut, buffer: torch.Tensor) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
+        part = self.part(cut)
+        buffer.view(part.shape).copy_(part)
+
+    def part(self, cut: Cut) -> torch.Tensor:
+        """Elements ``cut`` of every shard, as ranks x elements."""
+        return view_by_shard(self.flat, self._unit, cut)
+
+    def close(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
+
+    def zero(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+        self.flat.zero_()
+        self._attach()
+
+    def _attach(self) -> None:
+        for parameter, view in zip(self._unit.parameters, self._views, strict=True):
+            parameter.grad = view
+
+
+class BucketAfterBackward:
+    """``.grad`` as autograd made it until all are there, then one after the other into a bucket, and dropped.
+
+    While a unit runs backward, its activations go and its gradients come; the bucket is taken after that,
+    when the unit's parameters are given back too.
+    """
+
+    def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:
+        self._unit = unit
+        self._pool = pool
+
+    def take(self, index: int) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+
+    def complete(self, missing: Iterable[int]) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+
+    def hand_over(self) -> torch.Tensor:
+        """See :class:`~zprof.reference_engine.gradients.reductions.BucketedGrads`."""
+        layout = self._unit.layout
+        bucket = self._pool.take(layout.padded)
+        bucket[layout.numel :].zero_()
+        for view, parameter in zip(self._unit.views(bucket), self._unit.parameters, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                view.copy_(parameter.grad)
+                parameter.grad = None
+        return bucket
+
+    def zero(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+        _drop_gradients(self._unit)
+
+
+class BucketDuringBackward:
+    """A bucket of a pool: each gradient is copied in as soon as it is there, and dropped."""
+
+    def __init__(self, unit: FlatUnit, pool: BucketPool) -> None:
+        self._unit = unit
+        self._pool = pool
+        self._bucket: torch.Tensor | None = None
+
+    def take(self, index: int) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+        parameter = self._unit.parameters[index]
+        assert parameter.grad is not None
+        self._slot(index).copy_(parameter.grad)
+        parameter.grad = None
+
+    def complete(self, missing: Iterable[int]) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+        for index in missing:
+            if self._unit.parameters[index].grad is None:
+                self._slot(index).zero_()
+            else:
+                self.take(index)  # of an earlier micro-batch
+
+    def read(self, cut: Cut, buffer: torch.Tensor) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
+        part = view_by_shard(self._open(), self._unit, cut)
+        buffer.view(part.shape).copy_(part)
+
+    def close(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
+        self._pool.give_back(self.hand_over())
+
+    def hand_over(self) -> torch.Tensor:
+        """See :class:`~zprof.reference_engine.gradients.reductions.BucketedGrads`."""
+        bucket, self._bucket = self._open(), None
+        return bucket
+
+    def zero(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+        self._bucket = None  # its memory goes back when the pool is drained
+        _drop_gradients(self._unit)
+
+    def _slot(self, index: int) -> torch.Tensor:
+        slot = self._unit.layout.slots[index]
+        return self._open()[slot.offset : slot.offset + slot.numel].view(slot.shape)
+
+    def _open(self) -> torch.Tensor:
+        if self._bucket is None:
+            self._bucket = self._pool.take(self._unit.layout.padded)
+            self._bucket[self._unit.layout.numel :].zero_()
+        return self._bucket
+
+
+class PerParamGrads:
+    """``.grad`` of each parameter, as autograd made it."""
+
+    def __init__(self, unit: FlatUnit, pieces: Sequence[Cut]) -> None:
+        """``pieces`` are those that will be read."""
+        self._unit = unit
+        self._runs = {cut: find_runs(unit.layout, cut) for cut in pieces}
+
+    def take(self, index: int) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+
+    def complete(self, missing: Iterable[int]) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+
+    def read(self, cut: Cut, buffer: torch.Tensor) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
+        for run in self._runs[cut]:
+            target = buffer[run.buffer.slice]
+            gradient = None if run.parameter is None else self._unit.parameters[run.parameter].grad
+            if gradient is None:
+                target.zero_()
+            else:
+                target.copy_(gradient.reshape(-1)[run.elements.slice])
+
+    def close(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.ReadableGrads`."""
+        _drop_gradients(self._unit)
+
+    def zero(self) -> None:
+        """See :class:`~zprof.reference_engine.gradients.reductions.UnreducedGrads`."""
+        _drop_gradients(self._unit)
+
+
+def view_by_shard(flat: torch.Tensor, unit: FlatUnit, cut: Cut) -> torch.Tensor:
+    """Elements ``cut`` of every shard of a unit's flat tensor, as ranks x elements."""
+    return flat.view(unit.layout.ranks, -1)[:, cut.slice]
+
+
+def _drop_gradients(unit: FlatUnit) -> None:
+    for parameter in unit.parameters:
+        parameter.grad = None

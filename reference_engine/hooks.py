@@ -1,0 +1,297 @@
+"""Hook a model's modules, parameters and autograd nodes, and find out when a backward pass begins and ends,
+for the model and for each unit.
+
+Hooks hold the engine weakly: otherwise a module would keep its engine, which keeps the module, and memory
+would wait for the cycle collector.
+
+It begins when the gradient of an output of the model is there, or with the first other hook that fires in
+it, and ends in the autograd engine's final callback.  That runs after the last gradient, with the streams of
+the caller of ``backward()`` as the current ones, but on the thread that ran the last node: with gradients on
+a GPU that is autograd's thread of the device, and the caller waits for it.  Nothing here may depend on the
+thread.
+
+``torch.autograd.grad()`` runs through the same nodes, and needs their parameters, but adds to no ``.grad``:
+such a pass begins and ends too, and is not the ``backward()`` of a step.
+
+The callback belongs to the pass in which it is queued.  Reentrant activation checkpointing runs a backward
+inside the backward, whose end is not the end: so the pass is begun before that, by the output of the model
+or by the recomputation, both of which belong to the outer one.
+
+Autograd runs what is ready in the reverse order of the forward.  Whatever a unit did came after its input was
+made, so it has run before the node that made the input gets its turn.  Inputs that no node made say nothing:
+tokens have no gradient, and the gradient of a leaf (a parameter that is handed on) comes as soon as it can.
+A unit that was called twice is over when both calls of that forward are; calls of another forward, whose
+graph somebody keeps, do not count.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import WeakMethod, WeakSet
+
+import torch
+from torch import nn
+from torch._compile import _disable_dynamo
+from torch.autograd import Variable
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.utils._pytree import tree_leaves
+
+from zprof.reference_engine.flat_unit import ModuleUnit
+
+
+class EngineHook:
+    """Calls a method of the engine, with ``prefix`` before the hook's own arguments, while the engine lives.
+
+    A deep copy of the module is a plain module: the hook of the copy does nothing.
+    """
+
+    def __init__(self, method: Callable[..., Any], *prefix: Any) -> None:
+        self._method = WeakMethod(method)
+        self._prefix = prefix
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine is still there."""
+        return self._method() is not None
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Be the hook."""
+        method = self._method()
+        return None if method is None else method(*self._prefix, *arguments, **named)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return do_nothing
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("a module in a ZeRO engine cannot be pickled: save model.state_dict() instead")
+
+
+class ModuleHook(EngineHook):
+    """A hook of a module; torch.compile does not look into it, and compiles what stands before and after."""
+
+    @_disable_dynamo
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Be the hook."""
+        return super().__call__(*arguments, **named)
+
+
+def do_nothing(*arguments: Any, **named: Any) -> None:
+    """A hook without effect."""
+
+
+class Listeners:
+    """Methods to be called one after the other, in the order in which they came.
+
+    Bound methods are known weakly, for the reason above: who adds one has to live elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._methods: list[Callable[[], Callable[[], None] | None]] = []
+
+    def append(self, method: Callable[[], None]) -> None:
+        """Add one."""
+        bound = hasattr(method, "__func__")
+        self._methods.append(WeakMethod(method) if bound else lambda: method)
+
+    def __call__(self) -> None:
+        """Tell all of them."""
+        for known in self._methods:
+            method = known()
+            if method is not None:
+                method()
+
+
+def is_in_backward() -> bool:
+    """Whether autograd runs on this thread: a forward in it is a recomputation."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _will_execute(node: Node) -> bool:
+    """Return whether the running pass executes a node that its graph holds."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # of a leaf whose gradient autograd.grad() returns instead of adding it to .grad
+        return False
+
+
+def will_have_gradient(parameter: torch.Tensor) -> bool:
+    """Whether the running backward pass gives the parameter a gradient, or has given it one."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _will_execute(get_gradient_edge(parameter).node)
+
+
+class BackwardPass:
+    """Tells listeners, in their order, of the begin and the end of each backward pass."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        """``parameters`` are those that are trained."""
+        self.running = False
+        #: Whether the pass that runs, or ran last, adds to ``.grad``.
+        self.accumulates = True
+        self._parameters = parameters
+        self.on_begin = Listeners()
+        self.on_end = Listeners()
+
+    def enter(self) -> None:
+        """To be called from every hook in the backward; the first call of a pass begins it."""
+        if self.running:
+            return
+        self.accumulates = self._is_backward()
+        self.on_begin()
+        self.running = True
+        Variable._execution_engine.queue_callback(self._end)
+
+    def watch(self, root: nn.Module) -> None:
+        """Hook the outermost module, before every other part of the engine does."""
+        root.register_forward_pre_hook(ModuleHook(self._before_forward), prepend=True)
+        root.register_forward_hook(ModuleHook(self._after_forward))
+
+    def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if not is_in_backward():
+            self.running = False  # a pass that an exception ended has not told so
+
+    def _after_forward(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        if torch.is_grad_enabled() and not is_in_backward():
+            for node in collect_nodes(output):
+                node.register_prehook(self._gradient_of_output)
+
+    def _gradient_of_output(self, gradients: object) -> None:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "backward(create_graph=True) is not supported: gradients are reduced out of autograd's sight"
+            )
+        self.enter()
+
+    def _is_backward(self) -> bool:
+        """Return False in ``autograd.grad()``, and in a ``backward(inputs=...)`` of other tensors.
+
+        Both execute only what leads to their inputs.  A backward in which this rank has used none of its
+        parameters executes the whole graph.
+        """
+        if any(will_have_gradient(parameter) for parameter in self._parameters):
+            return True
+        left: list[Node] = [torch._C._current_autograd_node()]
+        seen = set(left)
+        while left:
+            for node, _ in left.pop().next_functions:
+                if node is None or node in seen:
+                    continue
+                if not _will_execute(node):
+                    return False
+                seen.add(node)
+                left.append(node)
+        return True
+
+    def _end(self) -> None:
+        self.running = False
+        self.on_end()
+
+
+class InputWatch:
+    """Calls back when the backward of a unit is over."""
+
+    def __init__(
+        self, units: Sequence[ModuleUnit], backward: BackwardPass, on_over: Callable[[ModuleUnit], None]
+    ) -> None:
+        """Hook the modules."""
+        self._units = {unit.name: unit for unit in units}
+        self._backward = backward
+        self._on_over = on_over
+        self._open: dict[str, WeakSet[_Call]] = {unit.name: WeakSet() for unit in units}
+        self._silent: Counter[str] = Counter()
+        self._root = units[0].name
+        self._forward = 0
+        backward.on_end.append(self._forget)
+        for unit in units:
+            hook = ModuleHook(self._before_forward, unit.name)
+            unit.module.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def call_over(self, call: "_Call") -> None:
+        """One call of a unit has had its backward."""
+        self._backward.enter()
+        if self._backward.accumulates:  # after autograd.grad() the backward of the same graph may still come
+            self._open[call.unit].discard(call)
+        self._tell(call.unit)
+        others = any(other.forward == call.forward for other in self._open[call.unit] if other is not call)
+        if not others and not self._silent[call.unit]:
+            self._on_over(self._units[call.unit])
+
+    def _before_forward(
+        self, name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        if is_in_backward():
+            self._backward.enter()
+            return
+        if not torch.is_grad_enabled():
+            return
+        self._forward += name == self._root
+        call = _Call(self, name, self._forward)
+        tensors = iter_tensors((arguments, named))
+        inputs = [tensor for tensor in tensors if tensor.requires_grad and not tensor.is_leaf]
+        for tensor in inputs:
+            tensor.grad_fn  # noqa: B018  reading renews it: torch 2.13 crashes in register_hook on an outdated view
+            tensor.register_hook(call.over)  # type: ignore[no-untyped-call]
+        if inputs:
+            self._open[name].add(call)
+        else:
+            self._silent[name] += 1
+        self._tell(name)
+
+    def _forget(self) -> None:
+        if not self._backward.accumulates:
+            return
+        self._silent.clear()
+        for name in self._open:
+            self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        for flat in self._units[name].flat:
+            flat.watched = bool(self._open[name]) and not self._silent[name]
+
+
+class _Call:
+    """One call of a unit in a forward: its first input with a gradient ends it.  The graph alone keeps it."""
+
+    def __init__(self, watch: InputWatch, unit: str, forward: int) -> None:
+        self._watch = watch
+        self.unit = unit
+        self.forward = forward
+
+    def over(self, gradient: torch.Tensor) -> None:
+        self._watch.call_over(self)
+
+
+def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors in nested containers, dataclasses and the attributes of other objects (not of theirs)."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for field in dataclasses.fields(leaf):
+                yield from iter_tensors(getattr(leaf, field.name, None))
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, type | nn.Module):
+            yield from _iter_plain_tensors(list(vars(leaf).values()))
+
+
+def collect_nodes(value: Any) -> set[Node]:
+    """The nodes through which a gradient comes to the tensors in ``value``.
+
+    A view counts with its base too: after a change in place the view has a new node, and the gradient comes
+    by the base's.
+    """
+    nodes: set[Node] = set()
+    for tensor in iter_tensors(value):
+        if tensor.grad_fn is not None:
+            nodes.add(tensor.grad_fn)
+        base = tensor._base
+        if base is not None and base.grad_fn is not None:
+            nodes.add(base.grad_fn)
+    return nodes
+
+
+def _iter_plain_tensors(values: list[Any]) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))

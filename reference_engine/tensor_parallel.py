@@ -1,0 +1,239 @@
+"""Split a model's linear layers, embedding and loss over the ranks of a tensor-parallel group, as
+Megatron-LM does (arXiv 1909.08053, section 3).
+
+A layer split by columns and then one split by rows need one all-reduce in the forward and one in the
+backward.
+
+              forward       backward
+    copy      identity      all_reduce       f, before a layer that is split by columns
+    reduce    all_reduce    identity         g, after a layer that is split by rows
+    gather    all_gather    own part         where split columns are wanted whole
+
+Behind a reduce or a gather all ranks compute the same, so that the gradients there are equal bit by bit.
+
+    columns   Y_r = X A_r           A = [A_1 .. A_N] by output features
+    rows      Y = sum_r X_r B_r     B by input features, where X_r is what the columns before left on the rank
+
+Two matrices in a row, the first by columns and the second by rows, need one all_reduce in the forward and
+one in the backward: nothing is exchanged between them (arXiv 1909.08053, section 3, figure 3).  The layers
+are made of a whole one, so that the weights do not depend on the number of ranks.
+
+    loss = mean over tokens of (lse - logit[target]),   lse = log sum_v exp(logit[v])
+
+Each rank takes the log-sum-exp of its own logits; that of all is the log-sum-exp of the ranks'.  So one
+all_gather of two float32 a token is exchanged (Megatron-LM: three all_reduces of one), and logits stay split.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from zprof.reference_engine.comm.collective import Comm
+
+
+class ColumnParallelLinear(nn.Module):
+    """A linear layer of which each rank computes a part of the output features."""
+
+    def __init__(self, whole: nn.Linear, mp: Comm, unit: str, *, parts: int = 1) -> None:
+        """Keep this rank's part.  ``parts`` matrices (query, key, value) in ``whole`` are split one by one.
+
+        Raises:
+            ValueError: the output features of a part cannot be divided among the ranks.
+        """
+        super().__init__()
+        divide_among_ranks(whole.out_features // parts, mp, f"output features of {unit}")
+        self.weight = slice_for_rank(whole.weight, mp, dim=0, parts=parts)
+        self.bias = None if whole.bias is None else slice_for_rank(whole.bias, mp, dim=0, parts=parts)
+        self._mp, self._unit = mp, unit
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` is [..., input features], equal on all ranks; the result is [..., own output features]."""
+        return F.linear(copy_to_ranks(x, self._mp, self._unit), self.weight, self.bias)
+
+
+class RowParallelLinear(nn.Module):
+    """A linear layer to which each rank brings a part of the input features."""
+
+    def __init__(self, whole: nn.Linear, mp: Comm, unit: str) -> None:
+        """Keep this rank's part; the bias stays whole on every rank.
+
+        Raises:
+            ValueError: the input features cannot be divided among the ranks.
+        """
+        super().__init__()
+        divide_among_ranks(whole.in_features, mp, f"input features of {unit}")
+        self.weight = slice_for_rank(whole.weight, mp, dim=1)
+        self.bias = whole.bias
+        self._mp, self._unit = mp, unit
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` is [..., own input features]; the result is [..., output features], equal on all ranks."""
+        summed = reduce_over_ranks(F.linear(x, self.weight), self._mp, self._unit)
+        return summed if self.bias is None else summed + self.bias  # once, not once per rank
+
+
+class GatheredColumns(nn.Module):
+    """Makes the output of a layer that is split by columns whole on every rank."""
+
+    def __init__(self, mp: Comm, unit: str) -> None:
+        super().__init__()
+        self._mp, self._unit = mp, unit
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` is [..., own columns]; the result is [..., all columns]."""
+        return gather_columns(x, self._mp, self._unit)
+
+
+class VocabParallelEmbedding(nn.Module):
+    """An embedding of which each rank has a range of rows."""
+
+    def __init__(self, whole: nn.Embedding, mp: Comm, unit: str) -> None:
+        """Keep this rank's rows.
+
+        Raises:
+            ValueError: the rows cannot be divided among the ranks.
+        """
+        super().__init__()
+        self._first = mp.rank * divide_among_ranks(whole.num_embeddings, mp, f"rows of {unit}")
+        self.weight = slice_for_rank(whole.weight, mp, dim=0)
+        self._mp, self._unit = mp, unit
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """``tokens`` are below the whole number of rows; the result is [..., hidden], equal on all ranks."""
+        row, absent = _locate_own_rows(tokens, self._first, self.weight.shape[0])
+        # All ranks but one add zeros, so that the sum is exact.
+        rows = F.embedding(row, self.weight).masked_fill(absent.unsqueeze(-1), 0.0)
+        return reduce_over_ranks(rows, self._mp, self._unit)
+
+
+class VocabParallelLoss(nn.Module):
+    """Mean cross entropy of logits that are split by the vocabulary."""
+
+    def __init__(self, mp: Comm, unit: str) -> None:
+        super().__init__()
+        self._mp, self._unit = mp, unit
+
+    def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """``logits`` are [tokens, own words], ``targets`` [tokens]; the loss is float32, the same on all."""
+        loss: torch.Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+            logits, targets, self._mp, self._unit
+        )
+        return loss
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
+        column, absent = _locate_own_rows(targets, mp.rank * logits.shape[1], logits.shape[1])
+        chosen = logits.gather(1, column.unsqueeze(1)).squeeze(1).float().masked_fill(absent, 0.0)
+        own = torch.stack([logits.float().logsumexp(1), chosen])
+        ranks = own.new_empty(mp.world_size, *own.shape)
+        mp.all_gather(ranks.view(-1), own.view(-1), unit).wait()
+        lse = ranks[:, 0].logsumexp(0)
+        ctx.save_for_backward(logits, lse, column, absent)
+        return (lse - ranks[:, 1].sum(0)).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """softmax - 1 at the target, over the number of tokens."""
+        logits, lse, column, absent = ctx.saved_tensors
+        gradient = (logits.float() - lse.unsqueeze(1)).exp_()
+        gradient.scatter_add_(1, column.unsqueeze(1), absent.float().sub_(1.0).unsqueeze(1))
+        gradient.mul_(gradients[0] / logits.shape[0])
+        return gradient.to(logits.dtype), None, None, None
+
+
+def _locate_own_rows(index: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions in this rank's range, 0 where it is another rank's, and where that is so."""
+    local = index - first
+    absent = (local < 0) | (local >= count)
+    return local.masked_fill(absent, 0), absent
+
+
+def copy_to_ranks(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
+    """f: ``x``, which is the same on all ranks; its gradient is the sum over the ranks."""
+    copied: torch.Tensor = _Copy.apply(x, mp, unit)  # type: ignore[no-untyped-call]
+    return copied
+
+
+def reduce_over_ranks(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
+    """g: the sum over the ranks, in the memory of ``x``, which must be the caller's own."""
+    summed: torch.Tensor = _Reduce.apply(x, mp, unit)  # type: ignore[no-untyped-call]
+    return summed
+
+
+def gather_columns(x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
+    """The last dimensions of all ranks side by side, in rank order."""
+    whole: torch.Tensor = _Gather.apply(x, mp, unit)  # type: ignore[no-untyped-call]
+    return whole
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
+        ctx.mp, ctx.unit = mp, unit
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        # A copy: autograd may have given the same tensor to others.
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        ctx.mp.all_reduce(total, ctx.unit).wait()
+        return total, None, None
+
+
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        mp.all_reduce(x, unit).wait()
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0], None, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mp: Comm, unit: str) -> torch.Tensor:
+        ctx.mp, ctx.width = mp, x.shape[-1]
+        parts = x.new_empty(mp.world_size, *x.shape)
+        mp.all_gather(parts.view(-1), x.contiguous().view(-1), unit).wait()
+        return parts.movedim(0, -2).flatten(-2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0].narrow(-1, ctx.mp.rank * ctx.width, ctx.width), None, None
+
+
+SPLIT_MARK = "tensor_parallel_split"
+"""The attribute of a parameter whose elements differ from rank to rank; others are equal on all ranks."""
+
+
+def divide_among_ranks(size: int, mp: Comm, what: str) -> int:
+    """One rank's part of ``size`` elements.
+
+    Raises:
+        ValueError: the ranks do not divide ``size``; one line that names it.
+    """
+    if size % mp.world_size:
+        raise ValueError(
+            f"{what} is {size}; it must be a multiple of the {mp.world_size} model-parallel ranks"
+        )
+    return size // mp.world_size
+
+
+def slice_for_rank(whole: torch.Tensor, mp: Comm, *, dim: int, parts: int = 1) -> nn.Parameter:
+    """This rank's slice of a parameter along ``dim``, in memory of its own, marked as split.
+
+    ``parts`` is how many matrices lie behind each other along ``dim``; each is split by itself.
+    """
+    share = whole.shape[dim] // parts // mp.world_size
+    separate = torch.unflatten(whole.detach(), dim, (parts, mp.world_size, share))
+    own = separate.select(dim + 1, mp.rank).flatten(dim, dim + 1)
+    part = nn.Parameter(own.clone(memory_format=torch.contiguous_format), whole.requires_grad)
+    setattr(part, SPLIT_MARK, True)
+    return part

@@ -1,0 +1,196 @@
+"""The features that tenant rules use: where a block was made, and how its life lies in a step's passes.
+
+A pass is a run of allocations of one kind: forward, backward or optimizer. Only the order of allocations
+counts, no time constants. A block whose end the history does not show is compared with the same block of
+the step before.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.memory.history import HeldBlocks
+from zprof.analysis.memory.stack_origins import Origin
+from zprof.analysis.memory.tables import FOREVER, Bool, Int
+
+NONE, FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2, 3
+_KINDS = {
+    Origin.FORWARD: FORWARD,
+    Origin.FORWARD_NAME: FORWARD,
+    Origin.BARE: BACKWARD,
+    Origin.BACKWARD: BACKWARD,
+    Origin.BACKWARD_NAME: BACKWARD,
+    Origin.RECOMPUTE: BACKWARD,
+    Origin.OPTIMIZER: OPTIMIZER,
+    Origin.OPTIMIZER_INIT: OPTIMIZER,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """One entry a pass, in the order of time: its kind, and the times of its first and last allocation."""
+
+    kind: Int
+    first_ns: Int
+    last_ns: Int
+
+    def next_of(self, kind: int, index: Int) -> Int:
+        """When the first pass of a kind after each of these passes begins; FOREVER where none does."""
+        begins = np.append(self.first_ns, FOREVER)
+        own = np.flatnonzero(self.kind == kind)
+        at = np.searchsorted(own, index, side="right")
+        following: Int = begins[np.append(own, len(self.kind))[at]]
+        return following
+
+
+def find_passes(blocks: HeldBlocks, origin: Int) -> tuple[Passes, Int]:
+    """(passes, pass of each block); -1 for a block that tells no pass or was there before."""
+    kind = _pass_kinds(blocks, origin)
+    rows = np.flatnonzero(kind != NONE)
+    kinds = kind[rows]
+    starts = np.flatnonzero(np.append(True, kinds[1:] != kinds[:-1])) if len(rows) else rows
+    member = np.full(len(blocks), -1, dtype=np.int64)
+    counted = np.zeros(len(rows), dtype=np.int64)
+    counted[starts] = 1
+    member[rows] = np.cumsum(counted) - 1
+    ends = np.append(starts[1:], len(rows)) - 1 if len(rows) else starts
+    return (
+        Passes(
+            kind=kinds[starts],
+            first_ns=blocks.begin_ns[rows[starts]],
+            last_ns=blocks.begin_ns[rows[ends]],
+        ),
+        member,
+    )
+
+
+def _pass_kinds(blocks: HeldBlocks, origin: Int) -> Int:
+    table = np.array([_KINDS.get(code, NONE) for code in Origin], dtype=np.int64)
+    kind = table[origin]
+    kind[blocks.before] = NONE
+    # Without a forward pass before it, an allocation without a frame is only that.
+    forward = np.flatnonzero(kind == FORWARD)
+    first = int(forward[0]) if len(forward) else len(kind)
+    kind[:first][kind[:first] == BACKWARD] = NONE
+    return kind
+
+
+def find_next_other(blocks: HeldBlocks, rows: Bool, member: Int) -> Int:
+    """When the first block after each that tells a pass and is none of ``rows`` is made; else FOREVER."""
+    others = blocks.begin_ns[np.flatnonzero((member >= 0) & ~rows)]
+    following: Int = np.append(others, FOREVER)[np.searchsorted(others, blocks.begin_ns, side="right")]
+    return following
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Columns over the blocks; every rule is a mask over them.
+
+    made_in: the kind of pass that the block tells of (NONE: it tells nothing, or was there before).
+    under_way: index of the pass that was under way at its birth, -1 before the first.
+    stays: it was still live when the history ended.  in_open_pass: the history ends in that pass, so that
+    the end of what stays is unknown.  outlives_pass: it was live after that pass's last allocation.
+    sees_*: it was live when the next pass of that kind began.  optimizer_is_next: an optimizer pass comes
+    before the next forward pass.  dies_in_backward: it ends in the backward pass that follows.
+    outlives_recompute: it was live when the run of recomputed operators that made it was over.
+    """
+
+    origin: Int
+    requested_bytes: Int
+    made_in: Int
+    under_way: Int
+    passes: Passes
+    stays: Bool
+    before: Bool
+    in_open_pass: Bool
+    outlives_pass: Bool
+    sees_forward: Bool
+    sees_backward: Bool
+    sees_optimizer: Bool
+    optimizer_is_next: Bool
+    dies_in_backward: Bool
+    outlives_recompute: Bool
+
+    def made_by(self, *origins: Origin) -> Bool:
+        """Blocks of these origins."""
+        return np.isin(self.origin, [int(origin) for origin in origins])
+
+
+def compute_features(blocks: HeldBlocks, origin: Int) -> Features:
+    """Look at every block once."""
+    passes, member = find_passes(blocks, origin)
+    under_way = np.searchsorted(passes.first_ns, blocks.begin_ns, side="right") - 1
+    under_way = np.where(blocks.before, -1, np.where(member >= 0, member, under_way))
+    within, at, end = under_way >= 0, np.maximum(under_way, 0), blocks.freed_ns
+    forward, backward, optimizer = (
+        _next_pass_begin(passes, kind, at) for kind in (FORWARD, BACKWARD, OPTIMIZER)
+    )
+    return Features(
+        origin=origin,
+        requested_bytes=blocks.requested_bytes,
+        made_in=np.where(member >= 0, np.append(passes.kind, NONE)[at], NONE),
+        under_way=under_way,
+        passes=passes,
+        stays=end == FOREVER,
+        before=blocks.before,
+        in_open_pass=within & (at == len(passes.kind) - 1),
+        outlives_pass=within & (end > np.append(passes.last_ns, FOREVER)[at]),
+        sees_forward=within & _lives_until(end, forward),
+        sees_backward=within & _lives_until(end, backward),
+        sees_optimizer=within & _lives_until(end, optimizer),
+        optimizer_is_next=within & (optimizer < forward),
+        dies_in_backward=within & (end != FOREVER) & (end <= _find_backward_end(passes, at)),
+        outlives_recompute=_find_outliving_recompute(blocks, origin, member),
+    )
+
+
+def _next_pass_begin(passes: Passes, kind: int, at: Int) -> Int:
+    return passes.next_of(kind, at) if len(passes.kind) else np.full(len(at), FOREVER, dtype=np.int64)
+
+
+def _lives_until(end_ns: Int, time_ns: Int) -> Bool:
+    """Whether a life goes on at a time that there is."""
+    reached: Bool = (time_ns != FOREVER) & (end_ns > time_ns)
+    return reached
+
+
+def _find_backward_end(passes: Passes, at: Int) -> Int:
+    """When the backward pass that follows each pass is over: the next pass begins; FOREVER while it runs."""
+    if not len(passes.kind):
+        return np.full(len(at), FOREVER, dtype=np.int64)
+    own = np.append(np.flatnonzero(passes.kind == BACKWARD), len(passes.kind))
+    following = own[np.searchsorted(own[:-1], at, side="right")]
+    begins: Int = np.append(passes.first_ns, [FOREVER, FOREVER])[following + 1]
+    return begins
+
+
+def _find_outliving_recompute(blocks: HeldBlocks, origin: Int, member: Int) -> Bool:
+    rows = (origin == Origin.RECOMPUTE) & (member >= 0)
+    following = find_next_other(blocks, rows, member)
+    outlives: Bool = rows & (following != FOREVER) & (blocks.freed_ns > following)
+    return outlives
+
+
+def find_previous_blocks(blocks: HeldBlocks, seen: Features) -> Int:
+    """Row of the block of the step before, for each block of the open pass; -1 for all others."""
+    twin = np.full(len(blocks), -1, dtype=np.int64)
+    last = len(seen.passes.kind) - 1
+    alike = np.flatnonzero(seen.passes.kind[:-1] == seen.passes.kind[-1:]) if last > 0 else np.zeros(0)
+    if not len(alike):
+        return twin
+    now = np.flatnonzero(seen.under_way == last)
+    then = np.flatnonzero(seen.under_way == int(alike[-1]))
+    known = {key: row for key, row in zip(_make_keys(blocks, then), then.tolist(), strict=True)}
+    twin[now] = [known.get(key, -1) for key in _make_keys(blocks, now)]
+    return twin
+
+
+def _make_keys(blocks: HeldBlocks, rows: Int) -> list[tuple[int, int, int]]:
+    """(size, stack, how many of them came before) of each row, in the order of birth."""
+    counts: dict[tuple[int, int], int] = {}
+    keys: list[tuple[int, int, int]] = []
+    sizes, stacks = blocks.requested_bytes[rows].tolist(), blocks.stack[rows].tolist()
+    for size, stack in zip(sizes, stacks, strict=True):
+        count = counts[size, stack] = counts.get((size, stack), -1) + 1
+        keys.append((size, stack, count))
+    return keys

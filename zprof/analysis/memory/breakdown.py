@@ -1,0 +1,248 @@
+"""What the peak consists of: by kind and basis, by phase, by module, and the largest allocations.
+
+A block counts for the module that allocated it and for every module around that one. Per nesting level the
+begins and ends are sorted by (module, time) once; a running sum within each module gives its peak.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from zprof.analysis.memory.live_bytes import RankLives, find_alive_segments
+from zprof.analysis.memory.roles import tenant_name
+from zprof.analysis.memory.tables import UNTAGGED, Int
+from zprof.analysis.memory.timeline import Timeline
+from zprof.model.memory import Allocation, Basis, MemoryPart, ModulePeak, PhasePeak
+
+#: Largest allocations that a report shows of each rank.
+MAX_ALLOCATIONS = 10
+#: Kinds that a report shows; the smallest beyond it are one kind of their tenant.
+MAX_PARTS = 64
+_REST = "other"
+
+#: The frames of some storages, by their generation.
+ReadStacks = Callable[[frozenset[int]], Mapping[int, tuple[str, ...]]]
+
+
+def list_parts(lives: RankLives, time_ns: int) -> tuple[MemoryPart, ...]:
+    """The live bytes by tenant and kind, largest first; they sum to what is live."""
+    rows = find_alive_segments(lives.segments, time_ns)
+    frame = pd.DataFrame(
+        {
+            "tenant": lives.segments.tenant[rows],
+            "sub": [str(sub) for sub in lives.segments.sub[rows]],
+            "bytes": lives.segments.bytes[rows],
+        }
+    )
+    sums = frame.groupby(["tenant", "sub"], sort=True)["bytes"].sum().reset_index()
+    sums = sums.sort_values("bytes", ascending=False, kind="stable")
+    rest = sums.iloc[MAX_PARTS:].groupby("tenant", as_index=False)["bytes"].sum().assign(sub=_REST)
+    shown = pd.concat([sums.iloc[:MAX_PARTS], rest]) if len(rest) else sums
+    return tuple(
+        MemoryPart(
+            tenant=tenant_name(int(tenant)), sub=sub, bytes=int(size), basis=recorded_basis(int(tenant))
+        )
+        for tenant, sub, size in zip(shown["tenant"], shown["sub"], shown["bytes"], strict=True)
+    )
+
+
+def recorded_basis(tenant: int) -> Basis:
+    """In a live recording a hook or the operator itself names the tenant, or nobody does."""
+    return Basis.UNKNOWN if tenant == UNTAGGED else Basis.TAGGED
+
+
+def split_by_basis(peak_bytes: int, untagged_bytes: int) -> Mapping[Basis, int]:
+    """What the tenants of a live recording rest on; sums to the peak."""
+    return {Basis.TAGGED: peak_bytes - untagged_bytes, Basis.RULE: 0, Basis.UNKNOWN: untagged_bytes}
+
+
+def find_largest_allocations(
+    rank: int, lives: RankLives, time_ns: int, stacks: ReadStacks
+) -> tuple[Allocation, ...]:
+    """The largest live allocations at an instant, largest first."""
+    rows = find_alive_segments(lives.segments, time_ns)
+    rows = rows[np.argsort(-lives.segments.bytes[rows], kind="stable")][:MAX_ALLOCATIONS]
+    speakers = [_representative_generation(lives, int(block)) for block in lives.segments.block[rows]]
+    frames = stacks(frozenset(generation for generation in speakers if generation is not None))
+    return tuple(
+        _make_allocation(rank, lives, int(row), frames.get(-1 if speaker is None else speaker, ()))
+        for row, speaker in zip(rows, speakers, strict=True)
+    )
+
+
+def _make_allocation(rank: int, lives: RankLives, row: int, stack: tuple[str, ...]) -> Allocation:
+    segments, blocks = lives.segments, lives.blocks
+    block, tenant = int(segments.block[row]), int(segments.tenant[row])
+    return Allocation(
+        rank=rank,
+        bytes=int(segments.bytes[row]),
+        tenant=tenant_name(tenant),
+        sub=str(segments.sub[row]),
+        module=str(blocks.module[block] or ""),
+        stack=stack,
+        operator=str(blocks.operator[block] or ""),
+        basis=recorded_basis(tenant),
+    )
+
+
+def _representative_generation(lives: RankLives, block: int) -> int | None:
+    """Generation of the storage that speaks for a block: the first that an operator made, else the first."""
+    rows: Int = np.flatnonzero(lives.blocks.owner == block).astype(np.int64)
+    if not len(rows):
+        return None
+    known = rows[lives.storages.known[rows]]
+    return int(lives.storages.generation[(known if len(known) else rows)[0]])
+
+
+def find_phase_peaks(rank: int, lives: RankLives) -> tuple[PhasePeak, ...]:
+    """One entry a phase that lasted, in the order in which they first began; their maximum is the peak."""
+    begins, names = _list_phase_stretches(lives.timeline)
+    times, live, stretch = _list_points(lives, begins)
+    peaks = []
+    for name in dict.fromkeys(names):
+        mine = np.array([other == name for other in names], dtype=bool)
+        rows = np.flatnonzero(mine[stretch])
+        highest = rows[live[rows] == live[rows].max()]
+        peaks.append(_make_phase_peak(rank, lives, name, int(times[highest].min())))
+    return tuple(peaks)
+
+
+def _list_phase_stretches(window: Timeline) -> tuple[Int, list[str]]:
+    """(begin, phase) of each stretch of the window that has a length; it lasts until the next begins."""
+    marked = [(t, name) for t, name in window.phases if window.begin_ns < t < window.end_ns]
+    all_marks = [(window.begin_ns, window.phase_at(window.begin_ns)), *marked]
+    ends = [*(t for t, _ in marked), window.end_ns]
+    kept = [mark for mark, end in zip(all_marks, ends, strict=True) if mark[0] < end]
+    return np.array([t for t, _ in kept], dtype=np.int64), [name for _, name in kept]
+
+
+def _list_points(lives: RankLives, begins: Int) -> tuple[Int, Int, Int]:
+    """(time, live bytes, stretch) of each stretch's begin and of each event in the window."""
+    times, live = lives.times_ns, lives.live_bytes
+    first = int(np.searchsorted(times, lives.timeline.begin_ns, side="right"))
+    last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
+    inside = times[first:last]
+    carried = np.concatenate([np.zeros(1, dtype=np.int64), live])[
+        np.searchsorted(times, begins, side="right")
+    ]
+    stretch = np.searchsorted(begins, inside, side="right") - 1
+    if not len(begins):
+        inside, stretch, last = inside[:0], stretch[:0], first
+    return (
+        np.concatenate([begins, inside]),
+        np.concatenate([carried, live[first:last]]),
+        np.concatenate([np.arange(len(begins)), stretch]).astype(np.int64),
+    )
+
+
+def _make_phase_peak(rank: int, lives: RankLives, name: str, time_ns: int) -> PhasePeak:
+    tenants, untagged = lives.held_at(time_ns)
+    return PhasePeak(
+        rank=rank,
+        phase=name,
+        step=lives.timeline.step_at(time_ns),
+        peak_bytes=sum(tenants.values()) + untagged,
+        tenants=tenants,
+        untagged_bytes=untagged,
+    )
+
+
+#: Modules that a report shows of each rank: those with the largest peaks.
+MAX_MODULES = 50
+#: Deeper names count for the module at this level.
+_MAX_DEPTH = 32
+_NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """All modules and those around them.  ``levels[d]`` is the one at depth d around each name, or -1."""
+
+    names: list[str]
+    levels: list[Int]
+
+
+def find_module_peaks(rank: int, lives: RankLives, peak_ns: int) -> tuple[ModulePeak, ...]:
+    """The modules with the largest peaks, largest first; none where no block has a module's name."""
+    rows = _find_module_blocks(lives)
+    codes, names = _factorize_names(lives.blocks.module[rows])
+    if not len(names):
+        return ()
+    begin, end, size = (column[rows] for column in _life_columns(lives))
+    tree = _build_tree(names)
+    order = np.argsort(np.concatenate([end, begin]), kind="stable")  # at one time frees come first
+    changes = np.concatenate([-size, size])[order]
+    block = np.concatenate([np.arange(len(rows))] * 2)[order]
+    at_peak = np.where((begin <= peak_ns) & (end > peak_ns), size, 0)
+    peaks = np.zeros(len(tree.names), dtype=np.int64)
+    held = np.zeros(len(tree.names), dtype=np.int64)
+    for level in tree.levels:
+        module = level[codes]
+        _update_peaks(peaks, module[block], changes)
+        inside = module >= 0
+        np.add.at(held, module[inside], at_peak[inside])
+    return _make_largest(rank, tree.names, peaks, held)
+
+
+def _find_module_blocks(lives: RankLives) -> Int:
+    """Blocks that a module allocated within the window."""
+    blocks, window = lives.blocks, lives.timeline
+    inside = (blocks.begin_ns > window.begin_ns) & (blocks.begin_ns <= window.end_ns)
+    rows: Int = np.flatnonzero(inside & (blocks.end_ns > blocks.begin_ns)).astype(np.int64)
+    named = np.fromiter((name is not None for name in blocks.module[rows]), dtype=bool, count=len(rows))
+    found: Int = rows[named]
+    return found
+
+
+def _life_columns(lives: RankLives) -> tuple[Int, Int, Int]:
+    return lives.blocks.begin_ns, lives.blocks.end_ns, lives.blocks.bytes
+
+
+def _factorize_names(modules: npt.NDArray[np.object_]) -> tuple[Int, list[str]]:
+    codes, names = pd.factorize(modules)
+    return codes.astype(np.int64), [str(name) for name in names]
+
+
+def _build_tree(names: list[str]) -> _Tree:
+    index: dict[str, int] = {}
+    paths = [[index.setdefault(around, len(index)) for around in _list_enclosing(name)] for name in names]
+    depth = max(len(path) for path in paths)
+    levels = [
+        np.array([path[level] if level < len(path) else _NOBODY for path in paths], dtype=np.int64)
+        for level in range(depth)
+    ]
+    return _Tree(list(index), levels)
+
+
+def _list_enclosing(name: str) -> list[str]:
+    """The root, then each module around ``name``, then itself."""
+    parts = name.split(".")[:_MAX_DEPTH] if name else []
+    return ["", *(".".join(parts[: count + 1]) for count in range(len(parts)))]
+
+
+def _update_peaks(peaks: Int, module: Int, changes: Int) -> None:
+    """Set each module's peak from the changes of its live bytes, which are in the order of time."""
+    order = np.argsort(module, kind="stable")
+    order = order[int(np.searchsorted(module[order], 0)) :]
+    groups = module[order]
+    if not len(groups):
+        return
+    running = np.cumsum(changes[order], dtype=np.int64)  # what began also ends, so each group ends at 0
+    first = np.flatnonzero(np.diff(groups, prepend=_NOBODY))
+    peaks[groups[first]] = np.maximum.reduceat(running, first)
+
+
+def _make_largest(rank: int, names: list[str], peaks: Int, held: Int) -> tuple[ModulePeak, ...]:
+    order = sorted(range(len(names)), key=lambda module: (-int(peaks[module]), names[module]))[:MAX_MODULES]
+    return tuple(
+        ModulePeak(
+            rank=rank,
+            module=names[module],
+            peak_bytes=int(peaks[module]),
+            at_rank_peak_bytes=int(held[module]),
+        )
+        for module in order
+    )

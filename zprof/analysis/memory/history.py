@@ -1,0 +1,316 @@
+"""The history of a CUDA allocator: blocks and segments of a device, its memory at an instant, its peaks.
+
+A block is live in [begin, freed), waits for a stream in [freed, released), and can be reused after that. At
+an instant
+
+    reserved = live + rounding + awaiting free + split + free segments + private pools
+
+Each free byte is counted where it lies. If blocks overlap or lie outside of all segments the free terms are
+unknown, and ``contradiction_bytes`` says by how much the history contradicts itself.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.memory.live_bytes import compute_live_curve
+from zprof.analysis.memory.tables import FOREVER, Bool, Int
+from zprof.model.errors import BadInput
+
+#: No device has more; a larger size in a table is damage, and sums of such could not be held.
+_MAX_BYTES = 1 << 46
+_COMMON_POOL = "0,0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBlocks:
+    """Lives of blocks.  ``stack`` is -1 where no frame was kept; ``tag`` indexes ``tags``, -1 for none.
+
+    ``understated_bytes``: requests above the size that the table gives to their blocks.
+    """
+
+    address: Int
+    requested_bytes: Int
+    block_bytes: Int
+    begin_ns: Int
+    freed_ns: Int
+    released_ns: Int
+    before: Bool
+    stack: Int
+    tag: Int
+    tags: tuple[str, ...]
+    understated_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldSegments:
+    """Memory that the allocator held.  ``kin`` is equal where two neighbours can be one segment."""
+
+    address: Int
+    bytes: Int
+    begin_ns: Int
+    end_ns: Int
+    private: Bool
+    expandable: Bool
+    kin: Int
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """One device's history; ``begin_ns`` is from when it is true."""
+
+    device: str
+    blocks: HeldBlocks
+    stretches: HeldSegments
+    begin_ns: int
+    end_ns: int
+
+
+def read_history(block: pd.DataFrame, segment: pd.DataFrame, device: str) -> History | None:
+    """The history of one device, or None where there is none.
+
+    Raises:
+        BadInput: a size or a time in it is impossible.
+    """
+    block, segment = (frame[frame["device"].astype(str) == device] for frame in (block, segment))
+    if block.empty and segment.empty:
+        return None
+    blocks, stretches = _read_blocks(block), _read_segments(segment)
+    times = np.concatenate(
+        [
+            *(column[column != FOREVER] for column in (blocks.begin_ns, blocks.freed_ns, blocks.released_ns)),
+            *(column[column != FOREVER] for column in (stretches.begin_ns, stretches.end_ns)),
+        ]
+    )
+    return History(
+        device=device,
+        blocks=blocks,
+        stretches=stretches,
+        begin_ns=int(times.min()),
+        end_ns=int(times.max()),
+    )
+
+
+def list_history_devices(block: pd.DataFrame) -> list[str]:
+    """Devices of a history, the one with the most bytes asked for first."""
+    totals = block.groupby(block["device"].astype(str))["requested_bytes"].sum()
+    return sorted(totals.index, key=lambda device: (-int(totals[device]), device))
+
+
+def _read_blocks(frame: pd.DataFrame) -> HeldBlocks:
+    frame = frame.sort_values("allocated_ns", kind="stable")
+    requested, block = _to_sizes(frame["requested_bytes"]), _to_sizes(frame["block_bytes"])
+    begin, freed = _to_ints(frame["allocated_ns"]), _to_ints(frame["freed_ns"], FOREVER)
+    released = _to_ints(frame["released_ns"], FOREVER)
+    freed = np.where(freed == FOREVER, released, freed)
+    freed = np.maximum(freed, begin)
+    tag, tags = encode_texts(frame["tag"])
+    return HeldBlocks(
+        address=_to_ints(frame["address"]),
+        requested_bytes=requested,
+        block_bytes=np.maximum(block, requested),
+        begin_ns=begin,
+        freed_ns=freed,
+        released_ns=np.maximum(released, freed),
+        before=frame["before_history"].to_numpy(dtype=bool),
+        stack=_to_ints(frame["stack"], -1),
+        tag=tag,
+        tags=tags,
+        understated_bytes=int(np.maximum(requested - block, 0).sum()),
+    )
+
+
+def _read_segments(frame: pd.DataFrame) -> HeldSegments:
+    begin = _to_ints(frame["mapped_ns"])
+    pool, pools = encode_texts(frame["pool"])
+    common = np.array([_is_common_pool(name) for name in pools] + [True], dtype=bool)
+    stream = _to_ints(frame["stream"], -1)
+    _, kin = np.unique(np.stack([pool, stream], axis=1), axis=0, return_inverse=True)
+    return HeldSegments(
+        address=_to_ints(frame["address"]),
+        bytes=_to_sizes(frame["bytes"]),
+        begin_ns=begin,
+        end_ns=np.maximum(_to_ints(frame["unmapped_ns"], FOREVER), begin),
+        private=~common[pool],
+        expandable=frame["expandable"].to_numpy(dtype=bool),
+        kin=kin.reshape(-1).astype(np.int64),
+    )
+
+
+def encode_texts(column: "pd.Series[Any]") -> tuple[Int, tuple[str, ...]]:
+    """(code of each row, texts by code); -1 where there is no text."""
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype("category")
+    codes = np.asarray(column.cat.codes.to_numpy(), dtype=np.int64)
+    return codes, tuple(str(text) for text in column.cat.categories)
+
+
+def _is_common_pool(pool: str) -> bool:
+    return "".join(pool.split()).strip("()[]") in ("", _COMMON_POOL)
+
+
+def _to_sizes(column: "pd.Series[Any]") -> Int:
+    sizes = _to_ints(column)
+    if len(sizes) and not (int(sizes.min()) >= 0 and int(sizes.max()) <= _MAX_BYTES):
+        raise BadInput("memory history: a block or segment has an impossible size", hint="record it again")
+    return sizes
+
+
+def _to_ints(column: "pd.Series[Any]", absent: int | None = None) -> Int:
+    filled = column if absent is None else column.astype("Int64").fillna(absent)
+    return np.asarray(filled.astype("int64").to_numpy(), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorTerms:
+    """The identity at one instant; the free terms are None where the history contradicts itself."""
+
+    live_bytes: int
+    rounding_bytes: int
+    awaiting_free_bytes: int
+    split_bytes: int | None
+    free_segments_bytes: int | None
+    private_pools_bytes: int | None
+    reserved_bytes: int
+    contradiction_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Regions:
+    """Segments at an instant, by address; neighbouring pieces of an expandable segment are one."""
+
+    address: Int
+    bytes: Int
+    private: Bool
+    overlap_bytes: int
+
+
+def compute_terms(history: History, time_ns: int) -> AllocatorTerms:
+    """The identity at an instant."""
+    blocks = history.blocks
+    held = np.flatnonzero((blocks.begin_ns <= time_ns) & (blocks.released_ns > time_ns))
+    live = held[blocks.freed_ns[held] > time_ns]
+    regions = _merge_segments(history.stretches, time_ns)
+    used, stray_bytes = _used_bytes(blocks, held, regions)
+    free = regions.bytes - used
+    overlap_bytes = _overlap_bytes(blocks.address[held], blocks.block_bytes[held]) + regions.overlap_bytes
+    contradiction = stray_bytes + overlap_bytes + int(-free[free < 0].sum())
+    whole = (used == 0) & ~regions.private
+    terms = (free[~whole & ~regions.private], free[whole], free[regions.private])
+    split, free_segments, private = (None if contradiction else int(part.sum()) for part in terms)
+    block_bytes, live_bytes = _sum_rows(blocks.block_bytes, live), _sum_rows(blocks.requested_bytes, live)
+    return AllocatorTerms(
+        live_bytes=live_bytes,
+        rounding_bytes=block_bytes - live_bytes,
+        awaiting_free_bytes=_sum_rows(blocks.block_bytes, held) - block_bytes,
+        split_bytes=split,
+        free_segments_bytes=free_segments,
+        private_pools_bytes=private,
+        reserved_bytes=int(regions.bytes.sum()),
+        contradiction_bytes=contradiction,
+    )
+
+
+def find_live_blocks(blocks: HeldBlocks, time_ns: int) -> Int:
+    """Rows of the blocks that are live at an instant."""
+    live = (blocks.begin_ns <= time_ns) & (blocks.freed_ns > time_ns)
+    return np.flatnonzero(live).astype(np.int64)
+
+
+def _merge_segments(stretches: HeldSegments, time_ns: int) -> _Regions:
+    rows = np.flatnonzero((stretches.begin_ns <= time_ns) & (stretches.end_ns > time_ns))
+    rows = rows[np.argsort(stretches.address[rows], kind="stable")]
+    address, size = stretches.address[rows], stretches.bytes[rows]
+    end, kin = address + size, stretches.kin[rows]
+    grown = stretches.expandable[rows]
+    joined = np.zeros(len(rows), dtype=bool)
+    joined[1:] = grown[1:] & grown[:-1] & (end[:-1] == address[1:]) & (kin[1:] == kin[:-1])
+    first = np.flatnonzero(~joined)
+    return _Regions(
+        address=address[first],
+        bytes=np.add.reduceat(size, first) if len(first) else size,
+        private=stretches.private[rows][first],
+        overlap_bytes=_overlap_bytes(address, size),
+    )
+
+
+def _overlap_bytes(address: Int, size: Int) -> int:
+    """Bytes that lie in what begins before them."""
+    order = np.argsort(address, kind="stable")
+    address, end = address[order], (address + size)[order]
+    reached = np.maximum.accumulate(end)[:-1]
+    return int(np.maximum(np.minimum(reached, end[1:]) - address[1:], 0).sum())
+
+
+def _used_bytes(blocks: HeldBlocks, held: Int, regions: _Regions) -> tuple[Int, int]:
+    """(bytes of blocks in each region, bytes of blocks that lie in none)."""
+    used = np.zeros(len(regions.address), dtype=np.int64)
+    address, size = blocks.address[held], blocks.block_bytes[held]
+    at = np.searchsorted(regions.address, address, side="right") - 1
+    inside = at >= 0
+    inside[inside] = (address + size)[inside] <= (regions.address + regions.bytes)[at[inside]]
+    np.add.at(used, at[inside], size[inside])
+    return used, int(size[~inside].sum())
+
+
+def _sum_rows(sizes: Int, rows: Int) -> int:
+    return int(sizes[rows].sum())
+
+
+#: The history counts microseconds, the profiler nanoseconds, each by its own reading of the clock.
+_MAX_APART_NS = 20_000
+
+
+def find_allocated_peak(history: History) -> tuple[int, int]:
+    """(time, bytes) of the most live bytes, counted as they were asked for; the first of equals."""
+    blocks = history.blocks
+    times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
+    if not len(times):
+        return history.begin_ns, 0
+    at = int(np.argmax(live))
+    return int(times[at]), int(live[at])
+
+
+def find_reserved_peak(history: History, begin_ns: int, end_ns: int) -> int | None:
+    """When within [begin, end] the allocator held the most; None where it held nothing."""
+    stretches, blocks = history.stretches, history.blocks
+    times, reserved = compute_live_curve(stretches.begin_ns, stretches.end_ns, stretches.bytes)
+    live_times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
+    instants = merge_times(times, live_times)
+    inside = instants[(instants >= begin_ns) & (instants <= end_ns)]
+    instants = merge_times(np.array([begin_ns], dtype=np.int64), inside)
+    held = sample_curve(times, reserved, instants)
+    if not len(held) or int(held.max()) == 0:
+        return None
+    highest = np.flatnonzero(held == held.max())
+    return int(instants[highest[np.argmax(sample_curve(live_times, live, instants[highest]))]])
+
+
+def find_peak_near(history: History, time_ns: int) -> int:
+    """The moment of most live bytes close to a time that another clock read."""
+    blocks = history.blocks
+    times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
+    first, last = np.searchsorted(times, [time_ns - _MAX_APART_NS, time_ns + _MAX_APART_NS])
+    return int(times[first + np.argmax(live[first:last])]) if last > first else time_ns
+
+
+def merge_times(first: Int, second: Int) -> Int:
+    """Two sorted lists of times as one; ``np.union1d`` hashes them, and takes twenty times as long."""
+    merged = np.sort(np.concatenate([first, second]), kind="stable")
+    distinct: Int = merged[np.append(True, merged[1:] != merged[:-1])[: len(merged)]]
+    return distinct
+
+
+def sample_curve(times: Int, values: Int, instants: Int) -> Int:
+    """A curve's value at each instant; 0 before its first point."""
+    at = np.searchsorted(times, instants, side="right") - 1
+    found: Int = np.where(at >= 0, values[np.maximum(at, 0)], 0) if len(values) else np.zeros_like(instants)
+    return found

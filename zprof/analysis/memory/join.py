@@ -1,0 +1,241 @@
+"""Join the allocator's blocks with the storages that hooks saw: by address, then by time.
+
+A storage noted at t belongs to the block [t0, t1) at its address with t0 <= t + 2 us and t <= t1 + 200 us:
+the note is taken after the operator returns, and by another reading of the clock than the allocator's.
+
+On a CPU the free of a block can leave no event (it ran on a thread that the profiler does not know). Such a
+block ends when its storage dies or its address is reused, whichever is first; what then still stays open is
+an upper bound.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from zprof.analysis.memory.tables import FOREVER, TENANT_CODES, UNTAGGED, Bool, Int, Lives
+from zprof.model.tenants import Tenant
+from zprof.model.training import Phase
+
+
+class AddressIndex:
+    """Allocations by (address, begin); both are replaced by their rank, so that one int64 key sorts them."""
+
+    def __init__(self, address: Int, begin_ns: Int) -> None:
+        self._addresses: Int = np.unique(address)
+        self._times: Int = np.unique(begin_ns)
+        keys = self._keys(address, begin_ns)
+        self._order: Int = np.argsort(keys, kind="stable").astype(np.int64)
+        self._sorted: Int = keys[self._order]
+
+    def last_until(self, address: Int, time_ns: Int) -> Int:
+        """Row of the last allocation at each address that began at or before each time; -1 for none."""
+        keys = self._keys(address, time_ns)
+        return self._row(np.searchsorted(self._sorted, keys, side="right") - 1, keys)
+
+    def first_after(self, address: Int, time_ns: Int) -> Int:
+        """Row of the first allocation at each address that began after each time; -1 for none."""
+        keys = self._keys(address, time_ns)
+        return self._row(np.searchsorted(self._sorted, keys, side="right"), keys)
+
+    def _keys(self, address: Int, time_ns: Int) -> Int:
+        code = np.searchsorted(self._addresses, address).astype(np.int64)
+        known = code < len(self._addresses)
+        known[known] = self._addresses[code[known]] == address[known]
+        rank = np.searchsorted(self._times, time_ns, side="right").astype(np.int64)
+        keys: Int = np.where(known, code * (len(self._times) + 1) + rank, -1)
+        return keys
+
+    def _row(self, position: Int, keys: Int) -> Int:
+        span = len(self._times) + 1
+        inside = (position >= 0) & (position < len(self._sorted)) & (keys >= 0)
+        found = np.full(len(keys), -1, dtype=np.int64)
+        same = self._sorted[position[inside]] // span == keys[inside] // span
+        rows = np.flatnonzero(inside)[same]
+        found[rows] = self._order[position[rows]]
+        return found
+
+
+MAX_EARLY_NS = 2_000
+MAX_LATE_NS = 200_000
+_TEMPORARY_SUBS = {Phase.BACKWARD.value: "act_grad", Phase.OPTIMIZER.value: "optimizer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Every block of memory that is known to have been live in the window, each counted once.
+
+    ``tenant`` and ``sub`` are what it is where no role claims it.  ``tracked``: an operator of the window
+    returned it.  ``open``: its end is unknown.  ``owner`` is the block of each storage row.
+    """
+
+    address: Int
+    begin_ns: Int
+    end_ns: Int
+    bytes: Int
+    tenant: Int
+    sub: npt.NDArray[np.object_]
+    module: npt.NDArray[np.object_]
+    operator: npt.NDArray[np.object_]
+    phase: npt.NDArray[np.object_]
+    tracked: Bool
+    open: Bool
+    owner: Int
+
+    def __len__(self) -> int:
+        return len(self.begin_ns)
+
+
+@dataclass(slots=True)
+class _StorageBlocks:
+    """Blocks known from storages alone."""
+
+    begin_ns: list[int]
+    end_ns: list[int]
+    bytes: list[int]
+    address: list[int]
+
+
+def join_storages(storages: Lives, allocations: Lives, window_begin_ns: int) -> Blocks:
+    """One block for each allocation, and one for each storage whose allocation was not seen."""
+    index = AddressIndex(allocations.address, allocations.begin_ns)
+    owner = _find_owners(storages, allocations, index)
+    ends, unknown = _find_ends(allocations, storages, owner, index)
+    lone = _make_storage_blocks(storages, owner, index, window_begin_ns, len(allocations))
+    lone_begins, lone_ends = _to_ints(lone.begin_ns), _find_storage_block_ends(lone, index, allocations)
+    total = len(allocations) + len(lone_begins)
+    tracked = np.zeros(total, dtype=bool)
+    tracked[owner[storages.known & ~storages.before_window]] = True
+    storage = _choose_representatives(owner, total, storages.known)
+    begins = np.concatenate([allocations.begin_ns, lone_begins])
+    tenant, sub = _name_unclaimed(tracked, storage, storages, allocations)
+    return Blocks(
+        address=np.concatenate([allocations.address, _to_ints(lone.address)]),
+        begin_ns=begins,
+        end_ns=np.maximum(begins, np.concatenate([ends, lone_ends])),
+        bytes=np.concatenate([allocations.bytes, _to_ints(lone.bytes)]),
+        tenant=tenant,
+        sub=sub,
+        module=_pick_rows(storages.module, storage),
+        operator=np.concatenate(
+            [allocations.operator, _pick_rows(storages.operator, storage)[len(allocations) :]]
+        ),
+        phase=_pick_rows(storages.phase, storage),
+        tracked=tracked,
+        open=np.concatenate([unknown, np.zeros(len(lone_begins), dtype=bool)]),
+        owner=owner,
+    )
+
+
+def _find_owners(storages: Lives, allocations: Lives, index: AddressIndex) -> Int:
+    """Row of the allocation behind each storage; -1 where none is.
+
+    The one that was live at the note's time comes first, then one that began or ended just beside it.
+    """
+    live = index.last_until(storages.address, storages.begin_ns)
+    live = np.where(_noted_in_life(storages, allocations, live, 0), live, -1)
+    near = index.last_until(storages.address, storages.begin_ns + MAX_EARLY_NS)
+    near = np.where(_noted_in_life(storages, allocations, near, MAX_LATE_NS), near, -1)
+    owner: Int = np.where(storages.before_window, -1, np.where(live >= 0, live, near))
+    return owner
+
+
+def _noted_in_life(storages: Lives, allocations: Lives, row: Int, late_ns: int) -> Bool:
+    """Whether each storage was noted before its candidate's end, or at most ``late_ns`` after it."""
+    end = _take_rows(allocations.end_ns, row)
+    limit = np.where(end == FOREVER, FOREVER, end + late_ns)
+    inside: Bool = (row >= 0) & (storages.begin_ns <= limit)
+    return inside
+
+
+def _find_ends(allocations: Lives, storages: Lives, owner: Int, index: AddressIndex) -> tuple[Int, Bool]:
+    """End of each allocation, and whether it stays unknown."""
+    joined = owner >= 0
+    death = np.full(len(allocations), -1, dtype=np.int64)
+    np.maximum.at(death, owner[joined], storages.end_ns[joined])
+    reuse = index.first_after(allocations.address, allocations.begin_ns)
+    reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
+    unseen = allocations.end_ns == FOREVER
+    closed = np.minimum(np.where(death >= 0, death, FOREVER), reused_ns)
+    ends = np.where(unseen, closed, allocations.end_ns)
+    return ends, unseen & (ends == FOREVER) & (death < 0)
+
+
+def _make_storage_blocks(
+    storages: Lives, owner: Int, index: AddressIndex, window_begin_ns: int, offset: int
+) -> _StorageBlocks:
+    """Blocks for the storages without an allocation; fills their ``owner``.
+
+    A storage that no operator of the window made was there before it.  Two of them at one address at one
+    time are one block under two storage objects.
+    """
+    lone = _StorageBlocks([], [], [], [])
+    latest: dict[int, int] = {}
+    handed_out = index.last_until(storages.address, storages.begin_ns) >= 0
+    for row in np.flatnonzero(owner < 0):
+        address, begin, end = (
+            int(column[row]) for column in (storages.address, storages.begin_ns, storages.end_ns)
+        )
+        made_here = bool(storages.known[row]) and not storages.before_window[row]
+        block = latest.get(address)
+        if block is not None and not made_here and lone.end_ns[block] > begin:
+            lone.end_ns[block] = max(lone.end_ns[block], end)
+            lone.bytes[block] = max(lone.bytes[block], int(storages.bytes[row]))
+        else:
+            if not made_here and block is None and not handed_out[row]:
+                begin = min(begin, window_begin_ns)
+            block = latest[address] = len(lone.begin_ns)
+            lone.begin_ns.append(begin)
+            lone.end_ns.append(end)
+            lone.bytes.append(int(storages.bytes[row]))
+            lone.address.append(address)
+        owner[row] = offset + block
+    return lone
+
+
+def _find_storage_block_ends(lone: _StorageBlocks, index: AddressIndex, allocations: Lives) -> Int:
+    """Death of the storage, or the address handed out again."""
+    reuse = index.first_after(_to_ints(lone.address), _to_ints(lone.begin_ns))
+    reused_ns = np.where(reuse >= 0, _take_rows(allocations.begin_ns, reuse), FOREVER)
+    return np.minimum(_to_ints(lone.end_ns), reused_ns)
+
+
+def _choose_representatives(owner: Int, total: int, known: Bool) -> Int:
+    """The storage row that speaks for each block: the first that an operator made, else the first; or -1."""
+    chosen = np.full(total, -1, dtype=np.int64)
+    for rows in (np.flatnonzero(~known)[::-1], np.flatnonzero(known)[::-1]):
+        chosen[owner[rows]] = rows
+    return chosen
+
+
+def _name_unclaimed(
+    tracked: Bool, storage: Int, storages: Lives, allocations: Lives
+) -> tuple[Int, npt.NDArray[np.object_]]:
+    """What a block is where no role claims it: by the operator that allocated it."""
+    total, count = len(tracked), len(allocations)
+    tenant = np.full(total, UNTAGGED, dtype=np.int64)
+    sub = np.full(total, "", dtype=object)
+    phase = _pick_rows(storages.phase, storage)
+    tenant[tracked] = TENANT_CODES[Tenant.TEMPORARY_BUFFERS]
+    sub[tracked] = [_TEMPORARY_SUBS.get(name, "op_output") for name in phase[tracked]]
+    hidden = np.flatnonzero(~tracked[:count])
+    scratch, work = hidden[allocations.collective[hidden]], hidden[~allocations.collective[hidden]]
+    work = work[allocations.known[work]]
+    tenant[scratch], sub[scratch] = TENANT_CODES[Tenant.COMMUNICATION_BUFFERS], "backend_scratch"
+    tenant[work], sub[work] = TENANT_CODES[Tenant.TEMPORARY_BUFFERS], "op_workspace"
+    return tenant, sub
+
+
+def _pick_rows(column: npt.NDArray[np.object_], rows: Int) -> npt.NDArray[np.object_]:
+    picked = np.full(len(rows), None, dtype=object)
+    picked[rows >= 0] = column[rows[rows >= 0]]
+    return picked
+
+
+def _take_rows(column: Int, rows: Int) -> Int:
+    """``column[rows]`` that tolerates -1 in an empty column; what stands there then is not used."""
+    return column[rows] if len(column) else np.zeros(len(rows), dtype=np.int64)
+
+
+def _to_ints(values: list[int]) -> Int:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,229 @@
+"""Reconcile a rank's peak with the allocator's counters: missing frees, memory that no hook saw, bounds.
+
+The peak counter only grows, unless the program resets it (``reset_peak_memory_stats``): then it tells
+nothing of the window. If it grew between the last sample before the window and the last one within it, the
+process reached its peak in the window, and the counter is exact.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.memory.live_bytes import Peak
+from zprof.analysis.memory.timeline import Timeline
+from zprof.model.formatting import format_bytes
+from zprof.model.gaps import Gap
+from zprof.model.memory import AllocatorCounters
+
+_COUNTERS = ("peak_allocated_bytes", "peak_reserved_bytes", "retries", "ooms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterPeak:
+    """The allocator's highest point so far; ``in_window``: it was reached in the memory window."""
+
+    bytes: int
+    in_window: bool
+
+
+def read_counters(rank: int, samples: pd.DataFrame, steps: Collection[int]) -> tuple[AllocatorCounters, ...]:
+    """One entry for each device whose allocator counts; what is counted is counted over ``steps``."""
+    samples = samples.sort_values("time_ns", kind="stable")
+    counted = samples[samples[list(_COUNTERS)].notna().any(axis=1)]
+    devices = sorted(set(counted["device"].astype(str)))
+    return tuple(
+        _device_counters(rank, device, counted[counted["device"] == device], steps) for device in devices
+    )
+
+
+def read_counter_peak(samples: pd.DataFrame, device: str, window: Timeline) -> CounterPeak | None:
+    """The allocator's own peak at the window's end; None where no sample tells, or somebody set it back."""
+    peaks = samples[(samples["device"] == device) & samples["peak_allocated_bytes"].notna()]
+    peaks = peaks.sort_values("time_ns", kind="stable")
+    before = peaks[peaks["time_ns"] < window.begin_ns]["peak_allocated_bytes"]
+    within = peaks[(peaks["time_ns"] >= window.begin_ns) & (peaks["time_ns"] <= window.end_ns)]
+    since = pd.concat([before.iloc[-1:], within["peak_allocated_bytes"]])
+    if within.empty or _was_reset(since):
+        return None
+    highest = int(within["peak_allocated_bytes"].iloc[-1])
+    return CounterPeak(bytes=highest, in_window=not before.empty and highest > int(before.iloc[-1]))
+
+
+def _device_counters(rank: int, device: str, rows: pd.DataFrame, steps: Collection[int]) -> AllocatorCounters:
+    before = rows[rows["step"] < min(steps)] if steps else rows.iloc[:0]
+    counted = pd.concat([before.iloc[-1:], rows.iloc[len(before) :]])
+    return AllocatorCounters(
+        rank=rank,
+        device=device,
+        peak_allocated_bytes=_max_sample(rows["peak_allocated_bytes"]),
+        peak_reserved_bytes=_max_sample(rows["peak_reserved_bytes"]),
+        retries=_count_growth(counted["retries"]),
+        ooms=_count_growth(counted["ooms"]),
+    )
+
+
+def _max_sample(column: "pd.Series[int]") -> int | None:
+    """The most that any sample says: a program may set the counter of a peak back."""
+    known = column.dropna()
+    return None if known.empty or int(known.max()) < 0 else int(known.max())
+
+
+def _count_growth(column: "pd.Series[int]") -> int | None:
+    """Last minus first.
+
+    None where somebody set the counter back in between, and where one sample alone counts something: that
+    may lie before the recording.
+    """
+    known = column.dropna()
+    if known.empty or _was_reset(known) or (len(known) == 1 and int(known.iloc[0]) != 0):
+        return None
+    return int(known.iloc[-1]) - int(known.iloc[0])
+
+
+def _was_reset(column: "pd.Series[int]") -> bool:
+    return bool((column.diff().dropna() < 0).any())
+
+
+#: The analysis must agree with the allocator's counter to this share.
+TOLERANCE = 0.01
+LIGHT_MODE = "light"
+NOT_SEEN_BY_HOOKS = "no hook saw it"
+_FULL = "allocator events joined with storage roles"
+_STORAGES = "tensor storages only; what operators allocate inside is missing"
+_HOOKS = "light mode: the tensor storages that hooks saw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakReconciliation:
+    """``unseen_bytes`` are those of the peak that the allocator counted and no hook saw."""
+
+    method: str
+    upper_bound: bool
+    lower_bound: bool
+    unseen_bytes: int
+    gaps: tuple[Gap, ...]
+
+
+def reconcile_peak(
+    rank: int, peak: Peak, mode: str, has_events: bool, counter: CounterPeak | None
+) -> PeakReconciliation:
+    """``mode`` is that of the recording (light or full); ``counter`` None where no allocator counts."""
+    if mode == LIGHT_MODE:
+        return _reconcile_light(rank, peak, counter)
+    gaps = [*_open_end_gaps(rank, peak), *([] if has_events else [_no_events_gap(rank)])]
+    off = _counter_disagreement(rank, peak.bytes, counter)
+    return PeakReconciliation(
+        method=_FULL if has_events else _STORAGES,
+        upper_bound=peak.open_bytes > 0 or (counter is not None and peak.bytes > _counter_limit(counter)),
+        lower_bound=not has_events or _is_short(peak.bytes, counter),
+        unseen_bytes=0,
+        gaps=(*gaps, *off, *_unowned_gaps(rank, peak)),
+    )
+
+
+def _reconcile_light(rank: int, peak: Peak, counter: CounterPeak | None) -> PeakReconciliation:
+    """The counter is the truth where it tells; what no hook saw is nobody's."""
+    if counter is None or not counter.in_window:
+        return PeakReconciliation(
+            method=f"{_HOOKS}: a lower bound",
+            upper_bound=False,
+            lower_bound=True,
+            unseen_bytes=0,
+            gaps=(_unknown_coverage_gap(rank),),
+        )
+    unseen = max(0, counter.bytes - peak.bytes)
+    return PeakReconciliation(
+        method=f"{_HOOKS}; the peak is the allocator's own counter" if unseen else _HOOKS,
+        upper_bound=peak.bytes > _counter_limit(counter),
+        lower_bound=False,
+        unseen_bytes=unseen,
+        gaps=_too_high_gaps(rank, peak.bytes, counter),
+    )
+
+
+def _counter_disagreement(rank: int, peak_bytes: int, counter: CounterPeak | None) -> tuple[Gap, ...]:
+    if counter is None:
+        return ()
+    if _is_short(peak_bytes, counter):
+        return (
+            Gap(
+                what="part of the allocated peak",
+                rank=rank,
+                reason=f"the allocator's own counter reached {format_bytes(counter.bytes)} in the window, "
+                f"{format_bytes(counter.bytes - peak_bytes)} more than recorded: the peak is a lower bound",
+                remedy="record from the start of the program: zprof record -o RUN -- python ...",
+            ),
+        )
+    return _too_high_gaps(rank, peak_bytes, counter)
+
+
+def _is_short(peak_bytes: int, counter: CounterPeak | None) -> bool:
+    return counter is not None and counter.in_window and peak_bytes < counter.bytes * (1 - TOLERANCE)
+
+
+def _too_high_gaps(rank: int, peak_bytes: int, counter: CounterPeak) -> tuple[Gap, ...]:
+    if peak_bytes <= _counter_limit(counter):
+        return ()
+    return (
+        Gap(
+            what="allocated peak",
+            rank=rank,
+            reason=f"the allocator's own counter never was above {format_bytes(counter.bytes)}, "
+            f"{format_bytes(peak_bytes - counter.bytes)} less than recorded: the peak is an upper bound",
+            remedy="take the counter for the total; some frees were not seen",
+        ),
+    )
+
+
+def _counter_limit(counter: CounterPeak) -> float:
+    return counter.bytes * (1 + TOLERANCE)
+
+
+def _open_end_gaps(rank: int, peak: Peak) -> list[Gap]:
+    if not peak.open_bytes:
+        return []
+    return [
+        Gap(
+            what="end of some allocations",
+            rank=rank,
+            reason=f"{format_bytes(peak.open_bytes)} of the peak were allocated in "
+            f"{', '.join(peak.open_operators[:3])} and no free was seen: the peak is an upper bound",
+            remedy="none on a CPU; on a GPU the allocator reports every free",
+        )
+    ]
+
+
+def _unowned_gaps(rank: int, peak: Peak) -> list[Gap]:
+    """From a hundredth of the peak on it is worth a look at what it is."""
+    if peak.untagged_bytes < max(1, TOLERANCE * peak.bytes):
+        return []
+    return [
+        Gap(
+            what=f"owner of {format_bytes(peak.untagged_bytes)} of the peak",
+            rank=rank,
+            reason="held by nothing that was watched: model, optimizer, autograd, collectives, operators of "
+            "the recorded steps; data sets and copies of weights that were made before are such",
+            remedy="look at untagged among the largest live at the peak; give the recorder all models and "
+            "optimizers",
+        )
+    ]
+
+
+def _no_events_gap(rank: int) -> Gap:
+    return Gap(
+        what="allocator events",
+        rank=rank,
+        reason="the profiler gave none, so that memory inside operators is not seen",
+        remedy="leave torch.profiler to zprof while it records",
+    )
+
+
+def _unknown_coverage_gap(rank: int) -> Gap:
+    return Gap(
+        what="coverage of memory",
+        rank=rank,
+        reason="unknown: in light mode hooks see tensors, not what operators allocate, and no counter of an "
+        "allocator tells the rest; the peak is a lower bound",
+        remedy="record in full mode",
+    )

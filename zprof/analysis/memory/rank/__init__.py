@@ -1,1 +1,0 @@
-"""One rank: its tables, the lives of its blocks, and which tenant each belongs to at every instant."""

@@ -1,0 +1,287 @@
+"""A recorded GPU at its allocated and reserved peaks, from the allocator's history or counters, and NVML.
+
+Without a history the counters at step boundaries stand in: requested, allocated - requested, active -
+allocated, inactive split, reserved - active - split (``torch.cuda.memory_stats``). A boundary counts as the
+reserved peak only if reserved memory was as high as it ever was.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.memory.device_terms import (
+    ALLOCATED_PEAK,
+    RESERVED_PEAK,
+    DeviceMoment,
+    OutsideTerms,
+    add_outside_terms,
+    compute_outside_terms,
+    make_device_memory,
+)
+from zprof.analysis.memory.history import (
+    HeldBlocks,
+    History,
+    find_live_blocks,
+    find_peak_near,
+    find_reserved_peak,
+    read_history,
+)
+from zprof.analysis.memory.live_bytes import RankLives, find_alive_segments
+from zprof.analysis.memory.tables import TENANT_CODES, UNTAGGED, Int, read_checked_frame
+from zprof.model.formatting import format_bytes
+from zprof.model.gaps import Gap
+from zprof.model.memory import DeviceMemory
+from zprof.model.tenants import Tenant
+from zprof.run.reader import Run
+
+_COUNTERS = ["requested_bytes", "allocated_bytes", "active_bytes", "split_bytes", "reserved_bytes"]
+
+
+def find_reserved_peak_row(samples: pd.DataFrame, device: str) -> "pd.Series[Any] | None":
+    """The boundary at which the allocator held as much as it ever did; of several, the one with most live."""
+    rows = samples[samples["device"].astype(str) == device]
+    rows = rows[rows[[*_COUNTERS, "peak_reserved_bytes"]].notna().all(axis=1)]
+    if rows.empty:
+        return None
+    highest = rows[rows["reserved_bytes"] == rows["peak_reserved_bytes"].max()]
+    return None if highest.empty else highest.loc[highest["requested_bytes"].idxmax()]
+
+
+def make_device_memory_from_counters(
+    rank: int, device: str, row: "pd.Series[Any]", tenants: dict[Tenant, int], outside: OutsideTerms
+) -> DeviceMemory | None:
+    """The leaf of that boundary; None where its counters contradict each other."""
+    live, allocated, active, split, reserved = (int(row[column]) for column in _COUNTERS)
+    rounding, awaiting, free = allocated - live, active - allocated, reserved - active - split
+    if min(live, rounding, awaiting, split, free) < 0:
+        return None
+    leaf = DeviceMemory(
+        rank=rank,
+        device=device,
+        moment=RESERVED_PEAK,
+        live_bytes=live,
+        tenants=tenants,
+        rounding_bytes=rounding,
+        awaiting_free_bytes=awaiting,
+        split_bytes=split,
+        free_segments_bytes=free,
+        reserved_bytes=reserved,
+    )
+    return add_outside_terms(leaf, outside)
+
+
+def reserved_bytes_between(samples: pd.DataFrame, device: str, time_ns: int) -> int | None:
+    """Reserved bytes at a moment between two boundaries that agree about it; else None.
+
+    They agree where both read the same, no allocation had to be retried in between (that gives cached
+    memory back), and it never was higher.
+    """
+    rows = samples[(samples["device"].astype(str) == device) & samples["reserved_bytes"].notna()]
+    rows = rows.sort_values("time_ns", kind="stable")
+    before, after = rows[rows["time_ns"] <= time_ns], rows[rows["time_ns"] >= time_ns]
+    if before.empty or after.empty:
+        return None
+    left, right = before.iloc[-1], after.iloc[0]
+    same = all(_are_equal(left[column], right[column]) for column in ("reserved_bytes", "retries"))
+    highest = _are_equal(right["reserved_bytes"], right["peak_reserved_bytes"])
+    return int(right["reserved_bytes"]) if same and highest else None
+
+
+def _are_equal(left: Any, right: Any) -> bool:
+    return bool(pd.notna(left) and pd.notna(right) and int(left) == int(right))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOwners:
+    """What was live at an instant: address, bytes and tenant (a position in PRECEDENCE, or UNTAGGED)."""
+
+    address: Int
+    bytes: Int
+    tenant: Int
+
+
+#: What was live at an instant.
+OwnersAt = Callable[[int], LiveOwners]
+
+
+def make_owners_lookup(lives: RankLives) -> OwnersAt:
+    """The owners that hooks found."""
+
+    def at(time_ns: int) -> LiveOwners:
+        rows = find_alive_segments(lives.segments, time_ns)
+        return LiveOwners(
+            address=lives.blocks.address[lives.segments.block[rows]],
+            bytes=lives.segments.bytes[rows],
+            tenant=lives.segments.tenant[rows],
+        )
+
+    return at
+
+
+def match_tenants(blocks: HeldBlocks, rows: Int, owners: LiveOwners) -> Int:
+    """Tenant of each of a history's live blocks: that of what lies at its address; else UNTAGGED."""
+    order = np.argsort(owners.address, kind="stable")
+    known = owners.address[order]
+    found = np.full(len(rows), UNTAGGED, dtype=np.int64)
+    if len(known):
+        at = np.minimum(np.searchsorted(known, blocks.address[rows]), len(known) - 1)
+        same = known[at] == blocks.address[rows]
+        found[same] = owners.tenant[order][at[same]]
+    return found
+
+
+_HOST = "cpu"
+#: Live bytes of the history and of the recording may differ by this share: clocks differ by microseconds.
+_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedDevice:
+    """``reserved_unused_bytes``: reserved at the allocated peak and not live in the recording;
+    ``non_pytorch_bytes``: what the process has beside its allocator."""
+
+    devices: tuple[DeviceMemory, ...] = ()
+    reserved_unused_bytes: int | None = None
+    non_pytorch_bytes: int | None = None
+    gaps: tuple[Gap, ...] = ()
+
+
+def analyse_recorded_device(
+    run: Run, rank: int, device: str, peak_time_ns: int, tenants: OwnersAt
+) -> RecordedDevice:
+    """The leaves of one device of a rank; nothing for the host, which reserves no memory.
+
+    Args:
+        run: The recording.
+        rank: One of its ranks.
+        device: As its tables name it, ``cuda:0``.
+        peak_time_ns: When the recording's live bytes were highest.
+        tenants: What the recording has live at an instant, see :func:`owners_of`.
+
+    Raises:
+        BadInput: a table is damaged.
+    """
+    if device == _HOST:
+        return RecordedDevice()
+    nvml, peak = _read_optional_frame(run, rank, "device"), tenants(peak_time_ns)
+    outside = compute_outside_terms(nvml, rank, device, peak_time_ns)
+    history = _read_device_history(run, rank, device)
+    if history is not None and history.begin_ns <= peak_time_ns:
+        leaves, gaps = _describe_from_history(history, rank, peak_time_ns, tenants, nvml)
+        reserved = leaves[0].reserved_bytes
+    else:
+        leaves, reserved, gaps = _describe_from_counters(run, rank, device, peak_time_ns, tenants, outside)
+    unused = None if reserved is None else reserved - int(peak.bytes.sum())
+    if unused is not None and unused < 0:
+        gaps.append(_disagreement_gap(rank, device, "more is live than is reserved", -unused))
+        unused = None
+    return RecordedDevice(
+        devices=tuple(leaves),
+        reserved_unused_bytes=unused,
+        non_pytorch_bytes=outside.beside_bytes,
+        gaps=tuple(dict.fromkeys([*outside.gaps, *gaps])),
+    )
+
+
+def sum_by_tenant_code(tenant: Int, sizes: Int) -> dict[Tenant, int]:
+    """Bytes of each tenant; those of nobody are left out."""
+    return {owner: int(sizes[tenant == code].sum()) for owner, code in TENANT_CODES.items()}
+
+
+def _describe_from_history(
+    history: History, rank: int, peak_time_ns: int, tenants: OwnersAt, nvml: pd.DataFrame | None
+) -> tuple[list[DeviceMemory], list[Gap]]:
+    moments = [(ALLOCATED_PEAK, find_peak_near(history, peak_time_ns))]
+    highest_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
+    if highest_ns is not None:
+        moments.append((RESERVED_PEAK, highest_ns))
+    leaves, gaps = [], []
+    for name, time_ns in moments:
+        moment = DeviceMoment(rank=rank, device=history.device, name=name, time_ns=time_ns)
+        outside, owners = compute_outside_terms(nvml, rank, history.device, time_ns), tenants(time_ns)
+        rows = find_live_blocks(history.blocks, time_ns)
+        held = sum_by_tenant_code(
+            match_tenants(history.blocks, rows, owners), history.blocks.requested_bytes[rows]
+        )
+        leaf, found = make_device_memory(moment, history, held, outside)
+        leaves.append(leaf)
+        gaps += [*found, *_check_agreement(moment, leaf, owners)]
+    return leaves, gaps
+
+
+def _check_agreement(moment: DeviceMoment, leaf: DeviceMemory, owners: LiveOwners) -> list[Gap]:
+    """The recording counts whole blocks, the history knows both."""
+    blocks, recorded = leaf.live_bytes + (leaf.rounding_bytes or 0), int(owners.bytes.sum())
+    if abs(blocks - recorded) <= _TOLERANCE * max(blocks, recorded):
+        return []
+    what = f"at the {moment.name} the allocator's history and its events differ"
+    return [_disagreement_gap(moment.rank, moment.device, what, abs(blocks - recorded))]
+
+
+def _describe_from_counters(
+    run: Run, rank: int, device: str, peak_time_ns: int, tenants: OwnersAt, outside: OutsideTerms
+) -> tuple[list[DeviceMemory], int | None, list[Gap]]:
+    samples, owners = _read_optional_frame(run, rank, "samples"), tenants(peak_time_ns)
+    gaps = [_no_history_gap(rank, device)]
+    reserved = None if samples is None else reserved_bytes_between(samples, device, peak_time_ns)
+    row = None if samples is None else find_reserved_peak_row(samples, device)
+    leaf = _make_bare_leaf(rank, device, owners, reserved, outside)
+    if row is None:
+        return [leaf], reserved, gaps
+    time_ns = int(row["time_ns"])
+    then, nvml = tenants(time_ns), _read_optional_frame(run, rank, "device")
+    highest = make_device_memory_from_counters(
+        rank,
+        device,
+        row,
+        sum_by_tenant_code(then.tenant, then.bytes),
+        compute_outside_terms(nvml, rank, device, time_ns),
+    )
+    if highest is None:
+        gaps.append(_disagreement_gap(rank, device, "counters of a step boundary do not add up", 0))
+    return [leaf, *([] if highest is None else [highest])], reserved, gaps
+
+
+def _make_bare_leaf(
+    rank: int, device: str, owners: LiveOwners, reserved: int | None, outside: OutsideTerms
+) -> DeviceMemory:
+    """The allocated peak where only its live bytes are known: whole blocks, with their rounding."""
+    leaf = DeviceMemory(
+        rank=rank,
+        device=device,
+        moment=ALLOCATED_PEAK,
+        live_bytes=int(owners.bytes.sum()),
+        tenants=sum_by_tenant_code(owners.tenant, owners.bytes),
+        reserved_bytes=reserved,
+    )
+    return add_outside_terms(leaf, outside)
+
+
+def _read_device_history(run: Run, rank: int, device: str) -> History | None:
+    block, segment = _read_optional_frame(run, rank, "block"), _read_optional_frame(run, rank, "segment")
+    return None if block is None or segment is None else read_history(block, segment, device)
+
+
+def _read_optional_frame(run: Run, rank: int, name: str) -> pd.DataFrame | None:
+    return read_checked_frame(run, rank, name) if run.has_table(rank, name) else None
+
+
+def _no_history_gap(rank: int, device: str) -> Gap:
+    return Gap(
+        what="where reserved memory is",
+        rank=rank,
+        reason=f"{device}: no history of the allocator at the peak, only its counters at step boundaries",
+        remedy="record a full memory window, and leave torch's memory history to zprof",
+    )
+
+
+def _disagreement_gap(rank: int, device: str, what: str, size: int) -> Gap:
+    return Gap(
+        what="reserved memory",
+        rank=rank,
+        reason=f"{device}: {what}" + (f", by {format_bytes(size)}" if size else ""),
+        remedy="record again; if it stays, please report it",
+    )

@@ -1,0 +1,186 @@
+"""The memory of one rank from a live recording: its own device, the host beside it, and the init window."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pandas as pd
+
+from zprof.analysis.memory.breakdown import (
+    find_largest_allocations,
+    find_module_peaks,
+    find_phase_peaks,
+    list_parts,
+    split_by_basis,
+)
+from zprof.analysis.memory.live_bytes import Peak, RankLives, list_devices, read_rank_lives
+from zprof.analysis.memory.peak_reconciliation import (
+    NOT_SEEN_BY_HOOKS,
+    CounterPeak,
+    PeakReconciliation,
+    read_counter_peak,
+    read_counters,
+    reconcile_peak,
+)
+from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
+from zprof.analysis.memory.recorded_device import analyse_recorded_device, make_owners_lookup
+from zprof.analysis.memory.state_checks import measure_states
+from zprof.analysis.memory.tables import read_checked_frame, read_stacks
+from zprof.analysis.memory.thinning import thin_recording
+from zprof.analysis.memory.timeline import INIT, Timeline, read_timeline
+from zprof.analysis.zero_formulas import compute_state_formula
+from zprof.model.formatting import format_bytes
+from zprof.model.gaps import Gap
+from zprof.model.memory import Basis, MemoryPart, RankMemory
+from zprof.run.reader import Run
+
+RECORD_MEMORY = "record again with a memory window: zprof.steps(memory=2)"
+_HOST, _META = "cpu", "meta"
+#: Accelerators of one process that are looked at, the busiest first.
+_MAX_DEVICES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Device:
+    """One device of a rank in one window."""
+
+    name: str
+    lives: RankLives
+    peak: Peak
+
+
+def analyse_recorded_rank(run: Run, rank: int) -> RankMemoryResult:
+    """All leaves of one rank.
+
+    Raises:
+        BadInput: a table is damaged.
+    """
+    missing = [name for name in ("alloc", "role", "mark") if not run.has_table(rank, name)]
+    if missing:
+        return make_unknown_result(rank, f"no table {missing[0]!r} was recorded", RECORD_MEMORY)
+    mark, alloc = (
+        read_checked_frame(run, rank, "mark"),
+        _select_allocator_rows(read_checked_frame(run, rank, "alloc")),
+    )
+    timeline = read_timeline(mark)
+    if timeline is None or alloc.empty:
+        return make_unknown_result(rank, "no memory window was recorded", RECORD_MEMORY)
+    devices = _read_devices(alloc, read_checked_frame(run, rank, "role"), timeline)
+    own, host, others = _choose_own_device(devices)
+    samples = read_checked_frame(run, rank, "samples") if run.has_table(rank, "samples") else None
+    counter = None if samples is None else read_counter_peak(samples, own.name, timeline)
+    truth, beside = (
+        _reconcile(run, rank, own, counter),
+        [_reconcile(run, rank, device, None) for device in host],
+    )
+    gaps = [gap for known in (truth, *beside) for gap in known.gaps] + [
+        _hidden_device_gap(rank, own, o) for o in others
+    ]
+    around = analyse_recorded_device(run, rank, own.name, own.peak.time_ns, make_owners_lookup(own.lives))
+    memory = replace(
+        _make_rank_memory(run, rank, own, truth),
+        reserved_unused_bytes=_unused_reserved_bytes(around.reserved_unused_bytes, truth),
+        non_pytorch_bytes=around.non_pytorch_bytes,
+    )
+    stacks = partial(read_stacks, run, rank, alloc)
+    return RankMemoryResult(
+        per_rank=(memory,),
+        top=find_largest_allocations(rank, own.lives, own.peak.time_ns, stacks),
+        phases=find_phase_peaks(rank, own.lives),
+        modules=find_module_peaks(rank, own.lives, own.peak.time_ns),
+        states=measure_states(rank, own.lives),
+        devices=around.devices,
+        counters=() if samples is None else read_counters(rank, samples, _list_recorded_steps(run, rank)),
+        host=tuple(_make_rank_memory(run, rank, d, t) for d, t in zip(host, beside, strict=True)),
+        init=_analyse_init_window(run, rank, mark),
+        timelines=(thin_recording(rank, own.name, own.lives),),
+        gaps=tuple(dict.fromkeys([*gaps, *around.gaps])),
+    )
+
+
+def _list_recorded_steps(run: Run, rank: int) -> list[int]:
+    """Steps of the rank's windows; its counters were sampled in all others too."""
+    manifest = run.rank_manifests[rank]
+    return [*manifest.memory_steps, *manifest.time_steps]
+
+
+def _select_allocator_rows(alloc: pd.DataFrame) -> pd.DataFrame:
+    """Rows of memory that an allocator of torch gave out; tensors on ``meta`` have none."""
+    kept = alloc["source"].isin(["storage", "profiler"]) & (alloc["bytes"] > 0) & (alloc["device"] != _META)
+    return alloc[kept]
+
+
+def _read_devices(alloc: pd.DataFrame, role: pd.DataFrame, timeline: Timeline) -> list[_Device]:
+    names = list_devices(alloc)
+    shown = [name for name in names if name != _HOST][:_MAX_DEVICES]
+    shown += [_HOST] if _HOST in names else []
+    lives = {name: read_rank_lives(alloc, role, timeline, name) for name in shown}
+    return [_Device(name=name, lives=each, peak=each.peak()) for name, each in lives.items()]
+
+
+def _choose_own_device(devices: list[_Device]) -> tuple[_Device, list[_Device], list[_Device]]:
+    """The rank's own device (its fullest accelerator, else the host), the host beside it, the others."""
+    accelerators = [device for device in devices if device.name != _HOST]
+    own = max(accelerators or devices, key=lambda device: device.peak.bytes)
+    host = [device for device in devices if device.name == _HOST and device is not own]
+    return own, host, [device for device in accelerators if device is not own]
+
+
+def _reconcile(run: Run, rank: int, device: _Device, counter: CounterPeak | None) -> PeakReconciliation:
+    mode = run.rank_manifests[rank].memory_mode
+    return reconcile_peak(rank, device.peak, mode, device.lives.has_allocator_events, counter)
+
+
+def _make_rank_memory(run: Run, rank: int, device: _Device, truth: PeakReconciliation) -> RankMemory:
+    peak, timeline = device.peak, device.lives.timeline
+    unseen = MemoryPart(
+        tenant="untagged", sub=NOT_SEEN_BY_HOOKS, bytes=truth.unseen_bytes, basis=Basis.UNKNOWN
+    )
+    size, untagged = peak.bytes + truth.unseen_bytes, peak.untagged_bytes + truth.unseen_bytes
+    return RankMemory(
+        rank=rank,
+        device=device.name,
+        peak_bytes=size,
+        peak_step=timeline.step_at(peak.time_ns),
+        peak_phase=timeline.phase_at(peak.time_ns),
+        tenants=peak.tenants,
+        untagged_bytes=untagged,
+        reserved_unused_bytes=None,
+        non_pytorch_bytes=None,
+        formula=compute_state_formula(run.manifest.training),
+        state_bytes=device.lives.states(),
+        upper_bound=truth.upper_bound,
+        lower_bound=truth.lower_bound,
+        method=truth.method,
+        parts=(*list_parts(device.lives, peak.time_ns), *([unseen] if truth.unseen_bytes else [])),
+        basis_bytes=split_by_basis(size, untagged),
+    )
+
+
+def _unused_reserved_bytes(reserved_beside_bytes: int | None, truth: PeakReconciliation) -> int | None:
+    """Reserved and not live, of what is reserved beside the blocks that were seen."""
+    if reserved_beside_bytes is None or truth.lower_bound:
+        return None
+    unused = reserved_beside_bytes - truth.unseen_bytes
+    return unused if unused >= 0 else None
+
+
+def _analyse_init_window(run: Run, rank: int, mark: pd.DataFrame) -> tuple[RankMemory, ...]:
+    """The peak from the start of the program to its first step; none where that was not watched."""
+    timeline = read_timeline(mark, INIT)
+    if timeline is None or not all(run.has_table(rank, name) for name in ("init_alloc", "init_role")):
+        return ()
+    alloc = _select_allocator_rows(read_checked_frame(run, rank, "init_alloc"))
+    if alloc.empty:
+        return ()
+    own, _, _ = _choose_own_device(_read_devices(alloc, read_checked_frame(run, rank, "init_role"), timeline))
+    return (_make_rank_memory(run, rank, own, _reconcile(run, rank, own, None)),)
+
+
+def _hidden_device_gap(rank: int, own: _Device, other: _Device) -> Gap:
+    return Gap(
+        what=f"memory of {other.name}",
+        rank=rank,
+        reason=f"this process uses several devices; the report shows the fullest, {own.name}; the peak of "
+        f"{other.name} is {format_bytes(other.peak.bytes)}",
+        remedy="run one process a device, or read Run.memory(rank)",
+    )

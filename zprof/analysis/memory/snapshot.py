@@ -1,0 +1,272 @@
+"""The memory of one rank from an allocator history alone: an imported snapshot, without any hooks.
+
+Live bytes count as requested: what a freed block took of its segment is not in a snapshot. Tenants come
+from the program's tags, else from rules on stacks and lifetimes (``tenant_rules``); every entry says which.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.memory.breakdown import MAX_ALLOCATIONS, MAX_PARTS
+from zprof.analysis.memory.device_terms import (
+    ALLOCATED_PEAK,
+    RESERVED_PEAK,
+    DeviceMoment,
+    OutsideTerms,
+    make_device_memory,
+)
+from zprof.analysis.memory.history import (
+    History,
+    find_allocated_peak,
+    find_live_blocks,
+    find_reserved_peak,
+    list_history_devices,
+    read_history,
+)
+from zprof.analysis.memory.rank_result import RankMemoryResult, make_unknown_result
+from zprof.analysis.memory.stack_origins import Stacks
+from zprof.analysis.memory.tables import Int, read_checked_frame
+from zprof.analysis.memory.tenant_rules import BlockTenants, name_tenants, sum_tenant_bytes
+from zprof.analysis.memory.thinning import thin_history
+from zprof.analysis.memory.timeline import find_annotated_phase, find_annotated_step
+from zprof.model.findings import Confidence
+from zprof.model.formatting import format_bytes, format_percent
+from zprof.model.gaps import Gap
+from zprof.model.memory import Allocation, Basis, DeviceMemory, MemoryPart, RankMemory
+from zprof.run.reader import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDevice:
+    """``rows`` are the blocks that are live at the peak."""
+
+    rank: int
+    history: History
+    names: BlockTenants
+    stacks: Stacks
+    mark: pd.DataFrame
+    peak_ns: int
+    peak_bytes: int
+    rows: Int
+
+
+def read_snapshot_device(
+    rank: int, history: History, stacks: Stacks, mark: pd.DataFrame | None
+) -> SnapshotDevice:
+    """Name the blocks, find the peak."""
+    peak_ns, peak_bytes = find_allocated_peak(history)
+    empty = pd.DataFrame({"time_ns": [], "kind": [], "number": [], "name": []})
+    return SnapshotDevice(
+        rank=rank,
+        history=history,
+        names=name_tenants(history.blocks, stacks.origins(history.blocks.stack)),
+        stacks=stacks,
+        mark=empty if mark is None else mark,
+        peak_ns=peak_ns,
+        peak_bytes=peak_bytes,
+        rows=find_live_blocks(history.blocks, peak_ns),
+    )
+
+
+def analyse_snapshot_rank(run: Run, rank: int) -> RankMemoryResult:
+    """The leaves of one rank: its fullest device.
+
+    Raises:
+        BadInput: a table is damaged.
+    """
+    missing = [name for name in ("block", "segment", "stack") if not run.has_table(rank, name)]
+    if missing:
+        return make_unknown_result(rank, f"no table {missing[0]!r} was imported", "import the snapshot again")
+    block, segment = read_checked_frame(run, rank, "block"), read_checked_frame(run, rank, "segment")
+    if block.empty:
+        return make_unknown_result(
+            rank, "the snapshot has no block of memory", "dump it while memory is in use"
+        )
+    stacks = Stacks(read_checked_frame(run, rank, "stack"))
+    mark = read_checked_frame(run, rank, "mark") if run.has_table(rank, "mark") else None
+    devices = [
+        read_snapshot_device(rank, history, stacks, mark)
+        for name in list_history_devices(block)
+        if (history := read_history(block, segment, name)) is not None
+    ]
+    own = max(devices, key=lambda device: device.peak_bytes)
+    leaves, gaps = _describe_peaks(own)
+    return RankMemoryResult(
+        per_rank=(_make_rank_memory(own, leaves[0]),),
+        top=_find_largest(own),
+        devices=tuple(leaves),
+        timelines=(thin_history(rank, own.history, own.names),),
+        gaps=(
+            *gaps,
+            *list_snapshot_gaps(own),
+            *(hidden_device_gap(own, other) for other in devices if other is not own),
+        ),
+    )
+
+
+def _make_rank_memory(device: SnapshotDevice, at_peak: DeviceMemory) -> RankMemory:
+    sizes, names = device.history.blocks.requested_bytes[device.rows], device.names
+    tenants, untagged = sum_tenant_bytes(names.tenant[device.rows], sizes)
+    unused = None if at_peak.reserved_bytes is None else at_peak.reserved_bytes - device.peak_bytes
+    return RankMemory(
+        rank=device.rank,
+        device=device.history.device,
+        peak_bytes=device.peak_bytes,
+        peak_step=find_annotated_step(device.mark, device.peak_ns),
+        peak_phase=find_annotated_phase(device.mark, device.peak_ns),
+        tenants=tenants,
+        untagged_bytes=untagged,
+        reserved_unused_bytes=unused if unused is not None and unused >= 0 else None,
+        non_pytorch_bytes=None,
+        formula=None,
+        method=_describe_method(device),
+        parts=_list_parts(device),
+        basis_bytes=names.basis_bytes(device.rows, device.history.blocks.requested_bytes),
+    )
+
+
+def _describe_method(device: SnapshotDevice) -> str:
+    """How much of the peak rests on what."""
+    sizes, names = device.history.blocks.requested_bytes, device.names
+    basis = names.basis_bytes(device.rows, sizes)
+    sure = names.confidence_bytes(device.rows, sizes)
+
+    def share(count_bytes: int) -> str:
+        return format_percent(count_bytes / device.peak_bytes if device.peak_bytes else 0.0)
+
+    levels = ", ".join(f"{share(sure[level])} {level}" for level in Confidence)
+    rules = f"rules on stacks: {share(basis[Basis.RULE])} of the peak (confidence: {levels})"
+    return f"tags: {share(basis[Basis.TAGGED])} of the peak; {rules}" if basis[Basis.TAGGED] else rules
+
+
+def _list_parts(device: SnapshotDevice) -> tuple[MemoryPart, ...]:
+    """The peak by tenant, kind and basis, largest first; the smallest beyond a number are left together."""
+    names, sizes = device.names, device.history.blocks.requested_bytes
+    held: dict[tuple[str, str, Basis], int] = {}
+    keys = np.stack([names.tenant, names.sub, np.minimum(names.rule, 0)], axis=1)[device.rows]
+    kinds, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    sums = np.zeros(len(kinds), dtype=np.int64)
+    np.add.at(sums, which.reshape(-1), sizes[device.rows])
+    for index in np.argsort(-sums, kind="stable").tolist():
+        row = int(device.rows[first[index]])
+        sub = names.subs[int(names.sub[row])] if len(held) < MAX_PARTS else "other"
+        key = (names.tenant_name(row), sub, names.basis_of(row))
+        held[key] = held.get(key, 0) + int(sums[index])
+    return tuple(
+        MemoryPart(tenant=tenant, sub=sub, bytes=size, basis=basis)
+        for (tenant, sub, basis), size in held.items()
+    )
+
+
+def _find_largest(device: SnapshotDevice) -> tuple[Allocation, ...]:
+    """Group what is live at the peak by tenant and stack; the groups that hold most."""
+    blocks, names, rows = device.history.blocks, device.names, device.rows
+    if not len(rows):
+        return ()
+    size = blocks.requested_bytes[rows]
+    keys = np.stack(
+        [names.tenant[rows], names.sub[rows], np.minimum(names.rule[rows], 0), blocks.stack[rows]], axis=1
+    )
+    groups, which = np.unique(keys, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    total, count, largest = (np.zeros(len(groups), dtype=np.int64) for _ in range(3))
+    np.add.at(total, which, size)
+    np.add.at(count, which, 1)
+    by_size = np.argsort(size, kind="stable")
+    largest[which[by_size]] = rows[by_size]  # the last one written is the largest
+    order = np.lexsort((largest, -total))[:MAX_ALLOCATIONS].tolist()
+    return tuple(
+        Allocation(
+            rank=device.rank,
+            bytes=int(blocks.requested_bytes[row]),
+            tenant=names.tenant_name(row),
+            sub=names.subs[int(names.sub[row])],
+            module="",
+            stack=device.stacks.shown(int(blocks.stack[row])),
+            basis=names.basis_of(row),
+            count=int(count[group]),
+            total_bytes=int(total[group]),
+        )
+        for group, row in ((group, int(largest[group])) for group in order)
+    )
+
+
+def _describe_peaks(device: SnapshotDevice) -> tuple[list[DeviceMemory], list[Gap]]:
+    history, leaves, gaps = device.history, [], []
+    moments = {ALLOCATED_PEAK: device.peak_ns}
+    highest_ns = find_reserved_peak(history, history.begin_ns, history.end_ns)
+    if highest_ns is not None:
+        moments[RESERVED_PEAK] = highest_ns
+    for name, time_ns in moments.items():
+        moment = DeviceMoment(rank=device.rank, device=history.device, name=name, time_ns=time_ns)
+        rows = find_live_blocks(history.blocks, time_ns)
+        held, _ = sum_tenant_bytes(device.names.tenant[rows], history.blocks.requested_bytes[rows])
+        leaf, found = make_device_memory(moment, history, held, OutsideTerms())
+        leaves.append(leaf)
+        gaps += found
+    return leaves, list(dict.fromkeys(gaps))
+
+
+_EARLIER = "call torch.cuda.memory._record_memory_history before the model is built"
+
+
+def list_snapshot_gaps(device: SnapshotDevice) -> list[Gap]:
+    """All but those of the identity."""
+    blocks, peak_bytes = device.history.blocks, device.peak_bytes
+    gaps = [
+        _device_gap(
+            device,
+            "memory outside the allocator",
+            "a snapshot does not hold what NVML says of the device",
+            "record the program with zprof record",
+        )
+    ]
+    if device.peak_ns == device.history.begin_ns and bool(blocks.before[device.rows].any()):
+        reason = "live memory is highest where the history begins: the true peak may be higher"
+        gaps.append(_device_gap(device, "allocated peak", reason, _EARLIER))
+    unknown = _unowned_bytes(device)
+    if unknown:
+        told = ", ".join(f"{format_bytes(size)} {why}" for why, size in unknown.items())
+        reason = f"no tag and no rule names the owner of {told}"
+        gaps.append(
+            _device_gap(
+                device,
+                f"tenants of {format_percent(sum(unknown.values()) / peak_bytes)} of the peak",
+                reason,
+                f"{_EARLIER}, or tag memory: torch.cuda.memory._set_memory_metadata('zprof:activations')",
+            )
+        )
+    return gaps
+
+
+def _unowned_bytes(device: SnapshotDevice) -> Mapping[str, int]:
+    """Bytes of the peak without an owner, by why."""
+    blocks, names = device.history.blocks, device.names
+    rows = device.rows[names.rule[device.rows] == -1]
+    before = blocks.before[rows]
+    sizes = {
+        "from before the history": int(blocks.requested_bytes[rows[before]].sum()),
+        "made within it": int(blocks.requested_bytes[rows[~before]].sum()),
+    }
+    return {why: size for why, size in sizes.items() if size}
+
+
+def hidden_device_gap(own: SnapshotDevice, other: SnapshotDevice) -> Gap:
+    """A device that the report leaves out."""
+    reason = (
+        f"the snapshot has several devices; the report shows the fullest, {own.history.device}; the peak of "
+        f"{other.history.device} is {format_bytes(other.peak_bytes)}"
+    )
+    return Gap(
+        what=f"memory of {other.history.device}",
+        rank=own.rank,
+        reason=reason,
+        remedy="read the tables with zprof.load",
+    )
+
+
+def _device_gap(device: SnapshotDevice, what: str, reason: str, remedy: str) -> Gap:
+    return Gap(what=what, rank=device.rank, reason=f"{device.history.device}: {reason}", remedy=remedy)

@@ -1,0 +1,320 @@
+"""Measure each rank's model states, check them against the ZeRO formula, and explain differences.
+
+A cause is named only if it gives the measured bytes to within 1 %. If two fit, both are named; if none
+does, the difference stays "not explained".
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from zprof.analysis.memory.live_bytes import RankLives
+from zprof.analysis.memory.tables import Int
+from zprof.analysis.zero_formulas import TenantFormula, compute_tenant_formulas
+from zprof.model.gaps import Gap
+from zprof.model.memory import FormulaCheck
+from zprof.model.tenants import Tenant
+from zprof.model.training import TrainingFacts
+
+NOT_EXPLAINED = "not explained"
+PADDING = "padding of shards to equal size"
+COUNTERS = "4-byte step counters of the optimizer"
+_TOLERANCE = 0.01
+#: (bytes an element by the law, bytes an element that are there): what that is.
+_SIZES: dict[Tenant, dict[tuple[int, int], str]] = {
+    Tenant.PARAMETERS: {
+        (2, 4): "parameters are kept in fp32, the law counts 2 bytes an element",
+        (4, 2): "parameters are kept in 2 bytes an element, the law counts 4",
+        (2, 6): "bf16 parameters with fp32 masters: 6 bytes an element, the law counts 2",
+        (4, 6): "fp32 parameters with a copy in 2 bytes an element",
+    },
+    Tenant.GRADIENTS: {
+        (2, 4): "gradients are reduced in fp32 and kept so: 4 bytes an element, the law counts 2",
+        (4, 2): "gradients are kept in 2 bytes an element, the law counts 4",
+        (2, 6): "gradients in 2 bytes an element and their fp32 sums",
+    },
+    Tenant.OPTIMIZER_STATE: {
+        (8, 12): "fp32 masters beside the moments: 12 bytes an element, the law counts 8",
+        (12, 8): "no fp32 masters: 8 bytes an element, the law counts 12",
+        (8, 4): "moments of 2 bytes, or one moment of 4: 4 bytes an element, the law counts 8",
+        (12, 4): "4 bytes an element (masters, or one moment, alone), the law counts 12",
+        (8, 2): "moments of 1 byte: 2 bytes an element, the law counts 8",
+        (12, 6): "masters with moments of 1 byte: 6 bytes an element, the law counts 12",
+    },
+}
+_COPY = {
+    Tenant.PARAMETERS: "twice the law: parameters and a full copy",
+    Tenant.GRADIENTS: "twice the law: gradients and a full copy",
+    Tenant.OPTIMIZER_STATE: "twice the law: the state and a full copy",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDifference:
+    """One state of one rank: law, what is stated on top of it, and what was measured.
+
+    ``ranks`` share the states, ``sharded`` says whether the law divides this one among them.
+    ``buffer_bytes`` are those of the model's buffers, ``rounding_bytes`` what the allocator's blocks are
+    larger than the tensors in them.  ``excess_elements``: whole elements above the law that another sharded
+    state of the rank shows too; None where there is no such number.
+    """
+
+    tenant: Tenant
+    law_bytes: int
+    padding_bytes: int
+    scalar_bytes: int
+    measured_bytes: int
+    element_bytes: int
+    ranks: int
+    sharded: bool
+    buffer_bytes: int = 0
+    rounding_bytes: int = 0
+    excess_elements: int | None = None
+
+    @property
+    def unexplained_bytes(self) -> int:
+        """What neither the law, nor padding, nor the step counters give."""
+        return self.measured_bytes - self.law_bytes - self.padding_bytes - self.scalar_bytes
+
+
+def explain_difference(difference: StateDifference) -> str:
+    """The cause; empty where the measured bytes are those of the law."""
+    if difference.unexplained_bytes == 0:
+        stated = ((difference.padding_bytes, PADDING), (difference.scalar_bytes, COUNTERS))
+        return " and ".join(name for size, name in stated if size)
+    return (
+        ", or ".join(dict.fromkeys([*_causes_by_bytes(difference), *_causes_by_ratio(difference)]))
+        or NOT_EXPLAINED
+    )
+
+
+def _causes_by_bytes(state: StateDifference) -> Iterator[str]:
+    """Causes that give the very bytes of the difference."""
+    rest = state.unexplained_bytes
+    if state.measured_bytes == 0:
+        yield (
+            "none was live when the optimizer began: the program frees or reduces gradients before that"
+            if state.tenant is Tenant.GRADIENTS
+            else "none was seen: nothing told the recorder whose bytes these are"
+        )
+    if state.rounding_bytes > 0 and _is_near(rest, state.rounding_bytes):
+        yield "the allocator's blocks are larger than the tensors in them"
+    if state.buffer_bytes > 0 and _is_near(rest, -state.buffer_bytes):
+        yield "buffers of the model are not counted"
+    if state.excess_elements and state.sharded and rest == state.excess_elements * state.element_bytes:
+        yield f"{PADDING}: {state.excess_elements} elements in each state"
+
+
+def _causes_by_ratio(state: StateDifference) -> Iterator[str]:
+    """Causes that multiply the law."""
+    base = state.law_bytes + state.padding_bytes
+    times = (state.measured_bytes - state.scalar_bytes) / base if base else 0.0
+    if state.ranks > 1 and state.sharded and _is_near(times, state.ranks):
+        yield (
+            f"equals {state.ranks} x the law: the state is not sharded (replicated on {state.ranks} ranks)"
+        )
+    if state.ranks > 1 and not state.sharded and _is_near(times, 1 / state.ranks):
+        yield f"equals the law / {state.ranks}: the state is sharded over {state.ranks} ranks"
+    known = _SIZES[state.tenant].items()
+    sizes = [
+        text for (law, there), text in known if law == state.element_bytes and _is_near(times, there / law)
+    ]
+    yield from sizes
+    if _is_near(times, 2) and not sizes:
+        yield _COPY[state.tenant]
+
+
+def _is_near(value: float, expected: float) -> bool:
+    return abs(value - expected) <= _TOLERANCE * abs(expected)
+
+
+_STATES = (Tenant.PARAMETERS, Tenant.GRADIENTS, Tenant.OPTIMIZER_STATE)
+#: Of the law; more above it is something else than padding.
+_MAX_PADDING_RATIO = 0.1
+_UNEVEN = "shards of unequal size: all ranks together hold the law"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStates:
+    """Model states of one rank, each when it is complete, and what helps to explain them.
+
+    ``counter_bytes`` are those of optimizer state in tensors of one number; ``buffer_bytes`` the model's
+    buffers, which are in no state; ``rounding_bytes`` what the allocator added to the tensors' own bytes.
+    """
+
+    rank: int
+    bytes: Mapping[Tenant, int]
+    counter_bytes: int = 0
+    buffer_bytes: int = 0
+    rounding_bytes: Mapping[Tenant, int] = field(default_factory=dict)
+
+
+def check_formulas(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[FormulaCheck, ...]:
+    """One check a rank and state whose law is known, in the order of the ranks."""
+    laws = compute_tenant_formulas(facts)
+    checks = [
+        _make_check(difference, states.rank)
+        for states in measured
+        for difference in _compare_states(laws, states)
+    ]
+    found = _find_uneven_shards(laws, checks)
+    counters = {states.rank: states.counter_bytes for states in measured}
+    counted = [_with_counters(check, counters[check.rank]) for check in checks]
+    own = _find_uneven_shards(laws, counted)
+    return tuple(found.get(key) or own.get(key) or check for key, check in enumerate(checks))
+
+
+def find_formula_gaps(facts: TrainingFacts, measured: Sequence[MeasuredStates]) -> tuple[Gap, ...]:
+    """The states that no law could be given for, and which fact is missing."""
+    laws = compute_tenant_formulas(facts)
+    missing = [tenant for tenant in _STATES if tenant not in laws]
+    if not measured or not missing:
+        return ()
+    names = " and ".join(tenant.value.replace("_", " ") for tenant in missing)
+    return (
+        Gap(
+            what="law of the model states",
+            reason=f"no law of {names}: {_describe_missing_fact(facts)}",
+            remedy="tell the recorder: zprof.record(..., training=TrainingFacts(...))",
+        ),
+    )
+
+
+def _describe_missing_fact(facts: TrainingFacts) -> str:
+    if facts.stage is None:
+        return "how the program shards its states is unknown"
+    if facts.parameters is None:
+        return (
+            "the number of parameters is unknown, because some are frozen or lazy, or the model was not given"
+        )
+    if not facts.shard_ranks:
+        return "over how many ranks the states are sharded is unknown"
+    return "the bytes of an element are unknown"
+
+
+def _compare_states(laws: Mapping[Tenant, TenantFormula], states: MeasuredStates) -> list[StateDifference]:
+    differences = {
+        tenant: _compare_state(tenant, laws[tenant], states)
+        for tenant in _STATES
+        if tenant in laws and tenant in states.bytes
+    }
+    excess = {tenant: _find_excess_elements(difference) for tenant, difference in differences.items()}
+    return [
+        replace(difference, excess_elements=_confirm_excess(excess, tenant))
+        for tenant, difference in differences.items()
+    ]
+
+
+def _compare_state(tenant: Tenant, law: TenantFormula, states: MeasuredStates) -> StateDifference:
+    counters = states.counter_bytes if tenant is Tenant.OPTIMIZER_STATE else 0
+    return StateDifference(
+        tenant=tenant,
+        law_bytes=law.law_bytes,
+        padding_bytes=law.padding_bytes,
+        scalar_bytes=law.scalar_bytes or counters,
+        measured_bytes=states.bytes[tenant],
+        element_bytes=law.element_bytes,
+        ranks=law.ranks,
+        sharded=law.sharded,
+        buffer_bytes=states.buffer_bytes,
+        rounding_bytes=states.rounding_bytes.get(tenant, 0),
+    )
+
+
+def _find_excess_elements(state: StateDifference) -> int | None:
+    """Whole elements above the law, where they are few enough to be padding."""
+    rest = state.unexplained_bytes
+    few = 0 < rest <= _MAX_PADDING_RATIO * state.law_bytes
+    return rest // state.element_bytes if few and rest % state.element_bytes == 0 else None
+
+
+def _confirm_excess(excess: Mapping[Tenant, int | None], tenant: Tenant) -> int | None:
+    """The excess of one state, where another one shows as many elements: padding is the same in all."""
+    mine = excess[tenant]
+    others = [size for other, size in excess.items() if other is not tenant]
+    return mine if mine in others else None
+
+
+def _make_check(state: StateDifference, rank: int) -> FormulaCheck:
+    return FormulaCheck(
+        rank=rank,
+        tenant=state.tenant,
+        law_bytes=state.law_bytes,
+        measured_bytes=state.measured_bytes,
+        padding_bytes=state.padding_bytes,
+        scalar_bytes=state.scalar_bytes,
+        unexplained_bytes=state.unexplained_bytes,
+        cause=explain_difference(state),
+    )
+
+
+def _find_uneven_shards(
+    laws: Mapping[Tenant, TenantFormula], checks: Sequence[FormulaCheck]
+) -> dict[int, FormulaCheck]:
+    """Return the checks, by place, of sharded states that are uneven and together hold the formula.
+
+    A rank's share is rounded up to a byte, so that the shares are up to a byte a rank above the whole.
+    """
+    found = {}
+    for tenant, law in laws.items():
+        mine = {place: check for place, check in enumerate(checks) if check.tenant is tenant}
+        rests = [check.unexplained_bytes for check in mine.values()]
+        if law.sharded and len(rests) == law.ranks and any(rests) and abs(sum(rests)) < law.ranks:
+            uneven = {place: replace(check, cause=_UNEVEN) for place, check in mine.items()}
+            found.update({place: check for place, check in uneven.items() if check.unexplained_bytes})
+    return found
+
+
+def _with_counters(check: FormulaCheck, counter_bytes: int) -> FormulaCheck:
+    """The check with the step counters that this rank itself holds.
+
+    The stated number is that of one rank; where whole parameters are dealt out, each has its own.
+    """
+    if check.tenant is not Tenant.OPTIMIZER_STATE or not counter_bytes:
+        return check
+    rest = check.unexplained_bytes + check.scalar_bytes - counter_bytes
+    return replace(check, scalar_bytes=counter_bytes, unexplained_bytes=rest)
+
+
+#: A tensor of one number has at most this many bytes.
+_ONE_NUMBER_BYTES = 8
+
+
+def measure_states(rank: int, lives: RankLives) -> tuple[MeasuredStates, ...]:
+    """One entry; none where no step ended."""
+    moments, sizes = lives.state_moments(), lives.states()
+    if sizes is None:
+        return ()
+    tensor_bytes = _largest_tensor_bytes(lives)
+    rows = {tenant: lives.state_rows(tenant, moment) for tenant, moment in moments.items()}
+    buffers = lives.state_rows(Tenant.PARAMETERS, moments[Tenant.PARAMETERS], buffers=True)
+    return (
+        MeasuredStates(
+            rank=rank,
+            bytes=sizes,
+            counter_bytes=_step_counter_bytes(lives, rows[Tenant.OPTIMIZER_STATE], tensor_bytes),
+            buffer_bytes=int(lives.segments.bytes[buffers].sum()),
+            rounding_bytes={
+                tenant: _rounding_bytes(lives, mine, tensor_bytes) for tenant, mine in rows.items()
+            },
+        ),
+    )
+
+
+def _largest_tensor_bytes(lives: RankLives) -> Int:
+    """Bytes of the largest tensor storage in each block; 0 where none was seen."""
+    held = np.zeros(len(lives.blocks), dtype=np.int64)
+    np.maximum.at(held, lives.blocks.owner, lives.storages.bytes)
+    return held
+
+
+def _step_counter_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
+    size = tensor_bytes[lives.segments.block[rows]]
+    return int(size[size <= _ONE_NUMBER_BYTES].sum())
+
+
+def _rounding_bytes(lives: RankLives, rows: Int, tensor_bytes: Int) -> int:
+    """What the allocator's blocks are larger than their tensors: a GPU's step counter takes 512 bytes."""
+    size, block = tensor_bytes[lives.segments.block[rows]], lives.segments.bytes[rows]
+    return int((block - size)[(size > 0) & (size < block)].sum())

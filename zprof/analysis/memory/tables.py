@@ -1,0 +1,169 @@
+"""The memory tables of a rank, checked, and ``alloc`` and ``role`` as numpy columns with codes for names.
+
+Impossible values are refused before a sum can overflow.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zprof.model.collectives import OPERATOR_PREFIXES
+from zprof.model.errors import BadInput
+from zprof.model.tenants import PRECEDENCE, Tenant
+from zprof.run.manifest import rank_folder
+from zprof.run.reader import Run
+from zprof.run.schema import TABLES
+
+#: Times and sums of sizes stay below this, so that their differences and sums are int64 too.
+_LIMIT = 1 << 61
+_AGAIN = "copy the run again, or record it again"
+_TIMES = ("time_ns", "allocated_ns", "freed_ns", "released_ns", "mapped_ns", "unmapped_ns")
+_SIZES = ("bytes", "requested_bytes", "block_bytes")
+#: Frames of a stack, and characters of a frame, that a report shows.
+MAX_FRAMES = 64
+MAX_FRAME_LENGTH = 400
+
+
+def read_checked_frame(run: Run, rank: int, name: str) -> pd.DataFrame:
+    """One table of a rank.
+
+    Raises:
+        BadInput: damaged, or with a null where none can be, a negative or impossibly large number.
+    """
+    frame = run.frame(rank, name)
+    where = str(rank_folder(run.path, rank) / f"{name}.parquet")
+    for field in TABLES[name]:
+        if not field.nullable and bool(frame[field.name].isna().any()):
+            raise BadInput(f"{where}: column {field.name!r} has rows without a value", hint=_AGAIN)
+    for column in _TIMES:
+        if column in frame and not _is_within(frame[column].dropna(), 0, _LIMIT):
+            raise BadInput(f"{where}: column {column!r} holds times that no clock has", hint=_AGAIN)
+    for column in _SIZES:
+        if column in frame and not _are_sizes_possible(frame[column].dropna()):
+            raise BadInput(f"{where}: column {column!r} holds sizes that no device has", hint=_AGAIN)
+    return frame
+
+
+def read_stacks(
+    run: Run, rank: int, alloc: pd.DataFrame, generations: frozenset[int]
+) -> Mapping[int, tuple[str, ...]]:
+    """Frames, innermost first, of the storages of these generations; those without a stack are left out."""
+    if not generations or not run.has_table(rank, "stack"):
+        return {}
+    rows = alloc[
+        alloc["generation"].isin(list(generations)) & (alloc["generation"] >= 0) & alloc["stack"].notna()
+    ]
+    number = {int(g): int(s) for g, s in zip(rows["generation"], rows["stack"], strict=True)}
+    frames = _read_frames(run.table(rank, "stack"), sorted(set(number.values())))
+    return {generation: frames[stack] for generation, stack in number.items() if stack in frames}
+
+
+def _read_frames(table: pa.Table, numbers: list[int]) -> Mapping[int, tuple[str, ...]]:
+    chosen = table.filter(pc.is_in(table["stack"], value_set=pa.array(numbers, type=pa.int64()))).to_pandas()
+    chosen = chosen.sort_values(["stack", "depth"], kind="stable")
+    return {
+        int(stack): tuple(
+            f"{file}:{line} {function}"[:MAX_FRAME_LENGTH]
+            for file, line, function in zip(rows["file"], rows["line"], rows["function"], strict=True)
+        )
+        for stack, rows in chosen.groupby("stack").head(MAX_FRAMES).groupby("stack")
+    }
+
+
+def _is_within(column: "pd.Series[int]", low: int, high: int) -> bool:
+    return column.empty or bool(int(column.min()) >= low and int(column.max()) < high)
+
+
+def _are_sizes_possible(column: "pd.Series[int]") -> bool:
+    return _is_within(column, 0, _LIMIT) and float(np.sum(column.to_numpy(dtype=np.float64))) < _LIMIT
+
+
+Int = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+#: The end of what was never freed.
+FOREVER = np.iinfo(np.int64).max
+#: Code of bytes that no role claims; the codes below it are positions in ``PRECEDENCE``.
+UNTAGGED = len(PRECEDENCE)
+TENANT_CODES: dict[Tenant, int] = {tenant: code for code, tenant in enumerate(PRECEDENCE)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """Rows of ``alloc`` of one kind.  ``end_ns`` is FOREVER where no free or death was seen."""
+
+    generation: Int
+    address: Int
+    bytes: Int
+    begin_ns: Int
+    end_ns: Int
+    before_window: Bool
+    known: Bool
+    collective: Bool
+    phase: npt.NDArray[np.object_]
+    module: npt.NDArray[np.object_]
+    operator: npt.NDArray[np.object_]
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """Rows of ``role``; ``tenant`` is a position in ``PRECEDENCE``."""
+
+    generation: Int
+    time_ns: Int
+    tenant: Int
+    sub: npt.NDArray[np.object_]
+    gained: Bool
+    backdated: Bool
+
+
+def read_lives(alloc: pd.DataFrame, source: str, device: str) -> Lives:
+    """The rows of one source (``storage`` or ``profiler``) on one device, in the order of time."""
+    rows = alloc[(alloc["source"] == source) & (alloc["device"] == device) & (alloc["bytes"] > 0)]
+    rows = rows.sort_values("allocated_ns", kind="stable")
+    operator = _to_objects(rows["operator"])
+    return Lives(
+        generation=_to_ints(rows["generation"]),
+        address=_to_ints(rows["address"]),
+        bytes=_to_ints(rows["bytes"]),
+        begin_ns=_to_ints(rows["allocated_ns"]),
+        end_ns=_to_ints(rows["freed_ns"].fillna(FOREVER)),
+        before_window=rows["before_window"].to_numpy(dtype=bool),
+        known=np.array([name is not None for name in operator], dtype=bool),
+        collective=np.array([str(name).startswith(OPERATOR_PREFIXES) for name in operator], dtype=bool),
+        phase=_to_objects(rows["phase"]),
+        module=_to_objects(rows["module"]),
+        operator=operator,
+    )
+
+
+def read_claims(role: pd.DataFrame) -> Claims:
+    """The claims of the six tenants; names that this version does not know are left out."""
+    rows = role[role["tenant"].isin([tenant.value for tenant in PRECEDENCE])]
+    codes = rows["tenant"].astype(str).map({tenant.value: code for tenant, code in TENANT_CODES.items()})
+    return Claims(
+        generation=_to_ints(rows["generation"]),
+        time_ns=_to_ints(rows["time_ns"]),
+        tenant=_to_ints(codes),
+        sub=_to_objects(rows["sub"]),
+        gained=rows["gained"].to_numpy(dtype=bool),
+        backdated=rows["backdated"].to_numpy(dtype=bool),
+    )
+
+
+def _to_ints(column: "pd.Series[Any]") -> Int:
+    return np.asarray(column.astype("int64").to_numpy(), dtype=np.int64)
+
+
+def _to_objects(column: "pd.Series[Any]") -> npt.NDArray[np.object_]:
+    values = column.astype(object)
+    return values.where(values.notna(), None).to_numpy(dtype=object)

@@ -1,0 +1,134 @@
+"""Live bytes by tenant over a window, reduced to a few points, each the highest of its stretch.
+
+The window is cut into stretches of equal length. A stretch's point is its first highest one, or its begin
+when nothing in it is higher; so the peak of the window is always a point.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from zprof.analysis.memory.history import History, merge_times, sample_curve
+from zprof.analysis.memory.live_bytes import RankLives, compute_live_curve
+from zprof.analysis.memory.roles import Segments, tenant_name
+from zprof.analysis.memory.tables import FOREVER, UNTAGGED, Int
+from zprof.analysis.memory.tenant_rules import BlockTenants
+from zprof.analysis.memory.timeline import Timeline
+from zprof.model.memory import MemoryTimeline
+
+MAX_POINTS = 240
+_Word = TypeVar("_Word", int, str)
+
+
+def thin_recording(rank: int, device: str, lives: RankLives, points: int = MAX_POINTS) -> MemoryTimeline:
+    """At most ``points`` points; at each the columns sum to the live bytes."""
+    window = lives.timeline
+    begins = cut_stretches(window, points)
+    times = _find_highest_points(lives, begins)
+    return MemoryTimeline(
+        rank=rank,
+        device=device,
+        time_ns=tuple((times - window.begin_ns).tolist()),
+        tenants={
+            tenant_name(code): tuple(tenant_bytes_at(lives.segments, code, times).tolist())
+            for code in range(UNTAGGED + 1)
+        },
+        steps=_last_marks(window.steps, begins, window),
+        phases=_last_marks(
+            [(window.begin_ns, window.phase_at(window.begin_ns)), *window.phases], begins, window
+        ),
+    )
+
+
+def cut_stretches(window: Timeline, points: int) -> Int:
+    """Begin of each stretch; the last one ends with the window and holds its last instant."""
+    length = window.end_ns - window.begin_ns
+    count = max(1, min(points, length))
+    return np.array([window.begin_ns + length * index // count for index in range(count)], dtype=np.int64)
+
+
+def tenant_bytes_at(segments: Segments, tenant: int, times_ns: Int) -> Int:
+    """Bytes of one tenant at each of some times."""
+    mine = segments.tenant == tenant
+    ended = mine & (segments.end_ns != FOREVER)
+    return _sum_until(segments.begin_ns[mine], segments.bytes[mine], times_ns) - _sum_until(
+        segments.end_ns[ended], segments.bytes[ended], times_ns
+    )
+
+
+def _sum_until(event_ns: Int, size: Int, times_ns: Int) -> Int:
+    """Sum of what happened at or before each time."""
+    order = np.argsort(event_ns, kind="stable")
+    sums = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(size[order], dtype=np.int64)])
+    found: Int = sums[np.searchsorted(event_ns[order], times_ns, side="right")]
+    return found
+
+
+def _find_highest_points(lives: RankLives, begins: Int) -> Int:
+    """Time of the first highest point of each stretch."""
+    times, live = lives.times_ns, lives.live_bytes
+    last = int(np.searchsorted(times, lives.timeline.end_ns, side="right"))
+    edges = np.append(np.searchsorted(times[:last], begins, side="right"), last)
+    found = begins.copy()
+    for stretch, (left, right) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+        if right > left:
+            best = left + int(np.argmax(live[left:right]))
+            if live[best] > (live[left - 1] if left else 0):
+                found[stretch] = times[best]
+    return found
+
+
+def _last_marks(
+    marks: Sequence[tuple[int, _Word]], begins: Int, window: Timeline
+) -> tuple[tuple[int, _Word], ...]:
+    """One mark a stretch at most, the last of it: the one that goes on; no word twice in a row."""
+    at = np.array([time_ns for time_ns, _ in marks], dtype=np.int64)
+    stretch = np.searchsorted(begins, at, side="right")
+    last = np.flatnonzero(np.diff(stretch, append=-1))
+    kept: list[tuple[int, _Word]] = []
+    for index in last.tolist():
+        if not kept or kept[-1][1] != marks[index][1]:
+            kept.append((marks[index][0] - window.begin_ns, marks[index][1]))
+    return tuple(kept)
+
+
+def thin_history(
+    rank: int, history: History, names: BlockTenants, points: int = MAX_POINTS
+) -> MemoryTimeline:
+    """At most ``points`` points; at each the columns sum to the live bytes."""
+    blocks = history.blocks
+    segments = Segments(
+        block=np.arange(len(blocks), dtype=np.int64),
+        begin_ns=blocks.begin_ns,
+        end_ns=blocks.freed_ns,
+        bytes=blocks.requested_bytes,
+        tenant=names.tenant,
+        sub=np.empty(0, dtype=object),
+    )
+    at = _find_highest_history_points(history, points)
+    return MemoryTimeline(
+        rank=rank,
+        device=history.device,
+        time_ns=tuple((at - history.begin_ns).tolist()),
+        tenants={
+            tenant_name(code): tuple(tenant_bytes_at(segments, code, at).tolist())
+            for code in range(UNTAGGED + 1)
+        },
+    )
+
+
+def _find_highest_history_points(history: History, points: int) -> Int:
+    """Time of the first highest point of each stretch: its begin, or an event in it."""
+    blocks, length = history.blocks, history.end_ns - history.begin_ns
+    count = max(1, min(points, length))
+    begins = np.array([history.begin_ns + length * i // count for i in range(count)], dtype=np.int64)
+    times, live = compute_live_curve(blocks.begin_ns, blocks.freed_ns, blocks.requested_bytes)
+    candidates = merge_times(times, begins)
+    value = sample_curve(times, live, candidates)
+    first = np.searchsorted(candidates, begins)
+    highest = np.repeat(np.maximum.reduceat(value, first), np.diff(np.append(first, len(candidates))))
+    rows = np.flatnonzero(value == highest)
+    stretch = np.searchsorted(first, rows, side="right")
+    chosen: Int = candidates[rows[np.unique(stretch, return_index=True)[1]]]
+    return chosen

@@ -1,0 +1,123 @@
+"""The steps and phases of a memory window: from the marks of a recording, or from a snapshot's annotations.
+
+Known annotations are ``ProfilerStep#7``, ``Optimizer.step#AdamW.step`` (torch writes both), and ranges
+named exactly like a phase (``backward``, also ``## backward ##``). Other names are ignored.
+"""
+
+import bisect
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.model.training import Phase
+
+MEMORY = "memory"
+#: The window from the program's start to its first step; what is no phase there is called the same.
+INIT = "init"
+_PHASES = frozenset(Phase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The window and what happened in it; lists in the order of time.
+
+    ``unmarked`` is the phase where none was marked yet.
+    """
+
+    begin_ns: int
+    end_ns: int
+    steps: list[tuple[int, int]]
+    step_ends: list[int]
+    phases: list[tuple[int, str]]
+    unmarked: str = Phase.OTHER.value
+
+    def step_at(self, time_ns: int) -> int:
+        """The step that was under way, else the first one of the window; -1 where none was marked."""
+        index = bisect.bisect_right(self.steps, time_ns, key=lambda step: step[0]) - 1
+        return self.steps[max(index, 0)][1] if self.steps else -1
+
+    def phase_at(self, time_ns: int) -> str:
+        """The phase that was under way."""
+        index = bisect.bisect_right(self.phases, time_ns, key=lambda phase: phase[0]) - 1
+        return self.phases[index][1] if index >= 0 else self.unmarked
+
+    def last_optimizer_ns(self) -> int | None:
+        """When the window's last optimizer phase began; None where none did."""
+        inside = [t for t, name in self.phases if name == Phase.OPTIMIZER.value and t <= self.end_ns]
+        return inside[-1] if inside else None
+
+
+def read_timeline(mark: pd.DataFrame, window: str = MEMORY) -> Timeline | None:
+    """The ``memory`` or ``init`` window of a rank; None where it has none, or it ends before it begins.
+
+    A phase that this version does not know counts as ``other``.
+    """
+    mark = mark.sort_values("time_ns", kind="stable")
+    named = mark[mark["name"] == window]
+    begins = named.loc[named["kind"] == "window_begin", "time_ns"].tolist()
+    ends = named.loc[named["kind"] == "window_end", "time_ns"].tolist()
+    if not begins:
+        return None
+    begin_ns, end_ns = begins[0], ends[-1] if ends else int(mark["time_ns"].max())
+    if end_ns < begin_ns:
+        return None
+    within = mark[(mark["time_ns"] >= begin_ns) & (mark["time_ns"] <= end_ns)]
+    steps = within[within["kind"] == "step_begin"]
+    phases = within[within["kind"] == "phase"]
+    names = [name if name in _PHASES else Phase.OTHER.value for name in phases["name"].astype(str)]
+    return Timeline(
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        steps=list(zip(steps["time_ns"].tolist(), steps["number"].tolist(), strict=True)),
+        step_ends=within.loc[within["kind"] == "step_end", "time_ns"].tolist(),
+        phases=list(zip(phases["time_ns"].tolist(), names, strict=True)),
+        unmarked=INIT if window == INIT else Phase.OTHER.value,
+    )
+
+
+_BEGIN, _END = "annotation_begin", "annotation_end"
+_STEP, _OPTIMIZER = "ProfilerStep#", "Optimizer.step#"
+_MAX_DIGITS = 15
+
+
+def find_annotated_step(mark: pd.DataFrame, time_ns: int) -> int:
+    """The step that was under way; -1 where no range says it."""
+    known = {name: _parse_step(name) for name in _annotation_names(mark)}
+    open_name = _find_innermost(mark, {name for name, step in known.items() if step is not None}, time_ns)
+    step = None if open_name is None else known[open_name]
+    return -1 if step is None else step
+
+
+def find_annotated_phase(mark: pd.DataFrame, time_ns: int) -> str:
+    """The phase that was under way; empty where no range says it."""
+    known = {name: _parse_phase(name) for name in _annotation_names(mark)}
+    open_name = _find_innermost(mark, {name for name, phase in known.items() if phase}, time_ns)
+    return "" if open_name is None else known[open_name]
+
+
+def _annotation_names(mark: pd.DataFrame) -> list[str]:
+    return [str(name) for name in mark.loc[mark["kind"].isin([_BEGIN, _END]), "name"].unique()]
+
+
+def _find_innermost(mark: pd.DataFrame, names: set[str], time_ns: int) -> str | None:
+    """Of the ranges that are open then, the one that began last."""
+    rows = mark[mark["name"].isin(names) & (mark["time_ns"] <= time_ns)]
+    begun, ended = (
+        rows[rows["kind"] == kind].groupby("name", observed=True)["time_ns"] for kind in (_BEGIN, _END)
+    )
+    still_open = begun.count().sub(ended.count(), fill_value=0) > 0
+    latest = begun.max()[still_open[still_open].index]
+    return None if latest.empty else str(latest.idxmax())
+
+
+def _parse_step(name: str) -> int | None:
+    number = name.removeprefix(_STEP)
+    digits = number != name and number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS
+    return int(number) if digits else None
+
+
+def _parse_phase(name: str) -> str:
+    if name.startswith(_OPTIMIZER):
+        return Phase.OPTIMIZER.value
+    word = name.strip("# ").lower()
+    return word if word in set(Phase) - {Phase.OTHER} else ""

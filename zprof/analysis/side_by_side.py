@@ -1,0 +1,367 @@
+"""Two runs side by side: time, memory, kernels, findings and settings as rows with a value of each run."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import FINDING_IDS, Cause, Finding
+from zprof.model.formatting import format_bytes, format_ns
+from zprof.model.memory import RankMemory
+from zprof.model.report import Comparison, Report
+from zprof.model.side_by_side import Figure, Row, Section, Setting
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.model.time import CollectiveTime, Time
+from zprof.run.reader import Run
+
+_LEDGER = (
+    "wall_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns", "idle_ns",
+    "unexplained_ns",
+)  # fmt: skip
+_BESIDE = (
+    "wall_median_ns", "collective_ns", "overlapped_ns", "overlap_ratio", "memcpy_ns", "first_wait_ns",
+    "unsplit_ns", "noise_floor_ns", "steps",
+)  # fmt: skip
+_SUMMED = ("count", "bytes", "total_ns", "exposed_ns", "wait_ns", "transfer_ns")
+_RATES = ("launch_delay_ns", "busbw_bytes_per_s", "algbw_bytes_per_s")
+_FIT = ("latency_ns", "busbw_bytes_per_s", "messages")
+_LATE = (
+    "exposed_wait_per_rank_ns",
+    "wait_per_rank_ns",
+    "waiting_ranks",
+    "last_ratio",
+    "own_wait_ns",
+)
+_CLOCKS = ("uncertainty_ns", "matched", "unmatched")
+_VOLUME = ("seen_bytes", "expected_bytes", "ratio")
+_ALL = "all ranks"
+
+
+def build_time_sections(a: Report, b: Report) -> list[Section]:
+    """Every figure of the time side; sections that neither run fills are left out."""
+    found = [
+        _mean_section(a.time, b.time),
+        _equal_work_section(b.comparison),
+        *_rank_sections(a.time, b.time),
+        *_collective_sections(a, b),
+        *_link_sections(a, b),
+        *_late_rank_sections(a.time, b.time),
+        Section(title="clocks", note="how well the ranks are on one clock",
+                rows=make_rows(a.time.alignment, b.time.alignment, _CLOCKS)),
+        Section(title="volume", note="a rank and step, against the law of the stage",
+                rows=_volume_rows(a, b)),
+    ]  # fmt: skip
+    return [entry for entry in found if any(row.a is not None or row.b is not None for row in entry.rows)]
+
+
+def _mean_section(a: Time, b: Time) -> Section:
+    rows = tuple(
+        Row(name=name, unit=infer_unit(name), a=mean_value(a.per_rank, name), b=mean_value(b.per_rank, name))
+        for name in (*_LEDGER, *_BESIDE)
+    )
+    return Section(title="step", note="mean of the ranks", rows=rows)
+
+
+def _equal_work_section(comparison: Comparison | None) -> Section:
+    work = comparison.equal_work if comparison else None
+    times = comparison.step_time if comparison else None
+    rows: tuple[Row, ...] = ()
+    if work is not None and times is not None:
+        rows = (
+            Row(name=f"{work.unit.value} a step", unit="count", a=work.a_per_step, b=work.b_per_step),
+            Row(name="step_at_equal_work_ns", unit="ns", a=times.a_ns, b=work.b_ns),
+        )
+    return Section(title="equal work", note="for as much as a rank of A does in a step", rows=rows)
+
+
+def _rank_sections(a: Time, b: Time) -> Iterable[Section]:
+    if len(a.per_rank) < 2 and len(b.per_rank) < 2:
+        return
+    pairs = pair_by_key(a.per_rank, b.per_rank, lambda entry: (entry.rank,))
+    for (rank,), before, after in sorted(pairs, key=lambda pair: pair[0]):
+        yield Section(title=f"rank {rank}", note="a step", rows=make_rows(before, after, _LEDGER))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MergedCollective:
+    """All collectives of a kind in a group, whatever their data types."""
+
+    kind: str
+    place: str
+    sums: CollectiveTime
+    dtypes: str
+
+
+def _collective_sections(a: Report, b: Report) -> Iterable[Section]:
+    pairs = pair_by_key(_merge_kinds(a), _merge_kinds(b), lambda entry: (entry.kind, entry.place))
+    for (kind, place), before, after in pairs:
+        rows = _collective_rows(before, after, timed=bool(a.time.per_rank and b.time.per_rank))
+        yield Section(title=f"{kind}, {place}", note="a step, mean of the ranks", rows=rows)
+
+
+def _collective_rows(
+    a: "_MergedCollective | None", b: "_MergedCollective | None", *, timed: bool
+) -> tuple[Row, ...]:
+    """A kind that one run has not: none of it, where that run was timed; its rates are unknown then too."""
+    none = 0 if timed else None
+    sides = [
+        [*read_values(side and side.sums, _SUMMED, none), *read_values(side and side.sums, _RATES, None)]
+        for side in (a, b)
+    ]
+    rows = [
+        Row(name=name, unit=infer_unit(name), a=before, b=after)
+        for name, before, after in zip((*_SUMMED, *_RATES), *sides, strict=True)
+    ]
+    dtypes = [side.dtypes if side else None for side in (a, b)]
+    return (*rows, Row(name="data type", unit="text", a=dtypes[0], b=dtypes[1]))
+
+
+def _merge_kinds(report: Report) -> list[_MergedCollective]:
+    groups: dict[tuple[str, str], list[CollectiveTime]] = {}
+    for entry in report.time.collectives:
+        groups.setdefault((entry.kind, _name_place(entry, report)), []).append(entry)
+    return [_merge_entries(kind, place, entries) for (kind, place), entries in groups.items()]
+
+
+def _merge_entries(kind: str, place: str, entries: Sequence[CollectiveTime]) -> _MergedCollective:
+    """Sums; delays and bandwidths are those of the data type with most bytes."""
+    largest = max(entries, key=lambda entry: entry.bytes)
+    sums = {name: sum(getattr(entry, name) for entry in entries) for name in _SUMMED}
+    return _MergedCollective(
+        kind=kind,
+        place=place,
+        sums=replace(largest, **sums),
+        dtypes=", ".join(dict.fromkeys(entry.dtype for entry in entries)),
+    )
+
+
+def _name_place(entry: CollectiveTime, report: Report) -> str:
+    """Groups of all ranks are the same group in a job of another size."""
+    return _ALL if 0 < entry.group_size == report.run.world_size else f"group {entry.group}"
+
+
+def _link_sections(a: Report, b: Report) -> Iterable[Section]:
+    sides = (
+        ((fit.kind, _name_group(report, fit.group)), fit) for report in (a, b) for fit in report.time.fits
+    )
+    keys = dict.fromkeys(key for key, _ in sides)
+    for kind, group in keys:
+        before, after = (
+            next(
+                (f for f in report.time.fits if (f.kind, _name_group(report, f.group)) == (kind, group)), None
+            )
+            for report in (a, b)
+        )
+        yield Section(
+            title=f"link of {kind}, {group}", note="fitted: latency + bytes / bandwidth",
+            rows=make_rows(before, after, _FIT),
+        )  # fmt: skip
+
+
+def _name_group(report: Report, group: str) -> str:
+    whole = {entry.group for entry in report.time.collectives if _name_place(entry, report) == _ALL}
+    return _ALL if group in whole else f"group {group}"
+
+
+def _late_rank_sections(a: Time, b: Time) -> Iterable[Section]:
+    before, after = (side.blame.per_rank if side.blame else () for side in (a, b))
+    pairs = pair_by_key(before, after, lambda entry: (entry.rank,))
+    for (rank,), one, other in sorted(pairs, key=lambda pair: pair[0]):
+        yield Section(
+            title=f"rank {rank} as the late one", note="what others wait for it a step, per waiting rank",
+            rows=make_rows(one, other, _LATE),
+        )  # fmt: skip
+
+
+def _volume_rows(a: Report, b: Report) -> tuple[Row, ...]:
+    rows = make_rows(a.volume, b.volume, _VOLUME)
+    return tuple(replace(row, unit="ratio") if row.name == "ratio" else row for row in rows)
+
+
+_MEMORY = ("untagged_bytes", "peak_bytes", "reserved_unused_bytes", "non_pytorch_bytes")
+_KERNEL_COLUMNS = {"name", "total_ns"}
+
+
+def build_memory_section(a: Report, b: Report) -> Section:
+    """Each tenant on the rank that holds most of it, at that rank's peak."""
+    sides = (a.memory.per_rank, b.memory.per_rank)
+    rows = [
+        Row(
+            name=f"{tenant.value}_bytes",
+            unit="bytes",
+            a=_max_tenant_bytes(sides[0], tenant),
+            b=_max_tenant_bytes(sides[1], tenant),
+        )
+        for tenant in DISPLAY_ORDER
+    ]
+    rows += [
+        Row(name=name, unit=infer_unit(name), a=max_value(sides[0], name), b=max_value(sides[1], name))
+        for name in _MEMORY
+    ]
+    return Section(title="memory", note="at the peak, largest rank of each line", rows=tuple(rows))
+
+
+def _max_tenant_bytes(ranks: tuple[RankMemory, ...], tenant: Tenant) -> int | None:
+    return max((rank.tenants.get(tenant, 0) for rank in ranks), default=None)
+
+
+def build_kernel_section(a: RunAnalysis, b: RunAnalysis) -> Section:
+    """Time of each kernel (on CPU ranks operator) a step; a kernel that only one run has takes no time."""
+    before, after = _kernel_times(a), _kernel_times(b)
+    names = sorted({*before, *after}, key=lambda name: -max(before.get(name, 0), after.get(name, 0)))
+    known = bool(before and after)
+    rows = [
+        Row(
+            name=name,
+            unit="ns",
+            a=before.get(name, 0 if known else None),
+            b=after.get(name, 0 if known else None),
+        )
+        for name in names
+    ]
+    return Section(title="kernels", note="a step, mean of the ranks", rows=tuple(rows))
+
+
+def _kernel_times(run: RunAnalysis) -> dict[str, int]:
+    table: pd.DataFrame = run.kernels
+    if table.empty or not set(table.columns) >= _KERNEL_COLUMNS or run.steps.empty:
+        return {}
+    sums: Any = table.groupby(table["name"].astype(str), sort=False)["total_ns"].sum()
+    return {str(name): round(total / len(run.steps)) for name, total in sums.items()}
+
+
+def build_finding_section(a: Report, b: Report) -> Section:
+    """What each cause costs in each run: found, not found, or not tested."""
+    by_cause = [{finding.cause: finding for finding in report.findings} for report in (a, b)]
+    causes = list(dict.fromkeys(finding.cause for report in (b, a) for finding in report.findings))
+    rows = [
+        Row(
+            name=f"{FINDING_IDS[cause]} {cause.value}",
+            unit="text",
+            a=_describe_finding(by_cause[0].get(cause), cause, a),
+            b=_describe_finding(by_cause[1].get(cause), cause, b),
+        )
+        for cause in causes
+    ]
+    return Section(title="findings", note="what each may save", rows=tuple(rows))
+
+
+def _describe_finding(finding: Finding | None, cause: Cause, report: Report) -> str | None:
+    if finding is None:
+        return None if cause.value in set(_list_untested(report)) else "not found"
+    if finding.saving_ns[1] > 0:
+        saving = f"{format_ns(finding.saving_ns[0])} to {format_ns(finding.saving_ns[1])}, "
+    elif finding.saving_bytes is not None:
+        saving = f"{format_bytes(finding.saving_bytes[1])}, "
+    else:
+        saving = ""
+    return f"{saving}{finding.confidence.value}"
+
+
+def _list_untested(report: Report) -> Iterable[str]:
+    for gap in report.gaps:
+        if gap.what.startswith("rule"):
+            yield from gap.what.replace(",", " ").split()
+
+
+_RUN = ("zprof_version", "source", "world_size", "device", "backend")
+_MAX_LISTED = 12
+#: Of a variable that a recording of the environment does not hold.
+_NOT_SET = "not set"
+
+
+def list_settings(a: Run, b: Run) -> tuple[Setting, ...]:
+    """Every setting of either; None where a run does not say it."""
+    sides = (_read_settings(a), _read_settings(b))
+    absent = [_NOT_SET if run.manifest.environment else None for run in (a, b)]
+    return tuple(
+        Setting(
+            where=where,
+            name=name,
+            a=sides[0].get((where, name), absent[0]),
+            b=sides[1].get((where, name), absent[1]),
+        )
+        for where, name in dict.fromkeys([*sides[0], *sides[1]])
+    )
+
+
+def _read_settings(run: Run) -> dict[tuple[str, str], str | None]:
+    manifest = run.manifest
+    steps = sorted({step for rank in run.rank_manifests.values() for step in rank.time_steps})
+    found: dict[tuple[str, str], str | None] = {
+        ("run", name): _to_text(getattr(manifest, name)) for name in _RUN
+    }
+    found["run", "ranks loaded"] = _format_numbers(run.ranks)
+    found["run", "timed steps"] = _format_numbers(steps)
+    training = manifest.training
+    found |= {("training", field.name): _to_text(getattr(training, field.name)) for field in fields(training)}
+    return found | {("environment", name): value for name, value in sorted(manifest.environment.items())}
+
+
+def _to_text(value: object) -> str | None:
+    if isinstance(value, tuple):
+        return "; ".join(map(str, value)) or "nothing"
+    return None if value is None or value in ("", "unknown") else str(value)
+
+
+def _format_numbers(numbers: "tuple[int, ...] | list[int]") -> str | None:
+    """``0-7``, or the numbers where some are left out."""
+    if not numbers:
+        return None
+    low, high = min(numbers), max(numbers)
+    if len(numbers) == high - low + 1:
+        return str(low) if low == high else f"{low}-{high}"
+    shown = ",".join(map(str, numbers[:_MAX_LISTED]))
+    return shown if len(numbers) <= _MAX_LISTED else f"{shown},.. ({len(numbers)})"
+
+
+_T = TypeVar("_T")
+_UNITS = (("_bytes_per_s", "bytes_per_s"), ("_ns", "ns"), ("_bytes", "bytes"), ("_ratio", "ratio"))
+
+
+def infer_unit(name: str) -> str:
+    """The unit that a leaf's name ends in; a count where it ends in none."""
+    if name == "bytes":
+        return "bytes"
+    return next((unit for suffix, unit in _UNITS if name.endswith(suffix)), "count")
+
+
+def make_rows(a: object | None, b: object | None, names: Sequence[str]) -> tuple[Row, ...]:
+    """The attributes of two leaves; those of a leaf that is not there are unknown."""
+    return tuple(
+        Row(name=name, unit=infer_unit(name), a=getattr(a, name, None), b=getattr(b, name, None))
+        for name in names
+    )
+
+
+def read_values(item: object | None, names: Sequence[str], absent: Figure) -> list[Figure]:
+    """The attributes of a leaf; where there is no such leaf, what that means."""
+    return [absent if item is None else getattr(item, name) for name in names]
+
+
+def mean_value(items: Sequence[object], name: str) -> Figure:
+    """The mean of an attribute, whole where it counts nanoseconds or bytes; unknown where one is."""
+    values: list[float | None] = [getattr(item, name) for item in items]
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    mean = sum(known) / len(known)
+    return round(mean) if infer_unit(name) in ("ns", "bytes") else mean
+
+
+def max_value(items: Sequence[object], name: str) -> Figure:
+    """The largest value of an attribute; unknown where it is not known of all."""
+    values: list[int | None] = [getattr(item, name) for item in items]
+    known = [value for value in values if value is not None]
+    return max(known) if known and len(known) == len(values) else None
+
+
+def pair_by_key(
+    a: Iterable[_T], b: Iterable[_T], key: "Callable[[_T], tuple[Any, ...]]"
+) -> list[tuple[tuple[Any, ...], _T | None, _T | None]]:
+    """Items of both sides by key, those of ``a`` first in their order, then what only ``b`` has."""
+    before, after = ({key(item): item for item in side} for side in (a, b))
+    keys = dict.fromkeys([*before, *after])
+    return [(name, before.get(name), after.get(name)) for name in keys]

@@ -1,1 +1,0 @@
-"""The leaves of two runs, paired by what they are of."""

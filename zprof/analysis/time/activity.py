@@ -1,0 +1,197 @@
+"""What a rank did when, as the ledger needs it: compute, waits, copies, launches, and its work by name.
+
+FSDP2 copies shards around collectives (``FSDP::all_gather_copy_in``, ``split_with_sizes_copy``,
+``chunk_cat``). A kernel is such a copy by its name, or because the host launched it within one of these
+ranges.
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, union
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.event_roles import EventView, Mask
+
+_COPY_NAMES = re.compile(r"split_with_sizes_copy|chunk_cat|(?:fsdp::)?all_gather_copy_in\b", re.ASCII)
+_COPY_RANGE = re.compile(r"FSDP::all_gather_copy_(?:in|out)\b", re.ASCII)
+_PASS = re.compile(
+    r"FSDP::(?:pre_forward|pre_backward|all_gather_copy_out)\b"
+    r"|FullyShardedDataParallel\._pre_(?:forward|backward_hook)\b",
+    re.ASCII,
+)
+_MAX_NAME = 2_000
+
+
+def _empty_codes() -> Int64s:
+    return np.empty(0, dtype=np.int64)
+
+
+def _empty_named_times() -> Int64s:
+    return np.empty((0, 3), dtype=np.int64)
+
+
+def _empty_mask() -> Mask:
+    return np.empty(0, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedWork:
+    """Kernels of a device, or operators of a main thread, in the order of their launches.
+
+    ``times``: launch, start and end of each; ``stream``: where.  ``code``: its place in ``names``.
+    ``copies``: those that copy around collectives; ``memcpy``: those of them that no kernel carries out.
+    ``passes``: when the host began a pass of a wrapped unit, or copied what was gathered for it.
+    """
+
+    names: tuple[str, ...] = ()
+    code: Int64s = field(default_factory=_empty_codes)
+    times: Int64s = field(default_factory=_empty_named_times)
+    stream: Int64s = field(default_factory=_empty_codes)
+    copies: Mask = field(default_factory=_empty_mask)
+    memcpy: Mask = field(default_factory=_empty_mask)
+    passes: Int64s = field(default_factory=_empty_codes)
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def on(self, clock: RankClock) -> "NamedWork":
+        """The same on the common clock."""
+        return replace(self, times=clock.common(self.times), passes=clock.common(self.passes))
+
+
+def collect_named_work(
+    view: EventView, compute: Mask, launch_ns: Int64s, ranges: Mask, memcpys: Mask
+) -> NamedWork:
+    """Name the work of a rank.
+
+    Args:
+        view: The events.
+        compute: Those of them that compute.
+        launch_ns: When each event was launched; its start where that is not known.
+        ranges: Annotations of the host.
+        memcpys: Copies of the device: those within a copy range are part of it.
+    """
+    found = union(view.spans[view.name_is(ranges, lambda name: _matches(_COPY_RANGE, name))])
+    within = _find_within(found, launch_ns)
+    memcpys = memcpys & within
+    rows = np.flatnonzero(compute | memcpys)
+    rows = rows[np.argsort(launch_ns[rows], kind="stable")]
+    copies = (
+        within
+        | memcpys
+        | view.name_is(compute, lambda name: _COPY_NAMES.search(name[:_MAX_NAME]) is not None)
+    )
+    names, code = view.coded(rows)
+    passes = view.spans[view.name_is(ranges, lambda name: _matches(_PASS, name)), 0]
+    return NamedWork(
+        names=names,
+        code=code,
+        times=np.column_stack((launch_ns[rows], view.spans[rows])),
+        stream=view.stream[rows],
+        copies=copies[rows],
+        memcpy=memcpys[rows],
+        passes=np.sort(passes),
+    )
+
+
+def find_outermost(view: EventView, rows: Mask) -> Mask:
+    """Of properly nested rows those that lie in no other."""
+    chosen = np.flatnonzero(rows)
+    chosen = chosen[np.lexsort((-view.spans[chosen, 1], view.spans[chosen, 0]))]
+    reach = np.maximum.accumulate(np.concatenate(([np.iinfo(np.int64).min], view.spans[chosen, 1])))
+    found = np.zeros(len(rows), dtype=np.bool_)
+    found[chosen[view.spans[chosen, 1] > reach[:-1]]] = True
+    return found
+
+
+def _find_within(spans: Int64s, times: Int64s) -> Mask:
+    if not len(spans):
+        return np.zeros(len(times), dtype=np.bool_)
+    place = np.searchsorted(spans[:, 0], times, side="right") - 1
+    inside: Mask = (place >= 0) & (times < spans[np.maximum(place, 0), 1])
+    return inside
+
+
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.match(name[:_MAX_NAME]) is not None
+
+
+def _empty_times() -> Int64s:
+    return np.empty(0, dtype=np.int64)
+
+
+def _empty_spans() -> Intervals:
+    return EMPTY
+
+
+def _empty_kernels() -> Int64s:
+    return np.empty((0, 3), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSteps:
+    """What the device says of steps: from its first to its last work for one, a row a stream and step."""
+
+    number: Int64s = field(default_factory=_empty_times)
+    spans: Intervals = field(default_factory=_empty_spans)
+    stream: Int64s = field(default_factory=_empty_times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a rank did when.  ``coverage`` spans its first to its last event.
+
+    On a CPU: ``waits`` are when the main thread was blocked for a collective; ``anonymous_waits`` those of
+    them, outside all others, that do not say which.
+
+    On a device: ``work`` is all that it ran, ``nameless`` the communication kernels that no collective
+    stands for.  ``launched`` is launch and end of all work whose call is in the trace; for the rest
+    ``unlaunched`` is when it ran and ``unlaunched_stream`` where, ``steps`` what the device says of steps.
+    ``lost_launches``: when kernels were launched that the trace does not hold, because it ends before them.
+    ``first_call``: the first call of the host into the device's driver, if any.
+    ``awaits_until``, for each interval of ``compute``: it can only have waited for collectives that were
+    launched before this.  ``kernels``: launch, start and end of each compute kernel, in place of an unseen
+    launch the start; ``kernel_stream`` its stream.  ``named``: the same, or on a CPU the operators, by name.
+    """
+
+    on_device: bool
+    compute: Intervals
+    waits: Intervals
+    anonymous_waits: Intervals
+    copies: Intervals
+    coverage: Intervals
+    launched: Intervals
+    work: Intervals = field(default_factory=_empty_spans)
+    nameless: Intervals = field(default_factory=_empty_spans)
+    unlaunched: Intervals = field(default_factory=_empty_spans)
+    unlaunched_stream: Int64s = field(default_factory=_empty_times)
+    lost_launches: Int64s = field(default_factory=_empty_times)
+    first_call: Intervals = field(default_factory=_empty_spans)
+    steps: DeviceSteps = field(default_factory=DeviceSteps)
+    awaits_until: Int64s = field(default_factory=_empty_times)
+    kernels: Int64s = field(default_factory=_empty_kernels)
+    kernel_stream: Int64s = field(default_factory=_empty_times)
+    named: NamedWork = field(default_factory=NamedWork)
+
+    def on(self, clock: RankClock) -> "Activity":
+        """The same on the common clock."""
+        return replace(
+            self,
+            compute=clock.common(self.compute),
+            waits=clock.common(self.waits),
+            anonymous_waits=clock.common(self.anonymous_waits),
+            copies=clock.common(self.copies),
+            coverage=clock.common(self.coverage),
+            launched=clock.common(self.launched),
+            work=clock.common(self.work),
+            nameless=clock.common(self.nameless),
+            unlaunched=clock.common(self.unlaunched),
+            lost_launches=clock.common(self.lost_launches),
+            first_call=clock.common(self.first_call),
+            steps=replace(self.steps, spans=clock.common(self.steps.spans)),
+            awaits_until=clock.common(self.awaits_until),
+            kernels=clock.common(self.kernels),
+            named=self.named.on(clock),
+        )

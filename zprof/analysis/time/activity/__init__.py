@@ -1,1 +1,0 @@
-"""What one rank did when: its events, its steps, when communication blocked it."""

@@ -1,0 +1,145 @@
+"""Sort the events of a rank into its :class:`Activity`: on a device, or on the CPU.
+
+Ranges, synchronisation and the profiler's own overhead stand on the rows of streams too, but are no work.
+"""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals, subtract, union
+from zprof.analysis.time.activity import Activity, DeviceSteps, NamedWork, collect_named_work, find_outermost
+from zprof.analysis.time.blocking import find_awaited_launches
+from zprof.analysis.time.event_roles import (
+    CALL_CATEGORIES,
+    NO_STREAM,
+    WORK_CATEGORIES,
+    DeviceRoles,
+    EventView,
+    Mask,
+    assign_device_roles,
+    assign_host_roles,
+    find_coverage,
+    list_categories,
+)
+from zprof.analysis.time.steps import UNKNOWN_NS, Launches, find_launches
+
+_RANGES = "gpu_user_annotation"
+_HOST_RANGES = "user_annotation"
+_SYNCHRONISATION = "cuda_sync"
+_STEP = re.compile(r"(?:ProfilerStep|Iteration)[ #:_-]{0,3}(\d{1,15})\s*", re.ASCII)
+_GIVES_WORK = re.compile(r"(cuda|hip|cu)\w*(Launch|Memcpy|Memset)", re.ASCII)
+
+
+def has_device_work(events: pa.Table) -> bool:
+    """Whether a device ran anything in this trace."""
+    return not WORK_CATEGORIES.isdisjoint(list_categories(events))
+
+
+def launches_device_work(events: pa.Table) -> bool:
+    """Whether the host gives work to a device, which then should have run some."""
+    view = EventView(events, CALL_CATEGORIES | {"user_annotation", "cpu_op"})
+    calls = view.category_is(*CALL_CATEGORIES)
+    gives = view.name_is(calls, lambda name: _GIVES_WORK.match(name) is not None)
+    return bool((gives | view.name_is(~calls, lambda name: name.startswith("nccl:"))).any())
+
+
+def read_device_activity(events: pa.Table, collectives: pa.Table) -> Activity:
+    """Sort the rows of an ``events`` table.
+
+    Args:
+        events: The table.
+        collectives: start_ns, end_ns and stream of the collectives of this rank.  Those that a device ran
+            are known among the events by these three.
+    """
+    view = EventView(events, WORK_CATEGORIES | CALL_CATEGORIES | {_RANGES, _HOST_RANGES, _SYNCHRONISATION})
+    roles = assign_device_roles(view, collectives)
+    work, compute = roles.work, roles.compute
+    launches = find_launches(view, work, view.category_is(*CALL_CATEGORIES))
+    merged = union(view.spans[compute])
+    return Activity(
+        on_device=True,
+        compute=merged,
+        waits=EMPTY,
+        anonymous_waits=EMPTY,
+        copies=union(view.spans[roles.copies]),
+        coverage=find_coverage(events),
+        launched=launches.known,
+        work=union(view.spans[work]),
+        nameless=union(view.spans[roles.nameless]),
+        unlaunched=launches.unknown,
+        unlaunched_stream=launches.unknown_stream,
+        lost_launches=launches.lost_ns,
+        first_call=_first_span(view.spans[view.category_is(*CALL_CATEGORIES)]),
+        steps=_read_device_steps(view),
+        awaits_until=_device_awaits_until(view, merged, compute, work, launches),
+        kernels=_kernel_times(view, compute, launches.call_ns[compute[work]]),
+        kernel_stream=view.stream[compute],
+        named=_named_device_work(view, roles, launches),
+    )
+
+
+def _first_span(spans: Intervals) -> Intervals:
+    return spans[np.argsort(spans[:, 0], kind="stable")[:1]]
+
+
+def _kernel_times(view: EventView, compute: Mask, call_ns: Int64s) -> Int64s:
+    spans = view.spans[compute]
+    return np.column_stack((np.where(call_ns == UNKNOWN_NS, spans[:, 0], call_ns), spans))
+
+
+def _named_device_work(view: EventView, roles: DeviceRoles, launches: Launches) -> NamedWork:
+    launch = view.spans[:, 0].copy()
+    launch[roles.work] = np.where(launches.call_ns == UNKNOWN_NS, launch[roles.work], launches.call_ns)
+    copies = roles.copies & view.category_is("gpu_memcpy")
+    return collect_named_work(view, roles.compute, launch, view.category_is(_HOST_RANGES), copies)
+
+
+def _read_device_steps(view: EventView) -> DeviceSteps:
+    rows = view.name_is(view.category_is(_RANGES), lambda name: _STEP.fullmatch(name) is not None)
+    numbers = [int(found[1]) for name in view.names(rows) if (found := _STEP.fullmatch(name))]
+    stream = np.where(view.stream[rows] == NO_STREAM, view.thread[rows], view.stream[rows])
+    return DeviceSteps(number=np.array(numbers, dtype=np.int64), spans=view.spans[rows], stream=stream)
+
+
+def _device_awaits_until(
+    view: EventView, merged: Intervals, compute: Mask, work: Mask, launches: Launches
+) -> Int64s:
+    waits = view.name_is(view.category_is(_SYNCHRONISATION), lambda name: name == "Stream Wait Event")
+    return find_awaited_launches(
+        merged,
+        starts=view.spans[work, 0],
+        streams=view.stream[work],
+        launched=launches.call_ns,
+        computes=compute[work],
+        wait_calls=intervals(view.stream[waits], view.spans[waits, 0]),
+    )
+
+
+_CATEGORIES = ("cpu_op", "user_annotation")
+
+
+def read_host_activity(events: pa.Table) -> Activity:
+    """Sort the rows of an ``events`` table."""
+    view = EventView(events, _CATEGORIES)
+    roles = assign_host_roles(view)
+    named, anonymous = view.spans[roles.named], view.spans[roles.anonymous]
+    waits = union(named, anonymous)
+    copies = union(view.spans[roles.copies])
+    return Activity(
+        on_device=False,
+        compute=subtract(view.spans[roles.compute], union(waits, copies)),
+        waits=waits,
+        anonymous_waits=subtract(anonymous, named),
+        copies=subtract(copies, waits),
+        coverage=find_coverage(events),
+        launched=EMPTY,
+        named=collect_named_work(
+            view,
+            find_outermost(view, roles.compute),
+            view.spans[:, 0],
+            roles.ranges,
+            roles.main & ~roles.main,
+        ),
+    )

@@ -1,0 +1,297 @@
+"""When communication blocks a rank, and which collective it is blocked by at each instant.
+
+A device is blocked by a collective whenever it does not compute; a CPU rank in the wait spans of its main
+thread. If no waits were recorded, holes between operators longer than 300 µs stand in as an upper bound.
+Several collectives may run at once, so each blocked instant is assigned to exactly one: the running one
+that the thread, or the compute behind the gap, waits for; else the running one that started first.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, subtract, union
+from zprof.analysis.time.activity import Activity
+from zprof.analysis.time.event_roles import Mask
+from zprof.analysis.time.steps import UNKNOWN_NS, StepWindows
+from zprof.model.gaps import Gap
+
+KERNELS = "kernels"
+WAIT_SPANS = "wait spans"
+UPPER_BOUND = "aten gap upper bound"
+MIXED = "wait spans, and aten gaps as upper bound where no wait was recorded"
+MIN_HOLE_NS = 300_000
+#: Collectives without a recorded wait that are not worth an upper bound: one in flight at each end.
+_MAX_SILENT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocking:
+    """``blocked``: when the rank is blocked.  ``unexplained``: blocked, but no known collective ran.
+
+    A row a collective, in their order: ``running`` is when it can block the rank (empty for one of the host
+    on a rank that computes on a device), ``awaited`` when the rank is known to wait for just this one.
+    """
+
+    blocked: Intervals
+    unexplained: Intervals
+    method: str
+    running: Intervals
+    awaited: Intervals
+
+
+def find_blocking(
+    rank: int, activity: Activity, steps: StepWindows, collectives: pd.DataFrame
+) -> tuple[Blocking, list[Gap]]:
+    """Blocked time of one rank in its steps."""
+    if activity.on_device:
+        return _find_device_blocking(activity, steps, collectives), []
+    inside = collectives[steps.step_at(collectives["start_ns"].to_numpy(dtype=np.int64)) >= 0]
+    silent = inside[inside["wait_start_ns"].isna()]
+    open_waits = activity.anonymous_waits[~_begins_known_wait(activity.anonymous_waits, inside)]
+    some = _count_in_steps(activity.waits, steps) > 0 or not len(silent)
+    if some and len(silent) - _count_in_steps(open_waits, steps) <= max(_MAX_SILENT, len(inside) // 10):
+        return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
+    holes = _find_holes(activity, steps)
+    if not some:
+        return _make_host_blocking(activity, collectives, holes, UPPER_BOUND), [_no_waits_gap(rank)]
+    unseen = silent[~_ends_in_wait(activity.waits, silent)]
+    behind = intersect(holes, _collective_spans(unseen))
+    if not len(behind):
+        return _make_host_blocking(activity, collectives, EMPTY, WAIT_SPANS), []
+    return _make_host_blocking(activity, collectives, behind, MIXED), [_missing_waits_gap(rank, len(unseen))]
+
+
+def _find_device_blocking(activity: Activity, steps: StepWindows, collectives: pd.DataFrame) -> Blocking:
+    start = _read_times(collectives, "start_ns", None)
+    end = np.where(collectives["stream"].notna(), collectives["end_ns"].to_numpy(dtype=np.int64), start)
+    running = intervals(start, end)
+    launched = _read_times(collectives, "launch_start_ns", BEFORE_ALL_NS)
+    return Blocking(
+        blocked=subtract(steps.spans, activity.compute),
+        unexplained=subtract(activity.nameless, running),
+        method=KERNELS,
+        running=running,
+        awaited=find_awaited_by_compute(running, launched, activity.compute, activity.awaits_until),
+    )
+
+
+def _make_host_blocking(
+    activity: Activity, collectives: pd.DataFrame, holes: Intervals, method: str
+) -> Blocking:
+    ran = _collective_spans(collectives)
+    waits = activity.waits
+    explained = _begins_known_wait(waits, collectives) | (covered(ran, waits[:, 0], waits[:, 1]) > 0)
+    return Blocking(
+        blocked=union(waits, holes),
+        unexplained=waits[~explained],
+        method=method,
+        running=ran,
+        awaited=_find_awaited_by_thread(collectives),
+    )
+
+
+def _find_awaited_by_thread(collectives: pd.DataFrame) -> Intervals:
+    wait_start, wait_end = (_read_times(collectives, name, 0) for name in ("wait_start_ns", "wait_end_ns"))
+    start, end = _collective_spans(collectives).T
+    return share_by_first_start(np.maximum(start, wait_start), np.minimum(end, wait_end))
+
+
+def _read_times(collectives: pd.DataFrame, name: str, missing: int | None) -> Int64s:
+    column = collectives[name] if missing is None else collectives[name].fillna(missing)
+    return column.to_numpy(dtype=np.int64)
+
+
+def _begins_known_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which waits begin as that of a collective does."""
+    return np.isin(waits[:, 0], collectives["wait_start_ns"].dropna().to_numpy(dtype=np.int64))
+
+
+def _ends_in_wait(waits: Intervals, collectives: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which collectives end in a wait, which goes on until they do."""
+    merged = union(waits)
+    end = collectives["end_ns"].to_numpy(dtype=np.int64)
+    index = np.searchsorted(merged[:, 0], end, side="right") - 1
+    inside: npt.NDArray[np.bool_] = (index >= 0) & (end <= merged[np.maximum(index, 0), 1])
+    return inside
+
+
+def _count_in_steps(waits: Intervals, steps: StepWindows) -> int:
+    """Waits that touch a step."""
+    return len(intersect(waits, steps.spans))
+
+
+def _find_holes(activity: Activity, steps: StepWindows) -> Intervals:
+    within = intersect(steps.spans, activity.coverage)
+    holes = subtract(within, union(activity.compute, activity.waits, activity.copies))
+    return holes[holes[:, 1] - holes[:, 0] > MIN_HOLE_NS]
+
+
+def _collective_spans(collectives: pd.DataFrame) -> Intervals:
+    return intervals(collectives["start_ns"], collectives["end_ns"])
+
+
+def _no_waits_gap(rank: int) -> Gap:
+    return Gap(
+        what="exposed time",
+        rank=rank,
+        reason="no wait for a collective was recorded: holes between operators stand for it, an upper bound",
+        remedy="an engine can write ::wait ranges (docs/recording.md); those of DDP stay unseen",
+    )
+
+
+def _missing_waits_gap(rank: int, count: int) -> Gap:
+    return Gap(
+        what="exposed time",
+        rank=rank,
+        reason=f"{count} collectives have no recorded wait (C++ waits for them): upper bound",
+        remedy="write ::wait ranges (docs/recording.md)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """Exposed time of one rank: by instant, and by collective in the order of the table."""
+
+    waiting: Intervals
+    moving: Intervals
+    wait_ns: Int64s
+    transfer_ns: Int64s
+
+
+def attribute_exposure(arrival_ns: Int64s, blocking: Blocking) -> Exposure:
+    """Attribute the blocked time of one rank.
+
+    Args:
+        arrival_ns: Of each collective the last rank's start.
+        blocking: When the rank is blocked, and what for.
+    """
+    queued = share_by_first_start(*blocking.running.T)
+    unclaimed = subtract(blocking.blocked, blocking.awaited)
+    parts = [
+        _split_at_arrival(blocking.awaited, arrival_ns, blocking.blocked),
+        _split_at_arrival(queued, arrival_ns, unclaimed),
+    ]
+    return Exposure(
+        waiting=union(*(part.waiting for part in parts)),
+        moving=union(*(part.moving for part in parts)),
+        wait_ns=parts[0].wait_ns + parts[1].wait_ns,
+        transfer_ns=parts[0].transfer_ns + parts[1].transfer_ns,
+    )
+
+
+def _split_at_arrival(claims: Intervals, arrival: Int64s, blocked: Intervals) -> Exposure:
+    """Cut each claim where the last rank arrives, and keep what is blocked."""
+    middle = np.clip(arrival, claims[:, 0], np.maximum(claims[:, 0], claims[:, 1]))
+    waiting, moving = intervals(claims[:, 0], middle), intervals(middle, claims[:, 1])
+    return Exposure(
+        waiting=intersect(waiting, blocked),
+        moving=intersect(moving, blocked),
+        wait_ns=covered(blocked, waiting[:, 0], waiting[:, 1]),
+        transfer_ns=covered(blocked, moving[:, 0], moving[:, 1]),
+    )
+
+
+def find_awaited_launches(
+    compute: Intervals,
+    *,
+    starts: Int64s,
+    streams: Int64s,
+    launched: Int64s,
+    computes: Mask,
+    wait_calls: Intervals,
+) -> Int64s:
+    """Before when a collective was launched for which each interval of compute can have waited.
+
+    Args:
+        compute: Disjoint intervals, sorted.
+        starts: Start of each piece of work.
+        streams: Its stream.
+        launched: Its launch, ``UNKNOWN_NS`` where that is unknown.
+        computes: Which of the work is compute.
+        wait_calls: Stream and time of each call that lets a stream wait for an event.
+    """
+    if not len(wait_calls):
+        return np.full(len(compute), AFTER_ALL_NS, dtype=np.int64)
+    order = np.lexsort((starts, streams))
+    until = np.empty(len(starts), dtype=np.int64)
+    for stream in np.unique(streams).tolist():
+        mine = order[streams[order] == stream]
+        until[mine] = _last_wait_calls(launched[mine], np.sort(wait_calls[wait_calls[:, 0] == stream, 1]))
+    found = np.full(len(compute), BEFORE_ALL_NS, dtype=np.int64)
+    index = np.searchsorted(compute[:, 0], starts[computes])
+    first = compute[np.minimum(index, len(compute) - 1), 0] == starts[computes]
+    np.maximum.at(found, index[first], until[computes][first])
+    return found
+
+
+def _last_wait_calls(launched: Int64s, calls: Int64s) -> Int64s:
+    """For the work of one stream in its order: the last call between its launch and that of the one before.
+
+    Of work whose launch is unknown, or that came with the one before in one call, nothing can be said.
+    """
+    before = np.concatenate(([BEFORE_ALL_NS], launched[:-1]))
+    index = np.searchsorted(calls, launched, side="right") - 1
+    last = np.where(index >= 0, np.append(calls, 0)[np.maximum(index, 0)], BEFORE_ALL_NS)
+    waited = np.where(last > before, last, BEFORE_ALL_NS)
+    return np.where((launched == UNKNOWN_NS) | (launched == before), AFTER_ALL_NS, waited).astype(np.int64)
+
+
+def find_awaited_by_compute(
+    running: Intervals, launched: Int64s, compute: Intervals, awaits: Int64s
+) -> Intervals:
+    """For each collective when the compute behind it waits for it: disjoint.
+
+    Each gap in the compute ends with the kernel that waited.  Collectives that are done by then are what
+    it can have waited for, the last one first, and before that starts those that end earlier; one that still
+    runs when the kernel starts did not hold it up.
+
+    Args:
+        running: When each collective runs; an empty interval where it does not on the device.
+        launched: When each was launched.
+        compute: Disjoint intervals, sorted.
+        awaits: What each of them can have waited for, as :func:`awaits_until` says.
+    """
+    if not len(running) or not len(compute):
+        return intervals(running[:, 0], running[:, 0]) if len(running) else EMPTY
+    start, end = running.T
+    next_ = np.searchsorted(compute[:, 0], end, side="left")
+    bound = np.append(compute[:, 0], 0)[next_]
+    gap_begin = np.where(next_ > 0, compute[np.maximum(next_ - 1, 0), 1], BEFORE_ALL_NS)
+    done = (next_ < len(compute)) & (gap_begin < end) & (end <= bound) & (end > start)
+    done &= launched < np.append(awaits, BEFORE_ALL_NS)[next_]
+    return share_by_last_end(start, end, gap_begin, done)
+
+
+#: As a time: before everything, and after everything; both leave room for the offset of a clock.
+BEFORE_ALL_NS = -(1 << 62)
+AFTER_ALL_NS = 1 << 62
+
+
+def share_by_first_start(start: Int64s, end: Int64s) -> Intervals:
+    """Each without what those that started earlier still hold."""
+    if not len(start):
+        return EMPTY
+    end = np.maximum(start, end)
+    order = np.argsort(start, kind="stable")
+    held_until = np.concatenate(([BEFORE_ALL_NS], np.maximum.accumulate(end[order])[:-1]))
+    claims = np.empty((len(start), 2), dtype=np.int64)
+    claims[order, 0] = np.maximum(start[order], held_until)
+    claims[:, 1] = np.maximum(claims[:, 0], end)
+    return claims
+
+
+def share_by_last_end(start: Int64s, end: Int64s, not_before: Int64s, chosen: Mask) -> Intervals:
+    """Of the chosen each without what those with a later end hold, and what lies before ``not_before``.
+
+    Of two that end together the first to start holds all.  Those that are not chosen hold nothing.
+    """
+    claims = intervals(start, start)
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.lexsort((start[rows], -end[rows]))]
+    begin = np.maximum(start, not_before)[rows]
+    held_from = np.concatenate(([AFTER_ALL_NS], np.minimum.accumulate(begin)))[: len(rows)]
+    claims[rows] = intervals(begin, np.maximum(begin, np.minimum(end[rows], held_from)))
+    return claims

@@ -1,0 +1,52 @@
+"""The clock of each rank relative to the common clock."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankClock:
+    """common = local - offset - drift * (local - origin)."""
+
+    offset_ns: int = 0
+    drift_ppb: float = 0.0
+    origin_ns: int = 0
+
+    def common(self, times_ns: Int64s) -> Int64s:
+        """Times of the rank on the common clock; any shape."""
+        if not self.drift_ppb:
+            return times_ns - self.offset_ns
+        drifted: Int64s = np.rint((times_ns - self.origin_ns) * (self.drift_ppb * 1e-9)).astype(np.int64)
+        moved: Int64s = times_ns - self.offset_ns - drifted
+        return moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Clocks of the ranks that could be aligned; the other ranks are not in ``of_rank``.
+
+    ``uncertainty_ns`` is that of the worst rank, ``rank_uncertainty_ns`` of each; ``interval_ns`` what
+    causality alone allows for each offset.
+    """
+
+    of_rank: Mapping[int, RankClock]
+    uncertainty_ns: int
+    method: str
+    rank_uncertainty_ns: Mapping[int, int] = field(default_factory=dict)
+    interval_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def offsets_ns(self) -> dict[int, int]:
+        """Offset by rank."""
+        return {rank: clock.offset_ns for rank, clock in self.of_rank.items()}
+
+    def of(self, rank: int) -> RankClock:
+        """The rank's clock; its own, unmoved, where it could not be aligned."""
+        return self.of_rank.get(rank, _UNMOVED)
+
+
+_UNMOVED = RankClock()

@@ -1,0 +1,278 @@
+"""The critical path: what each step waited on, by rank.
+
+The walk starts at the rank that ends last, and goes back. If a rank was held up by a collective, the path
+goes over to the rank that arrived last, at that instant; if a collective started when the one before it on
+its stream ended, through that one; else it is the rank's own work. Each piece begins where the previous one
+ends, so they sum to the step.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, subtract
+from zprof.analysis.time.blame.cases import group_by_rank
+from zprof.analysis.time.blame.reasons import ReadCalls
+from zprof.analysis.time.blocking import BEFORE_ALL_NS
+from zprof.analysis.time.collective_rows import Instances, RowFinder
+from zprof.analysis.time.rank import RankWork
+from zprof.analysis.time.steps import StepWindows
+from zprof.analysis.time.transfer.decomposition import UNKNOWN_RANK
+from zprof.model.collectives import FULL_SYNC
+from zprof.model.time import CriticalPath, PathKind, PathSegment, PathShare
+
+#: A collective that starts so soon after the one before it on its stream was waiting for that.
+_RIGHT_AFTER_NS = 20_000
+#: From the end of a collective to the next thing that a rank does: seen, 30 to 200 µs on CPU ranks.
+_MAX_WAKE_UP_NS = 300_000
+#: Collectives that a rank may have started and not ended: their launches are queued.
+_MAX_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncPoints:
+    """Columns of the rows, and by rank the rows by start.
+
+    ``last``: the row of the rank that was waited for, the row itself where nobody is known.  ``queued``: the
+    row of the collective before it on its stream where that is what it waited for, else -1.
+    """
+
+    rank: Int64s
+    start: Int64s
+    end: Int64s
+    last: Int64s
+    queued: Int64s
+    rows_of: dict[int, Int64s]
+
+    def ended(self, rank: int, since_ns: int, until_ns: int) -> int:
+        """The row of a rank that ended last while it was held up, shortly before it went on; -1 without one.
+
+        One that ended long before that, or still ran, is not what the rank had waited for.
+        """
+        rows = self.rows_of.get(rank)
+        if rows is None:
+            return -1
+        rows = rows[: int(np.searchsorted(self.start[rows], until_ns, side="left"))][-_MAX_AT_ONCE:]
+        end = self.end[rows]
+        likely = np.flatnonzero(
+            (end > since_ns) & (end >= until_ns - _MAX_WAKE_UP_NS) & (end <= until_ns + _RIGHT_AFTER_NS)
+        )
+        return int(rows[likely[np.argmax(end[likely])]]) if len(likely) else -1
+
+
+def index_sync_points(frame: pd.DataFrame) -> SyncPoints:
+    """From a table of collectives with launch and arrival columns."""
+    rank, start, end = (frame[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
+    return SyncPoints(
+        rank=rank,
+        start=start,
+        end=end,
+        last=_find_last_arrivals(frame, rank, start),
+        queued=_find_queued_behind(frame, rank, start),
+        rows_of={
+            number: rows[np.argsort(start[rows], kind="stable")] for number, rows in group_by_rank(rank)
+        },
+    )
+
+
+def _find_last_arrivals(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
+    """Of full meetings the row that starts last; of others that of the rank surely waited for."""
+    instance, itself = frame["instance"].to_numpy(np.int64), np.arange(len(frame))
+    instances = Instances(instance)
+    latest = instances.spread(instances.largest(start), itself)
+    together = frame["kind"].isin([str(kind) for kind in FULL_SYNC]).to_numpy(np.bool_)
+    together &= ~frame["bound"].to_numpy(np.bool_) & (instance >= 0)
+    waited = frame["last_rank"].to_numpy(np.int64)
+    theirs = RowFinder(instance, rank).find(np.where(waited == UNKNOWN_RANK, -1, instance), waited)
+    return np.where(together, latest, np.where(theirs >= 0, theirs, itself))
+
+
+def _find_queued_behind(frame: pd.DataFrame, rank: Int64s, start: Int64s) -> Int64s:
+    """The collective before it, where neither its launch nor compute came later than the end of that."""
+    before = frame["previous_ns"].to_numpy(np.int64)
+    ready = np.maximum(frame["launch_ns"].to_numpy(np.int64), frame["computed_ns"].to_numpy(np.int64))
+    ready = np.where(frame["launch_start_ns"].notna(), ready, frame["computed_ns"].to_numpy(np.int64))
+    waited = (before >= ready) & (start - before <= _RIGHT_AFTER_NS)
+    finder = RowFinder(frame["instance"].to_numpy(np.int64), rank)
+    theirs = finder.find(np.where(waited, frame["previous_instance"].to_numpy(np.int64), -1), rank)
+    return np.where(theirs >= 0, theirs, -1)
+
+
+#: Pieces of a path; a step has some for each of its collectives.
+_MAX_PIECES = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPiece:
+    """Part of the path of one step: a rank's own work, or (``moving``) a transfer that it waited for."""
+
+    rank: int
+    begin_ns: int
+    end_ns: int
+    moving: bool
+
+
+def walk_back(
+    rank: int, begins: Mapping[int, int], end_ns: int, blocked: Mapping[int, Intervals], meetings: SyncPoints
+) -> list[PathPiece]:
+    """The path of one step, last piece first.
+
+    Args:
+        rank: That ends last.
+        begins: Begin of the step on each rank.
+        end_ns: Its end on that rank.
+        blocked: When each rank was held up by collectives.
+        meetings: The collectives.
+    """
+    pieces: list[PathPiece] = []
+    now = end_ns
+    while now > begins[rank] and len(pieces) < _MAX_PIECES:
+        held_from, held_until = _find_last_held_up(blocked[rank], now)
+        row = meetings.ended(rank, held_from, held_until) if held_until > begins[rank] else -1
+        since = int(meetings.end[row]) if row >= 0 else held_from
+        own = max(begins[rank], min(since, now))
+        if own < now:
+            pieces.append(PathPiece(rank=rank, begin_ns=own, end_ns=now, moving=False))
+        now = own
+        if row >= 0:
+            rank, now = _walk_through_collective(meetings, row, now, begins, pieces)
+    return pieces
+
+
+def _find_last_held_up(blocked: Intervals, now: int) -> tuple[int, int]:
+    """The last stretch, cut at ``now``, in which a rank was held up; an empty one in the far past without."""
+    place = int(np.searchsorted(blocked[:, 0], now, side="left")) - 1
+    if place < 0:
+        return BEFORE_ALL_NS, BEFORE_ALL_NS
+    return int(blocked[place, 0]), min(int(blocked[place, 1]), now)
+
+
+def _walk_through_collective(
+    meetings: SyncPoints, row: int, now: int, begins: Mapping[int, int], pieces: list[PathPiece]
+) -> tuple[int, int]:
+    """Back through a collective, and those it was queued behind, to a rank that came last and when."""
+    while True:
+        last = int(meetings.last[row])
+        rank = int(meetings.rank[row])
+        arrived = max(begins[rank], min(int(meetings.start[last]), now - 1))
+        pieces.append(PathPiece(rank=rank, begin_ns=arrived, end_ns=now, moving=True))
+        rank, now = int(meetings.rank[last]), arrived
+        row = int(meetings.queued[last])
+        if row < 0 or now <= begins[rank] or len(pieces) >= _MAX_PIECES:
+            return rank, now
+
+
+_MAX_SEGMENTS = 8
+
+
+def find_critical_path(
+    frame: pd.DataFrame, work: Mapping[int, RankWork], steps: Mapping[int, StepWindows], calls: ReadCalls
+) -> CriticalPath | None:
+    """The path through all steps that every rank has; None without one.
+
+    Args:
+        frame: Collectives of all ranks with their launches, on the common clock.
+        work: What each of the ranks did.
+        steps: Steps of each rank.
+        calls: What the host of a rank did; asked for ranks on the path alone.
+    """
+    windows = _find_common_steps(steps)
+    if not windows:
+        return None
+    meetings = index_sync_points(frame)
+    blocked = {rank: did.blocked for rank, did in work.items()}
+    kinds = _PieceClassifier(work, calls)
+    sums: dict[tuple[int, PathKind], int] = defaultdict(int)
+    segments: list[PathSegment] = []
+    wall = 0
+    for step, spans in windows.items():
+        last = max(spans, key=lambda rank: spans[rank][1])
+        begins = {rank: begin for rank, (begin, _) in spans.items()}
+        pieces = walk_back(last, begins, spans[last][1], blocked, meetings)
+        wall += sum(piece.end_ns - piece.begin_ns for piece in pieces)
+        segments += [_make_segment(step, piece, kinds, sums, pieces[-1].begin_ns) for piece in pieces]
+    return _make_critical_path(sums, segments, wall, len(windows))
+
+
+def _find_common_steps(steps: Mapping[int, StepWindows]) -> dict[int, dict[int, tuple[int, int]]]:
+    """By step the begin and end of each rank, where all ranks have it."""
+    found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for rank, windows in steps.items():
+        for number, begin, end in zip(
+            windows.number.tolist(), windows.begin_ns.tolist(), windows.end_ns.tolist(), strict=True
+        ):
+            found[number][rank] = (begin, end)
+    return {number: spans for number, spans in sorted(found.items()) if len(spans) == len(steps)}
+
+
+class _PieceClassifier:
+    """Says how much of a stretch of a rank's own time was what; reads the host's calls once a rank."""
+
+    def __init__(self, work: Mapping[int, RankWork], calls: ReadCalls) -> None:
+        self._work = work
+        self._calls = calls
+        self._sets: dict[int, Sequence[tuple[PathKind, Intervals]]] = {}
+
+    def of(self, piece: PathPiece) -> dict[PathKind, int]:
+        """They sum to the piece; what is nothing else is the host's."""
+        whole = piece.end_ns - piece.begin_ns
+        if piece.moving:
+            return {PathKind.TRANSFER: whole}
+        if piece.rank not in self._sets:
+            self._sets[piece.rank] = self._disjoint(piece.rank)
+        found = {
+            kind: int(covered(spans, [piece.begin_ns], [piece.end_ns])[0])
+            for kind, spans in self._sets[piece.rank]
+        }
+        return {**found, PathKind.HOST: whole - sum(found.values())}
+
+    def _disjoint(self, rank: int) -> Sequence[tuple[PathKind, Intervals]]:
+        did, host = self._work[rank], self._calls(rank)
+        sets, taken = [], EMPTY
+        for kind, spans in (
+            (PathKind.COMPUTE, did.compute),
+            (PathKind.COPIES, did.copies),
+            (PathKind.DATA, host.loader),
+            (PathKind.ALLOCATOR, host.allocator),
+            (PathKind.SYNC, host.sync),
+        ):
+            free = subtract(spans, taken)
+            sets.append((kind, free))
+            taken = np.concatenate((taken, free))
+        return sets
+
+
+def _make_segment(
+    step: int, piece: PathPiece, kinds: _PieceClassifier, sums: dict[tuple[int, PathKind], int], begin_ns: int
+) -> PathSegment:
+    """The piece by what most of it was; all of it is added to the sums."""
+    parts = kinds.of(piece)
+    for kind, length in parts.items():
+        sums[piece.rank, kind] += length
+    return PathSegment(
+        step=step,
+        rank=piece.rank,
+        what=max(parts, key=lambda kind: parts[kind]),
+        begin_ns=piece.begin_ns - begin_ns,
+        ns=piece.end_ns - piece.begin_ns,
+    )
+
+
+def _make_critical_path(
+    sums: Mapping[tuple[int, PathKind], int], segments: Sequence[PathSegment], wall: int, steps: int
+) -> CriticalPath:
+    shares = [PathShare(rank=rank, what=kind, ns=length // steps) for (rank, kind), length in sums.items()]
+    longest = sorted(segments, key=lambda segment: (-segment.ns, segment.step, segment.begin_ns))
+    return CriticalPath(
+        steps=steps,
+        wall_ns=wall // steps,
+        shares=tuple(sorted((share for share in shares if share.ns > 0), key=_share_order)),
+        longest=tuple(longest[:_MAX_SEGMENTS]),
+    )
+
+
+def _share_order(share: PathShare) -> tuple[int, int, str]:
+    return (-share.ns, share.rank, share.what)

@@ -1,1 +1,0 @@
-"""The chain of work, across ranks, that a step could not be shorter than."""

@@ -1,0 +1,214 @@
+"""Rows of an ``events`` table, and the role of each: it computes, communicates, copies, or waits.
+
+Rows are selected by category first, because traces with Python stacks have many times more rows for
+functions than for work. On a device compute is every kernel that is not a collective; copies and fills are
+neither. On a CPU the main thread (the one with most operators) computes while it runs an operator such as
+``aten::mm`` or a ``::compute`` range.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, intervals
+from zprof.model.kernels import is_collective_kernel
+from zprof.run.ranges import RangeVerb, parse_range
+
+#: In place of the stream of a row that has none.
+NO_STREAM = np.iinfo(np.int64).min
+_Codes = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+
+class EventView:
+    """Rows of some categories; predicates run once for each distinct name among the rows asked for.
+
+    ``rows``: which rows of the table they are.
+    """
+
+    def __init__(self, events: pa.Table, categories: Collection[str]) -> None:
+        words, codes = _encode_column(events, "category")
+        chosen = _look_up([word in categories for word in words], codes)
+        self.rows: Int64s = np.flatnonzero(chosen)
+        rows = events.drop_columns(["category"]).filter(pa.array(chosen))
+        start = rows.column("start_ns").to_numpy()
+        self.spans = intervals(start, start + rows.column("duration_ns").to_numpy())
+        self.thread: Int64s = rows.column("thread").to_numpy()
+        self.stream: Int64s = pc.fill_null(rows.column("stream"), NO_STREAM).to_numpy()
+        self.correlation: Int64s = pc.fill_null(rows.column("correlation"), 0).to_numpy()
+        self._categories, self._category = words, codes[chosen]
+        self._names, self._name = _encode_column(rows, "name")
+
+    def category_is(self, *wanted: str) -> Mask:
+        """Rows of these categories."""
+        return _look_up([word in wanted for word in self._categories], self._category)
+
+    def name_is(self, rows: Mask, predicate: Callable[[str], bool]) -> Mask:
+        """Those of ``rows`` whose name answers yes."""
+        used = np.flatnonzero(np.bincount(self._name[rows], minlength=len(self._names)))
+        answers = np.zeros(len(self._names), dtype=np.bool_)
+        for code in used.tolist():
+            answers[code] = predicate(self._names[code])
+        return rows & (answers[self._name] if len(answers) else False)
+
+    def names(self, rows: Mask) -> list[str]:
+        """The name of each of ``rows``."""
+        return [self._names[code] for code in self._name[rows].tolist()]
+
+    def coded(self, rows: Int64s) -> tuple[tuple[str, ...], Int64s]:
+        """The distinct names of ``rows`` (numbers of rows), and the place of each row's among them."""
+        used, codes = np.unique(self._name[rows], return_inverse=True)
+        return tuple(self._names[code] for code in used.tolist()), codes.astype(np.int64)
+
+
+def list_categories(events: pa.Table) -> frozenset[str]:
+    """The categories that have a row."""
+    words, codes = _encode_column(events, "category")
+    return frozenset(words[code] for code in np.flatnonzero(np.bincount(codes, minlength=len(words))))
+
+
+def find_coverage(events: pa.Table) -> Intervals:
+    """From the first to the last event that lasted; one interval, or none."""
+    start, duration = (events.column(name).to_numpy() for name in ("start_ns", "duration_ns"))
+    lasted = duration > 0
+    if not lasted.any():
+        return EMPTY
+    return intervals([start[lasted].min()], [(start + duration)[lasted].max()])
+
+
+def _encode_column(table: pa.Table, column: str) -> tuple[list[str], _Codes]:
+    combined = table.column(column).unify_dictionaries().combine_chunks()
+    return combined.dictionary.to_pylist(), combined.indices.to_numpy(zero_copy_only=False)
+
+
+def _look_up(answers: list[bool], codes: _Codes) -> Mask:
+    table = np.array(answers or [False], dtype=np.bool_)
+    found: Mask = table[codes] if len(codes) else np.zeros(0, dtype=np.bool_)
+    return found
+
+
+#: Categories of the host's calls into a device's driver, and of what a device runs.
+CALL_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver"})
+COPY_CATEGORIES = frozenset({"gpu_memcpy", "gpu_memset"})
+WORK_CATEGORIES = frozenset({"kernel"}) | COPY_CATEGORIES
+_OPERATOR = re.compile(r"(?!_?c10d|autograd::|torch::|profiler::|record_function)\w+::\w", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRoles:
+    """Of the rows of a view: all ``work`` of a device, and what it is.
+
+    ``described``: work that a row of the table of collectives stands for.  ``nameless``: communication
+    kernels that none stands for.
+    """
+
+    work: Mask
+    compute: Mask
+    copies: Mask
+    described: Mask
+    nameless: Mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRoles:
+    """Of the rows of a view: those of the ``main`` thread, and what they are.
+
+    ``ranges`` are its annotations; waits are ``named`` where they say for what, else ``anonymous``.
+    """
+
+    main: Mask
+    ranges: Mask
+    compute: Mask
+    copies: Mask
+    named: Mask
+    anonymous: Mask
+
+
+def assign_device_roles(view: EventView, collectives: pa.Table) -> DeviceRoles:
+    """Of the work of a device.
+
+    Args:
+        view: The events, those of ``WORK`` among them.
+        collectives: start_ns, end_ns and stream of the collectives of this rank.  Those that a device ran
+            are known among the events by these three.
+    """
+    work = view.category_is(*WORK_CATEGORIES) & (view.spans[:, 1] > view.spans[:, 0])
+    kernels = work & view.category_is("kernel")
+    described = _find_described(view, work, collectives)
+    communicates = view.name_is(kernels, is_collective_kernel)
+    return DeviceRoles(
+        work=work,
+        compute=kernels & ~communicates & ~described,
+        copies=work & view.category_is(*COPY_CATEGORIES) & ~described,
+        described=described,
+        nameless=communicates & ~described,
+    )
+
+
+def assign_host_roles(view: EventView) -> HostRoles:
+    """Of the main thread of a rank that computes on its CPU; the view has operators and annotations."""
+    operators = view.category_is("cpu_op")
+    main = view.thread == find_busiest(view.thread[operators])
+    ranges = main & view.category_is("user_annotation")
+    return HostRoles(
+        main=main,
+        ranges=ranges,
+        compute=view.name_is(operators & main, _is_operator) | view.name_is(ranges, _is_compute),
+        copies=view.name_is(ranges, _is_copy),
+        named=view.name_is(ranges, _is_named_wait),
+        anonymous=view.name_is(ranges, _is_anonymous_wait),
+    )
+
+
+def find_busiest(threads: Int64s) -> int:
+    """The number that stands there most often; -1 for none."""
+    if not len(threads):
+        return -1
+    numbers, counts = np.unique(threads, return_counts=True)
+    return int(numbers[np.argmax(counts)])
+
+
+def _find_described(view: EventView, work: Mask, collectives: pa.Table) -> Mask:
+    """Rows of ``work`` that are a collective: same start, end and stream."""
+    rows = _select_on_streams(collectives)
+    likely = np.flatnonzero(work & np.isin(view.spans[:, 0], rows["start_ns"]))
+    mine = pd.MultiIndex.from_arrays([view.spans[likely, 0], view.spans[likely, 1], view.stream[likely]])
+    found = np.zeros(len(work), dtype=np.bool_)
+    if len(likely):
+        found[likely] = mine.isin(pd.MultiIndex.from_frame(rows))
+    return found
+
+
+def _select_on_streams(collectives: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = collectives.select(["start_ns", "end_ns", "stream"]).drop_null().to_pandas()
+    return frame
+
+
+def _is_operator(name: str) -> bool:
+    return _OPERATOR.match(name) is not None
+
+
+def _is_compute(name: str) -> bool:
+    found = parse_range(name)
+    return found is not None and found.verb is RangeVerb.COMPUTE
+
+
+def _is_copy(name: str) -> bool:
+    found = parse_range(name)
+    return found is not None and found.verb is RangeVerb.COPY
+
+
+def _is_named_wait(name: str) -> bool:
+    found = parse_range(name)
+    return found is not None and found.verb is RangeVerb.WAIT and found.kind is not None
+
+
+def _is_anonymous_wait(name: str) -> bool:
+    found = parse_range(name)
+    return found is not None and found.verb is RangeVerb.WAIT and found.kind is None

@@ -1,0 +1,252 @@
+"""What the host did that can hold a device up: allocator calls, waits for the device, data loader, copies.
+
+Only threads that feed the device count for the first two. A call that returns only after its copy is done
+has waited for the device (pageable memory does that to ``cudaMemcpyAsync``). The pace of a host is the time
+between two launches of collectives, without waits for other ranks.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, covered, intersect, intervals, union
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.run.reader import Run
+
+DEVICE_COPY_CATEGORIES = frozenset({"gpu_memcpy"})
+_CALL_CATEGORIES = ("cuda_runtime", "cuda_driver")
+_TO_HOST = "DtoH"
+_TO_DEVICE = "HtoD"
+
+
+def _empty_spans() -> Intervals:
+    return EMPTY
+
+
+def _empty_sizes() -> Int64s:
+    return np.empty(0, dtype=np.int64)
+
+
+def _empty_mask() -> npt.NDArray[np.bool_]:
+    return np.empty(0, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopies:
+    """A row a copy: ``spans``, ``size_bytes``, and whether it goes to the host.
+
+    ``blocking``: the calls that returned when their copy was done.  ``pending``: when a copy had been asked
+    for and had not started.
+    """
+
+    spans: Intervals = field(default_factory=_empty_spans)
+    size_bytes: Int64s = field(default_factory=_empty_sizes)
+    to_host: npt.NDArray[np.bool_] = field(default_factory=_empty_mask)
+    blocking: Intervals = field(default_factory=_empty_spans)
+    pending: Intervals = field(default_factory=_empty_spans)
+
+    def on(self, clock: RankClock) -> "HostCopies":
+        """The same on the common clock."""
+        return replace(
+            self,
+            spans=clock.common(self.spans),
+            blocking=clock.common(self.blocking),
+            pending=clock.common(self.pending),
+        )
+
+
+def select_host_copies(copies: pa.Table, events: pa.Table) -> HostCopies:
+    """Choose those between host and device.
+
+    Args:
+        copies: Copies of a device, as rows of an ``events`` table.
+        events: Rows of it with the host's calls.
+    """
+    names = [str(name) for name in copies.column("name").to_pylist()]
+    to_host = np.array([_TO_HOST in name for name in names], dtype=np.bool_)
+    chosen = to_host | np.array([_TO_DEVICE in name for name in names], dtype=np.bool_)
+    if not chosen.any():
+        return HostCopies()
+    start = copies.column("start_ns").to_numpy()
+    spans = intervals(start, start + copies.column("duration_ns").to_numpy())[chosen]
+    numbers = pc.fill_null(copies.column("correlation"), 0).to_numpy()[chosen]
+    calls, copied = _find_copy_calls(spans, numbers, events)
+    return HostCopies(
+        spans=spans,
+        size_bytes=pc.fill_null(copies.column("bytes"), 0).to_numpy()[chosen],
+        to_host=to_host[chosen],
+        blocking=union(calls[calls[:, 1] >= copied[:, 1]]),
+        pending=union(intervals(calls[:, 0], copied[:, 0])),
+    )
+
+
+def _find_copy_calls(spans: Intervals, numbers: Int64s, events: pa.Table) -> tuple[Intervals, Intervals]:
+    """The host's calls for these copies, and the copy of each."""
+    asked = pa.array(np.unique(numbers[numbers > 0]))
+    category = events.column("category").cast(pa.string())
+    same = pc.is_in(events.column("correlation"), asked)
+    calls = events.filter(pc.and_(same, pc.is_in(category, pa.array(_CALL_CATEGORIES))))
+    place = {number: row for row, number in enumerate(numbers.tolist())}
+    rows = [place[number] for number in calls.column("correlation").to_pylist()]
+    start = calls.column("start_ns").to_numpy()
+    return intervals(start, start + calls.column("duration_ns").to_numpy()), spans[rows]
+
+
+_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "correlation", "bytes")
+_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "user_annotation", "cpu_op"}) | DEVICE_COPY_CATEGORIES
+_ALLOCATOR = re.compile(
+    r"(cuda|hip)(Malloc|Free|HostAlloc|HostFree)\w*|(cu|hip)Mem(Create|Map|Unmap|Release)"
+)
+#: Of these the ones that take memory from the device, and give it back; those of a stream's pool are cheap.
+_TAKES = re.compile(r"(cuda|hip)Malloc(Pitch|Managed)?|(cu|hip)Mem(Create|Map)|cuMemAlloc(_v2)?")
+_GIVES = re.compile(r"(cuda|hip)Free|(cu|hip)Mem(Unmap|Release)|cuMemFree(_v2)?")
+_SYNC = re.compile(
+    r"(cuda|hip)(Stream|Device|Event)Synchronize\w*|cu(Stream|Ctx|Event)Synchronize\w*|aten::(item|_local_scalar_dense)"
+)
+_READ = re.compile(r"aten::(item|_local_scalar_dense)")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
+_LIMITER = re.compile(r"(FullyShardedDataParallel|FSDP\w*)\.rate_limiter")
+_OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+_LAUNCH = re.compile(r"(cuda|hip|cu)\w*Launch\w*")
+_BACKWARD = re.compile(
+    r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|FSDP::(root_)?(pre|post)_backward.*"
+    r"|FullyShardedDataParallel\._?(pre|post)_backward_hook\w*"
+)
+_COMPILED = re.compile(
+    r"Torch-Compiled Region.*|CompiledFunction(Backward)?|#* ?Call CompiledFxGraph.*|(\w+::)?triton_\w+"
+)
+_COLLECTIVE = re.compile(r"_?c10d(_functional)?::\w+|\w{1,64}::launch\b.*", re.ASCII | re.DOTALL)
+
+
+def _empty_times() -> Int64s:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCalls:
+    """When the host of one rank was in such calls, each a disjoint set.
+
+    ``limiter``: FSDP1's rate limiter.  ``optimizer``: an optimizer's step.  ``collective``: the launch of a
+    collective.  ``read``: a scalar was read back.  ``compiled``: in code that torch.compile made.  ``takes``,
+    ``gives``: when calls began that take memory from the device, or give it back.  ``copies``: between host
+    and device.  ``is_inference``: operators were recorded, and neither a backward nor an optimizer's step is
+    among them.
+    """
+
+    allocator: Intervals
+    sync: Intervals
+    loader: Intervals
+    limiter: Intervals = field(default_factory=_empty_spans)
+    optimizer: Intervals = field(default_factory=_empty_spans)
+    collective: Intervals = field(default_factory=_empty_spans)
+    read: Intervals = field(default_factory=_empty_spans)
+    compiled: Intervals = field(default_factory=_empty_spans)
+    takes: Int64s = field(default_factory=_empty_times)
+    gives: Int64s = field(default_factory=_empty_times)
+    copies: HostCopies = field(default_factory=HostCopies)
+    is_inference: bool = False
+
+    def on(self, clock: RankClock) -> "HostCalls":
+        """The same on the common clock."""
+        return HostCalls(
+            allocator=clock.common(self.allocator),
+            sync=clock.common(self.sync),
+            loader=clock.common(self.loader),
+            limiter=clock.common(self.limiter),
+            optimizer=clock.common(self.optimizer),
+            collective=clock.common(self.collective),
+            read=clock.common(self.read),
+            compiled=clock.common(self.compiled),
+            takes=clock.common(self.takes),
+            gives=clock.common(self.gives),
+            copies=self.copies.on(clock),
+            is_inference=self.is_inference,
+        )
+
+
+def read_host_calls(run: Run, rank: int) -> HostCalls:
+    """Read them from a rank's events."""
+    return select_host_calls(run.table(rank, "events", _COLUMNS))
+
+
+def select_host_calls(events: pa.Table) -> HostCalls:
+    """Choose them from an ``events`` table by category and name, each distinct text looked at once."""
+    rows = _filter_by_text(events, "category", _CATEGORIES.__contains__)
+    copies = select_host_copies(_filter_by_text(rows, "category", DEVICE_COPY_CATEGORIES.__contains__), rows)
+    rows = _filter_by_text(rows, "category", lambda text: text not in DEVICE_COPY_CATEGORIES)
+    feeds = np.unique(_filter_by_text(rows, "name", _matches_fully(_LAUNCH)).column("thread").to_numpy())
+    fed = rows.filter(pc.is_in(rows.column("thread"), pa.array(feeds)))
+    return HostCalls(
+        allocator=_union_spans(_filter_by_text(fed, "name", _matches_fully(_ALLOCATOR))),
+        sync=union(_union_spans(_filter_by_text(fed, "name", _matches_fully(_SYNC))), copies.blocking),
+        loader=_union_spans(_filter_by_text(rows, "name", _matches_fully(_LOADER))),
+        limiter=_union_spans(_filter_by_text(rows, "name", _matches_fully(_LIMITER))),
+        optimizer=_union_spans(_filter_by_text(rows, "name", _matches_fully(_OPTIMIZER))),
+        collective=_union_spans(_filter_by_text(rows, "name", _matches_fully(_COLLECTIVE))),
+        read=_union_spans(_filter_by_text(rows, "name", _matches_fully(_READ))),
+        compiled=_union_spans(_filter_by_text(rows, "name", _matches_fully(_COMPILED))),
+        takes=_filter_by_text(fed, "name", _matches_fully(_TAKES)).column("start_ns").to_numpy(),
+        gives=_filter_by_text(fed, "name", _matches_fully(_GIVES)).column("start_ns").to_numpy(),
+        copies=copies,
+        is_inference=_is_inference(rows),
+    )
+
+
+def _is_inference(rows: pa.Table) -> bool:
+    operators = _filter_by_text(rows, "category", lambda text: text == "cpu_op").num_rows
+    trains = _filter_by_text(
+        rows, "name", lambda text: bool(_BACKWARD.fullmatch(text) or _OPTIMIZER.fullmatch(text))
+    )
+    return operators > 0 and not trains.num_rows
+
+
+def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda text: pattern.fullmatch(text) is not None
+
+
+def _filter_by_text(rows: pa.Table, column: str, predicate: Callable[[str], bool]) -> pa.Table:
+    """The rows whose text answers yes."""
+    encoded = rows.column(column).unify_dictionaries().combine_chunks()
+    words = encoded.dictionary.to_pylist()
+    answers = np.array([predicate(word) for word in words] or [False], dtype=np.bool_)
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    return rows.filter(pa.array(answers[codes] if len(codes) else np.zeros(0, dtype=np.bool_)))
+
+
+def _union_spans(rows: pa.Table) -> Intervals:
+    start = rows.column("start_ns").to_numpy()
+    return union(intervals(start, start + rows.column("duration_ns").to_numpy()))
+
+
+#: Column of the table of collectives.
+HOST_NS = "host_ns"
+
+
+def add_host_pace(
+    rows: pd.DataFrame, calls: HostCalls, held_up: Intervals, window_begin_ns: int
+) -> pd.DataFrame:
+    """Add ``host_ns``, null where the launch is not known.
+
+    Args:
+        rows: Collectives of one rank in the steps of its window.
+        calls: What its host did.
+        held_up: When its device was held up by a collective.
+        window_begin_ns: From here on the first launch counts.
+    """
+    launch = rows["launch_start_ns"].astype("Int64")
+    known = np.flatnonzero(launch.notna().to_numpy(bool))
+    times = launch.iloc[known].to_numpy(np.int64)
+    order = np.argsort(times, kind="stable")
+    until = times[order]
+    since = np.concatenate(([window_begin_ns], until))[:-1]
+    waits = intersect(union(calls.sync, calls.allocator), held_up)
+    pieces = np.maximum(0, until - since) - covered(waits, since, np.maximum(since, until))
+    values = np.zeros(len(rows), dtype=np.int64)
+    values[known[order]] = pieces
+    return rows.assign(**{HOST_NS: pd.arrays.IntegerArray(values, launch.isna().to_numpy(bool))})

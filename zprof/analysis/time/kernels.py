@@ -1,0 +1,173 @@
+"""The kernels of a rank summed by name, in its steps: alone, and beside collectives.
+
+For each kernel, with o the part of its duration d in which a collective ran:
+
+    alone         o <= 1 % of d        overlapped    o >= 50 % of d
+    excess        d - median of those alone that do the same work, of at least two
+
+Kernels do the same work if they have the same name among the same three neighbours on each side. On CPU
+ranks the outermost operators of the main thread take the place of kernels, and a collective counts from its
+last arrival on.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, union
+from zprof.analysis.time.activity import NamedWork
+from zprof.analysis.time.event_roles import Mask
+from zprof.analysis.time.timeline import RankTimeline
+
+ALONE_RATIO = 0.01
+OVERLAPPED_RATIO = 0.50
+_MIN_ALONE = 2
+#: Rows a rank: hostile traces have as many names as kernels.
+_MAX_NAMES = 256
+OTHER_KERNELS = "(others)"
+
+#: One row a rank, name and role.  ``role``: compute, copy (a kernel) or memcpy, both around collectives.
+#: Sums over the steps: ``total_ns``; ``beside_ns``, of it beside a collective; of the ``judged_count``
+#: kernels not alone for which it is known what they take alone, ``judged_beside_ns`` and ``excess_ns``;
+#: ``uncovered_ns`` of copies the part with no other compute beside it.  Medians are NaN where there is none.
+KERNEL_COLUMNS = (
+    "rank",
+    "name",
+    "role",
+    "count",
+    "total_ns",
+    "beside_ns",
+    "alone_count",
+    "alone_median_ns",
+    "overlapped_count",
+    "overlapped_median_ns",
+    "judged_count",
+    "judged_beside_ns",
+    "excess_ns",
+    "uncovered_ns",
+)
+_ROLES = ("compute", "copy", "memcpy")
+_Floats = npt.NDArray[np.float64]
+KernelColumns = dict[str, "npt.NDArray[np.generic] | list[str]"]
+
+
+def sum_kernels(timeline: RankTimeline, collectives: pd.DataFrame) -> KernelColumns:
+    """The columns of one rank; times are on the common clock."""
+    work, named = timeline.activity, timeline.activity.named
+    launch, start, end = named.times.T
+    kept = (timeline.host_steps.step_at(launch) >= 0) & (end > start)
+    duration = (end - start)[kept]
+    beside = covered(_find_running(collectives, work.on_device, work.nameless), start[kept], end[kept])
+    alone, overlapped = beside <= ALONE_RATIO * duration, beside >= OVERLAPPED_RATIO * duration
+    excess = _measure_excess(group_same_work(named.code)[kept], duration, alone)
+    judged = ~alone & ~np.isnan(excess)
+    group, names, roles = _group_by_name(named, kept)
+    size = len(names)
+
+    def total(values: "npt.NDArray[np.generic] | None", rows: Mask | slice = slice(None)) -> Int64s:
+        weights = None if values is None else values[rows].astype(np.float64)
+        return np.bincount(group[rows], weights, size).astype(np.int64)
+
+    return {
+        "rank": np.full(size, timeline.rank, dtype=np.int64),
+        "name": names,
+        "role": roles,
+        "count": total(None),
+        "total_ns": total(duration),
+        "beside_ns": total(beside),
+        "alone_count": total(None, alone),
+        "alone_median_ns": group_medians(group[alone], duration[alone], size),
+        "overlapped_count": total(None, overlapped),
+        "overlapped_median_ns": group_medians(group[overlapped], duration[overlapped], size),
+        "judged_count": total(None, judged),
+        "judged_beside_ns": total(beside, judged),
+        "excess_ns": total(excess, judged),
+        "uncovered_ns": total(_measure_uncovered(named, kept)),
+    }
+
+
+def make_kernel_frame(ranks: Sequence[KernelColumns]) -> pd.DataFrame:
+    """The rows of all ranks as one table."""
+    columns = {
+        name: [text for rank in ranks for text in rank[name]]
+        if name in ("name", "role")
+        else np.concatenate([np.asarray(rank[name]) for rank in ranks])
+        for name in KERNEL_COLUMNS
+    }
+    return pd.DataFrame(columns)
+
+
+def _find_running(collectives: pd.DataFrame, on_device: bool, nameless: Intervals) -> Intervals:
+    """When a collective took something from compute."""
+    end = collectives["end_ns"].to_numpy(np.int64)
+    begin = collectives["start_ns" if on_device else "arrival_ns"].to_numpy(np.int64)
+    return union(intervals(np.minimum(begin, end), end), nameless)
+
+
+def _measure_excess(kind: Int64s, duration: Int64s, alone: Mask) -> _Floats:
+    """How much longer than alone each kernel took; NaN where that is not known."""
+    kinds = int(kind.max()) + 1 if len(kind) else 0
+    normal = group_medians(kind[alone], duration[alone], kinds)
+    normal[np.bincount(kind[alone], minlength=kinds) < _MIN_ALONE] = np.nan
+    return duration - normal[kind]
+
+
+def _measure_uncovered(named: NamedWork, kept: Mask) -> Int64s:
+    times = named.times[kept, 1:]
+    other = union(named.times[~named.copies, 1:])
+    return np.where(named.copies[kept], times[:, 1] - times[:, 0] - covered(other, *times.T), 0)
+
+
+def _group_by_name(named: NamedWork, kept: Mask) -> tuple[Int64s, list[str], list[str]]:
+    """The row of each kernel, and name and role of each row; names beyond the largest are one."""
+    role = named.copies.astype(np.int64) + named.memcpy
+    pairs, row = np.unique(named.code[kept] * len(_ROLES) + role[kept], return_inverse=True)
+    names = [named.names[pair // len(_ROLES)] for pair in pairs.tolist()]
+    roles = [_ROLES[pair % len(_ROLES)] for pair in pairs.tolist()]
+    if len(pairs) <= _MAX_NAMES:
+        return row, names, roles
+    spent = np.bincount(row, (named.times[kept, 2] - named.times[kept, 1]).astype(np.float64), len(pairs))
+    keep = np.sort(np.argsort(-spent, kind="stable")[:_MAX_NAMES])
+    place = np.full(len(pairs), len(keep), dtype=np.int64)
+    place[keep] = np.arange(len(keep))
+    return place[row], [*(names[i] for i in keep), OTHER_KERNELS], [*(roles[i] for i in keep), _ROLES[0]]
+
+
+#: Names on each side: enough to tell a GEMM of the forward from one of the backward.
+_NEIGHBOURS = 3
+_Hashes = npt.NDArray[np.uint64]
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def group_same_work(code: Int64s) -> Int64s:
+    """A number for each kernel, the same for those that do the same work; ``code`` are names in order."""
+    padding = np.full(_NEIGHBOURS, -1, dtype=np.int64)
+    words = _mix_bits(np.concatenate((padding, code, padding)).astype(np.uint64))
+    hashed = np.zeros(len(code), dtype=np.uint64)
+    for offset in range(2 * _NEIGHBOURS + 1):
+        hashed = _mix_bits(hashed ^ words[offset : offset + len(code)])
+    return np.unique(hashed, return_inverse=True)[1].astype(np.int64)
+
+
+def _mix_bits(values: _Hashes) -> _Hashes:
+    """Spread over all bits: the finaliser of splitmix64."""
+    values = (values + _MIX) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: _Hashes = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+def group_medians(group: Int64s, values: Int64s, groups: int) -> npt.NDArray[np.float64]:
+    """The median of the values of each group 0 ... groups - 1; NaN where it has none."""
+    found = np.full(groups, np.nan)
+    if not len(values):
+        return found
+    order = np.lexsort((values, group))
+    count = np.bincount(group, minlength=groups)
+    first = np.cumsum(count) - count
+    some = np.flatnonzero(count)
+    low, high = (values[order[first[some] + (count[some] + one - 1) // 2]] for one in (0, 1))
+    found[some] = (low + high) / 2
+    return found

@@ -1,1 +1,0 @@
-"""What the work of a rank costs by name: alone, beside collectives, and copying around them."""

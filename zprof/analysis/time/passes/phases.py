@@ -1,0 +1,332 @@
+"""Phase and micro-batch at an instant of a host, from the evidence in its events.
+
+Ranges of the program are the best evidence: FSDP1's and FSDP2's hooks, DDP's forward, the recorder's marks.
+Below them, autograd: ``autograd::engine::evaluate_function`` encloses every node of a backward, and
+whatever else runs on an autograd thread is backward too. A forward is recomputation if it runs on an
+autograd thread, or passes only some of the units of the forward before it.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from zprof.analysis.intervals import EMPTY, Int64s, Intervals, subtract, union
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.event_roles import EventView, Mask
+from zprof.model.training import Phase
+from zprof.run.reader import Run
+
+_COLUMNS = ("start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation")
+_FSDP1 = r"FullyShardedDataParallel\._?"
+_FORWARD = re.compile(
+    rf"FSDP::(root_)?(pre|post)_forward\b.*|{_FSDP1}(root_)?(pre|post)_forward|DistributedDataParallel\.forward"
+)
+#: FSDP2 says which unit it is; only the beginning of a forward tells a new one.
+_UNIT_FORWARD = re.compile(r"FSDP::(root_)?pre_forward\b.*\(.+\).*")
+_BACKWARD = re.compile(
+    rf"FSDP::(root_)?(pre|post)_backward.*|{_FSDP1}(pre|post)_backward_hook(_reshard_only)?"
+)
+_FORWARD_AHEAD = re.compile(rf"FSDP::forward_prefetch.*|{_FSDP1}pre_forward_prefetch")
+_BACKWARD_AHEAD = re.compile(rf"FSDP::backward_prefetch.*|{_FSDP1}(pre|post)_backward_prefetch")
+_OPTIMIZER = re.compile(r"Optimizer\.step#.*")
+_STEP = re.compile(r"ProfilerStep#.*")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#.*")
+_NODE = re.compile(r"autograd::engine::evaluate_function\b.*")
+#: Of the operators, the training loop runs more than that.
+_PROGRAM_RATIO = 0.05
+_AUTOGRAD = re.compile(r"autograd::engine::evaluate_function\b.*|\w+Backward\d*|aten::\w*backward\w*")
+_OPERATOR = re.compile(r"aten::\w+|c10d::\w*all_?gather\w*")
+
+
+def _empty_spans() -> Intervals:
+    return EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEvidence:
+    """Spans of one rank's host, on the common clock.
+
+    ``forward`` and ``backward`` are what the program itself calls so, ``ahead_*`` prefetches for these
+    passes, ``autograd`` the nodes of backward passes, ``optimizer`` its steps.  ``recompute``: forwards that
+    a backward repeats, as far as threads and units tell them; ``forward`` is without them.  ``operators``:
+    what the program's thread runs outside of autograd and of the optimizer, gathers among it.
+    Disjoint sets, except the named ones.
+    """
+
+    forward: Intervals = field(default_factory=_empty_spans)
+    recompute: Intervals = field(default_factory=_empty_spans)
+    backward: Intervals = field(default_factory=_empty_spans)
+    ahead_forward: Intervals = field(default_factory=_empty_spans)
+    ahead_backward: Intervals = field(default_factory=_empty_spans)
+    autograd: Intervals = field(default_factory=_empty_spans)
+    optimizer: Intervals = field(default_factory=_empty_spans)
+    operators: Intervals = field(default_factory=_empty_spans)
+
+    @property
+    def in_backward(self) -> Intervals:
+        """When a backward certainly ran, by what the program or autograd says."""
+        return union(self.backward, self.autograd)
+
+
+def read_phase_evidence(run: Run, rank: int, clock: RankClock) -> PhaseEvidence:
+    """From a rank's events and marks."""
+    events = run.table(rank, "events", _COLUMNS)
+    return collect_phase_evidence(events, run.frame(rank, "mark"), clock)
+
+
+def collect_phase_evidence(events: pa.Table, marks: pd.DataFrame, clock: RankClock) -> PhaseEvidence:
+    """From the tables of one rank, each distinct name looked at once."""
+    view = EventView(events, ("user_annotation", "cpu_op"))
+    named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
+    marked = _read_marked_phases(marks, int(view.spans[:, 0].min(initial=np.iinfo(np.int64).max)))
+
+    def spans(rows: Mask, pattern: re.Pattern[str]) -> Intervals:
+        return clock.common(view.spans[view.name_is(rows, _matches_fully(pattern))])
+
+    program = find_program_thread(view)
+    nodes, backwards = (
+        view.name_is(operators | named, _matches_fully(_AUTOGRAD)),
+        view.name_is(named, _matches_fully(_BACKWARD)),
+    )
+    forwards, optimizers = (
+        view.name_is(named, _matches_fully(_FORWARD)),
+        view.name_is(named, _matches_fully(_OPTIMIZER)),
+    )
+    threads = _find_autograd_threads(view, forwards, nodes | backwards)
+    repeated = forwards & np.isin(view.thread, threads)
+    repeated |= _find_partial_forwards(view, forwards & ~repeated, nodes | backwards, optimizers)
+    autograd = union(clock.common(view.spans[nodes | (operators & np.isin(view.thread, threads))]))
+    optimizer = union(clock.common(view.spans[optimizers]), clock.common(marked[Phase.OPTIMIZER]))
+    mine = operators & (view.thread == program)
+    return PhaseEvidence(
+        forward=_merge_rows(
+            clock.common(view.spans[forwards & ~repeated]), clock.common(marked[Phase.FORWARD])
+        ),
+        recompute=_merge_rows(clock.common(view.spans[repeated])),
+        backward=_merge_rows(clock.common(view.spans[backwards]), clock.common(marked[Phase.BACKWARD])),
+        ahead_forward=spans(named, _FORWARD_AHEAD),
+        ahead_backward=spans(named, _BACKWARD_AHEAD),
+        autograd=autograd,
+        optimizer=optimizer,
+        operators=subtract(spans(mine, _OPERATOR), union(autograd, optimizer)),
+    )
+
+
+def _find_autograd_threads(view: EventView, forwards: Mask, backwards: Mask) -> Int64s:
+    """Return the threads of backwards, without the program's own: a CPU rank runs backwards there too."""
+    rows = np.flatnonzero(forwards)
+    first = view.thread[rows[np.argsort(view.spans[rows, 0], kind="stable")][:1]]
+    return np.setdiff1d(view.thread[backwards], [find_program_thread(view), *first.tolist()])
+
+
+def _find_partial_forwards(view: EventView, forwards: Mask, backwards: Mask, optimizers: Mask) -> Mask:
+    """Find forwards behind a backward that pass a part of the units of the forward before.
+
+    A run of forwards ends where a backward or an optimizer step begins.  Behind an optimizer step there is
+    nothing to recompute.
+    """
+    found = np.zeros(len(forwards), dtype=np.bool_)
+    rows = np.flatnonzero(forwards)
+    rows = rows[np.argsort(view.spans[rows, 0], kind="stable")]
+    begins = view.spans[rows, 0]
+    run = np.searchsorted(np.sort(view.spans[backwards | optimizers, 0]), begins)
+    step = np.searchsorted(np.sort(view.spans[optimizers, 0]), begins)
+    names, code = view.coded(rows)
+    told = np.array([_UNIT_FORWARD.fullmatch(name) is not None for name in names], dtype=np.bool_)
+    rows, run, step, code = (each[told[code]] for each in (rows, run, step, code))
+    whole, of_step = frozenset[int](), -1
+    for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(run)) + 1):
+        if not len(part):
+            continue
+        units = frozenset(code[part].tolist())
+        if units < whole and step[part[0]] == of_step:
+            found[rows[part]] = True
+        else:
+            whole, of_step = units, step[part[0]]
+    return found
+
+
+def _matches_fully(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda name: pattern.fullmatch(name) is not None
+
+
+def find_program_thread(view: EventView) -> int:
+    """The thread of the training loop: it marks steps, else it runs the optimizer, else most operators.
+
+    Where a thread of autograd recomputes, it runs more operators than the program's: of those without nodes
+    of a backward the busiest one counts, unless they hardly run any (on a CPU one thread may run it all).
+    """
+    named, operators = view.category_is("user_annotation"), view.category_is("cpu_op")
+    for pattern in (_STEP, _OPTIMIZER, _LOADER):
+        chosen = view.name_is(named, _matches_fully(pattern))
+        if chosen.any():
+            return _find_busiest(view.thread[chosen])
+    of_autograd = view.thread[view.name_is(operators, _matches_fully(_NODE))]
+    without = operators & ~np.isin(view.thread, of_autograd)
+    if without.sum() >= _PROGRAM_RATIO * operators.sum():
+        operators = without
+    return _find_busiest(view.thread[operators])
+
+
+def _find_busiest(threads: Int64s) -> int:
+    if not len(threads):
+        return -1
+    numbers, counts = np.unique(threads, return_counts=True)
+    return int(numbers[np.argmax(counts)])
+
+
+def _read_marked_phases(marks: pd.DataFrame, begin_ns: int) -> dict[Phase, Intervals]:
+    """From each mark of a phase to the next; a recomputation is part of its backward.
+
+    Only those since the first event: a recorder may mark phases in its window for memory alone, and they say
+    nothing of the steps that it timed.
+    """
+    rows = marks[(marks["kind"].astype(str) == "phase") & (marks["time_ns"] >= begin_ns)]
+    rows = rows.sort_values("time_ns", kind="stable")
+    times, names = rows["time_ns"].to_numpy(np.int64), rows["name"].astype(str).to_numpy()
+    spans = np.column_stack((times[:-1], times[1:])) if len(times) > 1 else EMPTY
+    names = np.where(names == Phase.RECOMPUTE.value, Phase.BACKWARD.value, names)[: len(spans)]
+    return {phase: spans[names == phase.value] for phase in Phase}
+
+
+def _merge_rows(*sets: Intervals) -> Int64s:
+    """All rows by begin; nested ones stay as they are."""
+    rows = np.concatenate(sets)
+    return rows[np.argsort(rows[:, 0], kind="stable")]
+
+
+UNKNOWN_PHASE = "unknown"
+BY_RANGES, BY_AUTOGRAD = "ranges", "autograd"
+#: So many ranges that begin later and end sooner are looked through for one that holds an instant.
+_MAX_NESTING = 64
+#: In place of the begin of a range where there is none.
+_NO_RANGE = np.iinfo(np.int64).min
+#: Phase and method by the first question that is answered with yes, in the order in which they are asked.
+_ANSWERS = (
+    (Phase.OPTIMIZER.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_RANGES),
+    (Phase.RECOMPUTE.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_RANGES),
+    (Phase.FORWARD.value, BY_RANGES),
+    (Phase.BACKWARD.value, BY_AUTOGRAD),
+    (UNKNOWN_PHASE, UNKNOWN_PHASE),
+    (Phase.BACKWARD.value, BY_AUTOGRAD),
+    (Phase.FORWARD.value, BY_AUTOGRAD),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocatedInstants:
+    """One entry an instant.  ``micro_batch`` is -1 where it is not known."""
+
+    phase: Sequence[str]
+    micro_batch: Int64s
+    method: Sequence[str]
+
+
+def locate_instants(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> LocatedInstants:
+    """Where the step is at each instant; ``steps`` has the step of each, by the host's marks."""
+    phase, method = _find_phases(evidence, times_ns, steps[:, 0])
+    return LocatedInstants(
+        phase=phase, micro_batch=_count_micro_batches(evidence, times_ns, steps), method=method
+    )
+
+
+def _find_phases(evidence: PhaseEvidence, times: Int64s, step_begins: Int64s) -> tuple[list[str], list[str]]:
+    """The innermost range that says it; else autograd; else what ran last in the step."""
+    backward = _find_innermost(evidence.backward, times)
+    recomputing = _find_innermost(evidence.recompute, times)
+    forward = np.maximum(_find_innermost(evidence.forward, times), recomputing)
+    in_forward, in_backward = forward != _NO_RANGE, backward != _NO_RANGE
+    node = _is_held(evidence.autograd, times)
+    since = np.maximum(
+        _find_last_begin(evidence.operators, times), _find_last_begin(evidence.optimizer, times)
+    )
+    behind = _find_last_begin(evidence.autograd, times) > np.maximum(step_begins, since)
+    asked = [
+        _is_held(evidence.optimizer, times),
+        _is_held(evidence.ahead_backward, times),
+        in_forward & (node | (recomputing == forward) | in_backward) & ~(backward > forward),
+        _is_held(evidence.ahead_forward, times),
+        in_backward,
+        in_forward,
+        node,
+        np.full(len(times), not len(evidence.autograd)),
+        behind,
+        np.ones(len(times), np.bool_),
+    ]
+    first = np.argmax(asked, axis=0).tolist()
+    return [_ANSWERS[place][0] for place in first], [_ANSWERS[place][1] for place in first]
+
+
+def _find_last_begin(spans: Intervals, times: Int64s) -> Int64s:
+    """When the last of these spans began, at each instant; -1 before all of them."""
+    last = np.searchsorted(spans[:, 0], times, side="right")
+    return np.concatenate(([-1], spans[:, 0]))[last]
+
+
+def _is_held(spans: Intervals, times: Int64s) -> Mask:
+    """Whether one of these spans (by begin) holds each instant."""
+    held: Mask = _find_innermost(spans, times) != _NO_RANGE
+    return held
+
+
+def _find_innermost(spans: Intervals, times: Int64s) -> Int64s:
+    """For each instant the begin of the innermost of these spans (by begin) that holds it, else ``_NONE``."""
+    found = np.full(len(times), _NO_RANGE, dtype=np.int64)
+    reach = np.maximum.accumulate(spans[:, 1])
+    row = np.searchsorted(spans[:, 0], times, side="right") - 1
+    open_ = np.flatnonzero(row >= 0)
+    for _ in range(_MAX_NESTING):
+        # what neither this span nor any before it reaches, none holds
+        open_ = open_[(row[open_] >= 0) & (times[open_] < reach[row[open_]])]
+        if not len(open_):
+            break
+        holds = times[open_] < spans[row[open_], 1]
+        found[open_[holds]] = spans[row[open_[holds]], 0]
+        open_ = open_[~holds]
+        row[open_] -= 1
+    return found
+
+
+def _count_micro_batches(evidence: PhaseEvidence, times_ns: Int64s, steps: Intervals) -> Int64s:
+    """How many forwards began after the first backward of the step, up to each instant.
+
+    What runs after the last backward of a step is no further micro-batch: it has no backward.
+    """
+    forwards, backwards = _find_turns(evidence)
+    first = np.searchsorted(backwards, steps[:, 0], side="left")
+    in_step = np.searchsorted(backwards, steps[:, 1], side="left") - first
+    if not len(backwards):
+        return np.full(len(times_ns), -1, dtype=np.int64)
+    begun = np.searchsorted(forwards, backwards[np.minimum(first, len(backwards) - 1)], side="right")
+    number = np.clip(np.searchsorted(forwards, times_ns, side="right") - begun, 0, np.maximum(in_step - 1, 0))
+    known: Int64s = np.where(in_step > 0, number, -1).astype(np.int64)
+    return known
+
+
+def _find_turns(evidence: PhaseEvidence) -> tuple[Int64s, Int64s]:
+    """When forwards began after a backward, and backwards after a forward."""
+    backward = evidence.in_backward
+    forward = _select_outside(evidence.forward, backward) if len(evidence.forward) else evidence.operators
+    times = np.concatenate((forward[:, 0], backward[:, 0]))
+    is_forward = np.arange(len(times)) < len(forward)
+    order = np.argsort(times, kind="stable")
+    times, is_forward = times[order], is_forward[order]
+    turned = np.flatnonzero(np.diff(is_forward.astype(np.int8))) + 1
+    return times[turned[is_forward[turned]]], times[turned[~is_forward[turned]]]
+
+
+def _select_outside(spans: Intervals, others: Intervals) -> Intervals:
+    """Those that do not begin within any of the others."""
+    merged = union(others)
+    if not len(merged):
+        return spans
+    place = np.searchsorted(merged[:, 0], spans[:, 0], side="right") - 1
+    inside = (place >= 0) & (spans[:, 0] < merged[np.maximum(place, 0), 1])
+    return np.asarray(spans[~inside], dtype=np.int64)

@@ -1,0 +1,198 @@
+"""Sums of collectives and their bandwidth: by kind, group and dtype, by message size, by unit.
+
+Bandwidth comes from the intrinsic time T of a matched collective, last start to first end, so that waiting
+for a rank does not count as a slow link: algbw = bytes / T, busbw = algbw times the bus factor. Medians
+over the window without its first collectives; None if T lies below the resolution of the clocks.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.time.collective_rows import RankSteps, group_by_texts
+from zprof.model.collectives import CollectiveKind, bus_factor
+from zprof.model.time import CollectiveTime, ExposedInCollectives, MessageSizes, UnitTime
+
+#: What a bandwidth comes from.
+BANDWIDTH_COLUMNS = ("bytes", "intrinsic_ns", "doubt_ns", "first_of_window", "group_size")
+_EXPOSED_COLUMNS = ("exposed_wait_ns", "exposed_transfer_ns")
+_SUM_COLUMNS = (
+    *BANDWIDTH_COLUMNS, *_EXPOSED_COLUMNS, "rank", "method", "matched", "bound", "start_ns", "end_ns",
+    "launch_start_ns", "wait_ns", "transfer_ns", "dependency_ns", "tail_ns",
+)  # fmt: skip
+
+
+def sum_collective_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[CollectiveTime, ...]:
+    """One entry a kind, group and dtype, the one with most exposed time first.
+
+    Args:
+        frame: Collectives of the window's steps.
+        steps: Steps of the window by rank.
+    """
+    entries = [
+        _make_collective_time(kind, group, dtype, rows, steps.over(group, rows))
+        for (kind, group, dtype), rows in group_by_texts(frame, ("kind", "group", "dtype"), _SUM_COLUMNS)
+    ]
+    return tuple(sorted(entries, key=lambda entry: (-entry.exposed_ns, entry.kind, entry.group, entry.dtype)))
+
+
+def select_resolved(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose intrinsic time says something: the clocks resolve it, and no profiler start is in it."""
+    good = (rows["intrinsic_ns"] > rows["doubt_ns"]) & ~rows["first_of_window"]
+    return rows[good]
+
+
+def compute_algorithm_bandwidth(rows: pd.DataFrame) -> float | None:
+    """Bytes a second, the median of the resolved rows; None without one."""
+    good = select_resolved(rows)
+    good = good[good["bytes"] > 0]
+    if not len(good):
+        return None
+    median = float((good["bytes"] / good["intrinsic_ns"]).median())
+    return median * 1e9 if math.isfinite(median) else None
+
+
+def compute_bus_bandwidth(rows: pd.DataFrame, kind: str, algorithm: float | None) -> float | None:
+    """The bus bandwidth of rows of one kind and group."""
+    factor = bus_factor(CollectiveKind(kind), int(rows["group_size"].iloc[0]))
+    return algorithm * factor if algorithm is not None and factor > 0 else None
+
+
+def _make_collective_time(
+    kind: str, group: str, dtype: str, rows: pd.DataFrame, rank_steps: int
+) -> CollectiveTime:
+    algorithm = compute_algorithm_bandwidth(rows)
+    steady = rows[~rows["first_of_window"]]
+    return CollectiveTime(
+        kind=kind,
+        group=group,
+        dtype=dtype,
+        count=len(rows) / rank_steps,
+        launch_delay_ns=_median_or_none(rows["start_ns"] - rows["launch_start_ns"]),
+        algbw_bytes_per_s=algorithm,
+        busbw_bytes_per_s=compute_bus_bandwidth(rows, kind, algorithm),
+        method=_describe_method(kind, rows),
+        group_size=int(rows["group_size"].iloc[0]),
+        bound=bool(rows["bound"].any()),
+        dependency_ns=_median_or_none(rows["dependency_ns"]),
+        tail_ns=_median_or_none(steady["tail_ns"]),
+        intrinsic_ns=_median_or_none(select_resolved(rows)["intrinsic_ns"]),
+        bytes=int(rows["bytes"].sum()) // rank_steps,
+        total_ns=int((rows["end_ns"] - rows["start_ns"]).sum()) // rank_steps,
+        exposed_ns=sum_exposed(rows) // rank_steps,
+        exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // rank_steps,
+        exposed_transfer_ns=int(rows["exposed_transfer_ns"].sum()) // rank_steps,
+        wait_ns=int(rows["wait_ns"].sum()) // rank_steps,
+        transfer_ns=int(rows["transfer_ns"].sum()) // rank_steps,
+    )
+
+
+def sum_exposed(rows: pd.DataFrame) -> int:
+    """All exposed time of the rows."""
+    return int(sum(rows[name].sum() for name in _EXPOSED_COLUMNS))
+
+
+def _median_or_none(values: "pd.Series[float]") -> int | None:
+    known = values.dropna()
+    return int(known.median()) if len(known) else None
+
+
+def _describe_method(kind: str, rows: pd.DataFrame) -> str:
+    """How the rows were found, and what their waits and bandwidth are worth."""
+    found = ", ".join(sorted(set(rows["method"])))
+    if kind == CollectiveKind.REDUCE_SCATTER and rows["method"].str.startswith("gloo").any():
+        found += " (gloo reduce-scatters by an all-reduce: the wire carries twice the bus bandwidth)"
+    matched = int(rows["matched"].sum())
+    if matched == len(rows) or not rows["bound"].any():
+        return found
+    if not matched:
+        return f"{found}; not matched over all ranks: wait is a lower, transfer an upper bound"
+    return f"{found}; {matched} of {len(rows)} matched over all ranks, of the rest bounds"
+
+
+_MESSAGE_COLUMNS = (*BANDWIDTH_COLUMNS, "rank", "exposed_wait_ns", "exposed_transfer_ns")
+#: 0, 1 KiB, 4 KiB, ... 4 EiB: every int64 falls below the last.
+_SIZE_EDGES = np.array([0, *(1 << exponent for exponent in range(10, 63, 2))], dtype=np.int64)
+
+
+def sum_message_sizes(frame: pd.DataFrame, steps: RankSteps) -> tuple[MessageSizes, ...]:
+    """One entry a kind, group and size that occurs, by kind, group and size."""
+    entries = [
+        _make_message_sizes(kind, group, bar, rows, steps.over(group, rows))
+        for (kind, group), of_both in group_by_texts(frame, ("kind", "group"), _MESSAGE_COLUMNS)
+        for bar, rows in _split_by_size(of_both)
+    ]
+    return tuple(sorted(entries, key=lambda entry: (entry.kind, entry.group, entry.at_least_bytes)))
+
+
+def _split_by_size(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
+    size = frame["bytes"].to_numpy(np.int64)
+    bar = np.searchsorted(_SIZE_EDGES, np.maximum(size, 0), side="right") - 1
+    for number in np.unique(bar).tolist():
+        yield number, frame[bar == number]
+
+
+def _make_message_sizes(kind: str, group: str, bar: int, rows: pd.DataFrame, rank_steps: int) -> MessageSizes:
+    last = bar + 1 == len(_SIZE_EDGES)
+    return MessageSizes(
+        kind=kind,
+        group=group,
+        at_least_bytes=int(_SIZE_EDGES[bar]),
+        below_bytes=np.iinfo(np.int64).max if last else int(_SIZE_EDGES[bar + 1]),
+        count=len(rows) / rank_steps,
+        exposed_ns=sum_exposed(rows) // rank_steps,
+        busbw_bytes_per_s=compute_bus_bandwidth(rows, kind, compute_algorithm_bandwidth(rows)),
+    )
+
+
+_UNIT_COLUMNS = ("rank", "bytes", "exposed_wait_ns", "exposed_transfer_ns")
+
+
+def sum_unit_times(frame: pd.DataFrame, steps: RankSteps) -> tuple[UnitTime, ...]:
+    """One entry a unit, kind and group, the one with most exposed time first; rows without a unit are out."""
+    named = frame[frame["unit"].notna()]
+    entries = [
+        _make_unit_time(unit, kind, group, rows, steps.over(group, rows))
+        for (unit, kind, group), rows in group_by_texts(named, ("unit", "kind", "group"), _UNIT_COLUMNS)
+        if unit
+    ]
+    return tuple(
+        sorted(
+            entries,
+            key=lambda e: (-(e.exposed_wait_ns + e.exposed_transfer_ns), e.unit, e.kind, e.group),
+        )
+    )
+
+
+def _make_unit_time(unit: str, kind: str, group: str, rows: pd.DataFrame, rank_steps: int) -> UnitTime:
+    return UnitTime(
+        unit=unit,
+        kind=kind,
+        group=group,
+        count=len(rows) / rank_steps,
+        bytes=int(rows["bytes"].sum()) // rank_steps,
+        exposed_wait_ns=int(rows["exposed_wait_ns"].sum()) // rank_steps,
+        exposed_transfer_ns=int(rows["exposed_transfer_ns"].sum()) // rank_steps,
+    )
+
+
+def sum_exposed_in_collectives(frame: pd.DataFrame, steps: RankSteps) -> ExposedInCollectives | None:
+    """Means of a step over the loaded ranks; None where no collective was seen.
+
+    Args:
+        frame: Collectives of the window's steps.
+        steps: Steps of the window by rank.
+    """
+    counted = {rank: count for rank, count in steps.of_rank.items() if count > 0}
+    if not len(frame) or not counted:
+        return None
+    rank = frame["rank"].to_numpy(np.int64)
+    weight = np.zeros(max(int(rank.max()), *counted) + 1)
+    weight[list(counted)] = [1 / (count * len(counted)) for count in counted.values()]
+    waits, transfers = (
+        float(weight[rank] @ frame[name].to_numpy(np.float64))
+        for name in ("exposed_wait_ns", "exposed_transfer_ns")
+    )
+    return ExposedInCollectives(wait_ns=round(waits), transfer_ns=round(transfers))

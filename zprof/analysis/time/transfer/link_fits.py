@@ -1,0 +1,97 @@
+"""Fit a link's latency and bandwidth to intrinsic times:  T = latency + bytes / bandwidth.
+
+Robust: the median T of each message size stands for its messages; the slope is the median of the slopes
+between sizes (Theil-Sen), weighted by their distance; the latency is the median of the rest with weight 1 /
+T. Neither is negative. One size gives no fit, nor do sizes within a factor of two.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.time.collective_rows import Floats, group_by_texts
+from zprof.analysis.time.transfer.collective_times import BANDWIDTH_COLUMNS, select_resolved
+from zprof.model.collectives import CollectiveKind, bus_factor
+from zprof.model.time import LinkFit
+
+_MIN_SPREAD = 2.0
+#: More sizes are thinned out, for the slopes are of all pairs.
+_MAX_SIZES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLine:
+    """T in ns over bytes.  ``ns_per_byte`` is 0 where T does not grow with the size."""
+
+    latency_ns: float
+    ns_per_byte: float
+
+    def at(self, sizes: Floats) -> Floats:
+        """T of messages of these sizes."""
+        return self.latency_ns + self.ns_per_byte * sizes
+
+
+def fit_links(frame: pd.DataFrame) -> tuple[LinkFit, ...]:
+    """One entry a kind and group of which enough is known, by kind and group."""
+    return tuple(sorted(_iterate_fits(frame), key=lambda fit: (fit.kind, fit.group)))
+
+
+def _iterate_fits(frame: pd.DataFrame) -> Iterator[LinkFit]:
+    for (kind, group), of_both in group_by_texts(frame, ("kind", "group"), (*BANDWIDTH_COLUMNS, "instance")):
+        good = select_resolved(of_both)
+        rows = good[(good["bytes"] > 0) & (good["instance"] >= 0)].drop_duplicates("instance")
+        sizes, times = rows["bytes"].to_numpy(np.float64), rows["intrinsic_ns"].to_numpy(np.float64)
+        line = fit_line(sizes, times)
+        if line is not None:
+            factor = bus_factor(CollectiveKind(kind), int(rows["group_size"].iloc[0]))
+            yield _make_link_fit(kind, group, line, sizes, times, factor)
+
+
+def _make_link_fit(
+    kind: str, group: str, line: LinkLine, sizes: Floats, times: Floats, factor: float
+) -> LinkFit:
+    bandwidth = 1e9 / line.ns_per_byte if line.ns_per_byte > 0 else None
+    return LinkFit(
+        kind=kind,
+        group=group,
+        messages=len(sizes),
+        sizes=len(np.unique(sizes)),
+        latency_ns=round(line.latency_ns),
+        algbw_bytes_per_s=bandwidth,
+        busbw_bytes_per_s=bandwidth * factor if bandwidth is not None and factor > 0 else None,
+        latency_share_ratio=float(min(1.0, line.latency_ns * len(times) / times.sum())),
+        residual_ratio=float(np.median(np.abs(times - line.at(sizes)) / times)),
+    )
+
+
+def fit_line(sizes: Floats, times: Floats, least_spread: float = _MIN_SPREAD) -> LinkLine | None:
+    """The line through positive sizes and times; None where the sizes do not say enough.
+
+    ``least_spread``: how many times the smallest size the largest must be.
+    """
+    each, codes = np.unique(sizes, return_inverse=True)
+    if len(each) < 2 or each[-1] < least_spread * each[0]:
+        return None
+    typical = pd.Series(times).groupby(codes).median().to_numpy(np.float64).astype(np.float64)
+    kept = np.unique(np.linspace(0, len(each) - 1, min(len(each), _MAX_SIZES)).astype(np.int64))
+    return _fit_robust_line(each[kept].astype(np.float64), typical[kept])
+
+
+def _fit_robust_line(sizes: Floats, times: Floats) -> LinkLine:
+    low, high = np.triu_indices(len(sizes), 1)
+    distance = sizes[high] - sizes[low]
+    slope = _weighted_median((times[high] - times[low]) / distance, distance)
+    if slope <= 0:
+        return LinkLine(latency_ns=float(np.median(times)), ns_per_byte=0.0)
+    latency = _weighted_median(times - slope * sizes, 1.0 / times)
+    if latency < 0:
+        return LinkLine(latency_ns=0.0, ns_per_byte=float(np.median(times / sizes)))
+    return LinkLine(latency_ns=latency, ns_per_byte=slope)
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, total[-1] / 2)])

@@ -1,0 +1,155 @@
+"""Compare two baselines: the figures that differ, and conditions under which one cannot be compared
+with the other.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from zprof.model.baseline import Baseline, CollectiveBaseline, Conditions, MemoryBaseline, TimeBaseline
+from zprof.model.formatting import printable, shorten
+from zprof.model.side_by_side import Row
+
+_UPPER, _LOWER = "an upper bound", "a lower bound"
+_ONLY, _WITHOUT = "only", "without"
+#: Unit and value.
+_Figure = tuple[str, int | float | str | None]
+_Figures = dict[str, _Figure]
+
+
+def compare_figures(before: Baseline, after: Baseline) -> tuple[Row, ...]:
+    """All figures of both, named as the gates are; None where one does not have it."""
+    a, b = dict(_list_figures(before)), dict(_list_figures(after))
+    return tuple(
+        Row(name=name, unit=(b.get(name) or a[name])[0], a=_value(a, name), b=_value(b, name))
+        for name in dict.fromkeys([*b, *a])
+    )
+
+
+def list_bounds(baseline: Baseline) -> tuple[str, ...]:
+    """The figures that are bounds or lack ranks, each a line; a check judges less by them."""
+    ends = tuple(f", {word}" for word in (_ONLY, _WITHOUT))
+    return tuple(f"{name} {value}" for name, (_, value) in _list_figures(baseline) if name.endswith(ends))
+
+
+def list_changes(before: Baseline, after: Baseline) -> tuple[Row, ...]:
+    """The figures that are not the same in both."""
+    return tuple(row for row in compare_figures(before, after) if row.a != row.b)
+
+
+def other_conditions(before: Baseline, after: Baseline) -> tuple[str, ...]:
+    """Why one cannot take the other's place unasked; empty where it can."""
+    return find_condition_differences(before.conditions, after.conditions)
+
+
+def _value(figures: _Figures, name: str) -> int | float | str | None:
+    return figures[name][1] if name in figures else None
+
+
+def _list_figures(baseline: Baseline) -> Iterator[tuple[str, _Figure]]:
+    yield from _condition_figures(baseline.conditions)
+    if baseline.memory is not None:
+        yield "peak_memory", ("bytes", baseline.memory.peak_bytes)
+        for tenant, size in baseline.memory.tenants.items():
+            yield f"peak_memory.{tenant}", ("bytes", size)
+        yield "peak_memory.untagged", ("bytes", baseline.memory.untagged_bytes)
+        yield from _bound_figures(
+            "peak_memory", _memory_bounds(baseline.memory), baseline.memory.missing_ranks
+        )
+    for entry in baseline.collectives or ():
+        of = _describe_kind(entry)
+        yield f"{entry.kind} bytes{of}", ("bytes", entry.bytes)
+        yield f"{entry.kind} count{of}", ("count", entry.count)
+        yield from _bound_figures(f"{entry.kind} bytes{of}", (_LOWER,) if entry.lower_bound else ())
+    if baseline.time is not None:
+        yield from _time_figures(baseline.time)
+
+
+def _condition_figures(conditions: Conditions) -> Iterator[tuple[str, _Figure]]:
+    yield "device", ("text", conditions.device)
+    yield "backend", ("text", conditions.backend)
+    yield "world size", ("count", conditions.world_size)
+    yield "engine", ("text", conditions.engine)
+    yield "stage", ("count", conditions.stage)
+    yield "torch", ("text", conditions.torch)
+    yield "modelled", ("text", "; ".join(conditions.modelled) or None)
+    yield "window", ("text", conditions.window)
+
+
+def _time_figures(time: TimeBaseline) -> Iterator[tuple[str, _Figure]]:
+    steps = len(time.wall_ns)
+    yield "timed steps", ("count", steps)
+    yield "step_time", ("ns", round(sum(time.wall_ns) / steps) if steps else None)
+    yield "exposed_ratio", ("ratio", time.exposed_ratio)
+    yield "overlap_ratio", ("ratio", time.overlap_ratio)
+    yield "exposed_wait", ("ns", time.exposed_wait_ns)
+    yield from _bound_figures("exposed times", (_UPPER,) if time.upper_bound else ())
+    yield from _bound_figures("exposed_wait", (_LOWER,) if time.wait_lower_bound else ())
+    yield from _bound_figures("timed steps", (), time.missing_ranks)
+
+
+def _bound_figures(
+    name: str, bounds: Sequence[str], missing_ranks: Sequence[int] = ()
+) -> Iterator[tuple[str, _Figure]]:
+    """Why a figure is not the whole truth; a check judges less by it."""
+    if bounds:
+        yield f"{name}, {_ONLY}", ("text", " and ".join(bounds))
+    if missing_ranks:
+        yield f"{name}, {_WITHOUT}", ("text", _name_ranks(missing_ranks))
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    """All of them: a row is to change with each."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+
+
+def _memory_bounds(memory: MemoryBaseline) -> tuple[str, ...]:
+    sides = ((_UPPER, memory.upper_bound), (_LOWER, memory.lower_bound))
+    return tuple(side for side, holds in sides if holds)
+
+
+def _describe_kind(entry: CollectiveBaseline) -> str:
+    ranks = f"{entry.group_size} ranks" if entry.group_size else ""
+    return f" ({', '.join(part for part in (entry.dtype, ranks) if part)})" if entry.dtype or ranks else ""
+
+
+_UNKNOWN = "unknown"
+#: What of ``modelled`` is planted on purpose: that is what a check is to see, and no condition.
+_PLANTED = ("planted ", "straggler:")
+#: Of a condition in a sentence; compared is all of it.
+_COLUMNS = 120
+_WINDOWS = {"step": "by steps", "trace": "as one stretch"}
+
+
+def find_condition_differences(of_baseline: Conditions, of_run: Conditions) -> tuple[str, ...]:
+    """What is not the same, each a phrase: ``world size 4, the baseline has 2``; empty where all is."""
+    pairs = zip(_describe_conditions(of_baseline), _describe_conditions(of_run), strict=True)
+    return tuple(
+        f"{what} {shorten(now, _COLUMNS)}, the baseline has {shorten(before, _COLUMNS)}"
+        for (what, before), (_, now) in pairs
+        if before != now
+    )
+
+
+def torch_release(version: str) -> str:
+    """``2.13.0+cpu`` as ``2.13.0``: the local part says how it was built, not what it does."""
+    return version.partition("+")[0]
+
+
+def _describe_conditions(conditions: Conditions) -> tuple[tuple[str, str], ...]:
+    return (
+        ("device", _text_or_unknown(conditions.device)),
+        ("backend", _text_or_unknown(conditions.backend)),
+        ("world size", str(conditions.world_size)),
+        ("engine", _text_or_unknown(conditions.engine)),
+        ("stage", _text_or_unknown("" if conditions.stage is None else str(conditions.stage))),
+        ("torch", _text_or_unknown(torch_release(conditions.torch))),
+        ("modelled", _describe_modelled(conditions.modelled)),
+        ("time measured", _WINDOWS.get(conditions.window, _text_or_unknown(conditions.window))),
+    )
+
+
+def _describe_modelled(said: Sequence[str]) -> str:
+    return printable("; ".join(part for part in said if not part.startswith(_PLANTED))) or "nothing"
+
+
+def _text_or_unknown(said: str) -> str:
+    return printable(said) or _UNKNOWN

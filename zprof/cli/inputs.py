@@ -1,0 +1,133 @@
+"""Open what the user names as RUN or ``--baseline``: a recording, a saved baseline, or traces and snapshots
+that are imported on the way.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zprof.cli import console
+from zprof.cli.shared_options import add_stated_facts
+from zprof.model.errors import BadInput, MissingData
+from zprof.model.formatting import printable
+
+if TYPE_CHECKING:
+    from zprof.model.baseline import Baseline
+    from zprof.model.report import Report
+    from zprof.run.reader import Run
+
+
+def open_run(path: Path) -> "Run":
+    """The run at ``path``, with at least one rank that can be read.
+
+    A Kineto trace or a CUDA memory snapshot, or a folder of them, is imported into the user's cache folder.
+
+    Raises:
+        BadInput: there is no run and nothing to make one of, or it is damaged.
+        MissingData: no rank finished its recording.
+    """
+    from zprof.run.reader import load
+
+    run = load(_import_if_raw(path))
+    if not run.ranks:
+        reasons = "; ".join(f"rank {gap.rank}: {gap.reason}" for gap in run.gaps()[:4])
+        raise MissingData(f"{path}: no rank finished its recording ({reasons})", hint="record the run again")
+    return run
+
+
+def _import_if_raw(path: Path) -> Path:
+    """``path`` where it is a run, or where there is nothing; else the run that is made of it."""
+    from zprof.run.manifest import MANIFEST_NAME
+
+    try:
+        is_run_or_nothing = (path / MANIFEST_NAME).exists() or not path.exists()
+    except OSError as error:  # A name that is too long, a folder that others must not look into.
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="name another run") from None
+    if is_run_or_nothing:
+        return path
+    from zprof.integrations.imports.cache import import_cached, needs_import
+
+    if not needs_import(path):
+        return path
+    from zprof.cli.progress import import_progress
+
+    with import_progress() as watch:
+        return import_cached(path, lambda text: console.note(f"zprof: {printable(text)}"), watch)
+
+
+#: What ``zprof baseline save`` writes where it is not told.
+BASELINE_FILE = Path("zprof-baseline.json")
+#: A saved baseline says its schema first.
+_HEAD_BYTES = 4096
+_MARK = b'"zprof.baseline/'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """The report of a run, and the ``environment`` of its manifest."""
+
+    report: "Report"
+    environment: Mapping[str, str]
+
+    def baseline(self) -> "Baseline":
+        """What is kept of it."""
+        from zprof.checks.baseline import make_baseline
+
+        return make_baseline(self.report, self.environment, self.report.run.name)
+
+
+def measure_run(path: Path, arguments: argparse.Namespace) -> MeasuredRun:
+    """The run at ``path`` with the training facts of the command line, diagnosed.
+
+    Raises:
+        BadInput: there is no run, or it is damaged.
+        MissingData: no rank finished its recording.
+    """
+    from zprof.rules.diagnose import diagnose
+
+    run = open_run(path)
+    manifest = run.manifest
+    run = run.described(add_stated_facts(arguments, manifest.training, manifest.world_size))
+    return MeasuredRun(report=diagnose(run), environment=manifest.environment)
+
+
+def is_missing_baseline(path: Path) -> bool:
+    """Whether ``path`` names a saved baseline that is not there: the first run of a team."""
+    try:
+        return path.suffix.lower() == ".json" and not path.exists()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})", hint="name another baseline") from None
+
+
+def is_saved_baseline(path: Path) -> bool:
+    """Whether ``path`` is a file that ``zprof baseline save`` wrote, and no run or trace."""
+    from zprof.run.plain_file import open_plain
+
+    try:
+        with open_plain(path) as file:
+            return _MARK in file.read(_HEAD_BYTES)
+    except (OSError, ValueError):
+        return False
+
+
+def load_baseline(path: Path, arguments: argparse.Namespace) -> "Baseline":
+    """A saved baseline, or that of a run or a trace.
+
+    Raises:
+        BadInput: it is neither.
+        MissingData: no rank finished its recording.
+    """
+    from zprof.checks.baseline import read_baseline
+
+    if is_saved_baseline(path):
+        return read_baseline(path)
+    try:
+        return measure_run(path, arguments).baseline()
+    except BadInput as error:
+        if path.suffix.lower() != ".json":
+            raise
+        raise BadInput(
+            f"{error.message}; and it is no saved baseline", hint="make one: zprof baseline save RUN -o FILE"
+        ) from None

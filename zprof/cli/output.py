@@ -1,0 +1,126 @@
+"""Write a document to stdout or, atomically, to a file; the ``-f``, ``-o`` and ``--force`` options
+that say where and how.
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from zprof.cli import console
+from zprof.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from zprof.reports.formats import Format
+
+
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse, before any work, a target that cannot or must not be written."""
+    try:
+        _check_path(path, force=force)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="name another file") from None
+
+
+def _check_path(path: Path, *, force: bool) -> None:
+    if path.is_dir():
+        raise BadInput(f"{path}: is a folder", hint="name a file")
+    if path.exists() and not force:
+        raise BadInput(f"{path}: exists", hint="--force overwrites it")
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent}: no such folder", hint="make it, or name another file")
+
+
+def deliver(document: str, path: Path | None, *, force: bool = False, page: bool = False) -> None:
+    """Write to ``path``, or to stdout where there is none; ``page``: it is text for a reader.
+
+    Raises:
+        BadInput: the file exists and ``force`` is not given, or it cannot be written.
+    """
+    if path is None:
+        (console.page if page else console.data)(document)
+        return
+    check_target(path, force=force)
+    try:
+        _write_text(document, path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="name another file") from None
+    console.note(f"zprof: wrote {path}")
+
+
+@contextmanager
+def open_atomically(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """A file to write to that becomes ``path`` when the context ends, or nothing where it fails.
+
+    Raises:
+        BadInput: the file exists and ``force`` is not given, or it cannot be written.
+    """
+    check_target(path, force=force)
+    try:
+        with _put_in_place(path) as file:
+            yield file
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})", hint="name another file") from None
+
+
+def _write_text(document: str, path: Path) -> None:
+    with _put_in_place(path) as file:
+        file.write(document.encode("utf-8", errors="backslashreplace"))
+
+
+@contextmanager
+def _put_in_place(path: Path) -> Iterator[BinaryIO]:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "wb") as file:
+            yield file
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+Document = TypeVar("Document")
+
+
+def add_output_options(parser: argparse.ArgumentParser, formats: str = "text or json") -> None:
+    """The three options."""
+    parser.add_argument("-f", "--format", metavar="FORMAT", help=f"{formats} (default: text)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write here; the suffix chooses the format"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+
+
+def render_to(
+    arguments: argparse.Namespace, formats: "Sequence[Format[Document]]", make: Callable[[], Document]
+) -> None:
+    """Write what ``make`` gives; what cannot be written is refused before it is asked for.
+
+    Raises:
+        BadInput: no such format, or the file cannot be written.
+    """
+    from zprof.reports.formats import by_name, by_path
+    from zprof.reports.layout import WIDTH, page_columns
+
+    output: Path | None = arguments.output
+    if arguments.format or output is None:
+        chosen = by_name(arguments.format or "text", formats)
+    else:
+        chosen = by_path(output, formats)
+    if output is not None:
+        check_target(output, force=arguments.force)
+    page = chosen.name == "text"
+    with page_columns(WIDTH) if output else nullcontext():
+        document = chosen.render(make())
+    deliver(document, output, force=arguments.force, page=page)

@@ -1,0 +1,79 @@
+"""Progress bars on stderr for training runs and imports; without a terminal at most one line, so that
+CI logs stay short.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from zprof.cli import console
+from zprof.integrations.imports.options import ImportWatch, NoImportWatch
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+@contextmanager
+def steps_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yields what is to be called with the number of finished steps."""
+    if not console.are_terminals(sys.stderr):
+        console.note(f"{title}: {total} steps")
+        yield lambda steps: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TextColumn("steps"), TimeElapsedColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda steps: bar.update(task, completed=min(steps, total))
+
+
+#: Shorter imports need no bar.
+_SMALL_BYTES = 4 << 20
+
+
+@contextmanager
+def import_progress() -> Iterator[ImportWatch]:
+    """Yields what an import tells of itself to."""
+    if not console.are_terminals(sys.stderr):
+        yield NoImportWatch()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text = TextColumn("zprof: {task.description}", markup=False)
+    columns = (text, BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Bar(bar)
+
+
+class _Bar:
+    """The bar of one import; it comes to be when there is something to wait for."""
+
+    def __init__(self, progress: "Progress") -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+        self._done = 0
+        self._ranks = 0
+
+    def begin(self, ranks: int, total_bytes: int) -> None:
+        """Show it, where it would not be gone at once."""
+        self._ranks = ranks
+        if total_bytes > _SMALL_BYTES:
+            self._task = self._progress.add_task(self._text(), total=total_bytes)
+
+    def bytes_read(self, total_bytes: int) -> None:
+        """Move it."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=total_bytes)
+
+    def rank_done(self) -> None:
+        """Count."""
+        self._done += 1
+        if self._task is not None:
+            self._progress.update(self._task, description=self._text())
+
+    def _text(self) -> str:
+        return f"importing, {self._done} of {self._ranks} ranks"

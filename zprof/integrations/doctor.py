@@ -1,0 +1,218 @@
+"""Check what this machine has of what zprof can use; each library is probed in a process of its own."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from zprof.integrations.imports.origin import cache_root
+from zprof.model.doctor import Check, CheckStatus, Doctor
+from zprof.model.formatting import format_bytes
+from zprof.version import __version__
+
+_TIMEOUT_S = 120
+_MAX_LETTERS = 200
+#: The answer's line, among whatever libraries print.
+_ANSWER_MARK = "zprof-answer:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """``value`` as JSON holds it, or None and why."""
+
+    value: Any
+    failure: str = ""
+
+
+def run_probe(code: str, seconds: float = _TIMEOUT_S) -> Answer:
+    """Run ``code``, which leaves its answer in the variable ``answer``."""
+    program = f"{code}\nimport json\nprint({_ANSWER_MARK!r} + json.dumps(answer))"
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Answer(value=None, failure=f"it gave no answer ({type(error).__name__})")
+    lines = [line for line in ended.stdout.splitlines() if line.startswith(_ANSWER_MARK)]
+    if ended.returncode or not lines:
+        return Answer(value=None, failure=_last_line(ended.stderr) or f"it ended with {ended.returncode}")
+    return Answer(value=json.loads(lines[-1].removeprefix(_ANSWER_MARK)))
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:_MAX_LETTERS] if lines else ""
+
+
+Probe = Callable[[str], Answer]
+
+_PACKAGES: Mapping[str, str] = {
+    "pandas": "no tables",
+    "pyarrow": "no run can be read or written",
+    "numpy": "nothing can be measured",
+    "msgspec": "no trace can be read",
+    "isal": "no trace can be read",
+    "rich": "no progress is shown",
+    "textual": "no terminal user interface",
+}
+_TORCH = """
+import torch, torch.distributed as d
+answer = {
+    "version": torch.__version__,
+    "cuda": torch.version.cuda,
+    "hip": torch.version.hip,
+    "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    "backends": [name for name in ("gloo", "nccl") if getattr(d, f"is_{name}_available")()],
+}
+"""
+_NVML = """
+import pynvml
+pynvml.nvmlInit()
+driver = pynvml.nvmlSystemGetDriverVersion()
+answer = [driver if isinstance(driver, str) else driver.decode(), pynvml.nvmlDeviceGetCount()]
+"""
+_HTA = """
+import logging; logging.disable(logging.CRITICAL)
+import hta.trace_analysis
+from importlib.metadata import version
+answer = version("HolisticTraceAnalysis")
+"""
+_KERNEL = """
+from importlib.metadata import version
+import cuda.core, cuda.bindings.nvrtc as nvrtc
+answer = [version("cuda-core"), *nvrtc.nvrtcVersion()[1:]]
+"""
+#: A recording of a few steps takes some tens of megabytes a rank.
+_MIN_FREE_BYTES = 1 << 30
+
+
+def examine(asked: Probe = run_probe) -> Doctor:
+    """Look at everything; each library in a process of its own."""
+    checks = [_check_python(), *_check_packages(), *_check_torch(asked(_TORCH)), _check_nvml(asked(_NVML))]
+    checks += [
+        _check_hta(asked(_HTA)),
+        _check_kernel(asked(_KERNEL)),
+        _check_dask(),
+        _check_disk(),
+        _check_cache(),
+    ]
+    return Doctor(zprof_version=__version__, checks=tuple(checks))
+
+
+def _check_python() -> Check:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return Check(name="python", status=CheckStatus.OK, found=found)
+
+
+def _check_packages() -> Sequence[Check]:
+    return [_check_package(name, without) for name, without in _PACKAGES.items()]
+
+
+def _check_package(name: str, without: str) -> Check:
+    found = _installed_version(name)
+    if found is None:
+        return _broken_check(name, "not installed", without, f"pip install {name}")
+    return Check(name=name, status=CheckStatus.OK, found=found)
+
+
+def _check_torch(answer: Answer) -> Sequence[Check]:
+    if answer.value is None:
+        remedy = "pip install torch, and see that `python -c 'import torch'` ends without an error"
+        return [_broken_check("torch", answer.failure, "nothing can be recorded; runs can be read", remedy)]
+    torch = answer.value
+    backends = ", ".join(torch["backends"]) or "no backend of collectives"
+    return [
+        Check(name="torch", status=CheckStatus.OK, found=f"{torch['version']}, {backends}"),
+        _check_devices(torch),
+    ]
+
+
+def _check_devices(torch: Mapping[str, object]) -> Check:
+    devices = torch["devices"]
+    if isinstance(devices, list) and devices:
+        return Check(name="gpu", status=CheckStatus.OK, found=f"{len(devices)} x {devices[0]}")
+    built = torch["cuda"] or torch["hip"]
+    found = "torch sees no device" if built else "this torch is built for CPUs"
+    remedy = "nvidia-smi shows whether the driver sees one" if built else "install a CUDA build of torch"
+    return _absent_check("gpu", found, "times and memory of GPUs are not measured", remedy)
+
+
+def _check_nvml(answer: Answer) -> Check:
+    without = "memory outside of torch's allocator is not measured"
+    if answer.value is None:
+        return _absent_check("nvml", answer.failure, without, "install the NVIDIA driver")
+    driver, count = answer.value
+    return Check(name="nvml", status=CheckStatus.OK, found=f"driver {driver}, {count} devices")
+
+
+def _check_hta(answer: Answer) -> Check:
+    if answer.value is None:
+        return _absent_check("hta", answer.failure, "no second opinion", "pip install HolisticTraceAnalysis")
+    return Check(name="hta", status=CheckStatus.OK, found=str(answer.value))
+
+
+def _check_kernel(answer: Answer) -> Check:
+    without = "the reference engine uses torch's fused AdamW"
+    if answer.value is None:
+        return _absent_check("cuda kernel", answer.failure, without, "pip install 'zprof[cuda]'")
+    core, major, minor = answer.value
+    return Check(name="cuda kernel", status=CheckStatus.OK, found=f"cuda-core {core}, NVRTC {major}.{minor}")
+
+
+def _check_dask() -> Check:
+    found = _installed_version("distributed")
+    if found is None:
+        without = "ranks are imported on this machine only"
+        return _absent_check("dask", "not installed", without, "pip install 'zprof[dask]'")
+    return Check(name="dask", status=CheckStatus.OK, found=found)
+
+
+def _check_disk() -> Check:
+    free = shutil.disk_usage(".").free
+    found = f"{format_bytes(free)} free in this folder"
+    if free < _MIN_FREE_BYTES:
+        return _broken_check("disk", found, "a recording may end early", "record to another folder: -o RUN")
+    return Check(name="disk", status=CheckStatus.OK, found=found)
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _absent_check(name: str, found: str, without: str, remedy: str) -> Check:
+    return Check(name=name, status=CheckStatus.ABSENT, found=found, without=without, remedy=remedy)
+
+
+def _broken_check(name: str, found: str, without: str, remedy: str) -> Check:
+    return Check(name=name, status=CheckStatus.BROKEN, found=found, without=without, remedy=remedy)
+
+
+def _check_cache() -> Check:
+    """What imports of traces left: nothing empties it, for only the user knows what is looked at again."""
+    root = cache_root()
+    if root is None:
+        remedy = "set HOME or XDG_CACHE_HOME"
+        return _absent_check("cache", "no home folder", "traces are imported each time", remedy)
+    files = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
+    size = 0
+    for file in files:
+        with suppress(OSError):  # another command replaces it right now
+            size += file.lstat().st_size
+    return Check(name="cache", status=CheckStatus.OK, found=f"{format_bytes(size)} of imports in {root}")

@@ -1,1 +1,0 @@
-"""What this machine has of what zprof can use."""

@@ -1,0 +1,119 @@
+"""Import Kineto traces or CUDA memory snapshots, one per rank, as a run."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zprof.collectors.snapshot.reader import read_snapshot
+from zprof.integrations.imports.file_ranks import RankedFile, rank_files, refuse_duplicate_ranks
+from zprof.integrations.imports.options import ImportOptions, ImportWatch, NoImportWatch, Written
+from zprof.integrations.imports.sources import SourceKind, Sources, find_sources
+from zprof.integrations.imports.traces import write_traces
+from zprof.model.errors import BadInput
+from zprof.model.gaps import Gap
+from zprof.model.training import TrainingFacts
+from zprof.run.manifest import RunManifest
+from zprof.run.output_path import replace_run
+from zprof.run.writer import RankWriter
+from zprof.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """The run that was written, from which file each rank is, and what is worth saying about it.
+
+    ``lasting``: importing the same files again would end the same.
+    """
+
+    run: Path
+    files: tuple[RankedFile, ...]
+    notes: tuple[str, ...]
+    lasting: bool
+
+
+def import_paths(
+    paths: Sequence[Path],
+    run: Path,
+    force: bool = False,
+    *,
+    options: ImportOptions | None = None,
+    watch: ImportWatch | None = None,
+) -> Imported:
+    """Write the files at ``paths`` (or in folders there) as the run ``run``, whole or not at all.
+
+    Raises:
+        BadInput: nothing there can be used, or not together; or ``run`` is there and ``force`` is not given.
+    """
+    sources = find_sources(paths)
+    with replace_run(run, force=force):
+        try:
+            run.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f".{run.name}.", dir=run.parent) as folder:
+                made = Path(folder) / run.name
+                written = _write_run(made, sources, options or ImportOptions(), watch or NoImportWatch())
+                _move_into_place(made, run)
+        except OSError as error:
+            raise BadInput(f"{run}: cannot be written ({error.strerror})", hint="name another") from None
+    return Imported(run=run, files=written.files, notes=written.notes, lasting=written.lasting)
+
+
+def _write_run(run: Path, sources: Sources, options: ImportOptions, watch: ImportWatch) -> Written:
+    if sources.kind is SourceKind.TRACE:
+        return write_traces(run, sources.files, sources.notes, options, watch)
+    return write_snapshots(run, sources.files, sources.notes, watch)
+
+
+def _move_into_place(made: Path, run: Path) -> None:
+    if run.is_dir():
+        run.rmdir()  # cleared_target left it only where it is empty
+    shutil.move(made, run)
+
+
+def write_snapshots(run: Path, paths: Sequence[Path], notes: Sequence[str], watch: ImportWatch) -> Written:
+    """Write the snapshots at ``paths`` as the run ``run``: which rank each is, and what is worth saying.
+
+    Raises:
+        BadInput: a file cannot be used, or two are of one rank.
+        OSError: the run cannot be written.
+    """
+    ranking = rank_files(paths)
+    refuse_duplicate_ranks(ranking.files)
+    found = (*notes, *ranking.notes)
+    manifest = _snapshot_manifest(ranking.files, found)
+    sizes = [file.path.stat().st_size for file in ranking.files]
+    watch.begin(len(sizes), sum(sizes))
+    for position, file in enumerate(ranking.files):
+        _write_rank(run, manifest, file)
+        watch.bytes_read(sum(sizes[: position + 1]))
+        watch.rank_done()
+    return Written(files=ranking.files, notes=found)
+
+
+def _snapshot_manifest(files: Sequence[RankedFile], notes: Sequence[str]) -> RunManifest:
+    return RunManifest(
+        zprof_version=__version__,
+        created_ns=time.time_ns(),
+        world_size=max(file.rank for file in files) + 1,
+        backend="unknown",
+        device="cuda",
+        training=TrainingFacts(),
+        run_id=f"import-{time.time_ns()}",
+        source="snapshot",
+        gaps=tuple(_rank_gap(note) for note in notes),
+    )
+
+
+def _write_rank(run: Path, manifest: RunManifest, file: RankedFile) -> None:
+    with read_snapshot(file.path) as snapshot:
+        writer = RankWriter(run, file.rank, manifest)
+        for name, table in snapshot.tables.items():
+            writer.write_table(name, table)
+        gaps = [replace(gap, rank=file.rank) for gap in snapshot.gaps]
+    writer.finish(memory_steps=(), time_steps=(), gaps=gaps, status="complete")
+
+
+def _rank_gap(note: str) -> Gap:
+    return Gap(what="ranks of the snapshots", reason=note, remedy="put rank0, rank1, ... into the names")

@@ -1,0 +1,113 @@
+"""Convert one trace file in any process: read it, convert it, write its tables.
+
+The rank is not known before the file has been read, so the tables go to a provisional folder.  Only a small
+result goes back.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zprof.collectors.kineto.convert import COPY_AGAIN, convert_trace, list_read_gaps
+from zprof.collectors.kineto.reading.reader import read_trace
+from zprof.collectors.kineto.steps import mark_steps
+from zprof.collectors.kineto.trace import Trace
+from zprof.model.errors import BadInput
+from zprof.model.formatting import printable, shorten
+from zprof.model.gaps import Gap
+from zprof.run.manifest import TableFile
+from zprof.run.writer import write_provisional
+from zprof.version import __version__
+
+_MAX_GAPS = 200
+_MAX_TEXT = 120
+_GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceJob:
+    """One file to import.  Paths are absolute: the process may be on another machine of a shared disk."""
+
+    position: int
+    path: str
+    folder: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What a file's run must know of it, and which tables its provisional folder holds."""
+
+    version: str
+    rank: int | None
+    world_size: int | None
+    backend: str
+    device: str
+    host: str
+    files: dict[str, TableFile]
+    steps: tuple[int, ...]
+    collectives: int
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a file could not be imported; ``lasting`` where another try would end the same."""
+
+    reason: str
+    hint: str = ""
+    lasting: bool = True
+
+
+def import_trace(job: TraceJob, on_bytes: Callable[[int], None] | None = None) -> RankFacts | Refusal:
+    """Write the tables of one trace to the job's folder.
+
+    Raises:
+        OSError: the tables cannot be written.
+    """
+    try:
+        trace = read_trace(Path(job.path), on_bytes)
+        if not len(trace):
+            return Refusal(reason="no event with a duration in it", hint=COPY_AGAIN)
+        return _write_tables(trace, Path(job.folder))
+    except BadInput as error:
+        return Refusal(reason=error.message.removeprefix(f"{job.path}: "), hint=error.hint)
+    except MemoryError:
+        reason = "reading it needs more memory than there is"
+        return Refusal(reason=reason, hint="use fewer --workers", lasting=False)
+
+
+def _write_tables(trace: Trace, folder: Path) -> RankFacts:
+    tables, gaps = convert_trace(trace)
+    steps = mark_steps(trace)
+    tables["mark"] = steps.columns
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    files = {name: write_provisional(folder, name, columns) for name, columns in tables.items()}
+    header = trace.header
+    return RankFacts(
+        version=__version__,
+        rank=header.rank,
+        world_size=header.world_size,
+        backend=_shorten(header.backend),
+        device=_device_kind(trace),
+        host=_shorten(header.host),
+        files=files,
+        steps=steps.numbers,
+        collectives=files["collectives"].rows,
+        gaps=(*list_read_gaps(trace.report), *steps.gaps, *gaps)[:_MAX_GAPS],
+    )
+
+
+def _device_kind(trace: Trace) -> str:
+    """What did the work: ``cuda``, ``hip``, ``mtia``, or ``cpu`` where nothing ran on a device."""
+    categories = trace.category.texts
+    if not _GPU_WORK & set(categories):
+        return "mtia" if any(category.startswith("mtia_") for category in categories) else "cpu"
+    of_amd = any("AMD" in name or "Instinct" in name for name in trace.header.devices)
+    return "hip" if of_amd or any(text.startswith("hip") for text in trace.name.texts) else "cuda"
+
+
+def _shorten(text: str) -> str:
+    return shorten(printable(text), _MAX_TEXT)

@@ -1,0 +1,179 @@
+"""Write Chrome JSON trace events: rows of slices on lanes, flows, and names of rows.
+
+Texts come from files of strangers: they are escaped as everywhere else, cut, and written as ASCII JSON.
+Times are nanoseconds since the trace's begin and become microseconds with three decimals, exactly.
+
+Slices are put on lanes so that two slices of a lane lie within or beside each other: viewers need that.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s
+from zprof.model.formatting import printable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Slices of one row of the viewer, in any order, on the common clock since the trace's begin.
+
+    ``name``, ``category`` and ``args`` give JSON for the index of a slice.
+    """
+
+    title: str
+    start_ns: Int64s
+    end_ns: Int64s
+    name: Callable[[int], str]
+    category: Callable[[int], str]
+    args: Callable[[int], str]
+
+
+class Process:
+    """Numbers the rows of one rank as they come, and remembers what did not fit."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.left_out = 0
+        self._next_tid = 1
+
+    def lines(self, row: Row) -> Iterator[str]:
+        """The row's slices, lane by lane, each lane in the order of time."""
+        for _, _, lines in self.placed(row):
+            yield from lines
+
+    def placed(self, row: Row) -> Iterator[tuple[int, list[int], Iterator[str]]]:
+        """As :meth:`lines`, by lane: its thread, the indices of its slices, and its lines."""
+        sequence = slice_order(row.start_ns, row.end_ns)
+        lane = assign_lanes(row.start_ns[sequence], row.end_ns[sequence])
+        self.left_out += int((lane == NO_LANE).sum())
+        for number in range(int(lane.max(initial=NO_LANE)) + 1):
+            tid, self._next_tid = self._next_tid, self._next_tid + 1
+            chosen = sequence[lane == number].tolist()
+            title = row.title if number == 0 else f"{row.title} ({number + 1})"
+            yield tid, chosen, self._lane(row, tid, title, chosen)
+
+    def _lane(self, row: Row, tid: int, title: str, chosen: Sequence[int]) -> Iterator[str]:
+        yield from thread_lines(self.pid, tid, title)
+        starts, lengths = row.start_ns, row.end_ns - row.start_ns
+        for index in chosen:
+            yield slice_line(
+                self.pid,
+                tid,
+                int(starts[index]),
+                int(lengths[index]),
+                row.name(index),
+                row.category(index),
+                row.args(index),
+            )
+
+
+def make_spans_row(title: str, spans: Int64s, labels: Sequence[tuple[str, str]], category: str) -> Row:
+    """A row of few slices: ``labels`` are the name and the arguments of each, as JSON."""
+    spans = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+    return Row(
+        title=title,
+        start_ns=spans[:, 0],
+        end_ns=spans[:, 1],
+        name=lambda index: labels[index][0],
+        category=lambda index: category,
+        args=lambda index: labels[index][1],
+    )
+
+
+#: Slices that overlap all of so many lanes are left out: a track is no longer readable, nor bounded.
+MAX_LANES = 16
+NO_LANE = -1
+
+
+def slice_order(start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """By start, and the longer first: the order in which slices open."""
+    return np.lexsort((-end_ns, start_ns)).astype(np.int64)
+
+
+def assign_lanes(start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """The lane of each slice, the lowest that has room; slices come in their ``order``."""
+    open_ends: list[list[int]] = []
+    found = np.full(len(start_ns), NO_LANE, dtype=np.int64)
+    for index, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        for ends in open_ends:
+            while ends and ends[-1] <= start:
+                ends.pop()
+        lane = next((n for n, ends in enumerate(open_ends) if not ends or end <= ends[-1]), len(open_ends))
+        if lane == len(open_ends):
+            if lane == MAX_LANES:
+                continue
+            open_ends.append([])
+        open_ends[lane].append(end)
+        found[index] = lane
+    return found
+
+
+_MAX_TEXT_LENGTH = 300
+Args = Mapping[str, str | int | float]
+
+
+def json_text(value: str) -> str:
+    """A name as a JSON string."""
+    return json.dumps(printable(value[:_MAX_TEXT_LENGTH]))
+
+
+def format_us(time_ns: int) -> str:
+    """``1234567`` as ``1234.567``."""
+    sign, left = ("-", -time_ns) if time_ns < 0 else ("", time_ns)
+    return f"{sign}{left // 1000}.{left % 1000:03d}"
+
+
+def json_arguments(values: Args) -> str:
+    """Arguments of a slice."""
+    parts = (f"{json_text(key)}:{_json_value(value)}" for key, value in values.items())
+    return "{" + ",".join(parts) + "}"
+
+
+def slice_line(
+    pid: int, tid: int, start_ns: int, duration_ns: int, name: str, category: str, args: str
+) -> str:
+    """A complete event; ``name``, ``category`` and ``args`` are JSON already."""
+    return (
+        f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{format_us(start_ns)},'
+        f'"dur":{format_us(duration_ns)},"name":{name},"cat":{category},"args":{args}}}'
+    )
+
+
+def flow_lines(number: int, name: str, begin: tuple[int, int, int], end: tuple[int, int, int]) -> list[str]:
+    """An arrow from a slice to another, each as process, thread and a time within it."""
+    common = f'"id":{number},"cat":"collective","name":{json_text(name)}'
+    return [
+        f'{{"ph":"s",{common},{_json_place(*begin)}}}',
+        f'{{"ph":"f","bp":"e",{common},{_json_place(*end)}}}',
+    ]
+
+
+def process_lines(pid: int, name: str, index: int) -> list[str]:
+    """Name and position of a process."""
+    return [
+        _metadata("process_name", pid, 0, f'"name":{json_text(name)}'),
+        _metadata("process_sort_index", pid, 0, f'"sort_index":{index}'),
+    ]
+
+
+def thread_lines(pid: int, tid: int, name: str) -> list[str]:
+    """Name of a row; rows stand in the order of their numbers."""
+    return [
+        _metadata("thread_name", pid, tid, f'"name":{json_text(name)}'),
+        _metadata("thread_sort_index", pid, tid, f'"sort_index":{tid}'),
+    ]
+
+
+def _metadata(kind: str, pid: int, tid: int, args: str) -> str:
+    return f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{kind}","args":{{{args}}}}}'
+
+
+def _json_place(pid: int, tid: int, time_ns: int) -> str:
+    return f'"pid":{pid},"tid":{tid},"ts":{format_us(time_ns)}'
+
+
+def _json_value(value: str | int | float) -> str:
+    return json_text(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)

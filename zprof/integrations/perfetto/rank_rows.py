@@ -1,0 +1,226 @@
+"""Rows of one rank in the exported trace: the chosen window, measured times, recorded events."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, union
+from zprof.analysis.time.ledger import RankTracks
+from zprof.analysis.time.steps import StepWindows
+from zprof.integrations.perfetto.chrome_trace import Row, json_arguments, json_text, make_spans_row
+from zprof.model.errors import BadInput, MissingData
+from zprof.run.reader import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportChoice:
+    """``steps`` and ``ranks``: None for all.  ``python``: also the frames of Python functions."""
+
+    ranks: frozenset[int] | None = None
+    steps: frozenset[int] | None = None
+    python: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWindow:
+    """One chosen rank: its chosen steps, and the stretch of it that is written, on the common clock."""
+
+    tracks: RankTracks
+    steps: StepWindows
+    begin_ns: int
+    end_ns: int
+
+    def cut(self, spans: Intervals) -> Intervals:
+        """What of ``spans`` is written; touching rows become one."""
+        return clip(spans, self.begin_ns, self.end_ns)
+
+
+def choose_windows(tracks: Sequence[RankTracks], choice: ExportChoice) -> list[RankWindow]:
+    """The chosen ranks, by number.
+
+    Raises:
+        BadInput: a rank or a step that was not timed is asked for.
+        MissingData: no rank was timed.
+    """
+    if not tracks:
+        raise MissingData("no step of this run was timed", hint="record with a time window")
+    have = {entry.rank for entry in tracks}
+    if choice.ranks is not None and (absent := choice.ranks - have):
+        raise BadInput(
+            f"no times of rank {_list_numbers(absent)}", hint=f"timed ranks: {_list_numbers(have)}"
+        )
+    numbers = {int(number) for entry in tracks for number in entry.steps.number}
+    if choice.steps is not None and (absent := choice.steps - numbers):
+        raise BadInput(
+            f"step {_list_numbers(absent)} was not timed", hint=f"timed steps: {_list_numbers(numbers)}"
+        )
+    chosen = [entry for entry in tracks if choice.ranks is None or entry.rank in choice.ranks]
+    found = [_rank_window(entry, choice.steps) for entry in sorted(chosen, key=lambda entry: entry.rank)]
+    return [window for window in found if window is not None]
+
+
+def _rank_window(tracks: RankTracks, steps: frozenset[int] | None) -> RankWindow | None:
+    """None where this rank has none of the steps."""
+    kept = _choose_steps(tracks.steps, steps)
+    held = kept.spans if steps is not None else union(tracks.coverage, tracks.steps.spans)
+    if not len(held):
+        return None
+    return RankWindow(tracks=tracks, steps=kept, begin_ns=int(held[:, 0].min()), end_ns=int(held[:, 1].max()))
+
+
+def _choose_steps(steps: StepWindows, wanted: frozenset[int] | None) -> StepWindows:
+    if wanted is None:
+        return steps
+    keep = np.isin(steps.number, sorted(wanted))
+    return StepWindows(number=steps.number[keep], begin_ns=steps.begin_ns[keep], end_ns=steps.end_ns[keep])
+
+
+def _list_numbers(numbers: set[int] | frozenset[int]) -> str:
+    """``0, 1, 2``, cut where there are many."""
+    ordered = sorted(numbers)
+    return ", ".join(map(str, ordered[:8])) + (f", ... {ordered[-1]}" if len(ordered) > 8 else "")
+
+
+_CATEGORY = json_text("zprof")
+_TIMES = ("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "hidden_ns")
+
+
+def measured_rows(window: RankWindow, collectives: pd.DataFrame, base_ns: int) -> Iterator[Row]:
+    """All rows but that of the collectives, which :func:`collectives_row` gives."""
+    steps = window.steps
+    labels = [(json_text(f"step {number}"), json_arguments({"step": int(number)})) for number in steps.number]
+    yield make_spans_row("steps", steps.spans - base_ns, labels, _CATEGORY)
+    yield _exposed_row("exposed wait", window.tracks.waiting, window, collectives, base_ns)
+    yield _exposed_row("exposed transfer", window.tracks.moving, window, collectives, base_ns)
+
+
+def collectives_row(collectives: pd.DataFrame, base_ns: int) -> Row:
+    """Every collective of the rank, with what was waiting and what was moving of it."""
+    spans = intervals(collectives["start_ns"], collectives["end_ns"]) - base_ns
+    labels = [
+        (json_text(str(row["kind"])), _collective_arguments(row)) for row in collectives.to_dict("records")
+    ]
+    return make_spans_row("collectives", spans, labels, _CATEGORY)
+
+
+def select_collectives(collectives: pd.DataFrame, window: RankWindow) -> pd.DataFrame:
+    """The collectives of the window's rank that its chosen steps launched."""
+    mine = collectives["rank"] == window.tracks.rank
+    return collectives[mine & collectives["step"].isin(window.steps.number.tolist())]
+
+
+def _exposed_row(
+    title: str, spans: Intervals, window: RankWindow, collectives: pd.DataFrame, base_ns: int
+) -> Row:
+    """Cut to each step, so that a step's slices sum to its leaf of the report."""
+    parts, labels = [np.empty((0, 2), dtype=np.int64)], []
+    steps = window.steps
+    for number, begin, end in zip(steps.number, steps.begin_ns, steps.end_ns, strict=True):
+        inside = intersect(spans, intervals([begin], [end]))
+        parts.append(inside)
+        labels += [
+            (json_text(name), json_arguments({"step": int(number), "collective": name}))
+            for name in _running_kinds(inside, collectives)
+        ]
+    return make_spans_row(title, np.concatenate(parts) - base_ns, labels, _CATEGORY)
+
+
+def _running_kinds(spans: Intervals, collectives: pd.DataFrame) -> list[str]:
+    """The kind of the collective that runs when each span begins; of several the one that began first."""
+    ordered = collectives.sort_values("start_ns")
+    start, end = ordered["start_ns"].to_numpy(np.int64), ordered["end_ns"].to_numpy(np.int64)
+    kinds = ordered["kind"].astype(str).tolist()
+    reach = np.maximum.accumulate(end) if len(end) else end
+    found = []
+    for begin in spans[:, 0].tolist():
+        index = int(np.searchsorted(reach, begin, side="right"))
+        found.append(kinds[index] if index < len(kinds) and start[index] <= begin else "collective")
+    return found
+
+
+def _collective_arguments(row: Mapping[Hashable, Any]) -> str:
+    values: dict[str, str | int | float] = {
+        "group": str(row["group"]),
+        "sequence": int(row["sequence"]),
+        "dtype": str(row["dtype"]),
+        "bytes": int(row["bytes"]),
+    }
+    if not pd.isna(row["unit"]):
+        values["unit"] = str(row["unit"])
+    values |= {name.replace("_ns", "_us"): int(row[name]) / 1000 for name in _TIMES}
+    if row["last_rank"] >= 0:
+        values["last_rank"] = int(row["last_rank"])
+    values["matched"] = "yes" if row["matched"] else "no"
+    return json_arguments(values)
+
+
+_COLUMNS = (
+    "start_ns", "duration_ns", "category", "name", "thread", "stream", "correlation", "external_id", "bytes",
+)  # fmt: skip
+_ARGUMENTS = ("correlation", "external_id", "bytes")
+_PYTHON = "python_function"
+_NO_STREAM = np.iinfo(np.int64).min
+
+
+def recorded_rows(run: Run, window: RankWindow, base_ns: int, *, python: bool) -> Iterator[Row]:
+    """Streams by number, then threads by number; one rank's columns are in memory at a time."""
+    table = run.table(window.tracks.rank, "events", _COLUMNS)
+    if not python:
+        table = table.filter(pc.invert(pc.equal(table.column("category").cast(pa.string()), _PYTHON)))
+    events = _Events(table, window, base_ns)
+    stream = pc.fill_null(table.column("stream"), _NO_STREAM).to_numpy()
+    thread = table.column("thread").to_numpy()
+    on_stream = stream != _NO_STREAM
+    for number in np.unique(stream[on_stream & events.inside]).tolist():
+        yield events.row(f"stream {number}", on_stream & (stream == number))
+    for number in np.unique(thread[~on_stream & events.inside]).tolist():
+        yield events.row(f"thread {number}", ~on_stream & (thread == number))
+
+
+class _Events:
+    """Columns of a rank; each distinct name becomes JSON once."""
+
+    def __init__(self, table: pa.Table, window: RankWindow, base_ns: int) -> None:
+        start = table.column("start_ns").to_numpy()
+        clock = window.tracks.clock
+        begin, end = clock.common(start), clock.common(start + table.column("duration_ns").to_numpy())
+        reaches = (end > window.begin_ns) | (begin >= window.begin_ns)
+        self.inside: npt.NDArray[np.bool_] = (begin < window.end_ns) & reaches
+        self._start = np.clip(begin, window.begin_ns, window.end_ns) - base_ns
+        self._end = np.maximum(np.clip(end, window.begin_ns, window.end_ns) - base_ns, self._start)
+        self._names, self._name = _encode_texts(table, "name")
+        self._categories, self._category = _encode_texts(table, "category")
+        self._arguments = {name: _read_numbers(table, name) for name in _ARGUMENTS}
+
+    def row(self, title: str, mask: npt.NDArray[np.bool_]) -> Row:
+        """The events of one stream or thread."""
+        at = np.flatnonzero(mask & self.inside)
+        return Row(
+            title=title,
+            start_ns=self._start[at],
+            end_ns=self._end[at],
+            name=lambda index: self._names[self._name[at[index]]],
+            category=lambda index: self._categories[self._category[at[index]]],
+            args=lambda index: self._args(int(at[index])),
+        )
+
+    def _args(self, index: int) -> str:
+        known = ((name, column[index]) for name, column in self._arguments.items())
+        return "{" + ",".join(f'"{name}":{value}' for name, value in known if value != _NO_STREAM) + "}"
+
+
+def _encode_texts(table: pa.Table, column: str) -> tuple[list[str], npt.NDArray[np.int32]]:
+    combined = table.column(column).unify_dictionaries().combine_chunks()
+    indices = combined.indices.to_numpy(zero_copy_only=False)
+    return [json_text(str(word)) for word in combined.dictionary.to_pylist()], indices
+
+
+def _read_numbers(table: pa.Table, name: str) -> Int64s:
+    found: Int64s = pc.fill_null(table.column(name), _NO_STREAM).to_numpy()
+    return found

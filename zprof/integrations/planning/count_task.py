@@ -1,0 +1,268 @@
+"""The task ``count``: elements of a user's model by unit, and the bytes of one micro-batch in each.
+
+Units are those of the reference engine's default split, as users of FSDP2 wrap: each child of an
+``nn.ModuleList``, and the root around them with the rest.  Tied parameters belong to the root and count
+once. Elements are counted on the meta device.  Bytes are measured on tensors without memory, where the
+model's forward takes tokens, an int64 [samples, sequence].
+
+What a unit saves counts where it is saved first, so that the units sum to what the model keeps: the input of
+a block is saved by the block, not by the one that made it.  Work is what is live beside that and beside
+parameters and gradients: the most of it while the unit's forward, or its backward, runs.  A unit inside of
+another one is taken out of it, as its parameters are.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from zprof.integrations.planning.child_process import Tell
+from zprof.integrations.planning.storage_ledger import StorageLedger, StorageLife, find_tensors, tap_storages
+from zprof.integrations.planning.user_model import differentiable_output, find_builder, first_line
+from zprof.model.errors import BadInput
+from zprof.model.job import Job, Unit
+from zprof.model.tenants import Tenant
+from zprof.reference_engine.unit_split import ROOT, UnitSpec, split_into_units
+
+
+def count_units(task: dict[str, Any], tell: Tell) -> None:
+    """One answer: parameters, how many of them are frozen, and the units.
+
+    Raises:
+        BadInput: the user's code fails, or its model has nothing to count.
+    """
+    job = msgspec.convert(task["job"], Job)
+    build = find_builder(task["model"])
+    with torch.device("meta"):
+        model = build()
+    units = _measure_units(_split_model(task["model"], model), job, task["model"], build)
+    frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+    tell(
+        {
+            "parameters": sum(unit.elements for unit in units),
+            "frozen": frozen,
+            "units": msgspec.to_builtins(units),
+        }
+    )
+
+
+def _split_model(spec: str, model: nn.Module) -> tuple[Unit, ...]:
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise BadInput(
+                f"--model {spec}: parameter {name} has no shape yet",
+                hint="give lazy modules their sizes, or run them once before the model is returned",
+            )
+    specs = [unit for unit in split_into_units(model) if unit.parameters or unit.module is model]
+    units = tuple(_make_unit(unit) for unit in specs)
+    if not sum(unit.elements for unit in units):
+        raise BadInput(f"--model {spec}: the model has no parameters", hint="there is nothing to plan")
+    return units
+
+
+def _make_unit(spec: UnitSpec) -> Unit:
+    trained = [parameter.numel() for _, parameter in spec.parameters if parameter.requires_grad]
+    elements = sum(parameter.numel() for _, parameter in spec.parameters)
+    return Unit(
+        name=spec.name,
+        elements=elements,
+        frozen_elements=elements - sum(trained),
+        encloses=spec.name == ROOT,
+        largest_gradient_elements=max(trained, default=0),
+    )
+
+
+def _measure_units(
+    units: tuple[Unit, ...], job: Job, spec: str, build: Callable[[], nn.Module]
+) -> tuple[Unit, ...]:
+    samples, sequence = job.batch.samples, job.batch.sequence
+    if samples is None or sequence is None:
+        return units
+    try:
+        sizes = measure_model(
+            build, samples=samples, sequence=sequence, bytes_each=job.element_bytes.parameter
+        )
+    except BadInput as error:
+        return _report_unknown(units, spec, error.message)
+    except Exception as error:
+        return _report_unknown(units, spec, first_line(error))
+    return tuple(replace(unit, **sizes[unit.name]) for unit in units)
+
+
+def _report_unknown(units: tuple[Unit, ...], spec: str, why: str) -> tuple[Unit, ...]:
+    print(
+        f"zprof: what {spec} keeps for its backward stays unknown: a step on int64 tokens "
+        f"[samples, sequence] failed ({why})",
+        file=sys.stderr,
+        flush=True,
+    )
+    return units
+
+
+_HALF = {2: torch.bfloat16}
+
+
+def _attention_flop(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **named: Any) -> int:
+    """Without regard to the causal mask, as torch counts all its attention kernels."""
+    flop: int = sdpa_flop_count(query, key, value)  # type: ignore[no-untyped-call]
+    return flop
+
+
+#: What torch's own table lacks.
+_EXTRA_FLOP_COUNTS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flop}
+
+
+@dataclass(slots=True)
+class _UnitRecord:
+    """Of one unit.  ``stretches``: times in which its forward, or its backward, ran."""
+
+    saved: list[StorageLife] = field(default_factory=list)
+    checkpoint_bytes: int = 0
+    forward_flop: int = 0
+    early_gradient_elements: int = 0
+    forward: list[tuple[int, int]] = field(default_factory=list)
+    backward: list[tuple[int, int]] = field(default_factory=list)
+
+
+def measure_model(
+    build: Callable[[], nn.Module], *, samples: int, sequence: int, bytes_each: int
+) -> Mapping[str, Mapping[str, Any]]:
+    """Sizes of each unit, as fields of :class:`~zprof.model.job.Unit`."""
+    ledger, flops = StorageLedger(), FlopCounterMode(display=False, custom_mapping=_EXTRA_FLOP_COUNTS)
+    with FakeTensorMode():
+        model = build()
+        _to_precision(model, _HALF.get(bytes_each))
+        tokens = torch.zeros((samples, sequence), dtype=torch.int64)
+        watch = _UnitWatch(model, ledger, flops)
+        with flops, tap_storages(ledger), watch.hooked():
+            _claim_parameters(model, ledger, watch.gradient_is_made)
+            loss = differentiable_output(
+                model(tokens)
+            ).sum()  # nobody else holds the output, as in a training loop
+            watch.forward_is_over()
+            loss.backward()  # type: ignore[no-untyped-call]
+            watch.backward_is_over()
+    return {name: _unit_sizes(seen, watch.seen[ROOT], ledger) for name, seen in watch.seen.items()}
+
+
+def _to_precision(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """As the engine does: parameters only."""
+    for parameter in model.parameters():
+        if dtype is not None and parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+
+
+def _claim_parameters(model: nn.Module, ledger: StorageLedger, made_one: Callable[[int], None]) -> None:
+    def gradient(made: torch.Tensor) -> None:
+        ledger.claim(made, Tenant.GRADIENTS)
+        made_one(made.numel())
+
+    def accumulated(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:  # autograd may have copied what it made
+            ledger.claim(parameter.grad, Tenant.GRADIENTS)
+
+    for tensor in (*model.parameters(), *model.buffers()):
+        ledger.claim(tensor, Tenant.PARAMETERS)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(gradient)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
+
+
+class _UnitWatch:
+    """Knows which unit runs, and writes down what it does."""
+
+    def __init__(self, model: nn.Module, ledger: StorageLedger, flops: FlopCounterMode) -> None:
+        self._ledger = ledger
+        self._flops = flops
+        self._modules = {
+            spec.name: spec.module for spec in split_into_units(model) if spec.module is not model
+        }
+        self.seen = {ROOT: _UnitRecord(), **{name: _UnitRecord() for name in self._modules}}
+        self._running = [ROOT]
+        self._since = ledger.time
+        self._flop_since = 0
+        self._inner_began = False
+        ledger.on_saved = self._saved
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Within, the units tell when they run."""
+        handles = []
+        for name, module in self._modules.items():
+            handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
+            handles.append(module.register_forward_hook(partial(self._leave, name)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def forward_is_over(self) -> None:
+        """What comes now is the backward, the root's first."""
+        self._close_forward()
+
+    def backward_is_over(self) -> None:
+        """Nothing comes any more."""
+        self._close_backward()
+
+    def gradient_is_made(self, elements: int) -> None:
+        """Before the backward of other units it is the root's."""
+        if not self._inner_began:
+            self.seen[ROOT].early_gradient_elements += elements
+
+    def _saved(self, life: StorageLife) -> None:
+        if torch._C._current_graph_task_id() == -1:
+            self.seen[self._running[-1]].saved.append(life)
+
+    def _enter(self, name: str, module: nn.Module, arguments: Any, named: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            return  # it is computed again
+        self._close_forward()
+        self._running.append(name)
+        inputs = {self._ledger.see(tensor) for tensor in find_tensors((arguments, named))}
+        self.seen[name].checkpoint_bytes += sum(life.bytes for life in inputs)
+
+    def _leave(self, name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            return
+        self._close_forward()
+        self._running.pop()
+        for tensor in find_tensors(output):
+            if tensor.grad_fn is not None:
+                tensor.grad_fn.register_prehook(partial(self._backward, name))
+
+    def _backward(self, name: str, gradients: object) -> None:
+        self._close_backward()
+        self._inner_began = True
+        self._running = [name]
+
+    def _close_forward(self) -> None:
+        seen, flop = self.seen[self._running[-1]], self._flops.get_total_flops()
+        seen.forward.append((self._since, self._ledger.time))
+        seen.forward_flop += flop - self._flop_since
+        self._since, self._flop_since = self._ledger.time, flop
+
+    def _close_backward(self) -> None:
+        self.seen[self._running[-1]].backward.append((self._since, self._ledger.time))
+        self._since = self._ledger.time
+
+
+def _unit_sizes(seen: _UnitRecord, root: _UnitRecord, ledger: StorageLedger) -> Mapping[str, Any]:
+    saved_bytes = sum(life.bytes for life in seen.saved)
+    return {
+        "saved_bytes": saved_bytes,
+        "checkpoint_bytes": saved_bytes if seen is root else seen.checkpoint_bytes,
+        "forward_work_bytes": ledger.most_of(Tenant.TEMPORARY_BUFFERS, seen.forward),
+        "backward_work_bytes": ledger.most_of(Tenant.TEMPORARY_BUFFERS, seen.backward),
+        "forward_flop": float(seen.forward_flop) if seen.forward_flop else None,
+        "early_gradient_elements": seen.early_gradient_elements,
+    }

@@ -1,0 +1,225 @@
+"""One rank of the reference engine in a fake process group, on tensors that have shapes and no memory.
+
+The engine itself is unchanged.  Left out are its checks of memory that is not there, and the guard that
+gives parameters another class while their values are away: there are no values, and a fake tensor needs its
+class.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import checkpoint
+
+from zprof.model.errors import BadInput
+from zprof.model.job import ElementBytes, Job
+from zprof.reference_engine import engine
+from zprof.reference_engine.activation_checkpointing import ActivationConfig, make_block_runner
+from zprof.reference_engine.comm.mesh import Mesh, make_mesh
+from zprof.reference_engine.comm.native import NativeComm
+from zprof.reference_engine.config import Keep, ZeroConfig
+from zprof.reference_engine.engine import ZeroModel
+from zprof.reference_engine.flat_unit import FlatUnit
+from zprof.reference_engine.optimizer.zero_optimizer import ZeroOptimizer
+from zprof.reference_engine.program.gpt import GPT, GPTConfig
+from zprof.reference_engine.unit_split import find_default_units, split_into_units
+
+#: A step of more micro-batches has the same peak: from the second on nothing new is kept.
+MAX_MICRO_BATCHES = 2
+_DTYPES = {4: torch.float32, 2: torch.bfloat16}
+#: AdamW's two moments, and fp32 master weights beside parameters of 2 bytes.
+_STATE_BYTES = {4: 8, 2: 12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One stage of a job in the engine.  ``sequence``, ``samples``: of one micro-batch of one rank."""
+
+    zero: ZeroConfig
+    activations: ActivationConfig
+    samples: int
+    sequence: int
+
+
+def engine_settings(job: Job, stage: int) -> Settings:
+    """The engine as the job wants it.
+
+    Raises:
+        BadInput: the engine has no such precision, or the batch is not known.
+    """
+    samples, sequence = job.batch.samples, job.batch.sequence
+    if samples is None or sequence is None:
+        raise BadInput("--verify runs a step and needs a batch", hint="add --micro-batch and --sequence")
+    wanted, residual, overlap = job.element_bytes, job.residual, job.overlap
+    dtype = _dtype(wanted)
+    zero = ZeroConfig(
+        stage=stage,
+        dtype=dtype,
+        reduce_dtype=_DTYPES[wanted.reduced],
+        micro_batches=min(job.batch.micro_batches, MAX_MICRO_BATCHES),
+        forward_prefetch=overlap.prefetch,
+        backward_prefetch=overlap.prefetch,
+        keep_after_forward=Keep.LAST if overlap.keep_last else Keep.NONE,
+        reduce_buckets=overlap.reductions_in_flight,
+        constant_buffers=residual.constant_buffer_elements,
+        defragment=residual.defragment,
+        alignment=overlap.alignment_elements,
+    )
+    checkpoint = residual.checkpointing or residual.partition
+    activations = ActivationConfig(
+        checkpoint=checkpoint,
+        partition=residual.partition,
+        contiguous=residual.defragment and checkpoint,
+    )
+    return Settings(zero=zero, activations=activations, samples=samples, sequence=sequence)
+
+
+def gpt_config(job: Job) -> GPTConfig:
+    """The model of the job's shape.
+
+    Raises:
+        BadInput: there is none, or it lacks a size.
+    """
+    shape = job.shape
+    if shape is None:
+        raise BadInput(
+            "--verify needs a model that can be built, and only a number of parameters is known",
+            hint="give --layers, --hidden and --vocabulary, a --preset, or --model module:function",
+        )
+    if not shape.vocabulary:
+        raise BadInput("--verify builds the model and needs its vocabulary", hint="add --vocabulary")
+    try:
+        return GPTConfig(
+            layers=shape.layers,
+            hidden=shape.hidden,
+            heads=shape.heads or default_heads(shape.hidden),
+            vocabulary=shape.vocabulary,
+            context=shape.context or job.batch.sequence or 1,
+            tied=shape.tied,
+        )
+    except ValueError as error:
+        raise BadInput(f"--verify cannot build the model: {error}", hint="change that size") from None
+
+
+def default_heads(hidden: int) -> int:
+    """Heads of a width where none are given: 64 wide as GPT-2's, else the most that are not narrower."""
+    return next(heads for heads in range(max(hidden // 64, 1), 0, -1) if hidden % heads == 0)
+
+
+def _dtype(wanted: ElementBytes) -> torch.dtype:
+    state = _STATE_BYTES.get(wanted.parameter)
+    alike = {wanted.parameter, wanted.gradient, wanted.gathered}
+    if state is None or len(alike) > 1 or wanted.reduced not in (4, wanted.parameter):
+        raise BadInput(
+            f"--verify has no engine with parameters of {wanted.parameter}, gradients of {wanted.gradient}, "
+            f"gathers of {wanted.gathered} and reductions of {wanted.reduced} bytes an element",
+            hint="verify with --precision bf16 or fp32",
+        )
+    if wanted.optimizer_state != state:
+        raise BadInput(
+            f"--verify runs AdamW with {state} bytes of state an element, the plan has "
+            f"{wanted.optimizer_state}",
+            hint="verify with the optimizer adam",
+        )
+    return _DTYPES[wanted.parameter]
+
+
+#: Storages lie so far apart that no two of them can overlap.
+_ADDRESS_BITS = 48
+_FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """A model in the engine.  ``units``: modules that are units, by name; the root is not among them."""
+
+    model: ZeroModel
+    optimizer: ZeroOptimizer
+    units: dict[str, nn.Module]
+
+
+@contextmanager
+def fake_world(*, dp: int, mp: int) -> Iterator[Mesh]:
+    """Rank 0 of a process group whose collectives do nothing; the mesh is made before anything is fake."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=dp * mp)
+    try:
+        mesh = make_mesh(NativeComm, dp=dp, mp=mp)
+        try:
+            yield mesh
+        finally:
+            mesh.close()
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def without_memory(element_bytes: ElementBytes) -> Iterator[None]:
+    """Within, tensors are fake ones of the CPU, and the engine can work with them.
+
+    Where the plan's optimizer makes no fp32 copy of a gradient, as the engine's CUDA kernel, the engine's
+    does not either.
+    """
+    with ExitStack() as stack:
+        if element_bytes.parameter < _FP32_BYTES and not element_bytes.gradient_copy:
+            stack.enter_context(mock.patch.object(engine, "choose_update", return_value=_InPlaceUpdate()))
+        stack.enter_context(mock.patch.object(engine, "check_model", _skip_check))
+        stack.enter_context(mock.patch.object(FlatUnit, "_hide", _skip_guard))
+        stack.enter_context(mock.patch.object(FakeTensor, "data_ptr", _address, create=True))
+        stack.enter_context(FakeTensorMode())
+        yield
+
+
+def make_gpt_rank(config: GPTConfig, settings: Settings, mesh: Mesh) -> Rank:
+    """The engine's own model."""
+    run_block = make_block_runner(settings.activations, blocks=config.layers, mp=mesh.mp)
+    return _make_rank(GPT(config, mesh.mp, run_block), settings, mesh)
+
+
+def make_user_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
+    """A user's model; where the job says so, its units keep their input only."""
+    if settings.activations.checkpoint:
+        for unit in find_default_units(model):
+            unit.forward = partial(  # the engine's hooks stay around it
+                checkpoint, unit.forward, use_reentrant=False, preserve_rng_state=False
+            )
+    return _make_rank(model, settings, mesh)
+
+
+def _make_rank(model: nn.Module, settings: Settings, mesh: Mesh) -> Rank:
+    """In the engine, with its own choice of units."""
+    units = {spec.name: spec.module for spec in split_into_units(model) if spec.module is not model}
+    zero_model, optimizer = engine.zero(model, settings.zero, mesh.dp, mp=mesh.mp)
+    return Rank(model=zero_model, optimizer=optimizer, units=units)
+
+
+class _InPlaceUpdate:
+    """AdamW that reads the gradient as it is and makes nothing, as one kernel on a GPU does."""
+
+    joins_units = True
+
+    def sum_of_squares(self, gradients: object) -> torch.Tensor:
+        """One element."""
+        return torch.zeros((), dtype=torch.float64)
+
+    def adamw(self, shards: object, numbers: object, control: object) -> None:
+        """Only values would change."""
+
+
+def _skip_check(*_: object) -> None:
+    """There is no memory to be checked."""
+
+
+def _skip_guard(unit: FlatUnit) -> None:
+    """There are no values to be guarded."""
+
+
+def _address(tensor: torch.Tensor) -> int:
+    storage: int = tensor.untyped_storage()._cdata
+    return (storage << _ADDRESS_BITS) + int(tensor.storage_offset()) * tensor.element_size()

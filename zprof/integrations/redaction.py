@@ -1,0 +1,344 @@
+"""Redact reports and manifests: an allow-list of keys, stand-ins for names, only zprof's own words.
+
+Keys that are not on a list are left out, also those that a later report adds, until somebody has thought
+about them.  Numbers and booleans of listed objects stay.
+
+The same name gets the same stand-in in all parts of a bundle, so that support can tell things apart and the
+owner, who has the list, can translate.  A text is split at its blanks.  Stand-ins, words of zprof's own
+texts, numbers, versions, units after a number, and public words stay; all else is hidden, whatever its form:
+names are not searched for, so none can be overlooked.
+
+Own words are read from zprof's source.  A sentence of a finding or a gap is built from texts that stand in
+the source and from what was found in a file: a kernel's name, a path, a reason that a library gave.  What
+does not stand in the source is not ours to give away.  Docstrings are not printed and do not count; nor do
+pieces of words around a placeholder.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+#: Where the texts of reports and manifests are written.
+_FOLDERS = ("analysis", "collectors", "integrations", "model", "rules", "run")
+_EDGES = re.compile(r"^[(\[{\"'<«]+|[)\]}\"'>»,;:.!?…]+$")
+#: Shorter ones are words only where they stand in a sentence: others are keys, patterns and formats.
+_MIN_WORD_LETTERS = 4
+_ARTICLE = "a"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWords:
+    """``lines``: whole lines of texts with nothing filled in; ``words``: without the marks around them.
+
+    ``fields``: names of what values have.
+    """
+
+    lines: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
+    fields: frozenset[str] = frozenset()
+
+
+def read_own_words() -> OwnWords:
+    """All of them.  A file that cannot be read has none: then more is hidden, not less."""
+    lines: set[str] = set()
+    words: set[str] = set()
+    fields: set[str] = set()
+    for tree in filter(None, map(_parse_source, _source_files())):
+        for text, is_whole in _find_texts(tree):
+            if is_whole:
+                lines |= {line for line in text.splitlines() if " " in line.strip()}
+            words |= _split_words(text, in_sentence=not is_whole or " " in text.strip())
+        fields |= _class_fields(tree)
+        words |= _enum_values(tree)
+    return OwnWords(lines=frozenset(lines), words=frozenset(words), fields=frozenset(fields))
+
+
+def strip_marks(chunk: str) -> str:
+    """A word without brackets, quotes and full stops around it."""
+    return _EDGES.sub("", chunk)
+
+
+def _source_files() -> Iterator[Path]:
+    for folder in _FOLDERS:
+        yield from sorted((_PACKAGE / folder).resolve().rglob("*.py"))
+
+
+def _parse_source(path: Path) -> ast.Module | None:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _class_fields(tree: ast.Module) -> set[str]:
+    """What classes declare."""
+    parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
+    declared = [part.target for part in parts if isinstance(part, ast.AnnAssign)]
+    return {target.id for target in declared if isinstance(target, ast.Name)}
+
+
+def _enum_values(tree: ast.Module) -> set[str]:
+    """Values of closed sets, however short."""
+    parts = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body]
+    values = [part.value for part in parts if isinstance(part, ast.Assign)]
+    return {
+        value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    }
+
+
+def _find_texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """Each text of a file, and whether nothing is filled in."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.JoinedStr):
+            yield _join_around_placeholders(node.values), False
+            waiting += [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value, True
+        waiting += ast.iter_child_nodes(node)
+
+
+def _join_around_placeholders(parts: Sequence[ast.expr]) -> str:
+    """What stands between the placeholders; a word that one touches is no word."""
+    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in parts)
+    return " ".join(chunk for chunk in text.split() if "\0" not in chunk)
+
+
+def _split_words(text: str, *, in_sentence: bool) -> set[str]:
+    chunks = {strip_marks(chunk) for chunk in text.split()}
+    least = 2 if in_sentence else _MIN_WORD_LETTERS
+    return {chunk for chunk in chunks if len(chunk) >= least or chunk == _ARTICLE}
+
+
+_HIDDEN = "(hidden)"
+_HIDDEN_TWICE = re.compile(r"\(hidden\)(?: +\(hidden\))+")
+_NUMBER = re.compile(r"[-+±~≥≤<>]?\d{1,7}(?:\.\d{1,6})?(?:e[-+]?\d{1,2}|[x%])?|\d{1,6}[-/]\d{1,6}", re.ASCII)
+_VERSION = re.compile(
+    r"\d{1,4}(?:\.\d{1,4}){1,2}(?:(?:a|b|rc|\.dev|\.post)\d{1,4})?(?:\+(?:cpu|cu\d{2,3}|rocm\d(?:\.\d){0,2}))?",
+    re.ASCII,
+)
+_STAND_IN = re.compile(r"[a-z]+-\d{1,9}", re.ASCII)
+_FINDING = re.compile(r"(?:docs/findings/)?ZP\d{3}(?:\.md)?", re.ASCII)
+_PARTS = re.compile(r"[,=():;^]+")
+_MARKS = re.compile(r"[!-/:-@\[-`{-~…→±≥≤]{0,3}")
+#: Of a text: no sentence is longer.
+_MAX_TEXT_LETTERS = 2000
+_MIN_NAME_LETTERS = 3
+
+
+class StandIns:
+    """Gives out stand-ins, and hides what is not ``own``."""
+
+    def __init__(self, own: OwnWords | None = None) -> None:
+        self._own = own or OwnWords()
+        self._given: dict[str, str] = {}
+        self._count: dict[str, int] = {}
+
+    def of(self, name: str, kind: str) -> str:
+        """The stand-in of a name: ``module-3``.  An empty name stays empty."""
+        if not name:
+            return ""
+        if name not in self._given:
+            self._count[kind] = self._count.get(kind, 0) + 1
+            self._given[name] = f"{kind}-{self._count[kind]}"
+        return self._given[name]
+
+    def scrubbed(self, text: str) -> str:
+        """A text with stand-ins for the names that have one, and without all else that is not ours."""
+        cut = text if len(text) <= _MAX_TEXT_LETTERS else f"{text[:_MAX_TEXT_LETTERS]} …"
+        lines = cut.replace("\r", "\n").split("\n")
+        return "\n".join(line if line in self._own.lines else self._line(line) for line in lines)
+
+    def is_own(self, word: str) -> bool:
+        """Whether it is a word, or the name of a field, of zprof's."""
+        return word in self._own.words or word in self._own.fields
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Stand-ins by name."""
+        return dict(self._given)
+
+    def _line(self, line: str) -> str:
+        chunks = self._replaced(line).split(" ")
+        pairs = zip(chunks, ["", *chunks], strict=False)
+        shown = [chunk if self._stays(chunk, before) else self._hidden(chunk) for chunk, before in pairs]
+        return _HIDDEN_TWICE.sub(_HIDDEN, " ".join(shown))
+
+    def _replaced(self, line: str) -> str:
+        """Names of several words, or within marks.  One that is a word of ours would only be given away."""
+        inside = [
+            name
+            for name in self._given
+            if len(name) >= _MIN_NAME_LETTERS and name in line and not self.is_own(name)
+        ]
+        if not inside:
+            return line
+        longest_first = "|".join(map(re.escape, sorted(inside, key=len, reverse=True)))
+        return re.sub(rf"(?<!\w)(?:{longest_first})(?!\w)", lambda found: self._given[found[0]], line)
+
+    def _hidden(self, chunk: str) -> str:
+        return self._given.get(strip_marks(chunk), _HIDDEN)
+
+    def _stays(self, chunk: str, before: str) -> bool:
+        core = strip_marks(chunk)
+        if core in UNITS:
+            return _is_number(strip_marks(before))
+        return self._is_ours(core) or all(map(self._is_ours, _PARTS.split(core)))
+
+    def _is_ours(self, word: str) -> bool:
+        own = self._own.words
+        if word in own or word in PUBLIC_WORDS or _is_number(word) or _MARKS.fullmatch(word):
+            return True
+        if word.isupper() and word.lower() in own:
+            return True
+        if _STAND_IN.fullmatch(word):
+            return word in self._given.values()
+        return bool(_VERSION.fullmatch(word) or _FINDING.fullmatch(word))
+
+
+def _is_number(word: str) -> bool:
+    return bool(_NUMBER.fullmatch(word))
+
+
+#: Texts of which zprof's own words go.
+_TEXT_KEYS = frozenset(
+    (
+        "schema", "zprof_version", "status", "policy", "severity", "confidence", "id", "cause", "doc",
+        "fix", "disprove", "kind", "dtype", "tenant", "sub", "basis", "moment",
+        "sentence", "what", "reason", "remedy", "modelled", "peak_phase", "phase",
+        "device", "backend", "engine", "method", "late_reason", "operator", "memory_mode", "source",
+    )
+)  # fmt: skip
+#: Names of the program and of its machines, by the kind of their stand-in.
+_NAME_KINDS = {"name": "run", "baseline": "run", "module": "module", "host": "host", "stack": "frame"}
+_OBJECT_KEYS = frozenset(
+    (
+        "verdict", "run", "time", "per_rank", "steps", "alignment", "window", "blame", "fits", "messages",
+        "collectives", "memory", "tenants", "formula", "parts", "basis_bytes", "state_bytes", "volume",
+        "comparison", "ledger_delta", "memory_delta", "step_time", "findings", "evidence", "gaps",
+        "unclaimed", "units", "top", "spread", "counters", "devices", "training", "files",
+        "offsets_ns", "rank_uncertainty_ns", "interval_ns", "drift_ppb", "rungs", "shifts", "reasons",
+        "origins", "critical_path", "delta_bytes", "phases", "baseline_run", "baseline_time",
+        "baseline_memory", "ranks", "shares", "longest",
+    )
+)  # fmt: skip
+_VARIABLES = frozenset(
+    (
+        "zprof", "python", "torch", "cuda", "hip", "machine", "processors", "torch_threads",
+        "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_DEBUG", "NCCL_IB_DISABLE",
+        "NCCL_MAX_CTAS", "NCCL_NET_GDR_LEVEL", "NCCL_P2P_DISABLE", "NCCL_PROTO", "NCCL_SHM_DISABLE",
+        "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+        "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    )
+)  # fmt: skip
+#: Of evidence, where ``unit`` is no module.
+_UNITS = frozenset(("ns", "bytes", "ratio", "count", "bytes_per_s"))
+_MAX_DIGITS = 7
+_DROPPED = object()
+
+
+class AllowList:
+    """Takes what is allowed out of a tree of JSON values; ``dropped``: the keys that were left out."""
+
+    def __init__(self, names: StandIns) -> None:
+        self._names = names
+        self.dropped: set[str] = set()
+
+    def tree(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """The allowed part of an object."""
+        found = {
+            key: self._leaf(key, each) if self._is_known(key) else self._drop(key)
+            for key, each in value.items()
+        }
+        return {key: each for key, each in found.items() if each is not _DROPPED}
+
+    def _is_known(self, key: str) -> bool:
+        """A field of ours, or a rank: other keys come from files."""
+        return self._names.is_own(key) or (key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS)
+
+    def _leaf(self, key: str, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return self._text(key, value)
+        if key == "environment":
+            return self._variables(value)
+        if isinstance(value, Mapping):
+            return self.tree(value) if key in _OBJECT_KEYS else self._drop(key)
+        return self._list(key, value)
+
+    def _list(self, key: str, values: Sequence[Any]) -> Any:
+        found = [self._leaf(key, each) for each in values]
+        return [each for each in found if each is not _DROPPED]
+
+    def _variables(self, environment: Mapping[str, Any]) -> dict[str, str]:
+        self.dropped |= {f"environment.{name}" for name in environment if name not in _VARIABLES}
+        return {
+            name: self._names.scrubbed(str(value))
+            for name, value in environment.items()
+            if name in _VARIABLES
+        }
+
+    def _text(self, key: str, text: str) -> Any:
+        if key == "unit" and text in _UNITS:
+            return text
+        if key in _NAME_KINDS:
+            return self._names.of(text, _NAME_KINDS[key])
+        if key == "unit":
+            return self._names.of(text, "module")
+        if key == "group":
+            return redact_group(text, self._names)
+        return self._names.scrubbed(text) if key in _TEXT_KEYS else self._drop(key)
+
+    def _drop(self, key: str) -> Any:
+        self.dropped.add(key)
+        return _DROPPED
+
+
+def redact_group(text: str, names: StandIns) -> str:
+    """The ranks of a group stay, its name does not: ``0,1,2#mesh_fsdp`` becomes ``0,1,2#group-1``."""
+    ranks, mark, name = text.partition("#")
+    if ranks.replace(",", "").isdigit():
+        return ranks + (mark + names.of(name, "group") if mark else "")
+    return names.of(text, "group")
+
+
+#: What stands behind a number, and means nothing elsewhere.
+UNITS = frozenset(
+    (
+        "%", "s", "ms", "µs", "us", "ns", "h", "min", "B", "KiB", "MiB", "GiB", "TiB", "B/s",
+        "KB/s", "MB/s", "GB/s", "TB/s", "MHz", "W", "°C", "x", "times",
+    )
+)  # fmt: skip
+PUBLIC_WORDS = frozenset(
+    (
+        # Systems and machines.
+        "Linux", "Darwin", "Windows", "x86_64", "aarch64", "arm64", "ppc64le",
+        # Devices.
+        "NVIDIA", "AMD", "Tesla", "Instinct", "GeForce", "RTX", "Quadro", "Radeon", "PCIe", "NVL",
+        "HBM3", "HBM3e", "80GB", "A10", "A30", "A40", "A100", "A800", "H20", "H100", "H200", "H800",
+        "GH200", "GB200", "GB300", "B200", "B300", "L4", "L40", "L40S", "T4", "V100", "P100",
+        "3090", "4090", "5090", "MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI325X",
+        "MI355X", "A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIE-40GB", "V100-SXM2-16GB",
+        "V100-SXM2-32GB",
+        # Backends, and types as traces name them.
+        "cuda", "hip", "cpu", "gloo", "nccl", "rccl", "mpi", "ucc", "Float", "Half", "BFloat16",
+        "Double", "Byte", "Char", "Short", "Int", "Long", "Bool",
+        # Operators of torch.distributed, which buffers are named after.
+        "all_gather_into_tensor", "all_gather_base", "reduce_scatter_tensor", "reduce_scatter_base",
+        # Values of torch's and NCCL's variables.
+        "True", "False", "native", "cudaMallocAsync", "backend", "expandable_segments",
+        "max_split_size_mb", "garbage_collection_threshold", "roundup_power2_divisions", "Ring",
+        "Tree", "CollNet", "CollnetChain", "CollnetDirect", "NVLS", "NVLSTree", "PAT", "LL",
+        "LL128", "Simple", "INFO", "WARN", "TRACE", "VERSION", "ABORT", "PIX", "PXB", "PHB", "SYS",
+        "LOC",
+    )
+)  # fmt: skip

@@ -1,0 +1,178 @@
+"""Frozen dataclasses as JSON, and the JSON Schema (draft 2020-12) of those documents.
+
+Fields keep their declared order; mapping keys become strings and are sorted, ranks numerically. Infinity
+and NaN become null. In a schema, types, enumerations and nullability come from annotations, descriptions
+from docstrings, units from names (``_ns``, ``_bytes``); objects stay open, and a field with a default may
+be missing.
+"""
+
+import inspect
+import json
+import math
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+
+def to_tree(value: Any) -> Any:
+    """``value`` as dicts, lists, strings, numbers, booleans and None."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_tree(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {_to_key(key): to_tree(value[key]) for key in sorted(value, key=_key_order)}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_tree(item) for item in value]
+    return _to_scalar(value)
+
+
+def to_json(value: Any) -> str:
+    """``value`` as indented JSON in ASCII: no character in it can steer a terminal."""
+    return json.dumps(to_tree(value), indent=2, allow_nan=False) + "\n"
+
+
+def _to_scalar(value: Any) -> Any:
+    if hasattr(value, "item"):  # a numpy scalar that slipped through
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"no place in JSON for {type(value).__name__}")
+
+
+def _to_key(key: Any) -> str:
+    return str(key.value) if isinstance(key, Enum) else str(key)
+
+
+def _key_order(key: Any) -> tuple[int, int, str]:
+    if isinstance(key, int):
+        return (0, key, "")
+    return (1, 0, _to_key(key))
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+#: Of what a name ends in; the longest that fits counts.
+_UNITS = {
+    "bytes_per_s": "bytes per second",
+    "bytes": "bytes",
+    "ns": "nanoseconds",
+    "ppb": "parts per billion",
+    "ratio": "ratio, 1 is the whole",
+}
+#: JSON has no infinity and no NaN: such a number is unknown, so it is written as null.
+_SCALARS: dict[Any, Any] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: ["number", "null"],
+    type(None): "null",
+}
+
+Tree = dict[str, Any]
+
+
+def make_json_schema(kind: type, *, title: str) -> Tree:
+    """The schema of documents of ``kind``: its field ``schema``, where it has one, names them.
+
+    Raises:
+        TypeError: a field is of a type that has no place in JSON.
+    """
+    known: dict[type, Tree] = {}
+    root = _reference_schema(kind, known)
+    definitions = {_definition_name(found): known[found] for found in sorted(known, key=_definition_name)}
+    return {"$schema": DIALECT, "title": title, **root, "$defs": definitions}
+
+
+def _reference_schema(kind: type, known: dict[type, Tree]) -> Tree:
+    if kind not in known:
+        known[kind] = {}  # a type that holds itself ends here
+        known[kind] |= _enum_schema(kind) if issubclass(kind, Enum) else _object_schema(kind, known)
+    return {"$ref": f"#/$defs/{_definition_name(kind)}"}
+
+
+def _object_schema(kind: type, known: dict[type, Tree]) -> Tree:
+    hints = get_type_hints(kind)
+    return {
+        "type": "object",
+        "description": inspect.cleandoc(kind.__doc__ or ""),
+        "properties": {
+            field.name: _property_schema(field, hints[field.name], known) for field in fields(kind)
+        },
+        "required": [field.name for field in fields(kind) if _is_required(field)],
+    }
+
+
+def _enum_schema(kind: type[Enum]) -> Tree:
+    values = [member.value for member in kind]
+    return {"type": "string", "description": inspect.cleandoc(kind.__doc__ or ""), "enum": values}
+
+
+def _property_schema(field: "Field[Any]", hint: Any, known: dict[type, Tree]) -> Tree:
+    if field.name == "schema":
+        return {"const": field.default}
+    unit = _describe_unit(field.name)
+    return {**_annotation_schema(hint, known), **({"description": unit} if unit else {})}
+
+
+def _is_required(field: "Field[Any]") -> bool:
+    return field.name == "schema" or (field.default is MISSING and field.default_factory is MISSING)
+
+
+def _annotation_schema(hint: Any, known: dict[type, Tree]) -> Tree:
+    """The schema of one annotation."""
+    if hint in _SCALARS:
+        return {"type": _SCALARS[hint]}
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _union_schema([_annotation_schema(argument, known) for argument in arguments])
+    if origin is tuple:
+        return _tuple_schema(arguments, known)
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping_schema(arguments[0], _annotation_schema(arguments[1], known), known)
+    if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, Enum)):
+        return _reference_schema(hint, known)
+    raise TypeError(f"no JSON schema for {hint}")
+
+
+def _union_schema(options: list[Tree]) -> Tree:
+    if all(set(option) == {"type"} for option in options):
+        names = [name for option in options for name in _as_list(option["type"])]
+        return {"type": list(dict.fromkeys(names))}
+    return {"anyOf": options}
+
+
+def _as_list(kind: str | list[str]) -> list[str]:
+    return [kind] if isinstance(kind, str) else kind
+
+
+def _tuple_schema(arguments: tuple[Any, ...], known: dict[type, Tree]) -> Tree:
+    if arguments[-1] is Ellipsis:
+        return {"type": "array", "items": _annotation_schema(arguments[0], known)}
+    items = [_annotation_schema(argument, known) for argument in arguments]
+    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+
+def _mapping_schema(key: Any, values: Tree, known: dict[type, Tree]) -> Tree:
+    """Keys are strings in JSON: a rank as its number, an enumeration as its value."""
+    named = {int: {"pattern": "^-?[0-9]+$"}, str: {}}
+    names = named[key] if key in named else _annotation_schema(key, known)
+    return {"type": "object", **({"propertyNames": names} if names else {}), "additionalProperties": values}
+
+
+def _definition_name(kind: type) -> str:
+    """With its module: two parts of a report may have a word in common."""
+    return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
+
+
+def _describe_unit(name: str) -> str:
+    return next((said for suffix, said in _UNITS.items() if suffix in _list_suffixes(name)), "")
+
+
+def _list_suffixes(name: str) -> Iterator[str]:
+    parts = name.split("_")
+    return ("_".join(parts[begin:]) for begin in range(len(parts)))

@@ -1,0 +1,399 @@
+"""The units of a GPT: bytes kept for the backward and temporary bytes, operator by operator.
+
+Units are split as the reference engine splits a GPT by default: each block is a unit, and the rest of the
+model is the root, which encloses them.
+
+Block. Bytes with T tokens, hidden h, a heads, e bytes an element, N model-parallel ranks (sequence length
+does not enter: attention is computed in tiles, FlashAttention, arXiv 2205.14135):
+
+    operator              keeps for the backward                       bytes
+    attention_norm        its input x; mean and 1/std                  T h e; 2 T e
+    query_key_value       its input (the norm's output)                T h e
+    attention             q, k, v; output; log-sum-exp in fp32         3 T h e/N; T h e/N; 4 T a/N
+    projection            its input (attention's output)               counted there
+    perceptron_norm       its input; mean and 1/std                    T h e; 2 T e
+    expand                its input (the norm's output)                T h e
+    gelu                  its input                                    4 T h e/N
+    projection            its input (gelu's output)                    4 T h e/N
+
+    = T e (4 h + 12 h/N + 4) + 4 T a/N;  the paper's footnote counts 12 T h for the whole (arXiv 1910.02054,
+    section 3.2), which leaves norms and residual inputs out.
+
+The backward's highest moments: the gelu's (its gradient in and out, 8 T h e/N, beside the stream's), and
+attention's, whose three gradients are stacked, then laid out anew (6 T h e/N).  Kernels on a GPU keep the
+norms' statistics in fp32 (2 x 4 T) and allocate workspaces of their own; those of CPU kernels (oneDNN packs
+16-bit matrices) are left out: they depend on the processor.
+
+Root (embeddings before the blocks; final norm, head and loss after them). Bytes with T tokens, hidden h,
+vocabulary V, e bytes an element, N model-parallel ranks:
+
+    operator        keeps for the backward                                    bytes
+    embeddings      tokens and positions (8-byte numbers)                     8 T + 8 s
+    final_norm      its input; mean and 1/std                                 T h e; 2 T e
+    head            its input (the norm's output)                             T h e
+    cross entropy   log-softmax in fp32, targets and their number             4 T V; 8 T + 4
+                    N > 1: own logits; log-sum-exp, column, mask              T V e/N; 13 T
+
+The loss is computed in fp32: 16-bit logits are copied (4 T V).  Its highest moment is in the backward: the
+log-softmax and two gradients of it, 12 T V.  With N > 1 the logits stay split (Megatron-LM, arXiv
+1909.08053, section 3), and the loss has an operator of its own, which keeps the logits only.
+
+Where head and embedding are tied, the head's gradient V h e/N waits for the embedding's; both are there when
+a third, their sum, becomes the parameter's: 3 V h e/N.
+
+The tokens themselves: those of a step's whole batch of this rank, one number more for each sample.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from zprof.model.job import Job, Shape, Unit
+from zprof.planner.model_shapes import GptSizes, block_elements, gpt_sizes, root_elements
+from zprof.planner.unit_moments import (
+    HELD,
+    Moments,
+    OperatorStep,
+    highest_work,
+    play_operators,
+    saved_bytes_by_name,
+)
+
+ROOT = "root"
+
+
+def with_units(job: Job) -> Job:
+    """The job with the units of its shape, one model-parallel rank's part of each.
+
+    A job that has units, or no shape, comes back as it is; without a batch units know their elements only.
+    """
+    if job.units or job.shape is None:
+        return job
+    around, inner = _root_and_block(job, job.shape)
+    blocks = tuple(replace(inner, name=f"blocks.{index}") for index in range(job.shape.layers))
+    return replace(job, units=(around, *blocks))
+
+
+def moments_by_unit(job: Job) -> Callable[[Unit], Moments | None]:
+    """Which moments a unit of the job has; None where it is not one of the job's shape."""
+    known = _known_moments(job)
+    return lambda unit: known.get(replace(unit, name="", frozen_elements=0))
+
+
+def _known_moments(job: Job) -> Mapping[Unit, Moments]:
+    if job.shape is None or job.batch.tokens is None:
+        return {}
+    around, inner = _root_and_block(job, job.shape)
+    sizes = gpt_sizes(job, job.shape)
+    return {
+        replace(around, name=""): root_moments(sizes),
+        replace(inner, name=""): block_moments(sizes),
+    }
+
+
+def _root_and_block(job: Job, shape: Shape) -> tuple[Unit, Unit]:
+    """The root and a block."""
+    sizes = gpt_sizes(job, shape)
+    around = Unit(name=ROOT, elements=root_elements(sizes), encloses=True)
+    inner = Unit(name="block", elements=block_elements(sizes))
+    if job.batch.tokens is None:
+        return around, inner
+    return _add_bytes(around, root_moments(sizes), head_flop(sizes)), replace(
+        _add_bytes(inner, block_moments(sizes), block_flop(sizes)),
+        checkpoint_bytes=sizes.stream_bytes,
+    )
+
+
+def _add_bytes(unit: Unit, moments: Moments, flop: float) -> Unit:
+    """Of the root nothing is computed again: what it keeps is the same with checkpointing."""
+    last = moments.forward_end or moments.forward
+    return replace(
+        unit,
+        saved_bytes=last[-1].saved_bytes,
+        checkpoint_bytes=last[-1].saved_bytes,
+        forward_work_bytes=highest_work((*moments.forward, *moments.forward_end)),
+        backward_work_bytes=highest_work((*moments.backward, *moments.backward_end)),
+        forward_flop=flop,
+    )
+
+
+_BLOCK_SAVED = frozenset(
+    ("x", "stats1", "norm1", "qkv", "attention", "lse", "middle", "stats2", "norm2", "wide", "gelu")
+)
+_LSE_BYTES = 4
+
+
+def block_moments(sizes: GptSizes) -> Moments:
+    """The moments of one block; the gradient of its output is there when its backward begins."""
+    forward = _block_forward(sizes)
+    stream = sizes.stream_bytes
+    kept = {"x": stream, **saved_bytes_by_name(forward, _BLOCK_SAVED)}
+    return Moments(
+        forward=play_operators(forward, saved=_BLOCK_SAVED, live={"x": stream}),
+        checkpointed=play_operators(
+            _block_checkpointed_forward(sizes), saved=frozenset("x"), live={"x": stream}
+        ),
+        backward=play_operators(_block_backward(sizes), saved=_BLOCK_SAVED, live={**kept, "g": stream}),
+    )
+
+
+def block_flop(sizes: GptSizes) -> float:
+    """Two for a multiply and an add: 24 T h^2 of the matrices and 4 T s h of attention, over N ranks."""
+    h, tokens = sizes.hidden, sizes.tokens
+    return (24.0 * tokens * h * h + 4.0 * tokens * sizes.sequence * h) / sizes.ranks
+
+
+def _block_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+    stream, part, stats = sizes.stream_bytes, sizes.split_bytes, 2 * sizes.tokens * sizes.element
+    lse = _LSE_BYTES * sizes.tokens * sizes.heads // sizes.ranks
+    return (
+        OperatorStep(operator="layer_norm", makes={"norm1": stream, "stats1": stats}),
+        OperatorStep(operator="query_key_value", makes={"qkv": 3 * part}),
+        OperatorStep(operator="attention", makes={"attention": part, "lse": lse}),
+        *_row_parallel("projection", "branch1", sizes),
+        OperatorStep(operator="add", makes={"middle": stream}, drops=("branch1",)),
+        OperatorStep(operator="layer_norm", makes={"norm2": stream, "stats2": stats}),
+        OperatorStep(operator="expand", makes={"wide": 4 * part}),
+        OperatorStep(operator="gelu", makes={"gelu": 4 * part}),
+        *_row_parallel("projection", "branch2", sizes),
+        OperatorStep(operator="add", makes={"y": stream}, drops=("branch2",)),
+    )
+
+
+def _block_checkpointed_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+    """The forward where nothing but the input is kept: a tensor dies when the last that reads it has run."""
+    stream, part = sizes.stream_bytes, sizes.split_bytes
+    return (
+        OperatorStep(operator="query_key_value", makes={"norm1": stream, "qkv": 3 * part}),
+        OperatorStep(operator="attention", makes={"attention": part}),
+        OperatorStep(operator="projection", makes={"branch1": stream}, drops=("norm1", "qkv", "attention")),
+        OperatorStep(operator="add", makes={"middle": stream}, drops=("branch1",)),
+        OperatorStep(operator="expand", makes={"norm2": stream, "wide": 4 * part}, drops=("norm2",)),
+        OperatorStep(operator="gelu", makes={"gelu": 4 * part}, drops=("wide",)),
+        OperatorStep(operator="projection", makes={"branch2": stream}, drops=("gelu",)),
+        OperatorStep(operator="add", makes={"y": stream}, drops=("branch2", "middle")),
+    )
+
+
+def _block_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+    stream, part, matrix, h = sizes.stream_bytes, sizes.split_bytes, sizes.matrix_elements, sizes.hidden
+    share = h // sizes.ranks
+    return (
+        OperatorStep(
+            operator="projection",
+            makes={"dgelu": 4 * part},
+            gradient_elements=4 * matrix + h,
+            drops=("gelu",),
+        ),
+        OperatorStep(operator="gelu", makes={"dwide": 4 * part}, drops=("dgelu", "wide")),
+        OperatorStep(
+            operator="expand",
+            makes={"dnorm2": stream},
+            gradient_elements=4 * matrix + 4 * share,
+            drops=("dwide", "norm2"),
+        ),
+        *_gradient_copy(sizes),
+        OperatorStep(
+            operator="layer_norm",
+            makes={"dmiddle": stream},
+            gradient_elements=2 * h,
+            drops=("dnorm2", "middle", "stats2"),
+        ),
+        OperatorStep(operator="add", makes={"g1": stream}, drops=("g", "dmiddle")),
+        OperatorStep(operator="projection", makes={"dattention": part}, gradient_elements=matrix + h),
+        OperatorStep(
+            operator="attention", makes={"dqkv": 3 * part}, drops=("dattention", "qkv", "attention", "lse")
+        ),
+        OperatorStep(operator="stack", makes={"stacked": 3 * part}, drops=("dqkv",)),
+        OperatorStep(operator="clone", makes={"laid_out": 3 * part}, drops=("stacked",)),
+        OperatorStep(
+            operator="query_key_value",
+            makes={"dnorm1": stream},
+            gradient_elements=3 * matrix + 3 * share,
+            drops=("laid_out", "norm1"),
+        ),
+        *_gradient_copy(sizes),
+        OperatorStep(
+            operator="layer_norm",
+            makes={"dx": stream},
+            gradient_elements=2 * h,
+            drops=("dnorm1", "x", "stats1"),
+        ),
+        OperatorStep(operator="add", makes={"g0": stream}, drops=("g1", "dx")),
+    )
+
+
+def _row_parallel(operator: str, name: str, sizes: GptSizes) -> Iterator[OperatorStep]:
+    """Split by rows: the sum over the ranks, then the bias is added to it, in memory of its own."""
+    if sizes.ranks == 1:
+        yield OperatorStep(operator=operator, makes={name: sizes.stream_bytes})
+        return
+    yield OperatorStep(operator=operator, makes={"summed": sizes.stream_bytes})
+    yield OperatorStep(operator="add_bias", makes={name: sizes.stream_bytes}, drops=("summed",))
+
+
+def _gradient_copy(sizes: GptSizes) -> Iterator[OperatorStep]:
+    """The gradient before a layer that is split by columns: a copy of it is summed over the ranks."""
+    if sizes.ranks > 1:
+        yield OperatorStep(operator="all_reduce", makes={"copy": sizes.stream_bytes}, drops=("copy",))
+
+
+_ROOT_SAVED = frozenset(("ids", "x", "stats", "norm", "log_softmax", "targets", "logits_kept", "lse"))
+_INDEX_BYTES = 8
+_FP32 = 4
+
+
+def root_moments(sizes: GptSizes) -> Moments:
+    """The moments of the root: before the blocks and behind them, in both directions."""
+    ids, stream = {"ids": _ids_bytes(sizes)}, {"x": sizes.stream_bytes}
+    end, loss = _root_forward_end(sizes), _loss_backward(sizes)
+    kept = {**ids, **stream, **saved_bytes_by_name(end, _ROOT_SAVED)}
+    backward = play_operators(loss, saved=_ROOT_SAVED, live=kept)
+    return Moments(
+        forward=play_operators(_root_forward(sizes), saved=_ROOT_SAVED, live=ids),
+        forward_end=play_operators(end, saved=_ROOT_SAVED, live={**ids, **stream}),
+        backward=backward,
+        backward_end=play_operators(
+            _embeddings_backward(sizes),
+            saved=_ROOT_SAVED,
+            live={**ids, "g": sizes.stream_bytes, HELD: backward[-1].held_bytes},
+            made=backward[-1].gradient_elements,
+        ),
+    )
+
+
+def head_flop(sizes: GptSizes) -> float:
+    """Two for a multiply and an add: 2 T h V / N."""
+    return 2.0 * sizes.tokens * sizes.word_elements
+
+
+def _ids_bytes(sizes: GptSizes) -> int:
+    tokens = sizes.samples * (sizes.sequence + 1) * sizes.micro_batches
+    return _INDEX_BYTES * (tokens + sizes.sequence)
+
+
+def _root_forward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+    if not sizes.vocabulary:
+        return (OperatorStep(operator="input", makes={"x": sizes.stream_bytes}),)
+    places = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
+    made = {"words": sizes.stream_bytes, "places": places}
+    return (
+        OperatorStep(operator="embedding", makes=made),
+        OperatorStep(operator="add", makes={"x0": sizes.stream_bytes}, drops=("words", "places")),
+    )
+
+
+def _root_forward_end(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+    stats = 2 * sizes.tokens * sizes.element
+    norm = OperatorStep(operator="final_norm", makes={"norm": sizes.stream_bytes, "stats": stats})
+    if not sizes.vocabulary:
+        return (norm,)
+    wide = _fp32_logits_bytes(sizes)
+    if sizes.ranks > 1:
+        return (
+            norm,
+            OperatorStep(operator="head", makes={"logits_kept": _logits_bytes(sizes)}),
+            OperatorStep(
+                operator="logsumexp",
+                makes={"copy": _logits_copy_bytes(sizes), "exp": wide, "lse": 13 * sizes.tokens},
+                drops=("copy", "exp"),
+            ),
+        )
+    return (
+        norm,
+        OperatorStep(operator="head", makes={"logits": _logits_bytes(sizes)}),
+        OperatorStep(
+            operator="float", makes={"copy": _logits_copy_bytes(sizes), "targets": _targets_bytes(sizes)}
+        ),
+        OperatorStep(operator="log_softmax", makes={"log_softmax": wide}, drops=("copy", "logits")),
+    )
+
+
+def _loss_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+    norm = OperatorStep(
+        operator="final_norm",
+        makes={"gx": sizes.stream_bytes},
+        gradient_elements=2 * sizes.hidden,
+        drops=("dnorm", "x", "stats", "norm"),
+    )
+    if not sizes.vocabulary:
+        return (norm,)
+    return (*_logits_backward(sizes), _head_backward(sizes), norm)
+
+
+def _logits_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+    wide, copied = _fp32_logits_bytes(sizes), _logits_copy_bytes(sizes)
+    if sizes.ranks > 1:
+        first = OperatorStep(operator="softmax", makes={"d": wide, "copy": copied}, drops=("copy",))
+        drops: tuple[str, ...] = ("logits_kept", "lse")
+        if not copied:
+            return (_with_drops(first, drops), OperatorStep(operator="scale", drops=drops))
+        return (
+            first,
+            OperatorStep(operator="to", makes={"dlogits": _logits_bytes(sizes)}, drops=("d", *drops)),
+        )
+    steps = (
+        OperatorStep(operator="nll_loss", makes={"dlog": wide}, drops=("targets",)),
+        OperatorStep(operator="log_softmax", makes={"d": wide}, drops=("dlog", "log_softmax")),
+    )
+    if not copied:
+        return steps
+    return (*steps, OperatorStep(operator="to", makes={"dlogits": _logits_bytes(sizes)}, drops=("d",)))
+
+
+def _with_drops(step: OperatorStep, drops: tuple[str, ...]) -> OperatorStep:
+    """The step, after which other names die."""
+    return OperatorStep(operator=step.operator, makes=step.makes, drops=drops)
+
+
+def _head_backward(sizes: GptSizes) -> OperatorStep:
+    words = sizes.word_elements
+    return OperatorStep(
+        operator="head",
+        makes={"dnorm": sizes.stream_bytes, HELD: words * sizes.element if sizes.tied else 0},
+        gradient_elements=0 if sizes.tied else words,
+        drops=("d", "dlogits", "norm"),
+    )
+
+
+def _embeddings_backward(sizes: GptSizes) -> tuple[OperatorStep, ...]:
+    """Where they are tied, a third is the sum of the embedding's gradient and the head's, held for that."""
+    if not sizes.vocabulary:
+        return (OperatorStep(operator="input", drops=("g", "ids")),)
+    places = sizes.sequence * sizes.hidden * sizes.element if sizes.context else 0
+    words = sizes.word_elements
+    if not sizes.tied:
+        last: tuple[OperatorStep, ...] = (
+            OperatorStep(operator="token_embedding", gradient_elements=words, drops=("g", "ids")),
+        )
+    else:
+        last = (
+            OperatorStep(operator="token_embedding", makes={"dwords": words * sizes.element}, drops=("g",)),
+            OperatorStep(operator="add", gradient_elements=words, drops=("ids", "dwords", HELD)),
+        )
+    return (
+        OperatorStep(operator="sum", makes={"dplaces": places}),
+        OperatorStep(
+            operator="position_embedding",
+            gradient_elements=sizes.context * sizes.hidden,
+            drops=("dplaces",),
+        ),
+        *last,
+    )
+
+
+def _targets_bytes(sizes: GptSizes) -> int:
+    """One number a token, and how many there are."""
+    return _INDEX_BYTES * sizes.tokens + _FP32
+
+
+def _logits_bytes(sizes: GptSizes) -> int:
+    return sizes.tokens * sizes.vocabulary // sizes.ranks * sizes.element
+
+
+def _fp32_logits_bytes(sizes: GptSizes) -> int:
+    return sizes.tokens * sizes.vocabulary // sizes.ranks * _FP32
+
+
+def _logits_copy_bytes(sizes: GptSizes) -> int:
+    """Of a copy in fp32; none where they are fp32."""
+    return 0 if sizes.element >= _FP32 else _fp32_logits_bytes(sizes)

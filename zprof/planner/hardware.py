@@ -1,0 +1,217 @@
+"""Find the hardware of a plan by preset name or TOML file.
+
+Memory is counted in 1e9 bytes, as arXiv 1910.02054 counts it ("32 GB" is 32e9 bytes): an allocator of a
+device may have up to 7 % more.  Peaks are those of the vendor's data sheets (NVIDIA V100, A100, H100 SXM,
+H200), for dense 16-bit matrices and for fp32 without TF32.  The share of the
+peak that compute reaches, bus bandwidths and latencies are typical values, not measured on your machines: a
+file of your own states what you have measured.
+
+Keys of the file carry their units::
+
+    base = "h100"              # optional: what is not said is as there
+    name = "our cluster"
+    memory_gb = 80             # of a device, 1e9 bytes
+    peak_tflops = 989          # of 16-bit matrices, dense
+    peak_fp32_tflops = 67      # of 32-bit ones without TF32; only fp32 jobs need it
+    efficiency = 0.4           # share of it that compute reaches when nothing is waited for
+    devices_per_node = 8
+    node_gb_per_s = 400        # all network cards of a node together, one direction
+    intra_gb_per_s = 360       # bus bandwidth of collectives within a node
+    intra_latency_us = 2       # of a hop of a ring
+    inter_latency_us = 10
+    host_gb_per_s = 50         # between a device and the memory of its host
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from zprof.model.errors import BadInput
+from zprof.model.job import Hardware
+
+
+def find_hardware(name_or_path: str) -> Hardware:
+    """A preset, in any case, or what a file says whose name ends in ``.toml``.
+
+    Raises:
+        BadInput: there is no such preset (the line lists them), or the file cannot be used.
+    """
+    found = PRESETS.get(name_or_path.lower())
+    if found is not None:
+        return found
+    if name_or_path.lower().endswith(".toml"):
+        return read_hardware(Path(name_or_path))
+    raise BadInput(
+        f"no hardware named {name_or_path[:60]!r}",
+        hint=f"one of {', '.join(PRESETS)}, or the path of a .toml file",
+    )
+
+
+_GB = 1_000_000_000
+
+#: DGX-2: 16 devices behind NVSwitch, eight EDR cards of 12.5 GB/s.
+V100 = Hardware(
+    name="v100",
+    memory_bytes=32 * _GB,
+    flops_per_s=125e12,
+    efficiency_ratio=0.30,
+    devices_per_node=16,
+    node_bytes_per_s=100e9,
+    intra_bytes_per_s=130e9,
+    host_bytes_per_s=12e9,
+    fp32_flops_per_s=15.7e12,
+)
+#: DGX A100: 8 devices, eight HDR cards of 25 GB/s.
+A100 = Hardware(
+    name="a100",
+    memory_bytes=80 * _GB,
+    flops_per_s=312e12,
+    efficiency_ratio=0.45,
+    devices_per_node=8,
+    node_bytes_per_s=200e9,
+    intra_bytes_per_s=230e9,
+    host_bytes_per_s=25e9,
+    fp32_flops_per_s=19.5e12,
+)
+#: DGX H100: 8 devices, eight NDR cards of 50 GB/s.
+H100 = Hardware(
+    name="h100",
+    memory_bytes=80 * _GB,
+    flops_per_s=989e12,
+    efficiency_ratio=0.40,
+    devices_per_node=8,
+    node_bytes_per_s=400e9,
+    intra_bytes_per_s=360e9,
+    host_bytes_per_s=50e9,
+    fp32_flops_per_s=67e12,
+)
+
+PRESETS: Mapping[str, Hardware] = {
+    "v100": V100,
+    "a100": A100,
+    "a100-40gb": replace(A100, name="a100-40gb", memory_bytes=40 * _GB),
+    "h100": H100,
+    "h200": replace(H100, name="h200", memory_bytes=141 * _GB),
+}
+
+
+#: A description of a machine is a few lines; a file above this is something else.
+MAX_FILE_BYTES = 64 * 1024
+_MAX_NAME_LENGTH = 100
+#: Bounds of every number in bytes, flop/s and nanoseconds, so that times of a plan stay finite.
+_MIN_VALUE, _MAX_VALUE = 1e-6, 1e18
+
+#: Key of the file: field, and how many of the field's units one of the key's is.
+_NUMBER_FIELDS: Mapping[str, tuple[str, float]] = {
+    "memory_gb": ("memory_bytes", 1e9),
+    "peak_tflops": ("flops_per_s", 1e12),
+    "peak_fp32_tflops": ("fp32_flops_per_s", 1e12),
+    "efficiency": ("efficiency_ratio", 1),
+    "devices_per_node": ("devices_per_node", 1),
+    "node_gb_per_s": ("node_bytes_per_s", 1e9),
+    "intra_gb_per_s": ("intra_bytes_per_s", 1e9),
+    "intra_latency_us": ("intra_latency_ns", 1e3),
+    "inter_latency_us": ("inter_latency_ns", 1e3),
+    "host_gb_per_s": ("host_bytes_per_s", 1e9),
+}
+_INTEGER_FIELDS = frozenset({"memory_bytes", "devices_per_node", "intra_latency_ns", "inter_latency_ns"})
+#: What a file without a base need not say: ``Hardware`` has a value for it.
+_OPTIONAL_KEYS = frozenset({"intra_latency_us", "inter_latency_us", "host_gb_per_s", "peak_fp32_tflops"})
+_KEYS = ("base", "name", *_NUMBER_FIELDS)
+
+
+def read_hardware(path: Path) -> Hardware:
+    """The machine that a file describes.
+
+    Raises:
+        BadInput: the file cannot be read, is too large, is no TOML, or a key is unknown, missing, of the
+            wrong type or out of range; one line that names the file and the key.
+    """
+    table = _parse_toml(path)
+    if unknown := sorted(set(table) - set(_KEYS)):
+        raise BadInput(f"{path}: unknown key {_shorten_value(unknown[0])}", hint="known: " + ", ".join(_KEYS))
+    fields = _base_fields(path, table)
+    for key, (name, scale) in _NUMBER_FIELDS.items():
+        if key in table:
+            fields[name] = _read_number(path, key, table[key], scale, whole=name in _INTEGER_FIELDS)
+        elif name not in fields and key not in _OPTIONAL_KEYS:
+            raise BadInput(f"{path}: {key} is missing", hint='say it, or start from a preset: base = "h100"')
+    return Hardware(**{**fields, "name": _read_name(path, table)})
+
+
+def _parse_toml(path: Path) -> dict[str, Any]:
+    try:
+        if path.exists() and not path.is_file():  # a pipe would block, a device might never end
+            raise BadInput(f"{path}: no file")
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInput(f"{path}: cannot be read: {reason}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise BadInput(f"{path}: larger than {MAX_FILE_BYTES} bytes: no description of a machine")
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        first = _shorten_value(
+            str(error).splitlines()[0] if str(error) else type(error).__name__, quoted=False
+        )
+        raise BadInput(f"{path}: no TOML: {first}", hint="docs/planner.md shows such a file") from error
+
+
+def _base_fields(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+    if "base" not in table:
+        return {}
+    base = table["base"]
+    if not isinstance(base, str) or base not in PRESETS:
+        raise BadInput(f"{path}: base: no preset {_shorten_value(base)}", hint="one of " + ", ".join(PRESETS))
+    return asdict(PRESETS[base])
+
+
+def _read_name(path: Path, table: Mapping[str, Any]) -> str:
+    name = table.get("name", path.stem)
+    if not isinstance(name, str):
+        raise BadInput(f"{path}: name: a text, not {_shorten_value(name)}")
+    if not name.strip() or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
+        raise BadInput(
+            f"{path}: name: 1 to {_MAX_NAME_LENGTH} printable characters, not {_shorten_value(name)}"
+        )
+    return name
+
+
+def _read_number(path: Path, key: str, value: object, scale: float, *, whole: bool) -> float | int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadInput(f"{path}: {key}: a number, not {_shorten_value(value)}")
+    try:
+        scaled = float(value) * scale
+    except OverflowError:
+        scaled = math.inf
+    if not math.isfinite(scaled) or scaled <= 0:
+        raise BadInput(f"{path}: {key}: above 0 and finite, not {_shorten_value(value)}")
+    if not _MIN_VALUE <= scaled <= _MAX_VALUE:
+        raise BadInput(
+            f"{path}: {key}: no machine has {_shorten_value(value)}", hint="keys carry their units"
+        )
+    if key == "efficiency" and scaled > 1:
+        raise BadInput(f"{path}: {key}: a share of the peak, at most 1, not {_shorten_value(value)}")
+    if not whole:
+        return scaled
+    if key == "devices_per_node" and scaled != int(scaled):
+        raise BadInput(f"{path}: {key}: a whole number, not {_shorten_value(value)}")
+    if round(scaled) < 1:
+        raise BadInput(f"{path}: {key}: too small: {_shorten_value(value)}")
+    return round(scaled)
+
+
+def _shorten_value(value: object, *, quoted: bool = True) -> str:
+    """A value of a stranger's file in one line of bounded length."""
+    if isinstance(value, dict | list):
+        return f"a {'table' if isinstance(value, dict) else 'list'}"
+    try:
+        text = repr(value) if quoted or not isinstance(value, str) else value
+    except ValueError:  # a whole number of more digits than Python prints
+        return "a number that long"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,1 +1,0 @@
-"""Kinds of machines by name, and from a file."""

@@ -1,0 +1,228 @@
+"""Memory of a ZeRO stage or of model parallelism by the closed forms of arXiv 1910.02054.
+
+Used for jobs whose units do not know all their bytes; what depends on facts that are not stated stays
+unknown.  Two moments: the backward (states, activations, buffers, gathered units) and the optimizer (states
+and its copy of the gradients).
+
+Residual state (sections 3.2 and 6).  L layers, h hidden, t = b s tokens of a micro-batch, e bytes an
+element, psi parameters of a rank:
+
+    activations                12 h t L e
+    checkpointed               h t L e, and 12 h t e while a block is computed again
+    Pa, Pa+cpu                 checkpoints / mp, and none on the device
+    fused buffers              4 psi bytes, or 4 CB with buffers of a constant size
+    optimizer's gradients      c of each of its elements, c CB with buffers of a constant size
+
+What a gathered unit takes is not in the paper: the largest unit, one more with prefetch, and what encloses.
+
+What is unknown may be any size: the moment with the most known bytes is taken, and the unknown terms of all
+moments stay with it, so that its sum is a lower bound and never passes for the peak.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from zprof.model.gaps import Gap
+from zprof.model.job import Job, Residual, Shape, Unit
+from zprof.model.plan import Scheme, Term, get_zero_stage
+from zprof.model.tenants import Tenant
+from zprof.planner.memory.states import rank_elements, state_terms
+from zprof.planner.memory.walk.layout import trained_elements
+from zprof.planner.rounding import ceil_div
+
+
+def paper_terms(job: Job, scheme: Scheme) -> tuple[tuple[Term, ...], str]:
+    """Terms at the highest moment as far as they are known, and that moment."""
+    states = state_terms(job, scheme)
+    travelling = (*_gathered_terms(job, scheme), *_reduced_terms(job, scheme))
+    backward = (*states, *activation_terms(job), _buffer_term(job), *travelling)
+    return pick_highest_moment({"backward": backward, "optimizer": (*states, *copy_terms(job, scheme))})
+
+
+def activation_terms(job: Job) -> tuple[Term, ...]:
+    """Of one micro-batch; one unknown term where the shape or the batch is not known."""
+    shape, tokens = job.shape, job.batch.tokens
+    if shape is None or tokens is None:
+        key = "residual.checkpoints" if job.residual.checkpointing else "residual.activations"
+        return (unknown_term(Tenant.ACTIVATIONS, "saved", key),)
+    size, mp = job.element_bytes.parameter, job.degrees.mp
+    if not job.residual.checkpointing:
+        whole = activation_bytes(shape, tokens, size, mp=mp)
+        return (_activation_term("saved", whole, "residual.activations"),)
+    kept = checkpoint_bytes(shape, tokens, size, job.residual, mp=mp)
+    again = working_set_bytes(shape, tokens, size, mp=mp)
+    return (
+        _activation_term("checkpoints", kept, _checkpoint_assumption(job)),
+        _activation_term("working_set", again, "residual.working_set"),
+    )
+
+
+def copy_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+    """The optimizer's copy of the gradients; none where it makes none or the size of units is not known."""
+    sharded_over = job.degrees.dp if get_zero_stage(scheme) >= 1 else 1
+    if not job.element_bytes.gradient_copy or (not job.units and job.shape is None):
+        return ()
+    size = gradient_copy_bytes(job, sharded_over)
+    return (_temporary_term("optimizer", size, "residual.gradient_copy"),)
+
+
+def _buffer_term(job: Job) -> Term:
+    """Units whose bytes are not known have work buffers of a size that is not known either."""
+    capped = job.residual.constant_buffer_elements is not None
+    key = "residual.constant_buffer" if capped else "residual.fused_buffer"
+    if job.units:
+        return unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work")
+    if job.shape is None or job.batch.tokens is None:
+        return unknown_term(Tenant.TEMPORARY_BUFFERS, "fused_buffer", key)
+    return _temporary_term("fused_buffer", fused_buffer_bytes(rank_elements(job), job.residual), key)
+
+
+def _gathered_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+    if scheme is not Scheme.ZERO_3:
+        return ()
+    key = "residual.gathered_units"
+    if not job.units:
+        return (unknown_term(Tenant.COMMUNICATION_BUFFERS, "gathered_param", key),)
+    size = gathered_bytes(job) if job.degrees.dp > 1 else 0
+    term = Term(tenant=Tenant.COMMUNICATION_BUFFERS, sub="gathered_param", bytes=size, assumption=key)
+    return (term,)
+
+
+def _reduced_terms(job: Job, scheme: Scheme) -> tuple[Term, ...]:
+    """Stages that shard gradients reduce them out of buffers; by the paper these are the fused ones."""
+    in_place = scheme not in (Scheme.ZERO_2, Scheme.ZERO_3) or job.degrees.dp == 1
+    by_paper = not job.units and job.shape is not None and job.batch.tokens is not None
+    if in_place or by_paper:
+        return ()
+    return (unknown_term(Tenant.COMMUNICATION_BUFFERS, "reduce_scatter_base", "residual.reductions"),)
+
+
+def _checkpoint_assumption(job: Job) -> str:
+    if job.residual.offload:
+        return "residual.offload"
+    return "residual.partition" if job.residual.partition else "residual.checkpoints"
+
+
+def _activation_term(sub: str, size: int, assumption: str) -> Term:
+    return Term(tenant=Tenant.ACTIVATIONS, sub=sub, bytes=size, assumption=assumption)
+
+
+def _temporary_term(sub: str, size: int, assumption: str) -> Term:
+    return Term(tenant=Tenant.TEMPORARY_BUFFERS, sub=sub, bytes=size, assumption=assumption)
+
+
+#: Elements of activations for each element of hidden, of a block and token (section 3.2, footnote).
+BLOCK_ELEMENTS = 12
+#: Of an element of a fused buffer: fp32.
+FUSED_BYTES = 4
+
+
+def activation_bytes(shape: Shape, tokens: int, element_bytes: int, *, mp: int = 1) -> int:
+    """Of all blocks, nothing computed again."""
+    return shape.layers * working_set_bytes(shape, tokens, element_bytes, mp=mp)
+
+
+def working_set_bytes(shape: Shape, tokens: int, element_bytes: int, *, mp: int = 1) -> int:
+    """Of one block: its input whole, and what else it makes split over the model-parallel ranks."""
+    row = shape.hidden * tokens * element_bytes
+    return row + ceil_div((BLOCK_ELEMENTS - 1) * row, mp)
+
+
+def checkpoint_bytes(
+    shape: Shape, tokens: int, element_bytes: int, residual: Residual, *, mp: int = 1
+) -> int:
+    """Of the inputs of all blocks, on the device."""
+    if residual.offload:
+        return 0
+    whole = shape.layers * shape.hidden * tokens * element_bytes
+    return ceil_div(whole, mp) if residual.partition else whole
+
+
+def fused_buffer_bytes(elements: int, residual: Residual) -> int:
+    """Of the flat fp32 copy of all gradients that reductions and norms are made on."""
+    return FUSED_BYTES * _cap_elements(elements, residual)
+
+
+def gradient_copy_bytes(job: Job, sharded_over: int) -> int:
+    """Of the gradients in the optimizer's type while it runs; the units' largest where units are known.
+
+    ``sharded_over``: ranks that share the optimizer's work (1: each does all of it).  Frozen ones have none.
+    """
+    kinds = {(unit.elements, unit.frozen_elements): unit for unit in job.units}
+    whole = Unit(name="", elements=rank_elements(job))
+    elements = max(trained_elements(unit, job) for unit in kinds.values() or (whole,))
+    return job.element_bytes.gradient_copy * _cap_elements(ceil_div(elements, sharded_over), job.residual)
+
+
+def gathered_bytes(job: Job) -> int:
+    """Of the units that are surely whole on a device at once under stage 3; ``job.units`` must be known.
+
+    Fetched further ahead than one, the others are there when gradients are not all there yet.
+    """
+    inner = sorted((unit.elements for unit in job.units if not unit.encloses), reverse=True)
+    around = sum(unit.elements for unit in job.units if unit.encloses)
+    return job.element_bytes.gathered * (around + sum(inner[: 1 + min(1, job.overlap.prefetch)]))
+
+
+def _cap_elements(elements: int, residual: Residual) -> int:
+    most = residual.constant_buffer_elements
+    return elements if most is None else min(elements, most)
+
+
+TermsByMoment = Mapping[str, Sequence[Term]]
+
+
+def pick_highest_moment(moments: TermsByMoment) -> tuple[tuple[Term, ...], str]:
+    """Terms at the highest moment, and its name; the first of equals."""
+    name = max(moments, key=lambda each: sum_known_bytes(moments[each]))
+    unknown = [
+        term for other, terms in moments.items() for term in terms if other != name and term.bytes is None
+    ]
+    return (*moments[name], *dict.fromkeys(unknown)), name
+
+
+def sum_known_bytes(terms: Sequence[Term]) -> int:
+    """The sum of the terms whose bytes are known."""
+    return sum(term.bytes for term in terms if term.bytes is not None)
+
+
+_NO_SHAPE = (
+    "the model's layers are not known",
+    "state --layers and --hidden, or --preset, in place of --params",
+)
+_NO_BATCH = ("the batch is not known", "state --micro-batch and --sequence")
+#: Of a model that was counted.
+_NO_UNIT_BYTES = (
+    "what the model's units keep and need is not known",
+    "let its forward take int64 tokens [samples, sequence], or plan with --layers and --hidden in place of "
+    "--model",
+)
+_NO_SPLIT = (
+    "how model-parallel ranks share what a counted model keeps and needs is not known",
+    "plan with --layers and --hidden in place of --model",
+)
+_TENANT_WORDS = {
+    Tenant.ACTIVATIONS: "planned activations",
+    Tenant.TEMPORARY_BUFFERS: "planned temporary buffers",
+    Tenant.COMMUNICATION_BUFFERS: "planned communication buffers",
+}
+
+
+def unknown_term(tenant: Tenant, sub: str, assumption: str) -> Term:
+    """A term without its bytes."""
+    return Term(tenant=tenant, sub=sub, bytes=None, assumption=assumption)
+
+
+def find_memory_gaps(job: Job, terms: tuple[Term, ...]) -> tuple[Gap, ...]:
+    """One for each tenant of which a term is unknown."""
+    tenants = dict.fromkeys(term.tenant for term in terms if term.bytes is None)
+    return tuple(_memory_gap(job, tenant) for tenant in tenants)
+
+
+def _memory_gap(job: Job, tenant: Tenant) -> Gap:
+    if job.shape is None and not job.units:
+        reason, remedy = _NO_SHAPE
+    elif job.batch.tokens is None:
+        reason, remedy = _NO_BATCH
+    else:
+        reason, remedy = _NO_UNIT_BYTES if job.degrees.mp == 1 else _NO_SPLIT
+    return Gap(what=_TENANT_WORDS[tenant], reason=reason, remedy=remedy)

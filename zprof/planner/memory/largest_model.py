@@ -1,0 +1,222 @@
+"""Search the largest model that fits a device.
+
+Where the layers of the model are known, the larger of two: of the job's width with as many layers as fit (in
+steps of a pipeline's stages), and of the job's layers with as large a hidden as fits (in steps that heads
+and model-parallel ranks divide; heads stay as many).  What is not known without a batch is left out here
+too: the result is then an upper bound, and no model of either kind that is larger fits.  A model without a
+shape has no other width.  Else by the model states alone:
+
+    parameters <= memory x mp x pp / (bytes a parameter that the scheme leaves on a device)
+
+(arXiv 1910.02054, table 2, theoretical columns).  Found by a search over whole numbers, so that the next
+larger one does not fit; up to the layers and the width that a plan takes.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+
+from zprof.model.job import Job, Shape, Unit
+from zprof.model.plan import Scheme
+from zprof.model.whatif import Assumption
+from zprof.planner.gpt_units import with_units
+from zprof.planner.memory.closed_forms import sum_known_bytes
+from zprof.planner.memory.device_memory import plan_memory
+from zprof.planner.memory.states import total_state_bytes
+from zprof.planner.model_shapes import count_parameters
+from zprof.planner.refusals import MAX_LAYERS, MAX_WIDTH
+from zprof.planner.rounding import ceil_div
+
+LARGEST_ASSUMPTIONS: Mapping[str, Assumption] = {
+    "largest.model": Assumption(
+        formula="the larger of two that fit: of the job's width with other layers, of its layers with "
+        "another hidden; without layers, memory x mp x pp / bytes of states a parameter",
+        source="arXiv 1910.02054, table 2; search over the peak of this plan",
+        deviation="an upper bound where a part of the peak is not known: by what is known",
+    ),
+}
+#: Layers up to which any number of them is looked at; beyond, first the one that a straight line says.
+MAX_WALKED_LAYERS = 512
+
+
+def largest_parameters(job: Job, scheme: Scheme) -> int | None:
+    """Parameters of the largest model of the job's width or of its layers that fits; None without hardware.
+
+    0: the batch is too much for the smallest of either.
+    """
+    if job.hardware is None:
+        return None
+    budget = job.hardware.memory_bytes
+    if job.shape is not None:
+        return max(
+            _largest_by_layers(job, scheme, budget), _largest_by_hidden(job, job.shape, scheme, budget)
+        )
+    if any(not unit.encloses for unit in job.units):
+        return _largest_by_layers(job, scheme, budget)
+    return _largest_by_states(job, scheme, budget)
+
+
+def _largest_by_states(job: Job, scheme: Scheme, budget: int) -> int:
+    def size_of(parameters: int) -> int:
+        model = replace(with_parameters(job, parameters), shape=None, units=())
+        return total_state_bytes(model, scheme)
+
+    return largest_that_fits(size_of, budget)
+
+
+def _largest_by_layers(job: Job, scheme: Scheme, budget: int) -> int:
+    """Layers in steps of a pipeline's stages: each stage has as many."""
+    stages = job.degrees.pp
+
+    @cache
+    def peak(count: int) -> int:
+        return _known_peak(with_layers(job, count * stages), scheme)
+
+    known, most = max(2, MAX_WALKED_LAYERS // stages), max(1, MAX_LAYERS // stages)
+    count = largest_that_fits(_extrapolate_from(peak, known), budget, most=most)
+    if count >= known:
+        count = largest_near(peak, budget, count, most=most)
+    return count_parameters_with_layers(job, count * stages) if count else 0
+
+
+def _largest_by_hidden(job: Job, shape: Shape, scheme: Scheme, budget: int) -> int:
+    """In steps that the heads and the model-parallel ranks divide."""
+    step = math.lcm(job.degrees.mp, shape.heads or 1)
+
+    def model(count: int) -> Job:
+        return with_hidden(job, shape, count * step)
+
+    count = largest_that_fits(lambda each: _known_peak(model(each), scheme), budget, most=MAX_WIDTH // step)
+    return model(count).parameters if count else 0
+
+
+def _known_peak(job: Job, scheme: Scheme) -> int:
+    return sum_known_bytes(plan_memory(job, scheme).terms)
+
+
+def _extrapolate_from(size_of: Callable[[int], int], known: int) -> Callable[[int], int]:
+    """The same up to ``known``; beyond, on the straight line through the last half of that."""
+    half = known // 2
+
+    def size(count: int) -> int:
+        if count <= known:
+            return size_of(count)
+        last = size_of(known)
+        return last + (last - size_of(known - half)) * (count - known) // half
+
+    return size
+
+
+def with_layers(job: Job, layers: int) -> Job:
+    """The job with so many layers; a model without a shape repeats its own units in their order."""
+    if job.shape is not None:
+        return _with_shape(job, replace(job.shape, layers=layers))
+    inner = [unit for unit in job.units if not unit.encloses]
+    rounds = ceil_div(layers, len(inner))
+    repeated = [_repeat_unit(unit, number) for number in range(rounds) for unit in inner][:layers]
+    around = (unit for unit in job.units if unit.encloses)
+    return replace(
+        with_parameters(job, count_parameters_with_layers(job, layers)), units=(*around, *repeated)
+    )
+
+
+def with_parameters(job: Job, parameters: int) -> Job:
+    """The job with so many parameters, of which as large a part is frozen."""
+    frozen = job.frozen_parameters * parameters // job.parameters
+    return replace(job, parameters=parameters, frozen_parameters=frozen)
+
+
+def count_parameters_with_layers(job: Job, layers: int) -> int:
+    """Parameters of the job with so many layers, which are counted and not built."""
+    if job.shape is not None:
+        return count_parameters(replace(job.shape, layers=layers))
+    inner = [unit.elements for unit in job.units if not unit.encloses]
+    around = sum(unit.elements for unit in job.units if unit.encloses)
+    rounds, rest = divmod(layers, len(inner))
+    return (around + rounds * sum(inner) + sum(inner[:rest])) * job.degrees.mp
+
+
+def with_hidden(job: Job, shape: Shape, hidden: int) -> Job:
+    """The job with another hidden; as many layers, and as many heads."""
+    return _with_shape(job, replace(shape, hidden=hidden))
+
+
+def _with_shape(job: Job, shape: Shape) -> Job:
+    return with_units(replace(with_parameters(job, count_parameters(shape)), shape=shape, units=()))
+
+
+def _repeat_unit(unit: Unit, number: int) -> Unit:
+    """A unit is known by its name."""
+    return unit if number == 0 else replace(unit, name=f"{unit.name} ({number + 1})")
+
+
+#: A size at which the search stops growing: more than any machine holds.
+MAX_SIZE = 10**18
+
+
+def largest_that_fits(size_of: Callable[[int], int], budget: int, *, most: int = MAX_SIZE) -> int:
+    """The largest n in 0..most with ``size_of(n) <= budget``; 0 where not even 1 fits.
+
+    ``size_of`` does not fall.  Asks it about log2(n) times, first at powers of two and then between the last
+    that fits and the first that does not: twice where a straight line through both crosses the budget
+    (on a line that is the answer and its neighbour), then in their middle.
+    """
+    low, low_size, high = 0, 0, 1
+    while high <= most and (high_size := size_of(high)) <= budget:
+        low, low_size, high = high, high_size, high * 2
+    if high > most:
+        high, high_size = most + 1, budget + 1
+        if low == most:
+            return most
+    return _search_between(size_of, budget, (low, low_size), (high, high_size))
+
+
+def largest_near(size_of: Callable[[int], int], budget: int, guess: int, *, most: int = MAX_SIZE) -> int:
+    """As ``largest_that_fits``, from a guess in 1..most: asks it, its neighbour, and what is further off.
+
+    For a ``size_of`` that costs much at every number that is asked on the way.
+    """
+    size, step = size_of(guess), 1
+    fits = size <= budget
+    inner = outer = (guess, size)
+    while (outer[1] <= budget) is fits:
+        inner, asked = outer, outer[0] + (step if fits else -step)
+        if asked > most:
+            outer = (most + 1, budget + 1)
+        elif asked < 1:
+            outer = (0, 0)
+        else:
+            outer = (asked, size_of(asked))
+        step *= 2
+    return (
+        _search_between(size_of, budget, inner, outer)
+        if fits
+        else _search_between(size_of, budget, outer, inner)
+    )
+
+
+def _search_between(
+    size_of: Callable[[int], int], budget: int, fitting: tuple[int, int], larger: tuple[int, int]
+) -> int:
+    """The largest that fits, from a number that does and one that does not, each with its size."""
+    (low, low_size), (high, high_size) = fitting, larger
+    while high - low > 1:
+        for guess in (_guess_crossing, _guess_crossing, _guess_middle):
+            asked = min(max(guess(low, low_size, high, high_size, budget), low + 1), high - 1)
+            size = size_of(asked)
+            if size <= budget:
+                low, low_size = asked, size
+            else:
+                high, high_size = asked, size
+            if high - low <= 1:
+                break
+    return low
+
+
+def _guess_crossing(low: int, low_size: int, high: int, high_size: int, budget: int) -> int:
+    return low + (budget - low_size) * (high - low) // max(high_size - low_size, 1)
+
+
+def _guess_middle(low: int, low_size: int, high: int, high_size: int, budget: int) -> int:
+    return (low + high) // 2

@@ -1,0 +1,177 @@
+"""Memory of the worst device of a pipeline: GPipe and PipeDream.
+
+m micro-batches a step, pp stages, S what a micro-batch keeps on a stage, B the input of its first block:
+
+    GPipe (arXiv 1811.06965, section 2.3)      one version of the weights
+        m S; checkpointed m B + S (the stage is computed again, a micro-batch at a time).  Worst: the last
+        stage, whose loss is in S.
+    PipeDream (arXiv 1806.03377, section 3)    one forward, one backward; weights stashed
+        first stage: pp versions of the weights, pp S;  last stage: 1 version, 1 S with the loss.
+        Checkpointed, S is the inputs of the stage's blocks, and one block is computed again.
+
+Model parallelism has no moment of its own: it is stage 0 on a rank's part of the model.
+
+S and B come from the job's units where they know their bytes.  By the paper: 12 h t e a block and h t e for
+its input (arXiv 1910.02054, section 3.2), no work buffers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zprof.model.job import Job, Unit
+from zprof.model.plan import Scheme, Term
+from zprof.model.tenants import Tenant
+from zprof.planner.memory.closed_forms import (
+    checkpoint_bytes,
+    copy_terms,
+    pick_highest_moment,
+    sum_known_bytes,
+    unknown_term,
+    working_set_bytes,
+)
+from zprof.planner.memory.states import split_stages, stashed_term, state_terms
+from zprof.planner.rounding import ceil_div
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBytes:
+    """Of one micro-batch.
+
+    ``saved``: nothing computed again.  ``checkpoints``: inputs of all its blocks; ``input``: of its first.
+    ``largest_saved``: of the block that keeps the most.  ``work``: buffers beside that.
+    """
+
+    saved: int
+    checkpoints: int
+    input: int
+    largest_saved: int
+    work: int
+
+
+def has_unit_bytes(units: Sequence[Unit]) -> bool:
+    """Whether there are units, and each knows what it keeps and needs."""
+    return bool(units) and all(
+        None
+        not in (unit.saved_bytes, unit.checkpoint_bytes, unit.forward_work_bytes, unit.backward_work_bytes)
+        for unit in units
+    )
+
+
+def stage_bytes(job: Job, *, with_head: bool) -> StageBytes | None:
+    """Of the largest stage that has, or has not, the loss behind it; None where that is not known."""
+    if has_unit_bytes(job.units):
+        stages = split_stages(job.units, job.degrees.pp)
+        around = [unit for unit in job.units if unit.encloses] if with_head else []
+        return max(
+            (_stage_bytes_of_units(job, stage, around) for stage in stages), key=lambda each: each.saved
+        )
+    return _stage_bytes_of_paper(job)
+
+
+def _stage_bytes_of_units(job: Job, inner: Sequence[Unit], around: Sequence[Unit]) -> StageBytes:
+    head = sum(unit.saved_bytes or 0 for unit in around)
+    saved = [unit.saved_bytes or 0 for unit in inner]
+    checkpoints = [_device_checkpoint_bytes(job, unit.checkpoint_bytes or 0) for unit in inner]
+    return StageBytes(
+        saved=sum(saved) + head,
+        checkpoints=sum(checkpoints),
+        input=checkpoints[0] if checkpoints else 0,
+        largest_saved=max(saved, default=0) + head,
+        work=max((_work_bytes(unit) for unit in (*inner, *around)), default=0),
+    )
+
+
+def _device_checkpoint_bytes(job: Job, checkpoint: int) -> int:
+    """A rank's part of a checkpoint under Pa, none under Pa+cpu."""
+    if job.residual.offload:
+        return 0
+    return ceil_div(checkpoint, job.degrees.mp) if job.residual.partition else checkpoint
+
+
+def _work_bytes(unit: Unit) -> int:
+    return max(unit.forward_work_bytes or 0, unit.backward_work_bytes or 0)
+
+
+def _stage_bytes_of_paper(job: Job) -> StageBytes | None:
+    shape, tokens = job.shape, job.batch.tokens
+    if shape is None or tokens is None:
+        return None
+    size, mp = job.element_bytes.parameter, job.degrees.mp
+    blocks = ceil_div(shape.layers, job.degrees.pp)
+    block = working_set_bytes(shape, tokens, size, mp=mp)
+    all_inputs = checkpoint_bytes(shape, tokens, size, job.residual, mp=mp)
+    one_input = ceil_div(all_inputs, shape.layers)
+    return StageBytes(
+        saved=blocks * block, checkpoints=blocks * one_input, input=one_input, largest_saved=block, work=0
+    )
+
+
+_Terms = tuple[Term, ...]
+
+
+def pipeline_terms(job: Job, scheme: Scheme) -> tuple[_Terms, str]:
+    """Terms of the worst device at its highest moment, and that moment."""
+    return max(
+        (_highest_of_device(job, scheme, states, kept) for states, kept in _DEVICES[scheme](job)),
+        key=_known_device_bytes,
+    )
+
+
+def _highest_of_device(job: Job, scheme: Scheme, states: _Terms, kept: Sequence[Term]) -> tuple[_Terms, str]:
+    return pick_highest_moment(
+        {"backward": (*states, *kept), "optimizer": (*states, *copy_terms(job, scheme))}
+    )
+
+
+def _gpipe_devices(job: Job) -> list[tuple[_Terms, _Terms]]:
+    stage = stage_bytes(job, with_head=True)
+    size = None if stage is None else _gpipe_activations(job, stage)
+    return [(state_terms(job, Scheme.GPIPE), _activation_terms(stage, size, "pipeline.gpipe_activations"))]
+
+
+def _gpipe_activations(job: Job, stage: StageBytes) -> int:
+    in_flight = job.batch.micro_batches
+    if job.residual.checkpointing:
+        return in_flight * stage.input + stage.saved
+    return in_flight * stage.saved
+
+
+def _pipedream_devices(job: Job) -> list[tuple[_Terms, _Terms]]:
+    states = state_terms(job, Scheme.PIPEDREAM)
+    stashed = (*states, stashed_term(job, Scheme.PIPEDREAM))
+    last = _in_flight_terms(job, 1, with_head=True)
+    if job.degrees.pp == 1:
+        return [(states, last)]
+    return [(stashed, _in_flight_terms(job, job.degrees.pp, with_head=False)), (states, last)]
+
+
+def _in_flight_terms(job: Job, micro_batches: int, *, with_head: bool) -> _Terms:
+    stage = stage_bytes(job, with_head=with_head)
+    size = None
+    if stage is not None and job.residual.checkpointing:
+        size = micro_batches * stage.checkpoints + stage.largest_saved
+    elif stage is not None:
+        size = micro_batches * stage.saved
+    return _activation_terms(stage, size, "pipeline.pipedream_activations")
+
+
+def _activation_terms(stage: StageBytes | None, size: int | None, assumption: str) -> _Terms:
+    if stage is None:
+        return (
+            unknown_term(Tenant.ACTIVATIONS, "in_flight", assumption),
+            unknown_term(Tenant.TEMPORARY_BUFFERS, "op_output", "residual.work"),
+        )
+    return (
+        Term(tenant=Tenant.ACTIVATIONS, sub="in_flight", bytes=size, assumption=assumption),
+        Term(tenant=Tenant.TEMPORARY_BUFFERS, sub="op_output", bytes=stage.work, assumption="residual.work"),
+    )
+
+
+def _known_device_bytes(device: tuple[_Terms, str]) -> int:
+    return sum_known_bytes(device[0])
+
+
+_DEVICES: Mapping[Scheme, Callable[[Job], list[tuple[_Terms, _Terms]]]] = {
+    Scheme.GPIPE: _gpipe_devices,
+    Scheme.PIPEDREAM: _pipedream_devices,
+}

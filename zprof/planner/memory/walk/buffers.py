@@ -1,0 +1,298 @@
+"""Communication buffers of a walk: gathered units, gradients, and the pools that reduce them.
+
+Gathered units (stage 3; arXiv 1910.02054, section 7.2.2).  A unit is gathered when it is needed, and so many
+ahead of it in the order of the pass; it is given back when its pass is over.  The paper counts the states
+alone; what is gathered at a time is the working set beside them.
+
+gloo copies a tensor when a gather is launched, and while it runs; those behind it wait in a queue.
+
+Gradients and their reductions, as in the reference engine:
+
+    stage   whole gradients until the reduction              reduction
+    0, 1    flat, stay; one operator's are in hand           in place
+    2, 3    as autograd made them, until the unit is over    copied into a buffer, this rank's part comes out
+    CB      the same                                         piece by piece through buffers that stay
+    MD      stages 2, 3: into a kept buffer one by one       from there
+
+Where gradients are reduced in another type than they stay in, stages 0 and 1 go through buffers too.  This
+rank's part is allocated with the first reduction of a step, and dropped when the next begins.
+
+Frozen parameters have no gradient: elements are those that are trained.
+
+Reduction buffers (the engine's BucketPool).  At most ``limit`` are in flight: whoever needs one more waits
+for the oldest.  A buffer that is back is used again where the size is the same, else it goes before another
+is allocated.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from zprof.model.job import Backend, Job, Unit
+from zprof.planner.memory.walk.layout import (
+    flat_tensors,
+    padded_trained_elements,
+    shard_elements,
+    storage_block_elements,
+    sum_padded_trained_elements,
+)
+from zprof.planner.memory.walk.ledger import (
+    GATHERED,
+    GRADIENTS,
+    KEPT_BUFFERS,
+    REDUCED,
+    SCRATCH,
+    UNREDUCED,
+    Ledger,
+)
+from zprof.planner.unit_moments import Moment
+
+
+class Gathers:
+    """Gathered units; below stage 3 all parameters are here at all times, and nothing happens."""
+
+    def __init__(self, job: Job, stage: int, ledger: Ledger) -> None:
+        self._job = job
+        self._ledger = ledger
+        self._shards = stage >= 3
+        self._here: dict[str, int] = {}
+        self._running: deque[tuple[str, int]] = deque()
+
+    def need(self, order: Sequence[Unit], index: int) -> None:
+        """A unit is needed now: it is fetched, and those ahead of it; then it is waited for."""
+        if not self._shards:
+            return
+        for unit in order[index : index + 1 + self._job.overlap.prefetch]:
+            self._gather(unit)
+        self._wait(order[index])
+
+    def release(self, unit: Unit) -> None:
+        """Give a unit's memory back."""
+        self._wait(unit)
+        self._ledger.add(GATHERED, -self._here.pop(unit.name, 0))
+
+    def release_all(self) -> None:
+        """Give all back."""
+        while self._running:
+            self._settle()
+        self._ledger.add(GATHERED, -sum(self._here.values()))
+        self._here.clear()
+
+    def _gather(self, unit: Unit) -> None:
+        if unit.name in self._here:
+            return
+        for elements in flat_tensors(unit, self._job):
+            size = elements * self._job.element_bytes.gathered
+            self._here[unit.name] = self._here.get(unit.name, 0) + size
+            self._ledger.add(GATHERED, size)
+            copied = backend_copy_bytes(self._job, size)
+            self._ledger.add(SCRATCH, copied)
+            self._running.append((unit.name, copied))
+            while len(self._running) > MAX_CONCURRENT_GATHERS:
+                self._settle()
+
+    def _wait(self, unit: Unit) -> None:
+        """Collectives run in the order of their launch."""
+        while any(name == unit.name for name, _ in self._running):
+            self._settle()
+
+    def _settle(self) -> None:
+        _, copied = self._running.popleft()
+        self._ledger.add(SCRATCH, -copied)
+
+
+class Gradients:
+    """The gradients of a step, and the memory that their reductions share."""
+
+    def __init__(self, job: Job, stage: int, ledger: Ledger) -> None:
+        self._job = job
+        self._ledger = ledger
+        self._stage = stage
+        self._flat = stage < 2
+        self._constant = _constant_elements(job)
+        self._copies: int = 0
+        residual, sizes = job.residual, job.element_bytes
+        self._in_hand = self._flat or residual.defragment
+        same_type = sizes.reduced == sizes.gradient
+        self._in_place = self._flat and same_type and (stage == 0 or self._constant is None)
+        limit = job.overlap.reductions_in_flight
+        kept = self._constant is not None or residual.defragment
+        self._pool: Pool = PersistentPool(ledger, limit) if kept else TransientPool(ledger, limit)
+        self._has_parts = False
+        ledger.add(KEPT_BUFFERS, self._kept_bytes())
+        if self._flat:
+            ledger.add(GRADIENTS, sizes.gradient * sum_padded_trained_elements(job))
+        elif residual.defragment:
+            ledger.add(GRADIENTS, sizes.reduced * (sum_padded_trained_elements(job) // job.degrees.dp))
+
+    def unreduced_bytes(self, moment: Moment) -> int:
+        """Of a unit's whole gradients beside those that stay."""
+        elements = moment.fresh_elements if self._in_hand else moment.gradient_elements
+        return elements * self._job.element_bytes.parameter
+
+    def reduce(self, unit: Unit, unreduced_bytes: int, *, last: bool) -> None:
+        """A unit's gradients are complete: their reduction is launched.
+
+        ``unreduced_bytes``: of them, whole, where they do not stay.  ``last``: of the step's micro-batches.
+        """
+        if (self._flat and not last) or not shard_elements(unit, self._job):
+            return
+        if self._in_place:
+            self._reduce_in_place(unit)
+        elif self._constant is not None or self._flat:
+            self._reduce_pieces(unit, unreduced_bytes)
+        else:
+            self._reduce_bucket(unit, unreduced_bytes)
+
+    def skip(self, unit: Unit, count: int, *, last: bool) -> None:
+        """So many units more like the one before have been reduced."""
+        if self._flat and self._in_place and last:
+            self._add_copies(self._copy_of_flat(unit) * count)
+        elif not self._flat:
+            self._add_part(unit, count)
+
+    def end_backward(self) -> None:
+        """All reductions are over."""
+        self._pool.drain()
+        self._add_copies(-self._copies)
+        self._has_parts = True
+
+    def _reduce_in_place(self, unit: Unit) -> None:
+        self._add_copies(self._copy_of_flat(unit))
+
+    def _copy_of_flat(self, unit: Unit) -> int:
+        """gloo copies what a reduce-scatter reads; an all-reduce works in place."""
+        whole = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
+        return backend_copy_bytes(self._job, whole) if self._stage else 0
+
+    def _add_copies(self, size_bytes: int) -> None:
+        self._copies += size_bytes
+        self._ledger.add(SCRATCH, size_bytes)
+
+    def _reduce_bucket(self, unit: Unit, unreduced_bytes: int) -> None:
+        size = padded_trained_elements(unit, self._job) * self._job.element_bytes.reduced
+        self._pool.take(size)
+        self._ledger.add(UNREDUCED, -unreduced_bytes)
+        self._add_part(unit)
+        self._pool.lend(size, backend_copy_bytes(self._job, size))
+
+    def _reduce_pieces(self, unit: Unit, unreduced_bytes: int) -> None:
+        for elements in self._pieces(unit):
+            size = elements * self._job.element_bytes.reduced
+            self._pool.take(size)
+            self._pool.lend(size, backend_copy_bytes(self._job, size) if self._stage else 0)
+        if not self._flat:
+            self._add_part(unit)
+            self._ledger.add(UNREDUCED, -unreduced_bytes)
+
+    def _pieces(self, unit: Unit) -> tuple[int, ...]:
+        """Elements of the pieces of a unit; of more full ones than are ever in flight those only."""
+        whole = padded_trained_elements(unit, self._job)
+        if self._constant is None or whole <= self._constant:
+            return (whole,)
+        full, rest = divmod(whole, self._constant)
+        fill = [self._constant] * min(full, self._job.overlap.reductions_in_flight + 1)
+        return (*fill, rest) if rest else tuple(fill)
+
+    def _add_part(self, unit: Unit, count: int = 1) -> None:
+        if not self._has_parts and not self._job.residual.defragment:
+            self._ledger.add(
+                GRADIENTS, count * shard_elements(unit, self._job) * self._job.element_bytes.reduced
+            )
+
+    def _kept_bytes(self) -> int:
+        """Buffers that are allocated once: those of constant size (CB), and whole units' (MD)."""
+        sizes, job = self._job.element_bytes, self._job
+        limit, kept = job.overlap.reductions_in_flight, 0
+        if self._constant is not None and not self._in_place:
+            kept += limit * self._constant * sizes.reduced
+        if not job.residual.defragment or self._in_place:
+            return kept
+        if self._flat:
+            largest = max(padded_trained_elements(unit, job) for unit in job.units)
+            return kept or limit * largest * sizes.reduced
+        around = [padded_trained_elements(unit, job) for unit in job.units if unit.encloses]
+        inner = [padded_trained_elements(unit, job) for unit in job.units if not unit.encloses]
+        elements = sum(around) + limit * max(inner, default=0)
+        return kept + elements * (sizes.reduced if self._constant is None else sizes.parameter)
+
+
+def _constant_elements(job: Job) -> int | None:
+    """Of a buffer of constant size: whole aligned parts for every rank."""
+    asked, block = job.residual.constant_buffer_elements, storage_block_elements(job)
+    return None if asked is None else max(asked // block, 1) * block
+
+
+class TransientPool:
+    """Buffers for the length of a backward pass."""
+
+    def __init__(self, ledger: Ledger, limit: int) -> None:
+        self._ledger = ledger
+        self._limit = limit
+        self._in_flight: deque[tuple[int, int]] = deque()
+        self._spare: list[int] = []
+
+    def take(self, size_bytes: int) -> None:
+        """A buffer of that size."""
+        while len(self._in_flight) >= self._limit:
+            self._settle()
+        if size_bytes in self._spare:
+            self._spare.remove(size_bytes)
+            return
+        self._ledger.add(REDUCED, -sum(self._spare))
+        self._spare.clear()
+        self._ledger.add(REDUCED, size_bytes)
+
+    def lend(self, size_bytes: int, copy_bytes: int) -> None:
+        """It is reduced; the backend copies it for as long."""
+        self._ledger.add(SCRATCH, copy_bytes)
+        self._in_flight.append((size_bytes, copy_bytes))
+
+    def drain(self) -> None:
+        """All reductions are over, and the buffers freed."""
+        while self._in_flight:
+            self._settle()
+        self._ledger.add(REDUCED, -sum(self._spare))
+        self._spare.clear()
+
+    def _settle(self) -> None:
+        size_bytes, copy_bytes = self._in_flight.popleft()
+        self._ledger.add(SCRATCH, -copy_bytes)
+        self._spare.append(size_bytes)
+
+
+class PersistentPool:
+    """Buffers that were allocated once, as many as may be in flight."""
+
+    def __init__(self, ledger: Ledger, limit: int) -> None:
+        self._ledger = ledger
+        self._limit = limit
+        self._in_flight: deque[int] = deque()
+
+    def take(self, size_bytes: int) -> None:
+        """One of them."""
+        while len(self._in_flight) >= self._limit:
+            self._ledger.add(SCRATCH, -self._in_flight.popleft())
+
+    def lend(self, size_bytes: int, copy_bytes: int) -> None:
+        """It is reduced; the backend copies it for as long."""
+        self._ledger.add(SCRATCH, copy_bytes)
+        self._in_flight.append(copy_bytes)
+
+    def drain(self) -> None:
+        """All reductions are over."""
+        while self._in_flight:
+            self._ledger.add(SCRATCH, -self._in_flight.popleft())
+
+
+Pool = TransientPool | PersistentPool
+
+
+#: Collectives that gloo carries at a time: the threads of a process group.
+MAX_CONCURRENT = 2
+#: Of them gathers within a pass: the backward's reductions take the other thread.
+MAX_CONCURRENT_GATHERS = 1
+
+
+def backend_copy_bytes(job: Job, size_bytes: int) -> int:
+    """Of a copy that the backend makes of a whole tensor."""
+    return size_bytes if job.backend is Backend.GLOO else 0

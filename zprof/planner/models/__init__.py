@@ -1,1 +1,0 @@
-"""Models: shapes by name, and the units that a shape is made of."""

@@ -1,0 +1,325 @@
+"""Refuse jobs that cannot run: one line says what does not fit and what would.
+
+In this order, so that a later check may rest on the earlier ones: sizes, the shape against the parameters,
+degrees, residual state, hardware, and the largest unit against the device.
+
+The bounds are far beyond what is built, and near enough that no figure of a plan overflows or takes long.
+The largest unit is a block of 12 h^2 / mp elements, what stands around the blocks, or the largest one
+stated.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from zprof.model.errors import BadInput
+from zprof.model.formatting import format_bytes
+from zprof.model.job import Degrees, Hardware, Job, Shape, Unit
+from zprof.planner.degrees import count_layers, model_parallel_sizes
+from zprof.planner.model_shapes import count_parameters
+from zprof.planner.rounding import ceil_div
+
+
+def refuse_impossible(job: Job) -> None:
+    """Check sizes and degrees.
+
+    Raises:
+        BadInput: one line that says what does not fit, and what would.
+    """
+    refuse_model(job)
+    refuse_running(job)
+    refuse_contradiction(job)
+    refuse_degrees(job)
+    refuse_residual(job)
+    if job.hardware is not None:
+        refuse_hardware(job.hardware)
+        refuse_large_units(job, job.hardware)
+
+
+MAX_PARAMETERS = 10**15
+#: Ten times the deepest that anybody trained; each layer is a unit that is walked through.
+MAX_LAYERS = 10**4
+MAX_WIDTH = 10**7
+_MAX_TOKENS = 10**9
+_MAX_BYTES = 10**18
+#: By how much parameters and shape may be apart: published sizes are rounded, norms and biases neglected.
+TOLERANCE_RATIO = 0.05
+_UNIT_BYTES = ("saved_bytes", "checkpoint_bytes", "forward_work_bytes", "backward_work_bytes")
+
+
+def refuse_model(job: Job) -> None:
+    """Sizes of the model, its shape and its units.
+
+    Raises:
+        BadInput: one is below 1, or beyond all reason.
+    """
+    refuse_unless_integer("parameters", job.parameters, most=MAX_PARAMETERS)
+    refuse_unless_integer("frozen parameters", job.frozen_parameters, least=0, most=job.parameters)
+    if job.shape is not None:
+        _refuse_shape(job.shape)
+    if len(job.units) > MAX_LAYERS:
+        raise BadInput(f"the model has {len(job.units)} units", hint=f"at most {MAX_LAYERS}")
+    for unit in job.units:
+        _refuse_unit(unit)
+    _refuse_duplicate_names(job.units)
+
+
+def refuse_contradiction(job: Job) -> None:
+    """Parameters against the shape's, or against the units' where one rank has the whole model.
+
+    Raises:
+        BadInput: they are more than 5 % apart.
+    """
+    if job.shape is not None:
+        hint = f"leave one of them out{_vocabulary_hint(job.shape)}"
+        _refuse_mismatch(job.parameters, count_parameters(job.shape), _describe_shape(job.shape), hint)
+    elif job.units and job.degrees.mp == 1:
+        _refuse_mismatch(job.parameters, _sum_elements(job.units), "the units", "leave parameters out")
+
+
+def _refuse_shape(shape: Shape) -> None:
+    refuse_unless_integer("layers", shape.layers, most=MAX_LAYERS)
+    refuse_unless_integer("hidden", shape.hidden, most=MAX_WIDTH)
+    refuse_unless_integer("vocabulary", shape.vocabulary, least=0, most=_MAX_TOKENS)
+    refuse_unless_integer("context", shape.context, least=0, most=_MAX_TOKENS)
+    if shape.heads is None:
+        return
+    refuse_unless_integer("heads", shape.heads, most=MAX_WIDTH)
+    if shape.hidden % shape.heads:
+        raise BadInput(
+            f"hidden {shape.hidden} does not divide into {shape.heads} heads",
+            hint="state heads that divide hidden",
+        )
+
+
+def _refuse_unit(unit: Unit) -> None:
+    name = f"unit {unit.name[:60]!r}:"
+    refuse_unless_integer(f"{name} elements", unit.elements, most=MAX_PARAMETERS)
+    refuse_unless_integer(f"{name} frozen elements", unit.frozen_elements, least=0, most=unit.elements)
+    for field in _UNIT_BYTES:
+        size = getattr(unit, field)
+        if size is not None:
+            refuse_unless_integer(f"{name} {field}", size, least=0, most=_MAX_BYTES)
+
+
+def _refuse_duplicate_names(units: Sequence[Unit]) -> None:
+    twice = [name for name, count in Counter(unit.name for unit in units).items() if count > 1]
+    if twice:
+        raise BadInput(f"two units are named {twice[0][:60]!r}", hint="give each a name of its own")
+
+
+def _refuse_mismatch(stated: int, counted: int, of_what: str, hint: str) -> None:
+    if abs(stated - counted) > TOLERANCE_RATIO * counted:
+        raise BadInput(
+            f"parameters {stated:.4g} contradict {of_what} with {counted:.4g} parameters", hint=hint
+        )
+
+
+def _describe_shape(shape: Shape) -> str:
+    return f"the shape of {shape.layers} layers x {shape.hidden}"
+
+
+def _vocabulary_hint(shape: Shape) -> str:
+    return "" if shape.vocabulary else ", or state the vocabulary too"
+
+
+def _sum_elements(units: Sequence[Unit]) -> int:
+    return sum(unit.elements for unit in units)
+
+
+_MAX_MICRO_BATCHES = 10**6
+_MAX_ELEMENT_BYTES = 1024
+_MAX_UNITS = 10**6
+_MAX_ELEMENTS = 10**15
+#: Element sizes that may be 0: nothing of the kind is kept.
+_SIZES_FROM_0 = ("gradient", "optimizer_state", "gradient_copy")
+_SIZES_FROM_1 = ("parameter", "gathered", "reduced")
+
+
+def refuse_running(job: Job) -> None:
+    """Batch, element sizes and overlap.
+
+    Raises:
+        BadInput: one is below its least, or beyond all reason.
+    """
+    batch, overlap = job.batch, job.overlap
+    for name, size in (("micro-batch", batch.samples), ("sequence", batch.sequence)):
+        if size is not None:
+            refuse_unless_integer(name, size, most=_MAX_TOKENS)
+    refuse_unless_integer("micro-batches", batch.micro_batches, most=_MAX_MICRO_BATCHES)
+    for least, names in ((0, _SIZES_FROM_0), (1, _SIZES_FROM_1)):
+        for name in names:
+            size = getattr(job.element_bytes, name)
+            refuse_unless_integer(f"bytes of an element: {name}", size, least=least, most=_MAX_ELEMENT_BYTES)
+    refuse_unless_integer("prefetch", overlap.prefetch, least=0, most=_MAX_UNITS)
+    refuse_unless_integer("reductions in flight", overlap.reductions_in_flight, most=_MAX_UNITS)
+    refuse_unless_integer("alignment", overlap.alignment_elements, most=_MAX_ELEMENTS)
+
+
+def refuse_residual(job: Job) -> None:
+    """Pa and Pa+cpu need checkpoints and model-parallel ranks; a constant buffer needs a size.
+
+    Raises:
+        BadInput: one has nothing to work on.
+    """
+    residual = job.residual
+    if residual.constant_buffer_elements is not None:
+        refuse_unless_integer(
+            "constant buffer elements", residual.constant_buffer_elements, most=_MAX_ELEMENTS
+        )
+    if residual.offload and not residual.partition:
+        raise BadInput("Pa+cpu moves partitioned checkpoints, and Pa is off", hint="turn Pa on too")
+    name = "Pa+cpu" if residual.offload else "Pa"
+    if residual.partition and not residual.checkpointing:
+        raise BadInput(f"{name} splits checkpoints, and there are none", hint="turn checkpointing on too")
+    if residual.partition and job.degrees.mp == 1:
+        raise BadInput(
+            f"{name} splits checkpoints over model-parallel ranks, and mp is 1", hint="state mp above 1"
+        )
+
+
+MAX_DEVICES = 10**6
+#: Of a list of degrees in a hint.
+_MAX_LISTED = 8
+
+
+def refuse_degrees(job: Job) -> None:
+    """Data, model and pipeline parallelism.
+
+    Raises:
+        BadInput: one is below 1, all together are too many devices, mp does not divide hidden, heads or
+            vocabulary, pp does not divide the layers.
+    """
+    degrees = job.degrees
+    for name in ("dp", "mp", "pp"):
+        refuse_unless_integer(name, getattr(degrees, name), most=MAX_DEVICES)
+    if degrees.devices > MAX_DEVICES:
+        raise BadInput(
+            f"dp {degrees.dp} x mp {degrees.mp} x pp {degrees.pp} is {degrees.devices} devices",
+            hint=f"at most {MAX_DEVICES}",
+        )
+    if job.shape is not None:
+        _refuse_model_parallel(degrees, job.shape)
+    layers = count_layers(job)
+    if layers is not None:
+        _refuse_pipeline(degrees.pp, layers)
+    elif degrees.mp * degrees.pp > job.parameters:
+        raise BadInput(
+            f"mp {degrees.mp} x pp {degrees.pp} is more than {job.parameters} parameters",
+            hint="lower mp or pp",
+        )
+
+
+def _refuse_model_parallel(degrees: Degrees, shape: Shape) -> None:
+    for name, size in (("hidden", shape.hidden), ("heads", shape.heads)):
+        if size is not None and size % degrees.mp:
+            raise BadInput(
+                f"mp {degrees.mp} does not divide {name} {size}", hint=_dividing_powers_hint(shape)
+            )
+    if shape.vocabulary % degrees.mp:
+        padded = ceil_div(shape.vocabulary, degrees.mp) * degrees.mp
+        raise BadInput(
+            f"mp {degrees.mp} does not divide vocabulary {shape.vocabulary}", hint=f"pad it to {padded}"
+        )
+
+
+def _dividing_powers_hint(shape: Shape) -> str:
+    sizes = model_parallel_sizes(shape)
+    powers = [1 << bit for bit in range(_MAX_LISTED) if all(size % (1 << bit) == 0 for size in sizes)]
+    return f"powers of two that divide: {', '.join(map(str, powers))}"
+
+
+def _refuse_pipeline(pp: int, layers: int) -> None:
+    if pp > layers:
+        raise BadInput(f"pp {pp} is more than the {layers} layers", hint=f"at most {layers}")
+    if layers % pp:
+        dividing = [str(part) for part in range(1, min(layers, 64) + 1) if layers % part == 0]
+        raise BadInput(
+            f"pp {pp} does not divide {layers} layers",
+            hint=f"one of {', '.join(dividing[:_MAX_LISTED])}",
+        )
+
+
+_MAX_RATE = 1e24
+_MAX_NODE = 10**5
+_MAX_LATENCY_NS = 10**12
+_RATES = ("flops_per_s", "node_bytes_per_s", "intra_bytes_per_s", "host_bytes_per_s")
+
+
+def refuse_hardware(hardware: Hardware) -> None:
+    """Each number above 0 and finite; the efficiency at most 1.
+
+    Raises:
+        BadInput: one is not.
+    """
+    of = f"{hardware.name[:60] or 'hardware'}:"
+    refuse_unless_integer(f"{of} memory_bytes", hardware.memory_bytes, most=_MAX_BYTES)
+    refuse_unless_integer(f"{of} devices_per_node", hardware.devices_per_node, most=_MAX_NODE)
+    for name in _RATES:
+        refuse_unless_positive(f"{of} {name}", getattr(hardware, name), most=_MAX_RATE)
+    if hardware.fp32_flops_per_s is not None:
+        refuse_unless_positive(f"{of} fp32_flops_per_s", hardware.fp32_flops_per_s, most=_MAX_RATE)
+    refuse_unless_positive(f"{of} efficiency_ratio", hardware.efficiency_ratio, most=1.0)
+    for name in ("intra_latency_ns", "inter_latency_ns"):
+        refuse_unless_integer(f"{of} {name}", getattr(hardware, name), least=0, most=_MAX_LATENCY_NS)
+
+
+def refuse_large_units(job: Job, hardware: Hardware) -> None:
+    """A unit is whole on a device while it computes, under every scheme.
+
+    Raises:
+        BadInput: its parameters alone are larger than the device.
+    """
+    name, elements = _largest_unit(job)
+    size = elements * job.element_bytes.gathered
+    if size > hardware.memory_bytes:
+        raise BadInput(
+            f"{name} is {format_bytes(size)} when it is whole, {hardware.name[:60]} has "
+            f"{format_bytes(hardware.memory_bytes)}",
+            hint="raise mp, or split it into smaller units",
+        )
+
+
+def _largest_unit(job: Job) -> tuple[str, int]:
+    sizes = [(unit.elements, f"unit {unit.name[:60]!r}") for unit in job.units]
+    if not sizes and job.shape is not None:
+        hidden, mp = job.shape.hidden, job.degrees.mp
+        block = 12 * hidden**2
+        around = count_parameters(job.shape) - job.shape.layers * block
+        sizes = [(block // mp, f"a block of hidden {hidden}"), (around // mp, "the embedding")]
+    elements, name = max(sizes, default=(0, ""))
+    return name, elements
+
+
+def refuse_unless_integer(what: str, value: object, *, most: int, least: int = 1) -> None:
+    """Refuse what is no whole number from ``least`` to ``most``.
+
+    Raises:
+        BadInput: one line with the number and the bounds.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadInput(f"{what} is {_format_number(value)}", hint="a whole number")
+    if not least <= value <= most:
+        raise BadInput(
+            f"{what} is {_format_number(value)}",
+            hint=f"a whole number from {least} to {_format_number(most)}",
+        )
+
+
+def refuse_unless_positive(what: str, value: object, *, most: float) -> None:
+    """Refuse what is no finite number above 0 and up to ``most``.
+
+    Raises:
+        BadInput: one line with the number and the bounds.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 < value <= most:  # type: ignore[arg-type, operator]
+        raise BadInput(f"{what} is {_format_number(value)}", hint=f"a number above 0 and up to {most:g}")
+
+
+def _format_number(value: object) -> str:
+    """A number of any length in a few letters."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**6:
+        digits = value.bit_length() * 3 // 10
+        return f"{value:g}" if digits < 300 else f"a number of about {digits} digits"
+    return repr(value)[:40]

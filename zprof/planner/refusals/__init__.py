@@ -1,1 +1,0 @@
-"""Checks of a job, by what they look at."""

@@ -1,0 +1,141 @@
+"""What tensor parallelism and pipelines move in a step, and what a pipeline waits for.
+
+Tensor parallelism in Megatron's manner.  Of b samples, sequence s and hidden size h, a block all-reduces b s
+h elements twice in its forward, twice in its backward, and twice more where it is computed again.  An
+all-reduce counts twice: 12 b s h elements with checkpointing, 8 without.  Each waits for the product before
+it and the next product waits for it, so nothing is hidden.  Pa adds one all-gather of b s h before each
+recomputation: 1/12 of the volume.  Pa+cpu moves a rank's part of a checkpoint, 2 b s h / mp bytes, to the
+host in the forward and back in the backward, beside the compute.
+
+Source: arXiv 1910.02054, section 8; arXiv 1909.08053, section 3.  Left out: the all-reduces of a
+vocabulary that is split, once a step.
+
+A pipeline of p stages and m micro-batches.  GPipe: every micro-batch forward, then every one backward, then
+the update.  With f and b a stage's forward and backward of one micro-batch and x the transfer between two
+stages,
+
+    forward   p f + (p-1) x + (m-1) max(f, x)        backward likewise with b
+
+of which (p-1)(f+b) is bubble: (p-1)/(m+p-1) of the compute's time (arXiv 1811.06965, section 2.3).  One
+device moves a tensor each way for each micro-batch, 2 m x: it waits for its first each way, and for what is
+longer than compute.  The other 2 (p-2) x to fill and drain are on the links of other stages: bubble too.
+
+PipeDream, in its steady state (one forward, one backward): no flush and no bubble, for which each stage
+keeps stashed weights; a micro-batch takes max(f+b, 2x) (arXiv 1806.03377, sections 3.2 and 3.3).  It
+updates, and reduces gradients over data-parallel ranks, with every micro-batch.
+
+A transfer is b s h elements a boundary, each way, a micro-batch.
+"""
+
+from dataclasses import dataclass
+
+from zprof.model.job import Hardware, Job
+from zprof.planner.step.collectives import all_reduce_ns, boundary_group, gather_ns, model_group
+
+#: All-reduces of a block in each of its passes.
+_ALL_REDUCES_PER_PASS = 2
+#: An all-reduce is a reduce-scatter and an all-gather.
+_PARTS_OF_ALL_REDUCE = 2
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTraffic:
+    """Of one block in one micro-batch.  ``gather_elements``: of Pa, among ``elements``.
+
+    ``host_bytes``: each way.
+    """
+
+    elements: int
+    gather_elements: int
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTimes:
+    """Of one block in one micro-batch, ns."""
+
+    forward_ns: int
+    backward_ns: int
+    copy_ns: int
+
+
+def block_traffic(job: Job) -> BlockTraffic | None:
+    """None where the shape or the batch is not known."""
+    tensor = stream_elements(job)
+    if tensor is None:
+        return None
+    mp, residual = job.degrees.mp, job.residual
+    reduced = 0 if mp == 1 else _PARTS_OF_ALL_REDUCE * _ALL_REDUCES_PER_PASS * _count_passes(job) * tensor
+    gathered = tensor if _partitions_checkpoints(job) else 0
+    kept = tensor * job.element_bytes.parameter // (mp if residual.partition else 1)
+    copied = kept if residual.checkpointing and residual.offload else 0
+    return BlockTraffic(elements=reduced + gathered, gather_elements=gathered, host_bytes=copied)
+
+
+def block_times(job: Job, hardware: Hardware) -> BlockTimes | None:
+    """None where the shape or the batch is not known."""
+    tensor, traffic = stream_elements(job), block_traffic(job)
+    if tensor is None or traffic is None:
+        return None
+    group, size = model_group(hardware, job.degrees), tensor * job.element_bytes.parameter
+    one_pass = _ALL_REDUCES_PER_PASS * all_reduce_ns(group, size)
+    gather = gather_ns(group, size) if traffic.gather_elements else 0.0
+    return BlockTimes(
+        forward_ns=round(one_pass),
+        backward_ns=round((_count_passes(job) - 1) * one_pass + gather),
+        copy_ns=round(traffic.host_bytes / hardware.host_bytes_per_s * _NS_PER_S),
+    )
+
+
+def _count_passes(job: Job) -> int:
+    """Forward, backward, and the forward again."""
+    return 3 if job.residual.checkpointing else 2
+
+
+def _partitions_checkpoints(job: Job) -> bool:
+    return job.degrees.mp > 1 and job.residual.checkpointing and job.residual.partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFlow:
+    """What a pipeline adds to the passes of one device.
+
+    ``idle_ns``: it waits for the compute and the transfers of other stages.  ``moved_ns``: its own transfers,
+    a tensor each way for each micro-batch, hidden or not; ``exposed_ns``: those of them that are not hidden.
+    """
+
+    idle_ns: int
+    exposed_ns: int
+    moved_ns: int
+
+
+def transfer_ns(job: Job, hardware: Hardware, elements: int) -> int:
+    """One transfer: a hop, and the bytes; each model-parallel rank sends the whole tensor."""
+    pair = boundary_group(hardware, job.degrees)
+    size = elements * job.element_bytes.parameter
+    return round(pair.hop_ns + size / pair.bytes_per_s * _NS_PER_S)
+
+
+def gpipe_flow(
+    *, stages: int, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int
+) -> PipelineFlow:
+    """Flushed after the last micro-batch; two stages or more, as one alone moves nothing."""
+    beyond = max(0, transfer - forward_ns) + max(0, transfer - backward_ns)
+    return PipelineFlow(
+        idle_ns=(stages - 1) * (forward_ns + backward_ns) + 2 * (stages - 2) * transfer,
+        exposed_ns=2 * transfer + (micro_batches - 1) * beyond,
+        moved_ns=2 * micro_batches * transfer,
+    )
+
+
+def pipedream_flow(*, micro_batches: int, forward_ns: int, backward_ns: int, transfer: int) -> PipelineFlow:
+    """In its steady state."""
+    beyond = max(0, 2 * transfer - forward_ns - backward_ns)
+    return PipelineFlow(idle_ns=0, exposed_ns=micro_batches * beyond, moved_ns=2 * micro_batches * transfer)
+
+
+def stream_elements(job: Job) -> int | None:
+    """b s h elements, in one micro-batch of one replica; None where the shape or the batch is not known."""
+    tokens = job.batch.tokens
+    return None if job.shape is None or tokens is None else tokens * job.shape.hidden

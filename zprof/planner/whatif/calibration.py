@@ -1,0 +1,249 @@
+"""Fit the model of a run: passes and their work, costs, engine policy and link.
+
+Work of passes that share a stretch.  A stretch that holds several passes goes to each by the median of that
+pass where it stands alone, else by the median of passes of its kind and size; what is left goes to those of
+which nothing is known, by bytes (a backward counts twice).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.gaps import Gap
+from zprof.model.whatif import Calibration
+from zprof.planner.whatif.engine_policy import EnginePolicy, detect_policy
+from zprof.planner.whatif.links import Link, MessageCosts, fit_link, measure_costs
+from zprof.planner.whatif.messages import (
+    GATHER,
+    ShardingMessages,
+    UnitOrder,
+    detect_order,
+    launch_times_ns,
+    select_messages,
+)
+from zprof.planner.whatif.pass_times import RankRows, collect_rank_rows, pass_starts
+from zprof.planner.whatif.passes import Floats, Pass, PassWork, Phase, StepPasses, UnitSize, list_passes
+
+_GAP_WHAT = "step of a changed run"
+#: What the reference engine calls itself: how it gathers new parameters is known.
+_REFERENCE_ENGINE = "reference"
+_ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedModel:
+    """A run as the model knows it.  ``alone``: passes whose work was seen by itself."""
+
+    skeleton: StepPasses
+    habits: EnginePolicy
+    costs: MessageCosts
+    link: Link
+    alone: int
+    summary: Calibration
+    reduced_element_bytes: int | None = None
+
+
+def calibrate(analysis: RunAnalysis) -> CalibratedModel | Gap:
+    """Take the model of a run from it; a gap where that cannot be done."""
+    if analysis.run.world_size < 2:
+        return _calibration_gap("one rank sends nothing", "record a run of two ranks or more")
+    if not len(analysis.steps) or not analysis.tracks:
+        return _calibration_gap("no step was recorded for time", "record with the time window on")
+    messages = select_messages(analysis)
+    if messages is None:
+        return _calibration_gap("no gather and no reduction was recorded", "record with the time window on")
+    rows = messages.sharding
+    rows = rows.assign(at=launch_times_ns(rows))
+    order = detect_order(rows[rows["step"].isin(messages.steps)])
+    if order is None:
+        return _calibration_gap(
+            "no reduction of gradients was recorded", "record whole steps with their backward"
+        )
+    link = fit_link(analysis, messages)
+    if link is None:
+        return _calibration_gap("no message was matched across ranks", "record all ranks of one group")
+    device = analysis.run.device != "cpu"
+    habits = detect_policy(rows, order, analysis.training.stage)
+    habits = replace(habits, updates_first=device and analysis.training.engine != _REFERENCE_ENGINE)
+    skeleton, alone = _fit_step_passes(analysis, messages, order, habits, device=device)
+    return CalibratedModel(
+        skeleton=skeleton,
+        habits=habits,
+        costs=measure_costs(rows, device=device),
+        link=link,
+        alone=alone,
+        summary=_summarize(analysis, skeleton, habits, link),
+        reduced_element_bytes=_reduced_element_bytes(analysis, messages),
+    )
+
+
+def _reduced_element_bytes(analysis: RunAnalysis, messages: ShardingMessages) -> int | None:
+    """Of a gradient on the wire: as its messages say it, else the program; None where neither does."""
+    rows = messages.sharding
+    types = rows.loc[rows["kind"] != GATHER, "dtype"].astype(str)
+    seen = types.map(_ELEMENT_BYTES).dropna()
+    if len(seen):
+        return int(seen.median())
+    return analysis.training.reduction_bytes or analysis.training.communication_bytes
+
+
+def _calibration_gap(reason: str, remedy: str) -> Gap:
+    return Gap(what=_GAP_WHAT, reason=reason, remedy=remedy)
+
+
+def _fit_step_passes(
+    analysis: RunAnalysis, messages: ShardingMessages, order: UnitOrder, habits: EnginePolicy, *, device: bool
+) -> tuple[StepPasses, int]:
+    passes = list_passes(order.units, order.backward, order.micro_batches, order.reduce_each)
+    tracks = {each.rank: each for each in analysis.tracks}
+    ranks = tuple(rank for rank in messages.ranks if rank in tracks)
+    by_rank = [
+        collect_rank_rows(
+            tracks[rank],
+            messages.sharding[messages.sharding["rank"] == rank],
+            messages.others[messages.others["rank"] == rank],
+            device=device,
+        )
+        for rank in ranks
+    ]
+    steps = tuple(step for step in messages.steps if all(step in rank.begins for rank in by_rank))
+    shape = (len(steps), len(ranks))
+    head, tail, between = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    alone = np.full((len(passes), *shape), np.nan)
+    shared: dict[tuple[int, int, int, int], float] = {}
+    for column, rank in enumerate(by_rank):
+        for row, step in enumerate(steps):
+            begins = pass_starts(rank, step, order, passes, habits.prefetch)
+            stretches = _measure_stretches(rank, step, begins)
+            for first, last, work in stretches:
+                if first < 0:
+                    head[row, column] = work
+                elif first >= len(passes):
+                    tail[row, column] = work
+                elif last - first == 1:
+                    alone[first, row, column] = work
+                else:
+                    shared[row, column, first, last] = work
+            between[row, column] = max(0, rank.begins.get(step + 1, rank.ends[step]) - rank.ends[step])
+    filled, counted = split_shared_work(alone, shared, passes, order.units)
+    made = PassWork(head=head, passes=filled, tail=tail, between=between)
+    skeleton = StepPasses(
+        units=order.units,
+        passes=passes,
+        work=made,
+        ranks=ranks,
+        steps=steps,
+        micro_batches=order.micro_batches,
+    )
+    return skeleton, counted
+
+
+def _measure_stretches(rank: RankRows, step: int, begins: Floats) -> list[tuple[int, int, float]]:
+    """(first pass, pass after the last, work) between known instants; the head is -1, the tail after all."""
+    count = len(begins) - 1
+    known = np.flatnonzero(~np.isnan(begins))
+    edges = [float(rank.begins[step]), *begins[known].tolist(), float(rank.ends[step])]
+    starts = [-1 if len(known) and known[0] == 0 else 0, *known.tolist()]
+    stops = [*known.tolist(), count + 1]
+    instants = np.round(edges).astype(np.int64)
+    works = rank.work_ns(instants[:-1], instants[1:]).tolist()
+    found = []
+    for first, last, work in zip(starts, stops, works, strict=True):
+        until = last if last <= count else (count if first < count else count + 1)
+        found.append((first, max(until, first + 1), max(0.0, work)))
+    return found
+
+
+def _summarize(analysis: RunAnalysis, skeleton: StepPasses, habits: EnginePolicy, link: Link) -> Calibration:
+    typical = np.median(skeleton.work.passes, axis=(1, 2))
+    slowest, skew = _measure_skew(skeleton.work.passes.sum(axis=0), skeleton.ranks)
+    return Calibration(
+        units=len(skeleton.units),
+        passes=len(skeleton.passes),
+        forward_ns=_sum_phase_ns(typical, skeleton.passes, Phase.FORWARD),
+        backward_ns=_sum_phase_ns(typical, skeleton.passes, Phase.BACKWARD),
+        optimizer_ns=round(float(np.median(skeleton.work.tail))),
+        links=link.fitted,
+        slowest_rank=slowest,
+        skew_ns=skew,
+        prefetch=habits.prefetch if habits.stage == 3 else None,
+        steps=len(skeleton.steps),
+    )
+
+
+def _sum_phase_ns(typical: Floats, passes: tuple[Pass, ...], phase: Phase) -> int:
+    return round(float(sum(ns for ns, each in zip(typical, passes, strict=True) if each.phase is phase)))
+
+
+def _measure_skew(busy: Floats, ranks: tuple[int, ...]) -> tuple[int | None, int]:
+    """The rank that works longest, and how much longer than the median one."""
+    each = np.median(busy, axis=0)
+    if len(each) < 2:
+        return None, 0
+    return ranks[int(each.argmax())], round(float(each.max() - np.median(each)))
+
+
+#: Units whose bytes differ by less are taken to compute alike.
+_SAME_SIZE_RATIO = 0.1
+
+
+def split_shared_work(
+    alone: Floats,
+    shared: "dict[tuple[int, int, int, int], float]",
+    passes: tuple[Pass, ...],
+    units: tuple[UnitSize, ...],
+) -> tuple[Floats, int]:
+    """Fill the passes that share a stretch.
+
+    Args:
+        alone: Work of [pass, step, rank], NaN where the pass shares a stretch.
+        shared: By (step, rank, first pass, pass after the last) the work of the stretch.
+        passes: The passes of a step.
+        units: Their units.
+
+    Returns:
+        All work, and how many passes stood alone in at least one step.
+    """
+    with np.errstate(all="ignore"):
+        known = np.array([np.nanmedian(row) if (~np.isnan(row)).any() else np.nan for row in alone])
+    usual = np.array([_typical_work(index, known, passes, units) for index in range(len(passes))])
+    weights = np.array([units[each.unit].reduce_bytes * _pass_weight(each) for each in passes])
+    filled = alone.copy()
+    for (step, rank, first, last), work in shared.items():
+        filled[first:last, step, rank] = _split_work(usual[first:last], weights[first:last], work)
+    return filled, int((~np.isnan(known)).sum())
+
+
+def _pass_weight(each: Pass) -> float:
+    if not each.needs:
+        return 0.1  # after the others the root has its embedding only
+    return 1.0 if each.phase is Phase.FORWARD else 2.0
+
+
+def _typical_work(index: int, known: Floats, passes: tuple[Pass, ...], units: tuple[UnitSize, ...]) -> float:
+    if not np.isnan(known[index]):
+        return float(known[index])
+    me, size = passes[index], units[passes[index].unit].reduce_bytes
+    alike = [
+        known[other]
+        for other, each in enumerate(passes)
+        if (each.phase, each.needs) == (me.phase, me.needs)
+        and units[each.unit].encloses == units[me.unit].encloses
+        and abs(units[each.unit].reduce_bytes - size) <= _SAME_SIZE_RATIO * size
+        and not np.isnan(known[other])
+    ]
+    return float(np.median(alike)) if alike else np.nan
+
+
+def _split_work(usual: Floats, weights: Floats, work: float) -> Floats:
+    missing = np.isnan(usual)
+    sure = float(np.nansum(usual))
+    if not missing.any():
+        return np.asarray(usual * (work / sure) if sure > 0 else np.full(len(usual), work / len(usual)))
+    least = 0.0
+    if sure > work:  # nothing would be left for the others
+        usual, sure = usual * (work / sure), work
+    weights = np.where(missing, np.maximum(weights, 1e-9), 0.0)
+    rest = max(least, work - sure)
+    return np.asarray(np.where(missing, rest * weights / weights.sum(), usual), dtype=np.float64)

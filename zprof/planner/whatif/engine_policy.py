@@ -1,0 +1,141 @@
+"""Detect how the engine of a run schedules its messages: prefetch, reductions in flight, waits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.planner.whatif.messages import GATHER, UnitOrder
+
+#: Reductions in flight where nothing tells (the reference engine's default from stage 2 on).
+DEFAULT_IN_FLIGHT = 2
+_UNLIMITED = 1 << 20
+_IMMEDIATE_NS = 20_000
+#: Gathers of which more shows than this share run beside nothing.
+_EXPOSED_RATIO = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePolicy:
+    """What the run does, and what a change may change.
+
+    ``keep``: none, last or all.  ``in_flight``: reductions before the oldest is waited for.
+    ``updates_first``: an engine that is not known, on a device: where it waits for new parameters at once,
+    it gathers them after the whole update.
+    """
+
+    stage: int
+    prefetch: int
+    keep: str
+    overlap_reduce: bool
+    overlap_gather: bool
+    in_flight: int
+    updates_first: bool = False
+
+
+def detect_policy(rows: pd.DataFrame, order: UnitOrder, stage: int | None) -> EnginePolicy:
+    """From the order of launches and waits; ``stage`` as the run says it, None where it does not."""
+    found = _detect_stage(rows, order) if stage is None else stage
+    reduces = rows[rows["kind"] != GATHER]
+    limit = _detect_in_flight(reduces)
+    return EnginePolicy(
+        stage=found,
+        prefetch=_detect_prefetch(rows, order) if order.before and not _gathers_wait_at_once(rows) else 0,
+        keep=_detect_kept_units(order),
+        overlap_reduce=not _reductions_wait_at_once(reduces),
+        overlap_gather=order.before or not _gathers_wait_before_end(rows),
+        in_flight=limit,
+    )
+
+
+def _detect_stage(rows: pd.DataFrame, order: UnitOrder) -> int:
+    if order.before:
+        return 3
+    return 2 if order.gathers else 0
+
+
+def _detect_kept_units(order: UnitOrder) -> str:
+    inside = {index for index, unit in enumerate(order.units) if not unit.encloses}
+    if not order.kept:
+        return "none"
+    return "all" if inside <= order.kept and len(inside) > 1 else "last"
+
+
+def _detect_prefetch(rows: pd.DataFrame, order: UnitOrder) -> int:
+    """Gathers launched in a backward when a unit is reduced, beyond those that were needed by then."""
+    around = {unit.name for unit in order.units if unit.encloses}
+    seen = []
+    for _, step in rows.groupby(["rank", "step"]):
+        step = step[step["micro_batch"].isna() | (step["micro_batch"] == 0)].sort_values("at", kind="stable")
+        gathers = step[(step["kind"] == GATHER) & (step["phase"] != "forward")]
+        names, launched = gathers["unit"].tolist(), gathers["at"].to_numpy(np.int64)
+        reduces = step[step["kind"] != GATHER]
+        beyond = [
+            int((launched < at).sum()) - names.index(name) - 1
+            for name, at in zip(reduces["unit"], reduces["at"], strict=True)
+            if name in names and name not in around
+        ]
+        if len(names) > 1 and beyond:
+            seen.append(max(0, *beyond))
+        elif not names:
+            seen.append(_detect_forward_prefetch(step))
+    return round(float(np.median(seen))) if seen else 1
+
+
+def _gathers_wait_at_once(rows: pd.DataFrame) -> bool:
+    """Whether every gather is waited for where it is launched, ahead or not (FSDP2 on CPU ranks)."""
+    gathers = rows[(rows["kind"] == GATHER) & rows["wait_start_ns"].notna() & rows["launch_end_ns"].notna()]
+    if gathers.empty:
+        return False
+    gap = (gathers["wait_start_ns"] - gathers["launch_end_ns"]).astype("float64")
+    return float((gap < 10 * _IMMEDIATE_NS).mean()) > _EXPOSED_RATIO
+
+
+def _detect_forward_prefetch(step: pd.DataFrame) -> int:
+    """Gathers launched before the first wait, beyond the first."""
+    gathers = step[(step["kind"] == GATHER) & (step["phase"] == "forward")]
+    waits = gathers["wait_start_ns"].dropna()
+    if waits.empty:
+        return 1
+    return max(0, int((gathers["at"] < int(waits.min())).sum()) - 1)
+
+
+def _detect_in_flight(reduces: pd.DataFrame) -> int:
+    """Reductions launched before the oldest was waited for; waits at the end of a backward say nothing."""
+    most, limited = 1, False
+    for _, step in reduces[reduces["wait_start_ns"].notna()].groupby(["rank", "step"]):
+        at = np.sort(step["at"].to_numpy(np.int64))
+        order = np.argsort(step["at"].to_numpy(np.int64), kind="stable")
+        waits = step["wait_start_ns"].astype("int64").to_numpy()[order]
+        for index, wait in enumerate(waits):
+            behind = int((at < wait).sum()) - index
+            if int((at > wait).sum()):
+                limited = True
+                most = max(most, behind)
+    return most if limited else _UNLIMITED
+
+
+def _reductions_wait_at_once(reduces: pd.DataFrame) -> bool:
+    known = reduces[reduces["wait_start_ns"].notna() & reduces["launch_end_ns"].notna()]
+    if known.empty:
+        return False
+    last = known.groupby(["rank", "step"])["at"].transform("max")
+    early = known[known["at"] < last]
+    gap = (early["wait_start_ns"] - early["launch_end_ns"]).astype("float64")
+    return bool(len(gap)) and float(gap.median()) < 10 * _IMMEDIATE_NS
+
+
+def _gathers_wait_before_end(rows: pd.DataFrame) -> bool:
+    """Stages 1 and 2: whether gathers of new parameters are waited for before the next step begins."""
+    gathers = rows[rows["kind"] == GATHER]
+    waits = gathers[gathers["wait_start_ns"].notna()]
+    if len(waits) < len(gathers) / 2 or gathers.empty:
+        # without a wait: what is hidden by nothing is waited for at once
+        exposed = float((gathers["exposed_transfer_ns"] + gathers["exposed_wait_ns"]).sum())
+        return bool(len(gathers)) and exposed > _EXPOSED_RATIO * float(
+            (gathers["transfer_ns"] + gathers["wait_ns"]).sum()
+        )
+    last = waits.groupby(["rank", "step"])["at"].transform("max")
+    gap = (waits["wait_start_ns"] - last).astype("float64")
+    reach = (waits["end_ns"] - waits["start_ns"]).astype("float64").median()
+    return bool(gap.max() < reach)

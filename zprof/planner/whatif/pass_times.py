@@ -1,0 +1,173 @@
+"""When each pass of a rank's step begins, and how much it works.
+
+A pass begins where the wait for its gather begins; where no wait was recorded, where the gather behind those
+ahead is launched (on a device: starts, with the link idle), or where the thread resumes as its own ends.  A
+backward ends where its reduction is launched.  Between two instants the thread works for all time in which
+it neither waits for the sharding's messages nor launches them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.intervals import Int64s, Intervals, covered, intervals, subtract, union
+from zprof.analysis.time.ledger import RankTracks
+from zprof.planner.whatif.messages import GATHER, UnitOrder, launch_times_ns, unit_names
+from zprof.planner.whatif.passes import Floats, Pass, Phase
+
+#: A thread resumes so soon after the message that it waited for.
+_RESUMES_NS = 200_000
+#: A message that starts so soon after another stood in line.
+_IN_LINE_NS = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRows:
+    """One rank: its messages by launch, when it was blocked, and its steps.  ``device``: none is a CPU's."""
+
+    rows: pd.DataFrame
+    held: Intervals
+    begins: dict[int, int]
+    ends: dict[int, int]
+    device: bool
+
+    def work_ns(self, since: Int64s, until: Int64s) -> Floats:
+        """Between the instants, without what held the thread."""
+        return np.asarray((until - since) - covered(self.held, since, until), dtype=np.float64)
+
+
+def collect_rank_rows(
+    tracks: RankTracks, mine: pd.DataFrame, others: pd.DataFrame, *, device: bool
+) -> RankRows:
+    """What is needed of one rank; ``mine``: the sharding's messages."""
+    waits = mine[mine["wait_start_ns"].notna()]
+    spans = union(_spans(waits, "wait_start_ns", "wait_end_ns"))
+    if len(waits) < len(mine) / 2:
+        elsewhere = union(intervals(others["start_ns"], others["end_ns"]))
+        spans = subtract(union(tracks.waiting, tracks.moving), elsewhere)
+    launches = mine[mine["launch_end_ns"].notna()]
+    calls = spans[:0] if device else union(_spans(launches, "launch_start_ns", "launch_end_ns"))
+    ordered = mine.assign(at=launch_times_ns(mine), name=unit_names(mine)).sort_values("at", kind="stable")
+    numbers = [int(number) for number in tracks.steps.number]
+    return RankRows(
+        rows=ordered,
+        held=union(spans, calls),
+        begins=dict(zip(numbers, tracks.steps.begin_ns.tolist(), strict=True)),
+        ends=dict(zip(numbers, tracks.steps.end_ns.tolist(), strict=True)),
+        device=device,
+    )
+
+
+def _spans(rows: pd.DataFrame, begin: str, end: str) -> Intervals:
+    return intervals(rows[begin].astype("int64"), rows[end].astype("int64"))
+
+
+def pass_starts(rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...], ahead: int) -> Floats:
+    """When each pass began and, last, when the last one ended; NaN where that is not seen."""
+    found = np.full(len(passes) + 1, np.nan)
+    rows = rank.rows[rank.rows["step"] == step]
+    _mark_backward_ends(found, rank, rows, order, passes)
+    if order.before and order.named:
+        _mark_gathered_passes(found, rank, rows, order, passes, ahead)
+    elif order.named:
+        _mark_awaited_passes(found, rank, step, order, passes)
+    begin, end = rank.begins[step], rank.ends[step]
+    found[(found < begin) | (found > end)] = np.nan
+    known = ~np.isnan(found)
+    # what is out of order is a wrong guess: the later one is dropped
+    highest = np.maximum.accumulate(np.where(known, found, -np.inf))
+    found[known & (found < highest)] = np.nan
+    return found
+
+
+def _mark_backward_ends(
+    found: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...]
+) -> None:
+    """A reduction is launched where its pass ends, which is where the next one begins."""
+    reduces = rows[rows["kind"] != GATHER]
+    at = _ready_times(rank, reduces)
+    if order.named:
+        wanted = [(index, order.units[each.unit].name) for index, each in enumerate(passes) if each.reduces]
+        seen: dict[tuple[str, int], int] = {}
+        queue: dict[str, list[float]] = {}
+        batch = reduces["micro_batch"].tolist()
+        for name, instant, number in zip(reduces["name"], at, batch, strict=True):
+            key = (name, -1 if pd.isna(number) else int(number))
+            if key not in seen:  # further pieces of the same unit say nothing
+                seen[key] = 1
+                queue.setdefault(name, []).append(instant)
+        for index, name in wanted:
+            if queue.get(name):
+                found[index + 1] = queue[name].pop(0)
+        return
+    ends = [index + 1 for index, each in enumerate(passes) if each.reduces]
+    for index, instant in zip(ends, at, strict=False):
+        found[index] = instant
+
+
+def _ready_times(rank: RankRows, rows: pd.DataFrame) -> list[float]:
+    """When the thread launched them; on a device when they could start, NaN where they stood in line."""
+    if not rank.device:
+        return [float(instant) for instant in rows["at"]]
+    start = rows["start_ns"].to_numpy(np.int64)
+    ends = np.sort(rank.rows["end_ns"].to_numpy(np.int64))
+    place = np.searchsorted(ends, start, side="right") - 1
+    before = np.where(place >= 0, ends[np.maximum(place, 0)], np.iinfo(np.int64).min // 2)
+    return [float(s) if s - b > _IN_LINE_NS else np.nan for s, b in zip(start, before, strict=True)]
+
+
+def _mark_gathered_passes(
+    found: Floats, rank: RankRows, rows: pd.DataFrame, order: UnitOrder, passes: tuple[Pass, ...], ahead: int
+) -> None:
+    """Stage 3: a pass begins with the wait for its gather."""
+    gathers = rows[rows["kind"] == GATHER]
+    phases = np.where(gathers["phase"] == "forward", Phase.FORWARD.value, Phase.BACKWARD.value)
+    ready, awaited = _ready_times(rank, gathers), _wait_times(rank, gathers)
+    for phase in Phase:
+        places: dict[str, list[int]] = {}
+        for index, each in enumerate(passes):
+            if each.phase is phase and each.needs:
+                places.setdefault(order.units[each.unit].name, []).append(index)
+        mine = np.flatnonzero(phases == phase.value)
+        served = [places[name].pop(0) if places.get(name) else -1 for name in gathers["name"].iloc[mine]]
+        for position, (row, index) in enumerate(zip(mine, served, strict=True)):
+            if index < 0:
+                continue
+            own = float(awaited[row])
+            if np.isnan(own) and position + ahead < len(mine) and position:
+                own = ready[mine[position + ahead]]
+            if not np.isnan(own):
+                found[index] = own
+
+
+def _wait_times(rank: RankRows, gathers: pd.DataFrame) -> Floats:
+    """When the thread began to wait for each, or resumed as it ended; NaN where neither was seen."""
+    waits = gathers["wait_start_ns"].astype("Float64").to_numpy(np.float64, na_value=np.nan)
+    known = np.asarray(waits, dtype=np.float64)
+    if not len(rank.held):
+        return known
+    end = gathers["end_ns"].to_numpy(np.int64)
+    place = np.minimum(np.searchsorted(rank.held[:, 1], end - _IN_LINE_NS), len(rank.held) - 1)
+    begun, resumed = rank.held[place, 0], rank.held[place, 1]
+    fits = (resumed >= end - _IN_LINE_NS) & (resumed <= end + _RESUMES_NS) & (begun < end)
+    return np.asarray(np.where(np.isnan(known) & fits, resumed, known), dtype=np.float64)
+
+
+def _mark_awaited_passes(
+    found: Floats, rank: RankRows, step: int, order: UnitOrder, passes: tuple[Pass, ...]
+) -> None:
+    """Stages 1 and 2: the forward waits for what the last step gathered."""
+    waits = rank.rows[(rank.rows["kind"] == GATHER) & rank.rows["wait_start_ns"].notna()]
+    begin, end = rank.begins[step], rank.ends[step]
+    inside = waits[
+        (waits["wait_start_ns"] >= begin) & (waits["wait_start_ns"] < end) & (waits["step"] < step)
+    ]
+    names = {
+        order.units[each.unit].name: index
+        for index, each in reversed(list(enumerate(passes)))
+        if each.phase is Phase.FORWARD
+    }
+    for name, instant in zip(inside["name"], inside["wait_start_ns"], strict=True):
+        if name in names:
+            found[names[name]] = float(instant)

@@ -1,0 +1,88 @@
+"""A measured step as passes: which unit computes, in which order, what it needs and what it leaves.
+
+A step of a rank is its head, its passes, and its tail (the optimizer and what follows).  A unit that
+encloses the others (the root) has two passes in a backward: before the others, where it needs its
+parameters, and after them, where its gradients are complete.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+class Phase(StrEnum):
+    """Of a pass; what is recomputed belongs to its backward."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSize:
+    """What is gathered and reduced as a whole: bytes of the full tensors on the wire."""
+
+    name: str
+    gather_bytes: float
+    reduce_bytes: float
+    encloses: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass of a unit.  ``needs``: its parameters; ``reduces``: its gradients are complete after it."""
+
+    phase: Phase
+    unit: int
+    micro_batch: int = 0
+    needs: bool = True
+    reduces: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassWork:
+    """What ranks do when nothing of the sharding holds them up, in nanoseconds.
+
+    ``passes`` is [pass, step, rank]; the others are [step, rank].  ``between``: from a step to the next.
+    """
+
+    head: Floats
+    passes: Floats
+    tail: Floats
+    between: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPasses:
+    """Passes of a step, of all ranks and steps that are modelled."""
+
+    units: tuple[UnitSize, ...]
+    passes: tuple[Pass, ...]
+    work: PassWork
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    micro_batches: int = 1
+
+
+def list_passes(
+    units: Sequence[UnitSize], backward: Sequence[int], micro_batches: int, reduce_each: bool
+) -> tuple[Pass, ...]:
+    """All passes of a step.  ``units`` stand in forward order, ``backward`` has those inside in theirs."""
+    found: list[Pass] = []
+    around = [index for index, unit in enumerate(units) if unit.encloses]
+    for number in range(micro_batches):
+        reduces = reduce_each or number == micro_batches - 1
+        found += [Pass(phase=Phase.FORWARD, unit=unit, micro_batch=number) for unit in range(len(units))]
+        found += [Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number) for unit in around]
+        found += [
+            Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number, reduces=reduces) for unit in backward
+        ]
+        found += [
+            Pass(phase=Phase.BACKWARD, unit=unit, micro_batch=number, needs=False, reduces=reduces)
+            for unit in reversed(around)
+        ]
+    return tuple(found)

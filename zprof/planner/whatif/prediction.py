@@ -1,0 +1,277 @@
+"""Predict the changed step by terms of the ledger, with a range and with what the run leaves open.
+
+    predicted = measured + (model of the changed step - model of this step)
+    half range = noise of this run's steps + max(error of the model on this run + a tenth of what the change
+                 makes, minimum ratio of the kind of change * measured step)
+
+The minimum ratios are our choice: on jobs whose changed twin was simulated or recorded too, another stage
+was missed by up to 8 % of the step, other changes by up to 3 %, which the model's error on the run does not
+show. The range does not hold what two recordings of one job differ by.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.gaps import Gap
+from zprof.model.time import LEDGER_TERMS
+from zprof.model.whatif import Change, PredictedFigure
+from zprof.planner.whatif import assumptions
+from zprof.planner.whatif.calibration import CalibratedModel
+from zprof.planner.whatif.changes import change_passes, change_policy, describe_change
+from zprof.planner.whatif.links import Link
+from zprof.planner.whatif.replay import ReplayedSteps, build_program, replay_steps
+
+#: How well the model of a change is trusted, beyond its error on the run.
+TRUST_RATIO = 0.1
+#: Of the measured step: a range is no narrower to either side (the module says why).
+MIN_STAGE_RANGE_RATIO = 0.08
+MIN_RANGE_RATIO = 0.03
+#: A latency that is scaled further than by this is taken apart: part of it may not scale at all.
+_FAR_RATIO = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A change on a link, as it is played."""
+
+    change: Change
+    link: Link
+
+
+def has_effect(model: CalibratedModel, change: Change) -> bool:
+    """Whether the changed run differs from the run at all."""
+    same_link = (
+        (change.bandwidth_ratio or 1.0) == 1.0
+        and change.latency_ratio in (None, 1.0)
+        and change.shard_ranks in (None, model.link.group_size)
+    )
+    same_habits = change_policy(model.habits, change) == model.habits
+    return not (same_link and same_habits and change_passes(model, change) is model.skeleton)
+
+
+def min_range_ratio(model: CalibratedModel, change: Change) -> float:
+    """Share of the measured step by which a range reaches at least to either side."""
+    if not has_effect(model, change):
+        return 0.0
+    other_stage = change.stage is not None and change.stage != model.habits.stage
+    return MIN_STAGE_RANGE_RATIO if other_stage else MIN_RANGE_RATIO
+
+
+def likely_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
+    """What may be meant with equal right; the prediction is the mean of these."""
+    if not is_gather_unknown(model, change):
+        return (Case(change=change, link=model.link),)
+    return tuple(
+        Case(change=replace(change, overlap_gather=hidden), link=model.link) for hidden in (True, False)
+    )
+
+
+def outer_cases(model: CalibratedModel, change: Change) -> tuple[Case, ...]:
+    """What cannot be excluded: the range of a prediction reaches to these."""
+    link, found = model.link, []
+    scales = change.bandwidth_ratio is not None or change.latency_ratio is not None
+    if scales and not link.is_known:
+        found += [Case(change=change, link=link.with_latency_share(share)) for share in (0.0, 1.0)]
+    if is_far_latency(change):
+        found.append(Case(change=replace(change, latency_ratio=1.0), link=link))
+        found.append(Case(change=change, link=link.with_most_latency()))
+    return tuple(found)
+
+
+def is_far_latency(change: Change) -> bool:
+    """Whether a latency is scaled so far that what of it scales counts."""
+    ratio = change.latency_ratio
+    return ratio is not None and not 1 / _FAR_RATIO <= ratio <= _FAR_RATIO
+
+
+def is_gather_unknown(model: CalibratedModel, change: Change) -> bool:
+    """Whether stages 1 or 2 are asked for, and nothing tells if their new parameters are gathered unseen."""
+    stage = model.habits.stage if change.stage is None else change.stage
+    told = not model.habits.updates_first or model.habits.stage in (1, 2)
+    return stage in (1, 2) and not told and change.overlap_gather is None
+
+
+def find_change_gaps(model: CalibratedModel, changes: Sequence[Change]) -> list[Gap]:
+    """What stays open of the changes that are asked about, and which of them mean nothing."""
+    found = []
+    if any(is_gather_unknown(model, change) for change in changes):
+        found.append(
+            Gap(
+                what="whether stages 1 and 2 hide the gather of new parameters",
+                reason="this run has none after its update: the range reaches from hidden under the next "
+                "forward to waited for at once",
+                remedy="say it: --overlap-gather on or off",
+            )
+        )
+    if any(is_far_latency(change) for change in changes):
+        found.append(
+            Gap(
+                what="how much of the latency is the link's",
+                reason="fitted is all that a message costs beside its bytes, software and threads too: the "
+                "range reaches from none of it scaled to all that the smallest message took",
+                remedy="record a run on such a link, or one with smaller units",
+            )
+        )
+    return found + [gap for change in changes if (gap := _no_effect_gap(model, change))]
+
+
+def _no_effect_gap(model: CalibratedModel, change: Change) -> Gap | None:
+    """Why a part of the change is without effect."""
+    stage = model.habits.stage if change.stage is None else change.stage
+    of_passes = change.prefetch is not None or change.keep_after_forward is not None
+    said = ""
+    if change.overlap_gather is not None and stage not in (1, 2):
+        said = f"gathers of new parameters after the update are there in stages 1 and 2, not in stage {stage}"
+    elif of_passes and stage != 3:
+        said = f"units are gathered for their passes in stage 3, not in stage {stage}"
+    elif change.element_bytes_reduced is not None and not model.reduced_element_bytes:
+        said = "the run does not say how many bytes an element of its reductions has"
+    elif change.units_merged is not None and change.units_merged > len(model.skeleton.units):
+        said = f"the run has {len(model.skeleton.units)} units: all of them become one"
+    elif change != Change() and not has_effect(model, change):
+        said = "the run is like that already"
+    if not said:
+        return None
+    return Gap(
+        what=f"{describe_change(change)}: effect on the step",
+        reason=said,
+        remedy="zprof whatif --help says what each change means",
+    )
+
+
+#: A model that misses the measured step by more does not reproduce the run.
+REPRODUCES_RATIO = 0.15
+_WALL = "wall_ns"
+_WAIT, _TRANSFER, _COMPUTE, _IDLE = "exposed_wait_ns", "exposed_transfer_ns", "compute_ns", "idle_ns"
+_TERM_ASSUMPTIONS = {
+    _WALL: assumptions.WALL,
+    _COMPUTE: assumptions.COMPUTE,
+    _WAIT: assumptions.EXPOSED,
+    _TRANSFER: assumptions.EXPOSED,
+    _IDLE: assumptions.IDLE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelledRun:
+    """The step as it was measured, and as the model plays it: means over ranks and steps."""
+
+    model: CalibratedModel
+    measured: Mapping[str, float]
+    modelled: Mapping[str, float]
+    noise_ns: float
+    played: ReplayedSteps
+
+    @property
+    def error_ratio(self) -> float:
+        """Of the modelled wall."""
+        return self.modelled[_WALL] / self.measured[_WALL] - 1 if self.measured[_WALL] else 0.0
+
+    @property
+    def reproduces(self) -> bool:
+        """Whether the model comes near the measured step."""
+        return abs(self.error_ratio) <= REPRODUCES_RATIO
+
+
+def model_run(analysis: RunAnalysis, model: CalibratedModel) -> ModelledRun:
+    """Play the run as it was."""
+    mine = analysis.steps[analysis.steps["rank"].isin(model.skeleton.ranks)]
+    mine = mine[mine["step"].isin(model.skeleton.steps)]
+    rows = analysis.steps
+    measured = {name: float(rows[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
+    sampled = {name: float(mine[name].mean()) for name in (_WALL, *LEDGER_TERMS)}
+    played = _replay_change(model, Change(), model.link)
+    # the modelled ranks and steps are some of all: what they differ by is no error of the model
+    modelled = {
+        name: value + measured[name] - sampled[name]
+        for name, value in _modelled_terms(model, played, played, sampled).items()
+    }
+    noise = float(analysis.time.step_noise_ns or 0)
+    return ModelledRun(model=model, measured=measured, modelled=modelled, noise_ns=noise, played=played)
+
+
+def predict_step(base: ModelledRun, change: Change) -> tuple[PredictedFigure, ...]:
+    """``wall_ns`` and the terms of the changed step, which sum to it."""
+    likely = [_case_delta(base, case) for case in likely_cases(base.model, change)]
+    outer = [_case_delta(base, case) for case in outer_cases(base.model, change)]
+    delta = {name: sum(each[name] for each in likely) / len(likely) for name in likely[0]}
+    wall = base.measured[_WALL] + delta[_WALL]
+    walls = [
+        (base.measured[_WALL] + each[_WALL], _half_range(base, change, each[_WALL]))
+        for each in likely + outer
+    ]
+    low, high = min(ns - half for ns, half in walls), max(ns + half for ns, half in walls)
+    rows = [_make_row(_WALL, base, wall, low, high)]
+    below, above = (min(ns for ns, _ in walls) - wall, max(ns for ns, _ in walls) - wall)
+    terms = _balance_terms(base, delta, wall)
+    for name in LEDGER_TERMS:
+        doubt = abs(base.modelled[name] - base.measured[name]) + TRUST_RATIO * abs(delta.get(name, 0.0))
+        least, most = terms[name] - doubt + min(0.0, below), terms[name] + doubt + max(0.0, above)
+        rows.append(_make_row(name, base, terms[name], least, most))
+    return tuple(rows)
+
+
+def _half_range(base: ModelledRun, change: Change, delta: float) -> float:
+    if not has_effect(base.model, change):
+        return base.noise_ns
+    missed = abs(base.modelled[_WALL] - base.measured[_WALL])
+    missed = missed if base.reproduces else 2 * missed
+    floor = min_range_ratio(base.model, change) * base.measured[_WALL]
+    return base.noise_ns + max(missed + TRUST_RATIO * abs(delta), floor)
+
+
+def _case_delta(base: ModelledRun, case: Case) -> dict[str, float]:
+    before = base.played
+    if case.link is not base.model.link:
+        before = _replay_change(base.model, Change(), case.link)
+    after = _replay_change(base.model, case.change, case.link)
+    return {
+        _WALL: float(after.wall_ns.mean() - before.wall_ns.mean()),
+        _WAIT: float(after.wait_ns.mean() - before.wait_ns.mean()),
+        _TRANSFER: float(after.transfer_ns.mean() - before.transfer_ns.mean()),
+        _COMPUTE: float(after.work_ns.mean() - before.work_ns.mean()),
+    }
+
+
+def _replay_change(model: CalibratedModel, change: Change, link: Link) -> ReplayedSteps:
+    skeleton = change_passes(model, change)
+    ops = build_program(skeleton, change_policy(model.habits, change))
+    return replay_steps(ops, skeleton.work, link.changed(change), model.costs)
+
+
+def _modelled_terms(
+    model: CalibratedModel, played: ReplayedSteps, base: ReplayedSteps, sampled: Mapping[str, float]
+) -> dict[str, float]:
+    """Modelled terms: waiting and transfer as played, idle what is left, the rest as measured."""
+    wall = float(played.wall_ns.mean())
+    terms = {name: sampled[name] for name in LEDGER_TERMS}
+    terms[_WAIT], terms[_TRANSFER] = float(played.wait_ns.mean()), float(played.transfer_ns.mean())
+    terms[_IDLE] = 0.0
+    terms[_IDLE] = max(0.0, wall - sum(terms.values()))
+    return {_WALL: wall, **terms}
+
+
+def _balance_terms(base: ModelledRun, delta: Mapping[str, float], wall: float) -> dict[str, float]:
+    """Terms that are not negative and sum to the wall; idle takes what is left."""
+    terms = {name: max(0.0, base.measured[name] + delta.get(name, 0.0)) for name in LEDGER_TERMS}
+    rest = wall - sum(ns for name, ns in terms.items() if name != _IDLE)
+    if rest >= 0:
+        return terms | {_IDLE: rest}
+    terms[_IDLE] = 0.0
+    whole = sum(terms.values())
+    return {name: ns * wall / whole if whole else 0.0 for name, ns in terms.items()}
+
+
+def _make_row(name: str, base: ModelledRun, value: float, low: float, high: float) -> PredictedFigure:
+    measured, modelled = base.measured[name], base.modelled[name]
+    return PredictedFigure(
+        name=name,
+        measured=round(measured),
+        modelled=round(modelled),
+        predicted=round(value),
+        low=max(0, round(low)),
+        high=round(high),
+        error_ratio=modelled / measured - 1 if measured else None,
+        assumption=_TERM_ASSUMPTIONS.get(name, assumptions.COMPUTE),
+    )

@@ -1,0 +1,284 @@
+"""Replay steps of all ranks: the operations of a step, played on a link in the reference engine's order.
+
+Stage 3: a unit is gathered when it is needed, those ahead with it, then waited for, and given back after its
+pass.  The unit that encloses the others comes first in both directions, stays until the forward is over, and
+is reduced last.  Stages 1 and 2: each unit is gathered after its update, and its next forward waits for it;
+an engine on a device that waits at once does so after the whole update.
+From stage 2 on a reduction is launched when fewer than ``in_flight`` are under way, or the oldest is waited
+for; each backward ends with a wait for all.
+
+    start_i = max(launch_i + pick up, end of the message before)     arrival = max_i start_i
+    end     = arrival + T(kind, bytes)
+    a thread that waits goes on at end + wake, or at once where the message is there
+
+While it waits, what lies before the arrival of the message on the link is waiting, the rest transfer.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.planner.whatif.engine_policy import EnginePolicy
+from zprof.planner.whatif.links import Link, MessageCosts
+from zprof.planner.whatif.messages import ALL_REDUCE, GATHER, SCATTER
+from zprof.planner.whatif.passes import Floats, Pass, PassWork, Phase, StepPasses
+
+HEAD, TAIL = -1, -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Work of a pass, by its number, of the head or of a share of the tail."""
+
+    what: int
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A message begins its way."""
+
+    key: str
+    kind: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Await:
+    """The thread goes on when the message is there; one that nobody launched is there."""
+
+    key: str
+
+
+Op = Compute | Launch | Await
+
+
+def build_program(skeleton: StepPasses, habits: EnginePolicy) -> tuple[Op, ...]:
+    """One step; steps follow each other."""
+    return tuple(_ProgramBuilder(skeleton, habits).ops())
+
+
+class _ProgramBuilder:
+    """Builds the list; remembers what is gathered and what is in flight."""
+
+    def __init__(self, skeleton: StepPasses, habits: EnginePolicy) -> None:
+        self._skeleton = skeleton
+        self._habits = habits
+        self._present: set[int] = set()
+        self._flying: list[str] = []
+        self._count = 0
+
+    def ops(self) -> Iterator[Op]:
+        yield Compute(what=HEAD)
+        passes = self._skeleton.passes
+        for number, each in enumerate(passes):
+            yield from self._need(number, each)
+            yield Compute(what=number)
+            if each.reduces:
+                yield from self._reduce(each)
+            self._give_back(number, each)
+            if self._ends_backward(number):
+                yield from self._settle(0)
+        yield from self._finish()
+
+    def _ends_backward(self, number: int) -> bool:
+        passes = self._skeleton.passes
+        return number + 1 == len(passes) or passes[number + 1].micro_batch != passes[number].micro_batch
+
+    def _need(self, number: int, each: Pass) -> Iterator[Op]:
+        if not each.needs:
+            return
+        if self._habits.stage < 3:
+            if self._habits.stage and each.phase is Phase.FORWARD and each.micro_batch == 0:
+                yield Await(key=f"parameters.{each.unit}")
+            return
+        yield from self._gather(each.unit)
+        ahead = self._following(number, each)
+        for unit in ahead:
+            yield from self._gather(unit)
+        yield Await(key=f"gather.{each.unit}")
+
+    def _following(self, number: int, each: Pass) -> list[int]:
+        later = [
+            other.unit
+            for other in self._skeleton.passes[number + 1 :]
+            if (other.phase, other.micro_batch) == (each.phase, each.micro_batch) and other.needs
+        ]
+        return later[: self._habits.prefetch]
+
+    def _gather(self, unit: int) -> Iterator[Op]:
+        if unit not in self._present:
+            self._present.add(unit)
+            yield Launch(key=f"gather.{unit}", kind=GATHER, bytes=self._skeleton.units[unit].gather_bytes)
+
+    def _give_back(self, number: int, each: Pass) -> None:
+        if each.phase is Phase.BACKWARD:
+            encloses = self._skeleton.units[each.unit].encloses
+            if not (encloses and each.needs):
+                self._present.discard(each.unit)
+            return
+        if not self._skeleton.units[each.unit].encloses and not self._stays(each.unit):
+            self._present.discard(each.unit)
+        if self._skeleton.passes[number + 1].phase is Phase.BACKWARD:  # the forward is over, the root's too
+            self._present = {unit for unit in self._present if self._stays(unit)}
+
+    def _stays(self, unit: int) -> bool:
+        if self._habits.keep == "all":
+            return True
+        inside = [index for index, each in enumerate(self._skeleton.units) if not each.encloses]
+        return self._habits.keep == "last" and unit == inside[-1]
+
+    def _reduce(self, each: Pass) -> Iterator[Op]:
+        size = self._skeleton.units[each.unit].reduce_bytes
+        if size <= 0:
+            return
+        if self._habits.stage >= 2:
+            yield from self._settle(self._habits.in_flight - 1)
+        self._count += 1
+        key = f"reduce.{self._count}"
+        yield Launch(key=key, kind=SCATTER if self._habits.stage else ALL_REDUCE, bytes=size)
+        if self._habits.overlap_reduce:
+            self._flying.append(key)
+        else:
+            yield Await(key=key)
+
+    def _settle(self, most: int) -> Iterator[Op]:
+        while len(self._flying) > max(0, most):
+            yield Await(key=self._flying.pop(0))
+
+    def _finish(self) -> Iterator[Op]:
+        units = self._skeleton.units
+        if self._habits.stage not in (1, 2):
+            yield Compute(what=TAIL)
+            return
+        at_end = self._habits.updates_first and not self._habits.overlap_gather
+        share = 0.0 if at_end else 1.0 / (len(units) + 1)
+        if at_end:
+            yield Compute(what=TAIL)
+        for index, unit in enumerate(units):
+            if share:
+                yield Compute(what=TAIL, share=share)
+            yield Launch(key=f"parameters.{index}", kind=GATHER, bytes=unit.gather_bytes)
+        if share:
+            yield Compute(what=TAIL, share=share)
+        if not self._habits.overlap_gather:
+            for index in range(len(units)):
+                yield Await(key=f"parameters.{index}")
+
+
+#: Messages of a lane back to which a blocked thread is compared with.
+_LOOK_BACK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedSteps:
+    """Of each step and rank, in nanoseconds: arrays of [step, rank]."""
+
+    wall_ns: Floats
+    wait_ns: Floats
+    transfer_ns: Floats
+    work_ns: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _SentMessage:
+    start: Floats
+    arrival: float
+    end: float
+
+
+def replay_steps(ops: Sequence[Op], work: PassWork, link: Link, costs: MessageCosts) -> ReplayedSteps:
+    """Run the steps one after the other; the first one starts with an idle link and new parameters."""
+    machine = _Machine(work, link, costs)
+    count, ranks = work.head.shape
+    walls, waits, moves, works = (np.zeros((count, ranks)) for _ in range(4))
+    for step in range(-1, count):  # one more before: what a step leaves to the next is under way then
+        machine.begin(max(step, 0))
+        machine.run(ops)
+        if step >= 0:
+            walls[step] = machine.host - machine.begun
+            waits[step], moves[step], works[step] = machine.waited, machine.moved, machine.worked
+        machine.host = machine.host + work.between[max(step, 0)]
+    return ReplayedSteps(wall_ns=walls, wait_ns=waits, transfer_ns=moves, work_ns=works)
+
+
+class _Machine:
+    def __init__(self, work: PassWork, link: Link, costs: MessageCosts) -> None:
+        ranks = work.head.shape[1]
+        self._work = work
+        self._link = link
+        self._costs = costs
+        self._free: dict[str, float] = defaultdict(float)
+        self._sent: dict[str, _SentMessage] = {}
+        self._lane: list[_SentMessage] = []
+        self._times: dict[tuple[str, float], float] = {}
+        self.host: Floats = np.zeros(ranks)
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """A step begins."""
+        self._step = step
+        self.begun = self.host
+        self.waited, self.moved, self.worked = (np.zeros(len(self.host)) for _ in range(3))
+
+    def run(self, ops: Sequence[Op]) -> None:
+        """One step."""
+        for op in ops:
+            if isinstance(op, Compute):
+                self._compute(op)
+            elif isinstance(op, Launch):
+                self._launch(op)
+            else:
+                self._await(op)
+
+    def _compute(self, op: Compute) -> None:
+        if op.what == HEAD:
+            ns = self._work.head[self._step]
+        elif op.what == TAIL:
+            ns = self._work.tail[self._step] * op.share
+        else:
+            ns = self._work.passes[op.what, self._step]
+        self.host = self.host + ns
+        self.worked += ns
+
+    def _launch(self, op: Launch) -> None:
+        lane = op.kind if self._costs.lanes else ""
+        free = self._free[lane]
+        self.host = self.host + self._costs.launch_ns.get(op.kind, 0.0)
+        start = np.maximum(self.host + self._costs.pick_up_ns, free + self._costs.queue_ns if free else 0.0)
+        arrival = float(start.max())
+        end = arrival + self._transfer_ns(op)
+        self._free[lane] = end
+        sent = _SentMessage(start, arrival, end)
+        self._sent[op.key] = sent
+        self._lane.append(sent)
+        if len(self._lane) > _LOOK_BACK:
+            del self._lane[: _LOOK_BACK // 2]
+
+    def _transfer_ns(self, op: Launch) -> float:
+        key = (op.kind, op.bytes)
+        if key not in self._times:
+            self._times[key] = self._link.transfer_ns(op.kind, op.bytes)
+        return self._times[key]
+
+    def _await(self, op: Await) -> None:
+        sent = self._sent.get(op.key)
+        if sent is None:
+            return
+        late = self.host < sent.end
+        if not late.any():
+            return
+        since = self.host
+        least = float(since.min())
+        for other in reversed(self._lane):
+            if other.end <= least and not self._costs.lanes:
+                break  # one after the other: those before ended earlier still
+            if other.end <= least or other.arrival > sent.end:
+                continue
+            moving = np.minimum(other.end, sent.end) - np.maximum(since, other.arrival)
+            waiting = other.arrival - np.maximum(since, other.start)
+            self.moved += np.where(late, np.maximum(0.0, moving), 0.0)
+            self.waited += np.where(late, np.maximum(0.0, waiting), 0.0)
+        self.host = np.where(late, sent.end + self._costs.wake_ns, since)

@@ -1,0 +1,151 @@
+"""Communicators that share a link: what a message takes alone, and what beside those of others.
+
+Groups of other ranks may use other links, and often do not: inner and outer groups of a hybrid sharding meet
+on the same network card.  The recording says which.  If messages of a communicator are slower, byte for byte,
+the more of their time those of another one run beside them,
+
+    bytes / transfer = rate of the communicator and kind * (1 - lost * share of the time beside others)
+
+then it loses that part of its rate to them: half where both get as much, all where the other one goes first.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from zprof.analysis.intervals import covered, union
+from zprof.replay.graph import Graph
+from zprof.replay.tasks import NONE, Floats
+
+Strings = npt.NDArray[np.str_]
+
+#: The fit counts if it is that exact; communicators that lose less have a link of their own.
+_MAX_ERROR_RATIO, _LOST_RATIO = 0.15, 0.2
+#: However much it loses, a message ends at last.
+_MAX_LOST_RATIO = 0.95
+#: A fit wants more messages than that.
+_MIN_FREEDOM = 8
+#: A message with less left is done.
+_DONE_NS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """Of each collective its kind, its bytes, and how long those of other communicators ran beside it."""
+
+    kind: Strings
+    size: Floats
+    beside_ns: Floats
+
+
+def infer_link_sharing(
+    graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]
+) -> Graph:
+    """Return the graph with transfers as long as alone, and what each communicator loses beside others.
+
+    As it is where messages of different communicators do not meet, or do not hold each other up.
+    """
+    if len(np.unique(graph.lane[graph.lane != NONE])) < 2:
+        return graph
+    messages = _read_messages(graph, bytes_of_row, kind_of_row)
+    fits = ((lane, _fit_lost_ratio(graph, messages, lane)) for lane in np.unique(graph.lane).tolist())
+    lost = {lane: min(ratio, _MAX_LOST_RATIO) for lane, ratio in fits if ratio >= _LOST_RATIO}
+    if not lost:
+        return graph
+    shorter = messages.beside_ns * np.array([lost.get(lane, 0.0) for lane in graph.lane.tolist()])
+    ranks = []
+    for rank in graph.ranks:
+        work = rank.work_ns.copy()
+        inside = rank.collective != NONE
+        work[inside] -= shorter[rank.collective[inside]]
+        ranks.append(replace(rank, work_ns=work))
+    return replace(graph, ranks=tuple(ranks), transfer_ns=graph.transfer_ns - shorter, lost=lost)
+
+
+def _read_messages(
+    graph: Graph, bytes_of_row: Mapping[int, int], kind_of_row: Mapping[int, str]
+) -> _Messages:
+    beside, sizes = np.zeros(len(graph.transfer_ns)), np.zeros(len(graph.transfer_ns))
+    kinds = [""] * len(sizes)
+    for rank in graph.ranks:
+        at = np.flatnonzero(rank.collective != NONE)
+        numbers = rank.collective[at]
+        for number, row in zip(numbers.tolist(), rank.tasks.row[at].tolist(), strict=True):
+            sizes[number], kinds[number] = bytes_of_row.get(row, 0), kind_of_row[row]
+        end = rank.tasks.work[at, 1]
+        spans = np.rint(np.stack([end - graph.transfer_ns[numbers], end], axis=1)).astype(np.int64)
+        lanes = graph.lane[numbers]
+        for lane in np.unique(lanes[lanes != NONE]).tolist():
+            mine, others = lanes == lane, (lanes != lane) & (lanes != NONE)
+            own = covered(union(spans[others]), spans[mine, 0], spans[mine, 1])
+            beside[numbers[mine]] = np.maximum(beside[numbers[mine]], own)
+    return _Messages(np.array(kinds), sizes, beside)
+
+
+def _fit_lost_ratio(graph: Graph, messages: _Messages, lane: int) -> float:
+    """Return which part of its rate a communicator loses beside others; 0 where that is not known."""
+    known = (graph.lane == lane) & (messages.size > 0) & (graph.transfer_ns > 0) & (lane != NONE)
+    beside, rates = [], []
+    for kind in np.unique(messages.kind[known]).tolist():
+        mine = known & (messages.kind == kind)
+        rate = messages.size[mine] / graph.transfer_ns[mine]
+        beside.append(messages.beside_ns[mine] / graph.transfer_ns[mine])
+        rates.append(rate / rate.mean() - 1)
+    freedom = int(known.sum()) - len(rates) - 1
+    if freedom < _MIN_FREEDOM:
+        return 0.0
+    off = np.concatenate([each - each.mean() for each in beside])
+    rate = np.concatenate(rates)
+    contrast = float(off @ off)
+    if not contrast:
+        return 0.0
+    slope = float(off @ rate) / contrast
+    rest = rate - slope * off
+    error = np.sqrt(float(rest @ rest) / freedom / contrast)
+    # the rate alone is that at the mean share, less the slope times that share
+    return -slope / (1 - slope * float(np.concatenate(beside).mean())) if error <= _MAX_ERROR_RATIO else 0.0
+
+
+def stretch_transfers_ns(graph: Graph, begins: Floats) -> Floats:
+    """Return how long each message takes if it begins then and shares its link; ``begins`` by instance."""
+    taken: Floats = graph.transfer_ns.copy()
+    for rank in graph.ranks:
+        numbers = rank.collective[rank.collective != NONE]
+        numbers = numbers[(graph.lane[numbers] != NONE) & ~np.isnan(begins[numbers])]
+        queues: dict[int, deque[int]] = defaultdict(deque)
+        for number in numbers[np.argsort(begins[numbers], kind="stable")].tolist():
+            queues[int(graph.lane[number])].append(number)
+        for number, took in _run_beside(queues, begins, graph.transfer_ns, graph.lost):
+            taken[number] = max(taken[number], took)
+    return taken
+
+
+def _run_beside(
+    queues: Mapping[int, deque[int]], begins: Floats, alone_ns: Floats, lost: Mapping[int, float]
+) -> Iterator[tuple[int, float]]:
+    """Run the first message of each communicator, all at once; each with the time that it takes."""
+    now = 0.0
+    running: dict[int, tuple[int, float, float]] = {}  # by lane: message, when it began, what is left of it
+    while True:
+        for lane, queue in queues.items():
+            if lane not in running and queue and begins[queue[0]] <= now:
+                number = queue.popleft()
+                running[lane] = (number, now, float(alone_ns[number]))
+        waiting = [float(begins[queue[0]]) for lane, queue in queues.items() if queue and lane not in running]
+        if not running:
+            if not waiting:
+                return
+            now = min(waiting)
+            continue
+        rates = {lane: 1 - lost.get(lane, 0.0) if len(running) > 1 else 1.0 for lane in running}
+        until = min([now + left / rates[lane] for lane, (_, _, left) in running.items()] + waiting)
+        for lane, (number, began, left) in list(running.items()):
+            left -= (until - now) * rates[lane]
+            running[lane] = (number, began, left)
+            if left <= _DONE_NS:
+                del running[lane]
+                yield number, until - began
+        now = until

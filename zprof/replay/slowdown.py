@@ -1,0 +1,104 @@
+"""How much slower kernels run beside collectives, by kernels that do the same work.
+
+Kernels at one place of a model's repeated block do the same work in every block, step and rank; blocks of
+other sizes take longer by a factor of their own.  So with r the share of a kernel's time beside a collective
+
+    log(time) = place in the block + block + log(slowdown) * r
+
+is fitted over all kernels of blocks.  Names alone cannot tell: one GEMM kernel serves matrices of many sizes.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from zprof.analysis.intervals import Int64s, covered, union
+from zprof.replay.blocks import find_blocks
+from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.tasks import NONE, Floats
+
+#: The fit counts if it rests on the contrast of so many kernels wholly beside and alone, and is that exact.
+_MIN_CONTRAST, _MAX_ERROR_RATIO = 4.0, 0.03
+#: A place that fewer kernels share says nothing.
+_MIN_ALIKE = 3
+#: Rounds of taking the means of places and of blocks off in turn.
+_ROUNDS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernels:
+    """Kernels of blocks: their time, their share beside collectives, their place, and their block."""
+
+    log_ns: Floats
+    beside_ratio: Floats
+    place: Int64s
+    block: Int64s
+
+
+def fit_slowdown(graph: Graph, copies: Collection[str]) -> float | None:
+    """Return how much longer kernels take beside a collective than alone, as a ratio.
+
+    ``copies`` are names of kernels that only serve collectives.  None where the step has no blocks, or where
+    its kernels run beside collectives always, or never.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    ranks = [_read_block_kernels(rank, copies, numbers) for rank in graph.ranks]
+    kernels = _Kernels(
+        log_ns=np.concatenate([each.log_ns for each in ranks]),
+        beside_ratio=np.concatenate([each.beside_ratio for each in ranks]),
+        place=np.concatenate([each.place for each in ranks]),
+        block=np.concatenate([each.block for each in ranks]),
+    )
+    if not len(kernels.log_ns):
+        return None
+    alike = np.bincount(kernels.place)[kernels.place] >= _MIN_ALIKE
+    ratio = _subtract_means(kernels, kernels.beside_ratio)[alike]
+    log_ns = _subtract_means(kernels, kernels.log_ns)[alike]
+    contrast = float(ratio @ ratio)
+    unknowns = len(np.unique(kernels.place[alike])) + len(np.unique(kernels.block[alike]))
+    if contrast < _MIN_CONTRAST or len(ratio) <= unknowns:
+        return None
+    slope = float(ratio @ log_ns) / contrast
+    rest = log_ns - slope * ratio
+    error = np.sqrt(float(rest @ rest) / (len(ratio) - unknowns) / contrast)
+    return float(np.exp(slope)) if error <= _MAX_ERROR_RATIO else None
+
+
+def _read_block_kernels(
+    rank: RankGraph, copies: Collection[str], numbers: dict[tuple[object, ...], int]
+) -> _Kernels:
+    """Read the kernels of a rank; ``numbers`` are given to places and blocks as they come, for all ranks."""
+    blocks = find_blocks(rank, copies)
+    chosen = np.flatnonzero((blocks != NONE) & (rank.tasks.work[:, 1] > rank.tasks.work[:, 0]))
+    names = rank.tasks.kernel
+    place, block = [], []
+    counts: dict[tuple[object, ...], int] = {}
+    opens, began, number = "", 0, NONE
+    for order, at in enumerate(chosen.tolist()):
+        if blocks[at] != number:
+            opens, began, number = names[at], order, int(blocks[at])
+            passed = (int(rank.tasks.step[at]), opens)
+            counts[passed] = counts.get(passed, 0) + 1
+        place.append(numbers.setdefault(("place", opens, order - began, names[at]), len(numbers)))
+        block.append(numbers.setdefault(("block", opens, counts[passed]), len(numbers)))
+    work = np.rint(rank.tasks.work)
+    busy = union(work[rank.collective != NONE].astype(np.int64))
+    begin, end = work[chosen].astype(np.int64).T
+    length = np.maximum(1.0, end - begin)
+    return _Kernels(
+        log_ns=np.log(length),
+        beside_ratio=covered(busy, begin, end) / length,
+        place=np.array(place, dtype=np.int64),
+        block=np.array(block, dtype=np.int64),
+    )
+
+
+def _subtract_means(kernels: _Kernels, values: Floats) -> Floats:
+    """Return the values without what their place and their block have in common."""
+    left = values
+    for _ in range(_ROUNDS):
+        for key in (kernels.place, kernels.block):
+            count = np.maximum(1, np.bincount(key))
+            left = left - (np.bincount(key, weights=left) / count)[key]
+    return left

@@ -1,0 +1,325 @@
+"""The measured step without a cause: what the fix of each changes in the replay.
+
+Each returns the step changed in one way or in several, where it is not known how much a fix does.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import intervals
+from zprof.analysis.time.host_calls import read_host_calls
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Cause, Finding
+from zprof.replay import edits
+from zprof.replay.blocks import count_blocks
+from zprof.replay.graph import Graph, RankGraph
+from zprof.replay.messages import run_beside_ratio
+from zprof.replay.slow_ranks import find_excess, mark_in_turn
+from zprof.replay.slowdown import fit_slowdown
+from zprof.replay.tasks import NONE, Bools, Floats
+from zprof.rules.compute.comm_slows_compute import measure_slowdown_by_name
+from zprof.rules.counterfactual.resized_messages import (
+    fix_spanning_shards,
+    merge_small_units,
+    remove_excess_latency,
+    split_single_unit,
+)
+from zprof.rules.rule import GRADIENT_COPY_KERNEL, copy_names, select_kind
+from zprof.rules.transfer.latency import read_latencies
+from zprof.rules.transfer.low_bus_bandwidth import read_reached_ratios
+from zprof.rules.volume.accumulation_syncs import select_early_reductions
+from zprof.rules.volume.model_traffic import read_model_traffic
+from zprof.rules.volume.needless_collectives import read_passes
+from zprof.rules.volume.regathers import Regathers, find_regathers, select_gone_with_cause
+from zprof.rules.volume.unhidden_optimizer_gather import read_closing_gathers
+
+#: A host that launches compiled or captured work takes that part of its time: at least and at most.
+_LAUNCH_LEFT_RATIOS = (0.5, 0.0)
+_HALF_RATIO = 0.5
+#: The forward's share of a step's compute, with and without recomputation, and how much longer it takes
+#: beside gathers at least: those take processors and memory bandwidth from it.
+_FORWARD_AND_SLOWDOWN_RATIOS = ((0.25, 0.5), (0.35, 0.15))
+#: What lies before and behind a model's blocks: embeddings and head.
+_UNITS_AROUND_BLOCKS = 2
+#: Of the time of closing gathers: with more compute beside them they are hidden, if not well.
+_BESIDE_RATIO = 0.1
+#: Kernels that take so much longer beside collectives are slowed down; 1.00 to 1.06 is usual.
+SLOWED_RATIO = 1.10
+#: A call of launching takes less, with what the host does before it.
+_LONG_NS = 1_000_000
+WAITS = re.compile(r"(cuda|hip|cu)\w*(Synchronize|Memcpy)\w*", re.ASCII)
+WAITS_FOR_EVENT = re.compile(r"(cuda|hip|cu)EventSynchronize\w*", re.ASCII)
+ALLOCATES = re.compile(
+    r"(cuda|hip)(Malloc|Free)\w*|(cu|hip)Mem(Create|Map|Unmap|Release|Alloc|Free)\w*", re.ASCII
+)
+
+#: A batch that is there is fetched in so long: from a queue, with its pinned copy.
+_FETCH_NS = 200_000
+
+Edit = Callable[[RunAnalysis, Graph, Finding], Sequence[Graph]]
+
+
+def select_opening_gathers(analysis: RunAnalysis) -> frozenset[int]:
+    """Return the rows of the gathers that a forward or a backward needs, not those that end a step."""
+    closing = read_closing_gathers(analysis)
+    return select_gathers(analysis).difference(closing.gathers.index.tolist() if closing is not None else ())
+
+
+def _halve_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    rows = read_model_traffic(analysis).reductions.full_rows.index.tolist()
+    return _halve_bytes(analysis, graph, rows, lambda name: GRADIENT_COPY_KERNEL in name)
+
+
+def _halve_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    rows = read_model_traffic(analysis).gathers.full_rows.index.tolist()
+    return _halve_bytes(analysis, graph, rows, lambda name: GRADIENT_COPY_KERNEL not in name)
+
+
+def _halve_bytes(
+    analysis: RunAnalysis, graph: Graph, rows: Sequence[int], copied: Callable[[str], bool]
+) -> Sequence[Graph]:
+    """Half of the bytes and of their copies, with the latency of the fitted link or with none."""
+    collectives = analysis.collectives.loc[list(rows)]
+    latency = {(fit.kind, fit.group): fit.latency_ns for fit in analysis.time.fits}
+    ratios = {}
+    for row, kind, group, transfer in zip(
+        collectives.index.tolist(),
+        collectives["kind"].astype(str).tolist(),
+        collectives["group"].astype(str).tolist(),
+        collectives["transfer_ns"].tolist(),
+        strict=True,
+    ):
+        fixed = min(1.0, max(0.0, latency.get((kind, group), 0.0)) / max(1.0, transfer))
+        ratios[row] = fixed + _HALF_RATIO * (1 - fixed)
+    scaled = (edits.scale_transfers(graph, each) for each in (ratios, dict.fromkeys(ratios, _HALF_RATIO)))
+    return [edits.scale_work(each, _scale_copies(analysis, _HALF_RATIO, copied)) for each in scaled]
+
+
+def _drop_repeated(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    again = find_regathers(analysis, finding.cause)
+    if not isinstance(again, Regathers):
+        return []
+    return _drop_collectives(
+        analysis, graph, select_gone_with_cause(again.gathers, finding.cause)["row"].tolist()
+    )
+
+
+def _drop_early_reductions(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Without them; gradients that are not reduced are added up, which takes compute instead.
+
+    Adding up reads and writes about what the copies into and out of the reduction's buffer do.
+    """
+    early, _ = select_early_reductions(read_passes(analysis))
+    rows = early["row"].tolist()
+    return [
+        edits.drop_collectives(graph, frozenset(rows), keeps_copies=True),
+        *_drop_collectives(analysis, graph, rows),
+    ]
+
+
+def _drop_collectives(analysis: RunAnalysis, graph: Graph, rows: Sequence[int]) -> Sequence[Graph]:
+    """Without these collectives and their copies; the time before the first call of each is whose it is."""
+    return [
+        edits.drop_collectives(graph, frozenset(rows), keeps_hooks=True),
+        edits.drop_collectives(graph, frozenset(rows)),
+    ]
+
+
+def _scale_copies(
+    analysis: RunAnalysis, left: float, copied: Callable[[str], bool] = lambda name: True
+) -> Callable[[RankGraph], Floats]:
+    names = frozenset(filter(copied, copy_names(analysis)))
+    return lambda rank: np.array([left if name in names else 1.0 for name in rank.tasks.kernel])
+
+
+def _drop_copies(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Without the copies' work and half of what launching them takes, and without all of it.
+
+    Then parameters are views of what is gathered.
+    """
+    names = copy_names(analysis)
+
+    def are_copies(rank: RankGraph) -> Bools:
+        return np.array([name in names for name in rank.tasks.kernel], dtype=np.bool_)
+
+    idle = edits.scale_work(graph, _scale_copies(analysis, 0.0))
+    return [edits.scale_host(idle, left, are_copies) for left in _LAUNCH_LEFT_RATIOS]
+
+
+def select_gathers(analysis: RunAnalysis) -> frozenset[int]:
+    """Return the rows of the collectives that gather from several ranks."""
+    gathers = select_kind(analysis.collectives, CollectiveKind.ALL_GATHER)
+    return frozenset(gathers.index[gathers["group_size"] != 1].tolist())
+
+
+def _prefetch(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    return [edits.launch_earlier(graph, select_gathers(analysis))]
+
+
+def _hide_closing_gathers(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    seen = read_closing_gathers(analysis)
+    if seen is None:
+        return []
+    rows = frozenset(seen.gathers.index.tolist())
+    if run_beside_ratio(graph, rows) > _BESIDE_RATIO:  # the next forward hides them already
+        return [graph]
+    slower = measure_slowdown(analysis, graph) - 1
+    split = _split_ns(analysis, graph, rows)
+    return [
+        edits.hide_under_next_step(graph, rows, ratio, slower=max(least, slower), split_ns=split)
+        for ratio, least in _FORWARD_AND_SLOWDOWN_RATIOS
+    ]
+
+
+def _split_ns(analysis: RunAnalysis, graph: Graph, rows: frozenset[int]) -> float:
+    """Return how much longer these gathers take if each block of the model has one, and both of its ends."""
+    blocks = count_blocks(graph.ranks[0], copy_names(analysis)) + _UNITS_AROUND_BLOCKS
+    known = read_latencies(analysis)
+    latency = max((known.of_row(row) or 0.0 for row in rows), default=0.0)
+    steps = max(1, len(analysis.steps))
+    return latency * max(0.0, blocks - len(rows) / steps)
+
+
+def _even_out_late_ranks(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    late = sorted({entry.rank for entry in finding.evidence if entry.rank is not None})
+    return [edits.even_out_ranks(graph, late), edits.even_out_ranks(graph)] if late else []
+
+
+def _even_out_late_steps(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    excess = find_excess(graph, measure_loading_ns(analysis, graph), in_turn=True)
+    return [edits.even_out_steps(graph, mark_in_turn(excess))]
+
+
+def _unblock(pattern: re.Pattern[str]) -> Edit:
+    def edit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+        return [edits.unblock_calls(graph, lambda rank: are_calls(rank, pattern) & (rank.blocks_on != NONE))]
+
+    return edit
+
+
+def _keep_allocations(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    freed = edits.unblock_calls(graph, lambda rank: are_calls(rank, ALLOCATES))
+    return [freed]
+
+
+def are_calls(rank: RankGraph, pattern: re.Pattern[str]) -> Bools:
+    """Return which calls have a name of the pattern."""
+    return np.array([pattern.fullmatch(name) is not None for name in rank.tasks.name], dtype=np.bool_)
+
+
+def launch_faster(analysis: RunAnalysis, graph: Graph, finding: Finding | None = None) -> Sequence[Graph]:
+    """Return the step with hosts that launch in half of the time, and in none."""
+    loading = measure_loading_ns(analysis, graph)
+
+    return [
+        edits.scale_host(graph, left, lambda rank: is_launch(rank) & (loading[rank.tasks.rank] == 0))
+        for left in _LAUNCH_LEFT_RATIOS
+    ]
+
+
+def _load_without_wait(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    return [edits.shorten_gaps(graph, measure_loading_ns(analysis, graph))]
+
+
+def is_launch(rank: RankGraph) -> Bools:
+    """Return which calls are those of launching: many, short, each a little after the one before.
+
+    A host that is away for longer does something else: it loads, allocates, computes or sleeps.
+    """
+    chosen: Bools = (
+        (rank.blocks_on == NONE) & (rank.gap_ns + rank.call_ns < _LONG_NS) & ~are_calls(rank, ALLOCATES)
+    )
+    return chosen
+
+
+def measure_loading_ns(analysis: RunAnalysis, graph: Graph) -> Mapping[int, Floats]:
+    """How much of the time before each call the host waited for its data loader, beyond fetching a batch."""
+    assert analysis.source is not None
+    found = {}
+    clocks = {tracks.rank: tracks.clock for tracks in analysis.tracks}
+    for rank in graph.ranks:
+        number = rank.tasks.rank
+        spans = read_host_calls(analysis.source, number).on(clocks[number]).loader
+        begins = np.minimum(spans[:, 0] + _FETCH_NS, spans[:, 1])
+        found[number] = edits.gap_time_within(rank, intervals(begins, spans[:, 1]), graph.origin_ns)
+    return found
+
+
+def _undo_slowdown(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    return [edits.undo_slowdown(graph, measure_slowdown(analysis, graph))]
+
+
+def measure_slowdown(analysis: RunAnalysis, graph: Graph) -> float:
+    """Return how much longer kernels take beside collectives, by their places or else by their names."""
+    fitted = fit_slowdown(graph, copy_names(analysis))
+    if fitted is not None:
+        return max(1.0, fitted)
+    by_name = measure_slowdown_by_name(analysis.kernels)
+    return min(by_name.factor, by_name.typical_factor) if by_name.known else 1.0
+
+
+def _restore_baseline_compute(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """With the kernels as fast as in the baseline, by the mean of the ranks and by the worst one."""
+    slower = [float(entry.value) for entry in finding.evidence if entry.unit == "ratio"][:2]
+    return [edits.scale_work(graph, partial(_scaled_work, 1 / ratio)) for ratio in slower if ratio > 1]
+
+
+def _scaled_work(ratio: float, rank: RankGraph) -> Floats:
+    return np.full(len(rank.tasks), ratio)
+
+
+def start_held_collectives(
+    analysis: RunAnalysis, graph: Graph, finding: Finding | None = None
+) -> Sequence[Graph]:
+    """Return the step in which no kernel holds a collective that does not need it."""
+    return [edits.release_held(graph, select_opening_gathers(analysis))]
+
+
+def _speed_up_link(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    ratios = {}
+    for kind, reached in read_reached_ratios(finding).items():
+        ratios.update(dict.fromkeys(select_kind(analysis.collectives, kind).index.tolist(), reached))
+    return [edits.scale_transfers(graph, ratios)] if ratios else []
+
+
+def _remove_padding(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Without the share of the bytes that is padding; the kernels that fill it up may go as well."""
+    ratio = next((entry.value for entry in finding.evidence if entry.unit == "ratio"), 0.0)
+    traffic = read_model_traffic(analysis)
+    rows = [*traffic.gathers.rows.index.tolist(), *traffic.reductions.rows.index.tolist()]
+    smaller = edits.scale_transfers(graph, dict.fromkeys(rows, 1 / (1 + ratio)))
+    return [smaller, edits.scale_work(smaller, _scale_copies(analysis, 1 / (1 + ratio)))] if ratio else []
+
+
+EDITS: Mapping[Cause, Edit] = {
+    Cause.UNEVEN_SHAPES: _remove_padding,
+    Cause.FP32_REDUCE: _halve_reductions,
+    Cause.FP32_GATHER: _halve_gathers,
+    Cause.ACCUMULATION_SYNCS: _drop_early_reductions,
+    Cause.ACCUMULATION_REGATHERS: _drop_repeated,
+    Cause.CHECKPOINT_REGATHERS: _drop_repeated,
+    Cause.LAST_UNIT_REGATHERED: _drop_repeated,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: _drop_repeated,
+    Cause.COPY_OVERHEAD: _drop_copies,
+    Cause.NO_PREFETCH: _prefetch,
+    Cause.UNHIDDEN_OPTIMIZER_GATHER: _hide_closing_gathers,
+    Cause.STRAGGLER_RANK: _even_out_late_ranks,
+    Cause.ROTATING_STRAGGLER: _even_out_late_steps,
+    Cause.BLOCKING_SYNC: _unblock(WAITS),
+    Cause.RATE_LIMITED_PREFETCH: _unblock(WAITS_FOR_EVENT),
+    Cause.ALLOCATOR_RETRIES: _keep_allocations,
+    Cause.CPU_BOUND_LAUNCH: launch_faster,
+    Cause.DATA_LOADER: _load_without_wait,
+    Cause.COMM_SLOWS_COMPUTE: _undo_slowdown,
+    Cause.LOST_COMPUTE_EFFICIENCY: _restore_baseline_compute,
+    Cause.COMPUTE_BLOCKS_COMM: start_held_collectives,
+    Cause.LOW_BUS_BANDWIDTH: _speed_up_link,
+    Cause.UNITS_TOO_SMALL: merge_small_units,
+    Cause.LATENCY_BOUND_COLLECTIVES: remove_excess_latency,
+    Cause.SINGLE_UNIT: split_single_unit,
+    Cause.SHARDING_SPANS_NODES: fix_spanning_shards,
+}

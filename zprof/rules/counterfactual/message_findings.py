@@ -1,0 +1,215 @@
+"""Judge the sizes of messages by what a replayed step wins with others.
+
+Three causes share their signs (short messages that show), and differ in what they are: units that are parts
+of blocks, one unit that is the whole model, and a link that is slow to answer whatever is sent.  The first
+two are read off the order of gathers and compute, the third off the latency.  Where a step can be replayed
+these answers take the place of those of the rules that model a step by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns, format_percent, format_rate
+from zprof.model.gaps import Gap
+from zprof.replay.graph import Graph
+from zprof.rules.counterfactual.pricing import Replay, widen_by_model_error
+from zprof.rules.counterfactual.resized_messages import MessageSizes, find_spanning_shards, shard_within_host
+from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity
+from zprof.rules.transfer.latency_bound_collectives import FIXES as LATENCY_FIXES
+from zprof.rules.transfer.sharding_spans_nodes import FIXES as HOST_FIXES
+from zprof.rules.transfer.single_unit import UNIT_FIXES as ONE_UNIT_FIXES
+from zprof.rules.transfer.small_messages import UNITS_PER_BLOCK, find_small_messages
+from zprof.rules.transfer.units_too_small import FIXES as SMALL_UNIT_FIXES
+
+#: Of the step: a gain from which a cause is named, and from which it is sure.
+_WORTH_RATIO, _SURE_RATIO = 0.015, 0.05
+_SURE_STEPS = 3
+#: Kernels that run beside messages for the first time are slowed by them: of what hiding those wins, at most.
+_SLOWED_RATIO = 0.25
+
+
+def judge_message_sizes(
+    analysis: RunAnalysis, replay: Replay, answers: Sequence[Finding | Gap]
+) -> tuple[list[Finding | Gap], list[Finding]]:
+    """Return the answers without those about sizes of messages, and what replays tell of these."""
+    if replay.graph is None or replay.base_ns is None:
+        return list(answers), []
+    known = {answer.cause: answer for answer in answers if isinstance(answer, Finding)}
+    found = _judge_causes(analysis, replay, MessageSizes(analysis, replay.graph), known)
+    rest = [answer for answer in answers if _cause_of(answer, found) is None]
+    return rest, [one for one in found.values() if one is not None]
+
+
+def _cause_of(answer: Finding | Gap, causes: Mapping[Cause, Finding | None]) -> Cause | None:
+    if isinstance(answer, Finding):
+        return answer.cause if answer.cause in causes else None
+    return next((cause for cause in causes if answer.what == f"rule {cause.value} not tested"), None)
+
+
+def _judge_causes(
+    analysis: RunAnalysis, replay: Replay, sizes: MessageSizes, known: Mapping[Cause, Finding]
+) -> dict[Cause, Finding | None]:
+    if not len(sizes.messages.at):
+        return {}
+    found: dict[Cause, Finding | None] = {}
+    if sizes.has_blocks:  # else it is not known what a unit is a part of
+        small = _find_small_units(analysis, replay, sizes) or _find_named_parts(analysis, known)
+        found[Cause.UNITS_TOO_SMALL] = small
+        # units that wait for an ordinary latency wait for it less often if they are larger
+        latency = None if small else _find_latency(analysis, replay, sizes)
+        found[Cause.LATENCY_BOUND_COLLECTIVES] = _widen_by_larger_messages(latency, known)
+        if sizes.gathers_for_passes:
+            found[Cause.SINGLE_UNIT] = _find_single_unit(analysis, replay, sizes)
+    if find_spanning_shards(analysis) is not None:
+        found[Cause.SHARDING_SPANS_NODES] = _find_spanning_shards(analysis, replay)
+    return found
+
+
+def _find_named_parts(analysis: RunAnalysis, known: Mapping[Cause, Finding]) -> Finding | None:
+    """Return the rule's finding where names tell that units are parts of blocks, whatever repeats."""
+    small = find_small_messages(analysis)
+    return known.get(Cause.UNITS_TOO_SMALL) if small is not None and small.are_parts else None
+
+
+def _widen_by_larger_messages(latency: Finding | None, known: Mapping[Cause, Finding]) -> Finding | None:
+    """Widen the range of a repaired link by what larger messages on the same link win."""
+    larger = known.get(Cause.LATENCY_BOUND_COLLECTIVES)
+    if latency is None or larger is None:
+        return latency
+    low, high = latency.saving_ns
+    return replace(latency, saving_ns=(min(low, larger.saving_ns[0]), max(high, larger.saving_ns[1])))
+
+
+def _saving_range(
+    replay: Replay, changed: Sequence[Graph], lowered: float = 0.0
+) -> tuple[float, float, float] | None:
+    """Return what is won at most as replayed, and its bounds; None where no finding is worth it."""
+    gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
+    if not gains or max(gains) < _WORTH_RATIO * replay.step_ns:
+        return None
+    low, high = widen_by_model_error(min(gains) * (1 - lowered), max(gains), replay.step_ns)
+    return max(gains), low, high
+
+
+def _rate_confidence(replay: Replay, low: float) -> Confidence:
+    steps = replay.graph.steps if replay.graph else 0
+    if steps == 1:
+        return Confidence.LOW
+    sure = low >= _SURE_RATIO * replay.step_ns and steps >= _SURE_STEPS
+    return Confidence.HIGH if sure else Confidence.MEDIUM
+
+
+def _find_small_units(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
+    per_block = sizes.messages.units_per_block
+    won = _saving_range(replay, sizes.merged()) if per_block > UNITS_PER_BLOCK else None
+    if won is None:
+        return None
+    gain, low, high = won
+    count = mean_per_step(analysis, len(sizes.messages.gathers) * len(sizes.graph.ranks))
+    return make_finding(
+        Cause.UNITS_TOO_SMALL,
+        sentence=f"each block is {per_block:g} units: with one for each block a step is "
+        f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        evidence=[
+            Evidence(what="wrapped units of a block", value=per_block, unit="count"),
+            Evidence(what="all_gathers a step", value=count, unit="count"),
+            Evidence(what="latency of one", value=_latency_ns(sizes), unit="ns"),
+            _replay_evidence(gain),
+        ],
+        saving_ns=(low, high),
+        severity=rate_severity(high, replay.step_ns),
+        confidence=_rate_confidence(replay, low),
+        fix=choose_fix(analysis.training.engine, SMALL_UNIT_FIXES),
+        disprove="wrap whole blocks and record again: if as much of the gathers stays exposed, their number "
+        "was not what cost the time",
+    )
+
+
+def _find_latency(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
+    won = _saving_range(replay, sizes.quick())
+    if won is None:
+        return None
+    gain, low, high = won
+    latency = _latency_ns(sizes)
+    fixes = LATENCY_FIXES[0] if sizes.gathers_for_passes else LATENCY_FIXES[1]
+    return make_finding(
+        Cause.LATENCY_BOUND_COLLECTIVES,
+        sentence=f"a collective takes {format_ns(latency)} whatever it moves: with the latency of an "
+        f"ordinary link a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        evidence=[
+            Evidence(what="latency of a collective", value=latency, unit="ns"),
+            _replay_evidence(gain),
+        ],
+        saving_ns=(low, high),
+        severity=rate_severity(high, replay.step_ns),
+        confidence=_rate_confidence(replay, low),
+        fix="repair the link (NCCL_DEBUG=INFO names the transport; NCCL_IB_HCA, NCCL_SOCKET_IFNAME choose "
+        f"it), or send fewer and larger messages:\n{choose_fix(analysis.training.engine, fixes)}",
+        disprove="measure one element between the same hosts (nccl-tests -b 4 -e 4, ping): if that takes "
+        "far less than the latency stated here, the messages wait for something else",
+    )
+
+
+def _find_single_unit(analysis: RunAnalysis, replay: Replay, sizes: MessageSizes) -> Finding | None:
+    won = _saving_range(replay, sizes.split(), _SLOWED_RATIO) if sizes.is_one_unit else None
+    if won is None:
+        return None
+    gain, low, high = won
+    blocks = len(np.unique(sizes.messages.blocks)) // (2 * sizes.graph.steps)
+    return make_finding(
+        Cause.SINGLE_UNIT,
+        sentence=f"the model is one unit, gathered before its {blocks} blocks compute: with a unit for each "
+        f"a step is {format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        evidence=[
+            Evidence(what="blocks of the model", value=blocks, unit="count"),
+            _replay_evidence(gain),
+        ],
+        saving_ns=(low, high),
+        severity=rate_severity(high, replay.step_ns),
+        confidence=_rate_confidence(replay, low),
+        fix=choose_fix(analysis.training.engine, ONE_UNIT_FIXES),
+        disprove="wrap each block and record again: if the first gather and the last reduction show as much "
+        "as before, it is the link that is slow",
+    )
+
+
+def _find_spanning_shards(analysis: RunAnalysis, replay: Replay) -> Finding | None:
+    seen = find_spanning_shards(analysis)
+    if seen is None or replay.graph is None:
+        return None
+    won = _saving_range(replay, shard_within_host(analysis, replay.graph, seen))
+    if won is None:
+        return None
+    gain, low, high = won
+    rate = f"{format_rate(seen.within[0])} or more, which a host has inside"
+    sure = _rate_confidence(replay, low)
+    return make_finding(
+        Cause.SHARDING_SPANS_NODES,
+        sentence=f"shards lie on {seen.hosts} hosts, so that every gather crosses the link between them: "
+        f"{format_rate(seen.seen)} of bus bandwidth, not {rate}. With shards within a host a step is up to "
+        f"{format_ns(gain)} shorter ({format_percent(gain / replay.step_ns)})",
+        evidence=[
+            Evidence(what="hosts of the group that shards", value=seen.hosts, unit="count"),
+            Evidence(what="ranks of it on each host", value=seen.per_host, unit="count"),
+            Evidence(what="bus bandwidth, median", value=seen.seen, unit="bytes_per_s"),
+            _replay_evidence(gain),
+        ],
+        saving_ns=(low, high),
+        severity=rate_severity(high, replay.step_ns),
+        confidence=sure if seen.measured or sure is not Confidence.HIGH else Confidence.MEDIUM,
+        fix=choose_fix(analysis.training.engine, HOST_FIXES),
+        disprove="run the same job on the ranks of one host: if its gathers are as slow there, the link "
+        "between hosts is not what they wait for",
+    )
+
+
+def _latency_ns(sizes: MessageSizes) -> float:
+    return max(sizes.latency.by_ranks.values(), default=0.0)
+
+
+def _replay_evidence(gain: float) -> Evidence:
+    return Evidence(what="step without it shorter by, replayed", value=gain, unit="ns")

@@ -1,0 +1,240 @@
+"""Price a fix by replaying the measured step without the cause.
+
+A rule finds its cause and has a range of its own.  Here the step of all ranks is played again with that one
+thing changed (:mod:`zprof.replay`): what was launched late is launched earlier, what waited for it follows,
+and what was hidden may show instead.  The saving is what the replay gains, widened by what it cannot know.
+If the rule's own range does not overlap it, the two models disagree, and the confidence falls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Confidence, Finding, Severity
+from zprof.model.gaps import Gap
+from zprof.replay.graph import Graph, build_graph
+from zprof.replay.link_sharing import infer_link_sharing
+from zprof.replay.messages import held_gathers_ratio, late_gathers_ratio
+from zprof.replay.play import ReplayDeadlock, play_graph
+from zprof.replay.tasks import NONE, Floats
+from zprof.rules.compute.idle_time import is_inference
+from zprof.rules.counterfactual.fixes import EDITS, SLOWED_RATIO, measure_slowdown, select_opening_gathers
+from zprof.rules.counterfactual.resized_messages import MessageSizes
+from zprof.rules.rule import SURE_RATIO, Rule, rate_severity
+from zprof.rules.volume.regathers import measure_headroom, read_gathers
+
+#: Of what the replay gains: dependencies that were not seen, and times that the change itself moves.
+_MODEL_ERROR_RATIO = 0.15
+#: Of the step, a replay is that far off at least.
+_STEP_ERROR_RATIO = 0.002
+#: Of the step: a gain below which a cause costs nothing.
+_NOTHING_RATIO = 0.01
+#: What these would drop or halve is known for certain, and what it costs only from the whole step.
+_PROPOSED_CAUSES = frozenset(
+    {
+        Cause.ACCUMULATION_SYNCS,
+        Cause.ACCUMULATION_REGATHERS,
+        Cause.CHECKPOINT_REGATHERS,
+        Cause.LAST_UNIT_REGATHERED,
+        Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+        Cause.FP32_GATHER,
+        Cause.FP32_REDUCE,
+        Cause.COPY_OVERHEAD,
+        Cause.COMM_SLOWS_COMPUTE,
+    }
+)
+#: Stalls of a host, which a host that ran ahead would hide: a wait at the end of each step shows them.
+_STALL_CAUSES = frozenset({Cause.DATA_LOADER, Cause.STRAGGLER_RANK, Cause.ROTATING_STRAGGLER})
+#: Of the gathers: programs that do not prefetch in one of two passes have half of them late, or a quarter
+#: where later micro-batches keep units.
+_LATE_RATIO = 0.20
+#: Of the gathers: single ones start as a kernel ends by chance.
+_HELD_RATIO = 0.1
+
+
+@dataclass(frozen=True, slots=False, kw_only=True)
+class Replay:
+    """The graph of a run, built and played when it is first asked for."""
+
+    analysis: RunAnalysis
+
+    @cached_property
+    def _played(self) -> tuple[Graph, Floats] | None:
+        """The measured step and its replay; None where the recording does not allow one.
+
+        Where collectives were matched so that their ranks wait for each other in a circle, some belong to
+        others: then each rank is played by itself.
+        """
+        for apart in (False, True):
+            graph = build_graph(self.analysis, apart=apart)
+            if isinstance(graph, Gap):
+                return None
+            try:
+                shared = self._with_shared_links(graph)
+                return shared, play_graph(shared)
+            except ReplayDeadlock:
+                continue
+        return None
+
+    def _with_shared_links(self, graph: Graph) -> Graph:
+        rows = self.analysis.collectives
+        index, sizes = rows.index.tolist(), rows["bytes"].fillna(0).astype("int64").tolist()
+        kinds = rows["kind"].astype(str).tolist()
+        return infer_link_sharing(
+            graph, dict(zip(index, sizes, strict=True)), dict(zip(index, kinds, strict=True))
+        )
+
+    @property
+    def graph(self) -> Graph | None:
+        """The measured step; None where the recording does not allow a replay."""
+        return self._played[0] if self._played else None
+
+    @property
+    def base_ns(self) -> Floats | None:
+        """When each rank ends each step as replayed; None where the replay does not run."""
+        return self._played[1] if self._played else None
+
+    @property
+    def causes(self) -> frozenset[Cause]:
+        """Causes whose findings a replay prices; none where there is no replay."""
+        return frozenset(EDITS) if self.base_ns is not None else frozenset()
+
+    @property
+    def step_ns(self) -> float:
+        """The replayed time of a step."""
+        return _mean_step_ns(self.base_ns) if self.base_ns is not None else 0.0
+
+    def gain_ns(self, changed: Graph) -> float | None:
+        """Return what a step wins by the change; None where it cannot be played."""
+        if self.base_ns is None:
+            return None
+        try:
+            return _mean_step_ns(self.base_ns) - _mean_step_ns(play_graph(changed))
+        except ReplayDeadlock:
+            return None
+
+
+def _mean_step_ns(ends: Floats) -> float:
+    """Return the mean time of a step over the ranks, without the first one, which carries the start."""
+    if ends.shape[1] == 1:
+        return float(ends.mean())
+    whole = float((ends[:, -1] - ends[:, 0]).mean())
+    return whole / (int(ends.shape[1]) - 1)
+
+
+def price_finding(replay: Replay, finding: Finding) -> Finding | None:
+    """Return the finding with the range of its replay, or as it is if its cause has none.
+
+    None if a rule only proposed it and the replay says that it costs nothing, or if gathers are exposed for
+    another reason than their launch.
+    """
+    edit = EDITS.get(finding.cause)
+    if edit is None or replay.base_ns is None or replay.graph is None or finding.saving_ns[1] <= 0:
+        return finding
+    if finding.cause is Cause.NO_PREFETCH and not are_gathers_late(replay.analysis, replay.graph):
+        return None
+    if (
+        finding.cause is Cause.COMM_SLOWS_COMPUTE
+        and measure_slowdown(replay.analysis, replay.graph) <= SLOWED_RATIO
+    ):
+        return None
+    changed = edit(replay.analysis, replay.graph, finding)
+    gains = [gain for graph in changed if (gain := replay.gain_ns(graph)) is not None]
+    if not gains:
+        return finding
+    low, high = widen_by_model_error(min(gains), max(gains), replay.step_ns)
+    own, confidence = finding.saving_ns, finding.confidence
+    if min(gains) <= 0:  # one way of fixing it wins nothing
+        confidence = Confidence.LOW
+    if finding.cause in _PROPOSED_CAUSES:
+        own = int(low), int(high)
+        if high < _NOTHING_RATIO * replay.step_ns and finding.severity is Severity.LOW:
+            return None
+        finding = replace(finding, severity=rate_severity(high, replay.step_ns))
+    if high < _NOTHING_RATIO * replay.step_ns:
+        # the step without the cause is as long: what the rule saw is there, and costs nothing
+        return replace(finding, saving_ns=(0, int(max(high, own[0]))), confidence=Confidence.LOW)
+    # of one step nobody knows whether what it shows recurs
+    matters = min(gains) > 0 and max(gains) >= SURE_RATIO * replay.step_ns and replay.graph.steps > 1
+    if matters and confidence is Confidence.LOW and not _is_a_note(replay.analysis, finding):
+        confidence = Confidence.MEDIUM
+    if low <= own[1] and own[0] <= high:
+        return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+    if finding.cause is Cause.NO_PREFETCH and own[0] > high:
+        # replayed one unit ahead, which is the least that engines do
+        return replace(finding, saving_ns=(int(low), own[1]), confidence=confidence)
+    if confidence is Confidence.HIGH:
+        confidence = Confidence.MEDIUM
+    return replace(finding, saving_ns=(int(low), int(high)), confidence=confidence)
+
+
+def drop_explained(replay: Replay, findings: Sequence[Finding], rules: Sequence[Rule]) -> list[Finding]:
+    """Drop findings that only show what another one does: fixed after it, they win next to nothing."""
+    explains = {rule.cause: rule.explains for rule in rules}
+    sure = [finding for finding in findings if finding.confidence is not Confidence.LOW]
+    gone = {
+        other.cause
+        for finding in sure
+        for other in findings
+        if other.cause in explains.get(finding.cause, ())
+        and not (other.cause in _PROPOSED_CAUSES and other in sure)
+        and _is_explained(replay, finding, other)
+    }
+    return [finding for finding in findings if finding.cause not in gone]
+
+
+def move_behind_stalls(replay: Replay, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Place waits of a host behind the stalls without which they win nothing."""
+    placed = list(findings)
+    stalls = [finding for finding in findings if finding.cause in _STALL_CAUSES]
+    for waits in [finding for finding in findings if finding.cause is Cause.BLOCKING_SYNC]:
+        shown = [stall for stall in stalls if _is_explained(replay, stall, waits)]
+        last = max((placed.index(stall) for stall in shown), default=NONE)
+        if last > placed.index(waits):
+            placed.insert(last, placed.pop(placed.index(waits)))
+    return tuple(placed)
+
+
+def _is_explained(replay: Replay, by: Finding, other: Finding) -> bool:
+    first, second = EDITS.get(by.cause), EDITS.get(other.cause)
+    if first is None or second is None or replay.graph is None:
+        return False
+    fixed = list(first(replay.analysis, replay.graph, by))
+    both = list(second(replay.analysis, fixed[-1], other)) if fixed else []
+    if not both:
+        return False
+    alone, together = replay.gain_ns(fixed[-1]), replay.gain_ns(both[-1])
+    if alone is None or together is None:
+        return False
+    return together - alone < _NOTHING_RATIO * replay.step_ns
+
+
+def are_gathers_late(analysis: RunAnalysis, graph: Graph) -> bool:
+    """Whether the program launches gathers of its units when their compute is due.
+
+    Where kernels hold gathers that were launched before them, these are what makes gathers late, and a model
+    that is one unit has nothing to launch ahead.
+    """
+    rows = select_opening_gathers(analysis)
+    if held_gathers_ratio(graph, rows) >= _HELD_RATIO or late_gathers_ratio(graph, rows) < _LATE_RATIO:
+        return False
+    return not MessageSizes(analysis, graph).is_one_unit
+
+
+def widen_by_model_error(lowest_ns: float, highest_ns: float, step_ns: float) -> tuple[float, float]:
+    """Return the range of a saving from what replays of it gain, widened by what a replay cannot know."""
+    slack = _STEP_ERROR_RATIO * step_ns
+    low = max(0.0, lowest_ns * (1 - _MODEL_ERROR_RATIO) - slack)
+    return low, max(0.0, highest_ns * (1 + _MODEL_ERROR_RATIO) + slack)
+
+
+def _is_a_note(analysis: RunAnalysis, finding: Finding) -> bool:
+    """Return whether the time is not what makes the finding unsure: nobody knows if its fix is possible."""
+    if finding.cause is Cause.BLOCKING_SYNC:
+        return is_inference(analysis)  # a decoder reads each token back
+    if finding.cause is Cause.COPY_OVERHEAD:
+        return True  # copies as quick as usual, which padding can make longer
+    if finding.cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:
+        return not measure_headroom(analysis, read_gathers(analysis)).suffices
+    return False

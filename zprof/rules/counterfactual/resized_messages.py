@@ -1,0 +1,247 @@
+"""Replay the measured step with messages of other sizes, with less latency, or with shards within a host.
+
+A message of a ring over n ranks on H hosts of h moves (n-1)/n of its bytes over each link, within a host
+(h-1)/h at the rate of that. An all_reduce of a shard between hosts moves 2 (H-1)/H of bytes/h at the present
+rate; if the h ranks of a host have one way out of it, their h rings share that.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.intervals import Int64s
+from zprof.analysis.time.collective_rows import parse_group_ranks
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Finding
+from zprof.replay.added_messages import shard_within_hosts
+from zprof.replay.blocks import count_blocks
+from zprof.replay.edits import shorten_collectives
+from zprof.replay.graph import Graph, RankGraph, step_places
+from zprof.replay.merging import merge_units
+from zprof.replay.messages import Messages, read_messages
+from zprof.replay.splitting import split_units
+from zprof.replay.tasks import NONE
+from zprof.rules.rule import copy_names, select_kind
+from zprof.rules.transfer.bandwidth import bandwidth_within_hosts, bus_bandwidths, count_ranks_by_host
+from zprof.rules.transfer.latency import Latencies, max_ordinary_ns, ordinary_ns, read_latencies
+
+#: A step with more gathers than that is not one unit, and a model with fewer blocks has none to wrap.
+_MAX_UNITS, _MIN_BLOCKS = 2, 3
+
+
+@dataclass(slots=True)
+class MessageSizes:
+    """What the sizes of a step's messages are judged by; each rank's messages are read once."""
+
+    analysis: RunAnalysis
+    graph: Graph
+    latency: Latencies = field(init=False)
+    copied: Collection[str] = field(init=False)
+    _read: dict[int, Messages] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read latencies, and the names of the kernels that copy."""
+        self.latency = read_latencies(self.analysis)
+        self.copied = copy_names(self.analysis)
+
+    def read(self, rank: RankGraph) -> Messages:
+        """Return the messages of a rank."""
+        number = rank.tasks.rank
+        if number not in self._read:
+            rows = self.analysis.collectives
+            index = rows.index.tolist()
+            kinds = dict(zip(index, rows["kind"].astype(str).tolist(), strict=True))
+            groups = dict(zip(index, rows["group"].astype(str).tolist(), strict=True))
+            self._read[number] = read_messages(rank, kinds, groups, self.copied)
+        return self._read[number]
+
+    @property
+    def messages(self) -> Messages:
+        """The messages of the first rank."""
+        return self.read(self.graph.ranks[0])
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the step shows the blocks of the model."""
+        return bool((self.messages.blocks != NONE).any())
+
+    @property
+    def gathers_for_passes(self) -> bool:
+        """Whether gathers serve a pass of their own step; those behind the update do not."""
+        rank, messages = self.graph.ranks[0], self.messages
+        gathers = messages.gathers
+        step = rank.tasks.step
+        at, needed = messages.at[gathers], messages.needed[gathers]
+        return bool(len(gathers) and (step[at] == step[needed]).mean() > 1 / 2)
+
+    @property
+    def is_one_unit(self) -> bool:
+        """Whether a step gathers the model as a whole, before all of its blocks."""
+        rank, messages = self.graph.ranks[0], self.messages
+        if not self.gathers_for_passes or messages.units_per_block:
+            return False
+        steps = step_places(rank)
+        units = np.unique(messages.needed[messages.gathers])
+        blocks = len(np.unique(messages.blocks[messages.blocks != NONE])) / self.graph.steps
+        if blocks < 2 * _MIN_BLOCKS:
+            return False
+        per_step = np.bincount(steps[units], minlength=self.graph.steps)
+        return bool(np.median(per_step) <= _MAX_UNITS or self._gathers_once_a_pass(units))
+
+    def _gathers_once_a_pass(self, units: Int64s) -> bool:
+        """Whether all blocks follow each gather before the next one, however many micro-batches a step has.
+
+        ``units``: what needs each gather first.
+        """
+        rank, messages = self.graph.ranks[0], self.messages
+        model = count_blocks(rank, self.copied)
+        between = [
+            len(np.unique(blocks[blocks != NONE])) for blocks in np.split(messages.blocks, units)[1:-1]
+        ]
+        return bool(model >= _MIN_BLOCKS and between and min(between) >= model)
+
+    def latency_ns(self, row: int) -> float:
+        """Return the latency of a row, 0 where it is not known."""
+        return self.latency.of_row(row) or 0.0
+
+    def merged(self) -> list[Graph]:
+        """Return the step with one message for a block in place of those of its units."""
+        merged = merge_units(self.graph, self.read, self.latency_ns, self.copied)
+        return [merged] if merged is not None else []
+
+    def split(self) -> list[Graph]:
+        """Return the step with a message for each block, gathered again for the backward, and kept."""
+        found = (
+            split_units(self.graph, self.read, self.latency_ns, self.copied, again=again)
+            for again in (True, False)
+        )
+        return [graph for graph in found if graph is not None]
+
+    def quick(self) -> list[Graph]:
+        """Return the step on a network that is just ordinary, and on a host's link."""
+        sizes = self.analysis.collectives["group_size"].astype(int)
+        over: tuple[dict[int, float], dict[int, float]] = ({}, {})
+        for row, size in zip(sizes.index.tolist(), sizes.tolist(), strict=True):
+            ranks = size if size > 0 else self.analysis.run.world_size  # of groups that nobody names, at most
+            latency = self.latency_ns(row)
+            if ranks > 1 and latency > max_ordinary_ns(ranks):
+                over[0][row] = latency - max_ordinary_ns(ranks)
+                over[1][row] = latency - ordinary_ns(ranks)[0]
+        return [shorten_collectives(self.graph, each) for each in over if each]
+
+
+def merge_small_units(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Edit for units_too_small."""
+    sizes = MessageSizes(analysis, graph)
+    return sizes.merged() if sizes.messages.units_per_block > 1 else []
+
+
+def split_single_unit(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Edit for single_unit."""
+    sizes = MessageSizes(analysis, graph)
+    return sizes.split() if sizes.is_one_unit else []
+
+
+def remove_excess_latency(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Edit for latency_bound_collectives."""
+    sizes = MessageSizes(analysis, graph)
+    return sizes.quick() if sizes.has_blocks else []
+
+
+_SHARDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+#: Within a host without NVLink (a PCIe 4.0 x16 slot), and with that of A100s and H100s (nccl-tests).
+_PCIE_BYTES_PER_S, _NVLINK_BYTES_PER_S = 20e9, (230e9, 360e9)
+#: Links that are not at least so much slower than those within a host are not what to fix.
+_LOW_RATIO = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanningShards:
+    """The group that shards over hosts: how many, with how many ranks each, and the rates.
+
+    ``within``: what messages within a host reach, at least and at most; ``measured`` if that was recorded.
+    """
+
+    rows: pd.DataFrame
+    hosts: int
+    per_host: int
+    seen: float
+    within: tuple[float, float]
+    measured: bool
+
+
+def find_spanning_shards(analysis: RunAnalysis) -> SpanningShards | None:
+    """Return the group that shards over hosts by a slow link; None without one, or if hosts are unknown."""
+    rows = analysis.collectives
+    rows = rows[rows["kind"].astype(str).isin([kind.value for kind in _SHARDS])]
+    rows = rows[(rows["group_size"] > 1) & (rows["bytes"] > 0)]
+    if rows.empty:
+        return None
+    moved = rows.groupby(rows["group"].astype(str))["bytes"].sum()
+    size = len(parse_group_ranks(str(moved.idxmax())))
+    groups = [str(group) for group in moved.index if size and len(parse_group_ranks(str(group))) == size]
+    counted = [count_ranks_by_host(analysis, group) for group in groups]
+    layouts = {(len(each), count) for each in counted if each for count in each.values()}
+    if len(layouts) != 1 or any(each is None for each in counted):
+        return None
+    hosts, per_host = next(iter(layouts))
+    if hosts < 2 or per_host < 2:
+        return None
+    mine = rows[rows["group"].astype(str).isin(groups)]
+    rates = pd.concat([bus_bandwidths(analysis, mine, kind) for kind in _SHARDS])
+    if rates.empty:
+        return None
+    seen = float(rates["bytes_per_s"].median())
+    inside = bandwidth_within_hosts((analysis,), CollectiveKind.ALL_GATHER, float(mine["bytes"].median()))
+    slow = _PCIE_BYTES_PER_S if seen < _LOW_RATIO * _PCIE_BYTES_PER_S else _NVLINK_BYTES_PER_S[0]
+    within = (inside, inside) if inside else (slow, _NVLINK_BYTES_PER_S[1])
+    if seen >= _LOW_RATIO * within[0]:
+        return None
+    return SpanningShards(
+        rows=mine, hosts=hosts, per_host=per_host, seen=seen, within=within, measured=inside is not None
+    )
+
+
+def shard_within_host(analysis: RunAnalysis, graph: Graph, found: SpanningShards) -> list[Graph]:
+    """Return the step with shards within hosts, whose ranks share the way out or have one each."""
+    return [
+        _shard_at_rate(analysis, graph, found, found.within[0], float(found.per_host)),
+        _shard_at_rate(analysis, graph, found, found.within[1], 1.0),
+    ]
+
+
+def _shard_at_rate(
+    analysis: RunAnalysis, graph: Graph, found: SpanningShards, rate: float, sharing: float
+) -> Graph:
+    size = found.hosts * found.per_host
+    known = read_latencies(analysis)
+    part = (found.per_host - 1) / found.per_host / ((size - 1) / size)
+    replica = 2 * (found.hosts - 1) / found.hosts / found.per_host * sharing / ((size - 1) / size)
+    reduces = set(select_kind(found.rows, CollectiveKind.REDUCE_SCATTER).index.tolist())
+    ratio, after = {}, {}
+    for row, transfer in zip(found.rows.index.tolist(), found.rows["transfer_ns"].tolist(), strict=True):
+        ratio[row] = min(1.0, part * found.seen / rate)
+        if row in reduces:
+            latency = min(known.of_row(row) or 0.0, transfer)
+            after[row] = latency + (transfer - latency) * replica
+    return shard_within_hosts(graph, ratio, after, _place_within_host(analysis))
+
+
+def _place_within_host(analysis: RunAnalysis) -> dict[int, int]:
+    """The place of each rank within its host: ranks of one place hold the same shard."""
+    places: dict[str, int] = {}
+    found = {}
+    for rank in sorted(analysis.hosts):
+        host = analysis.hosts[rank]
+        found[rank] = places.get(host, 0)
+        places[host] = found[rank] + 1
+    return found
+
+
+def fix_spanning_shards(analysis: RunAnalysis, graph: Graph, finding: Finding) -> Sequence[Graph]:
+    """Edit for sharding_spans_nodes."""
+    found = find_spanning_shards(analysis)
+    return shard_within_host(analysis, graph, found) if found else []

@@ -1,1 +1,0 @@
-"""What the device computes slower than it could."""

@@ -1,1 +1,0 @@
-"""What the host does while the device has nothing to run."""

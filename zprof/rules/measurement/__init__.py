@@ -1,1 +1,0 @@
-"""What the recording itself made of what it shows."""

@@ -1,0 +1,171 @@
+"""The rank with the largest peak, and what all memory findings, which are about it, share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.gaps import Gap
+from zprof.model.memory import Allocation, Basis, DeviceMemory, PhasePeak, RankMemory
+from zprof.model.tenants import Tenant
+from zprof.rules.rule import make_finding, rate_severity, untested_gap
+
+#: Bytes that a change takes away of a phase, given its name and what each tenant holds at its peak.
+Removable = Callable[[str, Mapping[Tenant, int]], float]
+RESERVED_PEAK = "reserved peak"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestRank:
+    """The largest rank's peak, the peaks of its phases, its largest allocations, its device."""
+
+    memory: RankMemory
+    phases: tuple[PhasePeak, ...]
+    top: tuple[Allocation, ...]
+    devices: tuple[DeviceMemory, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak, never 0, so that shares of it can be taken."""
+        return max(1, self.memory.peak_bytes)
+
+    @property
+    def rank(self) -> int:
+        """Which rank it is."""
+        return self.memory.rank
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the memory is an accelerator's."""
+        return self.memory.device != "cpu"
+
+    @property
+    def total_bytes(self) -> int | None:
+        """What the device has; None where nobody asked it."""
+        return max((device.device_total_bytes or 0 for device in self.devices), default=0) or None
+
+    def at_reserved_peak(self) -> DeviceMemory | None:
+        """The device when the allocator held most; None where that was not seen."""
+        return next((device for device in self.devices if device.moment == RESERVED_PEAK), None)
+
+    def of(self, tenant: Tenant) -> int:
+        """What a tenant holds at the peak."""
+        return self.memory.tenants.get(tenant, 0)
+
+    def weak_ratio(self, *tenants: Tenant) -> float:
+        """Share of what these tenants hold that no hook or tag saw, 0 where nothing is said about it."""
+        names = {tenant.value for tenant in tenants}
+        parts = [part for part in self.memory.parts if part.tenant in names]
+        total = sum(part.bytes for part in parts)
+        if total:
+            return sum(part.bytes for part in parts if part.basis is not Basis.TAGGED) / total
+        basis = self.memory.basis_bytes
+        return 1 - basis.get(Basis.TAGGED, 0) / self.peak_bytes if basis else 0.0
+
+    def would_fall(self, removable: Removable) -> float:
+        """How far the peak falls at most: another phase may be the highest then.
+
+        peak - max over the phases of (their peak - what the change takes away there)
+        """
+        moments = [(self.memory.peak_phase, self.memory.tenants, self.memory.peak_bytes)]
+        moments += [(phase.phase, phase.tenants, phase.peak_bytes) for phase in self.phases]
+        after = max(size - max(0.0, removable(phase, held)) for phase, held, size in moments)
+        return max(0.0, self.memory.peak_bytes - after)
+
+
+def find_largest_rank(analysis: RunAnalysis) -> LargestRank | None:
+    """The rank with the largest peak; None where no rank's memory was watched."""
+    memory = analysis.memory
+    if not memory.per_rank:
+        return None
+    rank = max(memory.per_rank, key=lambda entry: (entry.peak_bytes, -entry.rank))
+    return LargestRank(
+        memory=rank,
+        phases=tuple(phase for phase in memory.phases if phase.rank == rank.rank),
+        top=tuple(entry for entry in memory.top if entry.rank == rank.rank),
+        devices=tuple(device for device in memory.devices if device.rank == rank.rank),
+    )
+
+
+#: A change that frees less than this, of the peak or at all, is not worth a line.
+_WORTH_RATIO = 0.01
+_WORTH_BYTES = 1 << 20
+#: Of the bytes spoken of, what rests on rules about stacks and sizes: from here on nobody can be sure.
+_GUESSED_RATIO = 0.10
+_MOSTLY_GUESSED_RATIO = 0.50
+
+_CONFIDENCE_ORDER = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
+
+
+def is_worth(saving_bytes: float, big: LargestRank) -> bool:
+    """Whether so many bytes are worth a finding: 1 % of the peak, and 1 MiB."""
+    return saving_bytes >= max(_WORTH_BYTES, _WORTH_RATIO * big.peak_bytes)
+
+
+def cap_confidence(confidence: Confidence, limit: Confidence) -> Confidence:
+    """The lower of the two."""
+    return min(confidence, limit, key=_CONFIDENCE_ORDER.index)
+
+
+def limit_confidence(confidence: Confidence, big: LargestRank, weak_ratio: float) -> Confidence:
+    """The confidence that the recording supports.
+
+    Tenants that rest on rules, and a peak that is an upper bound, allow no certainty.
+    """
+    if weak_ratio > _MOSTLY_GUESSED_RATIO:
+        return Confidence.LOW
+    if weak_ratio > _GUESSED_RATIO or big.memory.upper_bound:
+        return cap_confidence(confidence, Confidence.MEDIUM)
+    return confidence
+
+
+def make_memory_finding(
+    cause: Cause,
+    big: LargestRank,
+    *,
+    sentence: str,
+    evidence: Sequence[Evidence],
+    saving_bytes: tuple[float, float],
+    confidence: Confidence,
+    fix: str,
+    disprove: str,
+) -> Finding:
+    """A finding about the largest rank's memory.
+
+    Its severity is the share that it frees of the device's memory, of the peak where that is not known.
+    """
+    low, high = saving_bytes
+    return make_finding(
+        cause,
+        sentence=sentence,
+        evidence=[bytes_evidence("peak of the largest rank", big.memory.peak_bytes, big.rank), *evidence],
+        saving_ns=(0, 0),
+        saving_bytes=(min(low, high), high),
+        severity=rate_severity(high, big.total_bytes or big.peak_bytes),
+        confidence=confidence,
+        fix=fix,
+        disprove=disprove,
+    )
+
+
+def bytes_evidence(what: str, value: float, rank: int | None = None) -> Evidence:
+    """A fact in bytes."""
+    return Evidence(what=what, value=value, unit="bytes", rank=rank)
+
+
+def missing_facts_gap(cause: Cause) -> Gap:
+    """Nobody said what the program is.  The same words in each rule: they become one line of the report."""
+    return untested_gap(
+        cause,
+        "the sharding stage, its ranks, the number of parameters or their bytes are not known",
+        "give the recorder the model, or the facts: zprof.record(training=TrainingFacts(...))",
+    )
+
+
+def missing_device_gap(cause: Cause) -> Gap:
+    """A GPU whose allocator and driver were not asked."""
+    return untested_gap(
+        cause,
+        "the GPU's allocator and driver were not watched at the peak",
+        "record on the GPU machine with the memory window on: zprof.steps(memory=2)",
+    )

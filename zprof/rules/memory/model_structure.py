@@ -1,0 +1,118 @@
+"""What module names and training facts say of the model: blocks, output layer, units, sharding.
+
+Names come from the program and are untrusted: they are compared, and escaped before they are shown.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.formatting import printable, shorten
+from zprof.model.tenants import Tenant
+from zprof.rules.memory.largest_rank import LargestRank
+
+_NUMBERED = re.compile(r"(?:^|\.)(\d{1,6})(?:\.|$)")
+_MAX_SHOWN = 60
+#: Wrappers around a whole model.
+_WRAPPERS = frozenset({"module", "model", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"})
+#: What output layers and losses are called in the libraries that people train with.
+_OUTPUTS = frozenset(
+    {
+        "lm_head", "head", "output", "output_layer", "logits", "to_logits", "embed_out", "unembed",
+        "classifier", "loss", "loss_fn", "loss_function", "criterion", "cross_entropy",
+    }
+)  # fmt: skip
+
+
+def count_blocks(analysis: RunAnalysis) -> int | None:
+    """How many blocks the model has: the longest row of numbered modules that is in no other such row.
+
+    ``blocks.0.expand`` and ``blocks.1.expand`` belong to the row ``blocks``.  None where nothing is numbered.
+    """
+    rows: dict[str, set[int]] = {}
+    for name in _module_names(analysis):
+        match = _NUMBERED.search(name)
+        if match:
+            rows.setdefault(name[: match.start(1)], set()).add(int(match.group(1)))
+    return max((len(indexes) for indexes in rows.values()), default=None)
+
+
+def is_numbered(module: str) -> bool:
+    """Whether the module belongs to a row of equal ones."""
+    return _NUMBERED.search(module) is not None
+
+
+def is_output(module: str) -> bool:
+    """Whether the module is an output layer or a loss, by its name, and in no block."""
+    return not is_numbered(module) and any(part in _OUTPUTS for part in module.split("."))
+
+
+def is_root(module: str) -> bool:
+    """Whether the module is the model itself, or a wrapper around it."""
+    return all(part in _WRAPPERS for part in module.split(".")) if module else True
+
+
+def format_module(module: str) -> str:
+    """The name, safe and short enough for a sentence."""
+    return shorten(printable(module), _MAX_SHOWN) if module else "the root module"
+
+
+def _module_names(analysis: RunAnalysis) -> Iterable[str]:
+    yield from (entry.module for entry in analysis.memory.modules)
+    yield from (entry.module for entry in analysis.memory.top)
+
+
+#: First stage that shards a tenant over the ranks (arXiv 1910.02054, section 5).
+SHARDED_FROM: Mapping[Tenant, int] = {
+    Tenant.OPTIMIZER_STATE: 1,
+    Tenant.GRADIENTS: 2,
+    Tenant.PARAMETERS: 3,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """Stage and ranks, and the bytes of the whole model's parameters: as they are kept, and on the wire.
+
+    Where the wire's bytes an element are not one number (FSDP2 that gathers in 16 bit and reduces in 32),
+    the larger of a parameter's and a gradient's stand for them: a unit is rather too large than too small.
+    ``unit_bytes`` is one block on the wire, or all of the model where no blocks are seen.
+    """
+
+    stage: int
+    ranks: int
+    parameters_bytes: int
+    wire_bytes: int
+    unit_bytes: int
+    has_blocks: bool
+
+    @property
+    def freed_ratio(self) -> float:
+        """What sharding takes away of a whole state: 1 - 1/N."""
+        return 1 - 1 / self.ranks
+
+
+def read_sharding(analysis: RunAnalysis) -> Sharding | None:
+    """The run's sharding; None where a fact that it needs is not known."""
+    facts = analysis.training
+    element = facts.communication_bytes or max(facts.parameter_bytes or 0, facts.gradient_bytes or 0)
+    if facts.stage is None or not facts.shard_ranks or not facts.parameters or not element:
+        return None
+    wire = facts.parameters * element
+    blocks = count_blocks(analysis)
+    return Sharding(
+        stage=facts.stage,
+        ranks=facts.shard_ranks,
+        parameters_bytes=facts.parameters * (facts.parameter_bytes or element),
+        wire_bytes=wire,
+        unit_bytes=-(-wire // blocks) if blocks else wire,
+        has_blocks=blocks is not None,
+    )
+
+
+def saved_bytes(big: LargestRank, sharding: Sharding) -> float:
+    """What the stage saves of the states as they were measured: (N - 1) times what is left of each."""
+    states = big.memory.state_bytes or {}
+    kept = (states.get(tenant, 0) for tenant, stage in SHARDED_FROM.items() if stage <= sharding.stage)
+    return float((sharding.ranks - 1) * sum(kept))

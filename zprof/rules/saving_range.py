@@ -1,0 +1,54 @@
+"""Bound the saving of a finding by the what-if model's prediction for its fix and by the steps' noise.
+
+Where the rule's own range and the predicted one overlap, the finding states the overlap. Where they do not,
+one of them is wrong: the range holds both, and the confidence falls.
+"""
+
+from dataclasses import dataclass, replace
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Confidence, Finding
+from zprof.model.whatif import Change
+from zprof.planner.whatif.outlook import predict_saving_ns
+
+_NEXT_LOWER = {Confidence.HIGH: Confidence.MEDIUM}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedSaving:
+    """Lowest and highest saving of a step, and how sure the finding still is."""
+
+    saving_ns: tuple[float, float]
+    confidence: Confidence
+
+
+def bound_by_prediction(
+    analysis: RunAnalysis, change: Change, own: tuple[float, float], confidence: Confidence
+) -> BoundedSaving:
+    """Compare a rule's own range and confidence with the model of the changed run."""
+    model = predict_saving_ns(analysis, change)
+    if model is None:
+        return BoundedSaving(saving_ns=own, confidence=confidence)
+    low, high = max(own[0], model[0]), min(own[1], model[1])
+    if low <= high:
+        return BoundedSaving(saving_ns=(low, high) if low < high else own, confidence=confidence)
+    both = min(own[0], model[0]), max(own[1], model[1])
+    return BoundedSaving(saving_ns=both, confidence=_NEXT_LOWER.get(confidence, Confidence.LOW))
+
+
+def bound_range_by_prediction(
+    analysis: RunAnalysis, change: Change, own: tuple[float, float]
+) -> tuple[float, float]:
+    """Return the range alone."""
+    return bound_by_prediction(analysis, change, own, Confidence.LOW).saving_ns
+
+
+_MAX_WIDENING_RATIO = 0.25
+
+
+def widen_by_noise(finding: Finding, step_noise_ns: int | None) -> Finding:
+    """The finding with the noise of the run in its saving."""
+    low, high = finding.saving_ns
+    noise = step_noise_ns or 0
+    low = int(low - min(noise, _MAX_WIDENING_RATIO * low))
+    return replace(finding, saving_ns=(low, int(high + min(noise, _MAX_WIDENING_RATIO * high))))

@@ -1,0 +1,258 @@
+"""What bandwidth messages reach, and what they should: as the baseline, or as other groups of the run.
+
+Messages compare if their kind is the same, else if kinds share a bus bandwidth (all but gloo's
+reduce_scatter), and if their size is similar, within a factor of four. Groups compare if both, or neither,
+span hosts: what is lost between hosts is sharding_spans_nodes. If nobody knows what they span, groups
+compare in the same kind only. Messages of unknown size are compared with the baseline's by their time and
+order, if both runs send as many.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.collective_rows import Floats, Mask, encode_texts, parse_group_ranks
+from zprof.model.collectives import CollectiveKind, bus_factor
+from zprof.rules.rule import select_kind
+from zprof.rules.transfer.traffic import transfer_times
+
+LARGE_RATIO = 0.25
+#: Of what the baseline reached.
+BASELINE_RATIO = 0.80
+_SPAN_CODES = {None: -1, False: 0, True: 1}
+KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedBandwidth:
+    """A bandwidth, of what it is that of, and below which share of it a link is slow.
+
+    The same messages on the same link come within a few percent; those of another group, or of a data sheet,
+    need not.
+    """
+
+    bytes_per_s: float
+    of: str
+    least_ratio: float = 0.50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRate:
+    """What the large messages of one kind reach in one group."""
+
+    kind: CollectiveKind
+    group: str
+    count: int
+    bytes: float
+    bytes_per_s: float
+
+
+class ReachedBandwidth:
+    """What the messages of a run reach; each table is made once, for there may be hundreds of groups."""
+
+    def __init__(self, analysis: RunAnalysis) -> None:
+        self.analysis = analysis
+        self._spans = find_spanning_groups(analysis)
+        self._tables: dict[CollectiveKind, pd.DataFrame] = {}
+
+    def spans(self, group: str) -> bool | None:
+        """Whether a group lies on several hosts; None where that is not known."""
+        return self._spans[group] if group in self._spans else spans_hosts(self.analysis, group)
+
+    def by(self, kind: CollectiveKind) -> pd.DataFrame:
+        """``bus_bandwidths`` of a kind."""
+        if kind not in self._tables:
+            self._tables[kind] = bus_bandwidths(self.analysis, self.analysis.collectives, kind)
+        return self._tables[kind]
+
+    def as_far(self, kind: CollectiveKind, far: bool | None) -> pd.DataFrame:
+        """The same without groups known to lie within a host where ``far``, and the reverse."""
+        each = self.by(kind)
+        if far is None:
+            return each
+        other = [group for group, theirs in self._spans.items() if theirs not in (None, far)]
+        return each[~each["group"].isin(other)]
+
+
+def measure_group_rates(reached: ReachedBandwidth) -> list[GroupRate]:
+    """One entry a kind and group; large is from a quarter of the largest of both on."""
+    found = []
+    for kind in KINDS:
+        for group, rows in reached.by(kind).groupby("group"):
+            large = rows[rows["bytes"] >= LARGE_RATIO * rows["bytes"].max()]
+            found.append(
+                GroupRate(
+                    kind=kind,
+                    group=str(group),
+                    count=len(large),
+                    bytes=float(large["bytes"].median()),
+                    bytes_per_s=float(large["bytes_per_s"].median()),
+                )
+            )
+    return found
+
+
+def expect_from_baseline(
+    mine: GroupRate, run: ReachedBandwidth, baseline: ReachedBandwidth | None
+) -> ExpectedBandwidth | None:
+    """What the baseline reaches; None where it has nothing like it."""
+    if baseline is None:
+        return None
+    far = run.spans(mine.group)
+    for kind in comparable_kinds(run.analysis, mine.kind):
+        found = select_similar(baseline.as_far(kind, far), mine.bytes)
+        if len(found):
+            return ExpectedBandwidth(
+                bytes_per_s=float(found["bytes_per_s"].median()),
+                of=f"the baseline's {kind.value}s",
+                least_ratio=BASELINE_RATIO,
+            )
+    return None
+
+
+class OtherGroups:
+    """The groups of a run as columns: each is held against all others."""
+
+    def __init__(self, rates: Sequence[GroupRate], run: ReachedBandwidth) -> None:
+        self._run = run
+        self._kind = np.array([KINDS.index(rate.kind) for rate in rates])
+        self._group = pd.factorize(np.array([rate.group for rate in rates], dtype=object))[0]
+        self._far = np.array([_SPAN_CODES[run.spans(rate.group)] for rate in rates])
+        self._bytes = np.array([rate.bytes for rate in rates])
+        self._rate = np.array([rate.bytes_per_s for rate in rates])
+
+    def expected(self, place: int, mine: GroupRate) -> ExpectedBandwidth | None:
+        """The median of those that are like the one at ``place``; None where there are none."""
+        same = self._kind == self._kind[place]
+        kinds = [KINDS.index(kind) for kind in comparable_kinds(self._run.analysis, mine.kind)]
+        like = (self._group != self._group[place]) & (self._far == self._far[place])
+        like &= is_similar(self._bytes, mine.bytes) & np.isin(self._kind, kinds)
+        like = like & same if (like & same).any() or self._far[place] == _SPAN_CODES[None] else like
+        if not like.any():
+            return None
+        return ExpectedBandwidth(bytes_per_s=float(np.median(self._rate[like])), of="other groups")
+
+
+def find_slow_rank(slow: list[GroupRate], fast: list[GroupRate]) -> int | None:
+    """The one rank that all slow groups have and no fast one; None where that is nobody, or several."""
+    if not slow or not fast:
+        return None
+    suspects = frozenset.intersection(*(parse_group_ranks(rate.group) for rate in slow))
+    suspects -= frozenset().union(*(parse_group_ranks(rate.group) for rate in fast))
+    return next(iter(suspects)) if len(suspects) == 1 else None
+
+
+_SIMILAR_FACTOR = 4
+_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+
+
+def count_ranks_by_host(analysis: RunAnalysis, group: str) -> dict[str, int] | None:
+    """How many ranks of a group lie on each host; None where ranks or hosts are not known."""
+    ranks = parse_group_ranks(group)
+    if not ranks or not ranks <= set(analysis.hosts):
+        return None
+    return dict(Counter(analysis.hosts[rank] for rank in ranks))
+
+
+def spans_hosts(analysis: RunAnalysis, group: str) -> bool | None:
+    """Whether a group lies on several hosts; None where that is not known."""
+    hosts = count_ranks_by_host(analysis, group)
+    return None if hosts is None else len(hosts) > 1
+
+
+def find_spanning_groups(analysis: RunAnalysis) -> dict[str, bool | None]:
+    """``spans`` of each group that has collectives: there are few groups, and as many rows as ranks."""
+    return {group: spans_hosts(analysis, group) for group in encode_texts(analysis.collectives["group"])[1]}
+
+
+def comparable_kinds(analysis: RunAnalysis, kind: CollectiveKind) -> tuple[CollectiveKind, ...]:
+    """Kinds whose bus bandwidth is that of ``kind`` on the same link, itself first.
+
+    Gloo reduce-scatters by an all_reduce, so that its bus bandwidth is half of the others'.
+    """
+    others = [other for other in _KINDS if other is not kind]
+    if "gloo" in analysis.run.backend or analysis.run.device == "cpu":
+        apart = CollectiveKind.REDUCE_SCATTER
+        others = [other for other in others if apart not in (other, kind)]
+    return (kind, *others)
+
+
+def bus_bandwidths(analysis: RunAnalysis, rows: pd.DataFrame, kind: CollectiveKind) -> pd.DataFrame:
+    """``bytes``, ``group``, ``bytes_per_s`` of matched collectives of a kind that the clocks resolve."""
+    rows = select_kind(rows, kind)
+    elapsed = transfer_times(analysis, rows)
+    first = rows.drop_duplicates("instance").set_index("instance").reindex(elapsed.index)
+    each = pd.DataFrame({"bytes": first["bytes"], "group": first["group"].astype(str), "elapsed": elapsed})
+    factors = [bus_factor(kind, int(size)) for size in first["group_size"]]
+    each = each.assign(bytes_per_s=each["bytes"] * factors / each["elapsed"] * 1e9)
+    return each[each["bytes"] > 0]
+
+
+def bandwidth_within_hosts(runs: Iterable[RunAnalysis], kind: CollectiveKind, size: float) -> float | None:
+    """What groups within a host reach with messages of a similar size, in the first run that has some."""
+    for analysis in runs:
+        if analysis.collectives.empty:
+            continue
+        inside = {group for group, far in find_spanning_groups(analysis).items() if far is False}
+        rows = analysis.collectives[analysis.collectives["group"].astype(str).isin(inside)]
+        for other in comparable_kinds(analysis, kind):
+            found = select_similar(bus_bandwidths(analysis, rows, other), size)
+            if len(found):
+                return float(found["bytes_per_s"].median())
+    return None
+
+
+def select_similar(each: pd.DataFrame, size: float) -> pd.DataFrame:
+    """Messages of a size within a factor of four."""
+    return each[is_similar(each["bytes"].to_numpy(np.float64), size)]
+
+
+def is_similar(sizes: Floats, size: float) -> Mask:
+    """Which sizes are within a factor of four of ``size``."""
+    found: Mask = (sizes >= size / _SIMILAR_FACTOR) & (sizes <= size * _SIMILAR_FACTOR)
+    return found
+
+
+_STEP_KEYS = ["rank", "step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsizedMessages:
+    """Messages of one kind; times are of a step, ``reached_ratio`` the baseline's time over this run's."""
+
+    kind: CollectiveKind
+    count: int
+    reached_ratio: float
+    transfer_ns: float
+    exposed_ns: float
+
+
+def compare_unsized(analysis: RunAnalysis, baseline: RunAnalysis) -> list[UnsizedMessages]:
+    """Return what of its time in the baseline each kind takes; kinds of other counts are left out."""
+    found = []
+    for kind in KINDS:
+        rows, before = select_kind(analysis.collectives, kind), select_kind(baseline.collectives, kind)
+        now_ns, then_ns = _quickest_ns(rows), _quickest_ns(before)
+        if len(now_ns) and len(now_ns) == len(then_ns) and now_ns.sum() > 0:
+            steps = max(1, len(rows[_STEP_KEYS].drop_duplicates()))
+            found.append(
+                UnsizedMessages(
+                    kind=kind,
+                    count=len(rows),
+                    reached_ratio=float(then_ns.sum() / now_ns.sum()),
+                    transfer_ns=float(rows["transfer_ns"].sum()) / steps,
+                    exposed_ns=float(rows["exposed_transfer_ns"].sum()) / steps,
+                )
+            )
+    return found
+
+
+def _quickest_ns(rows: pd.DataFrame) -> "pd.Series[int]":
+    """Return the shortest time of each message of a step: that of a rank which waited for nobody."""
+    launched = rows["launch_start_ns"].fillna(rows["start_ns"])
+    place = rows.assign(launched=launched).sort_values("launched").groupby(_STEP_KEYS).cumcount()
+    return (rows["end_ns"] - rows["start_ns"]).groupby(place.reindex(rows.index)).min()

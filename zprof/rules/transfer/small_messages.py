@@ -1,0 +1,196 @@
+"""Messages that are mostly latency: is the link slow to answer, or are the units too small?
+
+    share = count * latency / sum of times > 50 %      and exposed time of them > 3 % of the step
+
+Larger messages fix both, but they are not the same fault. Units are the fault if the names of units tell
+more than three of a block (``layers.3.attn.wq`` lies in ``layers.3``), or if the link's latency is ordinary;
+else it is the latency. Ordinary is up to 200 us: ten times what an all_reduce of one element takes between
+eight GPUs of a host in a public trace (18.6 us), which leaves room for rings over some hosts.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Confidence, Evidence
+from zprof.model.gaps import Gap
+from zprof.rules.rule import has_no_collectives, untested_gap, wall_ns
+from zprof.rules.transfer.traffic import (
+    SIZE_MULTIPLES,
+    Messages,
+    StepModel,
+    StepTraffic,
+    is_guess,
+    model_step,
+    read_step_traffic,
+    sizes_that_help,
+    transfer_times,
+)
+
+LATENCY_RATIO = 0.50
+WORTH_RATIO = 0.03
+UNITS_PER_BLOCK = 3
+ORDINARY_LATENCY_NS = 200_000
+#: Of what is exposed: a model that misses more of it is not sure of the rest.
+MISSED_RATIO = 0.5
+SURE_COUNT = 10
+#: Every message takes the latency at least: if one in ten takes less than half of it, it was noise.
+QUICK_SHARE, QUICKER_RATIO = 0.1, 0.5
+#: Fewer units than this are worse than small ones.
+MIN_UNITS = 4
+#: Messages that no link's latency is half of (64 MiB).
+SURELY_LARGE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallMessages:
+    """Messages that are mostly latency.  ``per_block``: units of a block, None where names do not tell.
+
+    ``is_met``: whether the quickest messages, too, take about the latency.
+    """
+
+    step: StepModel
+    latency_ratio: float
+    latency_ns: float
+    is_met: bool
+    per_block: float | None
+    wall_ns: float
+
+    @property
+    def units_are_at_fault(self) -> bool:
+        """Whether the units are, and not the link."""
+        if not self.step.traffic.before:
+            return False
+        return self.are_parts or self.latency_ns <= ORDINARY_LATENCY_NS
+
+    @property
+    def are_parts(self) -> bool:
+        """Whether names tell that units are parts of blocks."""
+        return self.per_block is not None and self.per_block > UNITS_PER_BLOCK
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """Multiples of the present size that cure it: whole blocks where names tell, else enough."""
+        if self.per_block is not None and self.are_parts:
+            return (self.per_block / 2, self.per_block)
+        fewest = min(messages.count for messages in self.step.traffic.both)
+        return tuple(sizes_that_help(self.step, max(fewest / MIN_UNITS, SIZE_MULTIPLES[0])))
+
+    @property
+    def saving_ns(self) -> tuple[float, float]:
+        """Per step, with messages of those sizes."""
+        return self.step.saving_ns(self.sizes)
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether larger messages win enough of the step."""
+        return bool(self.sizes) and self.saving_ns[1] >= WORTH_RATIO * self.wall_ns
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """What both rules show."""
+        facts = [fact for messages in self.step.traffic.both for fact in _message_evidence(messages)]
+        facts += [
+            Evidence(what="latency, share of their time", value=self.latency_ratio, unit="ratio"),
+            Evidence(what="exposed transfer of them, a step", value=self.step.exposed_ns, unit="ns"),
+        ]
+        if self.step.traffic.launch_ns:
+            launch = self.step.traffic.launch_ns
+            facts.append(Evidence(what="launching them, a step", value=launch, unit="ns"))
+        return facts
+
+
+def _message_evidence(messages: Messages) -> list[Evidence]:
+    kind = messages.kind.value
+    return [
+        Evidence(what=f"{kind}s a step", value=messages.count, unit="count"),
+        Evidence(what=f"bytes of one {kind}, median", value=messages.bytes, unit="bytes"),
+        Evidence(what=f"time of one {kind}, median", value=messages.each_ns, unit="ns"),
+        Evidence(what=f"of it latency of a {kind}", value=messages.latency_ns or 0.0, unit="ns"),
+    ]
+
+
+def rate_small_messages(small: SmallMessages) -> Confidence:
+    """Low where next to nothing may be won, or quick messages refute the latency and no name speaks for it;
+    high where the model of the step meets what was seen.
+    """
+    if is_guess(small.saving_ns, small.wall_ns) or not (small.is_met or small.are_parts):
+        return Confidence.LOW
+    met = small.step.missed_ns <= MISSED_RATIO * small.step.exposed_ns
+    enough_seen = all(len(messages.rows) >= SURE_COUNT for messages in small.step.traffic.both)
+    return Confidence.HIGH if met and enough_seen else Confidence.MEDIUM
+
+
+def unknown_latency_gap(analysis: RunAnalysis, cause: Cause) -> Gap | None:
+    """A gap where messages show, may be small, and nothing tells the latency."""
+    if has_no_collectives(analysis):
+        return untested_gap(cause, "no collective was recorded", "record the time window")
+    traffic = read_step_traffic(analysis) if analysis.run.world_size > 1 else None
+    if traffic is None or not _is_exposed(traffic, wall_ns(analysis)):
+        return None
+    if traffic.latency_ratio is not None or max(m.bytes for m in traffic.both) > SURELY_LARGE_BYTES:
+        return None
+    return untested_gap(
+        cause,
+        "all messages of a kind have one size, so their latency is not known",
+        "record a step that reduces a scalar too (the norm of the gradients, the loss)",
+    )
+
+
+def _is_exposed(traffic: StepTraffic, wall: float) -> bool:
+    return traffic.exposed_ns + traffic.launch_ns > WORTH_RATIO * wall
+
+
+def find_small_messages(analysis: RunAnalysis) -> SmallMessages | None:
+    """What is known of them; None where messages are not mostly latency, or cost nothing."""
+    if has_no_collectives(analysis) or analysis.run.world_size == 1:
+        return None
+    traffic = read_step_traffic(analysis)
+    wall = wall_ns(analysis)
+    if traffic is None or not _is_exposed(traffic, wall):
+        return None
+    ratio = traffic.latency_ratio
+    if ratio is None or ratio <= LATENCY_RATIO:
+        return None
+    return SmallMessages(
+        step=model_step(analysis, traffic),
+        latency_ratio=ratio,
+        latency_ns=max(messages.latency_ns or 0.0 for messages in traffic.both),
+        is_met=all(_is_latency_confirmed(analysis, messages) for messages in traffic.both),
+        per_block=_units_per_block_of_traffic(traffic),
+        wall_ns=wall,
+    )
+
+
+def _is_latency_confirmed(analysis: RunAnalysis, messages: Messages) -> bool:
+    quick = float(transfer_times(analysis, messages.rows).quantile(QUICK_SHARE))
+    return quick >= QUICKER_RATIO * (messages.latency_ns or 0.0)
+
+
+def _units_per_block_of_traffic(traffic: StepTraffic) -> float | None:
+    if traffic.gathers is None:
+        return None
+    return count_units_per_block(str(unit) for unit in traffic.gathers.rows["unit"].dropna().unique())
+
+
+_BLOCK = re.compile(r"(?:[A-Za-z_]\w*\.)*\d+(?![^.\s\[])", re.ASCII)
+#: Longer names are nobody's module.
+_MAX_NAME_LENGTH = 1_000
+
+
+def find_block(unit: str) -> str | None:
+    """The first numbered part of a unit's name, with what stands before; None without one."""
+    found = _BLOCK.match(unit[:_MAX_NAME_LENGTH])
+    return found.group() if found else None
+
+
+def count_units_per_block(units: Iterable[str]) -> float | None:
+    """Distinct units of a block, the median over the blocks; None where names tell of no block."""
+    blocks: dict[str, int] = {}
+    for unit in sorted(set(units)):
+        block = find_block(unit)
+        if block is not None:
+            blocks[block] = blocks.get(block, 0) + 1
+    return float(median(blocks.values())) if blocks else None

@@ -1,0 +1,399 @@
+"""What sharding moves in a step, and what the step would be with messages of other sizes.
+
+The traffic is that of the group of each rank that moves most bytes by all_gather, else by reduce_scatter,
+else by all_reduce. Means are over ranks and steps.
+
+The step is modelled as passes that compute and one link beside them. A pass computes once its gather is
+done, and its reduction follows it. The link carries one message after another in the order of their
+launches; gathers are launched ``ahead`` passes early, and no earlier, for what they fill must be free again.
+
+    saving = exposed now - exposed(model, n times the size) + what launching 1 - 1/n of the messages costs
+
+What the model misses of the present (wake-ups, copies, jitter) comes with each message, so half of it is
+taken to stay. On a CPU rank launching is on the thread that computes: it costs at least the spans of the
+launches, and with what follows a message at most the idle time too. Simulated steps came out within 5 % of
+the result.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.analysis.time.collective_rows import encode_texts
+from zprof.model.collectives import CollectiveKind
+from zprof.rules.rule import clock_uncertainty_ns, mean_per_step, select_kind
+
+#: How far ahead programs gather: none, the next unit, or some more.
+_PREFETCH_DEPTHS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass of one unit.
+
+    ``replicate_ns``: what follows its reduction on another link (HSDP).  ``turns``: the unit is that of the
+    pass before, and was dropped after it: nothing can gather it earlier.
+    """
+
+    compute_ns: float
+    gather_ns: float = 0.0
+    reduce_ns: float = 0.0
+    replicate_ns: float = 0.0
+    turns: bool = False
+
+
+def modelled_exposed_ns(passes: Sequence[Pass], ahead: int) -> float:
+    """Time of the passes beyond their compute."""
+    link = second = computed = 0.0
+    gathered: list[float] = []
+    ends: list[float] = []
+    for number, one in enumerate(passes):
+        for target in range(len(gathered), min(number + ahead + 1, len(passes))):
+            if passes[target].turns and target > number:
+                break
+            early = 1 if passes[target].turns else ahead + 1
+            free = ends[target - early] if target >= early else 0.0
+            duration = passes[target].gather_ns
+            link = max(link, free) + duration if duration else link
+            gathered.append(link if duration else 0.0)
+        computed = max(computed, gathered[number]) + one.compute_ns
+        ends.append(computed)
+        if one.reduce_ns:
+            link = max(link, computed) + one.reduce_ns
+            second = max(second, link) + one.replicate_ns if one.replicate_ns else second
+    return max(link, second, computed) - sum(one.compute_ns for one in passes)
+
+
+def infer_prefetch_depth(passes: Sequence[Pass], seen_ns: float) -> int:
+    """How far ahead gathers run, as what was seen exposed tells."""
+    return min(
+        _PREFETCH_DEPTHS,
+        key=lambda depth: (abs(modelled_exposed_ns(passes, depth) - seen_ns), abs(depth - 1)),
+    )
+
+
+_GATHERS = (CollectiveKind.ALL_GATHER,)
+_REDUCES = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+#: A message of so small a share of the others is all latency.
+_TINY_RATIO = 1 / 64
+#: Of the bytes of a kind: below it messages (a norm, a flag, the loss) do not count as its traffic.
+_COUNTS_RATIO = 1 / 1024
+#: A fit that misses the median message by more says nothing of the latency.
+_FIT_RESIDUAL_RATIO = 0.2
+_FIT_MESSAGES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Messages of one kind.  ``count``, ``exposed_ns`` and ``launch_ns`` are of a step, the rest medians.
+
+    ``exposed_ns``: exposed transfer.  ``launch_ns``: what the main thread of a CPU rank spends on launching
+    them.  ``latency_ns``: of a message without bytes; None where the run does not tell it.
+    """
+
+    kind: CollectiveKind
+    count: float
+    bytes: float
+    each_ns: float
+    exposed_ns: float
+    launch_ns: float
+    latency_ns: float | None
+    rows: pd.DataFrame
+
+    def sized(self, times: float) -> float:
+        """Time of a message of so many times the bytes; without a known latency all of it is bytes."""
+        latency = self.latency_ns or 0.0
+        return latency + times * (self.each_ns - latency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTraffic:
+    """Gathers and reductions of a step.
+
+    ``before``: gathers serve the passes; else there are none, or they follow the update.
+    """
+
+    gathers: Messages | None
+    reduces: Messages | None
+    compute_ns: float
+    before: bool
+
+    @property
+    def both(self) -> tuple[Messages, ...]:
+        """Those that there are."""
+        return tuple(messages for messages in (self.gathers, self.reduces) if messages)
+
+    @property
+    def exposed_ns(self) -> float:
+        """Exposed transfer of a step."""
+        return sum(messages.exposed_ns for messages in self.both)
+
+    @property
+    def launch_ns(self) -> float:
+        """What launching costs the main thread of a CPU rank in a step."""
+        return sum(messages.launch_ns for messages in self.both)
+
+    @property
+    def latency_ratio(self) -> float | None:
+        """Share of the messages' time that is latency; None where it is not known of all."""
+        known = [messages for messages in self.both if messages.latency_ns is not None]
+        if len(known) < len(self.both):
+            return None
+        whole = sum(messages.count * messages.each_ns for messages in known)
+        return sum(messages.count * (messages.latency_ns or 0.0) for messages in known) / whole
+
+    def resized(self, times: float) -> list[Pass]:
+        """The passes of a step if each unit, or bucket, were so many times as large."""
+        gather = self.gathers.sized(times) if self.gathers else 0.0
+        reduce = self.reduces.sized(times) if self.reduces else 0.0
+        gathers = _count_messages(self.gathers, times) if self.before else 0
+        reduces = _count_messages(self.reduces, times)
+        forward, again = _split_passes(gathers, reduces)
+        turns = again and _count_messages(self.gathers, 1) >= 2 * _count_messages(self.reduces, 1)
+        each = self.compute_ns / (forward + 2 * max(1, reduces))
+        passes = [Pass(compute_ns=each, gather_ns=gather if gathers else 0.0) for _ in range(forward)]
+        passes += [
+            Pass(
+                compute_ns=2 * each,
+                gather_ns=gather if again else 0.0,
+                reduce_ns=reduce,
+                turns=turns and number == 0,
+            )
+            for number in range(reduces)
+        ]
+        return passes
+
+    @property
+    def keeps_units(self) -> bool:
+        """Whether units stay gathered from their forward to their backward."""
+        if self.gathers is None or self.reduces is None or not self.before:
+            return False
+        return not _split_passes(_count_messages(self.gathers, 1), _count_messages(self.reduces, 1))[1]
+
+    def gathering_again(self) -> "StepTraffic":
+        """The same, with units that are gathered for their backward too."""
+        if self.gathers is None or not self.keeps_units:
+            return self
+        return replace(self, gathers=replace(self.gathers, count=2 * self.gathers.count))
+
+    def after_ns(self, times: float) -> float:
+        """Gathers of new parameters, which follow the update: nothing hides them."""
+        if self.before or self.gathers is None:
+            return 0.0
+        return _count_messages(self.gathers, times) * self.gathers.sized(times)
+
+
+def _count_messages(messages: Messages | None, times: float) -> int:
+    return max(1, round(messages.count / times)) if messages else 0
+
+
+def _split_passes(gathers: int, reduces: int) -> tuple[int, bool]:
+    """How many passes are forward ones, and whether the backward gathers again."""
+    again = gathers >= 1.5 * reduces
+    forward = gathers - reduces if again and reduces else gathers
+    return max(1, forward), again and bool(reduces)
+
+
+def read_step_traffic(analysis: RunAnalysis) -> StepTraffic | None:
+    """The traffic of a run; None where it has none."""
+    rows = _select_sharding_group(analysis.collectives)
+    gathers, reduces = (_read_messages(analysis, rows, kinds) for kinds in (_GATHERS, _REDUCES))
+    if gathers is None and reduces is None:
+        return None
+    compute = float(analysis.steps["compute_ns"].mean()) if len(analysis.steps) else 0.0
+    before = gathers is not None and (reduces is None or _first_launch(gathers) < _first_launch(reduces))
+    return StepTraffic(gathers=gathers, reduces=reduces, compute_ns=compute, before=before)
+
+
+def _first_launch(messages: Messages) -> float:
+    """When the first of a step is launched: the median over ranks and steps, to compare kinds by."""
+    rows = messages.rows
+    starts = rows["launch_start_ns"].fillna(rows["start_ns"]).astype("float64")
+    return float(starts.groupby([rows["rank"], rows["step"]]).min().median())
+
+
+def _select_sharding_group(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the group of each rank that shares most bytes."""
+    rows = rows[rows["group_size"] > 1]
+    group = _number_groups(rows["group"])
+    for kinds in (_GATHERS, _REDUCES[:1], _REDUCES[1:]):
+        mine = _select_kinds(rows, kinds)
+        if len(mine) and mine["bytes"].sum() > 0:
+            moved = mine["bytes"].groupby([mine["rank"], group.loc[mine.index]]).sum()
+            most = moved.groupby(level="rank").idxmax()
+            keys = pd.MultiIndex.from_tuples(list(most))
+            return rows[pd.MultiIndex.from_arrays([rows["rank"], group]).isin(keys)]
+    return rows.iloc[:0]
+
+
+def _number_groups(groups: "pd.Series[str]") -> "pd.Series[int]":
+    """Groups by the order of their names, which are long where ranks are many."""
+    codes, texts = encode_texts(groups)
+    places = np.argsort(np.argsort(np.array(texts, dtype=object))) if texts else codes
+    return pd.Series(places[codes], index=groups.index)
+
+
+def _select_kinds(rows: pd.DataFrame, kinds: Iterable[CollectiveKind]) -> pd.DataFrame:
+    return rows[rows["kind"].astype(str).isin([kind.value for kind in kinds])]
+
+
+def _read_messages(
+    analysis: RunAnalysis, rows: pd.DataFrame, kinds: tuple[CollectiveKind, ...]
+) -> Messages | None:
+    """Those of the kind of ``kinds`` that moves most."""
+    mine = _select_kinds(rows, kinds)
+    mine = mine[mine["bytes"] > _COUNTS_RATIO * mine["bytes"].max()]
+    if mine.empty:
+        return None
+    kind = CollectiveKind(str(mine.groupby(mine["kind"].astype(str))["bytes"].sum().idxmax()))
+    mine = select_kind(mine, kind)
+    times = transfer_times(analysis, mine)
+    if not len(times):
+        return None
+    each = float(times.median())
+    latency = _estimate_latency_ns(analysis, mine, kind)
+    return Messages(
+        kind=kind,
+        count=mean_per_step(analysis, len(mine)),
+        bytes=float(mine["bytes"].median()),
+        each_ns=each,
+        exposed_ns=mean_per_step(analysis, mine["exposed_transfer_ns"].sum()),
+        launch_ns=_launch_ns(analysis, mine),
+        latency_ns=min(latency, each) if latency is not None else None,
+        rows=mine,
+    )
+
+
+def transfer_times(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[float]":
+    """Last start to first end of each collective that all ranks of the group were seen in."""
+    rows = rows[rows["matched"].astype(bool) & ~rows["first_of_window"].astype(bool)]
+    each = rows.groupby("instance").agg(start=("start_ns", "max"), end=("end_ns", "min"))
+    times = (each["end"] - each["start"]).astype("float64")
+    return times[times > max(1, 2 * clock_uncertainty_ns(analysis))]
+
+
+def _estimate_latency_ns(analysis: RunAnalysis, mine: pd.DataFrame, kind: CollectiveKind) -> float | None:
+    """Of a message without bytes: from the fit over sizes, else what tiny ones between the same ranks take.
+
+    Groups of the same ranks use the same links: a norm or a loss often has a group of its own.
+    """
+    ranks = {_group_ranks(str(group)) for group in mine["group"].unique()}
+    fits = [
+        fit.latency_ns
+        for fit in analysis.time.fits
+        if (fit.kind, _group_ranks(fit.group) in ranks) == (kind.value, True)
+        and fit.residual_ratio <= _FIT_RESIDUAL_RATIO
+        and fit.messages >= _FIT_MESSAGES
+    ]
+    if fits:
+        return float(max(fits))
+    rows = _select_kinds(analysis.collectives, (*_GATHERS, *_REDUCES))
+    rows = rows[rows["bytes"] <= _TINY_RATIO * mine["bytes"].median()]
+    same = {group: _group_ranks(str(group)) in ranks for group in rows["group"].unique()}
+    times = transfer_times(analysis, rows[rows["group"].map(same).astype(bool)])
+    return float(times.median()) if len(times) else None
+
+
+def _group_ranks(group: str) -> str:
+    """The ranks of a group: behind them may stand what tells it from others of the same ranks."""
+    return group.split("#", 1)[0]
+
+
+def _launch_ns(analysis: RunAnalysis, rows: pd.DataFrame) -> float:
+    """What launching them costs the thread that computes, a step: nothing beside a device."""
+    if analysis.run.device != "cpu":
+        return 0.0
+    launch = (rows["launch_end_ns"] - rows["launch_start_ns"]).dropna()
+    return mean_per_step(analysis, launch.clip(lower=0).sum())
+
+
+_ERROR_RATIO = 0.05
+_MISSED_RATIO = 0.5
+#: Of the step: a saving whose middle is below this is a guess.
+MIN_SURE_RATIO = 0.02
+#: Sizes that are tried, as multiples of the present one.
+SIZE_MULTIPLES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepModel:
+    """A step as it is: what shows of its traffic, how far ahead it gathers, and what the model misses."""
+
+    traffic: StepTraffic
+    ahead: int
+    exposed_ns: float
+    missed_ns: float
+    idle_ns: float
+
+    @property
+    def forward_ns(self) -> float:
+        """Compute of one forward pass, where a backward takes twice as long."""
+        return self.traffic.resized(1)[0].compute_ns
+
+    def then_ns(self, times: float) -> tuple[float, float]:
+        """What shows when messages are so many times as large: at least, and at most."""
+        least, most = self.shown_ns(self.traffic.resized(times))
+        after = self.traffic.after_ns(times)
+        return (least + after, most + after)
+
+    def shown_ns(self, passes: Sequence[Pass]) -> tuple[float, float]:
+        """What shows of passes, the gather at the turn from forward to backward hidden, or not.
+
+        Engines differ in whether it waits until the unit was dropped.
+        """
+        hidden = [replace(one, turns=False) for one in passes]
+        return (modelled_exposed_ns(hidden, self.ahead), modelled_exposed_ns(passes, self.ahead))
+
+    def saving_ns(self, sizes: Sequence[float]) -> tuple[float, float]:
+        """Bounds over these sizes."""
+        bounds = [self._saving(times) for times in sizes]
+        return self.bounded(min(low for low, _ in bounds), max(high for _, high in bounds))
+
+    def _saving(self, times: float) -> tuple[float, float]:
+        least, most = self.then_ns(times)
+        gone = 1 - 1 / times
+        launch = self.traffic.launch_ns * gone
+        # more messages are launched while the link is busy, and may cost nothing
+        idle = max(0.0, launch, launch + self.idle_ns * gone) if self.traffic.launch_ns else 0.0
+        low = self.exposed_ns - most - _MISSED_RATIO * self.missed_ns + launch
+        return (low, self.exposed_ns - least + idle)
+
+    def bounded(self, low: float, high: float) -> tuple[float, float]:
+        """With the model's error, not below 0 and not above what there is."""
+        launched = self.traffic.launch_ns
+        most = self.exposed_ns + (self.idle_ns + launched if launched else 0.0)
+        high = min((1 + _ERROR_RATIO) * high, most)
+        return (max(0.0, min((1 - _ERROR_RATIO) * low, high)), max(0.0, high))
+
+
+def model_step(analysis: RunAnalysis, traffic: StepTraffic) -> StepModel:
+    """The step of a run."""
+    seen = traffic.exposed_ns
+    passes = traffic.resized(1)
+    ahead = infer_prefetch_depth(passes, seen - traffic.after_ns(1))
+    modelled = modelled_exposed_ns(passes, ahead) + traffic.after_ns(1)
+    return StepModel(
+        traffic=traffic,
+        ahead=ahead,
+        exposed_ns=seen,
+        missed_ns=max(0.0, seen - modelled),
+        idle_ns=float(analysis.steps["idle_ns"].mean()) if len(analysis.steps) else 0.0,
+    )
+
+
+def is_guess(saving: tuple[float, float], wall: float) -> bool:
+    """Whether next to nothing, or nothing at all, may be won."""
+    return saving[0] <= 0 or sum(saving) / 2 < MIN_SURE_RATIO * wall
+
+
+def sizes_that_help(step: StepModel, most: float) -> Iterable[float]:
+    """From the smallest multiple that helps most to four times that, as far as messages are left to merge."""
+    sizes = [times for times in SIZE_MULTIPLES if times <= most]
+    if not sizes:
+        return ()
+    shown = {times: step.then_ns(times)[1] for times in sizes}
+    best = min(sizes, key=lambda times: (shown[times], times))
+    return [times for times in sizes if best <= times <= 4 * best]

@@ -1,0 +1,73 @@
+"""ZP412 accumulation_regathers: every micro-batch gathers all parameters again.
+
+Parameters change once a step.  With k micro-batches and units that are dropped after each forward and
+backward, a step gathers each unit 2 k times (law of this schedule: all_gathers = 2 x units x k), although
+one gather would do for as long as there is memory to keep it.  Signal, from counts of one rank: more than
+one micro-batch, and units that the forward of a later one gathers anew.  What would vanish is every gather of
+such a unit in the later micro-batches; a second gather within the first one is ZP413's.
+
+Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md).  A gather that is hidden
+costs nothing: k micro-batches with two hidden gathers each are no finding.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Evidence, Finding
+from zprof.model.formatting import format_ns
+from zprof.model.gaps import Gap
+from zprof.rules.rule import choose_fix, make_finding, mean_per_step, rate_severity, wall_ns
+from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
+from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
+
+_FIXES = {
+    "FSDP2": "fully_shard(block, reshard_after_forward=False)\n"
+    "for i, batch in enumerate(micro_batches):\n"
+    "    model.set_reshard_after_backward(i == len(micro_batches) - 1)",
+    "DeepSpeed": '"stage3_param_persistence_threshold" and "stage3_max_live_parameters" above the\n'
+    'size of the model, or "stage": 2; or fewer and larger micro-batches',
+    "reference": "ZeroConfig(stage=2); stage 3 with keep_after_forward=Keep.ALL gathers once a micro-batch;\n"
+    "or fewer and larger micro-batches",
+}
+
+
+def accumulation_regathers(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where further micro-batches gather what an earlier one had, and wait for it."""
+    again = find_regathers(analysis, Cause.ACCUMULATION_REGATHERS)
+    if not isinstance(again, Regathers):
+        return again
+    micro_batches = int(again.rows["micro_batches"].max())
+    first = again.gathers[again.gathers["number"] == 1]
+    units = mean_per_step(analysis, len(first.drop_duplicates(["rank", "step", "unit"])))
+    gathers = mean_per_step(analysis, len(again.gathers))
+    headroom = measure_headroom(analysis, again.gathers)
+    return _finding(analysis, again.price, micro_batches, (units, gathers), headroom)
+
+
+def _finding(
+    analysis: RunAnalysis,
+    price: CollectiveCost,
+    micro_batches: int,
+    counted: tuple[float, float],
+    headroom: Headroom,
+) -> Finding:
+    units, total = counted
+    return make_finding(
+        Cause.ACCUMULATION_REGATHERS,
+        sentence=f"{total:.0f} all_gathers a step for {units:.0f} units and {micro_batches} micro-batches: "
+        f"{price.size} are gathered again though nothing has changed them "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
+        evidence=[
+            Evidence(what="micro-batches a step", value=micro_batches, unit="count"),
+            Evidence(what="units", value=units, unit="count"),
+            Evidence(what="all_gathers a step", value=total, unit="count"),
+            Evidence(what="of them gathered again, a step", value=price.count, unit="count"),
+            *price.size_evidence,
+            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            *headroom.evidence,
+        ],
+        saving_ns=price.saving_ns,
+        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        confidence=headroom.at_most(rate_confidence(analysis, price)),
+        fix=choose_fix(analysis.training.engine, _FIXES),
+        disprove="keep the units between micro-batches and record again: if the step stays as long, the "
+        "gathers were hidden after all",
+    )

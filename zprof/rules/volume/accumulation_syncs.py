@@ -1,0 +1,119 @@
+"""ZP411 accumulation_syncs: gradients are reduced in every micro-batch, not once a step.
+
+With k micro-batches a step, gradients can be summed on each rank and reduced once, with the last one.
+Signal, from counts and bytes of one rank: reductions of gradients in more than one micro-batch, each of at
+least half of the bytes of the last one's.  What would vanish are those of all but the last micro-batch.
+
+Threshold: their exposed time is more than 3 % of the step (docs/thresholds.md; cosmos-framework #162 saw
+22 s become 89 s).  Where less shows, and the step moves more than the ZeRO formula has or no formula is
+known, it is a note: a slower link, or less compute, will show them.  Sharded gradients (stages 2 and 3) can
+wait for the last micro-batch only if they stay whole until then: that costs the memory of all gradients, and
+the finding says so.
+"""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Cause, Confidence, Evidence, Finding, Severity
+from zprof.model.formatting import format_ns
+from zprof.model.gaps import Gap
+from zprof.rules.rule import can_replay, choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.volume.needless_collectives import (
+    CollectiveCost,
+    price_collectives,
+    rate_confidence,
+    read_passes,
+    unknown_micro_batches_gap,
+)
+from zprof.rules.volume.regathers import PROPOSED_RATIO
+
+#: Of the step.
+_WORTH_RATIO = 0.03
+#: Of what the last micro-batch reduces: less than this is something else (a norm of each micro-batch).
+_SAME_RATIO = 0.5
+_STEP = ["rank", "step"]
+
+_FIXES = {
+    "FSDP2": "for i, batch in enumerate(micro_batches):\n"
+    "    model.set_requires_gradient_sync(i == len(micro_batches) - 1)\n"
+    "    loss(model(batch)).backward()\n"
+    "(DDP and FSDP1: with model.no_sync() around all but the last; HSDP: set_requires_all_reduce)",
+    "DeepSpeed": 'stages 0 and 1 reduce once, at "gradient_accumulation_steps"; stages 2 and 3 reduce each\n'
+    "micro-batch: use larger micro-batches, or stage 1",
+    "reference": "ZeroConfig(micro_batches=k, reduce_each_micro_batch=False)",
+}
+
+
+def accumulation_syncs(analysis: RunAnalysis, baseline: RunAnalysis | None) -> Finding | Gap | None:
+    """Finding where gradients travel once a micro-batch and cost it."""
+    missing = unknown_micro_batches_gap(analysis, Cause.ACCUMULATION_SYNCS)
+    if missing:
+        return missing
+    early, micro_batches = select_early_reductions(read_passes(analysis))
+    if early.empty:
+        return None
+    price = price_collectives(analysis, early)
+    worth = PROPOSED_RATIO if can_replay(analysis) else _WORTH_RATIO
+    if price.exposed_ns > worth * wall_ns(analysis):
+        return _finding(analysis, price, micro_batches)
+    if analysis.volume is not None and not analysis.volume.exceeds_formula:
+        return None
+    hidden = _finding(analysis, price, micro_batches)
+    return replace(
+        hidden,
+        saving_ns=(0, int(price.exposed_ns)),
+        severity=Severity.LOW,
+        confidence=Confidence.LOW,
+        sentence=f"{hidden.sentence}; most of it is hidden under compute",
+    )
+
+
+def select_early_reductions(passes: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the reductions before the last micro-batch of their step, and how many micro-batches reduce."""
+    rows = passes[(passes["kind"] != CollectiveKind.ALL_GATHER.value) & passes["micro_batch"].notna()]
+    sums = rows.groupby([*_STEP, "micro_batch"])["bytes"].sum().rename("reduced_bytes").reset_index()
+    last = sums.groupby(_STEP)["reduced_bytes"].transform("last")
+    sums = sums[sums["reduced_bytes"] >= _SAME_RATIO * last]
+    sums = sums.assign(last=sums.groupby(_STEP)["micro_batch"].transform("max"))
+    early = sums[sums["micro_batch"] < sums["last"]]
+    counted = sums.groupby(_STEP)["micro_batch"].nunique()
+    keys = [*_STEP, "micro_batch"]
+    return rows.merge(early[keys], on=keys), int(counted.max()) if len(counted) else 0
+
+
+def _finding(analysis: RunAnalysis, price: CollectiveCost, micro_batches: int) -> Finding:
+    wall = wall_ns(analysis)
+    return make_finding(
+        Cause.ACCUMULATION_SYNCS,
+        sentence=f"gradients are reduced in each of {micro_batches} micro-batches, not once a step: "
+        f"{price.count:.0f} reductions of {price.size} too many "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step)",
+        evidence=[
+            Evidence(what="micro-batches that reduce, a step", value=micro_batches, unit="count"),
+            Evidence(what="reductions before the last micro-batch, a step", value=price.count, unit="count"),
+            *price.size_evidence,
+            Evidence(what="their transfer a step", value=price.transfer_ns, unit="ns"),
+            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            *_volume_evidence(analysis),
+        ],
+        saving_ns=price.saving_ns,
+        severity=rate_severity(price.high_ns, wall),
+        confidence=rate_confidence(analysis, price),
+        fix=choose_fix(analysis.training.engine, _FIXES)
+        + "\n(where gradients are sharded, this keeps them whole between micro-batches)",
+        disprove="reduce in the last micro-batch only and record again: if the step stays as long, the "
+        "reductions were hidden after all",
+    )
+
+
+def _volume_evidence(analysis: RunAnalysis) -> list[Evidence]:
+    volume = analysis.volume
+    if volume is None:
+        return []
+    return [
+        Evidence(what="moved a step", value=volume.seen_bytes, unit="bytes"),
+        Evidence(what="by the ZeRO formula", value=volume.expected_bytes, unit="bytes"),
+    ]

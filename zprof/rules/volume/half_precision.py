@@ -1,0 +1,133 @@
+"""Tell from kernel names if a model computes in half precision, and price half of the bytes.
+
+Matrix products name their types: ``..._bf16...``, ``h16816gemm``, Tensile's ``BBS``/``HHS``, cuBLAS's
+``nvjet_tst`` (t: bfloat16, h: float16, s: float32, q: float8; input, sum, output). A device's flash
+attention exists in half precision alone, the memory-efficient one in float32 too (``fmha_cutlassF_f32``).
+Operators of the CPU say nothing.
+
+The transfer of each collective is halved (latency stays, so a little less is saved) and the step is replayed
+with that: from three quarters of what the replay gains to 1.15 of it, never more than half of these
+collectives' transfer, nor than all exposed transfer. On simulated jobs the replay is at most 5 % too high.
+If not all ranks were seen, transfer may be waiting: the lower bound then counts the fastest collective of
+the same kind and size.
+"""
+
+import re
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.formatting import format_bytes, printable
+from zprof.replay.queue_model import estimate_transfer_saving_ns
+from zprof.rules.rule import mean_per_step
+from zprof.rules.volume.model_traffic import are_bounds, surely_moving_ns
+
+_HALF = re.compile(
+    r"bf16|bfloat16|fp16|f16(?!\d)|_half|<half|__half|c10::Half|[hs]\d*(?:16816|884|1688)gemm_(?:bf16|fp16)"
+    r"|(?:^|_)h\d{3,5}gemm|nvjet_(?:[htq]+s[htq]|hhh)_|_(?:BBS|HHS|BSS|HSS|B8|F8)|flash|fmha(?!\w*f32)",
+    re.IGNORECASE | re.ASCII,
+)
+_PRODUCT = re.compile(
+    r"gemm|nvjet|cijk_|cutlass|matmul|xmma|flash|fmha|attention|attn|conv", re.IGNORECASE | re.ASCII
+)
+_FULL = re.compile(
+    r"sgemm|nvjet_s+_|f32f32|tf32|_S_B_|_SB_|s1688gemm_(?!bf16|fp16)|fp32|float", re.IGNORECASE | re.ASCII
+)
+#: Of the host, where a trace has no device; before such words a kernel has its type of return.
+_OPERATOR = re.compile(r"(?:aten|fsdp|c10d|autograd|prims|torch)::", re.ASCII)
+_MAX_NAME_LENGTH, _MAX_SHOWN = 400, 60
+#: Of the time in products whose type is known.
+_MOSTLY_RATIO = 0.5
+_FULL_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeType:
+    """Time in matrix products, of all ranks, by what their names say.  ``example``: the largest of half."""
+
+    half_ns: int
+    full_ns: int
+    example: str = ""
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the model computes in half precision."""
+        known = self.half_ns + self.full_ns
+        return known > 0 and self.half_ns >= _MOSTLY_RATIO * known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any name says it."""
+        return self.half_ns + self.full_ns > 0
+
+
+def read_compute_type(analysis: RunAnalysis) -> ComputeType:
+    """What the products of the run are computed in."""
+    table = analysis.kernels
+    if table.empty or analysis.run.device == "cpu":
+        return ComputeType(half_ns=0, full_ns=0)
+    sums = table.groupby(table["name"].astype(str))["total_ns"].sum().sort_values(ascending=False)
+    half, full, example = 0, 0, ""
+    for name, total in sums.items():
+        text = str(name)[:_MAX_NAME_LENGTH]
+        if _OPERATOR.match(text) or not _PRODUCT.search(text):
+            continue
+        if _HALF.search(text):
+            half, example = half + int(total), example or printable(text[:_MAX_SHOWN])
+        elif _FULL.search(text):
+            full += int(total)
+    return ComputeType(half_ns=half, full_ns=full, example=example)
+
+
+def states_full_precision(analysis: RunAnalysis) -> bool:
+    """The reference engine computes in the type of its parameters; others may compute in less."""
+    facts = analysis.training
+    return facts.engine == "reference" and facts.parameter_bytes == _FULL_BYTES
+
+
+_HALF_RATIO = 0.5
+_SURE_RATIO, _MAX_SAVING_RATIO = 0.75, 1.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalvedBytes:
+    """Collectives whose bytes can be halved; times and bytes a step of a rank.
+
+    ``bound``: not all ranks were seen, so ``exposed_ns`` may be waiting.
+    """
+
+    bytes: float
+    transfer_ns: float
+    exposed_ns: float
+    saving_ns: tuple[float, float]
+    bound: bool
+
+    @property
+    def size(self) -> str:
+        """The bytes in words, of a step; they are not known of every recording."""
+        return f" ({format_bytes(int(self.bytes))} a step)" if self.bytes else ""
+
+
+def price_half_bytes(analysis: RunAnalysis, rows: pd.DataFrame) -> HalvedBytes:
+    """Price half of the bytes of ``rows``, which are rows of ``analysis.collectives``."""
+    transfer = analysis.collectives["transfer_ns"].astype(float)
+    chosen = pd.Series(0.0, index=transfer.index)
+    chosen.loc[rows.index] = 1 - _HALF_RATIO
+    whole = mean_per_step(analysis, rows["transfer_ns"].sum())
+    exposed = mean_per_step(analysis, analysis.collectives["exposed_transfer_ns"].sum())
+    high = estimate_transfer_saving_ns(analysis, transfer * (1 - chosen))
+    bound = bool(are_bounds(rows).any())
+    low = (
+        estimate_transfer_saving_ns(analysis, transfer - chosen * surely_moving_ns(analysis))
+        if bound
+        else high
+    )
+    most = min(_MAX_SAVING_RATIO * high, _HALF_RATIO * whole, exposed)
+    return HalvedBytes(
+        bytes=mean_per_step(analysis, rows["bytes"].sum()),
+        transfer_ns=whole,
+        exposed_ns=mean_per_step(analysis, rows["exposed_transfer_ns"].sum()),
+        saving_ns=(min(_SURE_RATIO * low, most), most),
+        bound=bound,
+    )

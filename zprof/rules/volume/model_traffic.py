@@ -1,0 +1,134 @@
+"""Which collectives carry parameters and gradients, in what type, and how long they surely moved bytes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import CollectiveKind
+
+_GATHERS = (CollectiveKind.ALL_GATHER,)
+_REDUCTIONS = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+_HALF = ("bfloat16", "float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_FULL = "float32"
+#: Of the bytes of all: losses, norms and flags lie below it.
+_SMALL_RATIO = 0.001
+#: Of the bytes of a direction, to be called of a type: norms stay in float32 beside bfloat16.
+_MOSTLY_RATIO = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direction:
+    """Gathers, or reductions: ``rows`` of the collectives' table."""
+
+    rows: pd.DataFrame
+
+    @property
+    def is_full(self) -> bool:
+        """Whether most of the bytes travel in float32."""
+        return self._ratio(self._types == _FULL) >= _MOSTLY_RATIO
+
+    @property
+    def is_half(self) -> bool:
+        """Whether most of the bytes travel in two bytes an element, or one."""
+        return self._ratio(self._types.isin(_HALF)) >= _MOSTLY_RATIO
+
+    @property
+    def full_rows(self) -> pd.DataFrame:
+        """Rows in float32."""
+        return self.rows[self._types == _FULL]
+
+    @property
+    def types(self) -> str:
+        """The types of these rows, the one with most bytes first."""
+        if self.rows.empty:
+            return ""
+        sums = weigh_rows(self.rows).groupby(self._types).sum().sort_values(ascending=False, kind="stable")
+        return ", ".join(str(name) for name in sums.index)
+
+    @property
+    def _types(self) -> "pd.Series[str]":
+        return self.rows["dtype"].astype(str)
+
+    def _ratio(self, chosen: "pd.Series[bool]") -> float:
+        sizes = weigh_rows(self.rows)
+        whole = float(sizes.sum())
+        return float(sizes[chosen].sum()) / whole if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTraffic:
+    """What carries parameters, and what gradients."""
+
+    gathers: Direction
+    reductions: Direction
+
+
+def read_model_traffic(analysis: RunAnalysis) -> ModelTraffic:
+    """Collectives of several ranks, without those that are too small to carry a part of the model."""
+    rows = select_large(analysis.collectives)
+    return ModelTraffic(
+        gathers=Direction(rows=_select_kinds(rows, _GATHERS)),
+        reductions=Direction(rows=_select_kinds(rows, _REDUCTIONS)),
+    )
+
+
+def select_large(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of several ranks that carry a part worth the name of what their rank moves."""
+    rows = rows[rows["group_size"] != 1]
+    sizes = weigh_rows(rows)
+    rows, sizes = rows[sizes > 0], sizes[sizes > 0]
+    if rows.empty:
+        return rows
+    a_step = sizes.groupby([rows["rank"], rows["step"]], observed=True).sum().median()
+    return rows[sizes >= _SMALL_RATIO * a_step]
+
+
+def weigh_rows(rows: pd.DataFrame) -> "pd.Series[float]":
+    """Return what rows are weighed by: their bytes, or their transfer where no row says how many."""
+    known = bool((rows["bytes"] > 0).any())
+    return rows["bytes" if known else "transfer_ns"].astype(float)
+
+
+def surely_moving_ns(analysis: RunAnalysis) -> "pd.Series[float]":
+    """Transfer of each collective, from below.
+
+    Where ranks are missing, what was seen as transfer can be a wait.  A collective of the same kind and size
+    that was fastest cannot have taken less.
+    """
+    rows = analysis.collectives
+    seen = rows["transfer_ns"].astype(float)
+    alike = [rows["kind"].astype(str), rows["group"].astype(str), rows["bytes"]]
+    fastest = (rows["end_ns"] - rows["start_ns"]).groupby(alike).transform("min").astype(float)
+    return seen.where(~are_bounds(rows), np.minimum(seen, fastest))
+
+
+def are_bounds(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Rows of which not all ranks were seen: their waits are lower, their transfers upper bounds."""
+    if "bound" in rows.columns:
+        return rows["bound"].astype(bool)
+    return ~rows["matched"].astype(bool)
+
+
+def has_known_sizes(rows: pd.DataFrame) -> bool:
+    """Whether the recording says how many bytes collectives moved, for nearly all of them."""
+    several = rows[(rows["group_size"] != 1) & (rows["kind"].astype(str) != CollectiveKind.BARRIER.value)]
+    return bool(len(several)) and float((several["bytes"] > 0).mean()) > 0.9
+
+
+def _select_kinds(rows: pd.DataFrame, kinds: tuple[CollectiveKind, ...]) -> pd.DataFrame:
+    return rows[rows["kind"].astype(str).isin([kind.value for kind in kinds])]
+
+
+_BYTES_PER_ELEMENT = {
+    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
+    "int64": 8, "int32": 4, "int8": 1, "uint8": 1,
+}  # fmt: skip
+
+
+def count_elements(rows: pd.DataFrame) -> float:
+    """Elements of all rows together; bytes whose type is not known count as floats of 4."""
+    sizes = rows["dtype"].astype(str).map(_BYTES_PER_ELEMENT).fillna(4)
+    return float((rows["bytes"] / sizes).sum())

@@ -1,0 +1,66 @@
+"""ZP413 needless_reshard_after_forward: units are dropped after forward, and gathered again for backward.
+
+Dropping a unit after its forward saves the memory of unsharded parameters until the backward, and costs a
+second gather.  Every healthy stage 3 run gathers twice: while the second gather is hidden it costs nothing,
+and is no finding.  Signal, from one rank: units that are gathered again in the backward, and
+
+    exposed time of these gathers > 2 % of the step                         (docs/thresholds.md)
+    free memory of the device at the peak >= bytes of the unsharded units   where memory was recorded
+
+Where memory was not recorded, nobody knows if the fix is possible at all: a note of low confidence, which
+claims time after all findings that are sure.
+"""
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.findings import Cause, Confidence, Evidence, Finding
+from zprof.model.formatting import format_ns
+from zprof.model.gaps import Gap
+from zprof.model.whatif import Change
+from zprof.rules.rule import choose_fix, make_finding, rate_severity, wall_ns
+from zprof.rules.saving_range import bound_by_prediction
+from zprof.rules.volume.needless_collectives import CollectiveCost, rate_confidence
+from zprof.rules.volume.regathers import Headroom, Regathers, find_regathers, measure_headroom
+
+_FIXES = {
+    "FSDP2": "fully_shard(block, reshard_after_forward=False)   # or an int: reshard within a host only",
+    "DeepSpeed": '"zero_optimization": {"stage": 2}',
+    "reference": "ZeroConfig(stage=3, keep_after_forward=Keep.ALL)   # or stage=2",
+}
+
+
+def needless_reshard_after_forward(
+    analysis: RunAnalysis, baseline: RunAnalysis | None
+) -> Finding | Gap | None:
+    """Finding where the backward waits for units that the forward had, and there may be room for them."""
+    again = find_regathers(analysis, Cause.NEEDLESS_RESHARD_AFTER_FORWARD)
+    if not isinstance(again, Regathers):
+        return again
+    headroom = measure_headroom(analysis, again.gathers)
+    if headroom.suffices is False:
+        return None
+    return _finding(analysis, again.price, int(again.rows["unit"].nunique()), headroom)
+
+
+def _finding(analysis: RunAnalysis, price: CollectiveCost, units: int, headroom: Headroom) -> Finding:
+    expected = bound_by_prediction(
+        analysis, Change(keep_after_forward="all"), price.saving_ns, rate_confidence(analysis, price)
+    )
+    return make_finding(
+        Cause.NEEDLESS_RESHARD_AFTER_FORWARD,
+        sentence=f"{units} units are dropped after their forward and gathered again for their backward: "
+        f"{price.size} "
+        f"(exposed {format_ns(price.exposed_ns)} of {format_ns(price.transfer_ns)} a step); {headroom.says}",
+        evidence=[
+            Evidence(what="units gathered again for their backward", value=units, unit="count"),
+            Evidence(what="second gathers a step", value=price.count, unit="count"),
+            *price.size_evidence,
+            Evidence(what="their exposed time a step", value=price.exposed_ns, unit="ns"),
+            *headroom.evidence,
+        ],
+        saving_ns=expected.saving_ns,
+        severity=rate_severity(price.high_ns, wall_ns(analysis)),
+        confidence=expected.confidence if headroom.suffices else Confidence.LOW,
+        fix=choose_fix(analysis.training.engine, _FIXES),
+        disprove="keep the units after their forward and record again: if the step stays as long, or memory "
+        "runs out, dropping them was right",
+    )

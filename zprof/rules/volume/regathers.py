@@ -1,0 +1,260 @@
+"""Gathers of a unit that the step gathered before: which rule names each, and if memory could keep it.
+
+Each has one rule, in this order: what a later micro-batch gathers although it was there (ZP412), the third
+gather of a unit in a micro-batch, which recomputation makes (ZP415), that of the last unit, whose forward
+has just ended (ZP414), and the rest, which a backward makes because its forward dropped the unit (ZP413).
+
+    headroom = device total - device used at the allocated peak        needed = bytes of the kept units
+
+Headroom is known if the allocator and the device were sampled; a CPU rank or a trace alone does not say it.
+If the gathers' sizes are not recorded, units of a model of known size need at most 4 bytes per parameter.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import CollectiveKind
+from zprof.model.findings import Cause, Confidence, Evidence
+from zprof.model.formatting import format_bytes
+from zprof.model.gaps import Gap
+from zprof.model.training import Phase
+from zprof.rules.rule import can_replay, wall_ns
+from zprof.rules.volume.needless_collectives import (
+    CollectiveCost,
+    price_collectives,
+    read_passes,
+    unknown_gathers_gap,
+)
+
+#: Of the step: what must show of them (docs/thresholds.md).
+WORTH_RATIO: Mapping[Cause, float] = {
+    Cause.ACCUMULATION_REGATHERS: 0.03,
+    Cause.CHECKPOINT_REGATHERS: 0.02,
+    Cause.LAST_UNIT_REGATHERED: 0.02,
+    Cause.NEEDLESS_RESHARD_AFTER_FORWARD: 0.02,
+}
+
+#: Of the step: what must show of them for the replay to decide what they cost.
+PROPOSED_RATIO = 0.001
+
+#: Gathers of a unit in a micro-batch: one for its forward, one for its backward, and then recomputation's.
+_WITHOUT_RECOMPUTATION = 2
+#: Compute from the end of the last unit's gather to its next one, in units: its own forward, as much that the
+#: gather ran ahead of, and less than one between.
+_MAX_UNITS_BETWEEN = 3
+_STEP = ["rank", "step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regathers:
+    """Gathers that one of the rules names, worth a word: their rows, their price, and all gathers."""
+
+    rows: pd.DataFrame
+    price: CollectiveCost
+    gathers: pd.DataFrame
+
+
+def find_regathers(analysis: RunAnalysis, cause: Cause) -> Regathers | Gap | None:
+    """Those of one cause; None where there are none, or where they are hidden well enough."""
+    missing = unknown_gathers_gap(analysis, cause)
+    if missing:
+        return missing
+    # a hidden gather costs the host its launch: where the step can be replayed, that decides
+    least = 0.0 if can_replay(analysis) else WORTH_RATIO[cause]
+    return _price_if_worth(analysis, read_gathers(analysis), cause, least)
+
+
+def select_gone_with_cause(gathers: pd.DataFrame, cause: Cause) -> pd.DataFrame:
+    """Return the gathers that are gone once a cause is: a fix works in every micro-batch of a step.
+
+    Each gather counts for one rule, and those of later micro-batches count for ZP412; but what keeps a unit
+    after its forward, or gathers it once for its recomputation, does so in later micro-batches, too.
+    """
+    if cause is Cause.ACCUMULATION_REGATHERS:
+        return gathers[gathers["cause"] == cause.value]
+    causes = [cause.value]
+    if cause is Cause.NEEDLESS_RESHARD_AFTER_FORWARD:  # who keeps all units keeps the last one
+        causes.append(Cause.LAST_UNIT_REGATHERED.value)
+    return gathers[gathers["in_pass"].isin(causes)]
+
+
+def select_needless_gathers(analysis: RunAnalysis) -> pd.DataFrame:
+    """Rows of ``analysis.collectives`` that some of the rules would do without."""
+    gathers = read_gathers(analysis)
+    known = can_replay(analysis)
+    found = [
+        _price_if_worth(analysis, gathers, cause, PROPOSED_RATIO if known else least)
+        for cause, least in WORTH_RATIO.items()
+    ]
+    rows = [again.rows["row"] for again in found if again is not None]
+    return analysis.collectives.loc[pd.concat(rows)] if rows else analysis.collectives.iloc[:0]
+
+
+def _price_if_worth(
+    analysis: RunAnalysis, gathers: pd.DataFrame, cause: Cause, least_ratio: float
+) -> Regathers | None:
+    rows = gathers[gathers["cause"] == cause.value]
+    if rows.empty:
+        return None
+    price = price_collectives(analysis, rows)
+    if least_ratio and price.exposed_ns <= least_ratio * wall_ns(analysis):
+        return None
+    return Regathers(rows=rows, price=price, gathers=gathers)
+
+
+def read_gathers(analysis: RunAnalysis) -> pd.DataFrame:
+    """Gathers of known units in the passes of a step, with ``micro_batches`` of it and their ``cause``.
+
+    ``cause`` is None for the first gather of a unit in a step.  ``in_pass``: the same within the micro-batch
+    alone, None for the first gather of a unit in it.  Gathers of which the unit or the micro-batch
+    is not known are left out, and those of a unit that is called again.
+    """
+    passes = read_passes(analysis)
+    passes = passes.assign(micro_batches=passes.groupby(_STEP)["micro_batch"].transform("max") + 1)
+    wanted = (passes["kind"] == CollectiveKind.ALL_GATHER.value) & (passes["phase"] != Phase.OPTIMIZER.value)
+    rows = passes[wanted & passes["number"].notna() & passes["in_micro_batch"].notna()]
+    rows = rows.astype({"micro_batches": "int64", "number": "int64", "in_micro_batch": "int64"})
+    rows = rows[~_is_called_again(rows)]
+    in_pass = _assign_causes_in_pass(analysis, rows)
+    return rows.assign(cause=_assign_causes(rows, in_pass), in_pass=in_pass)
+
+
+def _assign_causes_in_pass(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[str]":
+    of_last = _is_of_last_unit(analysis, rows)
+    third = rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION
+    third |= _is_of_kept_unit(rows, third, of_last)
+    cause = pd.Series(Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value, index=rows.index, dtype=object)
+    cause = cause.mask(of_last, Cause.LAST_UNIT_REGATHERED.value)
+    cause = cause.mask(third, Cause.CHECKPOINT_REGATHERS.value)
+    return cause.where(third | (rows["in_micro_batch"] > 1), None)
+
+
+def _is_called_again(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return the third gathers of the last unit where no other has any: a head that is called in parts."""
+    third = rows[rows["in_micro_batch"] > _WITHOUT_RECOMPUTATION]
+    alone = third.groupby(_STEP)["unit"].transform("nunique") == 1
+    first = rows[rows["number"] == 1].groupby(_STEP)["unit"]
+    last = third.join(first.last().rename("last_unit"), on=_STEP)["last_unit"]
+    several = third.join(first.nunique().rename("units"), on=_STEP)["units"] > 1
+    found = alone & (third["unit"] == last) & several
+    return found.reindex(rows.index, fill_value=False)
+
+
+def _is_of_kept_unit(
+    rows: pd.DataFrame, third: "pd.Series[bool]", of_last: "pd.Series[bool]"
+) -> "pd.Series[bool]":
+    """Return the gathers of recomputation for units that were kept until then: nothing else gathers these.
+
+    Where recomputation makes a third gather of the units, it also makes the second one of the last unit, and
+    the only one of a unit that was kept since the micro-batch before.
+    """
+    step = [rows[name] for name in _STEP]
+    unit = [*step, rows["unit"]]
+    micro_batch = [*unit, rows["micro_batch"]]
+    repeats = third.groupby(unit).transform("max")
+    last = of_last.groupby(unit).transform("max") & third.groupby(step).transform("max")
+    count = rows.groupby(micro_batch)["in_micro_batch"].transform("max")
+    forward = (rows["phase"] == Phase.FORWARD.value).groupby(micro_batch).transform("max")
+    since_before = (repeats | last) & ~forward & (rows["micro_batch"] > 0) & (count == 1)
+    return since_before | (last & of_last & (count == _WITHOUT_RECOMPUTATION))
+
+
+def _assign_causes(rows: pd.DataFrame, in_pass: "pd.Series[str]") -> "pd.Series[str]":
+    again = rows["number"] > 1
+    # kept from the first micro-batch on, a unit would not be gathered in a later one at all
+    begins = (rows["in_micro_batch"] == 1) & (rows["phase"] == Phase.FORWARD.value)
+    begins = begins.groupby([rows[name] for name in (*_STEP, "unit", "micro_batch")]).transform("max")
+    further = again & (rows["micro_batch"] > 0) & begins
+    # of a micro-batch that did not begin with a forward nothing is known but that this was there
+    cause = in_pass.where(in_pass.notna(), Cause.NEEDLESS_RESHARD_AFTER_FORWARD.value)
+    return cause.mask(further, Cause.ACCUMULATION_REGATHERS.value).where(again, None)
+
+
+def _is_of_last_unit(analysis: RunAnalysis, rows: pd.DataFrame) -> "pd.Series[bool]":
+    """The last unit of the forward, gathered again with little computed since.
+
+    It is the same in all steps of a rank: where events are missing, a step seems to end with another one.
+    """
+    first = rows[rows["number"] == 1]
+    last = first.groupby(_STEP)["unit"].last().groupby("rank").agg(lambda units: units.mode().iloc[0])
+    units = first.groupby(_STEP)["unit"].nunique().rename("units")
+    rows = rows.join(last.rename("last_unit"), on="rank").join(units, on=_STEP)
+    rows = rows.join(_forward_ns(analysis), on=_STEP)
+    little = rows["compute_between_ns"] < _MAX_UNITS_BETWEEN * rows["forward_ns"] / rows["units"]
+    found = (rows["unit"] == rows["last_unit"]) & (rows["units"] > 1) & little.fillna(False)
+    return found.astype(bool)
+
+
+def _forward_ns(analysis: RunAnalysis) -> "pd.Series[float]":
+    """Compute of a step's forward: a third of all, or a quarter where it is computed again; the former."""
+    steps = analysis.steps.set_index(_STEP)
+    return (steps["compute_ns"] / 3).rename("forward_ns")
+
+
+_PEAK_MOMENT = "allocated peak"
+_MAX_BYTES_PER_PARAMETER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """``free_bytes`` of the rank that has least, None where no memory was recorded.
+
+    ``needed_bytes`` is 0 where the recording does not say how large the units are.
+    """
+
+    needed_bytes: int
+    free_bytes: int | None
+
+    @property
+    def suffices(self) -> bool | None:
+        """Whether the units fit; None where that is not known."""
+        if self.free_bytes is None or not self.needed_bytes:
+            return None
+        return self.free_bytes >= self.needed_bytes
+
+    @property
+    def says(self) -> str:
+        """In words."""
+        if not self.needed_bytes:
+            return "how much memory it takes to keep them is not known"
+        needed = format_bytes(self.needed_bytes)
+        if self.free_bytes is None:
+            return f"to keep them takes {needed}, whether there is room is not known"
+        room = "there is room" if self.suffices else "there is no room"
+        return f"to keep them takes {needed}, {room}: {format_bytes(self.free_bytes)} are free at the peak"
+
+    @property
+    def evidence(self) -> Sequence[Evidence]:
+        """Rows of a finding."""
+        needed = Evidence(what="memory to keep all units", value=self.needed_bytes, unit="bytes")
+        rows = [needed] if self.needed_bytes else []
+        if self.free_bytes is not None:
+            rows.append(Evidence(what="free at the peak", value=self.free_bytes, unit="bytes"))
+        return rows
+
+    def at_most(self, confidence: Confidence) -> Confidence:
+        """A saving for which there may be no room is not sure, and one for which there is none a note."""
+        if self.suffices is False:
+            return Confidence.LOW
+        return Confidence.MEDIUM if confidence is Confidence.HIGH and not self.suffices else confidence
+
+
+def measure_headroom(analysis: RunAnalysis, gathers: pd.DataFrame) -> Headroom:
+    """The room for the units of ``gathers``, each counted once."""
+    each = gathers.groupby(["rank", "step", "unit", "number"])["bytes"].sum()  # its pieces together
+    once = each.groupby(["rank", "unit"]).max().groupby("rank").sum()
+    free = [
+        device.device_total_bytes - device.device_used_bytes
+        for device in analysis.memory.devices
+        if device.moment == _PEAK_MOMENT
+        and device.device_total_bytes is not None
+        and device.device_used_bytes is not None
+    ]
+    needed = int(once.max()) if len(once) else 0
+    return Headroom(
+        needed_bytes=needed or _MAX_BYTES_PER_PARAMETER * (analysis.training.parameters or 0),
+        free_bytes=min(free, default=None),
+    )

@@ -1,0 +1,166 @@
+"""Copy the focused row, write the report to a file, write a step as a Perfetto trace.
+
+Never overwrites a file.
+
+Textual reaches the terminal's clipboard by OSC 52; whether the terminal took it cannot be known, so the
+message names the alternative.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from zprof.model.errors import BadInput
+from zprof.model.formatting import printable
+from zprof.reports.formats import FORMATS, by_path
+from zprof.tui.figures import Figure
+from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.shell import Shell
+from zprof.tui.tables import Cell, Line, Table, TableSource
+from zprof.tui.widgets.fact_table import FactTable
+
+#: A name of a file is at most 255 bytes long, on all usual file systems.
+_MAX_NAME_BYTES = 180
+#: Slices of more ranks are too large to look at: then only the selected one is written.
+_MAX_RANKS = 16
+
+
+def suggest_report_name(name: str, folder: Path) -> str:
+    """A name for the report of a run that is free in this folder."""
+    return find_free_name(f"{_sanitize_name(name)}-report", ".txt", folder)
+
+
+def find_free_name(stem: str, suffix: str, folder: Path) -> str:
+    """``stem.txt``, or the first of ``stem-2.txt``, ``stem-3.txt`` ... that is not there yet."""
+    number, name = 1, f"{stem}{suffix}"
+    while (folder / name).exists() or (folder / name).is_symlink():
+        number += 1
+        name = f"{stem}-{number}{suffix}"
+    return name
+
+
+def _sanitize_name(name: str) -> str:
+    shown = printable(name).replace("/", "_")
+    return shown.encode()[:_MAX_NAME_BYTES].decode(errors="ignore") or "run"
+
+
+def export_report(loaded: LoadedRun | None, path: Path) -> str:
+    """Write the report, in the format that the file's suffix names.
+
+    Raises:
+        BadInput: nothing is loaded, no such format, or the file cannot be made or is there already.
+    """
+    if loaded is None:
+        raise BadInput("nothing is measured yet", hint="wait until the run is measured")
+    suffixes = [suffix for form in FORMATS for suffix in form.suffixes]
+    if path.suffix.lower() not in suffixes:
+        raise BadInput(f"{path}: its suffix names no format", hint=f"end it in {', '.join(suffixes)}")
+    document = by_path(path).render(loaded.report)
+    _write_new_file(path, lambda file: file.write(document.encode("utf-8")))
+    return f"wrote {path.absolute()}"
+
+
+def export_perfetto(loaded: LoadedRun | None, selected: Selection, folder: Path) -> str:
+    """Write the selected step for Perfetto: of all loaded ranks, or of the selected one of very many.
+
+    Raises:
+        BadInput: nothing is loaded, or the file cannot be made.
+    """
+    from zprof.integrations.perfetto.export import export_trace
+    from zprof.integrations.perfetto.rank_rows import ExportChoice
+
+    if loaded is None or selected.step is None:
+        raise BadInput("no timed step is selected", hint="wait until the run is measured, or pick one with t")
+    count = len(loaded.report.run.ranks_loaded)
+    ranks = None if count <= _MAX_RANKS or selected.rank is None else frozenset({selected.rank})
+    stem = f"{_sanitize_name(loaded.report.run.name)}-step{selected.step}"
+    stem += f"-rank{selected.rank}" if ranks else "-all-ranks"
+    path = folder / find_free_name(stem, ".json", folder)
+    choice = ExportChoice(ranks=ranks, steps=frozenset({selected.step}), python=False)
+    _write_new_file(path, lambda file: export_trace(loaded.run, choice, file, loaded.analysis))
+    whose = (
+        f"rank {selected.rank} alone, {count} are too many for one trace"
+        if ranks
+        else _format_ranks(loaded.report.run.ranks_loaded)
+    )
+    return f"wrote {path.absolute()} (step {selected.step} of {whose}): open it at https://ui.perfetto.dev"
+
+
+def _format_ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks))
+    return f"rank {named}" if len(ranks) == 1 else f"all loaded ranks: {named}"
+
+
+def _write_new_file(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """A new file; nothing is left of it where it could not be filled."""
+    try:
+        with path.open("xb") as file:
+            try:
+                fill(file)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+    except FileExistsError:
+        raise BadInput(f"{path}: is there already", hint="name another file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"{path}: cannot be written ({reason})", hint="name another file") from None
+
+
+RowFormat = Callable[[Table, Line, Cell], str]
+_MARKS = frozenset("\\|`*_[]<>#!&~$")
+
+
+def copy_focused(app: Shell, form: RowFormat) -> None:
+    """The focused row in front, else that of the first table; a page of text says what of it, as a fix."""
+    whole = getattr(app.screen, "copies", "")
+    if whole:
+        app.copy_to_clipboard(whole)
+        app.notify(describe_copy(os.environ), markup=False)
+        return
+    table = focused_table(app)
+    focused = table.focused_line() if table is not None else None
+    if table is None or table.table is None or focused is None:
+        app.notify("nothing is focused that can be copied", severity="warning", markup=False)
+        return
+    app.copy_to_clipboard(form(table.table, *focused))
+    app.notify(describe_copy(os.environ), markup=False)
+
+
+def focused_table(app: Shell) -> TableSource | None:
+    """The table, or picture of one, that keys act on."""
+    if isinstance(app.screen.focused, TableSource):
+        return app.screen.focused
+    tables = [table for table in app.screen.query(FactTable) if table.display]
+    return tables[0] if tables else None
+
+
+def describe_copy(environment: Mapping[str, str]) -> str:
+    """What was done, and what to do where the terminal keeps its clipboard to itself."""
+    if environment.get("TMUX"):
+        return "copied, if tmux may: set -g set-clipboard on. e writes the report to a file"
+    return "copied, if this terminal has a clipboard (OSC 52). e writes the report to a file"
+
+
+def format_markdown(table: Table, line: Line, cell: Cell) -> str:
+    """The row under its column titles."""
+    titles = [escape_markdown(column.title) for column in table.columns]
+    cells = [escape_markdown(cell.text) for cell in line.cells]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), cells))
+
+
+def escape_markdown(text: str) -> str:
+    """Text that Markdown shows as it stands: no emphasis, link, cell, code or HTML."""
+    return "".join(f"\\{sign}" if sign in _MARKS else sign for sign in text)
+
+
+def format_json(table: Table, line: Line, cell: Cell) -> str:
+    """The row as one object; numbers with their leaves."""
+    row = {column.title: _json_value(cell) for column, cell in zip(table.columns, line.cells, strict=True)}
+    return json.dumps(row)
+
+
+def _json_value(cell: Cell) -> object:
+    return cell.in_json() if isinstance(cell, Figure) else cell.text

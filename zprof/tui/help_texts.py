@@ -1,0 +1,110 @@
+"""Texts behind the keys `?`, F1 and `g` (help, key list, gaps), and the choices that `r` and `t` offer."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from textual.screen import Screen
+
+from zprof.reports.presenters.findings import grouped_gaps
+from zprof.tui.keys import KEYS, Key, Where
+from zprof.tui.popups import Popup
+from zprof.tui.screens.page_screen import PageScreen
+from zprof.tui.session import LoadedRun, RunRequest, pick_selection
+from zprof.tui.shell import Shell
+from zprof.tui.tables import Table
+from zprof.tui.widgets.fact_table import FactTable
+
+_MAX_CHOICES = 4096
+
+
+def replace_baseline(asked: RunRequest, path: Path) -> RunRequest:
+    """The same with another baseline."""
+    return replace(asked, baseline=path)
+
+
+def explain_focus(app: Shell) -> tuple[str, str]:
+    """Title and text on what is focused: the table, and its columns."""
+    screen = app.screen
+    if not isinstance(screen, PageScreen):
+        tables = [part.table for part in screen.query(FactTable)]
+        keys = format_keys([key for key in KEYS if key.where is Where.POPUP])
+        said = [line for table in tables if table is not None for line in _describe_table(table)]
+        return "help", "\n".join([*said, "", keys] if said else [keys])
+    table = screen.focused_table()
+    parts = [screen.help_of, _explain_selection(app)]
+    if table is not None and table.table is not None:
+        parts += _describe_table(table.table)
+    return screen.name_of, "\n".join(part for part in parts if part)
+
+
+def _describe_table(table: Table) -> list[str]:
+    """What a table is, and its columns."""
+    return [text for text in (table.help, *(f"{c.title}: {c.says}" for c in table.columns if c.says)) if text]
+
+
+def _explain_selection(app: Shell) -> str:
+    """Why this rank and step are shown, where nobody picked others."""
+    loaded, selected = app.loaded, app.selected
+    if loaded is None or selected.step is None or selected != pick_selection(loaded.report):
+        return ""
+    return (
+        f"Rank {selected.rank} loses most of its step beside compute, and step {selected.step} is its median "
+        "one: they are shown first. r, t, [ and ] show others."
+    )
+
+
+def sort_keys(screen: Screen[Any]) -> list[Key]:
+    """All keys, those of this screen before all others."""
+    name = Where.POPUP.value if isinstance(screen, Popup) else getattr(screen, "name_of", "")
+    return sorted(KEYS, key=lambda key: (key.where.value != name, list(Where).index(key.where)))
+
+
+def format_keys(keys: Sequence[Key]) -> str:
+    """Keys by where they work, in the order in which they are given."""
+    lines: list[str] = []
+    for where in dict.fromkeys(key.where for key in keys):
+        mine = [key for key in keys if key.where is where]
+        if mine:
+            lines += ["", where.value, *(f"  {key.written:<10} {key.says}" for key in mine)]
+    return "\n".join(lines[1:])
+
+
+def format_gaps(app: Shell) -> str:
+    """What could not be measured, why, and what helps."""
+    if app.loaded is None:
+        return app.waiting_text()
+    further = [gap for page in _list_screens(app)[-1:] for gap in page.further_gaps()]
+    groups = grouped_gaps((*further, *app.loaded.report.gaps))
+    lines = []
+    for gap in groups:
+        ranks = f" (ranks {', '.join(map(str, gap.ranks[:8]))}{' ...' if len(gap.ranks) > 8 else ''})"
+        lines += [f"{gap.what}{ranks if gap.ranks else ''}", f"  {gap.reason}", f"  {gap.remedy}", ""]
+    return "\n".join(lines) if lines else "nothing: all that zprof asks for was measured"
+
+
+def get_export(app: Shell) -> LoadedRun | None:
+    """What ``e`` writes: what is loaded, with what the screen in front adds to it."""
+    pages = _list_screens(app)
+    return pages[-1].to_write(app.loaded) if app.loaded is not None and pages else app.loaded
+
+
+def _list_screens(app: Shell) -> list[PageScreen]:
+    """The screens below what is opened, the one in front last."""
+    return [screen for screen in app.screen_stack if isinstance(screen, PageScreen)]
+
+
+def list_rank_choices(app: Shell) -> list[tuple[str, str]]:
+    """The loaded ranks."""
+    if app.loaded is None:
+        return []
+    return [(str(rank), f"rank {rank}") for rank in app.loaded.report.run.ranks_loaded[:_MAX_CHOICES]]
+
+
+def list_step_choices(app: Shell) -> list[tuple[str, str]]:
+    """The timed steps of the selected rank."""
+    if app.loaded is None:
+        return []
+    steps = [entry for entry in app.loaded.report.time.steps if entry.rank == app.selected.rank]
+    return [(str(entry.step), f"step {entry.step}") for entry in steps[:_MAX_CHOICES]]

@@ -1,0 +1,118 @@
+"""Rows behind a communication metric.
+
+The single collectives of its kind, group, unit or size, the decisive ones first.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from zprof.analysis.analysis import RunAnalysis
+from zprof.model.collectives import CollectiveKind
+from zprof.tui.metric_help.metric import Indices, Rows, find_entry
+from zprof.tui.presenters.collective_instances import equals_text, pick_worst_rows, select_rows
+
+_MAX_ROWS = 30
+_ID_COLUMNS = ("rank", "step", "unit")
+_VOLUME_COLUMNS = ("kind", "group", "dtype", "count", "bytes")
+
+
+def make_collective_rows(columns: Sequence[str], by: str) -> Rows:
+    """Rows of ``time.collectives[i]`` with these columns, largest ``by`` first; of all without i."""
+
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+        if not at or at[0] is None:
+            return _pick_first(analysis.collectives, columns, by)
+        entry = find_entry(analysis.time.collectives, at)
+        return _pick_first(select_rows(analysis, entry), columns, by) if entry is not None else pd.DataFrame()
+
+    return rows
+
+
+def make_unit_rows(columns: Sequence[str], by: str) -> Rows:
+    """Rows of ``time.units[i]``."""
+
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+        frame, entry = analysis.collectives, find_entry(analysis.time.units, at)
+        if entry is None:
+            return pd.DataFrame()
+        mine = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
+        return _pick_first(frame[mine & equals_text(frame["unit"], entry.unit)], columns, by)
+
+    return rows
+
+
+def make_message_rows(columns: Sequence[str], by: str) -> Rows:
+    """Rows of ``time.messages[i]``."""
+
+    def rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+        frame, entry = analysis.collectives, find_entry(analysis.time.messages, at)
+        if entry is None:
+            return pd.DataFrame()
+        size = frame["bytes"].to_numpy(np.int64)
+        mine = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
+        return _pick_first(
+            frame[mine & (size >= entry.at_least_bytes) & (size < entry.below_bytes)], columns, by
+        )
+
+    return rows
+
+
+def select_fit_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    """By size, what ``time.fits[i]`` was fitted to: how many messages, and their median time."""
+    frame, entry = analysis.collectives, find_entry(analysis.time.fits, at)
+    if entry is None:
+        return pd.DataFrame()
+    mine = equals_text(frame["kind"], entry.kind) & equals_text(frame["group"], entry.group)
+    seen = frame[mine & ~frame["first_of_window"].to_numpy(bool) & (frame["instance"].to_numpy() >= 0)]
+    seen = seen.drop_duplicates("instance")
+    sizes: pd.DataFrame = seen.groupby("bytes")["intrinsic_ns"].agg(["count", "median"]).reset_index()
+    sizes.columns = pd.Index(["bytes", "messages", "intrinsic_ns"])
+    return sizes.tail(_MAX_ROWS)
+
+
+def select_volume_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    """Kinds and groups with most bytes: counts and bytes of a step."""
+    entries = sorted(analysis.time.collectives, key=lambda entry: -entry.bytes)[:_MAX_ROWS]
+    rows = [{name: getattr(entry, name) for name in _VOLUME_COLUMNS} for entry in entries]
+    times = [2 if entry.kind == CollectiveKind.ALL_REDUCE else 1 for entry in entries]
+    return pd.DataFrame(rows, columns=list(_VOLUME_COLUMNS)).assign(counted_times=times)
+
+
+def select_clock_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    """By rank, how its clock stands to the first one's; the least known first."""
+    alignment = analysis.time.alignment
+    if alignment is None:
+        return pd.DataFrame()
+    ranks = sorted(alignment.offsets_ns, key=lambda rank: -alignment.rank_uncertainty_ns.get(rank, 0))
+    return pd.DataFrame(
+        [
+            {
+                "rank": rank,
+                "offset_ns": alignment.offsets_ns[rank],
+                "uncertainty_ns": alignment.rank_uncertainty_ns.get(rank, alignment.uncertainty_ns),
+            }
+            for rank in ranks[:_MAX_ROWS]
+        ]
+    )
+
+
+def select_matching_rows(analysis: RunAnalysis, at: Indices) -> pd.DataFrame:
+    """How collectives were matched across ranks, by the rung of the ladder."""
+    alignment = analysis.time.alignment
+    rungs = alignment.rungs if alignment is not None else {}
+    return pd.DataFrame([{"matched by": rung, "collectives": count} for rung, count in rungs.items()])
+
+
+def _pick_first(rows: pd.DataFrame, columns: Sequence[str], by: str) -> pd.DataFrame:
+    if not len(rows):
+        return pd.DataFrame()
+    derived = {"duration_ns": rows["end_ns"] - rows["start_ns"]}
+    derived["launch_delay_ns"] = rows["start_ns"] - rows["launch_start_ns"]
+    full = rows.assign(**derived)
+    if by == "exposed_ns":
+        chosen = pick_worst_rows(full, _MAX_ROWS)
+    else:
+        chosen = full.iloc[np.argsort(-full[by].fillna(-1).to_numpy(np.float64), kind="stable")[:_MAX_ROWS]]
+    return chosen[[*_ID_COLUMNS, *(name for name in columns if name not in _ID_COLUMNS)]]

@@ -1,0 +1,27 @@
+"""All metric help, by kind of leaf."""
+
+from collections.abc import Mapping
+
+from zprof.tui.metric_help.communication import COMMUNICATION
+from zprof.tui.metric_help.memory import MEMORY
+from zprof.tui.metric_help.metric import MetricHelp, strip_indices
+from zprof.tui.metric_help.overview import OVERVIEW
+from zprof.tui.metric_help.ranks import RANKS
+from zprof.tui.metric_help.time import STEP_LEAVES, TIME
+
+METRIC_HELP: Mapping[str, MetricHelp] = {
+    meaning.leaf: meaning
+    for meaning in (
+        *STEP_LEAVES,
+        *RANKS,
+        *COMMUNICATION,
+        *MEMORY,
+        *TIME,
+        *OVERVIEW,
+    )
+}
+
+
+def find_help(leaf: str) -> MetricHelp | None:
+    """What is known of this kind of leaf."""
+    return METRIC_HELP.get(strip_indices(leaf))

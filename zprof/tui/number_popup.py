@@ -1,0 +1,159 @@
+"""The popup that explains one number.
+
+What it means, its formula, its inputs, and the rows it was measured from.
+"""
+
+from typing import ClassVar
+
+import pandas as pd
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from zprof.model.formatting import printable, shorten
+from zprof.tui.figures import Aggregation, Figure, figure, infer_unit, strip_unit
+from zprof.tui.metric_help.metric import parent_path, parse_indices, resolve_input
+from zprof.tui.metric_help.registry import find_help
+from zprof.tui.popups import Popup
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
+from zprof.tui.theme import MARKS, get_look
+from zprof.tui.widgets.fact_table import FactTable, PagedTable
+
+_MAX_LEAVES = 8
+#: Columns of the word for an input.
+_WORD_WIDTH = 26
+#: Leaves of the baseline: their rows are its own.
+_BASELINE = "comparison.baseline_"
+
+
+class NumberPopup(Popup[None]):
+    """Formula, inputs, rows."""
+
+    CSS: ClassVar[str] = """
+    NumberPopup #popup { max-width: 190; }
+    NumberPopup FactTable { scrollbar-size-horizontal: 0; }
+    """
+
+    def __init__(self, number: Figure, title: str, loaded: LoadedRun) -> None:
+        super().__init__()
+        self.number, self.shown_title, self.loaded = number, title, loaded
+
+    def compose(self) -> ComposeResult:
+        """Text above, rows below."""
+        with VerticalScroll(id="popup") as frame:
+            frame.border_title = Text(f"{printable(self.shown_title)}: {self.number.text}")
+            frame.border_subtitle = "esc: back"
+            said = Text("\n".join(explain_number(self.number, self.loaded)))
+            said.highlight_words(list_leaves(self.number), MARKS[Mark.MUTED].colour(get_look(self.app)))
+            yield Static(said)
+            rows = find_rows(self.number, self.loaded)
+            if rows is not None and len(rows):
+                yield PagedTable(id="rows")
+
+    def on_mount(self) -> None:
+        """Fill the rows."""
+        rows = find_rows(self.number, self.loaded)
+        if rows is not None and len(rows):
+            self.query_one("#rows", FactTable).show(
+                build_rows_table(rows, self.number.leaves[0].rpartition(".")[2])
+            )
+            self.call_after_refresh(self._say_keys)
+
+    def on_resize(self) -> None:
+        """More or fewer columns fit."""
+        self.call_after_refresh(self._say_keys)
+
+    def _say_keys(self) -> None:
+        """A bar to scroll by would cover the only row: so the frame says that there are more columns."""
+        for table in self.query(FactTable):
+            hides = table.virtual_size.width > table.size.width
+            more = "tab, left, right: more columns, " if hides else ""
+            self.query_one("#popup").border_subtitle = f"{more}esc: back"
+
+
+def explain_number(number: Figure, loaded: LoadedRun) -> list[str]:
+    """What it means, how it is made, and of what."""
+    lines = []
+    meaning = find_help(number.leaves[0]) if number.leaves else None
+    if meaning:
+        lines += [meaning.says, *([f"formula  {meaning.formula}"] if meaning.formula else [])]
+    if number.how is not Aggregation.LEAF:
+        lines.append(f"this is  {number.how.value}")
+    lines += [f"  {_name_leaf(leaf)}  {leaf}" for leaf in list_leaves(number)]
+    if meaning and len(number.leaves) == 1:
+        lines += _format_inputs(number.leaves[0], meaning.inputs, loaded)
+    return lines
+
+
+def list_leaves(number: Figure) -> list[str]:
+    """The first leaves that it is made of, each once."""
+    leaves = dict.fromkeys(leaf for part in number.in_report() for leaf in part.leaves)
+    return list(leaves)[:_MAX_LEAVES]
+
+
+def _name_leaf(leaf: str) -> str:
+    """What a leaf is called on the screens."""
+    meaning = find_help(leaf)
+    return meaning.title if meaning else strip_unit(leaf.rpartition(".")[2])
+
+
+def _format_inputs(leaf: str, names: tuple[str, ...], loaded: LoadedRun) -> list[str]:
+    paths = [resolve_input(leaf, name) for name in names]
+    found = [
+        (path, figure(loaded.tree, infer_unit(path), path, how=_infer_aggregation(path))) for path in paths
+    ]
+    shown = [
+        (_name_leaf(path), value.text, path.removeprefix(f"{parent_path(leaf)}.")) for path, value in found
+    ]
+    lines = [
+        f"  {shorten(word, _WORD_WIDTH):<{_WORD_WIDTH}} {text:>12}  {name}" for word, text, name in shown
+    ]
+    return ["inputs", *lines] if found else []
+
+
+def _infer_aggregation(path: str) -> Aggregation:
+    return Aggregation.MEAN if "[*]" in path else Aggregation.LEAF
+
+
+def find_rows(number: Figure, loaded: LoadedRun) -> pd.DataFrame | None:
+    """The rows that it was measured from; None where none are kept."""
+    meaning = find_help(number.leaves[0]) if number.leaves else None
+    if meaning is None or meaning.rows is None:
+        return None
+    before = loaded.before if number.leaves[0].startswith(_BASELINE) else None
+    return meaning.rows(before or loaded.analysis, parse_indices(number.leaves[0]))
+
+
+_MAX_ROWS = 50
+_FIRST_COLUMNS = ("step", "rank")
+
+
+def build_rows_table(rows: pd.DataFrame, asked: str = "") -> Table:
+    """Its first rows: step, rank, the column that was ``asked`` for, then the others.
+
+    Numbers name no leaf: they are what leaves are made of.
+    """
+    shown = rows.head(_MAX_ROWS)
+    first = [name for name in (*_FIRST_COLUMNS, asked) if name in shown.columns]
+    shown = shown[[*first, *(name for name in shown.columns if name not in first)]]
+    names = [str(name) for name in shown.columns]
+    columns = tuple(Column(title=strip_unit(name), numeric=_is_number(shown[name])) for name in names)
+    lines = [
+        Line(key=str(place), cells=tuple(_cell(name, value) for name, value in zip(names, row, strict=True)))
+        for place, row in enumerate(shown.itertuples(index=False))
+    ]
+    note = f"first {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
+    return Table(name="rows", title="measured from", columns=columns, lines=tuple(lines), note=note)
+
+
+def _is_number(column: "pd.Series[float]") -> bool:
+    return pd.api.types.is_numeric_dtype(column.dtype)
+
+
+def _cell(name: str, value: object) -> Cell:
+    if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "item")):
+        return TextCell("" if value is None or value is pd.NA else str(value))
+    number = None if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
+    return Figure(value=number, unit=infer_unit(name), leaves=())

@@ -1,0 +1,215 @@
+"""What a row or a number leads to.
+
+A finding, an allocation, a formula check, the instances of a collective.
+
+Imported when something is first opened: metric help needs the analysis, which takes longer to import than a
+first screen may.
+"""
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from zprof.model.findings import Finding
+from zprof.model.formatting import printable, shorten
+from zprof.model.memory import Basis
+from zprof.model.tenants import Tenant
+from zprof.model.training import TrainingFacts
+from zprof.reports.finding_pages import page
+from zprof.reports.layout import wrap
+from zprof.reports.presenters.findings import worth
+from zprof.reports.presenters.memory_figures import tenant_name
+from zprof.reports.terminal import markdown_text
+from zprof.tui.figures import Figure, ModelFigure, Unit, figure
+from zprof.tui.help_texts import format_gaps
+from zprof.tui.number_popup import NumberPopup
+from zprof.tui.popups import Popup, TextPopup
+from zprof.tui.presenters.collective_instances import build_instances_table
+from zprof.tui.presenters.compare import describe_row
+from zprof.tui.presenters.memory import name_tenant
+from zprof.tui.presenters.memory_tables import strip_wrappers
+from zprof.tui.session import LoadedRun
+from zprof.tui.shell import Shell
+from zprof.tui.tables import Line, Opens, Table
+from zprof.tui.widgets.fact_table import FactTable
+
+#: Titles of columns that say no more than their numbers do.
+_UNNAMED_COLUMNS = frozenset({"ms", "bytes", "size"})
+#: Of a name in a title.
+_MAX_TITLE = 120
+
+
+def open_number(loaded: LoadedRun, found: Figure, line: Line, table: Table) -> Popup[None]:
+    """A number of this row, explained."""
+    title = shorten(format_title(found, line, table), _MAX_TITLE)
+    if isinstance(found, ModelFigure):
+        return TextPopup(f"{title}: {found.text}", found.said)
+    return NumberPopup(found, title, loaded)
+
+
+def format_title(found: Figure, line: Line, table: Table) -> str:
+    """The names of its row and column; a row that begins with a number has no name."""
+    first = line.cells[0]
+    columns = zip(table.columns, line.cells, strict=True)
+    column = next((column.title for column, cell in columns if cell is found), "")
+    names = ["" if isinstance(first, Figure) else first.text, "" if column in _UNNAMED_COLUMNS else column]
+    return ", ".join(name for name in names if name)
+
+
+def open_row(app: Shell, line: Line) -> Popup[None] | None:
+    """What a row leads to."""
+    loaded = app.loaded
+    if loaded is not None and line.opens is Opens.ALLOCATION:
+        return TextPopup(*describe_allocation(loaded, line.target))
+    if loaded is not None and line.opens is Opens.LAW:
+        return TextPopup(*describe_formula_check(loaded, line.target))
+    if loaded is not None and line.opens is Opens.GAP:
+        return TextPopup("what could not be measured", format_gaps(app))
+    if loaded is not None and line.opens is Opens.COLLECTIVE:
+        return InstancesPopup(loaded, line.target)
+    if loaded is not None and line.opens is Opens.COMPARED:
+        return TextPopup(*describe_row(loaded, line.key))
+    if loaded is None or line.opens is not Opens.FINDING:
+        return None
+    return _open_finding(loaded, line.target)
+
+
+def _open_finding(loaded: LoadedRun, place: int) -> Popup[None]:
+    found = loaded.report.findings[place]
+
+    def laid(columns: int) -> str:
+        said = [*wrap(found.sentence, first="", width=columns), "", *format_worth(found)]
+        said += ["", "evidence", *format_evidence(loaded, place, columns)]
+        said += ["", "what to change (y copies it)", *_indent(found.fix)]
+        said += ["", "how to disprove it", *wrap(found.disprove, width=columns)]
+        return "\n".join([*said, "", markdown_text(page(found.cause), columns)])
+
+    return TextPopup(f"{found.id} {found.cause.value}", laid, copies=found.fix)
+
+
+def format_worth(found: Finding) -> list[str]:
+    """What a fix saves and frees, and how sure the rule is."""
+    return [f"  {part.strip()}" for part in worth(found).split(", ")]
+
+
+def _indent(text: str) -> list[str]:
+    return [f"  {line}" for line in text.strip().split("\n")]
+
+
+def format_evidence(loaded: LoadedRun, place: int, columns: int) -> list[str]:
+    """The facts behind a finding, in their units."""
+    stem = f"findings[{place}].evidence"
+    lines: list[str] = []
+    for at, fact in enumerate(loaded.report.findings[place].evidence):
+        value = figure(loaded.tree, Unit(fact.unit), f"{stem}[{at}].value")
+        lines += wrap(fact.what, first=f"  {value.text:>12}  ", width=columns)
+    return lines
+
+
+_BASIS = {
+    Basis.TAGGED: "seen by a hook or tag",
+    Basis.RULE: "told by a rule on its stack and lifetime",
+    Basis.UNKNOWN: "no rule claims it",
+}
+_SHARDED = {
+    Tenant.OPTIMIZER_STATE: "each rank has its part from stage 1 on",
+    Tenant.GRADIENTS: "each rank has its part from stage 2 on",
+    Tenant.PARAMETERS: "each rank has its part in stage 3",
+}
+_FORMULA = (
+    "With Psi parameters over N ranks, and p, g and k bytes an element of parameters, gradients and",
+    "optimizer state (2, 2 and 12 for fp16 with Adam and fp32 masters):",
+    "  stage 0  (p + g + k) Psi",
+    "  stage 1  (p + g) Psi + k Psi / N",
+    "  stage 2  p Psi + (g + k) Psi / N",
+    "  stage 3  (p + g + k) Psi / N",
+)
+
+
+def describe_allocation(loaded: LoadedRun, place: int) -> tuple[str, str]:
+    """Title and text on one of the largest allocations: all that is known of it, every frame on its line."""
+    entry = loaded.report.memory.top[place]
+    size = figure(loaded.tree, Unit.BYTES, f"memory.top[{place}].bytes").text
+    kind = ": ".join(part for part in (name_tenant(entry.tenant), entry.sub) if part)
+    lines = [
+        f"rank      {entry.rank}, live at its peak",
+        f"tenant    {printable(kind)} ({_BASIS[entry.basis]})",
+        f"module    {printable(strip_wrappers(entry.module)) or '(none was running)'}",
+        f"operator  {printable(entry.operator) or '(none was seen)'}",
+        "",
+    ]
+    if not entry.stack:
+        lines.append("no stack: made before it was watched, or outside of Python")
+    else:
+        lines += ["allocated at, innermost first", *(f"  {printable(frame)}" for frame in entry.stack)]
+    return f"{size} {printable(kind)}", "\n".join(lines)
+
+
+def describe_formula_check(loaded: LoadedRun, place: int) -> tuple[str, str]:
+    """Title and text on one state against the law: formula, what is known for it, the sum, the cause."""
+    law, facts = loaded.report.memory.laws[place], loaded.analysis.training
+    stem = f"memory.laws[{place}]"
+    terms = (
+        ("law_bytes", "law of the stage"),
+        ("padding_bytes", "+ padding of shards to equal size"),
+        ("scalar_bytes", "+ step counters of the optimizer"),
+        ("unexplained_bytes", "+ unexplained"),
+        ("measured_bytes", "= measured"),
+    )
+    sizes = [(figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}").text, name) for leaf, name in terms]
+    lines = [
+        *(f"{size:>12}  {name}" for size, name in sizes),
+        "",
+        f"cause: {printable(law.cause)}" if law.cause else "measured to the byte what the law gives",
+        "",
+        *_FORMULA,
+        f"{tenant_name(law.tenant)}: {_SHARDED[law.tenant]}",
+        "",
+        *_format_facts(facts),
+    ]
+    return f"{tenant_name(law.tenant)} of rank {law.rank} against the law", "\n".join(lines)
+
+
+def _format_facts(facts: TrainingFacts) -> list[str]:
+    known = (
+        ("engine", facts.engine),
+        ("stage", facts.stage),
+        ("Psi, parameters", facts.parameters),
+        ("N, ranks that share", facts.shard_ranks),
+        ("p, bytes of a parameter", facts.parameter_bytes),
+        ("g, bytes of a gradient", facts.gradient_bytes),
+        ("k, bytes of its optimizer state", facts.optimizer_state_bytes),
+        ("padding elements of the model", facts.padding_elements),
+        ("step counters of a rank", facts.step_counters),
+    )
+    return [
+        "of this run",
+        *(f"  {name:<32} {'unknown' if value is None else printable(value)}" for name, value in known),
+    ]
+
+
+class InstancesPopup(Popup[None]):
+    """Of the collective at a place of the report."""
+
+    CSS: ClassVar[str] = """
+    InstancesPopup #popup { width: 100%; max-width: 190; height: 90%; padding: 0; }
+    InstancesPopup FactTable { height: 1fr; border: none; }
+    InstancesPopup FactTable:focus { border: none; }
+    """
+
+    def __init__(self, loaded: LoadedRun, at: int) -> None:
+        super().__init__()
+        self.shown = build_instances_table(loaded, at)
+
+    def compose(self) -> ComposeResult:
+        """The table in a frame."""
+        with Vertical(id="popup") as frame:
+            frame.border_title = Text(printable(self.shown.title))
+            frame.border_subtitle = Text(printable(f"{self.shown.note}  esc: back"))
+            yield FactTable(id="instances", classes="fill")
+
+    def on_mount(self) -> None:
+        """Fill it."""
+        self.query_one(FactTable).show(self.shown)

@@ -1,1 +1,0 @@
-"""What screens show, as tables of figures: pure functions of what was loaded."""

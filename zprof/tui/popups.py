@@ -1,0 +1,156 @@
+"""Windows above a screen: the base class, a page of text, a list to pick from, a line to type."""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.events import Resize
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from zprof.model.formatting import printable, printable_lines
+from zprof.tui.keys import Where, bindings
+
+Result = TypeVar("Result")
+
+
+class Popup(ModalScreen[Result | None]):
+    """Closes with nothing on ``esc``."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.POPUP)]
+
+    def action_scroll_lines(self, by: int) -> None:
+        """What is longer than the window, by lines."""
+        for frame in self.query(VerticalScroll):
+            frame.scroll_relative(y=by, animate=False)
+
+    def action_scroll_page(self, by: int) -> None:
+        """The same, by nearly a window."""
+        for frame in self.query(VerticalScroll):
+            frame.scroll_relative(y=by * max(1, frame.size.height - 1), animate=False)
+
+    def action_close(self) -> None:
+        """Back, with nothing chosen."""
+        self.dismiss(None)
+
+
+#: Until it is known how many there are.
+_COLUMNS = 80
+#: Text for so many columns.
+TextLayout = Callable[[int], str]
+
+
+class TextPopup(Popup[None]):
+    """Lines of text under a title; they scroll.  ``copies``: what ``y`` copies, where not all of them."""
+
+    def __init__(self, title: str, text: str | TextLayout, *, copies: str = "") -> None:
+        """``text``: as it stands, or what lays it out in the columns that there are."""
+        super().__init__()
+        self._laid = text if callable(text) else lambda columns: text
+        self.shown_title, self._copies = title, copies
+
+    @property
+    def copies(self) -> str:
+        """What ``y`` copies."""
+        return self._copies or self._laid(_COLUMNS)
+
+    def compose(self) -> ComposeResult:
+        """The lines in a frame."""
+        with VerticalScroll(id="popup") as frame:
+            frame.border_title = Text(" ".join(printable_lines(self.shown_title)))
+            frame.border_subtitle = "esc: back"
+            yield _TextLines(self._laid)
+
+
+class _TextLines(Static):
+    def __init__(self, laid: TextLayout) -> None:
+        super().__init__()
+        self._laid = laid
+        self._lay(_COLUMNS)
+
+    def on_resize(self, event: Resize) -> None:
+        self._lay(event.size.width)
+
+    def _lay(self, columns: int) -> None:
+        self.update(Text("\n".join(printable_lines(self._laid(columns)))))
+
+
+_MAX_CHOICES = 200
+
+
+class PickPopup(Popup[str]):
+    """Gives the key of what was picked; ``present``: that of what is picked now, where it begins."""
+
+    def __init__(self, title: str, choices: Sequence[tuple[str, str]], present: str = "") -> None:
+        super().__init__()
+        self.shown_title, self.choices, self.present = title, choices, present
+
+    def compose(self) -> ComposeResult:
+        """A line to type in, and the list."""
+        with Vertical(id="popup") as frame:
+            frame.border_title = Text(printable(self.shown_title))
+            yield Input(id="narrow")
+            yield OptionList(id="choices")
+
+    def on_mount(self) -> None:
+        """All of them at first."""
+        self._narrow("")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Those in which the text stands."""
+        self._narrow(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """The first of what is left."""
+        choices = self.query_one(OptionList)
+        if choices.option_count:
+            self.dismiss(str(choices.get_option_at_index(choices.highlighted or 0).id))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Picked."""
+        self.dismiss(str(event.option.id))
+
+    def on_key(self, event: object) -> None:
+        """Arrows move in the list while the line has the focus."""
+        key = getattr(event, "key", "")
+        choices = self.query_one(OptionList)
+        if key == "down":
+            choices.action_cursor_down()
+        elif key == "up":
+            choices.action_cursor_up()
+
+    def _narrow(self, text: str) -> None:
+        found = [(key, says) for key, says in self.choices if text.casefold() in says.casefold()]
+        at = next((at for at, (key, _) in enumerate(found) if key == self.present and not text), 0)
+        first = max(0, min(at - _MAX_CHOICES // 2, len(found) - _MAX_CHOICES))
+        shown = found[first : first + _MAX_CHOICES]
+        choices = self.query_one(OptionList)
+        choices.clear_options()
+        choices.add_options(Option(Text(printable(says)), id=key) for key, says in shown)
+        if shown:
+            choices.highlighted = at - first
+        hidden = f" ({len(shown)} of {len(found)} shown)" if len(shown) < len(found) else ""
+        self.query_one("#popup").border_subtitle = f"type to narrow{hidden}, enter: pick, esc: back"
+
+
+class LinePopup(Popup[str]):
+    """Gives a line that was typed."""
+
+    def __init__(self, title: str, value: str = "") -> None:
+        super().__init__()
+        self.shown_title, self.value = title, value
+
+    def compose(self) -> ComposeResult:
+        """One line."""
+        with Vertical(id="popup", classes="line") as frame:
+            frame.border_title = Text(printable(self.shown_title))
+            frame.border_subtitle = "enter: take it, esc: back"
+            yield Input(value=self.value, id="line")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Taken."""
+        self.dismiss(event.value)

@@ -1,0 +1,389 @@
+"""Tables of the compare screen.
+
+Each row with both figures, the change, its interval and verdict; the settings; and the headline.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from zprof.model.formatting import display_width, format_ns, printable, shorten
+from zprof.model.side_by_side import Row, Setting
+from zprof.reports.page import UNKNOWN
+from zprof.reports.presenters.side_by_side import change, figure, shown_settings
+from zprof.tui.figures import Aggregation, Figure, Unit, add_bound_sign
+from zprof.tui.figures import figure as leaf_figure
+from zprof.tui.presenters.compare_rows import (
+    CompareFigure,
+    RowPlace,
+    SectionKind,
+    classify_section,
+    make_interval,
+    make_side_figure,
+    name_row,
+    select_places,
+)
+from zprof.tui.presenters.compare_verdict import (
+    Judgement,
+    Uncertainty,
+    explain_judgement,
+    find_bound_sign,
+    find_interval,
+    find_uncertainty,
+    format_judgement,
+    is_bound,
+    judge_place,
+    judge_row,
+)
+from zprof.tui.presenters.overview import format_verdict
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
+
+_MAX_PLACE = 200
+_MAX_TEXT = 10
+
+
+def build_line(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Line:
+    """A line of figures a step."""
+    row = place.row
+    own = find_interval(loaded, place)
+    judgement = judge_place(loaded, place, doubt)
+    cells: tuple[Cell, ...] = (
+        TextCell(name_row(place)),
+        _make_side_cell(loaded, place, after=False),
+        _make_side_cell(loaded, place, after=True),
+        _make_change_cell(row),
+        own if own is not None else _make_limit_cell(row, judgement, doubt),
+        format_judgement(judgement),
+        TextCell(shorten(f"{place.section.title}: {place.section.note}", _MAX_PLACE), Mark.MUTED),
+    )
+    return Line(
+        key=place.key,
+        cells=cells,
+        opens=Opens.COMPARED,
+        mark=Mark.TITLE
+        if row.name == "wall_ns" and classify_section(place.section) is SectionKind.STEP
+        else Mark.PLAIN,
+    )
+
+
+def _make_side_cell(loaded: LoadedRun, place: RowPlace, *, after: bool) -> Cell:
+    value = place.row.b if after else place.row.a
+    if place.row.unit != "text":
+        found = make_side_figure(loaded, place.section, place.row, after=after)
+        return _add_sign(found, find_bound_sign(loaded, place, after=after))
+    if classify_section(place.section) is SectionKind.FINDINGS:
+        return TextCell("not tested" if value is None else value if value == "not found" else "found")
+    return TextCell(shorten(figure(value, "text"), _MAX_TEXT))
+
+
+def _add_sign(found: Figure, sign: str) -> Figure:
+    if isinstance(found, CompareFigure):
+        return replace(found, words=f"{sign}{found.text}") if sign and found.value is not None else found
+    return add_bound_sign(found, sign)
+
+
+def _make_change_cell(row: Row) -> Cell:
+    """As ``zprof compare`` writes it; it sorts by how much it is of A's value."""
+    if not isinstance(row.a, int | float) or not isinstance(row.b, int | float):
+        return TextCell("")
+    share = row.b - row.a if row.unit == "ratio" else row.b / row.a - 1 if row.a else None
+    return CompareFigure(value=share, unit=Unit.RATIO, leaves=(), words=change(row))
+
+
+def _make_exact_cell(row: Row, judgement: Judgement) -> TextCell:
+    is_known = judgement not in (Judgement.UNKNOWN, Judgement.UNJUDGED)
+    return TextCell("exact" if row.unit in ("bytes", "count") and is_known else "", Mark.MUTED)
+
+
+def _make_limit_cell(row: Row, judgement: Judgement, doubt: Uncertainty) -> Cell:
+    """How much a time must change by to be more than chance, where it was judged by that."""
+    is_judged = judgement in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE, Judgement.DIFFERS)
+    if row.unit != "ns" or not is_judged or doubt.times_ns is None:
+        return _make_exact_cell(row, judgement)
+    limit = format_ns(doubt.times_ns)
+    return CompareFigure(value=doubt.times_ns, unit=Unit.NS, leaves=(), words=f"± {limit}")
+
+
+def build_per_token_line(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Line:
+    """A time of a step over the tokens of a step: the time of all ranks, so that jobs of any size compare."""
+    row, tree = place.row, loaded.tree
+    before = leaf_figure(
+        tree,
+        Unit.NS,
+        f"comparison.baseline_time[*].{row.name}",
+        "comparison.equal_work.a_per_step",
+        how=Aggregation.PER_WORK,
+    )
+    after = leaf_figure(
+        tree,
+        Unit.NS,
+        f"time.per_rank[*].{row.name}",
+        "comparison.equal_work.b_per_step",
+        how=Aggregation.PER_WORK,
+    )
+    scaled = replace(row, a=before.value, b=after.value)
+    own = _is_wall_time(place)
+    judgement = judge_row(
+        scaled, doubt, own=_get_work_interval(loaded) if own else None, is_bound=is_bound(loaded, place)
+    )
+    cells: Sequence[Cell] = (
+        TextCell("rank time" if own else name_row(place)),
+        add_bound_sign(before, find_bound_sign(loaded, place, after=False)),
+        add_bound_sign(after, find_bound_sign(loaded, place, after=True)),
+        _make_change_cell(scaled),
+        make_interval(tree, "equal_work") if own else _make_limit_cell(scaled, judgement, doubt),
+        format_judgement(judgement),
+        TextCell("step times of all ranks, over the work of all", Mark.MUTED),
+    )
+    return Line(key=f"{place.key} a token", cells=tuple(cells), mark=Mark.TITLE if own else Mark.PLAIN)
+
+
+def _is_wall_time(place: RowPlace) -> bool:
+    return place.row.name == "wall_ns"
+
+
+def _get_work_interval(loaded: LoadedRun) -> tuple[int, int] | None:
+    comparison = loaded.report.comparison
+    return comparison.equal_work.ci95 if comparison and comparison.equal_work else None
+
+
+#: What the line of the names has beside them.
+_OTHER_WIDTH = 62
+_MIN_NAME_WIDTH = 14
+#: So many characters at the begin of two names are worth leaving out.
+_MIN_COMMON_PREFIX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """What of it is shown: only what differs, and times of a step or of a token."""
+
+    only_differences: bool = False
+    per_token: bool = False
+
+
+def format_header(loaded: LoadedRun, shown: CompareOptions, width: int = 0) -> list[TextCell]:
+    """Which is which, and what is shown of them, in a terminal of so many columns."""
+    comparison = loaded.report.comparison
+    before = comparison.baseline if comparison else (loaded.both.a.name if loaded.both else "")
+    longest = max(_MIN_NAME_WIDTH, (width - _OTHER_WIDTH) // 2)
+    names = shorten_names(before, loaded.report.run.name, longest)
+    return [
+        TextCell(f"A {names[0]} (baseline)", Mark.TITLE),
+        TextCell(f"B {names[1]} (this run)", Mark.TITLE),
+        TextCell(f"per {get_work_unit(loaded) if shown.per_token else 'step'}", Mark.MUTED),
+        TextCell("only differences" if shown.only_differences else "all rows", Mark.MUTED),
+    ]
+
+
+def get_work_unit(loaded: LoadedRun) -> str:
+    """``token`` or ``sample``: what both work off; empty where that is not known."""
+    work = loaded.report.comparison.equal_work if loaded.report.comparison else None
+    return work.unit.value.removesuffix("s") if work else ""
+
+
+def shorten_names(before: str, after: str, longest: int) -> tuple[str, str]:
+    """Two names in so many columns each: where one has to be cut, what both begin with goes first."""
+    names = (printable(before), printable(after))
+    alike = next((at for at, (a, b) in enumerate(zip(*names, strict=False)) if a != b), 0)
+    if alike >= _MIN_COMMON_PREFIX and max(map(display_width, names)) > longest:
+        names = (f"…{names[0][alike:]}", f"…{names[1][alike:]}")
+    return shorten(names[0], longest), shorten(names[1], longest)
+
+
+def format_short_verdict(loaded: LoadedRun) -> list[TextCell]:
+    """The verdict without its cause, which the first screen has."""
+    status, sentence = format_verdict(loaded.report)
+    return [status, TextCell(sentence.raw.partition(", because ")[0])]
+
+
+NO_BASELINE = (
+    "There is nothing to compare with: this run has no baseline.\n\n"
+    "  b              type the path of another run: it is measured beside this one\n"
+    "  zprof tui RUN --baseline OTHER_RUN\n\n"
+    "The verdict then says whether this run is slower than the other, by how much, and why."
+)
+_MAX_SETTING, _MAX_VALUE = 22, 22
+_PER_STEP = frozenset(
+    {
+        SectionKind.RANK,
+        SectionKind.COLLECTIVE,
+        SectionKind.LATE,
+        SectionKind.KERNELS,
+        SectionKind.EQUAL_WORK,
+        SectionKind.VOLUME,
+    }
+)
+_NOT_PER_TOKEN = frozenset({"noise_floor_ns", "first_wait_ns"})
+_ENVIRONMENT = "environment"
+
+
+def explain_no_tokens(loaded: LoadedRun) -> str:
+    """Why times cannot be given per token; empty where they can."""
+    comparison = loaded.report.comparison
+    if comparison is None or comparison.step_time is None:
+        return "the steps of both runs are not timed"
+    if comparison.equal_work is None:
+        gap = next((gap for gap in loaded.report.gaps if gap.what == "time at equal work"), None)
+        return f"{gap.reason} ({gap.remedy})" if gap else "the work of a step is not known of both runs"
+    runs = [loaded.report.run, *([comparison.baseline_run] if comparison.baseline_run else [])]
+    if any(len(run.ranks_loaded) < run.world_size for run in runs):
+        return "not all ranks are loaded, and the tokens are those of all"
+    return ""
+
+
+def build_compare_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
+    """Every figure of both, or what differs."""
+    columns = (
+        Column(
+            title="metric",
+            rest=True,
+            says="of memory the largest rank of each side, else the mean of the ranks",
+        ),
+        Column(title="A", says="the baseline", numeric=True),
+        Column(title="B", says="this run", numeric=True),
+        Column(title="change", says="from A to B, of A's value; pt: of a share, in points", numeric=True),
+        Column(
+            title="interval",
+            says="the interval of the change; ±: of a time without one, what it must change by to be more "
+            "than chance; exact: bytes and counts",
+        ),
+        Column(title="verdict", says=VERDICTS),
+        Column(title="of", says="what it belongs to in zprof compare", from_width=112, rest=True),
+    )
+    lines = _build_token_lines(loaded, shown) if shown.per_token else _build_step_lines(loaded, shown)
+    return Table(
+        name="compare",
+        title=_format_token_title(loaded) if shown.per_token else "side by side",
+        columns=columns,
+        lines=tuple(lines),
+        help="Rows of zprof compare. enter on a number that is a leaf of the report: its formula and inputs; "
+        "on the rest of a row: both figures in full, and why the verdict is what it is.",
+        note="not here: what is 0 or unknown in both (zprof compare --all)",
+    )
+
+
+def _format_token_title(loaded: LoadedRun) -> str:
+    """What a time is there: no step's, but a rank's for one token."""
+    unit = get_work_unit(loaded)
+    return f"rank time a {unit}: step times of all ranks / {unit}s of all ranks"
+
+
+VERDICTS = (
+    "times by the 95 % interval of the step time, bytes and counts exactly. noise: within that "
+    "interval, be it many times as much; exact, differs: changed, and neither side is better; unknown: a "
+    "side does not know it; not judged: nobody can say, enter says why"
+)
+
+
+def _build_step_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
+    assert loaded.both is not None
+    doubt = find_uncertainty(loaded.report)
+    found = select_places(loaded.both, only_differences=shown.only_differences)
+    return [build_line(loaded, place, doubt) for place in found]
+
+
+def _build_token_lines(loaded: LoadedRun, shown: CompareOptions) -> list[Line]:
+    """The ledger per token; memory and what else is of no step stays."""
+    assert loaded.both is not None
+    doubt = find_uncertainty(loaded.report, per_token=True)
+    lines = []
+    for place in select_places(loaded.both, only_differences=shown.only_differences):
+        part = classify_section(place.section)
+        if part is SectionKind.STEP and place.row.unit == "ns" and place.row.name not in _NOT_PER_TOKEN:
+            lines.append(build_per_token_line(loaded, place, _scale_to_token(doubt, loaded)))
+        elif part is not SectionKind.STEP and part not in _PER_STEP:
+            lines.append(build_line(loaded, place, doubt))
+    return lines
+
+
+def _scale_to_token(doubt: Uncertainty, loaded: LoadedRun) -> Uncertainty:
+    """Of the time of all of A's ranks over its tokens."""
+    comparison = loaded.report.comparison
+    assert comparison is not None
+    assert comparison.equal_work is not None
+    share = len(comparison.baseline_time) / comparison.equal_work.a_per_step
+    return replace(doubt, times_ns=None if doubt.times_ns is None else doubt.times_ns * share)
+
+
+def settings_differ(loaded: LoadedRun) -> bool:
+    """Whether any setting does."""
+    return loaded.both is not None and bool(shown_settings(loaded.both.settings, everything=False))
+
+
+def build_settings_table(loaded: LoadedRun, shown: CompareOptions) -> Table:
+    """Settings that differ first."""
+    assert loaded.both is not None
+    found = list(enumerate(loaded.both.settings))
+    differing = shown_settings(loaded.both.settings, everything=False)
+    ordered = sorted(found, key=lambda entry: entry[1].a == entry[1].b)
+    lines = [_build_setting_line(at, setting) for at, setting in ordered if setting in differing]
+    if not shown.only_differences:
+        lines += [_build_setting_line(at, setting) for at, setting in ordered if setting not in differing]
+    return Table(
+        name="settings",
+        title=f"settings: {len(differing) or 'none'} {'differs' if len(differing) == 1 else 'differ'}",
+        columns=(
+            Column(title="setting", says="of the environment, the training program or the run"),
+            Column(title="A", says="the baseline"),
+            Column(title="verdict"),
+            Column(title="B", says="this run", rest=True),
+        ),
+        lines=tuple(lines),
+        note="" if differing else "all settings are the same",
+        help="How both were run. enter: both values in full.",
+    )
+
+
+def _build_setting_line(at: int, setting: Setting) -> Line:
+    is_same = setting.a == setting.b
+    name = setting.name if setting.where == _ENVIRONMENT else setting.name.replace("_", " ")
+    before, after = (UNKNOWN if value is None else value for value in (setting.a, setting.b))
+    return Line(
+        key=f"settings[{at}]",
+        cells=(
+            TextCell(shorten(name, _MAX_SETTING)),
+            TextCell(shorten(before, _MAX_VALUE)),
+            format_judgement(Judgement.SAME if is_same else Judgement.DIFFERS),
+            TextCell(after),
+        ),
+        opens=Opens.COMPARED,
+        mark=Mark.MUTED if is_same else Mark.PLAIN,
+    )
+
+
+def describe_row(loaded: LoadedRun, key: str) -> tuple[str, str]:
+    """Title and text on a row or setting, both sides in full."""
+    both = loaded.both
+    assert both is not None
+    settings = {f"settings[{at}]": setting for at, setting in enumerate(both.settings)}
+    if key in settings:
+        setting = settings[key]
+        sides = [UNKNOWN if value is None else value for value in (setting.a, setting.b)]
+        return f"{setting.where}: {setting.name}", _format_sides(loaded, sides, setting.name, key)
+    place = next(place for place in select_places(both, only_differences=False) if place.key == key)
+    return name_row(place), _format_row(loaded, place)
+
+
+def _format_row(loaded: LoadedRun, place: RowPlace) -> str:
+    section, row, doubt = place.section, place.row, find_uncertainty(loaded.report)
+    judgement = judge_place(loaded, place, doubt)
+    figures = [
+        f"{find_bound_sign(loaded, place, after=after)}{figure(row.b if after else row.a, row.unit)}"
+        for after in (False, True)
+    ]
+    said = [
+        f"{section.title}: {row.name}",
+        section.note,
+        "",
+        _format_sides(loaded, figures, name_row(place), place.key),
+    ]
+    return "\n".join(
+        [*said, "", f"change   {change(row) or 'none'}", explain_judgement(judgement, row, doubt)]
+    )
+
+
+def _format_sides(loaded: LoadedRun, values: list[str], what: str, key: str) -> str:
+    assert loaded.both is not None
+    lines = [f"A  {loaded.both.a.name}", f"   {values[0]}", f"B  {loaded.both.b.name}", f"   {values[1]}"]
+    return "\n".join([*lines, "", f"{what}, in zprof compare A B -f json: {key}"])

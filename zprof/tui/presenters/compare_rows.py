@@ -1,0 +1,235 @@
+"""Rows of `zprof compare` on the screen.
+
+Which are shown, in which order and under which name, and which leaves of the report they are.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from zprof.model.report import Comparison, Report
+from zprof.model.side_by_side import Row, Section, SideBySide
+from zprof.model.tenants import Tenant
+from zprof.reports.presenters.side_by_side import change, label, shown_rows
+from zprof.reports.presenters.time_figures import telling_ranks
+from zprof.tui.figures import UNKNOWN, Aggregation, Figure, Range, Unit, figure
+from zprof.tui.session import LoadedRun
+
+_MAX_RANKS, _MAX_KERNELS = 8, 60
+_ALL_RANKS_SUFFIX = ", all ranks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlace:
+    """Where a row stands in the report of ``zprof compare``: ``sections[i].rows[j]``."""
+
+    section: Section
+    row: Row
+    at: tuple[int, int]
+
+    @property
+    def key(self) -> str:
+        """Its path in that report's JSON."""
+        return f"sections[{self.at[0]}].rows[{self.at[1]}]"
+
+
+def select_places(both: SideBySide, *, only_differences: bool) -> list[RowPlace]:
+    """Rows that say something, the step first; of many ranks the telling ones, of kernels the longest."""
+    ranks = _select_ranks(both)
+    found = [
+        (list(SectionKind).index(classify_section(section)), place)
+        for at, section in enumerate(both.sections)
+        if parse_rank(section) in ranks
+        for place in _select_section_rows(section, at)
+    ]
+    ordered = [place for _, place in sorted(found, key=lambda entry: (entry[0], entry[1].at))]
+    return [place for place in ordered if not only_differences or _differs(place.row)]
+
+
+def _select_section_rows(section: Section, at: int) -> Iterator[RowPlace]:
+    shown = shown_rows(section, everything=False)
+    most = _MAX_KERNELS if classify_section(section) is SectionKind.KERNELS else len(section.rows)
+    kept = {id(row) for row in shown[:most]}
+    for number, row in enumerate(section.rows):
+        if id(row) in kept:
+            yield RowPlace(section=section, row=row, at=(at, number))
+
+
+def _select_ranks(both: SideBySide) -> set[int | None]:
+    """The ranks that are shown one by one; None stands for what is of no rank."""
+    seen = [rank for rank in map(parse_rank, both.sections) if rank is not None]
+    times = both.comparison.baseline_time if both.comparison else ()
+    telling = [entry.rank for entry in telling_ranks(times, _MAX_RANKS)] or sorted(set(seen))[:_MAX_RANKS]
+    return {None, *telling}
+
+
+def _differs(row: Row) -> bool:
+    return bool(change(row)) or (row.unit == "text" and row.a != row.b) or (row.a is None) != (row.b is None)
+
+
+def name_row(place: RowPlace) -> str:
+    """A name that says what it is of without its section."""
+    section, name = place.section, label(place.row)
+    part, rank = classify_section(section), parse_rank(section)
+    if part is SectionKind.STEP:
+        return "step time" if place.row.name == "wall_ns" else name
+    if part is SectionKind.MEMORY:
+        return "peak memory" if place.row.name == "peak_bytes" else name
+    named = {
+        SectionKind.RANK: f"rank {rank} {name}",
+        SectionKind.LATE: f"rank {rank} late: {name}",
+        SectionKind.COLLECTIVE: f"{section.title.removesuffix(_ALL_RANKS_SUFFIX)} {name}",
+        SectionKind.LINK: (
+            f"{section.title.removesuffix(_ALL_RANKS_SUFFIX).removeprefix('link of ')} link {name}"
+        ),
+        SectionKind.CLOCKS: f"clocks {name}",
+        SectionKind.VOLUME: f"volume {name}",
+    }
+    return named.get(part, name)
+
+
+class SectionKind(StrEnum):
+    """What a section of ``zprof compare`` is about, in the order in which rows are shown."""
+
+    STEP = "step"
+    EQUAL_WORK = "equal work"
+    MEMORY = "memory"
+    VOLUME = "volume"
+    COLLECTIVE = "collective"
+    FINDINGS = "findings"
+    RANK = "rank"
+    LATE = "late"
+    LINK = "link"
+    CLOCKS = "clocks"
+    KERNELS = "kernels"
+
+
+_LATE = re.compile(r"rank (\d+) as the late one")
+_RANK = re.compile(r"rank (\d+)")
+_LINK = "link of "
+_WHOLE_PERCENT_FROM = 10
+#: Means of times and bytes are whole numbers there; shares and counts are as they are.
+_RATIO_ROUNDING = 1e-9
+_TENANTS = {f"{tenant.value}_bytes": tenant.value for tenant in Tenant}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareFigure(Figure):
+    """A number of ``zprof compare``'s own report, or of two of its numbers: no leaf of this run's report.
+
+    ``words``: how that report writes it, where not in the unit.
+    """
+
+    words: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As ``zprof compare`` shows it."""
+        return str(Figure.text.fget(self)) if self.words is None else self.words  # type: ignore[attr-defined]
+
+    def in_report(self) -> tuple[Figure, ...]:
+        """None: a test of its own holds it against ``zprof compare -f json``."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareInterval(Range):
+    """Two shares, as few digits as they need: ``+53..+69 %``, ``+1.2..+2.3 %``."""
+
+    @property
+    def text(self) -> str:
+        """Whole percents where an end is ten or more."""
+        if self.value is None or self.low.value is None:
+            return UNKNOWN
+        ends = (self.low.value * 100, self.value * 100)
+        digits = 0 if max(map(abs, ends)) >= _WHOLE_PERCENT_FROM else 1
+        return "{:+.{digits}f}..{:+.{digits}f} %".format(*ends, digits=digits)
+
+
+def classify_section(section: Section) -> SectionKind:
+    """By its title."""
+    title = section.title
+    if _LATE.fullmatch(title):
+        return SectionKind.LATE
+    if _RANK.fullmatch(title):
+        return SectionKind.RANK
+    if title.startswith(_LINK):
+        return SectionKind.LINK
+    return SectionKind(title) if title in set(SectionKind) else SectionKind.COLLECTIVE
+
+
+def parse_rank(section: Section) -> int | None:
+    """The rank that it is about."""
+    found = _RANK.match(section.title)
+    return (
+        int(found[1]) if found and classify_section(section) in (SectionKind.RANK, SectionKind.LATE) else None
+    )
+
+
+def make_side_figure(loaded: LoadedRun, section: Section, row: Row, *, after: bool) -> Figure:
+    """The figure of a side: by its leaves where those make the very number, else as that of ``compare``."""
+    value = row.b if after else row.a
+    assert not isinstance(value, str)
+    unit = Unit(row.unit)
+    found = _find_leaves(loaded.report, section, row, after=after)
+    if found is not None:
+        how, leaf = found
+        made = figure(loaded.tree, unit, leaf, how=how)
+        rounding = 1.0 if unit in (Unit.NS, Unit.BYTES) else _RATIO_ROUNDING
+        if made.value is not None and value is not None and abs(made.value - value) <= rounding:
+            return made
+    return CompareFigure(value=value, unit=unit, leaves=())
+
+
+def _find_leaves(
+    report: Report, section: Section, row: Row, *, after: bool
+) -> tuple[Aggregation, str] | None:
+    part, comparison = classify_section(section), report.comparison
+    if comparison is None:
+        return None
+    times = "time.per_rank" if after else "comparison.baseline_time"
+    if part is SectionKind.STEP:
+        return Aggregation.MEAN, f"{times}[*].{row.name}"
+    if part is SectionKind.RANK:
+        return _find_rank_leaf(report, comparison, section, f"{times}[{{}}].{row.name}", after=after)
+    if part is SectionKind.MEMORY:
+        ranks = "memory.per_rank" if after else "comparison.baseline_memory"
+        tenant = _TENANTS.get(row.name)
+        return Aggregation.LARGEST, f"{ranks}[*].{f'tenants.{tenant}' if tenant else row.name}"
+    if part is SectionKind.EQUAL_WORK:
+        return Aggregation.LEAF, _find_work_leaf(row, after=after)
+    return (Aggregation.LEAF, f"volume.{row.name}") if part is SectionKind.VOLUME and after else None
+
+
+def _find_work_leaf(row: Row, *, after: bool) -> str:
+    if row.unit == "ns":
+        return "comparison.equal_work.b_ns" if after else "comparison.step_time.a_ns"
+    return f"comparison.equal_work.{'b' if after else 'a'}_per_step"
+
+
+def _find_rank_leaf(
+    report: Report, comparison: Comparison, section: Section, leaf: str, *, after: bool
+) -> tuple[Aggregation, str] | None:
+    ranks = [entry.rank for entry in (report.time.per_rank if after else comparison.baseline_time)]
+    rank = parse_rank(section)
+    return (Aggregation.LEAF, leaf.format(ranks.index(rank))) if rank in ranks else None
+
+
+def make_interval(tree: Mapping[str, Any], of: str) -> Figure:
+    """The 95 % interval of the change, as shares of A's step time; ``of``: step_time or equal_work."""
+    low, high = (
+        figure(
+            tree,
+            Unit.RATIO,
+            f"comparison.{of}.ci95[{end}]",
+            "comparison.step_time.a_ns",
+            how=Aggregation.SHARE,
+            signed=True,
+        )
+        for end in (0, 1)
+    )
+    return ShareInterval(
+        value=high.value, unit=high.unit, leaves=high.leaves, how=high.how, signed=True, low=low
+    )

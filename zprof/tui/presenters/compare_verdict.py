@@ -1,0 +1,337 @@
+"""The verdict on a row of two runs: better, worse, noise, or not judged.
+
+Counts are exact: one byte more is one byte more. Times vary from step to step: the step time has its own
+interval; any other time must change by more than the uncertainty of the step time (half its interval, or
+the noise floor where that is larger). The hidden share has its own bootstrap interval. Fits, samples,
+bounds and rates have no interval and are not judged.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from zprof.analysis.comparison import MIN_STEPS, NO_INTERVAL, bootstrap_interval
+from zprof.model.formatting import format_ns
+from zprof.model.report import Report
+from zprof.model.side_by_side import Row, Section
+from zprof.reports.presenters.memory_figures import peak_mark
+from zprof.reports.presenters.time_figures import unsplit_ns
+from zprof.rules.claims import spoils_times
+from zprof.tui.figures import AT_LEAST, AT_MOST, EXACT, Figure, Unit
+from zprof.tui.presenters.compare_rows import (
+    CompareFigure,
+    RowPlace,
+    SectionKind,
+    classify_section,
+    make_interval,
+    parse_rank,
+)
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import Mark, TextCell
+
+Interval = tuple[float, float]
+
+
+class Judgement(StrEnum):
+    """What a row says.  ``EXACT`` and ``DIFFERS``: it changed, and neither side is better for that.
+
+    ``UNKNOWN``: a side does not know it.  ``UNJUDGED``: both do, and nobody can say whether it is chance.
+    """
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    EXACT = "exact"
+    DIFFERS = "differs"
+    NOISE = "noise"
+    UNKNOWN = "unknown"
+    UNJUDGED = "not judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertainty:
+    """How far times of a step may differ by chance.
+
+    ``times_ns``: None where that is not known; ``why_not`` says why.
+    """
+
+    times_ns: float | None
+    why_not: str = ""
+
+
+#: Times of a step, and bytes, of which less is better; all others are neither.
+_LESS_IS_BETTER = frozenset({
+    "wall_ns", "wall_median_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memcpy_ns",
+    "idle_ns", "unexplained_ns", "exposed_ns", "wait_ns", "transfer_ns", "total_ns", "memcpy_ns", "bytes",
+    "seen_bytes", "kernel_ns",
+})  # fmt: skip
+#: Shares of which more is better.
+_MORE_IS_BETTER = frozenset({"overlap_ratio"})
+_NEITHER_BYTES = frozenset({"expected_bytes"})
+#: No interval is known of these: medians of launches, fits, what rests on clocks, samples of a device.
+_WITHOUT_INTERVAL = frozenset({
+    "launch_delay_ns", "latency_ns", "uncertainty_ns", "noise_floor_ns", "first_wait_ns", "unsplit_ns",
+    "own_wait_ns", "waiting_ranks", "reserved_unused_bytes", "non_pytorch_bytes",
+})  # fmt: skip
+_SIGNS = {
+    Judgement.BETTER: ("✓", Mark.GOOD),
+    Judgement.WORSE: ("✗", Mark.BAD),
+    Judgement.SAME: ("=", Mark.MUTED),
+    Judgement.EXACT: ("*", Mark.PLAIN),
+    Judgement.DIFFERS: ("*", Mark.PLAIN),
+    Judgement.NOISE: ("~", Mark.MUTED),
+    Judgement.UNKNOWN: ("?", Mark.MUTED),
+    Judgement.UNJUDGED: ("", Mark.MUTED),
+}
+#: What makes the steps of two jobs other work.
+_WORK_DIFFERENCES = frozenset({"ranks", "parameters", "model-parallel ranks", "micro-batches"})
+
+
+def judge_row(
+    row: Row, doubt: Uncertainty, *, own: Interval | None = None, is_bound: bool = False
+) -> Judgement:
+    """The verdict on a row, of b against a.
+
+    Args:
+        row: Its figures.
+        doubt: How far times may differ by chance.
+        own: The 95 % interval of b minus a, where this row has its own.
+        is_bound: A figure of it is the least or the most that it can be.
+    """
+    if row.a is None or row.b is None:
+        return Judgement.UNKNOWN
+    if isinstance(row.a, str) or isinstance(row.b, str):
+        return Judgement.SAME if row.a == row.b else Judgement.DIFFERS
+    if own is not None:
+        return _judge_by_interval((-own[1], -own[0]) if row.name in _MORE_IS_BETTER else own, doubt)
+    if row.unit not in ("ns", "bytes", "count") or row.name in _WITHOUT_INTERVAL or is_bound:
+        return Judgement.UNJUDGED
+    if row.a == row.b:
+        return Judgement.SAME
+    if row.unit == "ns":
+        return _judge_by_uncertainty(row.name, row.b - row.a, doubt)
+    return _judge_exact(row, row.b - row.a)
+
+
+def _judge_by_interval(own: Interval, doubt: Uncertainty) -> Judgement:
+    low, high = own
+    if doubt.times_ns is None:
+        return Judgement.UNJUDGED
+    return Judgement.WORSE if low > 0 else Judgement.BETTER if high < 0 else Judgement.NOISE
+
+
+def _judge_by_uncertainty(name: str, change: float, doubt: Uncertainty) -> Judgement:
+    if doubt.times_ns is None:
+        return Judgement.UNJUDGED
+    if abs(change) <= doubt.times_ns:
+        return Judgement.NOISE
+    return _judge_less_is_better(change) if name in _LESS_IS_BETTER else Judgement.DIFFERS
+
+
+def _judge_exact(row: Row, change: float) -> Judgement:
+    is_less = row.name in _LESS_IS_BETTER or (row.name.endswith("_bytes") and row.name not in _NEITHER_BYTES)
+    return _judge_less_is_better(change) if is_less else Judgement.EXACT
+
+
+def _judge_less_is_better(change: float) -> Judgement:
+    return Judgement.WORSE if change > 0 else Judgement.BETTER
+
+
+def find_uncertainty(report: Report, *, per_token: bool = False) -> Uncertainty:
+    """Of the times of a step of this report and its baseline; for the same work where ``per_token``."""
+    comparison = report.comparison
+    if comparison is None or comparison.step_time is None:
+        return Uncertainty(times_ns=None, why_not="times of both are not known")
+    few = next((gap for gap in report.gaps if gap.what == NO_INTERVAL), None)
+    if few is not None:
+        return Uncertainty(times_ns=None, why_not=few.reason)
+    work, times = comparison.equal_work, comparison.step_time
+    if work is None and any(entry.what in _WORK_DIFFERENCES for entry in comparison.differences):
+        return Uncertainty(times_ns=None, why_not="these are other jobs, and the work of a step is not known")
+    if work is not None and not per_token and work.b_ns != times.b_ns:
+        return Uncertainty(
+            times_ns=None,
+            why_not=f"the steps are other work: n shows rank times a {work.unit.value.removesuffix('s')}",
+        )
+    if any(map(spoils_times, report.findings)):
+        return Uncertainty(times_ns=None, why_not="the recordings of the ranks do not fit together")
+    low, high = work.ci95 if work is not None and per_token else times.ci95
+    floors = [rank.noise_floor_ns for rank in (*report.time.per_rank, *comparison.baseline_time)]
+    return Uncertainty(times_ns=max((high - low) / 2, *floors))
+
+
+def format_judgement(judgement: Judgement) -> TextCell:
+    """A sign, and the word."""
+    sign, mark = _SIGNS[judgement]
+    return TextCell(f"{sign} {judgement.value}".strip(), mark)
+
+
+def explain_judgement(judgement: Judgement, row: Row, doubt: Uncertainty) -> str:
+    """A line on how the verdict was reached."""
+    if judgement is Judgement.UNKNOWN:
+        return "unknown  a side does not know it"
+    if judgement is Judgement.UNJUDGED:
+        return f"not judged: {_explain_unjudged(row, doubt)}"
+    if row.unit == "ratio":
+        return f"{judgement.value:<8} {_explain_share(judgement)}"
+    if judgement in (Judgement.SAME, Judgement.DIFFERS) or row.unit != "ns":
+        said = {
+            Judgement.SAME: "both are equal",
+            Judgement.DIFFERS: "they differ, and neither side is better for that",
+            Judgement.EXACT: "counted exactly; neither side is better for that",
+        }
+        return f"{judgement.value:<8} {said.get(judgement, 'counted exactly; less is better')}"
+    return f"{judgement.value:<8} {_explain_time(judgement, doubt)}"
+
+
+def _explain_unjudged(row: Row, doubt: Uncertainty) -> str:
+    is_of_steps = row.unit == "ns" or row.name in _MORE_IS_BETTER
+    if is_of_steps and row.name not in _WITHOUT_INTERVAL and doubt.times_ns is None:
+        return doubt.why_not
+    return "no interval is known of it: it is a rate, a share, a fit, a sample or a bound"
+
+
+def _explain_share(judgement: Judgement) -> str:
+    if judgement is Judgement.NOISE:
+        return "the 95 % interval of the change, by the shares of the steps, has 0 in it"
+    return "by the 95 % interval of the change, by the shares of the steps; more is better"
+
+
+def _explain_time(judgement: Judgement, doubt: Uncertainty) -> str:
+    limit = format_ns(doubt.times_ns or 0)
+    if judgement is Judgement.NOISE:
+        return f"no more than the doubt of the step time, {limit}"
+    return f"by more than the doubt of the step time, {limit}; less is better"
+
+
+_NO_TIME_INTERVAL = Uncertainty(times_ns=None, why_not="no interval is known of these times")
+_EXPOSED = frozenset({
+    "exposed_wait_ns", "exposed_wait_per_rank_ns", "exposed_transfer_ns", "exposed_memcpy_ns", "exposed_ns",
+})  # fmt: skip
+#: What waiting and moving take apart: bounds where collectives were not seen on all ranks.
+_SPLIT = {
+    "exposed_wait_ns": AT_LEAST,
+    "exposed_wait_per_rank_ns": AT_LEAST,
+    "wait_ns": AT_LEAST,
+    "wait_per_rank_ns": AT_LEAST,
+    "exposed_transfer_ns": AT_MOST,
+    "transfer_ns": AT_MOST,
+}
+#: Its times are fitted, of clocks, or summed over other ranks: no step time is a measure of their doubt.
+_WITHOUT_STEP_INTERVAL = frozenset({SectionKind.LINK, SectionKind.CLOCKS, SectionKind.LATE})
+
+
+def find_interval(loaded: LoadedRun, place: RowPlace) -> Figure | None:
+    """Of the step time, of that at equal work, of the hidden share; of one step or two it means nothing."""
+    comparison = loaded.report.comparison
+    few = any(gap.what == NO_INTERVAL for gap in loaded.report.gaps)
+    if comparison is None or comparison.step_time is None or few:
+        return None
+    if classify_section(place.section) is SectionKind.STEP and place.row.name == "wall_ns":
+        return make_interval(loaded.tree, "step_time")
+    if (
+        classify_section(place.section) is SectionKind.EQUAL_WORK
+        and place.row.unit == "ns"
+        and comparison.equal_work
+    ):
+        return make_interval(loaded.tree, "equal_work")
+    share = bootstrap_share_interval(loaded, place)
+    return make_share_figure(share) if share else None
+
+
+def find_bound_sign(loaded: LoadedRun, place: RowPlace, *, after: bool) -> str:
+    """What stands before a side's figure that is a bound; a rank's own where the row is of one."""
+    comparison, name = loaded.report.comparison, place.row.name
+    if comparison is None:
+        return EXACT
+    if classify_section(place.section) is SectionKind.MEMORY:
+        held = loaded.report.memory.per_rank if after else comparison.baseline_memory
+        is_peak = bool(held) and name == "peak_bytes"
+        return peak_mark(max(held, key=lambda entry: entry.peak_bytes)) if is_peak else EXACT
+    rank = parse_rank(place.section)
+    times = loaded.report.time.per_rank if after else comparison.baseline_time
+    mine = [entry for entry in times if rank in (None, entry.rank)]
+    if name in _SPLIT and unsplit_ns(mine):
+        return _SPLIT[name]
+    return AT_MOST if name in _EXPOSED and any(entry.upper_bound for entry in mine) else EXACT
+
+
+def judge_place(loaded: LoadedRun, place: RowPlace, doubt: Uncertainty) -> Judgement:
+    """The verdict on a row."""
+    comparison, part = loaded.report.comparison, classify_section(place.section)
+    own: Interval | None = bootstrap_share_interval(loaded, place)
+    is_time = place.row.unit == "ns" and find_interval(loaded, place) is not None
+    if is_time and comparison is not None and comparison.step_time:
+        work = comparison.equal_work if part is SectionKind.EQUAL_WORK else None
+        own = work.ci95 if work else comparison.step_time.ci95
+        doubt = find_uncertainty(loaded.report, per_token=True) if work else doubt
+    row = replace(place.row, name="kernel_ns") if part is SectionKind.KERNELS else place.row
+    times = _NO_TIME_INTERVAL if part in _WITHOUT_STEP_INTERVAL else doubt
+    found = judge_row(row, times, own=own, is_bound=is_bound(loaded, place))
+    is_merit = found in (Judgement.BETTER, Judgement.WORSE, Judgement.NOISE)
+    return Judgement.DIFFERS if is_merit and _is_one_sided(place.section) else found
+
+
+def _is_one_sided(section: Section) -> bool:
+    """A collective that one side does not use: less of it is no merit where another one does its work."""
+    if classify_section(section) is not SectionKind.COLLECTIVE:
+        return False
+    return any(row.name == "count" and (not row.a) != (not row.b) for row in section.rows)
+
+
+def is_bound(loaded: LoadedRun, place: RowPlace) -> bool:
+    """Whether a figure is the most or the least that it can be."""
+    report, comparison = loaded.report, loaded.report.comparison
+    before = comparison.baseline_memory if comparison else ()
+    if classify_section(place.section) is SectionKind.MEMORY:
+        return any(rank.upper_bound or rank.lower_bound for rank in (*report.memory.per_rank, *before))
+    sides = (report.time.per_rank, comparison.baseline_time if comparison else ())
+    if place.row.name in _SPLIT and any(unsplit_ns(ranks) for ranks in sides):
+        return True
+    return place.row.name in _EXPOSED and any(rank.upper_bound for ranks in sides for rank in ranks)
+
+
+HIDDEN_SHARE = "overlap_ratio"
+#: The interval is worked out of whole numbers: of a share, these parts of it.
+_SHARE_SCALE = 1e9
+
+
+def bootstrap_share_interval(loaded: LoadedRun, place: RowPlace) -> tuple[float, float] | None:
+    """The 95 % interval of B's hidden share minus A's; None where steps do not tell it.
+
+    As of the step time: the steps of each run are drawn anew, by themselves.
+    """
+    comparison, before = loaded.report.comparison, loaded.before
+    is_share = place.row.name == HIDDEN_SHARE and classify_section(place.section) in (
+        SectionKind.STEP,
+        SectionKind.RANK,
+    )
+    if not is_share or before is None or comparison is None:
+        return None
+    if any(rank.upper_bound for rank in (*loaded.report.time.per_rank, *comparison.baseline_time)):
+        return None
+    rank = parse_rank(place.section)
+    shares = [_compute_shares(analysis.steps, rank) for analysis in (before, loaded.analysis)]
+    if min(map(len, shares)) < MIN_STEPS:
+        return None
+    low, high = bootstrap_interval(shares[0] * _SHARE_SCALE, shares[1] * _SHARE_SCALE)
+    return low / _SHARE_SCALE, high / _SHARE_SCALE
+
+
+def _compute_shares(steps: pd.DataFrame, rank: int | None) -> npt.NDArray[np.float64]:
+    """Of each step with collectives, the share of their time that is hidden; of one rank, or of all."""
+    if steps.empty:
+        return np.empty(0)
+    mine = steps if rank is None else steps[steps["rank"] == rank]
+    sums = mine.groupby("step")[["overlapped_ns", "collective_ns"]].sum()
+    sums = sums[sums["collective_ns"] > 0]
+    return (sums["overlapped_ns"] / sums["collective_ns"]).to_numpy(dtype=np.float64)
+
+
+def make_share_figure(interval: tuple[float, float]) -> CompareFigure:
+    """``-84..-78 pt``: in points, as the change is."""
+    low, high = (100 * end for end in interval)
+    return CompareFigure(value=interval[1], unit=Unit.RATIO, leaves=(), words=f"{low:+.0f}..{high:+.0f} pt")

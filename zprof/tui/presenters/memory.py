@@ -1,0 +1,295 @@
+"""The bars of the memory screen.
+
+Each rank at its own peak by tenant, the legend of one rank, and the reason where memory was not measured.
+"""
+
+import textwrap
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from zprof.model.gaps import MEMORY, RANK_CUT_SHORT, RANK_MISSING, Gap
+from zprof.model.memory import Memory, RankMemory
+from zprof.model.report import Report
+from zprof.model.tenants import DISPLAY_ORDER, Tenant
+from zprof.reports.page import UNKNOWN
+from zprof.reports.presenters.memory_figures import (
+    BY_RULE,
+    basis_note,
+    largest_rank,
+    peak_mark,
+    tenant_bytes,
+    tenant_name,
+)
+from zprof.tui.figures import Aggregation, Figure, Unit, figure
+from zprof.tui.session import LoadedRun, Selection
+from zprof.tui.tables import Cell, Column, Line, Mark, Opens, Table, TextCell
+from zprof.tui.theme import NON_PYTORCH, RESERVED_UNUSED, UNTAGGED
+
+#: Bars that a page holds at most; a terminal shows as many of them as it has room for.
+MAX_BARS = 32
+#: Of the device's memory: with less allocated the bars would be too short to read beside it.
+_MIN_DEVICE_RATIO = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBar:
+    """One rank at its peak.  ``parts``: name of the paint, and bytes; ``bound``: what stands before the peak.
+
+    ``moment`` is when it peaks.
+    """
+
+    rank: int
+    parts: tuple[tuple[str, int], ...]
+    peak: Figure
+    bound: str
+    moment: str
+    is_subject: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """Bars, the most telling first, on one scale; the legend is of the rank ``subject``.
+
+    ``window``: the steps that memory was recorded in, as far as they are known.
+    ``order``: all measured ranks, as up and down go through them.  ``total``: the line under the legend.
+    """
+
+    bars: tuple[RankBar, ...]
+    order: tuple[int, ...]
+    subject: int
+    whole: Figure
+    whole_is: str
+    window: str
+    legend: Table
+    total: tuple[Cell, ...]
+    notes: tuple[tuple[Cell, ...], ...]
+
+
+def find_subject(report: Report, selected: Selection) -> RankMemory | None:
+    """The selected rank, or where it was not measured the one with the largest peak."""
+    ranks = report.memory.per_rank
+    return next((rank for rank in ranks if rank.rank == selected.rank), None) or largest_rank(ranks)
+
+
+def build_stacks(loaded: LoadedRun, selected: Selection) -> Stacks | None:
+    """The bars; None where no memory was measured."""
+    memory = loaded.report.memory
+    subject = find_subject(loaded.report, selected)
+    if subject is None:
+        return None
+    place = memory.per_rank.index(subject)
+    whole, whole_is = _find_scale(loaded, memory)
+    return Stacks(
+        bars=tuple(
+            _build_bar(loaded, at, at == place) for at in sort_places(memory.per_rank, place)[:MAX_BARS]
+        ),
+        order=tuple(sorted(rank.rank for rank in memory.per_rank)),
+        subject=subject.rank,
+        whole=whole,
+        whole_is=whole_is,
+        window=format_window(loaded.report),
+        legend=build_legend_table(loaded, subject, place),
+        total=build_total(loaded, subject, place),
+        notes=tuple(build_notes(loaded, selected, subject)),
+    )
+
+
+def format_window(report: Report) -> str:
+    """``steps 2-3``; empty where they are not known."""
+    steps = report.run.memory_steps
+    if not steps:
+        return ""
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {min(steps)}-{max(steps)}"
+
+
+def sort_places(ranks: Sequence[RankMemory], subject: int) -> list[int]:
+    """Places of the ranks: the subject, the largest peak, the smallest, then by size."""
+    by_size = sorted(range(len(ranks)), key=lambda place: (-ranks[place].peak_bytes, ranks[place].rank))
+    return list(dict.fromkeys([subject, *by_size[:1], *by_size[-1:], *by_size]))
+
+
+def _build_bar(loaded: LoadedRun, place: int, is_subject: bool) -> RankBar:
+    rank = loaded.report.memory.per_rank[place]
+    outside = [(name, getattr(rank, leaf) or 0) for name, leaf in OUTSIDE]
+    tenants = [(tenant.value, rank.tenants.get(tenant, 0)) for tenant in DISPLAY_ORDER]
+    return RankBar(
+        rank=rank.rank,
+        parts=(*tenants, (UNTAGGED, rank.untagged_bytes), *outside),
+        peak=figure(loaded.tree, Unit.BYTES, f"{RANKS}[{place}].peak_bytes"),
+        bound=peak_mark(rank),
+        moment=format_moment(rank.peak_step, rank.peak_phase),
+        is_subject=is_subject,
+    )
+
+
+def format_moment(step: int, phase: str) -> str:
+    """``step 4 backward``, as far as it is known."""
+    return " ".join(part for part in (f"step {step}" if step >= 0 else "", phase) if part)
+
+
+def _find_scale(loaded: LoadedRun, memory: Memory) -> tuple[Figure, str]:
+    """What a full bar is: the device, or the most that any rank uses."""
+    sizes = [_sum_used(rank) for rank in memory.per_rank]
+    largest = sizes.index(max(sizes))
+    totals = [entry.device_total_bytes or 0 for entry in memory.devices]
+    peak = max(rank.peak_bytes for rank in memory.per_rank)
+    if totals and max(totals) * _MIN_DEVICE_RATIO <= peak and max(sizes) <= max(totals):
+        leaf = f"memory.devices[{totals.index(max(totals))}].device_total_bytes"
+        return figure(loaded.tree, Unit.BYTES, leaf), "what the device has"
+    return make_used_figure(loaded, largest), "the largest"
+
+
+def _sum_used(rank: RankMemory) -> int:
+    return rank.peak_bytes + (rank.reserved_unused_bytes or 0) + (rank.non_pytorch_bytes or 0)
+
+
+RANKS = "memory.per_rank"
+OUTSIDE = ((RESERVED_UNUSED, "reserved_unused_bytes"), (NON_PYTORCH, "non_pytorch_bytes"))
+_NAMES = {UNTAGGED: "untagged", RESERVED_UNUSED: "reserved, unused", NON_PYTORCH: "outside PyTorch"}
+
+
+def make_used_figure(loaded: LoadedRun, place: int) -> Figure:
+    """All that the process of a rank has, as far as it is known."""
+    stem, rank = f"{RANKS}[{place}]", loaded.report.memory.per_rank[place]
+    known = [f"{stem}.{leaf}" for _, leaf in OUTSIDE if getattr(rank, leaf) is not None]
+    if not known:
+        return figure(loaded.tree, Unit.BYTES, f"{stem}.peak_bytes")
+    return figure(loaded.tree, Unit.BYTES, f"{stem}.peak_bytes", *known, how=Aggregation.SUM)
+
+
+def build_legend_table(loaded: LoadedRun, rank: RankMemory, place: int) -> Table:
+    """Tenants of one rank with their bytes; the key of a line is the name of its paint."""
+    stem, peak = f"{RANKS}[{place}]", f"{RANKS}[{place}].peak_bytes"
+    leaves = [
+        (tenant.value, f"{stem}.tenants.{tenant.value}", _find_basis(rank, tenant))
+        for tenant in DISPLAY_ORDER
+    ]
+    leaves.append((UNTAGGED, f"{stem}.untagged_bytes", ""))
+    lines = [
+        Line(
+            key=name,
+            cells=(
+                TextCell(name_tenant(name)),
+                TextCell("unknown") if basis == UNKNOWN else figure(loaded.tree, Unit.BYTES, leaf),
+                figure(loaded.tree, Unit.RATIO, leaf, peak, how=Aggregation.SHARE),
+                TextCell(basis),
+            ),
+        )
+        for name, leaf, basis in leaves
+    ]
+    lines += [
+        Line(key=name, cells=(TextCell(name_tenant(name)), number, TextCell(""), TextCell("")))
+        for name, leaf in OUTSIDE
+        if (number := figure(loaded.tree, Unit.BYTES, f"{stem}.{leaf}")).value is not None
+    ]
+    return Table(
+        name="tenants",
+        title=f"tenants of rank {rank.rank} at its peak",
+        columns=(
+            Column(title="tenant"),
+            Column(title="size", numeric=True),
+            Column(title="of the peak", numeric=True),
+            Column(title="by", says=f"{BY_RULE}: told by a rule on stacks, not by what hooks or tags saw"),
+        ),
+        lines=tuple(lines),
+        help=(
+            "One bar a rank, each at its own peak. up and down: another rank; left and right: another tenant "
+            "of it; enter: what its bytes are.\nThe six tenants and untagged sum to the allocated peak."
+        ),
+    )
+
+
+def name_tenant(name: str) -> str:
+    """A tenant's name, or that of what is none."""
+    return _NAMES.get(name) or tenant_name(name)
+
+
+def _find_basis(rank: RankMemory, tenant: Tenant) -> str:
+    text = tenant_bytes(rank, tenant)
+    return UNKNOWN if text == UNKNOWN else BY_RULE if text.startswith(BY_RULE) else ""
+
+
+def build_total(loaded: LoadedRun, rank: RankMemory, place: int) -> tuple[Cell, ...]:
+    """The line under the legend: what its bytes sum to."""
+    peak = figure(loaded.tree, Unit.BYTES, f"{RANKS}[{place}].peak_bytes")
+    cells: tuple[Cell, ...] = (
+        TextCell(f"sum {peak_mark(rank)}".rstrip(), Mark.TITLE),
+        peak,
+        TextCell(f"allocated, rank {rank.rank}"),
+    )
+    if all(getattr(rank, leaf) is None for _, leaf in OUTSIDE):
+        return (*cells, TextCell("· reserved, outside PyTorch: unknown (g)", Mark.MUTED))
+    with_them = "reserved" if rank.non_pytorch_bytes is None else "used by the process"
+    return (*cells, TextCell("·"), make_used_figure(loaded, place), TextCell(with_them))
+
+
+def build_notes(loaded: LoadedRun, selected: Selection, subject: RankMemory) -> list[tuple[Cell, ...]]:
+    """What has to be said of the rank and its bars."""
+    notes: list[tuple[Cell, ...]] = []
+    if selected.rank is not None and subject.rank != selected.rank:
+        said = f"rank {selected.rank}: {explain_missing_rank(loaded.report, selected.rank)}"
+        notes.append((TextCell(said, Mark.DOUBTFUL),))
+    if note := basis_note(subject):
+        notes.append((TextCell(note),))
+    spread = loaded.report.memory.spread
+    if spread is not None and spread.difference_bytes:
+        more = figure(loaded.tree, Unit.BYTES, "memory.spread.difference_bytes")
+        than = f"more than rank {spread.smallest_rank}"
+        notes.append(
+            (
+                TextCell(f"rank {spread.largest_rank} holds"),
+                more,
+                TextCell(than),
+                *_find_largest_difference(loaded),
+            )
+        )
+    return notes
+
+
+def _find_largest_difference(loaded: LoadedRun) -> tuple[Cell, ...]:
+    """The tenant that differs most, and by how much; nothing where none has more."""
+    spread = loaded.report.memory.spread
+    if spread is None or not spread.tenant:
+        return ()
+    size = figure(loaded.tree, Unit.BYTES, f"memory.spread.delta_bytes.{spread.tenant}", signed=True)
+    return (TextCell(f"· {name_tenant(spread.tenant)}"), size)
+
+
+_WIDTH = 72
+_RECORD = "record the job with its memory: zprof record -o RUN -- python ..."
+
+
+def explain_missing_rank(report: Report, rank: int) -> str:
+    """Why a rank has no memory, in one line."""
+    gap = _find_gap(report, (MEMORY,), rank) or _find_gap(report, (RANK_MISSING, RANK_CUT_SHORT), rank)
+    return f"not measured: {gap.reason}. {gap.remedy}" if gap else f"not measured. {_RECORD}"
+
+
+def explain_missing_memory(report: Report) -> list[str]:
+    """Lines for a screen that has no memory to show."""
+    gaps = [gap for gap in report.gaps if gap.what == MEMORY]
+    said = dict.fromkeys((gap.reason, gap.remedy) for gap in gaps) or {("it was not recorded", _RECORD): None}
+    lines = ["memory was not measured"]
+    for reason, remedy in list(said)[:3]:
+        lines += ["", *textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"what helps: {remedy}", _WIDTH)]
+    return lines
+
+
+def build_missing_table(
+    report: Report, name: str, title: str, what: str, otherwise: str, remedy: str
+) -> Table:
+    """A table that says why it has no rows; ``what``: what the gap is about that tells."""
+    gap = _find_gap(report, (what,), None)
+    reason, helps = (gap.reason, gap.remedy) if gap else (otherwise, remedy)
+    said = [*textwrap.wrap(reason, _WIDTH), *textwrap.wrap(f"what helps: {helps}", _WIDTH)]
+    lines = [
+        Line(key=str(place), cells=(TextCell(text),), opens=Opens.GAP, target=place)
+        for place, text in enumerate(said)
+    ]
+    return Table(name=name, title=title, columns=(Column(title="not measured"),), lines=tuple(lines))
+
+
+def _find_gap(report: Report, about: Collection[str], rank: int | None) -> Gap | None:
+    fits = [gap for gap in report.gaps if gap.what in about]
+    mine = [gap for gap in fits if gap.rank in (None, rank)] if rank is not None else fits
+    return next(iter(mine), None)

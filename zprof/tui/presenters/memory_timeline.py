@@ -1,0 +1,177 @@
+"""Live memory over time for a terminal.
+
+The highest point per column, stacked by tenant, so that no peak is lost.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from zprof.model.memory import Memory, MemoryTimeline
+from zprof.model.tenants import DISPLAY_ORDER
+from zprof.reports.presenters.memory_figures import largest_rank
+from zprof.tui.figures import Aggregation, Figure, Unit
+from zprof.tui.presenters.memory import name_tenant
+from zprof.tui.session import LoadedRun
+from zprof.tui.tables import Column, Line, Table, TextCell
+from zprof.tui.theme import UNTAGGED
+
+#: Bottom to top: what stays is below what comes and goes.
+ORDER = (*(tenant.value for tenant in DISPLAY_ORDER), UNTAGGED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A timeline and where it stands in the report; ``instead_of``: the rank that has none of its own."""
+
+    timeline: MemoryTimeline
+    place: int
+    instead_of: int | None = None
+
+    @cached_property
+    def heights(self) -> tuple[int, ...]:
+        """Live bytes at each point: all tenants and untagged."""
+        return tuple(sum(values) for values in zip(*self.timeline.tenants.values(), strict=True))
+
+    @cached_property
+    def peak(self) -> int:
+        """The first of the highest points."""
+        return self.heights.index(max(self.heights))
+
+    @property
+    def end_ns(self) -> int:
+        """Where the last point ends: it is as long as the others are on average."""
+        times = self.timeline.time_ns
+        return times[-1] + max(1, (times[-1] - times[0]) // max(1, len(times) - 1))
+
+    def total(self, point: int) -> Figure:
+        """Live bytes at a point: the sum of its leaves."""
+        stem = f"memory.timelines[{self.place}].tenants"
+        leaves = tuple(f"{stem}.{name}[{point}]" for name in self.timeline.tenants)
+        return Figure(value=self.heights[point], unit=Unit.BYTES, leaves=leaves, how=Aggregation.SUM)
+
+    def tenant(self, name: str, point: int) -> Figure:
+        """Bytes of a tenant at a point."""
+        leaf = f"memory.timelines[{self.place}].tenants.{name}[{point}]"
+        return Figure(value=self.timeline.tenants[name][point], unit=Unit.BYTES, leaves=(leaf,))
+
+    def time(self, point: int) -> Figure:
+        """When a point is, from the begin of the window."""
+        leaf = f"memory.timelines[{self.place}].time_ns[{point}]"
+        return Figure(value=self.timeline.time_ns[point], unit=Unit.NS, leaves=(leaf,))
+
+
+def find_curve(loaded: LoadedRun, rank: int) -> Curve | None:
+    """The rank's timeline; of the rank with the largest peak where a report keeps none of it."""
+    memory = loaded.report.memory
+    mine = _place(memory, rank)
+    if mine is not None:
+        return Curve(timeline=memory.timelines[mine], place=mine)
+    largest = largest_rank(memory.per_rank)
+    other = _place(memory, largest.rank) if largest else None
+    return None if other is None else Curve(timeline=memory.timelines[other], place=other, instead_of=rank)
+
+
+def _place(memory: Memory, rank: int) -> int | None:
+    places = (at for at, entry in enumerate(memory.timelines) if entry.rank == rank and entry.time_ns)
+    return next(places, None)
+
+
+def decimate(times: Sequence[int], end_ns: int, heights: Sequence[int], columns: int) -> list[int]:
+    """For each column the highest point that lasts into it; a point lasts until the next one.
+
+    Never a mean: the highest point of all is in some column.
+    """
+    edges = [times[0] + (end_ns - times[0]) * column // columns for column in range(columns + 1)]
+    chosen = []
+    for begin, end in pairwise(edges):
+        first = max(0, bisect_right(times, begin) - 1)
+        last = max(first + 1, bisect_left(times, end))
+        chosen.append(max(range(first, last), key=lambda point: (heights[point], -point)))
+    return chosen
+
+
+def find_column(time_ns: int, begin_ns: int, end_ns: int, columns: int) -> int:
+    """The column in which a time is."""
+    length = max(1, end_ns - begin_ns)
+    return max(0, min(columns - 1, (time_ns - begin_ns) * columns // length))
+
+
+def stack_cells(sizes: Sequence[tuple[str, int]], top: int, rows: int) -> list[str]:
+    """Names of the cells of a column, bottom first: each is of who has most of it; empty above the top.
+
+    What is not nothing has a cell, and what is ``top`` has all of them.
+    """
+    total = sum(size for _, size in sizes)
+    filled = min(rows, max(1, (2 * total * rows + top) // (2 * top))) if total > 0 and top > 0 else 0
+    cells = []
+    for row in range(filled):
+        low, high = row * top, min((row + 1) * top, max(total * rows, row * top + 1))
+        cells.append(_find_owner(sizes, low, high, rows))
+    return cells + [""] * (rows - filled)
+
+
+def _find_owner(sizes: Sequence[tuple[str, int]], low: int, high: int, rows: int) -> str:
+    """Who has most between two heights, which are in ``rows``-ths of a byte."""
+    below, best, most = 0, sizes[0][0], -1
+    for name, size in sizes:
+        above = below + size * rows
+        shared = min(above, high) - max(below, low)
+        if size > 0 and shared > most:
+            best, most = name, shared
+        below = above
+    return best
+
+
+def layout_marks(named: Sequence[tuple[int, str]], curve: Curve, columns: int) -> list[tuple[int, int, str]]:
+    """(first column, column after the last, name) of phases or steps."""
+    times = curve.timeline.time_ns
+    begins = [find_column(time, times[0], curve.end_ns, columns) for time, _ in named]
+    ends = [*begins[1:], columns]
+    return [(b, e, name) for b, e, (_, name) in zip(begins, ends, named, strict=True) if e > b]
+
+
+def find_name_at(named: Sequence[tuple[int, object]], time_ns: int) -> str:
+    """The phase or step that a time is in; empty before the first."""
+    found = [str(name) for begin, name in named if begin <= time_ns]
+    return found[-1] if found else ""
+
+
+def format_moment_at(curve: Curve, point: int) -> str:
+    """``step 4 backward`` at a point, as far as it is known."""
+    timeline, time_ns = curve.timeline, curve.timeline.time_ns[point]
+    step = find_name_at(timeline.steps, time_ns)
+    parts = (f"step {step}" if step else "", find_name_at(timeline.phases, time_ns))
+    return " ".join(part for part in parts if part)
+
+
+def build_point_table(curve: Curve, point: int) -> Table:
+    """All that is known of a point, as a row to copy and open."""
+    names = [name for name in ORDER if name in curve.timeline.tenants]
+    return Table(
+        name="point",
+        title=f"live bytes over time, rank {curve.timeline.rank}",
+        columns=(
+            Column(title="when"),
+            Column(title="live", numeric=True),
+            Column(title="at", numeric=True),
+            *(Column(title=name_tenant(name), numeric=True) for name in names),
+        ),
+        lines=(
+            Line(
+                key=str(point),
+                cells=(
+                    TextCell(f"live bytes, rank {curve.timeline.rank} {format_moment_at(curve, point)}"),
+                    curve.total(point),
+                    curve.time(point),
+                    *(curve.tenant(name, point) for name in names),
+                ),
+            ),
+        ),
+        help=(
+            "Live bytes over the recorded window, stacked by tenant. Each column shows its highest point, so "
+            "that no peak is lost. left and right: another point; enter: what its bytes are."
+        ),
+    )

@@ -1,0 +1,257 @@
+"""One planned change with its prediction, as cells of a row and as the explanation that enter shows."""
+
+from dataclasses import dataclass
+
+from zprof.model.errors import ZprofError
+from zprof.model.gaps import Gap
+from zprof.model.whatif import Calibration, Change, Outlook, PredictedFigure, Prediction
+from zprof.tui.background import Answer
+from zprof.tui.figures import PREDICTED_SIGN, UNKNOWN, Aggregation, Figure, ModelFigure, Unit, make_range
+from zprof.tui.tables import Cell, Mark, TextCell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedChange:
+    """A change, its knobs in words, and what the model says; ``answer`` is None while it is asked.
+
+    ``words`` is empty where nothing is changed.
+    """
+
+    change: Change
+    words: str
+    answer: Answer | None = None
+
+    @property
+    def outlook(self) -> Outlook | None:
+        """What is predicted; None while it is asked, and where it could not be."""
+        return self.answer if isinstance(self.answer, Outlook) else None
+
+    @property
+    def place(self) -> int:
+        """Of the prediction in the outlook, which is of this change alone; -1 where there is none."""
+        return 0 if self.outlook and self.outlook.predictions else -1
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """Of this change."""
+        return self.outlook.predictions[self.place] if self.outlook and self.place >= 0 else None
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What the model took from the run."""
+        return self.outlook.calibration if self.outlook else None
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What is not predicted, and why."""
+        if isinstance(self.answer, ZprofError):
+            return (Gap(what="prediction", reason=str(self.answer), remedy=self.answer.hint),)
+        return self.outlook.gaps if self.outlook else ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether both step and peak are predicted: then gaps are what the ranges are wide for."""
+        return self.prediction is not None and bool(self.prediction.step and self.prediction.memory)
+
+    @property
+    def said(self) -> str:
+        """The change, as the model says it, else the knobs."""
+        return (self.prediction.words if self.prediction else "") or self.words
+
+
+def find_entry_place(entries: tuple[PredictedFigure, ...], name: str) -> int:
+    """The place of a term or tenant; -1 where it is not predicted.  Tenants may have their unit."""
+    names = [entry.name for entry in entries]
+    return next((names.index(one) for one in (name, f"{name}_bytes") if one in names), -1)
+
+
+def format_gap(gap: Gap) -> str:
+    """In one line, with its remedy."""
+    remedy = f"; what helps: {gap.remedy}" if gap.remedy else ""
+    return f"{gap.what}: {gap.reason}{remedy}"
+
+
+#: Stands where a number is on its way.
+PENDING = "..."
+_CELL_COUNT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """A term of the step, or a tenant: ``part`` and ``name`` say where it stands in a prediction."""
+
+    part: str
+    name: str
+    title: str
+    unit: Unit
+
+
+def find_entry(planned: PlannedChange, row: PlanRow) -> PredictedFigure | None:
+    """What the prediction says of it."""
+    found = planned.prediction
+    entries: tuple[PredictedFigure, ...] = getattr(found, row.part) if found else ()
+    at = find_entry_place(entries, row.name)
+    return entries[at] if at >= 0 else None
+
+
+def build_prediction_cells(planned: PlannedChange, row: PlanRow) -> tuple[Cell, ...]:
+    """Model of this run, its error, predicted, range, change: pending, unknown, or numbers."""
+    if planned.answer is None:
+        return (TextCell(PENDING, Mark.MUTED),) * _CELL_COUNT
+    entry = find_entry(planned, row)
+    if entry is None:
+        return (_make_unknown_figure(planned, row.unit),) * _CELL_COUNT
+    return _build_known_cells(planned, row, entry)
+
+
+def _make_unknown_figure(planned: PlannedChange, unit: Unit) -> ModelFigure:
+    return ModelFigure(
+        value=None,
+        unit=unit,
+        leaves=("outlook.gaps",),
+        words="",
+        said=explain_unknown(planned),
+        assumption="",
+        is_predicted=False,
+    )
+
+
+def _build_known_cells(planned: PlannedChange, row: PlanRow, entry: PredictedFigure) -> tuple[Cell, ...]:
+    assert planned.prediction is not None
+    at = find_entry_place(getattr(planned.prediction, row.part), row.name)
+    stem = f"outlook.predictions[{planned.place}].{row.part}[{at}]"
+
+    def cell(
+        value: float | None,
+        words: str,
+        *leaves: str,
+        unit: Unit = row.unit,
+        how: Aggregation = Aggregation.LEAF,
+        is_predicted: bool = True,
+    ) -> ModelFigure:
+        paths = tuple(f"{stem}.{leaf}" for leaf in leaves)
+        return ModelFigure(
+            value=value,
+            unit=unit,
+            leaves=paths,
+            how=how,
+            words=words,
+            said=explain_prediction(planned, entry, row.unit, row.title, paths[0]),
+            assumption=entry.assumption,
+            is_predicted=is_predicted,
+        )
+
+    unit = row.unit
+    change = None if entry.predicted is None or entry.measured is None else entry.predicted - entry.measured
+    return (
+        cell(entry.modelled, _format_in_unit(entry.modelled, unit), "modelled", is_predicted=False),
+        cell(
+            entry.error_ratio,
+            _format_in_unit(entry.error_ratio, Unit.RATIO, signed=True),
+            "error_ratio",
+            unit=Unit.RATIO,
+            is_predicted=False,
+        ),
+        cell(entry.predicted, _format_in_unit(entry.predicted, unit), "predicted"),
+        cell(_range_end(entry), format_range(entry.low, entry.high, unit), "high"),
+        cell(
+            change,
+            _format_in_unit(change, unit, signed=True),
+            "predicted",
+            "measured",
+            how=Aggregation.DIFFERENCE,
+        ),
+    )
+
+
+def _range_end(entry: PredictedFigure) -> int | None:
+    """Of a range of which both ends are known."""
+    return None if entry.low is None else entry.high
+
+
+def _format_in_unit(value: float | None, unit: Unit, *, signed: bool = False) -> str:
+    return Figure(value=value, unit=unit, leaves=(), signed=signed).text
+
+
+_WHERE_IN_JSON = "zprof whatif RUN -f json, and the report that e writes here, have it as"
+_NO_ERROR = "none: nothing to hold it against was measured"
+
+
+def get_shown_unit(unit: Unit) -> Unit:
+    """Alone, a time has its unit beside it."""
+    return Unit.NS if unit is Unit.MS else unit
+
+
+def format_value(value: float | None, unit: Unit, *, signed: bool = False) -> str:
+    """A value with its unit; unknown where it is."""
+    return Figure(value=value, unit=get_shown_unit(unit), leaves=(), signed=signed).text
+
+
+def format_range(low: int | None, high: int | None, unit: Unit) -> str:
+    """``180.1..220.4``; unknown where it is."""
+    ends = [Figure(value=end, unit=unit, leaves=()) for end in (low, high)]
+    return make_range(*ends).text
+
+
+def format_model_error(entry: PredictedFigure) -> str:
+    """Of the model on the run that it was fitted to."""
+    if entry.error_ratio is None:
+        return _NO_ERROR
+    return f"{format_value(entry.error_ratio, Unit.RATIO, signed=True)} (model / measured - 1)"
+
+
+def explain_prediction(
+    planned: PlannedChange, entry: PredictedFigure, unit: Unit, title: str, leaf: str
+) -> str:
+    """All that is known of a term or tenant."""
+    outlook = planned.outlook
+    assert outlook is not None
+    change = None if None in (entry.predicted, entry.measured) else entry.predicted - entry.measured  # type: ignore[operator]
+    spread = format_range(entry.low, entry.high, get_shown_unit(unit))
+    lines = [
+        f"{title}: PREDICTED, not measured, for: {planned.said or 'the run as it is'}",
+        "",
+        f"  measured            {format_value(entry.measured, unit)}",
+        f"  model of this run   {format_value(entry.modelled, unit)}",
+        f"  predicted           {_mark_predicted(format_value(entry.predicted, unit))}, range "
+        f"{_mark_predicted(spread)}",
+        f"  change              {_mark_predicted(format_value(change, unit, signed=True))}",
+        "",
+        *format_assumption(outlook, entry),
+        *_format_fit(outlook.calibration),
+        "",
+        _WHERE_IN_JSON,
+        f"  {leaf}",
+    ]
+    return "\n".join(lines)
+
+
+def _mark_predicted(words: str) -> str:
+    return words if words == UNKNOWN else f"{PREDICTED_SIGN}{words}"
+
+
+def format_assumption(outlook: Outlook, entry: PredictedFigure) -> list[str]:
+    """Formula, source, deviation, and the error on the run."""
+    found = outlook.assumptions.get(entry.assumption)
+    error = f"error on this run  {format_model_error(entry)}"
+    if found is None:
+        return [f"assumption  {entry.assumption or 'none'}: not stated", error]
+    parts = {"formula": found.formula, "source": found.source, "deviation": found.deviation or "none"}
+    return [
+        f"assumption  {entry.assumption}",
+        *(f"  {name:<9}  {text}" for name, text in parts.items()),
+        error,
+    ]
+
+
+def _format_fit(calibration: Calibration | None) -> list[str]:
+    if calibration is None:
+        return []
+    return [f"fitted to {calibration.steps} steps of this run: m shows what the model took from it"]
+
+
+def explain_unknown(planned: PlannedChange) -> str:
+    """Why there is no number."""
+    if planned.is_whole or not planned.gaps:
+        return "not predicted: the model of a run has no figure for it"
+    return "\n\n".join(f"not predicted: {format_gap(gap)}" for gap in planned.gaps)

@@ -1,1 +1,0 @@
-"""Colours and glyphs: a tenant is told by its glyph where there is no colour."""

@@ -1,0 +1,287 @@
+"""Make the lanes of a step.
+
+Classify events by the roles that the ledger uses, then phases, units, streams, threads and collectives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from zprof.analysis.intervals import Int64s, Intervals, clip, intersect, intervals, subtract, union
+from zprof.analysis.time.activity_from_events import has_device_work
+from zprof.analysis.time.clocks.rank_clock import RankClock
+from zprof.analysis.time.event_roles import (
+    CALL_CATEGORIES,
+    NO_STREAM,
+    WORK_CATEGORIES,
+    EventView,
+    Mask,
+    assign_device_roles,
+    assign_host_roles,
+    find_busiest,
+)
+from zprof.analysis.time.passes.phases import (
+    UNKNOWN_PHASE,
+    PhaseEvidence,
+    collect_phase_evidence,
+    find_program_thread,
+    locate_instants,
+)
+from zprof.run.ranges import RangeVerb, parse_range
+from zprof.tui.timeline.lane import Cover, Kind, Lane, LaneKind, Role, build_cover, build_items
+
+_ROLE_WORDS = {Role.COMPUTE: "compute", Role.MEMCPY: "copies", Role.UNEXPLAINED: "comm?"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExposedTime:
+    """When communication held the rank up in the step: before and after the last rank came."""
+
+    waiting: Intervals
+    moving: Intervals
+
+    @property
+    def all(self) -> Intervals:
+        """Both."""
+        return union(self.waiting, self.moving)
+
+
+def make_work_lane(
+    *,
+    kind: LaneKind,
+    number: int,
+    spans: Intervals,
+    row: Int64s,
+    kinds: npt.NDArray[np.int8],
+    exposed: ExposedTime,
+    is_main: bool,
+    on_device: bool,
+    length_ns: int,
+) -> Lane | None:
+    """The lane of a stream or thread; None where it only has annotations."""
+    carries = is_main and not on_device
+
+    def of(*wanted: Kind) -> Intervals:
+        return clip(spans[np.isin(kinds, [int(one) for one in wanted])], 0, length_ns)
+
+    if kind is LaneKind.STREAM:
+        parts = _split_stream(
+            of(Kind.COMPUTE), of(Kind.COPY), of(Kind.COLLECTIVE), of(Kind.NAMELESS), exposed
+        )
+    elif carries:
+        own = (of(Kind.COMPUTE), of(Kind.COPY), of(Kind.WAIT))
+        parts = _split_main_thread(*own, of(Kind.HOST, Kind.COMPUTE, Kind.COPY, Kind.WAIT), exposed)
+    else:
+        parts = _split_thread(of(Kind.COLLECTIVE), of(Kind.HOST, Kind.COMPUTE, Kind.COPY), exposed)
+    covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
+    if not covers:
+        return None
+    shows_idle = carries or (kind is LaneKind.STREAM and Role.COMPUTE in covers)
+    return Lane(
+        key=f"{kind.value} {number}",
+        label=_format_label(kind, number, covers, is_main=is_main, on_device=on_device),
+        title=f"{kind.value} {number}{' (main)' if is_main and kind is LaneKind.THREAD else ''}",
+        kind=kind,
+        covers=covers,
+        items=build_items(spans[:, 0], spans[:, 1], row, kinds),
+        shows_idle=shows_idle,
+    )
+
+
+def make_collective_lane(collectives: pd.DataFrame, ran: Intervals, exposed: ExposedTime) -> Lane | None:
+    """All collectives of the rank: waiting, moving, hidden; None where nothing communicates."""
+    parts = {
+        Role.TRANSFER: exposed.moving,
+        Role.WAIT: exposed.waiting,
+        Role.HIDDEN: subtract(ran, exposed.all),
+    }
+    covers = {role: build_cover(part) for role, part in parts.items() if len(part)}
+    if not covers:
+        return None
+    start, end = (collectives[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    kinds = np.full(len(start), Kind.COLLECTIVE, dtype=np.int8)
+    return Lane(
+        key="collectives",
+        label="collectives",
+        title="all collectives of this rank",
+        kind=LaneKind.COLLECTIVES,
+        covers=covers,
+        items=build_items(start, end, np.arange(len(start)), kinds),
+    )
+
+
+def _split_stream(
+    compute: Intervals, copies: Intervals, collective: Intervals, nameless: Intervals, exposed: ExposedTime
+) -> dict[Role, Intervals]:
+    return {
+        Role.COMPUTE: compute,
+        Role.TRANSFER: intersect(collective, exposed.moving),
+        Role.WAIT: intersect(collective, exposed.waiting),
+        Role.HIDDEN: subtract(collective, exposed.all),
+        Role.MEMCPY: copies,
+        Role.UNEXPLAINED: subtract(nameless, exposed.all),
+    }
+
+
+def _split_main_thread(
+    compute: Intervals, copies: Intervals, waits: Intervals, busy: Intervals, exposed: ExposedTime
+) -> dict[Role, Intervals]:
+    """A rank that computes on its CPU: the terms of its ledger, and what is none of them."""
+    computes = subtract(compute, union(waits, copies))
+    known = union(computes, exposed.all)
+    copied = subtract(copies, union(waits, known))
+    return {
+        Role.COMPUTE: computes,
+        Role.TRANSFER: exposed.moving,
+        Role.WAIT: exposed.waiting,
+        Role.MEMCPY: copied,
+        Role.HOST: subtract(busy, union(known, copied)),
+    }
+
+
+def _split_thread(collective: Intervals, busy: Intervals, exposed: ExposedTime) -> dict[Role, Intervals]:
+    return {
+        Role.TRANSFER: intersect(collective, exposed.moving),
+        Role.WAIT: intersect(collective, exposed.waiting),
+        Role.HIDDEN: subtract(collective, exposed.all),
+        Role.HOST: subtract(busy, collective),
+    }
+
+
+def _format_label(
+    kind: LaneKind, number: int, covers: Mapping[Role, Cover], *, is_main: bool, on_device: bool
+) -> str:
+    """``s7 compute``, ``main``, ``t16144 comm``: what most of it is."""
+    if kind is LaneKind.THREAD and is_main:
+        return "cpu main" if on_device else "main thread"
+    most = max(covers, key=lambda role: covers[role].length_ns)
+    if kind is LaneKind.STREAM:
+        return f"s{number} {_ROLE_WORDS.get(most, 'comm')}"
+    return f"t{number}" if most is Role.HOST else f"t{number} comm"
+
+
+#: Functions of Python and the profiler's own overhead are left out.
+_HOST = frozenset({"cpu_op", "user_annotation"}) | CALL_CATEGORIES
+_DEVICE = WORK_CATEGORIES | {"gpu_user_annotation"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClassifiedEvents:
+    """Rows of the view: what each is, and on which lane.  ``main``: the thread of the program."""
+
+    view: EventView
+    kind: npt.NDArray[np.int8]
+    on_stream: Mask
+    main: int
+    on_device: bool
+
+
+def classify_events(events: pa.Table, collectives: pa.Table) -> ClassifiedEvents:
+    """Sort a rank's table of events; ``collectives`` is its table of collectives."""
+    view = EventView(events, _HOST | _DEVICE)
+    kind = np.full(len(view.spans), Kind.RANGE, dtype=np.int8)
+    operators = view.category_is("cpu_op")
+    kind[operators | view.category_is(*CALL_CATEGORIES)] = Kind.HOST
+    on_device = has_device_work(events)
+    if on_device:
+        _classify_device(view, collectives, kind)
+    else:
+        _classify_host(view, kind)
+    return ClassifiedEvents(
+        view=view,
+        kind=kind,
+        on_stream=(view.stream != NO_STREAM) & view.category_is(*_DEVICE),
+        main=find_program_thread(view) if on_device else find_busiest(view.thread[operators]),
+        on_device=on_device,
+    )
+
+
+def _classify_device(view: EventView, collectives: pa.Table, kind: npt.NDArray[np.int8]) -> None:
+    roles = assign_device_roles(view, collectives)
+    kind[roles.compute] = Kind.COMPUTE
+    kind[roles.copies] = Kind.COPY
+    kind[roles.nameless] = Kind.NAMELESS
+    kind[roles.described] = Kind.COLLECTIVE
+
+
+def _classify_host(view: EventView, kind: npt.NDArray[np.int8]) -> None:
+    roles = assign_host_roles(view)
+    elsewhere = view.category_is("user_annotation") & ~roles.main
+    kind[roles.compute] = Kind.COMPUTE
+    kind[roles.copies] = Kind.COPY
+    kind[roles.named | roles.anonymous] = Kind.WAIT
+    kind[view.name_is(elsewhere, _is_communication)] = Kind.COLLECTIVE
+
+
+def _is_communication(name: str) -> bool:
+    """Whether a thread of a communication library carries a collective out in this range."""
+    found = parse_range(name)
+    return name.startswith(("gloo:", "nccl:", "mpi:", "ucc:")) or (
+        found is not None and found.verb is RangeVerb.COMM
+    )
+
+
+def make_phase_lane(
+    events: pa.Table, marks: pd.DataFrame, clock: RankClock, begin_ns: int, end_ns: int, *, on_device: bool
+) -> Lane | None:
+    """Forward, backward, optimizer as the host went through them; None where nothing tells."""
+    evidence = collect_phase_evidence(events, marks, clock)
+    edges = _find_edges(evidence, begin_ns, end_ns)
+    steps = np.tile(np.array([[begin_ns, end_ns]], dtype=np.int64), (len(edges), 1))
+    phases = np.array(locate_instants(evidence, edges, steps).phase)
+    if (phases == UNKNOWN_PHASE).all():
+        return None
+    turns = np.flatnonzero(np.concatenate(([True], phases[1:] != phases[:-1])))
+    begins = edges[turns]
+    spans = intervals(begins, np.append(begins[1:], end_ns)) - begin_ns
+    label = "cpu phase" if on_device else "phase"
+    return _make_named_lane(
+        LaneKind.PHASES, label, "phases of the host", spans, [str(p) for p in phases[turns]]
+    )
+
+
+def make_unit_lane(
+    found: ClassifiedEvents, start_ns: Int64s, end_ns: Int64s, inside: Mask, length_ns: int
+) -> Lane | None:
+    """Units by the ranges of an engine that say which one computes; None where there are none."""
+    view = found.view
+    rows = inside & view.category_is("user_annotation") & (view.thread == found.main)
+    rows = np.flatnonzero(view.name_is(rows, lambda name: _parse_unit(name) is not None))
+    if not len(rows):
+        return None
+    names, code = view.coded(rows)
+    units = [_parse_unit(name) or "" for name in names]
+    spans = np.clip(intervals(start_ns[rows], end_ns[rows]), 0, length_ns)
+    named = [units[place] for place in code.tolist()]
+    return _make_named_lane(LaneKind.UNITS, "unit", "units of the model", spans, named)
+
+
+def _make_named_lane(kind: LaneKind, label: str, title: str, spans: Int64s, names: list[str]) -> Lane:
+    kinds = np.full(len(spans), Kind.RANGE, dtype=np.int8)
+    items = build_items(spans[:, 0], spans[:, 1], np.arange(len(spans)), kinds)
+    return Lane(key=label, label=label, title=title, kind=kind, covers={}, items=items, names=tuple(names))
+
+
+def _find_edges(evidence: PhaseEvidence, begin_ns: int, end_ns: int) -> Int64s:
+    """All instants of the step at which the phase may change."""
+    sets = (
+        evidence.forward,
+        evidence.backward,
+        evidence.ahead_forward,
+        evidence.ahead_backward,
+        evidence.autograd,
+        evidence.optimizer,
+        evidence.operators,
+    )
+    times = np.concatenate([spans.ravel() for spans in sets])
+    inside = times[(times > begin_ns) & (times < end_ns)]
+    return np.unique(np.concatenate((np.array([begin_ns], dtype=np.int64), inside)))
+
+
+def _parse_unit(name: str) -> str | None:
+    found = parse_range(name)
+    return found.unit if found is not None and found.verb is RangeVerb.COMPUTE else None

@@ -1,0 +1,180 @@
+"""The timeline of one step of one rank: lanes, events, exposed gaps; and a bounded cache of recent ones.
+
+Times are since the start of the step.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zprof.analysis.intervals import Intervals
+from zprof.analysis.time.event_roles import CALL_CATEGORIES
+from zprof.tui.timeline.lane import Lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A row of the table of events."""
+
+    name: str
+    category: str
+    start_ns: int
+    duration_ns: int
+    thread: int
+    stream: int | None
+    correlation: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepModel:
+    """Lanes, from top to bottom, and what they point to.
+
+    ``gaps``: when communication held the rank up, disjoint.  ``collectives``: those of this rank that touch
+    the step.  ``events``: the rows that lanes point to, and the calls that launched them, at ``starts_ns``.
+    ``left_out``: streams and threads that are not among the lanes, for they did least.
+    """
+
+    rank: int
+    step: int
+    length_ns: int
+    on_device: bool
+    lanes: tuple[Lane, ...]
+    left_out: int
+    gaps: Intervals
+    collectives: pd.DataFrame
+    events: pa.Table
+    starts_ns: "np.ndarray[tuple[int], np.dtype[np.int64]]"
+
+    @property
+    def weight(self) -> int:
+        """How many rows are held."""
+        return int(self.events.num_rows + len(self.collectives))
+
+    def event(self, row: int) -> Event:
+        """One event, its names looked up."""
+        values = {name: self.events.column(name)[row].as_py() for name in self.events.column_names}
+        return Event(
+            name=str(values["name"]),
+            category=str(values["category"]),
+            start_ns=int(self.starts_ns[row]),
+            duration_ns=int(values["duration_ns"]),
+            thread=int(values["thread"]),
+            stream=values["stream"],
+            correlation=values["correlation"],
+            bytes=values["bytes"],
+        )
+
+    def launch_of(self, event: Event) -> Event | None:
+        """The host's call that launched work of a device, where it is in the trace."""
+        if event.stream is None or not event.correlation:
+            return None
+        same = pc.fill_null(pc.equal(self.events.column("correlation"), event.correlation), False)
+        for row in np.flatnonzero(same.to_numpy()).tolist():
+            found = self.event(row)
+            if found.category in CALL_CATEGORIES:
+                return found
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedGap:
+    """One of ``count`` gaps, with the place of the collective that most of it lies in; None where none is."""
+
+    place: int
+    count: int
+    begin_ns: int
+    end_ns: int
+    collective: int | None
+
+    @property
+    def length_ns(self) -> int:
+        """How long the rank was held up."""
+        return self.end_ns - self.begin_ns
+
+
+def find_gap(model: StepModel, begin_ns: float, end_ns: float) -> ExposedGap | None:
+    """The longest gap that lies at least in part in a stretch."""
+    gaps = model.gaps
+    touching = np.flatnonzero((gaps[:, 0] < end_ns) & (gaps[:, 1] > begin_ns))
+    if not len(touching):
+        return None
+    inside = np.minimum(gaps[touching, 1], end_ns) - np.maximum(gaps[touching, 0], begin_ns)
+    return get_gap(model, int(touching[np.argmax(inside)]))
+
+
+def find_next_gap(gaps: Intervals, cursor_ns: int, by: int) -> int | None:
+    """The place of the first gap behind the cursor, or with ``by`` -1 of the last one before it."""
+    if by > 0:
+        place = int(np.searchsorted(gaps[:, 0], cursor_ns, side="right"))
+    else:
+        place = int(np.searchsorted(gaps[:, 0], cursor_ns, side="left")) - 1
+    return place if 0 <= place < len(gaps) else None
+
+
+def find_longest_gap(gaps: Intervals) -> int | None:
+    """The place of the longest gap."""
+    return int(np.argmax(gaps[:, 1] - gaps[:, 0])) if len(gaps) else None
+
+
+def get_gap(model: StepModel, place: int) -> ExposedGap:
+    """A gap by its place."""
+    begin, end = (int(edge) for edge in model.gaps[place])
+    return ExposedGap(
+        place=place,
+        count=len(model.gaps),
+        begin_ns=begin,
+        end_ns=end,
+        collective=_find_blocking_collective(model.collectives, begin, end),
+    )
+
+
+def _find_blocking_collective(collectives: pd.DataFrame, begin: int, end: int) -> int | None:
+    """Of those that hold the rank up the one that most of the gap lies in."""
+    start, stop = (collectives[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    inside = np.minimum(stop, end) - np.maximum(start, begin)
+    exposed = (collectives["exposed_wait_ns"] + collectives["exposed_transfer_ns"]).to_numpy(np.int64)
+    inside = np.where(exposed > 0, np.minimum(inside, exposed), -1)
+    if not len(inside) or inside.max() <= 0:
+        return None
+    return int(np.argmax(inside))
+
+
+MAX_TIMELINES = 8
+#: Rows of events in all of them; the last one is kept, however large it is.
+MAX_EVENT_ROWS = 4_000_000
+RankStep = tuple[int, int]
+
+
+class TimelineCache:
+    """Timelines by rank and step, those used last."""
+
+    def __init__(self) -> None:
+        self._models: OrderedDict[RankStep, StepModel] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def get(self, key: RankStep) -> StepModel | None:
+        """A kept one."""
+        if key in self._models:
+            self._models.move_to_end(key)
+        return self._models.get(key)
+
+    def put(self, key: RankStep, model: StepModel) -> None:
+        """Keep one, and let go of the oldest where they are too many."""
+        self._models[key] = model
+        self._models.move_to_end(key)
+        while len(self._models) > 1 and (len(self._models) > MAX_TIMELINES or self._rows() > MAX_EVENT_ROWS):
+            self._models.popitem(last=False)
+
+    def clear(self) -> None:
+        """Let go of all: another run was loaded."""
+        self._models.clear()
+
+    def _rows(self) -> int:
+        return sum(model.weight for model in self._models.values())

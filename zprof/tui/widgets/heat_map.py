@@ -1,0 +1,312 @@
+"""The heat map widget: one row per rank, one column per step, the focused number below.
+
+Only what fits on the screen is computed.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from zprof.tui.figures import Figure
+from zprof.tui.keys import Where, bindings
+from zprof.tui.presenters.heat_grid import Cursor, HeatGrid, HeatPage, build_heat_page
+from zprof.tui.tables import Cell, Column, Line, Mark, Table, TextCell
+from zprof.tui.theme import HEAT, HEAT_GLYPHS, MARKS, Look, get_look
+
+_UNKNOWN, _FAR, _DOT = "?", "!", "·"
+#: From this step of the ramp on, what is written on a cell is black.
+_BRIGHT = 5
+_FRAMED = 2
+_GAP = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatPaint:
+    """The ramp in a look."""
+
+    look: Look
+    ascii_only: bool = False
+
+    def cell(self, level: int, *, far: bool, width: int, focused: bool) -> list[Segment]:
+        """One cell: ``?`` unknown, ``!`` far above the rest; the focused one in brackets.
+
+        One that is too narrow for brackets, or has no colour, is shown in reverse.
+        """
+        gap = 1 if width >= _GAP else 0
+        fill = width - gap
+        text = self._glyph(level) * fill
+        if far:
+            middle = (fill - 1) // 2
+            text = text[:middle] + _FAR + text[middle + 1 :]
+        framed = focused and fill >= _FRAMED
+        if framed:
+            text = f"[{text[1:-1]}]"
+        plain = self.look is Look.MONO or level < 0
+        parts = [Segment(text, self._style(level, bold=focused, reverse=focused and (plain or not framed)))]
+        return [*parts, Segment(" ")] if gap else parts
+
+    def scale(self) -> list[Segment]:
+        """All steps of the ramp."""
+        return [Segment(self._glyph(level), self._style(level)) for level in range(len(HEAT))]
+
+    def plain(self, text: str) -> Segment:
+        """Text as it is."""
+        return Segment(text)
+
+    def bold(self, text: str) -> Segment:
+        """What is focused."""
+        return Segment(text, Style(bold=True))
+
+    def muted(self, text: str) -> Segment:
+        """What is beside it."""
+        colour = MARKS[Mark.MUTED].colour(self.look)
+        return Segment(text, Style(color=colour) if colour else Style())
+
+    def _glyph(self, level: int) -> str:
+        if level < 0:
+            return _UNKNOWN
+        if self.look is not Look.MONO and not self.ascii_only:
+            return " "
+        glyph = HEAT_GLYPHS[level]
+        return "." if self.ascii_only and glyph == _DOT else glyph
+
+    def _style(self, level: int, *, bold: bool = False, reverse: bool = False) -> Style:
+        if self.look is Look.MONO or level < 0:
+            return Style(bold=bold, reverse=reverse)
+        ink = "#000000" if level >= _BRIGHT else "#FFFFFF"
+        return Style(color=ink, bgcolor=HEAT[level], bold=bold, reverse=reverse)
+
+
+#: Lines beside the rows: steps above, the focused number and the scale below.
+_FRAME = 3
+#: Lines of the terminal that are no screen's own: titles, status, keys.
+_SCREEN_LINES = 3
+_MIN_ROWS = 3
+
+
+class HeatView(Widget):
+    """Draws a :class:`~zprof.tui.presenters.heat_grid.HeatGrid`; ranks share rows where they do not fit, or
+    make pages."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.grid: HeatGrid | None = None
+        self.folded = True
+        self._wanted = Cursor()
+        self._page: HeatPage | None = None
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where it is; a grid may have fewer steps than the one before, to which it goes back."""
+        grid = self.grid
+        assert grid is not None
+        return Cursor(
+            row=min(self._wanted.row, len(grid.ranks) - 1),
+            column=min(self._wanted.column, len(grid.steps) - 1),
+        )
+
+    def show(self, grid: HeatGrid) -> None:
+        """Show this grid from now on; the cursor stays where it is."""
+        self.grid = grid if grid.ranks else None
+        self.display = bool(grid.ranks)
+        self._redraw(layout=True)
+
+    def go_to(self, rank: int | None, step: int | None) -> None:
+        """Put the cursor on this rank and step, as far as they are there."""
+        if self.grid is None:
+            return
+        ranks, steps, present = self.grid.ranks, self.grid.steps, self._wanted
+        self.move_to(
+            Cursor(
+                row=ranks.index(rank) if rank in ranks else present.row,
+                column=steps.index(step) if step is not None and step in steps else present.column,
+            )
+        )
+
+    def focused_place(self) -> tuple[int, int] | None:
+        """Places on the axes of the number of the focused cell: the worst where several share it."""
+        return self.page().worst_at(self.cursor) if self.grid else None
+
+    @property
+    def table(self) -> Table | None:
+        """The focused number as a table, for keys that act on one."""
+        grid = self.grid
+        if grid is None:
+            return None
+        columns = (Column(title="rank"), Column(title="step"), Column(title=grid.title, numeric=True))
+        return Table(name="heat", title=grid.title, columns=columns, help=f"{grid.title}: {grid.says}")
+
+    def focused_line(self) -> tuple[Line, Cell] | None:
+        """Rank, step and number under the cursor."""
+        grid, place = self.grid, self.focused_place()
+        if grid is None or place is None:
+            return None
+        step, number = grid.steps[place[1]], grid.figure_at(*place)
+        names = (TextCell(str(grid.ranks[place[0]])), TextCell("run" if step is None else str(step)))
+        return Line(key="focused", cells=(*names, number)), number
+
+    def shown_figures(self) -> list[Figure]:
+        """The focused number, and the ends of the scale."""
+        grid, place = self.grid, self.focused_place()
+        if grid is None or place is None or not grid.is_known:
+            return []
+        return [grid.figure_at(*place), grid.least, grid.most, *([grid.floor] if grid.floor else [])]
+
+    def on_resize(self, event: events.Resize) -> None:
+        """More or fewer cells fit."""
+        self._redraw()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """A row a rank, but no more than leaves half of the body to what is below."""
+        ranks = len(self.grid.ranks) if self.grid else 0
+        most = (viewport.height - _SCREEN_LINES) // 2 - _FRAME
+        return min(ranks, max(_MIN_ROWS, most)) + _FRAME
+
+    def page(self) -> HeatPage:
+        """What is shown now."""
+        assert self.grid is not None
+        if self._page is None:
+            size = self.size
+            self._page = build_heat_page(
+                self.grid, self.cursor, size.width, size.height - _FRAME, folded=self.folded
+            )
+        return self._page
+
+    def render_line(self, y: int) -> Strip:
+        """One line of it."""
+        if self.grid is None or not self.size.width:
+            return Strip.blank(self.size.width, self.rich_style)
+        page = self.page()
+        paint = HeatPaint(look=get_look(self.app), ascii_only=bool(getattr(self.app, "ascii_only", False)))
+        rows = len(page.rows) - 1
+        if y == 0:
+            segments = self._steps_line(page, paint)
+        elif y <= rows:
+            segments = self._row_line(page, y - 1, paint)
+        elif y == rows + 1:
+            segments = self._focus_line(page, paint)
+        else:
+            segments = self._scale_line(self.grid, paint) if y == rows + 2 else []
+        # without the widget's own ground a terminal's default would show through
+        return Strip(segments).adjust_cell_length(self.size.width).apply_style(self.rich_style)
+
+    def _steps_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
+        text, (begin, end) = page.header(self.cursor)
+        parts = [paint.muted(text[:begin]), paint.bold(text[begin:end]), paint.muted(text[end:])]
+        return [paint.plain(" " * page.label), *parts]
+
+    def _row_line(self, page: HeatPage, row: int, paint: HeatPaint) -> list[Segment]:
+        here = page.row_of(self.cursor) == row
+        at = page.column_of(self.cursor) if here else -1
+        name = page.row_name(row).ljust(page.label)
+        line = [paint.bold(name) if here else paint.muted(name)]
+        for column, (level, far) in enumerate(zip(page.levels[row], page.far[row], strict=True)):
+            line += paint.cell(level, far=far, width=page.cell, focused=column == at)
+        return line
+
+    def _focus_line(self, page: HeatPage, paint: HeatPaint) -> list[Segment]:
+        grid = page.grid
+        if not grid.is_known:
+            return [paint.plain(f"{grid.title} is unknown: {grid.unknown}; g says more")]
+        place = page.worst_at(self.cursor)
+        number = grid.figure_at(*place)
+        far = "  ! far above the rest" if (number.value or 0.0) > grid.fence else ""
+        together = page.shared(self.cursor)
+        return [
+            paint.plain(f"{self.where(*place)}: "),
+            paint.bold(number.text),
+            paint.plain(far),
+            paint.muted(f"  {together}" if together else ""),
+        ]
+
+    def _scale_line(self, grid: HeatGrid, paint: HeatPaint) -> list[Segment]:
+        if not grid.is_known:
+            return [paint.muted(grid.says)]
+        floor = f"; clocks to {grid.floor.text}" if grid.floor and grid.floor.value is not None else ""
+        begin, end = f" {grid.least.text} ", f" {grid.most.text}"
+        scale = [paint.bold(grid.title), paint.plain(begin), *paint.scale(), paint.plain(end)]
+        return [*scale, paint.muted(f"  {grid.says}{floor}")]
+
+    def where(self, row: int, column: int) -> str:
+        """Rank and step at these places of the axes."""
+        assert self.grid is not None
+        step = self.grid.steps[column]
+        return f"rank {self.grid.ranks[row]}" + (f" step {step}" if step is not None else "")
+
+    def move_to(self, cursor: Cursor) -> None:
+        """The cursor there."""
+        self._wanted = cursor
+        self._redraw()
+
+    def _redraw(self, *, layout: bool = False) -> None:
+        self._page = None
+        self.refresh(layout=layout)
+
+
+class HeatMap(HeatView, can_focus=True):
+    """What keys and the mouse do in a heat map."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Where.RANKS)]
+
+    class Chosen(Message):
+        """``enter`` on a cell: the rank and step of its number."""
+
+        def __init__(self, rank: int, step: int | None) -> None:
+            super().__init__()
+            self.rank, self.step = rank, step
+
+    class NumberAsked(Message):
+        """The focused number is to be opened."""
+
+        def __init__(self, number: Figure, title: str) -> None:
+            super().__init__()
+            self.number, self.number_title = number, title
+
+    def action_move(self, down: int, right: int) -> None:
+        """The cursor by so many cells."""
+        if self.grid is not None:
+            self.move_to(self.page().moved(self.cursor, down, right))
+
+    def action_choose(self) -> None:
+        """Take the rank and step of the focused number."""
+        place = self.focused_place()
+        if place and self.grid:
+            self.post_message(self.Chosen(self.grid.ranks[place[0]], self.grid.steps[place[1]]))
+
+    def action_number(self) -> None:
+        """Open the focused number."""
+        place = self.focused_place()
+        if place and self.grid:
+            title = f"{self.grid.title}, {self.where(*place)}"
+            self.post_message(self.NumberAsked(self.grid.figure_at(*place), title))
+
+    def action_fold(self) -> None:
+        """All ranks and steps on the screen at once, or each in a row and column of its own."""
+        place = self.focused_place()
+        if place:
+            self.folded = not self.folded
+            self.move_to(Cursor(row=place[0], column=place[1]))
+
+    def on_click(self, event: events.Click) -> None:
+        """The cursor to where it was clicked; there, once more takes it."""
+        offset = event.get_content_offset(self)
+        clicked = self.page().at(offset.x, offset.y) if self.grid and offset else None
+        if clicked is None:
+            return
+        page, present = self.page(), self.cursor
+        same = (page.row_of(clicked), page.column_of(clicked)) == (
+            page.row_of(present),
+            page.column_of(present),
+        )
+        if same:
+            self.action_choose()
+        else:
+            self.move_to(clicked)
